@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import IO, Any
 
 Message = dict[str, Any]
-"""What JSON holds, and bytes as "payload"."""
+"""A value that JSON has, or bytes as "payload"."""
 
 _START = 60.0
 """The fewest seconds that a child gets to start Python and import what its jobs need."""

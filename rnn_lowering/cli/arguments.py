@@ -318,4 +318,4 @@ TEXTS = {
     "stream": Text(stream, {**_REPEATED, "nargs": "?"}, _once),
     "feed": Text(feed, _REPEATED, lambda files, _: [_read_feeds(files)]),
 }
-"""What `Option.text` names."""
+"""The kinds of texts, by `Option.text`."""

@@ -441,7 +441,7 @@ def _chunks_differ(whole: Array, arrays: Sequence[Array], tolerance: Tolerance, 
     """Whether chunks of an inner value, joined along the axis on which their sizes add up, differ from the whole.
 
     Args:
-        late: The most frames by which it may be late.
+        late: The maximum number of frames by which it may be late.
     """
     if any(array.ndim != whole.ndim for array in arrays) or whole.dtype.kind != "f":
         return False

@@ -263,7 +263,7 @@ class _Numbers:
 
 @dataclass(frozen=True)
 class _Use:
-    """How nodes use an input.
+    """The uses of an input.
 
     Attributes:
         axes: What runs along each axis, as a recurrent node reads it.

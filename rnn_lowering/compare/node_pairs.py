@@ -59,7 +59,7 @@ class NodePair:
 
     @property
     def spec(self) -> NodeSpec:
-        """What the node specifies."""
+        """The specification of the node."""
         return cast(NodeSpec, self.reference.spec)
 
     def layers_below(self) -> Iterator[NodePair]:

@@ -71,7 +71,7 @@ class Verification:
     Attributes:
         status: "verified", "failed", or "not verified" if nothing could be compared.
         method: How it was compared: `WHOLE`, `EACH_NODE`, `JUDGED`, or `CHUNKED` and the sizes of the chunks.
-        runs: How many runs were compared.
+        runs: The number of runs that were compared.
         outputs: One entry per output of the model over all runs; with `EACH_NODE` per output of each node.
         reason: Why the comparison failed or was not possible, or which part was not possible.
         each_run: The runs one by one.

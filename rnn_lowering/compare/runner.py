@@ -148,7 +148,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Chunks:
-    """How feeds are cut into chunks, which run one after another.
+    """The chunks of each feed, which run one after another.
 
     Attributes:
         sizes: The sizes of the chunks of each feed.

@@ -124,7 +124,7 @@ class NodeOutput:
 
     @property
     def spec(self) -> NodeSpec:
-        """What the node specifies."""
+        """The specification of the node."""
         return cast(NodeSpec, self.reference.spec)
 
     @property

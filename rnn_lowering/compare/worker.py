@@ -10,7 +10,7 @@ A job loads one model and runs it:
     chunks: The fields of `runner.Chunks`, or null. If given, the first feed of each group is cut into chunks,
         which run one after another; `read_steps` reads their outputs. Two groups run side by side.
     out: Folder for files of outputs, named "number of the output:number of its part".
-    memory: The most bytes that the process may allocate.
+    memory: The maximum number of bytes that the process may allocate.
 
 Its messages, in this order:
     {"names": [...]}: The names of the outputs, once the model is loaded.

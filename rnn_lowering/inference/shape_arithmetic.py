@@ -34,7 +34,7 @@ _Results = Sequence[Array | None]
 _Rule = Callable[[SymbolicValues, ir.Node], _Results | None]
 
 _MOST_SYMBOLS = 64
-"""The most elements of a tensor that become symbols."""
+"""Maximum elements of a tensor whose numbers are computed as symbols."""
 
 
 class UnfollowedError(Exception):

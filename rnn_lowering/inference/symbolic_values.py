@@ -31,13 +31,13 @@ Symbol = int | str
 Monomial = tuple[Symbol, ...]
 
 LARGEST = 1 << 22
-"""The most elements of a constant that is evaluated; of a larger one only the shape is known."""
+"""Maximum elements of a constant that is evaluated; of a larger one only the shape is known."""
 
 LARGEST_UNIT = 1 << 16
 """The largest multiple of frames that a stream takes per call, unless the strides of its nodes need more."""
 
 _LARGEST_SENT = 1 << 12
-"""The most elements of a constant that ONNX's inference gets."""
+"""Maximum elements of a constant that ONNX's inference sees."""
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class LoopBody(RepeatedBody):
     """A Loop.
 
     Attributes:
-        trips, condition: The most steps, and whether the first is taken; None if they are left out.
+        trips, condition: The maximum number of steps, and whether the first one runs; None if absent.
         number, going_input: The number of the step, and the condition that it gets.
         going: Whether another step follows.
     """

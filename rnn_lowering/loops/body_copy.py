@@ -233,7 +233,7 @@ class BodyCopy(BodyValues):
     # Sequences
 
     def results_of_sequence(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
-        """Return what a node makes of a sequence with known elements; None for any other node."""
+        """Return the output of a node on a sequence with known elements; None for any other node."""
         name = node.op_type
         if name == "SequenceEmpty":
             return [Elements((), self.value(self.copy_node(node, [])[0]))]
@@ -273,7 +273,7 @@ class BodyCopy(BodyValues):
         return [Elements(tuple(map(self.value_of, found)))] if found else None
 
     def _at(self, name: str, elements: tuple[Item, ...], items: Sequence[Item]) -> list[Item] | None:
-        """Return what an operator makes of one position of a sequence; None if unknown."""
+        """Return the output of an operator on one position of a sequence; None if unknown."""
         at = 2 if name == "SequenceInsert" else 1
         size = len(elements)
         last = size if name == "SequenceInsert" else size - 1
@@ -288,7 +288,7 @@ class BodyCopy(BodyValues):
         return [Elements((*elements[:n], *inserted, *elements[n + (name == "SequenceErase") :]))]
 
     def _joined(self, node: ir.Node, elements: Sequence[Item]) -> Item:
-        """Return what a ConcatFromSequence makes of these elements."""
+        """Return the output of a ConcatFromSequence on these elements."""
         axis, ref = node.attributes["axis"].as_int(), self.outermost or node_ref(node, "")
         if node.attributes.get_int("new_axis", 0):
             return self.stack(elements, axis, ref)

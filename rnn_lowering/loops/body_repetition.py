@@ -39,7 +39,7 @@ from rnn_lowering.model.scopes import detach
 _INT64, _BOOL_TENSOR = ir.DataType.INT64, ir.TensorType(ir.DataType.BOOL)
 
 _STATELESS_LOOP = 11
-"""The first opset whose Loop may have no state."""
+"""First opset whose Loop may have no state."""
 
 _UNLIMITED = (1 << 63) - 1
 """The number of steps of a Loop without a limit."""

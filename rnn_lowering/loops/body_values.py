@@ -1,4 +1,4 @@
-"""What stands for the values of a body in one step, and the values of the graph that is emitted for it.
+"""The values of a body in one step, each as a value of the graph that is emitted for it.
 
 An item is a value of the graph, a constant, or a sequence of items.
 """
@@ -27,7 +27,7 @@ SHARED_SIZE = 1024
 
 @dataclass(frozen=True)
 class LoopLimits:
-    """The most steps to unroll, and the most nodes that they may have, nested ones included."""
+    """Maximum steps to unroll, and maximum nodes of all of them, with those in their bodies."""
 
     steps: int
     nodes: int

@@ -31,7 +31,7 @@ from rnn_lowering.spec.node_outputs import (
 from rnn_lowering.types import Array
 
 _LARGEST_READ, _LARGEST_MADE, _LARGEST_FLOATS = 1 << 16, 1 << 14, 64
-"""The most elements of a tensor that is read, of one that is computed, and of floats that are computed."""
+"""Maximum elements of a tensor that is read, of one that is computed, and of floats that are computed."""
 
 _EVALUATED = frozenset(
     (
@@ -132,7 +132,7 @@ class Elements:
 
 
 Item = ir.Value | KnownTensor | Elements | None
-"""What stands for a value of a body in one step: a value of the graph, a constant, a sequence, or nothing."""
+"""A value of a body in one step: a value of the graph, a constant, a sequence, or nothing."""
 
 
 def number_of(item: Item) -> int | float | None:

@@ -42,7 +42,7 @@ FindRows = Callable[[ir.Node], "Tensor | None"]
 
 @dataclass
 class HoistedBody:
-    """What is left in a body.
+    """The rows and nodes that leave a body.
 
     Attributes:
         rows: For each value of the body that is a row in each step, the rows of all steps, [steps, ...].

@@ -41,7 +41,7 @@ _KEEPS_ORDER = ("Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Expan
 """Operators that keep the elements and their order if they keep their number."""
 
 _MOST_NODES = 256
-"""The most nodes that compute the index of a row."""
+"""Maximum nodes behind the index of a row; above it, the state stays a state."""
 
 _GrowingArray = tuple[Array, Array]
 """The value of a tensor of integers in step 0, and its growth in each step."""

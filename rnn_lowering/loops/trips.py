@@ -169,11 +169,11 @@ def simulated_trips(copy: BodyCopy, read: LoopBody) -> int | None:
 
 @dataclass(frozen=True)
 class _Limits:
-    """What ends a Loop.
+    """The end of a Loop.
 
     Attributes:
         lines: The Loop goes on as long as all of them are negative.
-        most: The most steps; None for no limit.
+        most: The maximum number of steps; None for no limit.
         length: The size that every limit gives as the number of steps, if there is a step.
         most_is_length: Whether `most` is that size.
         first_follows: Whether the first step is taken wherever that size is at least 1.

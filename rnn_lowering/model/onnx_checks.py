@@ -213,7 +213,7 @@ _HEADS = ("q_num_heads", "kv_num_heads")
 _MOST_HEADS = 1 << 16
 
 _EINSUM = 12
-"""The first opset with Einsum."""
+"""First opset with Einsum."""
 
 
 def like_inputs(node: ir.Node) -> list[tuple[int, int]]:

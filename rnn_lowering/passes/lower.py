@@ -33,7 +33,7 @@ _LOG = logging.getLogger("rnn_lowering")
 
 @dataclass
 class LoweringResult(ir.passes.PassResult):
-    """What the pass returns.
+    """The result of the pass.
 
     Attributes:
         model, modified: As every pass of onnx_ir returns.

@@ -78,7 +78,7 @@ _RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """What is lowered in a model.
+    """The nodes of a model that are lowered, and their forms.
 
     Attributes:
         prepared: The model, or a copy, in which the nodes are replaced.

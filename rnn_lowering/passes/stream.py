@@ -39,7 +39,7 @@ _LOG = logging.getLogger("rnn_lowering")
 
 @dataclass
 class StreamResult(ir.passes.PassResult):
-    """What the pass returns: `model`, `modified`, `plan`, and in `loops` the Loops that became Scans."""
+    """The result of the pass: `model`, `modified`, `plan`, and in `loops` the Loops that became Scans."""
 
     plan: StreamPlan
     loops: Sequence[LoopReport] = ()

@@ -47,7 +47,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """What the page shows about one node.
+    """One node on the page.
 
     Attributes:
         notes: How it was run, and what did not run.

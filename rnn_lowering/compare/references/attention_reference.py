@@ -34,7 +34,7 @@ _RULES = {"linear": (), "gated": ("decay",), "delta": ("beta",), "gated_delta": 
 _INPUTS = ("query", "key", "value", "past_state", "decay", "beta")
 
 _OF_SIZE, _OF_SHOWN = 16, 8
-"""How many roundings are allowed: of the largest number in the row, and of the difference that float32 shows."""
+"""Allowed roundings: of the largest number in the row, and of the difference that float32 shows."""
 
 _ROW_KINDS = ("plain", "weak and strong decays", "equal keys", "positive keys")
 _FEWEST = 3
@@ -242,10 +242,10 @@ def _sigmoid(x: Array) -> Array:
 
 
 _DELTA_NET_OF_SIZE = 64
-"""How many roundings of the largest number in the row are allowed."""
+"""Allowed roundings of the largest number in the row."""
 
 _LEAST_SQUARES = {"sigmoid": 1e-6, "kda": 1e-6}
-"""What qk_l2_norm adds to the square of a length, as measured, by gate_activation; else 1e-12."""
+"""The number that qk_l2_norm adds to the square of a length, as measured, by gate_activation; else 1e-12."""
 
 
 class GatedDeltaNetReference(ShapedReference[GatedDeltaNetSpec]):

@@ -165,7 +165,7 @@ def check_size(spec: NodeSpec, numbers: int) -> None:
     """Raise if the inputs and outputs of one run exceed the memory limit in float64.
 
     Args:
-        numbers: How many numbers they have.
+        numbers: The number of their elements.
 
     Raises:
         UnsupportedError: They exceed it.

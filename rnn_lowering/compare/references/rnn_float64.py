@@ -52,12 +52,12 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Array], float | None, float | None]]
 """Name -> (function of x, alpha and beta; default alpha; default beta); None for a parameter that it lacks."""
 
 _FACTORS = {"float32": (4, 16, 8), "float64": (4, 16, 8), "float16": (2, 4, 4), "bfloat16": (1, 1, 2)}
-"""How many roundings are allowed: of 1, since gates are near 1; of the largest number in the row; and of the
+"""Allowed roundings: of 1, since gates are near 1; of the largest number in the row; and of the
 difference that float32 shows. float16 kernels compute in float32 and round only their inputs and outputs; bfloat16
 runs in float32 with rounded constants."""
 
 _BAND = 8
-"""How many roundings a pre-activation near a threshold may be off."""
+"""Allowed roundings of a pre-activation near a threshold."""
 
 
 def evaluate(

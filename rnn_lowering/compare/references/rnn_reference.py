@@ -42,7 +42,7 @@ _BUDGET = 1e9
 """About how many multiplications all runs of one node may take: a large node gets fewer, shorter runs."""
 
 _PER_STEP = 3e5
-"""What a step costs beside its multiplications, in multiplications."""
+"""The cost of a step beside its multiplications, in multiplications."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def _rows_that_matter(
     Args:
         op_type, attributes, inputs, dtype: As in `float64_of_node`; all rows have full length.
         outputs: The symbols of the connected outputs.
-        chosen: How many rows are used in any case.
+        chosen: The number of rows that are always used.
     """
     batch_first = bool(attributes.get("layout", 0))
     truth, allowed = float64_of_node(op_type, attributes, inputs, dtype)
