@@ -85,10 +85,10 @@ class Ops:
         self._prefix = Prefix.of(names, prefix)
         self._origin = origin or {}
         self._unsqueezed: dict[ir.Value, Tensor] = {}
-        held = {} if shared is None else shared
-        for key in [key for key, value in held.items() if value.graph is None]:
-            del held[key]
-        self._drafts = [Draft(cache=held)]
+        constants = {} if shared is None else shared
+        for key in [key for key, value in constants.items() if value.graph is None]:
+            del constants[key]
+        self._drafts = [Draft(cache=constants)]
 
     def exists(self, op_type: str) -> bool:
         """Return whether the default domain has an operator at this opset."""

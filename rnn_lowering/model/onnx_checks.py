@@ -29,8 +29,8 @@ CHECK_SECONDS, INFERENCE_SECONDS = 30, 10
 
 _LARGEST = 2**31 - 1
 
-_LARGEST_COUNT = 2**20
-"""Maximum size and number in a model with a Range: inference holds all of its numbers, of about 100 bytes each."""
+_LONGEST_RANGE = 2**20
+"""Maximum numbers of a Range that inference may hold in this process, about 100 bytes each."""
 
 _INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
@@ -94,7 +94,7 @@ def fault_of(model: ir.Model) -> str:
     """Return the error of strict inference of all types and shapes, in one line; empty if there is none, or if
     inference is not safe."""
     proto = message_for_inference(model)
-    return _strictly_inferred(proto) if _is_sound(proto) else ""
+    return _strictly_inferred(proto) if _is_moderate(proto.graph) and not _checked(proto) else ""
 
 
 def problem_of(model: ir.Model, *, infer: bool = True) -> str:
@@ -112,8 +112,8 @@ def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_sound(proto: onnx.ModelProto) -> bool:
-    """Return whether inference can neither crash nor hang on a model."""
-    return _is_moderate(proto.graph) and not _checked(proto)
+    """Return whether inference of shapes and numbers can neither crash nor hang on a model, nor fill the memory."""
+    return _is_moderate(proto.graph) and not _has_long_range(proto.graph) and not _checked(proto)
 
 
 def _problem(proto: onnx.ModelProto, *, infer: bool = True) -> str:
@@ -166,32 +166,41 @@ def _first_fault(text: str) -> str:
 
 
 def _is_moderate(main: onnx.GraphProto) -> bool:
-    """Return whether all sizes are at least 0 and all numbers fit 32 bits, since onnx loops up to some; with
-    a Range in the model, whether they are at most `_LARGEST_COUNT`."""
+    """Return whether all sizes are at least 0 and all numbers fit 32 bits: onnx loops up to some of them."""
+    return all(
+        all(0 <= size <= _LARGEST for size in _sizes(graph))
+        and all(abs(attribute.i) <= _LARGEST for node in graph.node for attribute in node.attribute)
+        for graph in graphs_in(main)
+    )
+
+
+def _has_long_range(main: onnx.GraphProto) -> bool:
+    """Return whether a Range may have more than `_LONGEST_RANGE` numbers, by all sizes and integers of a model."""
     graphs = list(graphs_in(main))
-    counts = any(node.op_type == "Range" for graph in graphs for node in graph.node)
-    largest = _LARGEST_COUNT if counts else _LARGEST
-    return all(_is_moderate_alone(graph, largest) for graph in graphs)
+    if not any(node.op_type == "Range" for graph in graphs for node in graph.node):
+        return False
+    return any(number > _LONGEST_RANGE for graph in graphs for number in (*_sizes(graph), *_integers(graph)))
 
 
-def _is_moderate_alone(graph: onnx.GraphProto, largest: int) -> bool:
+def _sizes(graph: onnx.GraphProto) -> list[int]:
     infos = (*graph.input, *graph.output, *graph.value_info)
-    dims = [d.dim_value for info in infos for d in info.type.tensor_type.shape.dim]
-    attributes = [attribute for node in graph.node for attribute in node.attribute]
-    tensors = [*graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))]
-    dims += [d for tensor in tensors for d in tensor.dims]
-    numbers = [attribute.i for attribute in attributes]
-    if largest < _LARGEST:
-        numbers += [
-            _integer(tensor) for tensor in tensors if tensor.data_type in _INTEGERS and not any(tensor.dims)
-        ]
-    return all(0 <= d <= largest for d in dims) and all(abs(n) <= largest for n in numbers)
+    sizes = [dim.dim_value for info in infos for dim in info.type.tensor_type.shape.dim]
+    return sizes + [size for tensor in _tensors(graph) for size in tensor.dims]
 
 
-def _integer(scalar: onnx.TensorProto) -> int:
-    if scalar.raw_data:
-        return int.from_bytes(scalar.raw_data[:8], "little", signed=True)
-    return next(iter((*scalar.int64_data, *scalar.int32_data)), 0)
+def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
+    attributes = (attribute for node in graph.node for attribute in node.attribute)
+    return [*graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))]
+
+
+def _integers(graph: onnx.GraphProto) -> Iterator[int]:
+    """Yield the absolute values of the integers that attributes and scalar constants hold."""
+    yield from (abs(attribute.i) for node in graph.node for attribute in node.attribute)
+    for tensor in _tensors(graph):
+        if tensor.data_type in _INTEGERS and not any(tensor.dims):
+            stored = tensor.raw_data[:8]
+            numbers = (*tensor.int64_data, *tensor.int32_data, int.from_bytes(stored, "little", signed=True))
+            yield abs(numbers[0])
 
 
 # The shapes of operators of com.microsoft
