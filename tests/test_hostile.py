@@ -1,13 +1,13 @@
 """Hostile models: damaged files, models that say anything. The outcome is a result or one of the project's errors.
 
-A longer campaign: python tests/support/fuzz.py CLASS 0 200000
+A longer campaign: python tests/support/hostile.py CLASS 0 200000
 """
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import fuzz
+import hostile
 import onnx
 import pytest
 from found import FOUND
@@ -33,14 +33,14 @@ MORE = {"bytes": 1200, "fields": 1200, "streams": 500}
     ],
 )
 def test_models_of_a_campaign(kind: str, first: int, count: int) -> None:
-    wrong = list(fuzz.campaign(kind, first, count))
+    wrong = list(hostile.campaign(kind, first, count))
     assert wrong == [], "\n".join(f"{number}: {what}" for number, what in wrong)
 
 
-@pytest.mark.parametrize("turn", thinned(range(len(fuzz.ANY_FORM)), len(fuzz.ANY_FORM)))
+@pytest.mark.parametrize("turn", thinned(range(len(hostile.ANY_FORM)), len(hostile.ANY_FORM)))
 def test_what_campaigns_found(turn: int) -> None:
     """Each in one form, another one in each turn."""
-    wrong = dict(fuzz.campaign("found", turn * len(FOUND), len(FOUND)))
+    wrong = dict(hostile.campaign("found", turn * len(FOUND), len(FOUND)))
     names = list(FOUND)
     assert not wrong, {names[number % len(FOUND)]: what for number, what in wrong.items()}
 
@@ -71,7 +71,7 @@ def test_what_campaigns_found_in_scopes(scope: str, edit: Callable[[onnx.ModelPr
     edit(model)
     calls: list[Callable[[onnx.ModelProto], Any]] = [
         rl.inspect,
-        *(partial(rl.lower, lowering=form) for form in fuzz.ANY_FORM),
+        *(partial(rl.lower, lowering=form) for form in hostile.ANY_FORM),
     ]
     for call in calls:
         with pytest.raises(rl.RnnLoweringError) as caught:

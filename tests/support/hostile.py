@@ -4,7 +4,7 @@ Classes: `bytes` of a file are damaged; `fields` of a model are changed, at any 
 models, or read with damaged metadata; `found` are those that earlier campaigns found. The classes of
 `random_streams` (`chain`, `by_length`, `rates`, `pools`) are sound nets, whose streams must not be wrong.
 
-    python tests/support/fuzz.py CLASS FIRST COUNT
+    python tests/support/hostile.py CLASS FIRST COUNT
 
 lowers so many of a class and prints those that end in anything else than a result or an `RnnLoweringError`, or in a
 result that the checker refuses where it accepts the model; of a net, those whose stream computes something else.

@@ -1,0 +1,84 @@
+"""`python -m fuzz`: each kind finds nothing in so many cases; what a search finds is made small and kept."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuzz import kinds
+from fuzz.__main__ import main, smaller
+from fuzz.campaign import Counts, Found, search
+from fuzz.case import agreed
+from fuzz.script import script
+from fuzz.worker import kind_of
+
+FAKES = "support.fuzz_fakes"
+SEED = 0
+
+
+@pytest.mark.parametrize("kind", kinds.NAMES)
+def test_nothing_is_found(kind: str) -> None:
+    counts, cases = Counts(), kind_of(kind).CASES
+    found = list(search(kind, SEED, counts, lambda counts: counts.cases < cases))
+    assert {f"{f.number}: {f.outcome.what}": f.outcome.detail for f in found} == {}, counts.text()
+    assert counts.comparisons > cases // 10
+    assert counts.outcomes["invalid"] < cases // 4, counts.text()
+
+
+@pytest.mark.parametrize("kind", kinds.NAMES)
+def test_a_case_follows_from_its_number(kind: str) -> None:
+    first, second = (kind_of(kind).generate(random.Random("0/3")) for _ in range(2))
+    assert first == second
+
+
+@pytest.fixture(scope="module")
+def fakes() -> tuple[Counts, list[Found]]:
+    """What a search finds whose judge fails at Tanh, and whose process ends at Exp."""
+    counts = Counts()
+    return counts, list(search(FAKES, SEED, counts, lambda counts: counts.cases < 8))
+
+
+def of(fakes: tuple[Counts, list[Found]], op_type: str) -> Found:
+    return next(f for f in fakes[1] if op_type in {node.op_type for node in f.case.model.graph.node})
+
+
+def test_a_crash_is_found_and_the_search_goes_on(fakes: tuple[Counts, list[Found]]) -> None:
+    counts, found = fakes
+    assert counts.cases == 8
+    assert counts.faults == {"tanh": 3, "the process died (exit 3)": 2}
+    assert all(f.case.model.graph.node for f in found)
+
+
+@pytest.mark.parametrize("op_type", ["Tanh", "Exp"])
+def test_what_is_found_is_reduced(fakes: tuple[Counts, list[Found]], op_type: str) -> None:
+    small = smaller(of(fakes, op_type))
+    assert [node.op_type for node in small.case.model.graph.node] == [op_type]
+    assert len(small.case.model.graph.output) == 1
+    assert small.outcome.what == of(fakes, op_type).outcome.what
+
+
+def test_a_script_builds_the_model() -> None:
+    """Those of the kinds have bodies, functions and all types."""
+    for kind in (FAKES, *kinds.NAMES):
+        for number in range(6):
+            case = kind_of(kind).generate(random.Random(f"0/{number}"))
+            held = {"__name__": "script"}
+            exec(script(Found(kind, SEED, number, case, agreed(0))), held)
+            assert (held["MODEL"], held["OPTIONS"]) == (case.model, case.options)
+
+
+def test_a_script_judges_the_model(fakes: tuple[Counts, list[Found]], tmp_path: Path) -> None:
+    each = of(fakes, "Tanh")
+    path = tmp_path / "found.py"
+    path.write_text(script(each), encoding="utf-8")
+    root = Path(kinds.__file__).parents[2]
+    environment = {"PYTHONPATH": f"{root}:{root / 'tests'}"}
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, env=environment)
+    assert "what='tanh'" in done.stdout, done.stderr
+
+
+def test_the_command_says_what_was_searched(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["streams", "--seed", "0", "--cases", "3", "--found", str(tmp_path)]) == 0
+    assert "streams, seed 0: 3 models, " in capsys.readouterr().out
