@@ -3,6 +3,7 @@
 mkdocs calls these functions while it builds (`hooks` in mkdocs.yml).
 """
 
+import logging
 import posixpath
 import re
 from pathlib import Path
@@ -14,11 +15,17 @@ from mkdocs.structure.pages import Page
 
 import rnn_lowering as rl
 
+log = logging.getLogger("mkdocs.hooks")
+"""mkdocs counts its warnings; with --strict they end a build."""
+
 ROOT = Path(__file__).parent.parent
 PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md", "examples.md": "examples/README.md"}
 """Page of the site -> file of the repository."""
 
-_LINK = re.compile(r"\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+_CODE_OR_LINK = re.compile(
+    r"(?P<code>^```.*?^```|^    .*?$|`[^`]*`)|\[(?P<text>[^\]]*)\]\((?P<target>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -57,12 +64,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     on_site = {path: site for site, path in PAGES.items()} | {"README.md": "index.md"}
 
     def lead(link: re.Match[str]) -> str:
-        text, target, anchor = link[1], link[2], link[3] or ""
+        if link["code"]:
+            return link[0]
+        text, target, anchor = link["text"], link["target"], link["anchor"] or ""
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        if not (ROOT / path).exists():
+            log.warning("%s links to %s, which does not exist", source, path)
         if path in on_site:
             return f"[{text}]({on_site[path]}{anchor})"
         if path.startswith("docs/"):
             return f"[{text}]({path.removeprefix('docs/')}{anchor})"
         return f"{text} (`{path}`)" if text != path else f"`{path}`"
 
-    return _LINK.sub(lead, markdown)
+    return _CODE_OR_LINK.sub(lead, markdown)

@@ -49,7 +49,7 @@ class LoopReport:
         reason: Why.
         steps: The number of its steps, those of nested ones included; None if unknown.
 
-    Example:
+    Examples:
         >>> rl.lower(model, full=True)[1].loops
         []
     """

@@ -32,7 +32,7 @@ class CausalConvSpec(NodeSpec):
         channels_last: Whether the channels follow the frames.
         silu: Whether the activation is SiLU.
 
-    Example:
+    Examples:
         >>> [spec.kernel_size for spec in rl.inspect(model) if isinstance(spec, rl.CausalConvSpec)]
         []
     """

@@ -202,7 +202,7 @@ class AttentionGateSpec(NodeSpec):
     Attributes:
         heads: The number of heads; None if unknown.
 
-    Example:
+    Examples:
         >>> [spec.heads for spec in rl.inspect(model) if isinstance(spec, rl.AttentionGateSpec)]
         []
     """
@@ -252,7 +252,7 @@ class GatedNormSpec(NodeSpec):
         epsilon: Is added to the mean of squares.
         silu: Whether the activation is SiLU, or else Sigmoid.
 
-    Example:
+    Examples:
         >>> [spec.epsilon for spec in rl.inspect(model) if isinstance(spec, rl.GatedNormSpec)]
         []
     """

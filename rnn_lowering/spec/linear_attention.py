@@ -74,7 +74,7 @@ class LinearAttentionSpec(NodeSpec):
         decay_size: 1 for a decay of each head, key_size for one of each key dimension; None where its shape is not
             known, and for rules without decay.
 
-    Example:
+    Examples:
         >>> [spec.update_rule for spec in rl.inspect(model) if isinstance(spec, rl.LinearAttentionSpec)]
         []
     """

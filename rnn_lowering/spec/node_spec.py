@@ -69,7 +69,7 @@ class NodeSpec(ABC):
         input_size, hidden_size: I and H, of kinds that have them; None if unknown.
         directions: ("forward",), ("reverse",) or ("forward", "reverse").
 
-    Example:
+    Examples:
         >>> [(spec.op_type, spec.seq_length, spec.direction, spec.details) for spec in rl.inspect(model)]
         [('LSTM', None, 'forward', 'Sigmoid, Tanh, Tanh'), ('GRU', None, 'forward', 'Sigmoid, Tanh')]
     """

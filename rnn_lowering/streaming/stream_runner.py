@@ -140,7 +140,7 @@ class Stream:
             OptionError: Nothing was given since the last reset.
             UnsupportedError: onnxruntime cannot run a chunk.
 
-        Example:
+        Examples:
             >>> stream = rl.Stream(rl.lower(model, stream="seq").SerializeToString())
             >>> _ = stream({"X": np.zeros((4, 1, 80), np.float32)})
             >>> stream.flush()  # no output is late

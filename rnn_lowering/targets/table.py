@@ -161,6 +161,7 @@ def _documented(row: Mapping[str, Any]) -> Target:
 _ROWS = json.loads(files(__package__).joinpath("documented.json").read_text("utf-8"))
 
 TARGETS = {target.name: target for target in (*_RUN, *map(_documented, _ROWS))}
+"""Every target that `target=` accepts, by name."""
 
 
 def target_named(name: str) -> Target:
