@@ -19,9 +19,7 @@ pytestmark = [
 
 def build(root: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """The check of the packages, in a checkout."""
-    return subprocess.run(
-        [root / ".ci" / "site", folder], capture_output=True, text=True, check=False, timeout=300
-    )
+    return subprocess.run([root / ".ci" / "site", folder], capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.fixture(scope="module")
