@@ -136,6 +136,7 @@ class Lowering:
         to: The form: "scan", "loop", "unroll" (straight-line, for a known sequence length), "chunked" (several
             steps at once, for LinearAttention; straight-line for a known length), "auto" (straight-line at
             length 1, otherwise the form that the target prefers), or "keep" (nodes stay as they are, in streams).
+            "scan", "loop" and "unroll" hold for the Loops and Scans of the model too.
         target: The runtime that will run the result, a name in `TARGETS`.
         only: Lower only nodes whose operator or name matches this, or one of several (names as shell globs), or
             those for which a function of the onnx_ir node is true. A pattern that matches no node is an error.
@@ -151,7 +152,7 @@ class Lowering:
         keep_opset: Keep the opset of the model. Otherwise, where LinearAttention or CausalConvWithState of opset 27
             is lowered, it goes down as far as the other nodes allow, since most runtimes refuse 27.
         loops: Lower every Loop and Scan of the model too, in the form that `to` or the target says. Otherwise only
-            those that the target does not run are lowered.
+            those are lowered that the target does not run, or that have another form than `to`.
         join: Compute small nodes that do not depend on each other, and both directions of a node, in one loop, if
             that is faster in the target.
         dims: Sizes of symbolic dimensions, by name. If T is still unknown then, constants that depend on the sizes
@@ -176,8 +177,9 @@ class Lowering:
     to: str = option(
         "auto",
         argument_checks.one_of("form", (*FORMS, KEEP)),
-        "form of the lowered nodes: a Scan, a Loop, straight-line (unroll), or several steps at once (chunked, for "
-        "LinearAttention); keep: do not lower them (default: {default}, the one that the target prefers)",
+        "form of the lowered nodes, and of Loops and Scans of the model: a Scan, a Loop, straight-line (unroll: no "
+        "loop is left), or several steps at once (chunked, for LinearAttention); keep: do not lower them (default: "
+        "{default}, the one that the target prefers)",
         _FORM,
         choices=(*FORMS, KEEP),
     )
@@ -240,7 +242,8 @@ class Lowering:
     loops: bool = option(
         False,
         argument_checks.flag,
-        "lower every Loop and Scan of the model too (default: those that the target does not run)",
+        "lower every Loop and Scan of the model too (default: those that the target does not run, or that have "
+        "another form than --to)",
         _FORM,
         text="flag",
     )

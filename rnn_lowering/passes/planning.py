@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from shlex import quote
 
 import onnx_ir as ir
 
@@ -71,7 +72,11 @@ FOREIGN = "not an operator of ONNX"
 
 _UNSELECTED = "not selected"
 
-_EXPORTED = "a Loop or Scan of the model; --loops lowers it"
+_KEPT = "kept"
+
+_EXPORTED = "--loops lowers it"
+
+_LOOP_FORMS = ("scan", "loop", "unroll")
 
 _RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
 
@@ -133,10 +138,9 @@ class ModelPlanner:
         """
         if not (self.lowering.only or self.lowering.except_):
             return
-        runs = self.lowering.runtime.loop_forms
         loops = [node for _, node in repeating_nodes(model)]
         found = [entry.node for entry in recurrent_nodes(model)]
-        if found or self.lowering.loops or any(node.op_type.lower() not in runs for node in loops):
+        if found or any(_is_asked_for(node, self.lowering) for node in loops):
             self._selection.check([*found, *loops])
 
     def at_given_sizes(self, model: ir.Model) -> ir.Model:
@@ -199,8 +203,9 @@ class ModelPlanner:
         with without_collector():
             try:
                 lowered, loops, notes = lower_loops(model, partial(_forms_of, lowering, opset), limits)
-            except UnknownTripsError as error:
-                error.advise(open_trips(model, error.value), error.hint)
+            except UnsupportedError as error:
+                fixes = open_trips(model, error.value) if isinstance(error, UnknownTripsError) else ""
+                error.advise(fixes, error.hint, _way_to_keep(error.node, lowering))
                 raise
             self.report.notes += notes
             self.report.loops += loops
@@ -299,7 +304,7 @@ class ModelPlanner:
     @property
     def why_left(self) -> str:
         """The reason why a recurrent node that could be lowered is not."""
-        return "kept" if self.lowering.to == KEEP else _UNSELECTED
+        return _KEPT if self.lowering.to == KEEP else _UNSELECTED
 
     def report_preparation(self, prepared: PreparedModel) -> None:
         """Add to the report what preparing a model did, and which nodes are not lowered."""
@@ -310,19 +315,34 @@ class ModelPlanner:
         self.report.left += [f"{ref}: {why}" for ref, why in left]
 
 
+def _is_asked_for(node: ir.Node, lowering: Lowering) -> bool:
+    """Whether the options ask to lower a Loop or Scan, if it is selected: by `loops`, by a form that it does not
+    have, or by a target that does not run it."""
+    own = node.op_type.lower()
+    other_form = lowering.to in _LOOP_FORMS and lowering.to != own
+    return lowering.to != KEEP and (lowering.loops or other_form or own not in lowering.runtime.loop_forms)
+
+
+def _way_to_keep(ref: NodeRef | None, lowering: Lowering) -> str:
+    """Return how to keep a Loop or Scan that is only lowered since the nodes get another form."""
+    if ref is None or lowering.loops or ref.operator.lower() not in lowering.runtime.loop_forms:
+        return ""
+    return f"keep it: --except {ref.operator if ref.name.startswith('-> ') else quote(ref.name)}"
+
+
 def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
     """Return the forms that a Loop or Scan may get."""
     runtime, own = lowering.runtime, node.op_type.lower()
     forms = runtime.loop_forms
-    runs = own in forms
+    runs, asked = own in forms, _is_asked_for(node, lowering)
     if not NodeSelection.of(lowering).selects(node):
         return LoopForms((), stays_in_bodies=True)
-    if lowering.to == KEEP or (runs and not lowering.loops and runtime.runs_exported):
+    if lowering.to == KEEP or (runtime.runs_exported and not asked):
         return LoopForms((), without_steps=lowering.to != KEEP)
     check_types([value.dtype for value in (*node.inputs, *node.outputs) if value is not None], None, runtime)
     shaped = partial(
         LoopForms,
-        optional=runs and not lowering.loops,
+        optional=not asked,
         scans_need_rows=runtime.scans_need_rows,
         check=partial(check_operators, target=runtime),
         dialect=runtime.loop_dialect or PLAIN,
@@ -346,8 +366,9 @@ def _nodes_left(model: ir.Model, lowering: Lowering) -> Iterator[tuple[NodeRef, 
     """Yield the foreign nodes, and the Loops and Scans of the model itself that stay, each with the reason."""
     for ref in foreign_nodes(model):
         yield ref, FOREIGN
+    left = _KEPT if lowering.to == KEEP else _EXPORTED
     for ref, node in exported_loops(model):
-        yield ref, _EXPORTED if NodeSelection.of(lowering).selects(node) else _UNSELECTED
+        yield ref, left if NodeSelection.of(lowering).selects(node) else _UNSELECTED
 
 
 def refusals(model: ir.Model, lowering: Lowering) -> Iterator[UnsupportedError]:

@@ -7,6 +7,7 @@ from typing import Any
 import onnx
 import pytest
 from commands import Command, saved
+from loop_models import operators
 from onnx import helper, parser
 
 import rnn_lowering as rl
@@ -71,7 +72,7 @@ g (float[T,3] X, float[3] s0, int64 M) => (float[3] sn, float[T,3] Y) <bool yes 
 NAMED, UNNAMED = (parser.parse_model(LEAKY % name) for name in ("[sum]", ""))
 
 
-@pytest.mark.parametrize("form", ["auto", "unroll", "scan"])
+@pytest.mark.parametrize("form", ["auto", "loop"])
 def test_the_report_names_what_stays(form: str) -> None:
     new, report = rl.lower(NAMED, form, full=True)
     assert new == NAMED
@@ -91,12 +92,15 @@ def test_the_command_names_what_stays(rnn_lower: Command, tmp_path: Path) -> Non
     listed = rnn_lower(source, "--list")
     assert listed.code == 0  # exit code 4 is for RNN, GRU and LSTM
     assert "Loop node '-> sn' in main graph" in listed.out
-    lowered = rnn_lower(source, target, "--to", "unroll", "--no-verify")
+    lowered = rnn_lower(source, target, "--to", "loop", "--no-verify")
     assert lowered.code == 0
     assert "left as it is: Loop node '-> sn' in main graph" in lowered.out
-    refused = rnn_lower(source, target, "--target", "tvm", "--force")
-    assert (refused.code, refused.out) == (1, "")
-    assert "Loop node '-> sn' in main graph" in refused.err
+    for options in (("--target", "tvm"), ("--to", "unroll")):
+        refused = rnn_lower(source, target, *options, "--force")
+        assert (refused.code, refused.out) == (1, "")
+        assert "Loop node '-> sn' in main graph" in refused.err
+    unrolled = rnn_lower(source, target, "--to", "unroll", "--set-input", "M=3", "--set-dim", "T=3", "--force")
+    assert (unrolled.code, "Loop" in operators(onnx.load(target))) == (0, False)
 
 
 def test_operators_in_bodies_are_those_that_a_document_names() -> None:

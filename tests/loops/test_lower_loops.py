@@ -54,6 +54,48 @@ def test_a_target_that_runs_them_keeps_them() -> None:
     assert rl.lower(NESTED, target="onnxruntime") == NESTED
 
 
+BOTH = parsed("""g (float[4,2] X, float[2] a, float[1,1,2] x, float[1,4,2] W, float[1,4,1] R) =>
+    (float[2] p, float[2] q, float[1,1,1,1] Y) <bool yes = {1}, int64 M = {4}> {
+    Y = LSTM <hidden_size = 1> (x, W, R)
+    p = Loop (M, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
+        r = Gather (X, i) s1 = Add (s, r) c1 = Identity (c) }>
+    q = Scan <num_scan_inputs = 1, body = e (float[2] t, float[2] r) => (float[2] t1)
+        { t1 = Mul (t, r) }> (p, X) }""")
+
+
+@pytest.mark.parametrize(("form", "left"), [("unroll", set()), ("scan", {"Scan"}), ("loop", {"Loop"})])
+@pytest.mark.parametrize("target", ["portable", "onnxruntime"])
+def test_a_form_holds_for_the_loops_of_the_model_too(target: str, form: str, left: set[str]) -> None:
+    """Who asks for a form has a runtime without the others."""
+    lowered, report = rl.lower(BOTH, form, target=target, full=True)
+    assert operators(lowered) & {"Loop", "Scan", "LSTM"} <= left
+    assert {loop.form for loop in report.loops} == {form}
+    feed = {"X": numbers(4, 2), "a": numbers(2), "x": numbers(1, 1, 2)}
+    feed |= {"W": numbers(1, 4, 2), "R": numbers(1, 4, 1)}
+    assert_same(run(lowered, feed), run(as_meant(BOTH), feed))
+    for kept in ({"only": "LSTM"}, {"except_": ("Loop", "Scan")}):
+        assert operators(rl.lower(BOTH, form, target=target, **kept)) >= {"Loop", "Scan"}
+    assert operators(rl.lower(BOTH, form, target=target, except_="Loop")) >= {"Loop"}
+    assert operators(rl.lower(BOTH, target="portable")) >= {"Loop", "Scan"}
+
+
+def test_a_loop_that_cannot_have_the_form_names_what_to_add() -> None:
+    with pytest.raises(rl.UnsupportedError, match="the number of its steps is not known") as caught:
+        rl.lower(NESTED, "unroll")
+    assert caught.value.hint.endswith("--set-dim T=?, or keep it: --except Loop")
+    assert rl.lower(NESTED, "unroll", except_="Loop") == NESTED
+    assert not operators(rl.lower(NESTED, "unroll", dims={"T": 3})) & {"Loop", "Scan"}
+    named = ModelProto.FromString(NESTED.SerializeToString())
+    named.graph.node[2].name = "while loop"
+    with pytest.raises(rl.UnsupportedError) as caught:
+        rl.lower(named, "unroll")
+    assert caught.value.hint.endswith("or keep it: --except 'while loop'")
+    assert "Loop" in operators(rl.lower(named, "unroll", except_="while loop"))
+    with pytest.raises(rl.UnsupportedError) as caught:
+        rl.lower(NESTED, "unroll", loops=True)
+    assert "--except" not in caught.value.hint
+
+
 def test_an_unknown_length_names_the_option_that_fixes_it() -> None:
     with pytest.raises(rl.UnsupportedError, match="the number of its steps is not known") as caught:
         rl.lower(NESTED, target="tvm")
