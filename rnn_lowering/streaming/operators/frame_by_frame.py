@@ -51,7 +51,9 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
         return [framing] * len(outputs)
     if node.op_type in REARRANGING and node.domain == "":
         return [_rearranged(flow, node, slots[0], v) for v in outputs]
-    places = _places(flow, node, axes)
+    known = _known_axes(flow, node)
+    places = _places(flow, node, known, axes)
+    _check_parameters(flow, node, known, axes, slots)
     if len(places) > 1 or None in places:
         raise flow.refuse(
             node,
@@ -133,22 +135,41 @@ def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unfra
         )
 
 
-def _places(flow: Flow, node: ir.Node, axes: Mapping[int, int]) -> set[int | None]:
+def _check_parameters(
+    flow: Flow, node: ir.Node, known: Axes, axes: Mapping[int, int], slots: Iterable[int]
+) -> None:
+    """Refuse an input with an entry for each frame of a fixed length: the axis that meets the frames has size 1.
+
+    Args:
+        known: How the node's axes meet.
+        axes: The axis of the frames, by slot.
+        slots: The inputs that the node reads as data.
+    """
+    of_frames = {known.label(slot, axis) for slot, axis in axes.items()}
+    for slot in slots:
+        value = input_of(node, slot)
+        labels = known.inputs.get(slot)
+        if labels is not None and of_frames.isdisjoint(labels):
+            continue
+        for axis, dim in enumerate(flow.shape(value, node)):
+            meets = labels is None or known.label(slot, axis) in of_frames
+            if meets and dim != ONE and axis != axes.get(slot):
+                raise flow.refuse(
+                    node,
+                    f"axis {axis} of '{value.name}' has size {dim} and meets the frames, but has none itself",
+                    "give it size 1 there, or export with a dynamic time axis",
+                )
+
+
+def _places(flow: Flow, node: ir.Node, known: Axes, axes: Mapping[int, int]) -> set[int | None]:
     """Return the axes of the output that hold the frames, from their axis in each input; None for an unknown one.
 
     Raises:
-        UnsupportedError: The node acts along the frames, or it is not known how it acts.
+        UnsupportedError: The node acts along the frames.
     """
-    known = _axes_of(flow, node)
-    if known is None:
-        raise flow.refuse(
-            node,
-            "is not known to act on each frame alone",
-            "docs/streaming.md lists the operators that a stream can contain",
-        )
     places: set[int | None] = set()
     for slot, axis in axes.items():
-        label = known.inputs[slot][axis] if slot in known.inputs else None
+        label = known.label(slot, axis)
         if label is not None and label not in known.output:
             raise flow.refuse(
                 node,
@@ -167,18 +188,36 @@ class Axes:
     """How the axes of a node's inputs become those of its output, as the labels of an Einsum say it.
 
     Attributes:
-        inputs: By slot, a label for each axis; a slot that is absent may not hold frames.
+        inputs: By slot, a label for each axis. An axis without one may not hold frames, and meets none; all axes of
+            a slot that is absent may meet the frames.
         output: A label for each axis. An axis along which the node acts has a label that is not here.
     """
 
     inputs: Mapping[int, Sequence[Label]]
     output: Sequence[Label | None]
 
+    def label(self, slot: int, axis: int) -> Label | None:
+        """Return the label of an axis of an input; None if it has none."""
+        labels = self.inputs.get(slot, ())
+        return labels[axis] if axis < len(labels) else None
+
 
 def coupled_axes(flow: Flow, node: ir.Node) -> list[int]:
     """Return the axes of the first input along which a node acts; none if unknown."""
     known = _axes_of(flow, node)
     return [] if known is None else [n for n, label in enumerate(known.inputs[0]) if label not in known.output]
+
+
+def _known_axes(flow: Flow, node: ir.Node) -> Axes:
+    """Return how the axes of a node's inputs become those of its output; refuse the node if that is unknown."""
+    known = _axes_of(flow, node)
+    if known is None:
+        raise flow.refuse(
+            node,
+            "is not known to act on each frame alone",
+            "docs/streaming.md lists the operators that a stream can contain",
+        )
+    return known
 
 
 def _axes_of(flow: Flow, node: ir.Node) -> Axes | None:
@@ -203,7 +242,12 @@ def _axis(node: ir.Node, default: int, rank: int) -> int:
 def _elementwise(flow: Flow, node: ir.Node, slots: Sequence[int] = (0,)) -> Axes:
     """Inputs are broadcast."""
     after = len(flow.shape(node.outputs[0], node))
-    return Axes({slot: range(after - _rank(flow, node, slot), after) for slot in slots}, range(after))
+    return Axes(_aligned(flow, node, slots, after), range(after))
+
+
+def _aligned(flow: Flow, node: ir.Node, slots: Iterable[int], rank: int) -> dict[int, Sequence[Label]]:
+    """Return the labels of inputs that are broadcast to a rank: their last axes meet."""
+    return {slot: range(rank - _rank(flow, node, slot), rank) for slot in slots}
 
 
 def _acting(flow: Flow, node: ir.Node, along: Iterable[int], slots: Sequence[int] = (0,)) -> Axes:
@@ -216,12 +260,17 @@ def _acting(flow: Flow, node: ir.Node, along: Iterable[int], slots: Sequence[int
 Rule = Callable[[Flow, ir.Node], Axes | None]
 
 
+def _alone(flow: Flow, node: ir.Node) -> Axes:
+    """Act along no axis."""
+    return _acting(flow, node, ())
+
+
 def _along(default: int, slots: Callable[[ir.Node], Sequence[int]] = lambda node: (0,)) -> Rule:
     """Act along the attribute `axis`."""
     return lambda flow, node: _acting(flow, node, [_axis(node, default, _rank(flow, node))], slots(node))
 
 
-def _from_axis(default: int) -> Rule:
+def _from_axis(default: int) -> Callable[[Flow, ir.Node], Axes]:
     """Act along all axes from the attribute `axis` on."""
 
     def rule(flow: Flow, node: ir.Node) -> Axes:
@@ -234,6 +283,30 @@ def _from_axis(default: int) -> Rule:
 def _all_from(first: int) -> Rule:
     """Act along all axes from `first` on."""
     return lambda flow, node: _acting(flow, node, range(first, _rank(flow, node)))
+
+
+def _first_only(rule: Rule) -> Rule:
+    """Let the other inputs meet no axis that may hold frames: each has entries per channel, or gives a type."""
+
+    def of_first(flow: Flow, node: ir.Node) -> Axes | None:
+        first = rule(flow, node)
+        return first and Axes({**dict.fromkeys(range(len(node.inputs)), ()), **first.inputs}, first.output)
+
+    return of_first
+
+
+def _normalization(flow: Flow, node: ir.Node) -> Axes:
+    """Act along all axes from the attribute `axis` on; scale and bias are broadcast."""
+    slots = [n for n, v in enumerate(node.inputs) if v is not None]
+    return Axes(_aligned(flow, node, slots, _rank(flow, node)), _from_axis(-1)(flow, node).output)
+
+
+def _quantization(flow: Flow, node: ir.Node) -> Axes | None:
+    """Act along no axis. A scale of rank 1 is along the attribute `axis`; blocks with a scale each are unknown."""
+    rank = _rank(flow, node)
+    scales = [_axis(node, 1, rank)] if _rank(flow, node, 1) else []
+    labels = {0: range(rank), **dict.fromkeys(range(1, len(node.inputs)), scales)}
+    return None if _rank(flow, node, 1) > 1 else Axes(labels, range(rank))
 
 
 def _softmax(flow: Flow, node: ir.Node) -> Axes | None:
@@ -329,32 +402,32 @@ def _resize(flow: Flow, node: ir.Node) -> Axes | None:
 
 
 AXIS_RULES: dict[str, Rule] = {
-    **dict.fromkeys(
-        ("CastLike", "DequantizeLinear", "Dropout", "QuantizeLinear"), lambda flow, node: _acting(flow, node, ())
-    ),
-    **dict.fromkeys(("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool"), _all_from(1)),
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _all_from(1)),
+    **dict.fromkeys(("Conv", "ConvTranspose"), _first_only(_all_from(1))),
+    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), _quantization),
     **dict.fromkeys(("Expand", "Tile"), _elementwise),
+    **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _first_only(_all_from(1))),
     **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _all_from(2)),
     "ArgMax": _arg,
     "ArgMin": _arg,
-    "BatchNormalization": _batch_normalization,
+    "BatchNormalization": _first_only(_batch_normalization),
+    "CastLike": _first_only(_alone),
     "Concat": _along(1, lambda node: range(len(node.inputs))),
     "CumSum": _cum_sum,
+    "Dropout": _alone,
     "Einsum": _einsum,
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "Gemm": _gemm,
-    "GroupNormalization": _all_from(1),
     "Hardmax": _softmax,
-    "InstanceNormalization": _all_from(1),
     "LRN": lambda flow, node: _acting(flow, node, [1]),
-    "LayerNormalization": _from_axis(-1),
+    "LayerNormalization": _normalization,
     "LogSoftmax": _softmax,
     "LpNormalization": _along(-1),
     "MatMul": _matmul,
     "MeanVarianceNormalization": _mean_variance,
     "OneHot": _one_hot,
-    "RMSNormalization": _from_axis(-1),
+    "RMSNormalization": _normalization,
     "Resize": _resize,
     "Softmax": _softmax,
     "Split": _along(0),
