@@ -1,6 +1,6 @@
 """Draw an LSTM node and what becomes of it, the picture of the README, by the drawing of the HTML report.
 
-python docs/picture.py [FILE.svg]    (docs/lstm.svg by default; needs `pip install "rnn-lowering[html]"`)
+python docs/picture.py [FILE.svg]    (docs/lstm.svg by default; needs `pip install ".[html]"`)
 """
 
 import re

@@ -15,7 +15,7 @@ try:
     from olive.passes.onnx.graph_surgeries import Surgeon
 except ImportError as missing:
     raise RnnLoweringError(
-        f"the surgeon needs Olive ({missing})", hint="pip install rnn-lowering[olive]"
+        f"the surgeon needs Olive and what it imports ({missing})", hint="pip install olive-ai requests"
     ) from missing
 
 

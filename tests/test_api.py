@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 import types
@@ -19,7 +20,7 @@ from cases import Case, feed, model
 from chains import Link, chain
 from one_process import run_workers_here
 from onnx_ir.passes import common
-from paths import SRC
+from paths import ROOT, SRC
 from running import assert_close, operators, recurrent_left, run
 from thinning import thinned
 
@@ -439,11 +440,21 @@ def test_the_log_tells_what_was_decided(caplog: pytest.LogCaptureFixture) -> Non
 # Olive
 
 
-def test_without_olive_its_surgeon_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "olive", None)
-    monkeypatch.delitem(sys.modules, "rnn_lowering.olive", raising=False)
-    with pytest.raises(rl.RnnLoweringError, match=r"needs Olive.*rnn-lowering\[olive\]"):
-        importlib.import_module("rnn_lowering.olive")
+@pytest.mark.parametrize(
+    ("extra", "module", "library"),
+    [("olive", "rnn_lowering.olive", "olive"), ("html", "rnn_lowering.report.page", "networkx")],
+)
+def test_a_hint_installs_what_the_extra_has(
+    extra: str, module: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the names of the libraries: the package itself is not on PyPI."""
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(rl.RnnLoweringError, match=library) as refused:
+        importlib.import_module(module)
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (wanted,) = re.findall(rf"^{extra} = \[(.*)\]$", project, re.MULTILINE)
+    assert refused.value.hint.split() == ["pip", "install", *re.findall(r'"([\w-]+)', wanted)]
 
 
 def test_the_surgeon_lowers_protos_and_models_of_onnx_ir(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,9 @@ def test_continuous_integration_runs_the_same() -> None:
     script = ROOT / ".ci" / "run"
     text = script.read_text(encoding="utf-8")
     assert os.access(script, os.X_OK)
-    assert all(line in text for line in ("python3 -m venv .venv", "\n.ci/lint\n", "\n.venv/bin/pytest"))
+    steps = ("python3 -m venv .venv", "\n.ci/lint\n", "\n.ci/package ", "\n.ci/extras ", "\n.venv/bin/pytest")
+    assert all(step in text for step in steps)
+    tried = (ROOT / ".ci" / "extras").read_text(encoding="utf-8")
     lints = (ROOT / ".ci" / "lint").read_text(encoding="utf-8")
     assert all(f".venv/bin/{tool}" in lints for tool in ("ruff check", "ruff format --check", "mypy"))
     hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
@@ -167,7 +169,10 @@ def test_continuous_integration_runs_the_same() -> None:
     for name in ("pytest", "ruff", "mypy"):
         assert re.search(rf'"{name}>=', project)
     assert 'rnn-lower = "rnn_lowering.__main__:main"' in project
-    assert re.search(r"^test = \[", project, re.MULTILINE)
+    extras = re.findall(
+        r"^(\w+) = ", project.partition("[project.optional-dependencies]")[2].partition("\n[")[0], re.M
+    )
+    assert set(extras) - {"dev"} == set(re.findall(r"^ *fresh .*\[(\w+)\]", tried, re.MULTILINE))
 
 
 def test_exit_codes() -> None:

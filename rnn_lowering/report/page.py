@@ -26,7 +26,8 @@ try:
     from rnn_lowering.report.plots import MOST_SIGNALS, NodeSeries, draw_step, plot_errors, plot_signals, step_graph
 except ImportError as missing:
     raise RnnLoweringError(
-        f"an HTML report needs jinja2, matplotlib and networkx ({missing})", hint="pip install rnn-lowering[html]"
+        f"an HTML report needs jinja2, matplotlib and networkx ({missing})",
+        hint="pip install jinja2 matplotlib networkx",
     ) from missing
 
 MOST_NODES = 24

@@ -380,7 +380,7 @@ def test_a_missing_library(
     outcome = rnn_lower(tmp_path / "in.onnx", tmp_path / "out.onnx", "--report", tmp_path / "done.html")
     assert outcome.code == 1
     assert outcome.err.count("\n") == 1
-    assert "pip install rnn-lowering[html]" in outcome.err
+    assert "; pip install jinja2 matplotlib networkx" in outcome.err
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
 
 
