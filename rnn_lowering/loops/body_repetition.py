@@ -41,6 +41,9 @@ _INT64, _BOOL_TENSOR = ir.DataType.INT64, ir.TensorType(ir.DataType.BOOL)
 _STATELESS_LOOP = 11
 """First opset whose Loop may have no state."""
 
+_IF_OF_ANY_SHAPES = 11
+"""First opset whose If may have branches of different shapes."""
+
 _UNLIMITED = (1 << 63) - 1
 """The number of steps of a Loop without a limit."""
 
@@ -157,7 +160,7 @@ def _guarded(copy: BodyCopy, read: LoopBody, trips: LoopTrips) -> list[Item]:
     with op.body(), copy.inner_scope():
         initial = [copy.value(item) for item in r.init]
         rows = zip(stacked, r.stacked, strict=True)
-        empty = [_empty(copy, kind, read.rows[n], read) for kind, n in rows]
+        empty = [_empty(copy, kind, read.rows[n], read, trips) for kind, n in rows]
         none = copy.body_graph([], [*initial, *empty], types)
     branches = [ir.AttrGraph("then_branch", some), ir.AttrGraph("else_branch", none)]
     found = copy.new_node("If", [ran], branches, len(outputs))
@@ -166,8 +169,9 @@ def _guarded(copy: BodyCopy, read: LoopBody, trips: LoopTrips) -> list[Item]:
     return r.results(list(found.outputs))
 
 
-def _empty(copy: BodyCopy, kind: TensorKind | None, value: ir.Value, read: LoopBody) -> ir.Value:
-    """Emit the stacked output of no steps."""
+def _empty(copy: BodyCopy, kind: TensorKind | None, value: ir.Value, read: LoopBody, trips: LoopTrips) -> ir.Value:
+    """Emit the stacked output of no steps; its number of rows is a constant only where the shapes of branches may
+    differ."""
     sizes = None if kind is None or kind.shape is None else [copy.size(size) for size in kind.shape]
     if kind is None or sizes is None or None in sizes:
         raise UnsupportedError(
@@ -176,9 +180,10 @@ def _empty(copy: BodyCopy, kind: TensorKind | None, value: ir.Value, read: LoopB
             node=read.ref,
         )
     op, dtype = copy.op, kind.dtype
-    shape = op.concat([op.constant([0]), *(size for size in sizes if size is not None)], 0)
+    rows = op.constant([0]) if op.opset >= _IF_OF_ANY_SHAPES else trips.tensor
+    shape = op.concat([rows, *(size for size in sizes if size is not None)], 0)
     fill = ir.tensor(np.zeros(1, dtype.numpy()), name="")
-    return copy.value_of(op.emit("ConstantOfShape", [shape], (0, *kind.dims), dtype, value=fill))
+    return copy.value_of(op.emit("ConstantOfShape", [shape], (rows.number, *kind.dims), dtype, value=fill))
 
 
 def to_loop(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:

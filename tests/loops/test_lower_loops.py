@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import running
 from loop_models import as_meant, assert_same, bodies, operators, run
 from loop_traps import numbers
 from onnx import ModelProto, parser
@@ -507,3 +508,21 @@ def test_a_body_that_stays_returns_values_of_its_own_once(row: str) -> None:
     assert len({*returned} - {value.name for value in body.input}) == len(returned)
     feed = {"s0": numbers(2), "w": numbers(2) + 1, "X": numbers(4, 2)}
     assert_same(run(lowered, feed), run(as_meant(model), feed))
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+@pytest.mark.parametrize("opset", [9, 10, 11, 13])
+def test_a_loop_behind_a_loop_becomes_a_scan_at_old_opsets(opset: int, optimized: bool) -> None:
+    """Before opset 11 the branches of an If have one shape: onnxruntime takes that of no steps for both."""
+    step = """(int64 i, bool c, float[2] s) => (bool c1, float[2] s1, float[2] o) {
+        x = Gather (%s, i) s1 = Add (s, x) o = Tanh (s1) c1 = Identity (c) }"""
+    model = parser.parse_model(f"""<ir_version: 4, opset_import: ["": {opset}]>
+        g (float[T,2] X, float[2] a) => (float[K,2] q) <int64 z = {{0}}, bool yes = {{1}}> {{
+        sh = Shape (X) M = Gather (sh, z) p, Y = Loop (M, yes, a) <body = d {step % "X"}>
+        sh2 = Shape (Y) M2 = Gather (sh2, z) r, q = Loop (M2, yes, a) <body = e {step % "Y"}> }}""")
+    lowered = rl.lower(model, "scan")
+    assert "Loop" not in operators(lowered)
+    for T in (3, 1, 0):
+        feed = {"X": numbers(T, 2), "a": numbers(2)}
+        found = running.run(lowered, feed, optimize=optimized)
+        assert_same([*found.values()], run(as_meant(model), feed))
