@@ -5,61 +5,123 @@ import json
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
 from clients.environments import CLIENTS, make, version
 
+import rnn_lowering as rl
 from conformance import judging, scoreboard, suite
 from conformance.features import features
+
+Outcomes = dict[str, judging.Outcome]
 
 
 def main(arguments: list[str]) -> int:
     """Run the command line; return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    written = commands.add_parser("write", help="write the models, their inputs and outputs to a folder")
-    written.add_argument("folder", type=Path, help="a new folder")
-    run = commands.add_parser("run", help="run all models in a runtime; store and print the outcomes")
-    which = run.add_mutually_exclusive_group(required=True)
-    which.add_argument("--runtime", choices=CLIENTS, help="a runtime of tests/clients; it is installed first")
-    which.add_argument(
-        "--command", dest="tool", help="your program; {model}, {data} and {output} are replaced with paths"
-    )
-    run.add_argument("--only", default="", help="only features whose name contains this text")
-    commands.add_parser("table", help="write docs/conformance.md from the stored outcomes")
-    given = parser.parse_args(arguments)
-    if given.command == "write":
-        print(f"{suite.write(given.folder)} models in {given.folder}")
-    elif given.command == "table":
+    p = parser()
+    given = p.parse_args(arguments)
+    if given.action == "write":
+        try:
+            print(f"{suite.write(given.folder)} models in {given.folder}")
+        except OSError as error:
+            p.error(str(error))
+    elif given.action == "table":
         scoreboard.write({f.name: (f.group, f.label) for f in features()})
     else:
-        return _run(given.runtime, given.tool, given.only)
+        return _run(p, given)
     return 0
 
 
-def _run(runtime: str | None, tool: str | None, only: str) -> int:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    p = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
+    actions = p.add_subparsers(dest="action", required=True)
+    written = actions.add_parser("write", help="write the models, their inputs and outputs to a folder")
+    written.add_argument("folder", type=Path, help="a new folder")
+    run = actions.add_parser("run", help="run all models in a runtime; print what becomes of each")
+    which = run.add_mutually_exclusive_group(required=True)
+    which.add_argument("--runtime", choices=CLIENTS, help="a runtime of tests/clients; it is installed first")
+    which.add_argument("--command", help="your program; {model}, {data} and {output} are replaced with paths")
+    run.add_argument("--target", help="with --command: also run the models that are lowered for this target")
+    run.add_argument("--to", help="with --command: also run the models that are lowered to this form")
+    run.add_argument("--only", default="", help="only features whose name contains this text")
+    run.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes and their reasons")
+    actions.add_parser("table", help="write docs/conformance.md from the stored outcomes")
+    return p
+
+
+def _run(p: argparse.ArgumentParser, given: argparse.Namespace) -> int:
+    lowering = _lowering(p, given)
     with tempfile.TemporaryDirectory() as folder:
+        if given.command:
+            try:
+                judging.check(given.command, suite.plain(Path(folder) / "plain"))
+            except judging.CommandError as error:
+                p.error(f"argument --command: {error}")
         suite.write(Path(folder) / "suite")
-        chosen = [feature for feature in suite.stored(Path(folder) / "suite") if only in feature.name]
-        if tool is not None:
-            outcomes = judging.by_command(tool, chosen)
-            print(json.dumps(outcomes, indent=1))
-        else:
-            assert runtime is not None
-            if absent := make(runtime):
-                print(absent, file=sys.stderr)
-                return 1
-            entry = {
-                kind: judging.in_runtime(runtime, chosen, lowered=kind == "lowered")
-                for kind in ("native", "lowered")
-            }
-            if not only:
-                scoreboard.store(runtime, {"version": version(runtime), "date": date.today().isoformat(), **entry})
-            print(json.dumps(entry, indent=1))
-            outcomes = entry["lowered"]
-    print(dict(Counter(outcomes.values())))
+        chosen = [feature for feature in suite.stored(Path(folder) / "suite") if given.only in feature.name]
+        if not chosen:
+            p.error(f"argument --only: no feature has '{given.only}' in its name")
+        if given.runtime and (absent := make(given.runtime)):
+            print(absent, file=sys.stderr)
+            return 1
+        entry = {}
+        for kind, how in {"native": None, "lowered": lowering}.items():
+            if kind == "native" or how is not None:
+                title = "as exported" if how is None else f"lowered ({_words(how)})"
+                print(f"\n{title}:", flush=True)
+                found = (
+                    judging.by_command(given.command, chosen, how)
+                    if given.command
+                    else judging.in_runtime(given.runtime, chosen, how)
+                )
+                entry[kind] = _told(found, len(chosen))
+    _keep(given, entry)
     return 0
+
+
+def _lowering(p: argparse.ArgumentParser, given: argparse.Namespace) -> rl.Lowering | None:
+    if given.runtime:
+        if given.target or given.to:
+            p.error("--target and --to are for --command; --runtime has its own target")
+        return rl.Lowering(target=given.runtime)
+    chosen = {name: value for name in ("target", "to") if (value := getattr(given, name))}
+    try:
+        return rl.Lowering(**chosen) if chosen else None
+    except rl.OptionError as error:
+        p.error(str(error))
+
+
+def _words(lowering: rl.Lowering) -> str:
+    return f"--target {lowering.target} --to {lowering.to}"
+
+
+def _told(found: Iterator[tuple[str, judging.Outcome]], count: int) -> Outcomes:
+    """Print each outcome as it is found, then how many there are of each kind."""
+    outcomes = Outcomes()
+    for name, outcome in found:
+        outcomes[name] = outcome
+        line = f"{len(outcomes):>4}/{count} {outcome.kind:<8} {name}"
+        print(f"{line}: {outcome.reason}" if outcome.reason else line, flush=True)
+    kinds = Counter(outcome.kind for outcome in outcomes.values())
+    print(", ".join(f"{kinds[kind]} {word}" for kind, word in WORDS.items() if kinds[kind]))
+    return outcomes
+
+
+WORDS = {"right": "right", "wrong": "wrong", "rejects": "rejected", "crashes": "crashed"}
+
+
+def _keep(given: argparse.Namespace, entry: dict[str, Outcomes]) -> None:
+    if given.json:
+        rows = {kind: {name: vars(outcome) for name, outcome in of.items()} for kind, of in entry.items()}
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+    if given.runtime and not given.only:
+        kinds = {kind: {name: outcome.kind for name, outcome in of.items()} for kind, of in entry.items()}
+        scoreboard.store(
+            given.runtime, {"version": version(given.runtime), "date": date.today().isoformat(), **kinds}
+        )
 
 
 if __name__ == "__main__":

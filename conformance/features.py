@@ -57,6 +57,14 @@ def features() -> Iterator[Feature]:
         yield Feature(name, group, label, proto, given, outputs, **limits)
 
 
+def plain_feature() -> Feature:
+    """Return a model of one Sub, which is in no suite."""
+    text = f'<ir_version: 8, opset_import: ["": {OPSET}]> plain (float[2,3] a, float[2,3] b) => (float[2,3] c)'
+    a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.full((2, 3), 0.5, np.float32)
+    proto = onnx.parser.parse_model(f"{text} {{ c = Sub (a, b) }}")
+    return Feature("plain", "Sub", "a model of one Sub", proto, {"a": a, "b": b}, {"c": a - b})
+
+
 _Row = tuple[str, str, onnx.ModelProto, Arrays, Arrays, dict[str, float]]
 
 

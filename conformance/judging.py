@@ -1,9 +1,12 @@
-"""Run the suite in a runtime and judge each feature: right, wrong, rejects or crashes."""
+"""Run the suite in a runtime and judge each feature: right, wrong, rejects or crashes, and why."""
 
 import shlex
+import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,66 +20,153 @@ from conformance.suite import Stored, read_arrays
 SECONDS = 60
 """The most that a command may take for one feature."""
 
+PLACEHOLDERS = ("{model}", "{data}", "{output}")
+
 Arrays = dict[str, npt.NDArray[np.generic]]
 
 
-def in_runtime(runtime: str, features: Iterable[Stored], *, lowered: bool) -> dict[str, str]:
-    """Return the outcome of each feature in a runtime of tests/clients, as it is or lowered for it.
+class CommandError(Exception):
+    """A command that cannot run any model."""
 
-    A model that rnn-lower refuses for the runtime counts as rejected.
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a feature.
+
+    Attributes:
+        kind: "right", "wrong", "rejects" or "crashes".
+        reason: Why, unless it is right.
     """
-    chosen, jobs, outcomes = list(features), dict[str, Job](), dict[str, str]()
+
+    kind: str
+    reason: str = ""
+
+
+def in_runtime(
+    runtime: str, features: Iterable[Stored], lowering: rl.Lowering | None
+) -> Iterator[tuple[str, Outcome]]:
+    """Yield the outcome of each feature in a runtime of tests/clients, which runs all of them first.
+
+    Args:
+        lowering: How the models are lowered before; None: they stay as exported.
+    """
+    chosen, jobs, refused = list(features), dict[str, Job](), dict[str, Outcome]()
     for feature in chosen:
-        model = onnx.load(feature.folder / "model.onnx")
-        try:
-            jobs[feature.name] = (rl.lower(model, target=runtime) if lowered else model, feature.arrays("input"))
-        except rl.RnnLoweringError:
-            outcomes[feature.name] = "rejects"
+        model = _model(feature, lowering)
+        if isinstance(model, Outcome):
+            refused[feature.name] = model
+        else:
+            jobs[feature.name] = model, feature.arrays("input")
     with tempfile.TemporaryDirectory() as folder:
         got = drive(runtime, jobs, Path(folder))
     for feature in chosen:
-        if feature.name in got:
-            result = got[feature.name]
-            outcomes[feature.name] = result.partition(":")[0] if isinstance(result, str) else judge(feature, result)
-    return {feature.name: outcomes[feature.name] for feature in chosen}
+        result = got.get(feature.name, "")
+        if feature.name in refused:
+            yield feature.name, refused[feature.name]
+        elif isinstance(result, str):
+            kind, _, reason = result.partition(": ")
+            yield feature.name, Outcome(kind, _one_line(reason))
+        else:
+            yield feature.name, judge(feature, result)
 
 
-def by_command(command: str, features: Iterable[Stored]) -> dict[str, str]:
-    """Return the outcome of each feature, run by a command: {model} is the model, {data} the folder with
-    input_0.pb and so on, {output} a folder for its output_0.pb and so on.
+def by_command(
+    command: str, features: Iterable[Stored], lowering: rl.Lowering | None = None
+) -> Iterator[tuple[str, Outcome]]:
+    """Run a command on each feature and yield the outcome.
 
+    {model} is the model, {data} the folder with input_0.pb and so on, {output} one for output_0.pb and so on.
     An exit code other than 0 is a rejection, an end by a signal or after the time limit a crash.
+
+    Args:
+        lowering: How the models are lowered before; None: they stay as exported.
     """
-    outcomes = {}
     for feature in features:
-        with tempfile.TemporaryDirectory() as output:
-            names = {"{model}": "model.onnx", "{data}": "test_data_set_0"}
-            words = shlex.split(command)
-            for placeholder, name in names.items():
-                words = [word.replace(placeholder, str(feature.folder / name)) for word in words]
-            outcomes[feature.name] = _one(feature, [w.replace("{output}", output) for w in words], Path(output))
-    return outcomes
+        model = _model(feature, lowering)
+        yield feature.name, model if isinstance(model, Outcome) else _by_command(command, feature, model)
 
 
-def _one(feature: Stored, words: list[str], output: Path) -> str:
+def check(command: str, plain: Stored) -> None:
+    """Run a command on a model that every runtime computes.
+
+    Raises:
+        CommandError: It does not compute that model.
+    """
     try:
-        done = subprocess.run(words, capture_output=True, check=False, timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        return "crashes"
-    if done.returncode:
-        return "crashes" if done.returncode < 0 else "rejects"
-    got = list(read_arrays(output, "output").values())
+        words = shlex.split(command)
+    except ValueError as error:
+        raise CommandError(f"the command cannot be read: {error}") from error
+    if missing := [name for name in PLACEHOLDERS if name not in command]:
+        raise CommandError(f"the command lacks {', '.join(missing)}")
+    if shutil.which(words[0]) is None:
+        raise CommandError(f"there is no program {words[0]}")
+    outcome = _by_command(command, plain, onnx.load(plain.folder / "model.onnx"))
+    if outcome.kind != "right":
+        said = f"it {_VERBS[outcome.kind]} ({outcome.reason})"
+        raise CommandError(f"the command does not compute {plain.label}: {said}")
+
+
+_VERBS = {"wrong": "returns something else", "rejects": "fails", "crashes": "crashes"}
+
+
+def _model(feature: Stored, lowering: rl.Lowering | None) -> onnx.ModelProto | Outcome:
+    model = onnx.load(feature.folder / "model.onnx")
+    if lowering is None:
+        return model
+    try:
+        return rl.lower(model, lowering)
+    except rl.RnnLoweringError as error:
+        return Outcome("rejects", f"rnn-lower: {error}")
+
+
+def _by_command(command: str, feature: Stored, model: onnx.ModelProto) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        path, output = Path(folder) / "model.onnx", Path(folder) / "output"
+        output.mkdir()
+        onnx.save(model, path)
+        values = dict(zip(PLACEHOLDERS, (path, feature.folder / "test_data_set_0", output), strict=True))
+        words = shlex.split(command)
+        for name, value in values.items():
+            words = [word.replace(name, str(value)) for word in words]
+        try:
+            done = subprocess.run(words, capture_output=True, check=False, timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            return Outcome("crashes", f"no end within {SECONDS} s")
+        said = _one_line(done.stderr.decode(errors="replace") or done.stdout.decode(errors="replace"))
+        if done.returncode < 0:
+            return Outcome("crashes", f"{signal.Signals(-done.returncode).name}: {said}".removesuffix(": "))
+        if done.returncode:
+            return Outcome("rejects", f"exit code {done.returncode}: {said}".removesuffix(": "))
+        return _of_files(feature, output)
+
+
+def _of_files(feature: Stored, output: Path) -> Outcome:
     names = list(feature.arrays("output"))
-    return judge(feature, dict(zip(names, got, strict=True))) if len(got) == len(names) else "wrong"
+    try:
+        got = list(read_arrays(output, "output").values())
+    except Exception as error:  # protobuf's have no types
+        return Outcome("wrong", f"its output files cannot be read: {_one_line(str(error))}")
+    if len(got) != len(names):
+        return Outcome("wrong", f"it writes {len(got)} of {len(names)} outputs")
+    return judge(feature, dict(zip(names, got, strict=True)))
 
 
-def judge(feature: Stored, got: Arrays) -> str:
-    """Return "right" or "wrong"."""
+def judge(feature: Stored, got: Arrays) -> Outcome:
+    """Compare the outputs of a feature with those that are expected."""
     for name, wanted in feature.arrays("output").items():
         array = got.get(name)
         if array is None or array.shape != wanted.shape:
-            return "wrong"
+            shape = "absent" if array is None else f"of shape {list(array.shape)}"
+            return Outcome("wrong", f"output {name} is {shape}, not of shape {list(wanted.shape)}")
         exact, near = wanted.astype(np.float64), np.asarray(array).astype(np.float64)
         if not np.allclose(near, exact, feature.rtol, feature.atol, equal_nan=True):
-            return "wrong"
-    return "right"
+            with np.errstate(invalid="ignore"):
+                difference = np.max(np.abs(near - exact))
+            return Outcome("wrong", f"output {name} differs by {difference:.1g}")
+    return Outcome("right")
+
+
+def _one_line(said: str, most: int = 200) -> str:
+    """The last line that is said: of a Python error its message."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1][:most] if lines else ""

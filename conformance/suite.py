@@ -16,9 +16,10 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from conformance.features import Feature, features
+from conformance.features import Feature, features, plain_feature
 
 INDEX = "features.json"
+KEYS = ("name", "group", "label", "rtol", "atol")
 
 
 def write(folder: Path) -> int:
@@ -32,16 +33,20 @@ def write(folder: Path) -> int:
         raise FileExistsError(f"{folder} is not empty")
     index = []
     for feature in features():
-        data = folder / feature.name / "test_data_set_0"
-        data.mkdir(parents=True)
-        onnx.save(feature.proto, data.parent / "model.onnx")
-        for kind, arrays in (("input", _inputs(feature)), ("output", feature.expected)):
-            for n, (name, array) in enumerate(arrays.items()):
-                tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
-                (data / f"{kind}_{n}.pb").write_bytes(tensor.SerializeToString())
-        index.append({key: getattr(feature, key) for key in ("name", "group", "label", "rtol", "atol")})
+        _write(feature, folder)
+        index.append({key: getattr(feature, key) for key in KEYS})
     (folder / INDEX).write_text(json.dumps(index, indent=1) + "\n")
     return len(index)
+
+
+def _write(feature: Feature, folder: Path) -> None:
+    data = folder / feature.name / "test_data_set_0"
+    data.mkdir(parents=True)
+    onnx.save(feature.proto, data.parent / "model.onnx")
+    for kind, arrays in (("input", _inputs(feature)), ("output", feature.expected)):
+        for n, (name, array) in enumerate(arrays.items()):
+            tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
+            (data / f"{kind}_{n}.pb").write_bytes(tensor.SerializeToString())
 
 
 def _inputs(feature: Feature) -> dict[str, npt.NDArray[np.generic]]:
@@ -71,6 +76,13 @@ def read_arrays(folder: Path, kind: str) -> dict[str, npt.NDArray[np.generic]]:
         tensor = onnx.TensorProto.FromString((folder / f"{kind}_{n}.pb").read_bytes())
         found[tensor.name or str(n)] = numpy_helper.to_array(tensor)
     return found
+
+
+def plain(folder: Path) -> Stored:
+    """Write a model without a recurrent node, which tells a command that works from one that rejects all."""
+    feature = plain_feature()
+    _write(feature, folder)
+    return Stored(**{key: getattr(feature, key) for key in KEYS}, folder=folder / feature.name)
 
 
 def stored(folder: Path) -> Iterator[Stored]:

@@ -4,12 +4,14 @@ judged."""
 import json
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import onnx
 import onnxruntime as ort
 import pytest
+from paths import ROOT
 from running import runs_in_onnxruntime
 
 from conformance import judging, scoreboard, suite
@@ -30,7 +32,8 @@ import pathlib, sys
 import numpy as np, onnx, onnxruntime
 from onnx import numpy_helper
 model, data, output, how = sys.argv[1:]
-if how == "rejects": sys.exit(3)
+kinds = {node.op_type for node in onnx.load(model).graph.node}
+if how == "rejects" or how == "no_lstm" and "LSTM" in kinds: sys.exit(print("no LSTM here", file=sys.stderr) or 3)
 if how == "crashes": import os; os.abort()
 session = onnxruntime.InferenceSession(model)
 feed = {}
@@ -56,9 +59,7 @@ def test_every_feature_is_what_onnxruntime_computes(folder: Path) -> None:
     assert len(stored) >= 150
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    options.intra_op_num_threads = (
-        1  # with more, DynamicQuantizeLSTM quantizes parts of a batch with scales of their own
-    )
+    options.intra_op_num_threads = 1  # with more, DynamicQuantizeLSTM quantizes parts of a batch on their own
     for feature in stored:
         model = onnx.load(feature.folder / "model.onnx")
         onnx.checker.check_model(model)
@@ -71,15 +72,121 @@ def test_every_feature_is_what_onnxruntime_computes(folder: Path) -> None:
         names = [value.name for value in session.get_outputs()]
         got = dict(zip(names, session.run(None, feature.arrays("input")), strict=True))
         wanted = "wrong" if feature.name in WRONG_IN_ONNXRUNTIME else "right"
-        assert judging.judge(feature, got) == wanted, feature.name
+        assert judging.judge(feature, got).kind == wanted, feature.name
 
 
-@pytest.mark.parametrize("how", ["right", "wrong", "rejects", "crashes"])
-def test_a_command_is_judged(how: str, folder: Path, tmp_path: Path) -> None:
+NAME = "lstm_peepholes_forward"
+
+
+@pytest.fixture
+def tool(tmp_path: Path) -> str:
+    """The command of a driver; what is written behind it is how it behaves."""
     (tmp_path / "tool.py").write_text(TOOL)
-    chosen = [feature for feature in suite.stored(folder) if feature.name == "lstm_peepholes_forward"]
-    command = shlex.join([sys.executable, str(tmp_path / "tool.py")]) + " {model} {data} {output} " + how
-    assert judging.by_command(command, chosen) == {"lstm_peepholes_forward": how}
+    return shlex.join([sys.executable, str(tmp_path / "tool.py")]) + " {model} {data} {output} "
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("right", ""),
+        ("wrong", "output Y differs by 0.01"),
+        ("rejects", "exit code 3: no LSTM here"),
+        ("crashes", "SIGABRT"),
+    ],
+)
+def test_a_command_is_judged(how: str, reason: str, tool: str, folder: Path) -> None:
+    chosen = [feature for feature in suite.stored(folder) if feature.name == NAME]
+    assert dict(judging.by_command(tool + how, chosen)) == {NAME: judging.Outcome(how, reason)}
+
+
+def test_each_outcome_is_told_with_its_reason(
+    tool: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model without a recurrent node runs; the others are rejected, and lowered they run."""
+    said = ["run", "--command", tool + "no_lstm", "--only", "lstm_peepholes_", "--to", "unroll"]
+    assert main([*said, "--json", str(tmp_path / "told.json")]) == 0
+    names = ("lstm_peepholes_forward", "lstm_peepholes_bidirectional")
+    assert capsys.readouterr().out.splitlines() == [
+        "",
+        "as exported:",
+        *(f"   {n}/2 rejects  {name}: exit code 3: no LSTM here" for n, name in enumerate(names, 1)),
+        "2 rejected",
+        "",
+        "lowered (--target portable --to unroll):",
+        *(f"   {n}/2 right    {name}" for n, name in enumerate(names, 1)),
+        "2 right",
+    ]
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told["native"][names[0]] == {"kind": "rejects", "reason": "exit code 3: no LSTM here"}
+    assert told["lowered"][names[0]] == {"kind": "right", "reason": ""}
+
+
+def test_what_a_target_refuses_is_told(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--command", tool + "right", "--only", "gru_open_sizes", "--target", "tvm"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "rnn-lower" in line)
+    assert line.startswith("   1/1 rejects  gru_open_sizes: rnn-lower: GRU node")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--command", "no_such_program {model} {data} {output}"], "there is no program no_such_program"),
+        (["--command", "TOOL"], "the command lacks {model}, {data}, {output}"),
+        (["--command", "'TOOL {model} {data} {output}"], "the command cannot be read: No closing quotation"),
+        (["--command", "PYTHON no_such.py {model} {data} {output}"], "it fails (exit code 2: "),
+        (["--command", "PYTHON -c pass {model} {data} {output}"], "it returns something else (it writes 0 of 1"),
+        (["--command", "TOOL {model} {data} {output} wrong"], "a model of one Sub: it returns something else"),
+        (["--command", "TOOL {model} {data} {output} crashes"], "it crashes (SIGABRT"),
+        (
+            ["--command", "TOOL {model} {data} {output} right", "--target", "abacus"],
+            "target 'abacus' does not exist",
+        ),
+        (
+            ["--command", "TOOL {model} {data} {output} right", "--only", "abacus"],
+            "no feature has 'abacus' in its name",
+        ),
+        (["--runtime", "tract", "--target", "tvm"], "--target and --to are for --command"),
+        ([], "one of the arguments --runtime --command is required"),
+    ],
+)
+def test_wrong_usage_is_an_error(
+    arguments: list[str], message: str, tool: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command that runs no model is no runtime that rejects all of them."""
+    short = tool.partition(" {model}")[0]
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *(a.replace("TOOL", short).replace("PYTHON", sys.executable) for a in arguments)])
+    assert ended.value.code == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_the_driver_of_the_document(folder: Path, tmp_path: Path) -> None:
+    """It has ten lines, and runs as it stands."""
+    page = scoreboard.PAGE.read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(code.splitlines()) <= 10
+    (tmp_path / "driver.py").write_text(code)
+    chosen = [feature for feature in suite.stored(folder) if feature.name == NAME]
+    command = f"{shlex.quote(sys.executable)} {tmp_path / 'driver.py'} {{model}} {{data}} {{output}}"
+    assert f'--command "python driver.py {command.partition("driver.py ")[2]}"' in page
+    judging.check(command, suite.plain(tmp_path / "plain"))
+    assert dict(judging.by_command(command, chosen)) == {NAME: judging.Outcome("right")}
+
+
+def test_it_is_run_as_a_module(tmp_path: Path) -> None:
+    """In the folder of the project; a folder that is not empty is an error of one line."""
+    (tmp_path / "kept.txt").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "conformance", "write", tmp_path],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("is not empty")
+    assert "Traceback" not in done.stderr
 
 
 def test_an_old_folder_is_kept(folder: Path) -> None:
