@@ -187,6 +187,13 @@ def _small_constant(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
 # Declared sizes beside inferred ones
 
 
+def forget_sizes(model: ir.Model) -> None:
+    """Let computed values declare their ranks only, in place: another size of an input changes any of theirs."""
+    for value in computed_values(model):
+        if value.shape is not None:
+            value.shape = with_sizes(value.shape, [None] * len(value.shape))
+
+
 def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: bool = False) -> InputFacts:
     """Return the inferred types and shapes of those inputs of nodes that are computed.
 

@@ -32,7 +32,7 @@ from rnn_lowering.model.copying import clone, restored
 from rnn_lowering.model.fixed_inputs import at_sizes, folded, input_arrays, with_constants
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.loop_sharing import groups_of, shared_loops
-from rnn_lowering.model.model_sizes import known_inputs
+from rnn_lowering.model.model_sizes import forget_sizes, known_inputs
 from rnn_lowering.model.onnx_checks import fault_of
 from rnn_lowering.model.opsets import is_new, opset_without
 from rnn_lowering.model.preparation import (
@@ -54,13 +54,14 @@ from rnn_lowering.model.scopes import (
     repeating_nodes,
     sort_nodes,
 )
-from rnn_lowering.options import KEEP, Lowering
+from rnn_lowering.options import KEEP, Lowering, parse_stream
 from rnn_lowering.passes.hints import NO_LENGTHS, deciding_input, open_lengths, open_sizes, open_trips
 from rnn_lowering.passes.report import LEFT, NodeReport, Preview, Report, SetInput
-from rnn_lowering.passes.stream import StreamPass
+from rnn_lowering.passes.stream import StreamPass, open_time
 from rnn_lowering.spec.connections import InputFacts
 from rnn_lowering.spec.kinds import has_steps
 from rnn_lowering.spec.node_spec import NodeSpec, default_opset
+from rnn_lowering.streaming.frames import time_inputs
 from rnn_lowering.targets.choice import Choice, FormChooser
 from rnn_lowering.targets.target import check_operators, check_types
 
@@ -188,6 +189,9 @@ class ModelPlanner:
         """
         inline_functions(model, lambda entry: not has_steps(entry.node), self.lowering.max_nodes)
         found = [entry for entry in recurrent_nodes(model) if not has_steps(entry.node)]
+        if found and self.lowering.stream is not None:
+            open_time(model, time_inputs(model, parse_stream(self.lowering.stream)))
+            forget_sizes(model)
         opset = default_opset(model.opset_imports)
         plan = [self.planned(e, spec, model, opset) for e, spec in zip(found, read(model, found), strict=True)]
         plan = [replace(planned, choice=planned.choice.for_any_length()) for planned in plan]

@@ -143,7 +143,7 @@ def _with_scans(
     work: ir.Model, time: TimeInputs
 ) -> tuple[ir.Model, list[LoopReport], dict[NodeRef, UnsupportedError]]:
     """Return the model with Scans for Loops that read the stream, their reports, and the errors of others."""
-    _open_time(work, time)
+    open_time(work, time)
     reached: dict[ir.Value, bool] = {}
 
     def choose(node: ir.Node) -> LoopForms:
@@ -156,8 +156,9 @@ def _with_scans(
     return lowered, loops, refused
 
 
-def _open_time(work: ir.Model, time: TimeInputs) -> None:
-    """Make the time axes symbolic: no Loop may depend on the number of frames that the model has now."""
+def open_time(work: ir.Model, time: TimeInputs) -> None:
+    """Make the time axes symbolic: no Loop may depend on the number of frames that the model has now, and no
+    equivalent of a node."""
     for value in work.graph.inputs:
         name = value.name or ""
         if name in time.axes:

@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 from attention import Attention
 from attention_blocks import BLOCKS, first_states
-from causal_conv import STANDARD, ConvCase, expected, feed, model
-from graphs import MS
+from causal_conv import STANDARD, ConvCase, arrays, expected, feed, model
+from graphs import MS, Graph
 from one_process import run_workers_here
 from running import run
 
@@ -58,6 +58,39 @@ def test_a_convolution_in_chunks(name: str, target: str, frames: str) -> None:
         outputs.append(got["output"])
     near = 3e-3 if case.dtype == "float16" else 3e-6
     np.testing.assert_allclose(np.concatenate(outputs, axis), whole["output"], rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("length", [1, 6])
+@pytest.mark.parametrize("kernel", [1, 4])
+@pytest.mark.filterwarnings("ignore:no state is carried")
+def test_a_convolution_of_a_fixed_length_in_chunks(kernel: int, length: int) -> None:
+    """What takes its place holds for any number of frames, also for one that was exported with one or six."""
+    case = ConvCase(domain=MS, kernel=kernel, length=length, optional=("past_state",) if kernel > 1 else ())
+    original = model(case)
+    original.graph.value_info.extend(original.graph.output)
+    stream = rl.lower(original, stream="input:2")
+    longer = replace(case, length=7)
+    given = feed(longer)
+    whole = expected(longer, {"weight": arrays(case)["weight"]} | given)
+    got = run(stream, given)
+    np.testing.assert_allclose(got["output"], whole["output"], rtol=3e-6, atol=3e-6)
+
+
+def test_a_norm_and_a_gate_of_a_fixed_length_in_chunks() -> None:
+    rng = np.random.default_rng(0)
+    graph = Graph()
+    x = graph.node("MatMul", graph.input("x", [2, 6, 4]), graph.constant(rng.standard_normal((4, 4)), np.float32))
+    scale = graph.constant(rng.uniform(0.5, 1.5, 2), np.float32)
+    y = graph.node("GatedRMSNorm", x, scale, graph.node("Tanh", x), domain=MS)
+    bias, factor = (graph.constant(rng.standard_normal(4), np.float32) for _ in range(2))
+    graph.node("LinearAttentionGate", y, bias, factor, outputs=["decay"], domain=MS)
+    graph.output("decay", [2, 6, 4])
+    original = graph.model(21, [MS], ir_version=10)
+    with pytest.warns(rl.RnnLoweringWarning, match="no state is carried"):
+        stream = rl.lower(original, stream="x:1")
+    given = rng.standard_normal((2, 6, 4)).astype(np.float32)
+    parts = [run(stream, {"x": part})["decay"] for part in np.split(given, [1, 3], 1)]
+    np.testing.assert_allclose(np.concatenate(parts, 1), run(original, {"x": given})["decay"], rtol=3e-6, atol=3e-6)
 
 
 def test_a_convolution_is_verified_in_chunks() -> None:
