@@ -1,0 +1,1 @@
+"""Generators of models: nets as engineers write them, and stranger ones."""
