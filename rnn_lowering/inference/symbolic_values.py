@@ -8,10 +8,11 @@ of those at the end. `CHUNK` is 0 in the whole and 1 in a chunk: one polynomial 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from itertools import count
 
 import numpy as np
 import onnx
@@ -287,11 +288,17 @@ class SymbolicValues:
     _named: dict[str, Size] = field(default_factory=dict)
     _labels: dict[Size, str] = field(default_factory=dict)
     _unknown: dict[str, Size] = field(default_factory=dict)
-    _count: int = CHUNK
+    _keys: dict[Size, str] = field(default_factory=dict)
+    _symbols: Iterator[int] = field(default_factory=lambda: count(CHUNK + 1))
 
     @property
     def opset(self) -> int:
         return self.opsets[""]
+
+    def without_values(self) -> SymbolicValues:
+        """Return one that knows no value, and in which equal keys give the same symbols as here."""
+        shared = {"_unknown": self._unknown, "_keys": self._keys, "_symbols": self._symbols}
+        return SymbolicValues(self.opsets, any_size=self.any_size, **shared)  # type: ignore[arg-type]
 
     def is_whole(self, number: Size) -> bool:
         """Return whether a size is an integer for every number of frames; if not, `wanted` gets its unit."""
@@ -329,16 +336,32 @@ class SymbolicValues:
 
     def unknown(self, key: str = "") -> Size:
         """Return a symbol for an unknown size: equal keys give equal symbols."""
-        if not key or key not in self._unknown:
-            self._count += 1
-            self._unknown[key] = Size.symbol(self._count)
+        if not key:
+            return Size.symbol(next(self._symbols))
+        if key not in self._unknown:
+            self._add_key(key, Size.symbol(next(self._symbols)))
         return self._unknown[key]
 
+    def _add_key(self, key: str, dim: Size) -> str:
+        self._unknown[key], self._keys[dim] = dim, key
+        return key
+
     def number_or_name(self, dim: Size) -> int | str | None:
-        """Return a size as a number, or as the key of an `unknown` size; None if it is computed from others."""
+        """Return a size as a number or a key, for which `unknown` gives it again; None if it depends on an unknown
+        size without a key."""
         if dim.constant is not None:
             return int(dim.constant)
-        return next((key for key, symbol in self._unknown.items() if key and symbol == dim), None)
+        if dim in self._keys:
+            return self._keys[dim]
+        return self._add_key(str(dim), dim) if self.named_terms(dim) else None
+
+    def named_terms(self, dim: Size) -> list[tuple[Fraction, list[str]]] | None:
+        """Return a size as a sum of products, each a factor and keys of unknown sizes; None if one has no key."""
+        if not all(Size.symbol(symbol) in self._keys for symbol in dim.symbols):
+            return None
+        return [
+            (factor, [self._keys[Size.symbol(symbol)] for symbol in monomial]) for monomial, factor in dim.terms
+        ]
 
     def static_shape(self, value: ir.Value) -> tuple[int, ...] | None:
         """Return the shape of a value if all its sizes are numbers."""

@@ -160,7 +160,7 @@ def scan_as_recurrence(
             continue
         rows[value] = _in_front(copy, op.given(copy.value_of(x), x.dtype, x.shape), axis)
         if backwards and flips:
-            rows[value] = reversed_rows(copy, rows[value], read)
+            rows[value] = reversed_rows(copy, rows[value])
     invariant = _bind_invariant(copy, read)
     body = hoist_invariants(copy, read, rows, lambda _: None, invariant)
     return _as_recurrence(copy, read, invariant, body, trips)
@@ -215,19 +215,13 @@ def is_used(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
 
 
-def reversed_rows(copy: BodyCopy, x: Tensor, read: LoopBody | ScanBody) -> Tensor:
-    """Return rows in reverse order.
-
-    Raises:
-        UnsupportedError: The opset cannot reverse rows of unknown number.
-    """
-    if not can_flip(copy.op.opset, x.shape[0]):
-        raise UnsupportedError(
-            f"an unknown number of rows cannot be reversed at opset {copy.op.opset}",
-            hint="convert the model to opset 10 or later (onnx.version_converter)",
-            node=read.ref,
-        )
-    return copy.declared(flip(copy.op, x))
+def reversed_rows(copy: BodyCopy, x: Tensor) -> Tensor:
+    """Return rows in reverse order."""
+    op = copy.op
+    if can_flip(op.opset, x.shape[0]):
+        return copy.declared(flip(op, x))
+    rows = op.dim(x, 0)
+    return copy.declared(op.take(x, rows - op.constant([1]) - count(op, rows)))
 
 
 def rows_along(op: Ops, x: Tensor, axis: int) -> Tensor:

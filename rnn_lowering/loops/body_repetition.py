@@ -247,7 +247,7 @@ def _in_order(
             results.append(value)
             continue
         x = copy.tensor(value, read.ref)
-        x = reversed_rows(copy, x, read) if read.stacked_in_front[n] else x
+        x = reversed_rows(copy, x) if read.stacked_in_front[n] else x
         results.append(copy.value_of(rows_along(copy.op, x, checked_axis(read.stacked_axes[n], x.rank, read))))
     return results
 

@@ -5,9 +5,11 @@ An item is a value of the graph, a constant, or a sequence of items.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import onnx_ir as ir
@@ -169,11 +171,17 @@ class BodyValues:
         """Return a size as an int64 [1]; None if no input has it."""
         if isinstance(size, int):
             return self.op.constant([size])
-        place = None if size is None else self.facts.place(size)
-        if place is None:
+        places = None if size is None else self.facts.places(size)
+        if places is None:
             return None
-        value, axis = place
-        return self.op.dim(self.tensor(value, self.outermost), axis)
+        terms = [self._product(factor, factors) for factor, factors in places]
+        return reduce(operator.add, terms)
+
+    def _product(self, factor: int, places: Sequence[tuple[ir.Value, int]]) -> Tensor:
+        """Return the product of a number and sizes, as an int64 [1]."""
+        sizes = [self.op.dim(self.tensor(value, self.outermost), axis) for value, axis in places]
+        sizes += [self.op.constant([factor])] if factor != 1 or not sizes else []
+        return reduce(operator.mul, sizes)
 
     def integers(self, given: ir.Attr | ir.Value | None) -> list[int] | None:
         """Return the integers of an attribute or an input; None if unknown."""

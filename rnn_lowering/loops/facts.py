@@ -19,7 +19,7 @@ from rnn_lowering.inference.shape_arithmetic import can_evaluate, compute_exactl
 from rnn_lowering.inference.shape_inference import infer
 from rnn_lowering.inference.symbolic_values import Size, SymbolicValues, size
 from rnn_lowering.model.model_sizes import VARIES, inferred_values
-from rnn_lowering.model.onnx_checks import is_anonymous
+from rnn_lowering.model.onnx_checks import ANONYMOUS
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.spec.node_outputs import (
@@ -78,7 +78,7 @@ class TensorKind:
 
     @classmethod
     def of(cls, values: SymbolicValues, value: ir.Value) -> TensorKind | None:
-        """Return what is known of a value; a size that is computed from others has no name."""
+        """Return what is known of a value."""
         if value not in values.types:
             return None
         shape = values.shapes.get(value)
@@ -152,6 +152,7 @@ class Facts:
         self.opset = opset
         self._opsets = {**{d: v for d, v in model.opset_imports.items() if d != "ai.onnx"}, "": opset}
         self._kinds: dict[ir.Value, TensorKind] = {}
+        self._exact: set[ir.Value] = set()
         self._known: dict[ir.Value, KnownTensor | None] = {}
         self._outside = SymbolicValues(self._opsets, any_size=True)
         self._elements: dict[ir.Value, Elements] = {}
@@ -184,16 +185,42 @@ class Facts:
         """Return the type and shape of a tensor; None if unknown, or if it is no tensor."""
         if isinstance(item, KnownTensor):
             return item.kind()
+        if isinstance(item, ir.Value) and item not in self._exact:
+            self._add_exact_sizes(item)
         return self._kinds.get(item) if isinstance(item, ir.Value) else None
+
+    def _add_exact_sizes(self, value: ir.Value) -> None:
+        """Follow the sizes of a value from node to node, where ONNX's inference does not know them."""
+        self._exact.add(value)
+        kind = self._kinds.get(value)
+        if kind is None or kind.shape is None or not any(map(_is_vague, kind.shape)):
+            return
+        self.known_tensor(value)
+        self._record(value)
+        exact = TensorKind.of(self._outside, value)
+        if exact is not None and exact.shape is not None and len(exact.shape) == len(kind.shape):
+            sizes = (
+                b if _is_vague(a) and b is not None else a for a, b in zip(kind.shape, exact.shape, strict=True)
+            )
+            self._kinds[value] = TensorKind(kind.element, tuple(sizes))
 
     def shape(self, item: Item) -> tuple[SizeOrName, ...] | None:
         """Return the shape of a tensor; None if its rank is unknown."""
         kind = self.kind(item)
         return None if kind is None else kind.shape
 
-    def place(self, size: str) -> tuple[ir.Value, int] | None:
-        """Return an input of the model and its axis that have a size, by its name."""
-        return self._places.get(size)
+    def places(self, size: str) -> list[tuple[int, list[tuple[ir.Value, int]]]] | None:
+        """Return a size, by its name, as a sum of products: each a factor, and inputs of the model with the axes
+        that have the other factors. None if no inputs have them."""
+        terms = self._outside.named_terms(self._outside.unknown(size)) or []
+        found = [
+            (int(factor), [self._places[key] for key in keys if key in self._places]) for factor, keys in terms
+        ]
+        complete = all(
+            factor.denominator == 1 and len(places) == len(keys)
+            for (factor, keys), (_, places) in zip(terms, found, strict=True)
+        )
+        return found if found and complete else None
 
     def declare(self, value: ir.Value, kind: TensorKind | None) -> None:
         """Record and declare the type and shape of a value that is emitted."""
@@ -219,7 +246,7 @@ class Facts:
 
     def _values(self, node: ir.Node, items: Sequence[Item]) -> SymbolicValues:
         """Return the types and shapes of a node's inputs."""
-        values = SymbolicValues(self._opsets, any_size=True)
+        values = self._outside.without_values()
         for value, item in zip(node.inputs, items, strict=True):
             kind = self.kind(item)
             if value is not None and kind is not None:
@@ -245,7 +272,7 @@ class Facts:
         """Record the type and shape of a value; sizes without a name are followed from node to node."""
         values, nodes = self._outside, list[ir.Node]()
         kind = self._record_kind(value)
-        while kind is not None and None in (kind.shape or ()):
+        while kind is not None and any(map(_is_vague, kind.shape or ())):
             node = value.producer()
             if node is None or not node.inputs or node.inputs[0] is None:
                 break
@@ -259,7 +286,7 @@ class Facts:
 
     def _record_kind(self, value: ir.Value | None) -> TensorKind | None:
         """Record the type and shape of a value; return them if they are new."""
-        kind = None if value is None or value in self._outside.types else self.kind(value)
+        kind = None if value is None or value in self._outside.types else self._kinds.get(value)
         if value is not None and kind is not None:
             kind.add_to(self._outside, value)
         return kind
@@ -300,7 +327,7 @@ class Facts:
         return given if node.op_type not in ("Shape", "Size") else [v for v in given if not self._is_static(v)]
 
     def _is_static(self, value: ir.Value) -> bool:
-        kind = self.kind(value)
+        kind = self._kinds.get(value)
         return kind is not None and kind.is_static
 
     def _read(self, value: ir.Value) -> None:
@@ -375,18 +402,25 @@ class Facts:
 
 @contextmanager
 def _distinct_names(model: ir.Model) -> Iterator[None]:
-    """Rename, in the block, sizes with names like those that ONNX's inference makes: tf2onnx writes some."""
+    """In the block, give each size of an input a name that ONNX's inference does not make: tf2onnx writes such."""
     shapes = [(value, value.shape) for value in model.graph.inputs]
     for value, shape in shapes:
-        if shape is not None and any(map(is_anonymous, shape)):
-            value.shape = ir.Shape([f"size {d}" if _is_named(d) else d for d in shape])
+        if shape is not None:
+            value.shape = ir.Shape([_distinct_name(d, f"axis {n} of {value.name}") for n, d in enumerate(shape)])
     yield
     for value, shape in shapes:
         value.shape = shape
 
 
-def _is_named(dim: int | ir.SymbolicDim) -> bool:
-    return isinstance(dim, ir.SymbolicDim) and dim.value is not None
+def _distinct_name(dim: int | ir.SymbolicDim, otherwise: str) -> int | str:
+    if isinstance(dim, int):
+        return dim
+    return otherwise if dim.value is None else f"size {dim.value}"
+
+
+def _is_vague(size: SizeOrName) -> bool:
+    """Whether nothing is known of a size but its name, which ONNX's inference made."""
+    return size is None or (isinstance(size, str) and size.startswith(ANONYMOUS))
 
 
 def _size(dim: int | ir.SymbolicDim) -> SizeOrName:

@@ -63,9 +63,13 @@ def _read(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, o
                 yield value, infos[value.name]
 
 
+ANONYMOUS = "unk__"
+"""The start of the names that ONNX's inference gives to unknown sizes."""
+
+
 def is_anonymous(dim: int | ir.SymbolicDim) -> bool:
     """Return whether a dimension has neither a size nor a name from the model."""
-    return isinstance(dim, ir.SymbolicDim) and (dim.value is None or dim.value.startswith("unk__"))
+    return isinstance(dim, ir.SymbolicDim) and (dim.value is None or dim.value.startswith(ANONYMOUS))
 
 
 def with_inferred_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -526,3 +526,50 @@ def test_a_loop_behind_a_loop_becomes_a_scan_at_old_opsets(opset: int, optimized
         feed = {"X": numbers(T, 2), "a": numbers(2)}
         found = running.run(lowered, feed, optimize=optimized)
         assert_same([*found.values()], run(as_meant(model), feed))
+
+
+SHAPED_BY_THE_BATCH = """g (float[?,?,3] X, float[3,4] W, float[4,4] U) => (float[T,N,4] Y)
+    <int64 z = {0}, bool yes = {1}, int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4}, float zero = {0}> {
+    %s sh = Shape (V) M = Gather (sh, z) all = Mul (sh, one) N = Slice (all, one, two)
+    sizes = Concat <axis = 0> (N, four) h0 = %s
+    h, Y = Loop (M, yes, h0) <body = d (int64 i, bool c, float[b,4] s) => (bool c1, float[b,4] s1, float[b,4] o) {
+        x = Gather (V, i) xw = MatMul (x, W) hu = MatMul (s, U) r = Add (xw, hu) s1 = Tanh (r) o = Identity (s1)
+        c1 = Identity (c) }> }"""
+
+
+@pytest.mark.parametrize("rows", ["V = Identity (X)", "V = Concat <axis = 1> (X, X)"])
+@pytest.mark.parametrize("initial", ["Expand (zero, sizes)", "ConstantOfShape (sizes)"])
+def test_an_initial_state_with_the_size_of_the_batch_is_one_of_a_scan(initial: str, rows: str) -> None:
+    """Sizes without a name, and sizes that are computed, are followed to the rows and to the state."""
+    model = parsed(SHAPED_BY_THE_BATCH % (rows, initial))
+    lowered = rl.lower(model, "scan")
+    assert "Loop" not in operators(lowered)
+    for T, N in ((3, 2), (1, 1), (2, 5)):
+        feed = {"X": numbers(T, N, 3), "W": numbers(3, 4), "U": numbers(4, 4)}
+        assert_same(run(lowered, feed), run(as_meant(model), feed))
+    copies = 1 + rows.startswith("V = Concat")
+    assert run(lowered, {**feed, "X": numbers(0, 2, 3)})[0].shape == (0, 2 * copies, 4)
+
+
+def test_a_state_whose_size_only_looks_like_the_batch_is_none_of_a_scan() -> None:
+    """With one input row more than the state has, or with another input's size."""
+    for rows in ("V = Concat <axis = 1> (X, Z)", "V = Concat <axis = 1> (X, X)"):
+        text = SHAPED_BY_THE_BATCH.replace("float[?,?,3] X", "float[?,?,3] X, float[?,?,3] Z")
+        text = text.replace("sh = Shape (V)", "sh = Shape (X)") % (rows, "Expand (zero, sizes)")
+        with pytest.raises(rl.UnsupportedError, match="may change"):
+            rl.lower(parsed(text), "scan")
+
+
+@pytest.mark.parametrize("form", ["scan", "loop"])
+def test_an_unknown_number_of_rows_is_reversed_at_opset_9(form: str) -> None:
+    model = parser.parse_model("""<ir_version: 4, opset_import: ["": 9]> g (float[N,T,2] X, float[N,2] a) =>
+        (float[N,2] p, float[T,N,2] Y) {
+        p, Y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [1],
+            scan_output_directions = [1], body = b (float[N,2] s, float[N,2] x) => (float[N,2] s1, float[N,2] o) {
+            v = Tanh (x) s1 = Sub (v, s) o = Mul (s1, v) }> (a, X) }""")
+    lowered = rl.lower(model, form, loops=True)
+    assert operators(lowered) & {"Loop", "Scan"} == {form.title()}
+    for T in (3, 1):
+        feed = {"X": numbers(2, T, 2), "a": numbers(2, 2)}
+        for optimize in (False, True):
+            assert_same([*running.run(lowered, feed, optimize=optimize).values()], run(as_meant(model), feed))
