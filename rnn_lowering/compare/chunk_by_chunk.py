@@ -212,7 +212,8 @@ class StreamComparison:
 
     def _lengths(self) -> list[int]:
         """Return the numbers of frames of the long sequences to try, the greatest first."""
-        return sorted({self.sequences.in_calls(n) for n in BEGINNINGS}, reverse=True)
+        lengths = {self.sequences.in_calls(n) for n in BEGINNINGS}
+        return sorted((n for n in lengths if n >= self.plan.shortest), reverse=True)
 
     def _called(self, lengths: Sequence[int]) -> int:
         """Return which of these lengths runs through a stream whose calls have a fixed size."""

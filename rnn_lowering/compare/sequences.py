@@ -98,7 +98,8 @@ class Sequences:
         self.plan, self.whole, self.graph, self.runner, self.check = plan, whole, graph, runner, check
         self.axes = _time_axes(plan)
         self.constants = recorded_inputs(whole, graph)
-        self.lengths = {name for name in length_inputs(whole.graph) if name not in self.axes}
+        of_graph = {name for name in length_inputs(whole.graph) if name not in self.axes}
+        self.lengths = set(plan.lengths) or of_graph  # older streams do not name them
 
     def in_calls(self, frames: int) -> int:
         """Round a number of frames up to whole calls; if calls may have any size, multiply it by the unit."""
@@ -165,8 +166,10 @@ class Sequences:
     def _frames(self, run: int) -> int:
         fixed = self.plan.frames
         if fixed is None:
-            return self.in_calls(_FRAMES[run % len(_FRAMES)]) + self.plan.frames_late
-        return fixed * max(2, min(4 + run, 64 // fixed)) + self.plan.frames_late
+            frames = max(self.in_calls(_FRAMES[run % len(_FRAMES)]), self.plan.shortest)
+        else:
+            frames = max(fixed * max(2, min(4 + run, 64 // fixed)), self.in_calls(self.plan.shortest))
+        return frames + self.plan.frames_late
 
     def _with_lengths_in_range(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Return the feed with lengths that are at most the number of frames."""

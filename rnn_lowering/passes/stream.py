@@ -24,11 +24,11 @@ from rnn_lowering.model.preparation import read
 from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes, values_used
 from rnn_lowering.options import Lowering, Stream, parse_delay, parse_stream
 from rnn_lowering.spec.node_spec import default_opset
-from rnn_lowering.streaming.editor import remove_unused, unused
+from rnn_lowering.streaming.editor import remove_unused
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.follow_frames import follow
 from rnn_lowering.streaming.frames import Frames, TimeInputs, time_inputs
-from rnn_lowering.streaming.metadata import StreamPlan
+from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
 from rnn_lowering.streaming.operators.recurrences import lengths_of, steps_and_batch
 from rnn_lowering.streaming.states import StateExposer, state_dim, states_of
 
@@ -108,11 +108,10 @@ class StreamPass(ir.passes.InPlacePass):
             _check_unit(flow, time, list(self.stream))
             states = states_of(flow, work.graph)
             _check_delay(flow, work, self.delay)
-            without_use = unused(work)
             text = "" if states.nodes else _nothing_carried(work, time, flow)
             plan = StateExposer(work, flow, time, self.count_type).expose(states)
             text = "" if plan.states else text
-            remove_unused(work, without_use)
+            remove_unused(work)
             _declare(work, flow, time)
             plan.write(work)
             if time.frames is not None:
@@ -136,6 +135,7 @@ def _prepared(model: ir.Model) -> ir.Model:
         raise UnsupportedError(
             "the model is not valid, so its frames cannot be followed", hint="check it with onnx.checker"
         )
+    remove_unused(work)  # a chunk may be too short for what no output needs
     return work
 
 
@@ -218,8 +218,14 @@ def _check_unit(flow: Flow, time: TimeInputs, axes: Sequence[str]) -> None:
 
 def _check_delay(flow: Flow, work: ir.Model, most: bool | int) -> None:
     """Refuse a stream whose outputs are later than the option allows."""
-    framings = [framing for v in work.graph.outputs if isinstance(framing := flow.framings.get(v), Frames)]
-    frames = max((math.ceil(framing.delay.frames / framing.rate) for framing in framings), default=0)
+    framed = {v: framing for v in work.graph.outputs if isinstance(framing := flow.framings.get(v), Frames)}
+    for value, framing in framed.items():
+        if (late := max(framing.delay.frames, -framing.extra)) > LONGEST_DELAY:
+            raise UnsupportedError(
+                f"output '{value.name}' is {late} frames late or short, over the limit of {LONGEST_DELAY}",
+                hint="use a shorter padding, cut or dilation over time",
+            )
+    frames = max((math.ceil(framing.delay.frames / framing.rate) for framing in framed.values()), default=0)
     if not frames:
         return
     for node in (recurrent.node for recurrent in flow.recurrent):

@@ -85,9 +85,12 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
             return
         length = min((arrays[name].shape[axis] for name, axis in axes.items()), default=1)
         size = plan.frames or length // plan.unit * plan.unit
+        counted = [name for name in plan.lengths if name in arrays]
         for start in range(0, length - size + 1, size) if size else ():
             cuts = {name: (slice(None),) * axis + (slice(start, start + size),) for name, axis in axes.items()}
-            yield {name: array[cuts.get(name, ())] for name, array in arrays.items()}
+            chunk = {name: array[cuts.get(name, ())] for name, array in arrays.items()}
+            lengths = {name: np.clip(arrays[name] - start, 0, size).astype(arrays[name].dtype) for name in counted}
+            yield chunk | lengths
 
     def _overrides(self, proto: onnx.ModelProto, state_bits: int) -> dict[str, list[dict[str, Any]]]:
         """Return the quantizer's settings of each state: one range for its past and its present."""

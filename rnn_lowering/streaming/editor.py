@@ -6,9 +6,10 @@ finished graph, in several graphs at a time, and read values whose sizes are pol
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Sequence, Set
+from collections.abc import Hashable, Sequence
 from fractions import Fraction
 from shlex import quote
 
@@ -18,12 +19,12 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.emit.versions import inputs_and_attributes
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.inference.symbolic_values import CHUNK, Size
-from rnn_lowering.model.scopes import all_names, bodies_of
+from rnn_lowering.model.scopes import ORIGIN, all_names, bodies_of
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.frames import TimeInputs
-from rnn_lowering.streaming.metadata import Dim, State, initial_of
+from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of
 from rnn_lowering.types import Array, ArrayLike
 
 Path = Sequence[tuple[ir.Node, str]]
@@ -110,9 +111,22 @@ class Editor:
         """Add a state to the metadata."""
         shape = [d if isinstance(d, int) else d.value or "" for d in past.shape or ()] if dims is None else dims
         label = "" if node is None else node_ref(node, "").name
+        least = math.prod(d for d in shape if isinstance(d, int))
+        if least > MOST_ELEMENTS:
+            raise UnsupportedError(
+                f"its state '{past.name}' would have {least} numbers, over the limit of {MOST_ELEMENTS}",
+                hint="use a shorter padding, cut or dilation over time",
+                node=None if node is None else self.ref(node),
+            )
         dtype = (past.dtype or ir.DataType.FLOAT).numpy().name
         names = past.name or "", present.name or "", label
         self.states.append(State(*names, kind, tuple(shape), dtype, initial_of(initial)))
+
+    def ref(self, node: ir.Node) -> NodeRef:
+        """Return a node for an error."""
+        scope = "main graph" if home(node) is self.model.graph else f"branch '{home(node).name}'"
+        origin = node.meta.get(ORIGIN)
+        return origin if isinstance(origin, NodeRef) else node_ref(node, scope)
 
     def name(self, text: str) -> str:
         """Return an unused plain name like `text`."""
@@ -323,10 +337,10 @@ def label_of(node: ir.Node) -> str:
     return node.name or next((v.name for v in node.outputs if v.name), "")
 
 
-def unused(model: ir.Model, others: Iterable[ir.Node] = ()) -> set[ir.Node | ir.Value]:
-    """Return the nodes and initializers on which no output of a model and none of the other nodes depends."""
+def remove_unused(model: ir.Model) -> None:
+    """Remove the nodes and initializers on which no output of a model depends."""
     used: set[ir.Node | ir.Value] = set()
-    pending: list[ir.Node | ir.Value | None] = [*model.graph.outputs, *others]
+    pending: list[ir.Node | ir.Value | None] = [*model.graph.outputs]
     while pending:
         item = pending.pop()
         if item is None or item in used:
@@ -338,17 +352,7 @@ def unused(model: ir.Model, others: Iterable[ir.Node] = ()) -> set[ir.Node | ir.
             pending += [*item.inputs, *(v for body in bodies_of(item) for v in body.outputs)]
     constants = [v for graph in model.graphs() for v in graph.initializers.values() if not v.is_graph_input()]
     everything: set[ir.Node | ir.Value] = {*model.graph.all_nodes(), *constants}
-    return everything - used
-
-
-def remove_unused(model: ir.Model, before: Set[ir.Node | ir.Value]) -> None:
-    """Remove the nodes and initializers that an edit left without a use.
-
-    Args:
-        model: The edited model.
-        before: Nodes and initializers unused before the edit. They stay, with all their inputs.
-    """
-    for item in unused(model, (item for item in before if isinstance(item, ir.Node))) - before:
+    for item in everything - used:
         if isinstance(item, ir.Value):
             if item.graph is not None:
                 item.graph.initializers.pop(item.name or "")

@@ -89,6 +89,7 @@ class Flow:
         ahead: Pairs of a node that reads future frames and the number of these, in frames of the stream.
         late_states: Last states that are late, with the error of an output that is not their next value.
         loops: Loops that could not become Scans, each with the error.
+        lengths: Inputs of the model that are sequence lengths.
     """
 
     known: SymbolicValues
@@ -105,6 +106,7 @@ class Flow:
     ahead: list[tuple[NodeRef, int]] = field(default_factory=list)
     late_states: dict[ir.Value, UnsupportedError] = field(default_factory=dict)
     loops: Mapping[NodeRef, UnsupportedError] = field(default_factory=dict)
+    lengths: set[ir.Value] = field(default_factory=set)
 
     @property
     def opset(self) -> int:
@@ -117,6 +119,18 @@ class Flow:
     def unit(self) -> int:
         """The number that must divide the number of frames."""
         return self.known.unit
+
+    @property
+    def shortest(self) -> int:
+        """The number of frames of the shortest sequence from which no node cuts off more than it has."""
+        needed = 1
+        for value, framing in self.framings.items():
+            frames = framing.frames if isinstance(framing, Counter | Pooled) else framing
+            if isinstance(frames, Frames):
+                node = value.producer()
+                least = 0 if node is not None and node.op_type == "Slice" else 1
+                needed = max(needed, math.ceil((least - frames.extra) / frames.rate))
+        return -(-needed // self.unit) * self.unit
 
     def require_multiple(self, node: NodeRef | None, unit: int) -> None:
         """Require that `unit` divides the number of frames, for a node."""

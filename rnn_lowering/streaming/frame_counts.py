@@ -12,8 +12,6 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.inference.symbolic_values import in_chunk, size
-from rnn_lowering.model.scopes import ORIGIN
-from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, home
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frames import Counter, Delay
@@ -154,11 +152,10 @@ def of_type(emit: Emitter, node: ir.Node, number: ir.Value, dtype: ir.DataType) 
     if dtype == editor.count_type:
         return number
     if dtype == ir.DataType.INT64:
-        scope = "main graph" if home(node) is editor.model.graph else f"branch '{home(node).name}'"
         raise UnsupportedError(
             f"reads numbers of frames as int64, and the target counts frames in {editor.count_type.name.lower()}",
             hint="cast the numbers to float in the model, or drop --target",
-            node=node.meta.get(ORIGIN) or node_ref(node, scope),
+            node=editor.ref(node),
         )
     return emit("Cast", number, to=int(dtype))
 

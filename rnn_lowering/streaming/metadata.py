@@ -27,10 +27,10 @@ _TYPES = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 )
 
-_LONGEST_DELAY = 1 << 22
+LONGEST_DELAY = 1 << 22
 """Maximum delay in frames that metadata may name."""
 
-_MOST_ELEMENTS = 1 << 28
+MOST_ELEMENTS = 1 << 28
 """Maximum elements of a state that metadata may name; above it, the state is refused."""
 
 Dim = int | str
@@ -74,7 +74,7 @@ class State:
             ValueError: The state is too large.
         """
         sizes = tuple(dim if isinstance(dim, int) else _size(dim, known) for dim in self.shape)
-        if math.prod(sizes) > _MOST_ELEMENTS:
+        if math.prod(sizes) > MOST_ELEMENTS:
             raise ValueError(f"{list(sizes)}")
         return sizes
 
@@ -100,9 +100,14 @@ def _size(dim: str, known: Mapping[str, int]) -> int:
 
 
 def initial_of(array: Array | None) -> Any:
-    """Return the initial value of a state as JSON; None means zeros."""
+    """Return the initial value of a state as JSON; None means zeros. Where all numbers along an axis are equal, it
+    has one of them."""
     if array is None or not array.any():
         return "zeros"
+    for axis in range(array.ndim):
+        one = array.take([0], axis)
+        if ((array == one) | ((array != array) & (one != one))).all():  # NaN is not itself
+            array = one
     return _as_json(array.tolist() if array.dtype.kind in "iu" else array.astype(np.float64).tolist())
 
 
@@ -127,6 +132,10 @@ class StreamPlan:
         delay: The delay of an output in its own frames, by name; absent: 0. Drop this many frames at the start;
             the last ones come after zeros that follow the sequence (`frames_late`).
         short: How many frames fewer than the sequence an output has, by name; absent: 0.
+        lengths: The inputs that are lengths of rows; each call takes the lengths in its chunk. Other inputs without
+            frames are the same in each call.
+        shortest: The minimum number of frames of a sequence. Of a shorter one the original may cut off more frames
+            than there are.
 
     Examples:
         >>> plan = rl.Stream(rl.lower(model, stream="seq=1").SerializeToString()).plan
@@ -142,6 +151,8 @@ class StreamPlan:
     rates: Mapping[str, str] = field(default_factory=dict)
     delay: Mapping[str, int] = field(default_factory=dict)
     short: Mapping[str, int] = field(default_factory=dict)
+    lengths: tuple[str, ...] = ()
+    shortest: int = 1
 
     @property
     def frames_late(self) -> int:
@@ -161,10 +172,12 @@ class StreamPlan:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as in the JSON."""
         states = [asdict(state) | {"shape": list(state.shape)} for state in self.states]
-        return {"version": VERSION, **asdict(self), "states": states}
+        return {"version": VERSION, **asdict(self), "states": states, "lengths": list(self.lengths)}
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), allow_nan=False)
+        data = self.to_dict()
+        absent = {"lengths": [], "shortest": self.unit}
+        return json.dumps({k: v for k, v in data.items() if k not in absent or v != absent[k]}, allow_nan=False)
 
     def write(self, model: ir.Model) -> None:
         """Write the JSON into the metadata of a model."""
@@ -190,6 +203,8 @@ class StreamPlan:
                 rates={name: _rate(rate) for name, rate in data.get("rates", {}).items()},
                 delay=data.get("delay", {}),
                 short=data.get("short", {}),
+                lengths=tuple(data.get("lengths", ())),
+                shortest=data.get("shortest", data.get("unit", 1)),
             )
             plan._check()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ZeroDivisionError) as error:
@@ -203,9 +218,13 @@ class StreamPlan:
             raise ValueError("an axis or the frames are not a number")
         if type(self.unit) is not int or self.unit < 1 or (self.frames or 0) % self.unit:
             raise ValueError(f"the unit is {self.unit}")
+        if type(self.shortest) is not int or self.shortest < 1:
+            raise ValueError(f"the shortest sequence has {self.shortest} frames")
+        if not all(name in self.inputs and self.inputs[name] is None for name in self.lengths):
+            raise ValueError(f"lengths are not inputs without frames: {list(self.lengths)}")
         for late in (self.delay, self.short):
             if not all(
-                type(n) is int and 0 < n <= _LONGEST_DELAY and self.outputs.get(name) is not None
+                type(n) is int and 0 < n <= LONGEST_DELAY and self.outputs.get(name) is not None
                 for name, n in late.items()
             ):
                 raise ValueError(f"a delay is not a number of frames of an output: {dict(late)}")
@@ -239,10 +258,16 @@ def host_loop(plan: StreamPlan, target: str) -> str:
     inputs = ", ".join(f'"{name}": {name}' for name in plan.inputs)
     lines = ["states = {"]
     lines += [f'    "{s.input}": {_start(s)},' for s in plan.states]
-    lines += ["}", f"for {chunk}{_axes(plan.inputs)}:", f"    outputs = run({{{inputs}, **states}})"]
+    lines += ["}", f"for {chunk}{_axes(plan.inputs)}:"]
+    lines += [f"    {name} = the length of each row in this chunk, 0 after its end" for name in plan.lengths]
+    lines += [f"    outputs = run({{{inputs}, **states}})"]
     lines += ["    states = {", *(f'        "{s.input}": outputs["{s.output}"],' for s in plan.states), "    }"]
     if plan.frames_late:
         lines.append(f"then the same with {counted(plan.frames_late, 'frame')} of zeros, since the stream is late")
+    if same := [name for name, axis in plan.inputs.items() if axis is None and name not in plan.lengths]:
+        lines.append(f"the same in each call: {', '.join(same)}")
+    if plan.shortest > plan.unit:
+        lines.append(f"a sequence has {plan.shortest} frames or more")
     for name, axis in plan.outputs.items():
         use = "after the last chunk" if axis is None else f"joined along axis {axis}"
         lines.append(f'outputs["{name}"]: {use}{_late(plan, name)}')

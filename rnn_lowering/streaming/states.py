@@ -336,6 +336,8 @@ class StateExposer:
             rates={name: str(f.rate) for name, f in framed.items() if name not in of_states},
             delay={name: f.delay.frames for name, f in framed.items() if f.delay},
             short={name: -f.extra for name, f in framed.items() if f.extra},
+            lengths=tuple(v.name or "" for v in inputs if v in self.flow.lengths),
+            shortest=self.flow.shortest,
         )
 
     def _specified_dims(self, state: NodeState) -> tuple[Dim, ...]:

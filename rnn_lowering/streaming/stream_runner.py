@@ -112,8 +112,8 @@ class Stream:
         if self._ended:
             raise OptionError("the sequence has ended with flush", hint="reset the stream before the next one")
         arrays = self._arrays(inputs, "input", self.plan.inputs)
+        frames = self._frames_of(arrays)
         outputs = self._run(arrays)
-        frames = next((arrays[name].shape[axis] for name, axis in self.plan.inputs.items() if axis is not None), 0)
         self._check_frames(outputs, frames)
         self._last = arrays
         self._frames += frames
@@ -276,7 +276,22 @@ class Stream:
                     if shape[axis]
                     else f"give {counted(self.plan.unit, 'frame')} or more",
                 )
+        self._check_lengths(inputs)
         return sizes
+
+    def _frames_of(self, inputs: Mapping[str, Array]) -> int:
+        """Return the number of frames of a chunk."""
+        return next((inputs[name].shape[axis] for name, axis in self.plan.inputs.items() if axis is not None), 0)
+
+    def _check_lengths(self, inputs: Mapping[str, Array]) -> None:
+        """Raise if a length is greater than the number of frames of the chunk: it is that of a whole sequence."""
+        frames = self._frames_of(inputs)
+        for name in self.plan.lengths:
+            if (longest := int(inputs[name].max(initial=0))) > frames:
+                raise OptionError(
+                    f"input '{name}' has a length of {longest} in a chunk of {counted(frames, 'frame')}",
+                    hint=f"give the lengths in this chunk: np.clip(lengths - frames_before, 0, {frames})",
+                )
 
 
 def _initial(state: State, sizes: Mapping[str, int]) -> Array:

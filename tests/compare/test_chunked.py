@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from running import optimizations_change
 from stream_models import net, plan_of, random, recurrent, streamed
 from texts import parse
@@ -111,6 +111,7 @@ def test_a_convolution_that_looks_at_its_neighbors_is_found() -> None:
     weights = {**GRU, "K": random((3, 3, 3), 2), "K1": random((3, 3, 1), 2)}
     naive = streamed(net(text.format("(X, K1)"), weights), "time")
     seen = node(naive, "seen")
+    naive.graph.initializer.append(numpy_helper.from_array(weights["K"], "K"))
     seen.input[1] = "K"
     seen.attribute.append(helper.make_attribute("pads", [1, 1]))
     check = verified(net(text.format("<pads = [1, 1]> (X, K)"), weights), naive)

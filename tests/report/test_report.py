@@ -85,6 +85,13 @@ SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
         parse("g (float[1,2,time] x) => (float[1,2,t] y) <float[2,2,3] K = {}> { y = Conv (x, K) }"),
         {"stream": "time", "delay": True},
     ),
+    "a stream of ragged rows": (
+        parse(
+            """g (float[time,2,3] x, int32[2] lens) => (float[time,1,2,4] y)
+            <float[1,4,3] W = {}, float[1,4,4] R = {}> { y = RNN <hidden_size = 4> (x, W, R, "", lens) }"""
+        ),
+        {"stream": "time"},
+    ),
     "node by node": (model(Case("report_layout", "GRU", {"layout": 1}, optional=("sequence_lens",)), 17), {}),
     "warned, one left": (chain(AFFINE, Link("GRU", "kept")), {"only": ["RNN"]}),
     "brought to another opset": (model(Case("report_old", "LSTM"), 6), {}),

@@ -184,6 +184,7 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames
         )
     if value is not None:
         _check_only_lengths(flow, value, value.name or "")
+        flow.lengths.add(value)
 
 
 def _check_only_lengths(flow: Flow, value: ir.Value, name: str) -> None:
