@@ -44,6 +44,7 @@ NETS = rows(f"""
     {SKIP}
     Y = MaxPool <kernel_shape = [3], pads = [1, 1], strides = [1]> (X)
     Y = ConvTranspose <strides = [2], pads = [1, 1]> (X, up[3, 3, 4])
+    a = Conv <pads = [1, 1]> (X, K[3, 3, 3])  Y = ConvTranspose <strides = [3]> (a, point[3, 3, 1], bias[3])
     a = Conv <pads = [1, 1]> (X, K[3, 3, 3])  Y = CumSum (a, 2)
     a = Conv <pads = [1, 1]> (X, K[3, 3, 3])  h = Shape (a)  o = ConstantOfShape <value = float[1] {{1.0}}> (h)
         n = CumSum (o, 2)  c = CumSum (a, 2)  Y = Div (c, n)

@@ -39,6 +39,9 @@ unit 1, rate 3: none
     Y = ConvTranspose <strides = [3], output_padding = [1]> (X, K2[3, 3, 2], bias[3])
     Y = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">
         (X, , [1.0, 1.0, 3.0])
+unit 1, rate 1: x[2, 3, 2]
+    b = ConvTranspose <strides = [3]> (X, K1[3, 3, 1], bias[3])
+        Y = Conv <pads = [2, 0], strides = [3]> (b, K3[3, 3, 3])
 unit 1, rate 2: x[2, 3, 3]
     b = ConvTranspose <strides = [2], dilations = [3]> (X, K3[3, 3, 3])  Y = Slice (b, [0], [-5], [2])
 unit 1, rate 2: x[2, 3, 2]

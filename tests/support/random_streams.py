@@ -195,7 +195,8 @@ def _upsampled(g: Chain) -> None:
         left = g.rng.choice((0, 0, 0, 1)) if kernel > 1 else 0
         weights = g.weights(CHANNELS, CHANNELS, kernel)
         padding = g.rng.choice((0, 0, 1))
-        g.then("ConvTranspose", weights, strides=[times], pads=[left, right], output_padding=[padding])
+        more = {"output_padding": [padding]} if padding else {}
+        g.then("ConvTranspose", weights, strides=[times], pads=[left, right], **more)
         if g.rng.random() < 0.7 and kernel + padding > times + left + right:
             g.put(g.slice(g.last, 0, -(kernel + padding - times - left - right)))
     elif kind == 2:  # a pixel shuffle

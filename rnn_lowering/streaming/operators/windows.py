@@ -85,22 +85,20 @@ def transposed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | No
     axis = framing.axis - 2
     if axis < 0:
         return None
-    window, output_padding = _window(flow, node, framing), node.attributes.get_ints("output_padding", ())
+    window = _window(flow, node, framing)
+    output_padding = tuple(node.attributes.get_ints("output_padding", ()) or [0] * (len(window.pads) // 2))
     span, stride, left = window.span, window.stride, window.left
-    right = span + 1 - stride - window.right + (output_padding[axis] if output_padding else 0)
+    right = span + 1 - stride - window.right + output_padding[axis]
     whole = framing.repeated(stride).padded(-left, right)
     final = settled(flow, node, framing, whole, right)
     delay, late = framing.delay.frames, final.delay.frames
     past = max((late - left + span) // stride - delay, 0)
     beyond = span + 1 - stride + whole.known - final.known
     pads = window.with_pads(axis, (delay + past) * stride + left - late, max(beyond, 0))
-    padding = tuple(
-        max(-beyond, 0) if n == axis else pad
-        for n, pad in enumerate(output_padding or [0] * (len(window.pads) // 2))
-    )
+    padding = tuple(max(-beyond, 0) if n == axis else pad for n, pad in enumerate(output_padding))
     reached = max((span - left) // stride, 0)
-    if past or (delay and reached) or pads != window.pads or padding != tuple(output_padding or padding):
-        changed = padding if any(padding) or output_padding else None
+    if past or (delay and reached) or (pads, padding) != (window.pads, output_padding):
+        changed = None if padding == output_padding else padding
         keep(flow, node, framing, past, left=reached, pads=pads, output_padding=changed)
     return resampled(flow, node, framing, final)
 
