@@ -341,7 +341,8 @@ def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
     runs, asked = own in forms, _is_asked_for(node, lowering)
     if not NodeSelection.of(lowering).selects(node):
         return LoopForms((), stays_in_bodies=True)
-    if lowering.to == KEEP or (runtime.runs_exported and not asked):
+    one_step = lowering.stream is not None and lowering.to != KEEP and _has_one_step(node)
+    if not one_step and (lowering.to == KEEP or (runtime.runs_exported and not asked)):
         return LoopForms((), without_steps=lowering.to != KEEP)
     check_types([value.dtype for value in (*node.inputs, *node.outputs) if value is not None], None, runtime)
     shaped = partial(
@@ -353,6 +354,8 @@ def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
         instead=runtime.rules(opset),
         finish=(*runtime.finish, *runtime.loop_finish),
     )
+    if one_step:
+        return shaped(("unroll", *forms), "a call has one step")
     if lowering.to in forms:
         return shaped((lowering.to,), "requested")
     if lowering.to != "auto":
@@ -364,6 +367,15 @@ def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
         faster = ("scan",) if own == "loop" and "scan" in forms[: forms.index(own)] else ()
         return shaped((*faster, own), "requested", nested_stay={"scan", "loop"} <= {*forms})
     return shaped(forms, f"first choice for target {runtime.name}")
+
+
+def _has_one_step(node: ir.Node) -> bool:
+    """Return whether a Scan has one row to scan."""
+    count = node.attributes.get_int("num_scan_inputs", 0) or 0
+    if node.op_type != "Scan" or not count:
+        return False
+    value, axes = node.inputs[len(node.inputs) - count], node.attributes.get_ints("scan_input_axes", ()) or (0,)
+    return value is not None and value.shape is not None and value.shape[axes[0]] == 1
 
 
 def _nodes_left(model: ir.Model, lowering: Lowering) -> Iterator[tuple[NodeRef, str]]:

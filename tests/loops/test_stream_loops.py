@@ -124,11 +124,12 @@ STREAMS: dict[str, tuple[onnx.ModelProto, dict[str, tuple[int, ...]], dict[str, 
 def test_chunks_are_the_whole(name: str) -> None:
     model, shapes, options, states = STREAMS[name]
     feed: Arrays = {key: random(shape, 7) for key, shape in shapes.items()}
-    for frames, form in (("", "auto"), ("", "loop"), ("=1", "unroll"), ("=3", "unroll")):
+    for frames, form in (("", "auto"), ("", "loop"), ("=1", "auto"), ("=1", "scan"), ("=3", "unroll")):
         stepped = rl.lower(model, form, stream=f"T{frames}", loops=form != "auto", **options)
         plan = plan_of(stepped)
         assert len(plan["states"]) == states
         assert not any(node.op_type == "Loop" for node in stepped.graph.node) or form == "loop"
+        assert frames != "=1" or not operators(stepped) & {"Loop", "Scan"}
         named = {n: a for n, a in feed.items() if n in plan["inputs"]}
         given = {s["input"]: feed[s["input"]] for s in plan["states"] if s["input"] in feed}
         length = 17 if frames != "=3" else 15
@@ -158,6 +159,28 @@ def test_a_new_sequence_starts_from_the_first_state() -> None:
         parts = [stream({"X": x[:, n : n + 1]})["Y"] for n in range(6)]
         np.testing.assert_allclose(np.concatenate(parts, 1), whole(as_meant(TF), {"X": x})["Y"], atol=1e-6)
         stream.reset()
+
+
+def test_the_report_says_why_a_scan_of_one_step_is_none() -> None:
+    _, report = rl.lower(summing("x = Gather (X, i)"), stream="T=1", full=True)
+    assert [(loop.form, loop.reason) for loop in report.loops][-1] == ("unroll", "a call has one step")
+    kept = rl.lower(summing("x = Gather (X, i)"), "keep", stream="T=1")
+    assert "Scan" in operators(kept)
+
+
+def test_a_loop_in_a_step_stays_if_its_steps_cannot_be_counted() -> None:
+    """The Scan around it goes all the same: a call has one step."""
+    inner = """<float one = {{1}}> {{ {trips}
+        sn, Y = Scan <num_scan_inputs = 1, body = b (float[N,3] s, float[N,3] x) => (float[N,3] s1, float[N,3] o) {{
+            e = ReduceMax <keepdims = 0> (x) t = Less (one, e) never = Constant <value = int64 {{9}}> ()
+            k = Loop (never, t, x) <body = c (int64 i, bool go, float[N,3] v) => (bool more, float[N,3] w) {{
+                w = Sub (v, one) m = ReduceMax <keepdims = 0> (w) more = Less (one, m) }}>
+            s1 = Add (s, k) o = Add (s, x) }}> (s0, X) }}"""
+    model = net(GRAPH + inner.format(trips=""))
+    stepped = rl.lower(model, stream="T=1")
+    feed = {"X": 3 * random((9, 2, 3), 1), "s0": random((2, 3), 2)}
+    got = chunked(stepped, {"X": feed["X"]}, [1], {"s0": feed["s0"]})
+    np.testing.assert_allclose(got["Y"], whole(model, feed)["Y"], rtol=1e-5, atol=1e-5)
 
 
 def test_a_stream_of_a_loop_is_verified() -> None:
@@ -221,6 +244,7 @@ def test_loops_of_exporters(entry: dict[str, Any]) -> None:
         stepped = rl.lower(model, stream={axis: frames})
         plan = plan_of(stepped)
         assert len(plan["states"]) == 1
+        assert not operators(stepped) & {"Loop", "Scan"}
         for feed in feeds(entry):
             given = {s["input"]: feed[s["input"]] for s in plan["states"] if s["input"] in feed}
             named = {n: a for n, a in feed.items() if n in plan["inputs"]}
@@ -238,13 +262,20 @@ STREAMED = {"dynamo_scan_ema.onnx", "hand_loop_leaky_sum.onnx", "keras_gru_last.
 
 @pytest.mark.parametrize(
     ("target", "frames", "kept"),
-    [("tvm", "=3", set()), ("mnn", "", {"Loop"}), ("openvino", "", {"Loop"}), ("tract", "", {"Scan"})],
+    [(name, "=1", set()) for name in ("portable", "onnxruntime", "mnn", "openvino", "tract", "tvm", "burn")]
+    + [
+        ("tvm", "=3", set()),
+        ("tract", "=3", {"Scan"}),
+        ("mnn", "", {"Loop"}),
+        ("openvino", "", {"Loop"}),
+        ("tract", "", {"Scan"}),
+    ],
 )
 def test_a_stream_has_the_form_that_the_target_runs(target: str, frames: str, kept: set[str]) -> None:
     sizes = {"N": 2} if target == "tvm" else None
     stepped = rl.lower(TF, stream=f"T{frames}", target=target, dims=sizes)
     assert operators(stepped) & {"Loop", "Scan"} == kept
     feed = {"X": random((2, 6, 3), 11)}
-    got = chunked(stepped, feed, [3])
+    got = chunked(stepped, feed, [int(frames[1:] or 3)])
     for key, array in whole(as_meant(TF), feed).items():
         np.testing.assert_allclose(got[key], array, rtol=1e-5, atol=1e-5)
