@@ -400,4 +400,4 @@ def without_missing(editor: Editor, edit: FramesEdit, value: ir.Value, early: Ar
         fill = emit("Gather", fill, within, axis=axis)
     if editor.own_frames(delay.rate) != 1:
         missing = emit("Reshape", missing, emit.constant([-1 if n == axis else 1 for n in range(rank)]))
-    return emit("Where", missing, fill, value)
+    return emit.chosen(missing, fill, value, edit.dtype)

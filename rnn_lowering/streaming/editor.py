@@ -31,6 +31,14 @@ Path = Sequence[tuple[ir.Node, str]]
 
 _BRANCHES = ("then_branch", "else_branch")
 
+_CHOSEN_AS = {
+    ir.DataType.INT16: ir.DataType.INT32,
+    ir.DataType.UINT16: ir.DataType.INT32,
+    ir.DataType.UINT64: ir.DataType.INT64,
+    ir.DataType.BFLOAT16: ir.DataType.FLOAT,
+}
+"""Types for which onnxruntime has no Where -> a type in which it computes the same."""
+
 
 class NodeEdit(ABC):
     """A change of a node for a stream, with the state that the change adds."""
@@ -259,12 +267,24 @@ class Emitter:
     def put(self, node: ir.Node) -> ir.Value:
         """Insert a node and return its first output."""
         last = self.nodes[-1] if self.nodes and self._before is None else self._after
-        if last is None:
+        if last is not None:
+            self.graph.insert_after(last, [node])
+        elif self._before is not None or len(self.graph):
             self.graph.insert_before(self._before or self.graph[0], [node])
         else:
-            self.graph.insert_after(last, [node])
+            self.graph.append(node)
         self.nodes.append(node)
         return node.outputs[0]
+
+    def chosen(self, condition: ir.Value, one: ir.Value, other: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Return `one` where a condition is true, else `other`. onnxruntime has no Where of some types."""
+        if dtype == ir.DataType.BOOL:
+            return self("Or", self("And", condition, one), self("And", self("Not", condition), other))
+        wider = _CHOSEN_AS.get(dtype)
+        if wider is None:
+            return self("Where", condition, one, other)
+        one, other = (self("Cast", value, to=int(wider)) for value in (one, other))
+        return self("Cast", self("Where", condition, one, other), to=int(dtype))
 
     def constant(self, numbers: ArrayLike, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
         return self.editor.constant(np.asarray(numbers, dtype.numpy()), self.graph)

@@ -133,7 +133,7 @@ def _has_begun(editor: Editor) -> ir.Value:
 
 def past_or_first(editor: Editor, node: ir.Node, past: ir.Value, first: ir.Value) -> ir.Value:
     """Return `past` if there were frames before this call, else `first`, for a node."""
-    chosen = editor.before(node)("Where", _has_begun(editor), past, first)
+    chosen = editor.before(node).chosen(_has_begun(editor), past, first, past.dtype or ir.DataType.FLOAT)
     chosen.type = past.type
     return chosen
 

@@ -64,6 +64,9 @@ a stride of 2 over time does not fit the frames that are cut off before it
     s = Slice (X, [0], [-1], [2])  Y = Conv <strides = [2], pads = [3, 0]> (s, K[3, 3, 3])
 its frames are merged with another axis, or its weights depend on them
     m = GlobalMaxPool (X)  Y = Conv (X, m)
+for which onnxruntime ignores the dilations; give the paddings as numbers
+    p = MaxPool <kernel_shape = [3], dilations = [2], auto_pad = "SAME_LOWER"> (X)  Y = Relu (p)
+    Y = LpPool <kernel_shape = [3], dilations = [2], auto_pad = "SAME_UPPER"> (X)
 ceil_mode, output_shape or a missing kernel_shape do not fit chunks
     Y = MaxPool <kernel_shape = [2], strides = [2], ceil_mode = 1> (X)
 its paddings depend on the sizes of its result

@@ -303,3 +303,13 @@ def test_paddings_that_were_an_attribute_are_constant_after_the_conversion(opset
     assert [value.name for value in stepped.graph.input] == ["X", "past_p_x"]
     feed = {"X": random((2, 3, 9), 1)}
     np.testing.assert_allclose(chunked(stepped, feed, [2])["Y"], whole(model, feed)["Y"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("end", ["n = Identity (t)", "n = Add (t, [2])", "n = Mul (t, [2])"])
+def test_the_only_row_of_a_table_serves_every_frame(end: str) -> None:
+    nodes = (
+        f"s = Shape (X)  t = Slice (s, [1], [2])  {end}  p = Slice (table[1, 1, 3], [0], n, [1])  Y = Add (X, p)"
+    )
+    model = over("float[batch, time, 3] X", nodes)
+    assert shown(plan_of(assert_streams(model, "time", {"X": random((2, 19, 3))}))) == "none"
+    assert_streams(model, "time=1", {"X": random((2, 19, 3))}, [[1]])

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from rnn_lowering.inference.shape_arithmetic import compute_node
 from rnn_lowering.inference.shape_inference import slice_bounds
-from rnn_lowering.inference.symbolic_values import in_chunk, size
+from rnn_lowering.inference.symbolic_values import TIME, in_chunk, size
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of, producer
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frame_counts import frames_before, of_type
@@ -72,6 +72,9 @@ def _table_rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
     if first != size(0) or step != size(1) or not last.timed:
         return None
     flow.known.types.setdefault(output, flow.known.types[table])
+    if shape[axis] == size(1) and last.coefficient(TIME) > 0 and last.coefficient() >= 0:
+        flow.known.shapes[output] = shape  # its only row, which serves every frame
+        return [None]
     flow.known.shapes[output] = tuple(last if n == axis else dim for n, dim in enumerate(shape))
     frames = flow.by_size(output, node)
     flow.edits.append(PickedRows(node, axis, frames))

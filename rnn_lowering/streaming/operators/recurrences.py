@@ -330,9 +330,8 @@ class KeepScanStates(NodeEdit):
         row = ir.Value(name=editor.name("missing"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
         body.inputs.append(row)
         for n, (before, after) in enumerate(zip(body.inputs[:states], body.outputs[:states], strict=True)):
-            where = editor.node("Where", [row, before, after], body)
-            body.append(where)
-            (kept,) = where.outputs
+            emit = Emitter(editor, body, after=body[-1] if len(body) else None)
+            kept = emit.chosen(row, before, after, before.dtype or input_of(node, n).dtype or ir.DataType.FLOAT)
             kept.type, kept.shape = after.type, after.shape
             body.outputs[n] = kept
 
@@ -373,7 +372,7 @@ def keep_until_frame_0(editor: Editor, node: ir.Node, delay: Delay, final: ir.Va
     emit, missing = editor.after(node), missing_frames(editor, delay)
     if editor.own_frames(delay.rate) != 1:
         missing = emit.sliced(missing, [0], [-1], [TO_THE_END])
-    kept = emit("Where", missing, initial, final)
+    kept = emit.chosen(missing, initial, final, initial.dtype or ir.DataType.FLOAT)
     emit.instead_of(final, kept)
     return kept
 

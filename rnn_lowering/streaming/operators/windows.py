@@ -134,6 +134,12 @@ def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:
         )
     dilations = attributes.get_ints("dilations", ()) or [1] * rank
     strides = attributes.get_ints("strides", ()) or [1] * rank
+    if "Pool" in node.op_type and max(dilations) > 1 and attributes.get_string("auto_pad", "").startswith("SAME"):
+        raise flow.refuse(
+            node,
+            "has dilations and auto_pad SAME_UPPER or SAME_LOWER, for which onnxruntime ignores the dilations",
+            "give the paddings as numbers",
+        )
     spans = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
     amounts = _pads(flow, node, framing, spans, strides)
     return _Window(spans[n], strides[n], amounts[n], amounts[n + rank], tuple(amounts))
