@@ -50,15 +50,18 @@ class Trouble:
 
 def troubles() -> list[Trouble]:
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8") if DOCS.exists() else ""
-    sections = re.split(r"^## `(.*)`$", text, flags=re.MULTILINE)[1:]
-    return [Trouble(*pair) for pair in zip(sections[::2], sections[1::2], strict=True)]
+    sections = re.split(r"^##? (.*)$", text, flags=re.MULTILINE)[1:]
+    pairs = zip(sections[::2], sections[1::2], strict=True)
+    return [Trouble(title.strip("`"), text) for title, text in pairs if title.startswith("`")]
 
 
+SILERO = MODELS / "github" / "snakers4__silero-vad" / "silero_vad_v6_op16.onnx"
 BOTH = Case("trouble", "LSTM", {"direction": "bidirectional"}, T=16, N=1, I=80, H=3, outputs=("Y",), x="symbolic")
 GRU = replace(BOTH, op_type="GRU", attributes={"direction": "bidirectional", "linear_before_reset": 1})
 SUBJECTS = {
     "Non constant seq_len": replace(BOTH, optional=("B", "sequence_lens")),
     "Clashing resolution": replace(BOTH, attributes={}, N=2),
+    "non-zero h_state": replace(BOTH, attributes={}),
     "Batchwise": replace(BOTH, attributes={"layout": 1}),
     "GRU": GRU,
 }
@@ -90,6 +93,18 @@ def test_a_command_mends_each_message(
     assert main(command) == 0
     assert "verified" in capsys.readouterr().out
     assert recurrent_left(onnx.load("lowered.onnx")) == []
+
+
+@pytest.mark.skipif(not SILERO.exists(), reason=f"{SILERO.name} is not there")
+@pytest.mark.usefixtures("quiet")
+def test_the_if_of_silero_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the command of the page, for a runtime that has no If."""
+    run_workers_here(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    shutil.copyfile(SILERO, "silero_vad.onnx")
+    (line,) = re.findall(r"^    (rnn-lower silero_vad.*)$", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+    assert main(shlex.split(line)[1:]) == 0
+    assert not {"If", "Loop", "Scan", "LSTM"} & {node.op_type for node in onnx.load("vad.onnx").graph.node}
 
 
 def test_there_are_many_messages_of_others() -> None:

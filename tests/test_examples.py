@@ -217,6 +217,31 @@ def test_names_of_the_readme() -> None:
         assert callable(getattr(rl, name))
 
 
+def test_an_encoder_and_two_decoders_become_one_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One by one they lose their states; the document shows what is printed, up to rounding."""
+    printed = printed_by("join_models.py").splitlines()
+    shown = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    number = re.compile(r"\d\.\de[-+]\d+")
+    for line in printed:
+        assert number.sub("0", line) in number.sub("0", shown)
+    one_by_one, stream = (list(map(float, number.findall(line))) for line in printed[1:])
+    assert min(one_by_one) > 0.1
+    assert max(stream) < 1e-5
+    example = runpy.run_path(str(EXAMPLES / "join_models.py"))
+    monkeypatch.chdir(tmp_path)
+    for name, net in example["nets"]().items():
+        onnx.save(net, f"{name}.onnx")
+    section = shown.partition("## Three files that keep no states")[2].partition("\n## ")[0]
+    join, lower = (line.split() for line in section.splitlines() if ".onnx" in line and line.startswith("    "))
+    example["main"](join[2:])
+    assert f"next: {shlex.join(lower)}" in capsys.readouterr().out
+    assert main(lower[1:]) == 0
+    assert "verified" in capsys.readouterr().out
+    assert [value.name for value in onnx.load("joined.onnx").graph.output] == ["lsnr", "m", "coefs"]
+
+
 def test_tokens_by_linear_attention(tmp_path: Path) -> None:
     said, operators = printed_by("generate_tokens.py", tmp_path / "step.onnx").splitlines()
     assert float(said.rpartition(" ")[2]) < 1e-6
