@@ -38,7 +38,7 @@ def _row(form: str, model: onnx.ModelProto, original: onnx.ModelProto, feeds: li
     source, dynamic, static = (folder / f"{name}.onnx" for name in ("float", "dynamic", "static"))
     onnx.save(model, source)
     options = {"EnableSubgraph": True}
-    quantize_dynamic(source, dynamic, weight_type=QuantType.QInt8, extra_options=options)
+    quantize_dynamic(source, dynamic, weight_type=QuantType.QUInt8, extra_options=options)
     quantize_static(source, static, _Reader(feeds), extra_options=options)
     operators = [node.op_type for node in nodes(onnx.load(dynamic))]
     integer = operators.count("MatMulInteger")

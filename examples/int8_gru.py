@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import signals
-from onnxruntime.quantization import quantize_static
+from onnxruntime.quantization import QuantType, quantize_static
 from stream_denoiser import COUNT, SECONDS, SEED, SNR, frame_by_frame
 
 import rnn_lowering as rl
@@ -55,6 +55,8 @@ def quantize(step: Path, int8: Path, state_bits: int) -> None:
         int8,
         calibration,
         per_channel=True,
+        activation_type=QuantType.QUInt8,  # onnxruntime's products of int8 saturate on processors without VNNI
+        weight_type=QuantType.QUInt8,
         nodes_to_exclude=["/Add", "/Log"],  # the logarithm of magnitudes needs more than 8 bits
         extra_options=calibration.extra_options,
     )

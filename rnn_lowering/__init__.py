@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from rnn_lowering.spec.rnn import RecurrentSpec
     from rnn_lowering.streaming.calibration import Calibration
     from rnn_lowering.streaming.metadata import State, StreamPlan
+    from rnn_lowering.streaming.quantization import Quantization, quantize_stream
     from rnn_lowering.streaming.stream_runner import Stream
     from rnn_lowering.targets.table import TARGETS
     from rnn_lowering.targets.target import Documented, Target
@@ -72,6 +73,7 @@ _MODULES = {
     "spec.node_spec": ("NodeSpec",),
     "spec.rnn": ("RecurrentSpec",),
     "streaming.calibration": ("Calibration",),
+    "streaming.quantization": ("Quantization", "quantize_stream"),
     "streaming.stream_runner": ("Stream",),
     "streaming.metadata": ("State", "StreamPlan"),
     "targets.table": ("TARGETS",),
@@ -107,6 +109,7 @@ __all__ = [
     "OptionError",
     "Preview",
     "Progress",
+    "Quantization",
     "RecurrentSpec",
     "Report",
     "RnnLoweringError",
@@ -125,6 +128,7 @@ __all__ = [
     "lower",
     "lower_file",
     "preview",
+    "quantize_stream",
     "verify",
     "verify_stream",
 ]

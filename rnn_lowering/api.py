@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from rnn_lowering.compare.result import Verification
 from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.verify import compare_stream, open_comparison
 from rnn_lowering.compare.whole import ModelComparison
-from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError, boundary
+from rnn_lowering.errors import NotVerifiedError, OptionError, UnsupportedError, VerificationError, boundary
 from rnn_lowering.files.atomic import Outputs, Place, replacing
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
 from rnn_lowering.files.reading import (
@@ -49,11 +49,11 @@ from rnn_lowering.options import (
     split_file_options,
 )
 from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
-from rnn_lowering.passes.report import Preview, Report
+from rnn_lowering.passes.report import Preview, Report, count_operators
 from rnn_lowering.report.file_report import FileReport, ModelFile
 from rnn_lowering.report.writer import ReportWriter
 from rnn_lowering.spec.node_spec import NodeSpec
-from rnn_lowering.types import WRITING, PathLike, Progress
+from rnn_lowering.types import WRITING, ArrayLike, PathLike, Progress
 
 M = TypeVar("M", onnx.ModelProto, ir.Model)
 
@@ -121,6 +121,8 @@ def lower_file(
     trust_external_data: bool = False,
     require_verified: bool = False,
     overwrite: bool = False,
+    calibrate: PathLike | Sequence[Mapping[str, ArrayLike]] | None = None,
+    bits: str = "w8a8",
     progress: Progress | None = None,
     **options: Unpack[FileOptions],
 ) -> FileReport:
@@ -142,6 +144,9 @@ def lower_file(
         trust_external_data: Read data files outside the model's folder.
         require_verified: Write nothing if no comparison is possible.
         overwrite: Replace existing files.
+        calibrate: Quantize the stream, once it is compared, with ranges from whole sequences: inputs by name, a
+            .npy file, a .npz file with an array for each input, or a folder of such files. See `quantize_stream`.
+        bits: "w8a8", or "w8a16" for activations and states of 16 bits.
         progress: Called as progress(phase, done, total) after each tensor that goes to a data file, and after each
             run of the verification. The phases are words for the user.
         options: The attributes of `Lowering` and `Check` as keywords: `verify` is the number of runs, `test_shapes`
@@ -178,6 +183,8 @@ def lower_file(
             trust_external_data=trust_external_data,
             require_verified=require_verified,
             overwrite=overwrite,
+            calibrate=calibrate,  # type: ignore[arg-type]  # which converts it
+            bits=bits,
         ),
         progress=given_progress(progress),
     ).run()
@@ -272,6 +279,8 @@ class FileLowering:
         """Lower the file; raise what `lower_file` documents."""
         if self.files.require_verified and not self.check.runs:
             raise OptionError("a verification is required, but the number of runs is 0", hint="give 1 or more")
+        if self.files.calibrate is not None and self.lowers.lowering.stream is None:
+            raise OptionError("only a stream can be calibrated", hint="add --stream AXIS=1 (stream=)")
         with boundary(), ExitStack() as last:
             writer = ReportWriter(self.outputs.report)
             self.outputs.check([self.source])
@@ -303,6 +312,8 @@ class FileLowering:
                         report.verification = comparison().result()
                     keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)
                     self._refuse(report, report.verification, keep, write_report)
+                if self.files.calibrate is not None:
+                    self._quantize(report, written)
                 last.enter_context(write_report())
         return report
 
@@ -321,6 +332,25 @@ class FileLowering:
             else:
                 progress = None if self.progress is None else partial(self.progress, WRITING)
                 save(result.model, written, place.data, progress)
+
+    def _quantize(self, report: FileReport, written: Path) -> None:
+        """Quantize the written stream in place, and say so in the report."""
+        from rnn_lowering.streaming.quantization import quantize_stream
+
+        if len(list(written.parent.iterdir())) > 1:
+            raise UnsupportedError("a model with a data file cannot be quantized", hint="use --external-data never")
+        quantized, report.quantization = quantize_stream(written, self.files.calibrate or (), bits=self.files.bits)
+        onnx.save(quantized, written)
+        model = ir.from_proto(quantized)
+        report.lowered = ModelFile.of(written, (), model)
+        report.operators_after = count_operators(model)
+        newest = self.lowers.lowering.runtime.newest_opset
+        if newest and report.lowered.opset > newest:
+            raise UnsupportedError(
+                f"{self.files.bits} needs opset {report.lowered.opset}, but {report.target} reads opsets up to "
+                f"{newest}",
+                hint="use w8a8",
+            )
 
     @property
     def _comparing(self) -> dict[str, Any]:

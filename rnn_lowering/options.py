@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import Parameter, signature
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
@@ -21,21 +22,26 @@ if TYPE_CHECKING:  # the command's --help needs none
 
 FORMS = ("auto", "scan", "loop", "unroll", "chunked")
 COMPUTE = ("native", "float32")
+BITS = ("w8a8", "w8a16")
 KEEP = "keep"
 """Instead of a form: recurrent nodes stay."""
 
 Stream = str | Mapping[str, int | None]
 """AXIS or "AXIS=FRAMES", or the frames by AXIS: a symbolic dimension of the inputs, or INPUT:AXIS."""
 
+Sequences = Path | Sequence[Mapping[str, Array]]
+"""Whole sequences by input name, or the file or folder that has them."""
+
 Selection = str | Iterable[str] | Callable[["ir.Node"], bool]
 """Which nodes: an operator or a shell glob of names, several of them, or a function that decides for each node."""
 
 
-_FORM, _SIZES, _LIMITS, _COMPARISON, _FILES = GROUPS = (
+_FORM, _SIZES, _LIMITS, _COMPARISON, _QUANTIZATION, _FILES = GROUPS = (
     "which nodes, in which form",
     "sizes and inputs of the result",
     "limits",
     "comparison with the original",
+    "integers, with --stream AXIS=FRAMES",
     "files",
 )
 """The groups of the options in --help."""
@@ -436,6 +442,13 @@ class CheckOptions(_RunOptions, total=False):
     max_bytes: int
 
 
+def _calibration(name: str, given: Any) -> Sequences:
+    """Take a path, or sequences by input name."""
+    if isinstance(given, str | PathLike):
+        return argument_checks.path(name, given)
+    return argument_checks.feeds(name, given)
+
+
 @dataclass(frozen=True)
 class Files:
     """The options of `lower_file` about files: each attribute means the same as its keyword."""
@@ -468,6 +481,22 @@ class Files:
     )
     require_verified: bool = option(
         False, argument_checks.flag, "write nothing if no comparison is possible", _COMPARISON, text="flag"
+    )
+    calibrate: Sequences | None = option(
+        None,
+        argument_checks.optional(_calibration),
+        "quantize the stream, with ranges from whole sequences: a .npy file, a .npz file with an array for each "
+        "input, or a folder of such files",
+        _QUANTIZATION,
+        text="file",
+        metavar="FILE|FOLDER",
+    )
+    bits: str = option(
+        "w8a8",
+        argument_checks.one_of("bits", BITS),
+        "bits of weights and of activations (default: {default})",
+        _QUANTIZATION,
+        choices=BITS,
     )
     overwrite: bool = option(
         False,

@@ -162,6 +162,9 @@ ENTRIES: dict[str, Callable[..., object]] = {
     "Check": lambda folder, **given: both(folder, check=rl.Check(**{"runs": runs(given)} | given), runs=None),
     "Tolerance": lambda folder, **given: both(folder, tolerance=rl.Tolerance(**given), runs=runs(given)),
     "LowerRecurrentPass": lambda _, **given: pass_of(rl.LowerRecurrentPass, **given),
+    "quantize_stream": lambda _, **given: rl.quantize_stream(
+        **{"model": lowered("t=1"), "sequences": [{"X": FRAMES}]} | given
+    ),
     "StreamPass": lambda _, **given: pass_of(rl.StreamPass, **{"stream": "t"} | given),
 }
 """Public callables, each with valid arguments beside those that are tried."""
@@ -184,7 +187,7 @@ DATA |= {
     "NodeSpec",
     "RecurrentSpec",
 }
-DATA |= {"StreamPlan", "Target", "Verification"}
+DATA |= {"Quantization", "StreamPlan", "Target", "Verification"}
 """What public functions return, and the table of targets: nobody makes them."""
 
 

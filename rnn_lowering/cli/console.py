@@ -112,6 +112,8 @@ def print_report(report: FileReport, source: Path, target: Path, *, each_run: bo
         if each_run:
             print_runs(report.verification)
         _print(out, str(report.verification))
+    if report.quantization is not None:
+        _print(out, str(report.quantization))
     if done:
         _print(out, f"written to {target}")
 

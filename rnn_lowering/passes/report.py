@@ -169,6 +169,7 @@ class Report:
             "operators": {"before": self.operators_before, "after": self.operators_after},
             "stream": None if self.stream is None else self.stream.to_dict(),
             "verification": None,
+            "quantization": None,
         }
 
     def to_json(self) -> str:

@@ -6,13 +6,16 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.passes.report import Report
 from rnn_lowering.spec.node_spec import default_opset
+
+if TYPE_CHECKING:  # it imports onnxruntime's quantizer
+    from rnn_lowering.streaming.quantization import Quantization
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class FileReport(Report):
         original, lowered: The model files.
         command: The command line; empty if Python called `lower_file`.
         verification: The result of the comparison; None if nothing was compared.
+        quantization: How far the quantized stream is from the float one; None if it was not quantized.
 
     Examples:
         >>> report = rl.lower_file("model.onnx", "lowered.onnx", verify=0, overwrite=True)
@@ -78,6 +82,7 @@ class FileReport(Report):
     lowered: ModelFile
     command: str = ""
     verification: Verification | None = None
+    quantization: Quantization | None = None
 
     @classmethod
     def of(cls, report: Report, original: ModelFile, lowered: ModelFile, command: str) -> FileReport:
@@ -87,4 +92,6 @@ class FileReport(Report):
     def to_dict(self) -> dict[str, Any]:
         files = {"before": asdict(self.original), "after": asdict(self.lowered)}
         verification = None if self.verification is None else self.verification.to_dict()
-        return super().to_dict() | {"command": self.command, "files": files, "verification": verification}
+        quantization = None if self.quantization is None else asdict(self.quantization)
+        own = {"command": self.command, "files": files, "verification": verification, "quantization": quantization}
+        return super().to_dict() | own

@@ -68,10 +68,14 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
         """Begin with the first call again."""
         self._left = self._calls()
 
+    def chunked(self) -> Iterator[Iterator[dict[str, Array]]]:
+        """Yield the inputs of the calls of each sequence, without states."""
+        yield from map(self._chunks, self._sequences)
+
     def _calls(self) -> Iterator[dict[str, Array]]:
-        for sequence in self._sequences:
+        for chunks in self.chunked():
             self._stream.reset()
-            for chunk in self._chunks(sequence):
+            for chunk in chunks:
                 feed = self._stream.feed(chunk)
                 self._stream(chunk)
                 yield feed

@@ -31,7 +31,7 @@ TYPES: dict[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
 }
 OPEN = {"operators.before", "operators.after"}
-OPEN |= {f"stream.{name}" for name in ("inputs", "outputs", "rates", "delay", "short")}
+OPEN |= {f"stream.{name}" for name in ("inputs", "outputs", "rates", "delay", "short")} | {"quantization.snr"}
 """Objects whose keys are names."""
 
 RAGGED = Case("report", "LSTM", x="symbolic", optional=("B", "sequence_lens"))
@@ -78,9 +78,14 @@ REPEATED = parse("""g (float[2] a) => (float[2] b) <bool yes = {1}, int64 M = {3
     b = Loop (M, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
         s1 = Add (s, s) c1 = Identity (c) }> }""")
 
+FRAMES = np.random.default_rng(0).standard_normal((5, 1, 3)).astype(np.float32)
 SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
     "verified": (model(RAGGED, 17), {}),
     "a stream": (chain(Link("LSTM", "stepped")), {"stream": "seq"}),
+    "a stream in integers": (
+        chain(Link("LSTM", "stepped")),
+        {"stream": "seq=1", "dims": {"batch": 1}, "calibrate": [{"X": FRAMES}], "bits": "w8a16"},
+    ),
     "a stream that is late": (
         parse("g (float[1,2,time] x) => (float[1,2,t] y) <float[2,2,3] K = {}> { y = Conv (x, K) }"),
         {"stream": "time", "delay": True},
