@@ -146,6 +146,11 @@ def chunks(folder: Path, **given: Any) -> object:
     return rl.verify_stream(**arguments)
 
 
+def quantized(_: Path, **given: Any) -> object:
+    arguments: dict[str, Any] = {"model": lowered("t=1"), "sequences": [{"X": FRAMES}], **given}
+    return rl.quantize_stream(**arguments)
+
+
 def pass_of(made: Callable[..., ir.passes.InPlacePass], **given: Any) -> object:
     model = given.pop("model_or_result", ir.from_proto(parse(MODEL)))
     return made(**given)(model)
@@ -162,9 +167,7 @@ ENTRIES: dict[str, Callable[..., object]] = {
     "Check": lambda folder, **given: both(folder, check=rl.Check(**{"runs": runs(given)} | given), runs=None),
     "Tolerance": lambda folder, **given: both(folder, tolerance=rl.Tolerance(**given), runs=runs(given)),
     "LowerRecurrentPass": lambda _, **given: pass_of(rl.LowerRecurrentPass, **given),
-    "quantize_stream": lambda _, **given: rl.quantize_stream(
-        **{"model": lowered("t=1"), "sequences": [{"X": FRAMES}]} | given
-    ),
+    "quantize_stream": quantized,
     "StreamPass": lambda _, **given: pass_of(rl.StreamPass, **{"stream": "t"} | given),
 }
 """Public callables, each with valid arguments beside those that are tried."""
