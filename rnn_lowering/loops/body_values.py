@@ -27,6 +27,10 @@ SHARED_SIZE = 1024
 """Constants of bodies up to this size are compared by their numbers; larger ones are not read."""
 
 
+_FIRST_IDENTITY: dict[type, int] = {ir.SequenceType: 14, ir.OptionalType: 16}
+"""First opset whose Identity takes values of a kind; earlier ones take tensors only."""
+
+
 @dataclass(frozen=True)
 class LoopLimits:
     """Maximum steps to unroll, and maximum nodes of all of them, with those in their bodies."""
@@ -274,10 +278,31 @@ class BodyValues:
             raise UnsupportedError("one of its outputs has no value", node=self.outermost)
         producer = value.producer()
         if value in others or producer is None or not any(node is producer for node in reversed(self.op.nodes)):
-            copy = self.new_node("Identity", [value]).outputs[0]
-            self.facts.declare(copy, self.facts.kind(item))
-            return copy
+            return self._copy_of(item, value)
         return value
+
+    def _copy_of(self, item: Item, value: ir.Value) -> ir.Value:
+        """Emit a copy of a value; an Identity of lists is newer than lists.
+
+        Raises:
+            UnsupportedError: It is a list with unknown elements that the opset cannot copy.
+        """
+        first = next((n for kind, n in _FIRST_IDENTITY.items() if isinstance(value.type, kind)), 1)
+        if isinstance(item, Elements) and self.op.opset < _FIRST_IDENTITY[ir.SequenceType]:
+            made = value.producer()
+            if item.items:
+                return self._sequence(item)
+            if made is not None and made.op_type == "SequenceEmpty":
+                return self.new_node("SequenceEmpty", [], list(made.attributes.values())).outputs[0]
+        if self.op.opset < first:
+            raise UnsupportedError(
+                f"the list '{value.name}' cannot be copied at opset {self.op.opset}",
+                hint=f"convert the model to opset {first} or later (onnx.version_converter)",
+                node=self.outermost,
+            )
+        copy = self.new_node("Identity", [value]).outputs[0]
+        self.facts.declare(copy, self.facts.kind(item))
+        return copy
 
 
 def is_constant(value: ir.Value) -> bool:

@@ -573,3 +573,30 @@ def test_an_unknown_number_of_rows_is_reversed_at_opset_9(form: str) -> None:
         feed = {"X": numbers(2, T, 2), "a": numbers(2, 2)}
         for optimize in (False, True):
             assert_same([*running.run(lowered, feed, optimize=optimize).values()], run(as_meant(model), feed))
+
+
+@pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
+@pytest.mark.parametrize("opset", [13, 14])
+def test_a_list_of_a_loop_without_a_step_is_empty_at_each_opset(opset: int, form: str) -> None:
+    """Identity takes lists from opset 14 on."""
+    for first, M, length in (
+        ("SequenceEmpty ()", 0, 0),
+        ("SequenceConstruct (a, a)", 0, 2),
+        ("SequenceEmpty ()", 2, 2),
+    ):
+        model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": {opset}]>
+            g (float[5,2] X, float[2] a) => (seq(float[2]) l, int64 n) <int64 M = {{{M}}}, bool yes = {{1}}> {{
+            e = {first} p, l = Loop (M, yes, a, e) <body = d (int64 i, bool c, float[2] s, seq(float[2]) q)
+                => (bool c1, float[2] s1, seq(float[2]) q1) {{
+                x = Gather (X, i) s1 = Add (s, x) q1 = SequenceInsert (q, s1) c1 = Identity (c) }}>
+            n = SequenceLength (l) }}""")
+        try:
+            lowered = rl.lower(model, form, loops=True)
+        except rl.UnsupportedError as error:
+            assert (form, M) == ("scan", 2) and "is a sequence" in error.reason
+            continue
+        feed = {"X": numbers(5, 2), "a": numbers(2)}
+        elements, count = run(lowered, feed)
+        wanted, _ = run(model if opset < 14 else as_meant(model), feed)
+        assert (len(elements), count) == (length, length)
+        assert_same(elements, wanted)
