@@ -124,6 +124,7 @@ def fix_dimensions(
             value.shape = with_sizes(value.shape, [size_of_dim(dim, sizes) for dim in value.shape])
     for name, shape in shapes.items():
         value = _input(model, name)
+        _check_default(value, shape)
         value.shape = ir.Shape(shape) if value.shape is None else with_sizes(value.shape, shape)
     _fix_inputs(model, arrays)
     return infer_anew(model, sizes)
@@ -140,12 +141,21 @@ def _check_names(sizes: Mapping[str, int], model: ir.Model) -> None:
 
 
 def _input(model: ir.Model, name: str) -> ir.Value:
-    inputs = [v for v in model.graph.inputs if not v.is_initializer()]
-    for value in inputs:
+    for value in model.graph.inputs:
         if value.name == name:
             return value
-    known = ", ".join(str(v.name) for v in inputs)
+    known = ", ".join(str(v.name) for v in model.graph.inputs)
     raise OptionError(f"the model has no input '{name}'", hint=f"its inputs: {known}")
+
+
+def _check_default(value: ir.Value, shape: list[int]) -> None:
+    """Check that the default value of an input has a shape."""
+    default = value.const_value
+    if default is not None and list(default.shape.numpy()) != shape:
+        raise OptionError(
+            f"the default value of input '{value.name}' has the shape {list(default.shape.numpy())}, not {shape}",
+            hint=f"give that shape, or set the input (--set-input {quote(f'{value.name}=')}FILE.npy)",
+        )
 
 
 def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]:

@@ -225,8 +225,8 @@ _HEADS = ("q_num_heads", "kv_num_heads")
 
 _MOST_HEADS = 1 << 16
 
-_EINSUM = 12
-"""First opset with Einsum."""
+_EINSUM, _SLICE_OF_INPUTS = 12, 10
+"""First opset with Einsum, and first one whose Slice has its bounds as inputs."""
 
 
 def like_inputs(node: ir.Node) -> list[tuple[int, int]]:
@@ -284,11 +284,11 @@ def _function(
     inputs = [f"input{n}" for n in range(len(given))]
     outputs = [f"output{n}" for n in range(len(_LIKE_INPUTS[node.op_type][: len(node.output)]))]
     copies = _repeats(*heads)
-    states_follow = opset.version >= _EINSUM and all(0 < number <= _MOST_HEADS for number in heads)
+    states_follow = all(0 < number <= _MOST_HEADS for number in heads)
     nodes = []
     for n, (slot, output) in enumerate(zip(_LIKE_INPUTS[node.op_type], outputs, strict=False)):
         if slot >= len(given) or not given[slot]:
-            nodes += _first_state(node.op_type, output, heads) if n and states_follow else []
+            nodes += _first_state(node.op_type, output, heads, opset.version) if n and states_follow else []
         elif n == 0 and copies > 1:
             nodes.append(onnx.helper.make_node("Concat", [inputs[slot]] * copies, [output], axis=2))
         else:
@@ -296,9 +296,11 @@ def _function(
     return onnx.helper.make_function(_DOMAIN, name, inputs, outputs, nodes, [opset])
 
 
-def _first_state(operator: str, output: str, heads: tuple[int, int]) -> list[onnx.NodeProto]:
+def _first_state(operator: str, output: str, heads: tuple[int, int], opset: int) -> list[onnx.NodeProto]:
     """Return nodes whose output has the type and shape of the state after a node that is given none."""
     node = onnx.helper.make_node
+    if opset < _EINSUM:
+        return _first_state_by_products(operator, output, heads, opset)
     if operator == "CausalConvWithState":  # [N, C, K - 1] of X [N, C, T] and W [C, 1, K]
         bounds = {"starts": [1], "ends": [_LARGEST], "axes": [2]}
         constants = [node("Constant", [], [name], value_ints=numbers) for name, numbers in bounds.items()]
@@ -310,6 +312,38 @@ def _first_state(operator: str, output: str, heads: tuple[int, int]) -> list[onn
             nodes.append(node("Constant", [], [f"sizes{slot}"], value_ints=[0, 0, number, -1]))
             nodes.append(node("Reshape", [f"input{slot}", f"sizes{slot}"], [f"rows{slot}"]))
         return [*nodes, node("Einsum", ["rows0", "rows2"], [output], equation="ntqd,ntkv->nkdv")]
+    return []
+
+
+def _first_state_by_products(
+    operator: str, output: str, heads: tuple[int, int], opset: int
+) -> list[onnx.NodeProto]:
+    """Return what `_first_state` does, without Einsum."""
+    node, nodes = onnx.helper.make_node, list[onnx.NodeProto]()
+
+    def constant(name: str, numbers: Sequence[int]) -> str:
+        tensor = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [len(numbers)], numbers)
+        nodes.append(node("Constant", [], [name], value=tensor))
+        return name
+
+    if operator == "CausalConvWithState":
+        bounds = {"starts": [1], "ends": [_LARGEST], "axes": [2]}
+        if opset < _SLICE_OF_INPUTS:
+            nodes.append(node("Slice", ["input1"], ["rest"], starts=[1], ends=[_LARGEST], axes=[2]))
+        else:
+            nodes.append(
+                node("Slice", ["input1", *(constant(name, given) for name, given in bounds.items())], ["rest"])
+            )
+        nodes.append(node("Transpose", ["rest"], ["row"], perm=[1, 0, 2]))  # [1, C, K - 1]
+        nodes.append(node("ReduceMean", ["input0"], ["one"], axes=[2], keepdims=1))  # [N, C, 1]
+        return [*nodes, node("Mul", ["one", "row"], [output])]
+    if operator == "LinearAttention":
+        for slot, number, order in ((0, heads[0], (0, 2, 3, 1)), (2, heads[1], (0, 2, 1, 3))):
+            sizes = constant(f"sizes{slot}", [0, 0, number, -1])
+            nodes.append(node("Reshape", [f"input{slot}", sizes], [f"rows{slot}"]))
+            nodes.append(node("Transpose", [f"rows{slot}"], [f"factor{slot}"], perm=order))
+        nodes.append(node("ReduceMean", ["factor0"], ["one"], axes=[1], keepdims=1))  # [N, 1, d_k, T]
+        return [*nodes, node("MatMul", ["one", "factor2"], [output])]  # by [N, heads, T, d_v]
     return []
 
 

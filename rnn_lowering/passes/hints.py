@@ -41,7 +41,8 @@ def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...], *, every
     Returns:
         Options of the command line; empty if the value depends on no open size of an input.
     """
-    inputs = [v for v in model.graph.inputs if v.shape is not None and not v.is_initializer()]
+    sources = _sources(value, model)
+    inputs = [v for v in model.graph.inputs if v.shape is not None and (not v.is_initializer() or v in sources)]
     names = {d.value for v in inputs for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
     known = inferred_values(model).get(value, value).shape
     wanted = [known[axis] for axis in axes] if known is not None and len(known) > max(axes) else [None]
@@ -50,7 +51,6 @@ def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...], *, every
     set_by_numbers = every and any(map(_holds_sizes, inputs))
     if missing and all(name in names for name in missing) and not set_by_numbers:
         return " ".join(f"--set-dim {quote(f'{name}=')}?" for name in dict.fromkeys(missing))
-    sources = _sources(value, model)
     deciding = [v for v in inputs if every or v in sources]
     shaped = [v for v in deciding if v.shape is not None and not v.shape.is_static() and not _holds_sizes(v)]
     return " ".join([*map(_input_shape, shaped), *(_set_input(v) for v in deciding if _holds_sizes(v))])
@@ -78,7 +78,7 @@ def open_trips(model: ir.Model, value: ir.Value | None) -> str:
     if value is None:
         return ""
     sources = {v.name for v in _sources(value, model) if v.is_graph_input()}
-    deciding = [v for v in model.graph.inputs if v.name in sources and not v.is_initializer()]
+    deciding = [v for v in model.graph.inputs if v.name in sources]
     numbers = [v for v in deciding if v.dtype is not None and v.dtype.is_integer() and _is_small(v)]
     if numbers:
         return f"make them constants: {' '.join(map(_set_input, numbers))}"

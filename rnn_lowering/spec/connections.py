@@ -25,6 +25,9 @@ class ValueFacts:
 
 InputFacts = Mapping[ir.Value, ValueFacts]
 
+HINT_OF_TYPE = "declare it in the model (value_info)"
+"""What to try where inference does not find an element type."""
+
 REQUIRED = onnx.defs.OpSchema.FormalParameterOption.Single
 """The option of inputs and outputs that a node must have."""
 
@@ -92,7 +95,7 @@ class Connections:
             given = ", ".join(f"{symbol} {dtype.name}" for symbol, dtype in types.items())
             raise self.invalid(f"inputs are of different types: {given}")
         if not types:
-            raise self.invalid("the element type of its inputs is not known", "run onnx.shape_inference first")
+            raise self.invalid("the element type of its inputs is not known", HINT_OF_TYPE)
         dtype = next(iter(types.values()))
         self.check_type(dtype)
         return dtype

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from rnn_lowering.spec.connections import Connections, SpecifiedShape
+from rnn_lowering.spec.connections import HINT_OF_TYPE, Connections, SpecifiedShape
 from rnn_lowering.spec.node_outputs import DOMAIN
 from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 from rnn_lowering.types import Dims
@@ -55,7 +55,7 @@ _BOUNDS = {0: None, 1: (-0.15, 0.15), 2: None, 4: (-1.0, 0.0), 5: (0.0, 1.0)}
 _SHORT = 16
 """More steps with a value size of 1 are faster in a loop."""
 
-_HINT_OF_SHAPE = "run onnx.shape_inference first, or declare its shape"
+_HINT_OF_SHAPE = "fix the sizes of the inputs (--set-dim, --input-shape), or declare its shape in the model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,7 @@ def _types(connections: Connections) -> tuple[ir.DataType, ir.DataType]:
     if "past_state" not in connections.inputs:
         return dtype, dtype
     if state is None:
-        raise connections.invalid("the element type of past_state is not known", "run onnx.shape_inference first")
+        raise connections.invalid("the element type of past_state is not known", HINT_OF_TYPE)
     connections.check_type(state, "S")
     return dtype, state
 

@@ -590,13 +590,50 @@ def test_a_list_of_a_loop_without_a_step_is_empty_at_each_opset(opset: int, form
                 => (bool c1, float[2] s1, seq(float[2]) q1) {{
                 x = Gather (X, i) s1 = Add (s, x) q1 = SequenceInsert (q, s1) c1 = Identity (c) }}>
             n = SequenceLength (l) }}""")
-        try:
-            lowered = rl.lower(model, form, loops=True)
-        except rl.UnsupportedError as error:
-            assert (form, M) == ("scan", 2) and "is a sequence" in error.reason
+        if (form, M) == ("scan", 2):
+            with pytest.raises(rl.UnsupportedError, match="is a sequence"):
+                rl.lower(model, form, loops=True)
             continue
+        lowered = rl.lower(model, form, loops=True)
         feed = {"X": numbers(5, 2), "a": numbers(2)}
         elements, count = run(lowered, feed)
         wanted, _ = run(model if opset < 14 else as_meant(model), feed)
         assert (len(elements), count) == (length, length)
         assert_same(elements, wanted)
+
+
+OVERRIDABLE = """g (float[T,2] X, float[2] a, %s) => (float[2] p) <bool yes = {1}, int64 z = {0}, %s> {
+    %s p = Loop (M, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
+        x = Gather (X, i) s1 = Add (s, x) c1 = Identity (c) }> }"""
+
+
+def test_an_input_with_a_default_that_decides_the_number_of_steps_is_named() -> None:
+    model = parsed(OVERRIDABLE % ("int64 M", "int64 M = {3}", ""))
+    with pytest.raises(rl.UnsupportedError, match="the number of its steps is not known") as caught:
+        rl.lower(model, "unroll", loops=True, dims={"T": 3})
+    assert caught.value.hint == "make them constants: --set-input M=?"
+    feed = {"X": numbers(3, 2), "a": numbers(2)}
+    lowered = rl.lower(model, "unroll", loops=True, dims={"T": 3}, set_inputs={"M": 3})
+    assert_same(run(lowered, feed), run(as_meant(model), feed))
+
+    model = parsed(
+        OVERRIDABLE % ("float[K,2] Z", "float[3,2] Z = {1,2,3,4,5,6}", "sh = Shape (Z) M = Gather (sh, z)")
+    )
+    with pytest.raises(rl.UnsupportedError, match="the number of its steps is not known") as caught:
+        rl.lower(model, "unroll", loops=True, dims={"T": 3})
+    assert caught.value.hint.endswith("--set-dim K=?")
+    fixed: list[dict[str, Any]] = [
+        {"dims": {"T": 3, "K": 3}},
+        {"input_shapes": {"X": (3, 2), "Z": (3, 2)}},
+        {"dims": {"T": 3}, "set_inputs": {"Z": numbers(3, 2)}},
+    ]
+    for options in fixed:
+        lowered = rl.lower(model, "unroll", loops=True, **options)
+        assert_same(run(lowered, feed), run(as_meant(model), feed))
+    with pytest.raises(
+        rl.OptionError, match=r"the default value of input 'Z' has the shape \[3, 2\], not \[4, 2\]"
+    ):
+        rl.lower(model, "unroll", loops=True, input_shapes={"Z": (4, 2)})
+    with pytest.raises(rl.OptionError) as unknown:
+        rl.lower(model, "unroll", loops=True, input_shapes={"Q": (4, 2)})
+    assert unknown.value.hint == "its inputs: X, a, Z"

@@ -401,10 +401,11 @@ main (float[2,4,6] q, float[2,4,6] k, float[2,4,8] v, float[2,6,4] x, float[6,1,
 """
 
 
+@pytest.mark.parametrize("opset", [9, 11, 21])
 @pytest.mark.parametrize("to", ["scan", "unroll"])
-def test_states_of_nodes_that_are_given_none(to: str) -> None:
+def test_states_of_nodes_that_are_given_none(to: str, opset: int) -> None:
     """The states s1 and p1 are not declared: their types and shapes follow from the other inputs."""
-    original = parse(STATES, 21, 10, ', "com.microsoft": 1')
+    original = parse(STATES, opset, 10, ', "com.microsoft": 1')
     known = {value.name: value for value in onnx.shape_inference.infer_shapes(rl.lower(original, to)).graph.output}
     assert [d.dim_value for d in known["s2"].type.tensor_type.shape.dim] == [2, 2, 3, 4]
     assert [d.dim_value for d in known["p2"].type.tensor_type.shape.dim] == [2, 6, 2]

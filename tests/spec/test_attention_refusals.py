@@ -148,9 +148,9 @@ INVALID: list[tuple[onnx.ModelProto, str]] = [
 ]
 UNSUPPORTED: list[tuple[onnx.ModelProto, str]] = [
     (made(CONV, {"weight": None}), "the shape of weight is not known; make weight an initializer"),
-    (made(STATELESS, {"query": None}), "the width of query is not known; run onnx.shape_inference first"),
-    (made(STATELESS, {"key": None}), "the width of key is not known; run onnx.shape_inference first"),
-    (made(STATELESS, {"value": None}), "the width of value is not known; run onnx.shape_inference first"),
+    (made(STATELESS, {"query": None}), "the width of query is not known; fix the sizes"),
+    (made(STATELESS, {"key": None}), "the width of key is not known; fix the sizes"),
+    (made(STATELESS, {"value": None}), "the width of value is not known; fix the sizes"),
     # The CPU kernel of onnxruntime refuses these too.
     (made(CONV_OF_MS, ndim=2), "ndim is 2: only 1 is supported; put the other axes into the batch"),
     (made(CONV_OF_MS, state_window=2), "state_window is 2: only 0 is supported; export the model without a window"),
