@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from fractions import Fraction
 from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -276,7 +277,7 @@ NAME, LINE = 120, 800
 """Maximum characters shown of a name, and of a line; the middle of a longer one is left out."""
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: int | Fraction, noun: str) -> str:
     """Return "1 frame", "2 frames"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 

@@ -288,6 +288,7 @@ class StreamComparison:
         if not ModelComparison(self.original, lowered, self.runner, check, None).result():
             return False
         self.runs.original, self.runnable = Session(path), lowered
+        self.runs.leave_out([name for name in self.plan.delay if name not in self.plan.outputs])
         return True
 
     def _method(self) -> str:

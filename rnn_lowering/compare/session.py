@@ -9,6 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -18,6 +19,7 @@ from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.messages import bodies_in, graphs_in, nodes_in
 from rnn_lowering.model.scopes import REPEATING
 from rnn_lowering.spec.kinds import is_recurrent, role_of
+from rnn_lowering.spec.node_outputs import MOVING, moved_inputs
 from rnn_lowering.spec.rnn import DYNAMIC_QUANTIZE_LSTM
 
 
@@ -54,20 +56,23 @@ def session_with(
     path: Path,
     outputs: Callable[[onnx.ModelProto], Iterable[str]],
     axes: Mapping[str, int] | None = None,
+    late: Mapping[str, int] | None = None,
 ) -> Session:
-    """Return a session of the original with more outputs, and with open input axes.
+    """Return a session of the original with more outputs, with open input axes, and with states before the end.
 
     Args:
         original: The model.
         path: The file for the changed model.
         outputs: Returns the names of the values to return too; those outside the main graph are ignored.
         axes: The axis that gets no fixed size, by input name.
+        late: By the name of an output: how many frames before the end its states are (`states_returned`).
 
     Raises:
         ModelFileError: Its data is missing, or outside its folder.
     """
     proto = deepcopy(original.proto)
     _open_axes(proto, axes or {})
+    _return_earlier_states(proto, late or {})
     inner = {name for node in proto.graph.node for name in node.output if name}
     inner -= {value.name for value in proto.graph.output}
     wanted = dict.fromkeys(outputs(proto))
@@ -83,6 +88,68 @@ def nodes_by_output(proto: onnx.ModelProto) -> dict[str, str]:
         for name in node.output
         if name
     }
+
+
+_RECURRENT = ("GRU", "LSTM", "RNN", "Scan")
+
+
+def states_returned(proto: onnx.ModelProto, output: str) -> dict[str, onnx.NodeProto]:
+    """Return the last states that an output rearranges, each with its recurrent node or Scan of the main graph. If
+    another node computes part of the output, return none."""
+    sources = {name: node for node in proto.graph.node for name in node.output if name}
+    found, pending = dict[str, onnx.NodeProto](), [output]
+    while pending:
+        name = pending.pop()
+        node = sources.get(name)
+        if node is None or (node.domain == "" and node.op_type == "Constant"):
+            continue
+        if node.domain or node.op_type not in (*_RECURRENT, *MOVING):
+            return {}
+        if node.op_type in _RECURRENT:
+            found[name] = node
+        else:
+            pending += node.input[: moved_inputs(node)]
+    return found
+
+
+def _return_earlier_states(proto: onnx.ModelProto, late: Mapping[str, int]) -> None:
+    """Let outputs return states of some frames before the end: copies of their nodes compute them."""
+    earlier = {state: n for output, n in late.items() for state in states_returned(proto, output)}
+    nodes = list(proto.graph.node)
+    del proto.graph.node[:]
+    for node in nodes:
+        copies = [
+            each for name in node.output if name in earlier for each in _earlier(proto, node, name, earlier[name])
+        ]
+        proto.graph.node.extend([node, *copies])
+
+
+def _earlier(proto: onnx.ModelProto, node: onnx.NodeProto, state: str, frames: int) -> list[onnx.NodeProto]:
+    """Take a state from its node, and return nodes that compute it for so many frames before the end."""
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    count = attributes.get("num_scan_inputs", 0)
+    rows = range(len(node.input) - count, len(node.input)) if count else range(1)
+    axes = attributes.get("scan_input_axes") or [attributes.get("layout", 0)] * len(rows)
+    copy, prefix, cuts = deepcopy(node), f"{state}_earlier", []
+    copy.name = prefix
+    copy.output[:] = [name if name in ("", state) else f"{prefix}_{n}" for n, name in enumerate(node.output)]
+    node.output[:] = [f"{prefix}_whole" if name == state else name for name in node.output]
+    for slot, axis in zip(rows, axes, strict=True):
+        name = copy.input[slot] = f"{prefix}_input_{slot}"
+        cuts += _without_last(proto, node.input[slot], name, frames, axis)
+    return [*cuts, copy]
+
+
+def _without_last(proto: onnx.ModelProto, value: str, name: str, count: int, axis: int) -> list[onnx.NodeProto]:
+    """Return the nodes that compute a value without its last rows along an axis."""
+    bounds: dict[str, Any] = {"starts": [0], "ends": [-count], "axes": [axis]}
+    if next(entry.version for entry in proto.opset_import if not entry.domain) < 10:
+        return [onnx.helper.make_node("Slice", [value], [name], **bounds)]
+    nodes = []
+    for bound, numbers in bounds.items():
+        tensor = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [1], numbers)
+        nodes.append(onnx.helper.make_node("Constant", [], [f"{name}_{bound}"], value=tensor))
+    return [*nodes, onnx.helper.make_node("Slice", [value, *(f"{name}_{bound}" for bound in bounds)], [name])]
 
 
 def deciding_values(proto: onnx.ModelProto) -> Iterator[str]:

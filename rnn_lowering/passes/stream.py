@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,10 +27,10 @@ from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.streaming.editor import remove_unused
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.follow_frames import follow
-from rnn_lowering.streaming.frames import Frames, TimeInputs, time_inputs
+from rnn_lowering.streaming.frames import Delay, Frames, TimeInputs, time_inputs
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
 from rnn_lowering.streaming.operators.recurrences import lengths_of, steps_and_batch
-from rnn_lowering.streaming.states import StateExposer, state_dim, states_of
+from rnn_lowering.streaming.states import StateExposer, late_outputs, state_dim, states_of
 
 _MOVING = ("Identity", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "Split", "Reshape")
 
@@ -107,9 +107,10 @@ class StreamPass(ir.passes.InPlacePass):
             flow = follow(work, time, refused)
             _check_unit(flow, time, list(self.stream))
             states = states_of(flow, work.graph)
-            _check_delay(flow, work, self.delay)
+            late = late_outputs(flow, states, time.frames)
+            _check_delay(flow, work, late, self.delay)
             text = "" if states.nodes else _nothing_carried(work, time, flow)
-            plan = StateExposer(work, flow, time, self.count_type).expose(states)
+            plan = StateExposer(work, flow, time, self.count_type).expose(states, late)
             text = "" if plan.states else text
             remove_unused(work)
             _declare(work, flow, time)
@@ -216,7 +217,7 @@ def _check_unit(flow: Flow, time: TimeInputs, axes: Sequence[str]) -> None:
         )
 
 
-def _check_delay(flow: Flow, work: ir.Model, most: bool | int) -> None:
+def _check_delay(flow: Flow, work: ir.Model, late_states: Mapping[str, Delay], most: bool | int) -> None:
     """Refuse a stream whose outputs are later than the option allows."""
     framed = {v: framing for v in work.graph.outputs if isinstance(framing := flow.framings.get(v), Frames)}
     for value, framing in framed.items():
@@ -225,7 +226,8 @@ def _check_delay(flow: Flow, work: ir.Model, most: bool | int) -> None:
                 f"output '{value.name}' is {late} frames late or short, over the limit of {LONGEST_DELAY}",
                 hint="use a shorter padding, cut or dilation over time",
             )
-    frames = max((math.ceil(framing.delay.frames / framing.rate) for framing in framed.values()), default=0)
+    delays = [*(framing.delay for framing in framed.values()), *late_states.values()]
+    frames = max((math.ceil(delay.of_stream) for delay in delays), default=0)
     if not frames:
         return
     for node in (recurrent.node for recurrent in flow.recurrent):

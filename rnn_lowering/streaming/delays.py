@@ -357,12 +357,12 @@ def last_state(
     flow: Flow, node: ir.Node, framing: Frames, states: Sequence[ir.Value]
 ) -> Unframed | WholeSequenceValue:
     """Return the framing of the last states of a node. Late ones may only be carried by the stream."""
-    late = framing.extra - framing.known
+    late = framing.late
     if not late:
         return Unframed.LAST
     error = flow.refuse(
         node,
-        f"returns its last state, which comes {counted(late, 'frame')} after the sequence has ended",
+        f"returns its last state, which comes {counted(late.frames, 'frame')} after the sequence has ended",
         "drop that output, since the stream carries the state, or give the node an initial state to return",
     )
     if framing.extra > 0 or flow.path:

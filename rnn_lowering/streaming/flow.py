@@ -16,6 +16,7 @@ from rnn_lowering.model.scopes import ORIGIN
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, Path, dim_of
 from rnn_lowering.streaming.frames import (
+    NOT_LATE,
     Counter,
     Delay,
     FirstFrame,
@@ -35,11 +36,13 @@ class StatefulNode:
         node: The node.
         path: The If nodes around the node, each with its branch.
         delay: Delay of the input; the state keeps its initial value until frame 0 comes.
+        late: How long after the sequence has ended the last state comes.
     """
 
     node: ir.Node
     path: tuple[tuple[ir.Node, str], ...]
     delay: Delay | None = None
+    late: Delay = NOT_LATE
 
 
 @dataclass(frozen=True)

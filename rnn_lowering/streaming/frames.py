@@ -38,6 +38,14 @@ class Delay:
     def __bool__(self) -> bool:
         return self.frames > 0
 
+    @property
+    def of_stream(self) -> Fraction:
+        """The delay in frames of the stream."""
+        return self.frames / self.rate
+
+
+NOT_LATE = Delay(0, Fraction(1))
+
 
 @dataclass(frozen=True)
 class Frames:
@@ -73,6 +81,11 @@ class Frames:
     def delay(self) -> Delay:
         """The delay: -`known` frames, or 0 if `known` is positive."""
         return Delay(max(-self.known, 0), self.rate)
+
+    @property
+    def late(self) -> Delay:
+        """How many frames come after the sequence has ended."""
+        return Delay(self.extra - self.known, self.rate)
 
     @property
     def plain(self) -> bool:

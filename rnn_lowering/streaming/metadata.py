@@ -130,7 +130,8 @@ class StreamPlan:
         unit: The number of frames of each call is a multiple of this.
         rates: How many frames an output has for each frame of the inputs, by name: "1", "15" or "1/8".
         delay: The delay of an output in its own frames, by name; absent: 0. Drop this many frames at the start;
-            the last ones come after zeros that follow the sequence (`frames_late`).
+            the last ones come after zeros that follow the sequence (`frames_late`). An output that returns a state
+            of the model (`hn`) is that of the last frame after as many frames of zeros, and moves on with more.
         short: How many frames fewer than the sequence an output has, by name; absent: 0.
         lengths: The inputs that are lengths of rows; each call takes the lengths in its chunk. Other inputs without
             frames are the same in each call.
@@ -157,9 +158,13 @@ class StreamPlan:
     @property
     def frames_late(self) -> int:
         """The number of zero frames that a host gives after the sequence, because outputs are late."""
-        late = max((math.ceil(n / self.rate(name)) for name, n in self.delay.items()), default=0)
+        late = max((self.zeros_for(name) for name in self.delay), default=0)
         size = self.frames or self.unit
         return -(-late // size) * size
+
+    def zeros_for(self, output: str) -> int:
+        """Return the number of zero frames after the sequence until an output is complete."""
+        return math.ceil(self.delay.get(output, 0) / self.rate(output))
 
     def rate(self, output: str) -> Fraction:
         """Return the number of output frames for each input frame."""
@@ -222,11 +227,9 @@ class StreamPlan:
             raise ValueError(f"the shortest sequence has {self.shortest} frames")
         if not all(name in self.inputs and self.inputs[name] is None for name in self.lengths):
             raise ValueError(f"lengths are not inputs without frames: {list(self.lengths)}")
-        for late in (self.delay, self.short):
-            if not all(
-                type(n) is int and 0 < n <= LONGEST_DELAY and self.outputs.get(name) is not None
-                for name, n in late.items()
-            ):
+        framed = {name for name, axis in self.outputs.items() if axis is not None}
+        for late, known in ((self.delay, framed | {s.output for s in self.states}), (self.short, framed)):
+            if not all(type(n) is int and 0 < n <= LONGEST_DELAY and name in known for name, n in late.items()):
                 raise ValueError(f"a delay is not a number of frames of an output: {dict(late)}")
         for names in ([s.input for s in self.states], [s.output for s in self.states]):
             if len(set(names)) < len(names):
@@ -268,6 +271,11 @@ def host_loop(plan: StreamPlan, target: str) -> str:
         lines.append(f"the same in each call: {', '.join(same)}")
     if plan.shortest > plan.unit:
         lines.append(f"a sequence has {plan.shortest} frames or more")
+    lines += [
+        f'outputs["{s.output}"]: the state after the last frame, once it is followed by {zeros} of zeros'
+        for s in plan.states
+        if s.output in plan.delay and (zeros := counted(plan.zeros_for(s.output), "frame"))
+    ]
     for name, axis in plan.outputs.items():
         use = "after the last chunk" if axis is None else f"joined along axis {axis}"
         lines.append(f'outputs["{name}"]: {use}{_late(plan, name)}')

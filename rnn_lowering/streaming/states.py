@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.inference.shape_arithmetic import compute_node
 from rnn_lowering.inference.symbolic_values import Symbol
 from rnn_lowering.spec.kinds import is_recurrent
@@ -21,7 +21,7 @@ from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.editor import Editor, dim_of, input_of, label_of
 from rnn_lowering.streaming.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frame_counts import fold_sizes, past_or_first
-from rnn_lowering.streaming.frames import Frames, TimeInputs
+from rnn_lowering.streaming.frames import NOT_LATE, Delay, Frames, TimeInputs
 from rnn_lowering.streaming.metadata import Dim, StreamPlan
 from rnn_lowering.streaming.operators.counters import continued_counters
 from rnn_lowering.streaming.operators.frame_by_frame import data_slots
@@ -285,6 +285,38 @@ def _check_late_states(flow: Flow, paired: Collection[ir.Value | None]) -> None:
             computed += [v for node in nodes for v in node.outputs if v not in computed]
 
 
+def late_outputs(flow: Flow, states: States, frames: int | None) -> dict[str, Delay]:
+    """Return how long after the sequence has ended the outputs come that return late states, by name.
+
+    Args:
+        frames: The number of frames of each call; None: any multiple of the unit.
+
+    Raises:
+        UnsupportedError: No call ends when the last state comes, or an output holds states that come at different
+            times.
+    """
+    late: dict[str, Delay] = {}
+    size = frames or flow.unit
+    for output, recurrent in ((s.output, s.recurrent) for s in states.nodes if s.output is not None):
+        name, node, own = output.name or "", recurrent.node, recurrent.late or NOT_LATE
+        drop = "drop that output, since the stream carries the state"
+        if late.setdefault(name, own) != own:
+            raise flow.refuse(
+                node,
+                f"returns its last state in '{name}' with states that come earlier or later",
+                f"{drop}, or give each state its own output",
+            )
+        if own.of_stream % size:
+            fits = f", or give calls of {counted(own.of_stream, 'frame')}" * (own.of_stream % flow.unit == 0)
+            raise flow.refuse(
+                node,
+                f"returns its last state, '{name}', {counted(own.of_stream, 'frame')} after the sequence has "
+                f"ended, where no call of {counted(size, 'frame')} ends",
+                drop + fits,
+            )
+    return {name: own for name, own in late.items() if own}
+
+
 class StateExposer:
     """Makes the states of one model its inputs and outputs."""
 
@@ -298,8 +330,13 @@ class StateExposer:
         self.sharing: dict[str, dict[str, None]] = {}
         """The nodes that share a state, by its input."""
 
-    def expose(self, states: States) -> StreamPlan:
-        """Edit the model and return the plan for its host."""
+    def expose(self, states: States, late: Mapping[str, Delay]) -> StreamPlan:
+        """Edit the model and return the plan for its host.
+
+        Args:
+            states: The states.
+            late: How long after the sequence has ended outputs come that return states, by name.
+        """
         graph = self.work.graph
         inputs = [v for v in graph.inputs if not v.is_initializer()]
         outputs = list(graph.outputs)
@@ -324,7 +361,8 @@ class StateExposer:
         exposed = self.editor.states
         of_states = {s.input for s in exposed} | {s.output for s in exposed}
         axes = {v.name or "": self.time.axes.get(v.name or "") for v in inputs}
-        framed = {name: f for name, f in framings.items() if isinstance(f, Frames)}
+        framed = {n: f for n, f in framings.items() if isinstance(f, Frames) and n not in of_states}
+        delays = {name: framing.delay for name, framing in framed.items()} | {**late}
         return StreamPlan(
             frames=self.time.frames,
             inputs={name: axis for name, axis in axes.items() if name not in of_states},
@@ -333,8 +371,8 @@ class StateExposer:
             },
             states=tuple(exposed),
             unit=self.flow.unit,
-            rates={name: str(f.rate) for name, f in framed.items() if name not in of_states},
-            delay={name: f.delay.frames for name, f in framed.items() if f.delay},
+            rates={name: str(delay.rate) for name, delay in delays.items()},
+            delay={name: delay.frames for name, delay in delays.items() if delay},
             short={name: -f.extra for name, f in framed.items() if f.extra},
             lengths=tuple(v.name or "" for v in inputs if v in self.flow.lengths),
             shortest=self.flow.shortest,

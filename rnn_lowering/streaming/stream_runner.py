@@ -131,7 +131,8 @@ class Stream:
     def flush(self) -> dict[str, Array]:
         """End the sequence: return the last frames of the outputs that are late.
 
-        Frames of zeros follow the sequence, as many as the stream is late. Only `reset` begins another one.
+        Frames of zeros follow the sequence, as many as the stream is late. Then `states` has the states after the
+        last frame. Only `reset` begins another sequence.
 
         Returns:
             The outputs that are late, by name.
@@ -148,16 +149,26 @@ class Stream:
         """
         if not self._last:
             raise OptionError("nothing was given since the last reset", hint="give a chunk first")
-        parts: dict[str, list[Array]] = {name: [] for name in self.plan.delay}
-        left = 0 if self._ended else self.plan.frames_late
+        if self._ended:
+            return {}
         self._ended = True
-        while left > 0:
-            size = self.plan.frames or min(left, max(_FLUSH_SIZE // self.plan.unit, 1) * self.plan.unit)
+        parts: dict[str, list[Array]] = {name: [] for name in self.plan.delay if name in self.plan.outputs}
+        complete = {state.input: self.plan.zeros_for(state.output) for state in self.plan.states}
+        given, last = 0, self._complete(complete, 0)
+        while given < self.plan.frames_late:
+            stop = min(n for n in (*complete.values(), self.plan.frames_late) if n > given)
+            size = self.plan.frames or min(stop - given, max(_FLUSH_SIZE // self.plan.unit, 1) * self.plan.unit)
             outputs = self._run({name: self._zeros(name, array, size) for name, array in self._last.items()})
             for name in parts:
                 parts[name].append(self._kept(name, outputs[name]))
-            left -= size
+            given += size
+            last |= self._complete(complete, given)
+        self.states = last
         return {n: np.concatenate(arrays, self.plan.outputs[n] or 0) for n, arrays in parts.items() if arrays}
+
+    def _complete(self, zeros: Mapping[str, int], given: int) -> dict[str, Array]:
+        """Return the states that are those of the last frame after so many zeros, by their inputs."""
+        return {name: array for name, array in self.states.items() if zeros[name] == given}
 
     def _check_frames(self, outputs: Mapping[str, Array], frames: int) -> None:
         """Raise if an output has another number of frames than the metadata say."""

@@ -12,7 +12,20 @@ import onnx
 import pytest
 from cases import Arrays
 from oracle import GATES
-from stream_models import CHUNKINGS, KEY, chunked, expected_of, hosted, over, plan_of, random, rows, streamed, whole
+from stream_models import (
+    CHUNKINGS,
+    KEY,
+    chunked,
+    expected_of,
+    hosted,
+    over,
+    pieces,
+    plan_of,
+    random,
+    rows,
+    streamed,
+    whole,
+)
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -302,3 +315,110 @@ def test_a_state_of_the_caller_waits_for_the_first_frame() -> None:
             stream({"X": feed["X"][:, :, start : start + (frames or 7)]})
         stream.flush()
         assert_same({"hn": stream.states["h0"], "cn": stream.states["c0"]}, expected, f"{to} {sizes}")
+
+
+STATE = """l = Transpose <perm = [2, 0, 1]> (a)  u, hn, cn = LSTM <hidden_size = 3>
+    (l, W[1, 12, 3], R[1, 12, 3], , , h0, c0)  v = Squeeze (u, [1])  g = Transpose <perm = [1, 2, 0]> (v)"""
+LOOKING = "a = Conv <pads = [1, 1]> (X, K[3, 3, 3], b[3])"
+RETURNED = {
+    "a valid convolution": (f"a = Conv (X, K[3, 3, 3], b[3])  {STATE}  Y = Tanh (g)", None),
+    "a look-ahead": (f"{LOOKING}  {STATE}  Y = Tanh (g)", 1),
+    "an output that comes later": (f"{LOOKING}  {STATE}  Y = Conv <pads = [2, 2]> (g, K5[3, 3, 5])", 1),
+    "an output without frames": (f"{LOOKING}  {STATE}  Y = ReduceMax (X, [2])", 1),
+    "a stride absorbs some of the delay": (
+        f"a = Conv <pads = [2, 2]> (X, K5[3, 3, 5], b[3])  {STATE}  Y = Conv <strides = [2]> (g, point[3, 3, 1])",
+        2,
+    ),
+    "a rate of 1/2": (f"a = Conv <pads = [1, 2], strides = [2]> (X, K5[3, 3, 5])  {STATE}  Y = Tanh (g)", 2),
+    "a rate of 2": (f"{LOOKING}  c = ConvTranspose <strides = [2]> (a, up[3, 3, 2])  "
+                    f"{STATE.replace('(a)', '(c)')}  Y = Tanh (g)", 1),
+    "a Scan": (f"""{LOOKING}  l = Transpose <perm = [2, 0, 1]> (a)  hn, u = Scan <num_scan_inputs = 1, body = s
+        (float[1, 2, 3] h, float[2, 3] x) => (float[1, 2, 3] n, float[1, 2, 3] y) {{ n = Sub (x, h)  y = Exp (n) }}>
+        (h0, l)  cn = Identity (c0)  v = Squeeze (u, [1])  Y = Transpose <perm = [1, 2, 0]> (v)""", 1),
+}  # fmt: skip
+
+
+def with_states(nodes: str) -> onnx.ModelProto:
+    outputs = "float[] Y, float[] hn" + ", float[] cn" * ("LSTM" in nodes)
+    given = "float[1, 2, 3] h0" + ", float[1, 2, 3] c0" * ("LSTM" in nodes)
+    return over(f"{CONV}, {given} => {outputs}", nodes.replace("cn = Identity (c0)", ""))
+
+
+@pytest.mark.usefixtures("workers_here")
+@pytest.mark.parametrize("name", RETURNED)
+def test_the_states_after_flush_are_those_of_the_last_frame(name: str) -> None:
+    nodes, zeros = RETURNED[name]
+    model = with_states(nodes)
+    feed = {"X": random((2, 3, 12), 3), "h0": random((1, 2, 3), 1), "c0": random((1, 2, 3), 2)}
+    given = {n: a for n, a in feed.items() if n in {value.name for value in model.graph.input}}
+    expected = whole(model, given)
+    for frames, sizes in ((None, [2]), (None, [12]), (None, [4, 8]), (zeros or 4, [zeros or 4])):
+        stepped = rl.lower(model, stream={"time": frames}, delay=True)
+        stream = rl.Stream(stepped.SerializeToString())
+        assert stream.plan.zeros_for("hn") == (zeros or 0)
+        stream.reset({n: a for n, a in given.items() if n != "X"})
+        for start, end in pieces(12, sizes):
+            stream({"X": feed["X"][:, :, start:end]})
+        stream.flush()
+        got = {s.output: stream.states[s.input] for s in stream.plan.states if s.output in expected}
+        assert {"hn"} <= got.keys() <= {"hn", "cn"}
+        assert_same(got, expected, f"{frames} {sizes}")
+    stepped = rl.lower(model, stream="time", delay=True)
+    assert rl.verify_stream(model, stepped).status == "verified"
+
+
+@pytest.mark.usefixtures("workers_here")
+def test_the_comparison_sees_a_state_of_another_frame() -> None:
+    """Also where a padding in the net makes the last state differ from that of the stream."""
+    inner = f"x = Exp (X)  {LOOKING.replace('(X', '(x')}  {STATE}  Y = Tanh (g)"
+    for nodes in (RETURNED["a look-ahead"][0], inner):
+        model = with_states(nodes)
+        stepped = rl.lower(model, stream="time", delay=True)
+        assert rl.verify_stream(model, stepped).status == "verified"
+        for delay in ({"Y": 1, "hn": 2, "cn": 1}, {"Y": 1, "hn": 1}, {"Y": 1}):
+            (entry,) = [p for p in stepped.metadata_props if p.key == KEY]
+            entry.value = json.dumps({**plan_of(stepped), "delay": delay})
+            found = rl.verify_stream(model, stepped)
+            assert found.status == "failed"
+            assert "output 'hn'" in found.reason or "output 'cn'" in found.reason
+
+
+def test_a_last_state_within_a_call_is_refused() -> None:
+    nodes, _ = RETURNED["a look-ahead"]
+    model = with_states(nodes)
+    said = "'hn', 1 frame after .* where no call of 4 frames ends; drop that output, .* or give calls of 1 frame"
+    with pytest.raises(rl.UnsupportedError, match=said):
+        streamed(model, {"time": 4}, delay=True)
+    with pytest.raises(rl.UnsupportedError, match="looks 1 frame ahead"):
+        streamed(model, "time")
+    del model.graph.output[1:]  # as the hint says
+    stepped = streamed(model, {"time": 4}, delay=True)
+    feed = {"X": random((2, 3, 12), 3)}
+    states = {"h0": random((1, 2, 3), 1), "c0": random((1, 2, 3), 2)}
+    expected = whole(model, feed | states)
+    assert_same(chunked(stepped, feed, [4], states), expected, "without the outputs")
+    with pytest.raises(
+        rl.UnsupportedError, match=r"1 frame after .* no call of 2 frames ends; drop that output, [^,]*$"
+    ):
+        streamed(
+            with_states(f"{LOOKING}  {STATE}  Y = Conv <strides = [2], pads = [1, 0]> (g, K)"), "time", delay=True
+        )
+
+
+@pytest.mark.usefixtures("workers_here")
+def test_states_that_come_at_different_times_need_outputs_of_their_own() -> None:
+    layers = """t = Transpose <perm = [2, 0, 1]> (X)
+        u, p = RNN <hidden_size = 3> (t, W[1, 3, 3], R[1, 3, 3], , , h1)
+        v = Squeeze (u, [1])  g = Transpose <perm = [1, 2, 0]> (v)  a = Conv <pads = [1, 1]> (g, K[3, 3, 3])
+        l = Transpose <perm = [2, 0, 1]> (a)  m, q = RNN <hidden_size = 3> (l, W, R, , , h2)  n = Squeeze (m, [1])
+        Y = Transpose <perm = [1, 2, 0]> (n)"""
+    one = f"h1, h2 = Split <axis = 0, num_outputs = 2> (h0)  {layers}  hn = Concat <axis = 0> (p, q)"
+    with pytest.raises(
+        rl.UnsupportedError, match="'hn' with states that come earlier or later; drop that output, "
+    ):
+        streamed(over(f"{CONV}, float[2, 2, 3] h0 => float[] Y, float[] hn", one), "time", delay=True)
+    head = f"{CONV}, float[1, 2, 3] h1, float[1, 2, 3] h2 => float[] Y, float[] p, float[] q"
+    model = over(head, layers)
+    stepped = streamed(model, "time", delay=True)
+    assert plan_of(stepped)["delay"] == {"Y": 1, "q": 1}
+    assert rl.verify_stream(model, stepped).status == "verified"

@@ -65,7 +65,7 @@ def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     _check_forward(flow, node, others, framing)
     if 4 in others:
         _check_lengths(flow, node, others[4], framing)
-    flow.recurrent.append(StatefulNode(node, flow.path, framing.delay))
+    flow.recurrent.append(StatefulNode(node, flow.path, framing.delay, framing.late))
     y, last = node.outputs[0], last_state(flow, node, framing, node.outputs[1:])
     return [flow.framed(node, v, replace(framing, axis=sequence)) if v is y else last for v in outputs]
 
@@ -237,7 +237,7 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
     if framing.known > 0 or framing.extra:
         raise flow.refuse(node, "does not read one frame for each of the stream", "trim its inputs with a Slice")
     _infer_outputs(flow, node, read, framing)
-    flow.recurrent.append(StatefulNode(node, flow.path))
+    flow.recurrent.append(StatefulNode(node, flow.path, late=framing.late))
     if framing.delay and states:
         flow.edits.append(KeepScanStates(node, framing.delay))
     last = last_state(flow, node, framing, read.results)
