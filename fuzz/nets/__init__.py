@@ -1,1 +1,1 @@
-"""Generators of models: nets as engineers write them, and stranger ones."""
+"""Random nets: rows of operators, and nets as engineers write them."""

@@ -1,13 +1,13 @@
 """Hostile models, each reproducible by its class and number, and a runner that lowers them.
 
 Classes: `bytes` of a file are damaged; `fields` of a model are changed, at any depth; `streams` are made of such
-models, or read with damaged metadata; `found` are those that earlier campaigns found. The classes of
-`random_streams` (`chain`, `by_length`, `rates`, `pools`) are sound nets, whose streams must not be wrong.
+models, or read with damaged metadata; `found` are those that earlier campaigns found.
+Sound models, which must not be lowered wrongly, are those of `python -m fuzz`.
 
     python tests/support/hostile.py CLASS FIRST COUNT
 
 lowers so many of a class and prints those that end in anything else than a result or an `RnnLoweringError`, or in a
-result that the checker refuses where it accepts the model; of a net, those whose stream computes something else.
+result that the checker refuses where it accepts the model.
 Native code may end its process, so batches run in processes of their own; what ended one is printed too.
 """
 
@@ -33,7 +33,6 @@ from cases import model
 from found import FOUND, file_of
 from one_process import Kept, keep_processes
 from paths import EXAMPLES
-from random_streams import NETS, judged
 from scope_models import CAPTURED, LOCAL, OVERRIDABLE, SCOPES, SHARED
 from stream_models import KEY
 from stream_nets import enhancer, keras_batch_first, keyword_spotter, language_model
@@ -327,9 +326,6 @@ def axis_of_time(original: Model, rng: random.Random) -> str:
 def attempt(kind: str, number: int, originals: list[Model], folder: Path) -> Outcome:
     """Make the model of a number and lower it."""
     rng, form = random.Random(number), ANY_FORM[number % 4]
-    if kind in NETS:
-        outcome = judged(NETS[kind](number))
-        return None if outcome in ("accepted", "refused") else outcome
     if kind == "found":
         turn, place = divmod(number, len(FOUND))
         return outcome_of_a_file(file_of(list(FOUND)[place]), folder, ANY_FORM[(place + turn) % 4])

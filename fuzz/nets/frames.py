@@ -1,8 +1,8 @@
-"""Random nets whose frames are shifted and cut, or whose graph depends on the length, and a judge of their streams.
+"""Random nets whose frames are shifted and cut, or whose graph depends on the length.
 
-`chain(seed)` is a row of operators over [batch, channels, time] = [2, 3, time] that add and drop frames;
-`rates(seed)` changes their number, counts and sums them; `by_length(seed)` calculates with it and uses the result.
-`judged` runs the stream in chunks beside onnxruntime on the whole, at lengths that no analysis was told of.
+`chain(rng)` is a row of operators over [batch, channels, time] = [2, 3, time] that add and drop frames;
+`rates(rng)` changes their number, counts and sums them; `pools(rng)` pools them; `by_length(rng)` calculates with
+their number and uses the result.
 """
 
 import random as randoms
@@ -10,29 +10,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
-from cases import Array
-from graphs import Graph
-from onnx import TensorProto, helper
-from running import session
-from stream_models import chunked, of_sequence, plan_of, random, recurrent, streamed, with_zeros_behind
+from onnx import helper
 
-import rnn_lowering as rl
+from fuzz.nets.net import FAR, Net
 
-LENGTHS = (7, 19, 50, 210, 310, 1000)
-CHUNKS = ((1,), (5,), (3, 1, 4, 7, 2))
-LONG = ((64, 3, 17),)
-CHANNELS, BATCH, FAR = 3, 2, 2**63 - 1
+CHANNELS, BATCH = 3, 2
 
 
-class Chain(Graph):
-    """A graph that grows at its end."""
+class Chain(Net):
+    """A graph that grows at its end.
 
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self.rng = randoms.Random(seed)
-        self.frames = [self.input("x", [BATCH, CHANNELS, "time"])]
-        self.opset = self.rng.choice((13, 17, 18))
+    Attributes:
+        frames: All values so far that have frames.
+    """
+
+    def __init__(self, rng: randoms.Random) -> None:
+        super().__init__(rng, rng.choice((13, 17, 18)), rng.choice(("float32",) * 12 + ("float16", "float64")))
+        self.frames = [self.floating("x", [BATCH, CHANNELS, "time"])]
         self.stride = 1
 
     @property
@@ -42,39 +36,18 @@ class Chain(Graph):
     def put(self, name: str) -> None:
         self.frames.append(name)
 
-    def weights(self, *shape: int) -> str:
-        return self.constant(random(shape, self.rng.randrange(99), 0.6))
-
-    def several(self, op_type: str, *inputs: Any, **given: Any) -> list[str]:
-        """Add a node; inputs that are no names are constants."""
-        held = (np.float32(v) if isinstance(v, float) else v for v in inputs)
-        return super().several(op_type, *(v if isinstance(v, str) else self.constant(v) for v in held), **given)
-
-    def node(self, op_type: str, *inputs: Any, **given: Any) -> str:
-        return super().node(op_type, *inputs, **given)
-
     def then(self, op_type: str, *inputs: Any, **given: Any) -> None:
         """Let a node of the last value be the last."""
         self.put(self.node(op_type, self.last, *inputs, **given))
 
-    def slice(self, value: str, first: Any, last: Any, axis: int = 2) -> str:
-        return self.node("Slice", value, *(b if isinstance(b, str) else [b] for b in (first, last)), [axis])
-
-    def size(self, axis: int, value: str = "x") -> str:
-        """The size of an axis, a vector of one."""
-        shape = self.node("Shape", value)
-        if self.rng.random() < 0.5:
-            return self.node("Unsqueeze", self.node("Gather", shape, axis, axis=0), [0])
-        return self.slice(shape, axis, axis + 1, 0)
-
     def length(self, value: str) -> str:
         """The number of frames, a scalar."""
-        return self.node("Squeeze", self.size(2, value), [0])
+        return self.node("Squeeze", self.size(value, 2), [0])
 
-    def whole(self) -> onnx.ModelProto:
+    def ended(self) -> "Chain":
         self.node("Identity", self.last, outputs=["y"])
-        self.output("y", None)
-        return self.model(self.opset)
+        self.outputs_of("y")
+        return self
 
 
 Step = Callable[[Chain], None]
@@ -124,10 +97,10 @@ def _zeros(g: Chain, count: int) -> str:
         return g.constant(np.zeros((BATCH, CHANNELS, count), np.float32))
     if kind == 1:
         return g.node("ConstantOfShape", g.node("Shape", g.slice(g.last, 0, count)))
-    sizes = g.node("Concat", g.size(0), [CHANNELS], [count], axis=0)
+    sizes = g.node("Concat", g.size("x", 0), [CHANNELS], [count], axis=0)
     if kind == 2:
         return g.node("Expand", np.zeros((1, 1, 1), np.float32), sizes)
-    return g.node("ConstantOfShape", sizes, value=helper.make_tensor("", TensorProto.FLOAT, [1], [0.25]))
+    return g.node("ConstantOfShape", sizes, value=helper.make_tensor("", g.kind, [1], [0.25]))
 
 
 def _concat(g: Chain) -> None:
@@ -152,7 +125,7 @@ def _activation(g: Chain) -> None:
 
 
 def _gru(g: Chain) -> None:
-    weights = recurrent("GRU", CHANNELS, CHANNELS, seed=g.rng.randrange(99)).values()
+    weights = g.recurrent("GRU", CHANNELS, CHANNELS)
     y = g.node("GRU", g.node("Transpose", g.last, perm=[2, 0, 1]), *weights, hidden_size=CHANNELS)
     g.put(g.node("Transpose", g.node("Squeeze", y, [1]), perm=[1, 2, 0]))
 
@@ -188,7 +161,7 @@ def _upsampled(g: Chain) -> None:
     times, kind = g.rng.choice((2, 2, 3)), g.rng.randrange(4)
     if kind == 0:
         modes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        g.then("Resize", "", np.array([1, 1, times], np.float32), **modes)
+        g.then("Resize", "", g.constant([1, 1, times], np.float32), **modes)
     elif kind == 1:
         kernel = g.rng.choice((times, 2 * times, times + 1, 1, 3))
         right = g.rng.choice((0, 0, max(kernel - times, 0)))
@@ -215,7 +188,7 @@ def _overlapped(g: Chain) -> None:
     stride = g.rng.choice((1, 2, 3))
     kernel = stride + g.rng.choice((0, 1, stride))
     columns = g.node("Conv", g.last, g.weights(CHANNELS * kernel, CHANNELS, 1))
-    steps = g.node("Mul", g.node("Sub", g.size(2, columns), [1]), [stride])
+    steps = g.node("Mul", g.node("Sub", g.size(columns, 2), [1]), [stride])
     image = g.node("Concat", [1], g.node("Add", steps, [kernel]), axis=0)
     added = g.node("Col2Im", columns, image, [1, kernel], strides=[1, stride])
     g.put(g.node("Squeeze", added, [2]))
@@ -237,9 +210,9 @@ def _counted(g: Chain) -> None:
     if g.rng.random() < 0.4:
         counted = g.node("Unsqueeze", g.node("Add", counted, 2), [0])
     if g.rng.random() < 0.5:
-        g.then("Add", g.node("Gather", random((9000,), g.rng.randrange(99)), counted))
+        g.then("Add", g.node("Gather", g.numbers(9000), counted))
     else:
-        g.then("Add", g.node("Sin", g.node("Mul", g.node("Cast", counted, to=1), 0.01)))
+        g.then("Add", g.node("Sin", g.node("Mul", g.node("Cast", counted, to=g.kind), 0.01)))
 
 
 def _windows(g: Chain) -> None:
@@ -275,14 +248,14 @@ RATES: tuple[Step, ...] = (
 )
 
 
-def chain(seed: int) -> onnx.ModelProto:
+def chain(rng: randoms.Random) -> Chain:
     """A row of two to six operators that add, drop and shift frames."""
-    return _row(Chain(seed), 2, 6, STEPS).whole()
+    return _row(Chain(rng), 2, 6, STEPS).ended()
 
 
-def rates(seed: int) -> onnx.ModelProto:
+def rates(rng: randoms.Random) -> Chain:
     """A row of two to five operators that change the rate of frames, count or sum them."""
-    return _row(Chain(seed), 2, 5, RATES).whole()
+    return _row(Chain(rng), 2, 5, RATES).ended()
 
 
 def _row(g: Chain, least: int, most: int, steps: Sequence[Step]) -> Chain:
@@ -291,9 +264,9 @@ def _row(g: Chain, least: int, most: int, steps: Sequence[Step]) -> Chain:
     return g
 
 
-def pools(seed: int) -> onnx.ModelProto:
+def pools(rng: randoms.Random) -> Chain:
     """A row of up to three operators, and a pooling of all frames, of which a few things are calculated."""
-    g = _row(Chain(seed), 0, 3, (*STEPS, _gru, _activation, _skip))
+    g = _row(Chain(rng), 0, 3, (*STEPS, _gru, _activation, _skip))
     pooled = ("Mean", "Max", "Min", "Sum", "LogSumExp", "L2", "variance", "attention")
     kind, keeps, axes = g.rng.choice(pooled), g.rng.randrange(2), [2]
     g.opset = 18
@@ -310,12 +283,12 @@ def pools(seed: int) -> onnx.ModelProto:
         g.then("Tanh")
     if g.rng.random() < 0.2:
         g.put(g.node("Sub", g.rng.choice(g.frames), g.last))
-    return g.whole()
+    return g.ended()
 
 
 def _number(g: Chain) -> str:
     """A number that is calculated from the number of frames, a vector of one."""
-    found = g.size(2, g.rng.choice(g.frames))
+    found = g.size(g.rng.choice(g.frames), 2)
     for _ in range(g.rng.choice((0, 1, 1, 2, 3))):
         c = g.rng.choice((1, 2, 3, 4, 8, 20, 96, 200, 300))
         kinds = ("Mod", "Div", "Min", "Max", "Sub", "Add", "Mul", "Neg", "Abs", "back", "float", "where")
@@ -345,15 +318,15 @@ def _used(g: Chain, number: str) -> None:
             g.then("Pad", g.node("Concat", [0, 0], number, [0, 0, 0], axis=0))
         case 3:
             padded = g.node("Pad", g.last, g.node("Concat", [0, 0, 0, 0, 0], number, axis=0))
-            g.put(g.slice(padded, 0, g.size(2)))
+            g.put(g.slice(padded, 0, g.size("x", 2)))
         case 4:
             g.then("Reshape", g.node("Concat", [BATCH, CHANNELS], number, axis=0))
         case 5:
             sizes = g.node("Concat", [BATCH, CHANNELS], number, axis=0)
-            half = helper.make_tensor("", TensorProto.FLOAT, [1], [0.5])
+            half = helper.make_tensor("", g.kind, [1], [0.5])
             g.then("Add", g.node("ConstantOfShape", sizes, value=half))
         case 6:
-            g.then("Mul", g.node("Cast", number, to=1))
+            g.then("Mul", g.node("Cast", number, to=g.kind))
         case 7:
             _branch(g, number)
         case _:
@@ -369,75 +342,17 @@ def _branch(g: Chain, number: str) -> None:
     bodies = {}
     for branch, op in (("then_branch", "Neg"), ("else_branch", "Tanh")):
         out = f"{branch}{len(g.nodes)}"
-        info = helper.make_tensor_value_info(out, TensorProto.FLOAT, None)
+        info = helper.make_tensor_value_info(out, g.kind, None)
         bodies[branch] = helper.make_graph([helper.make_node(op, [g.last], [out])], branch, [], [info])
     g.put(g.node("If", condition, **bodies))
 
 
-def by_length(seed: int) -> onnx.ModelProto:
+def by_length(rng: randoms.Random) -> Chain:
     """A net in which a number that depends on the length is used."""
     steps = (_activation, _conv, _shift, _gru)
-    g = _row(Chain(seed), 0, 1, steps)
+    g = _row(Chain(rng), 0, 1, steps)
     _used(g, _number(g))
-    return _row(g, 0, 2, steps).whole()
+    return _row(g, 0, 2, steps).ended()
 
 
-def judged(model: onnx.ModelProto) -> str:
-    """Return "refused", "accepted" or what is wrong with the stream that is accepted, with any delay."""
-    try:
-        stepped = streamed(model, "time", delay=True)
-    except rl.RnnLoweringError as error:
-        return f"internal: {error}" if "please report" in str(error) else "refused"
-    try:
-        whole = session(model, optimize=False)
-        found = [_wrong(whole, stepped, LENGTHS)]
-        for frames in (1, 3):  # units in each call
-            fixed = streamed(model, {"time": frames * plan_of(stepped)["unit"]}, delay=True)
-            found.append(_wrong(whole, fixed, (50,)))
-    except Exception as error:  # onnxruntime has no common error
-        return f"cannot be loaded: {error}"
-    wrong = next((text for text in found if text), "")
-    return wrong or ("accepted" if "" in found else "refused")
-
-
-def _wrong(whole: Any, stepped: onnx.ModelProto, lengths: tuple[int, ...]) -> str | None:
-    """Return what is wrong at some length, "" for nothing; None where the whole can have none of them."""
-    running = session(stepped, optimize=False)
-    found = [_at_length(whole, stepped, running, length) for length in lengths]
-    return next((text for text in found if text), "" if "" in found else None)
-
-
-def _at_length(whole: Any, stepped: onnx.ModelProto, running: Any, length: int) -> str | None:
-    """Compare all that the stream gives of a sequence with what the whole gives of it and the zeros behind it, and
-    what comes before the delay with what the whole gives of the sequence alone."""
-    plan = plan_of(stepped)
-    unit, axis = plan["frames"] or plan["unit"], plan["outputs"]["y"]
-    frames = -(-length // unit) * unit
-    feed = {"x": random((BATCH, CHANNELS, frames), length)}
-    try:
-        expected, ended = (whole.run(None, given)[0] for given in (with_zeros_behind(plan, feed), feed))
-    except Exception:
-        return None
-    if axis is not None:
-        expected = of_sequence(plan, "y", expected, frames)
-        if ended.shape[axis] != expected.shape[axis]:
-            return f"T = {length}: {ended.shape}, not {expected.shape}"
-        sure = range(max(ended.shape[axis] + plan["short"].get("y", 0) - plan["delay"].get("y", 0), 0))
-        if _apart(ended.take(sure, axis), expected.take(sure, axis)):
-            return f"T = {length}: the whole sees what is behind"
-    for sizes in ((1,),) if plan["frames"] else CHUNKS if length <= 50 else LONG:
-        try:
-            got = chunked(stepped, feed, [unit * size for size in sizes], running=running)["y"]
-        except Exception as error:  # onnxruntime has no common error
-            return f"T = {length}, chunks of {sizes}: {error}"
-        if got.shape != expected.shape or _apart(got, expected):
-            return f"T = {length}, chunks of {sizes}: {got.shape}, not {expected.shape}, or other numbers"
-    return ""
-
-
-def _apart(first: Array, second: Array) -> bool:
-    scale = max(1.0, float(np.abs(second).max(initial=0)))
-    return not np.allclose(first, second, rtol=0, atol=1e-4 * scale)
-
-
-NETS = {make.__name__: make for make in (chain, by_length, rates, pools)}
+NETS = (chain, by_length, rates, pools)

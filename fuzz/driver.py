@@ -1,0 +1,137 @@
+"""A host of streams that knows nothing but the metadata, as docs/streaming.md describes them."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import cycle
+from math import ceil
+from typing import Any
+
+import numpy as np
+import onnx
+from cases import Array, Arrays
+
+from fuzz.oracles import Running
+
+Plan = dict[str, Any]
+
+
+def plan_of(model: onnx.ModelProto) -> Plan:
+    """Return the metadata of a stream."""
+    (text,) = [entry.value for entry in model.metadata_props if entry.key == "rnn_lowering.stream"]
+    plan: Plan = json.loads(text)
+    assert plan["version"] == 1
+    return {"unit": 1, "rates": {}, "delay": {}, "short": {}, "lengths": [], "shortest": 1} | plan
+
+
+@dataclass
+class Host:
+    """A host of one stream."""
+
+    stepped: onnx.ModelProto
+
+    def __post_init__(self) -> None:
+        self.plan, self.running = plan_of(self.stepped), Running(self.stepped)
+        declared = {v.name: v.type.tensor_type.shape.dim for v in self.stepped.graph.input}
+        self._dims = {name: [d.dim_param for d in dims] for name, dims in declared.items()}
+
+    @property
+    def call(self) -> int:
+        """The frames that a call has, or a multiple of."""
+        return int(self.plan["frames"] or self.plan["unit"])
+
+    @property
+    def late(self) -> int:
+        """The frames of zeros that bring the last frames of each output, in whole calls."""
+        delays = self.plan["delay"].items()
+        frames = max((ceil(n / Fraction(self.plan["rates"].get(name, 1))) for name, n in delays), default=0)
+        return -(-frames // self.call) * self.call
+
+    def frames(self, feed: Arrays) -> int:
+        """Return how many frames a sequence has."""
+        return next(int(feed[name].shape[axis]) for name, axis in self.plan["inputs"].items() if axis is not None)
+
+    def flushed(self, feed: Arrays) -> Arrays:
+        """Return a sequence with zeros behind it, for the outputs that are late."""
+        inputs = self.plan["inputs"]
+        return {name: _longer(a, inputs.get(name), self.late) for name, a in feed.items()}
+
+    def __call__(self, feed: Arrays, sizes: Sequence[int]) -> tuple[Arrays, Arrays]:
+        """Return the outputs of a sequence, and the states behind it, both by name.
+
+        Args:
+            sizes: The frames of each call, repeated as often as needed.
+        """
+        plan, parts = self.plan, list[Arrays]()
+        frames, longer = self.frames(feed), self.flushed(feed)
+        states = self._initial(feed)
+        for start, end in _pieces(frames + self.late, sizes):
+            chunk = {n: self._part(n, longer[n], start, end) for n in plan["inputs"]}
+            parts.append(self.running({**chunk, **states}))
+            states = {state["input"]: parts[-1][state["output"]] for state in plan["states"]}
+        outputs: Arrays = {}
+        for name, axis in plan["outputs"].items():
+            outputs[name] = parts[-1][name]
+            if axis is not None:
+                joined = np.concatenate([part[name] for part in parts], axis)
+                outputs[name] = self.of_sequence(name, joined, frames, plan["delay"].get(name, 0))
+        return outputs, {state["output"]: states[state["input"]] for state in plan["states"]}
+
+    def of_sequence(self, name: str, array: Array, frames: int, first: int = 0) -> Array:
+        """Return those frames of an output that belong to a sequence: `short` fewer than its rate says."""
+        count = int(frames * Fraction(self.plan["rates"].get(name, 1))) - self.plan["short"].get(name, 0)
+        axis = self.plan["outputs"][name]
+        here = slice(first, first + max(count, 0))
+        cut: Array = array[(slice(None),) * (axis % array.ndim) + (here,)]
+        return cut
+
+    def _part(self, name: str, array: Array, start: int, end: int) -> Array:
+        axis = self.plan["inputs"][name]
+        if name in self.plan["lengths"]:
+            return np.clip(array.astype(np.int64) - start, 0, end - start).astype(array.dtype)
+        return array if axis is None else array.take(range(start, end), axis)
+
+    def _initial(self, feed: Arrays) -> Arrays:
+        """Return the first states: those that are inputs of the whole too are what it is fed."""
+        sizes = {
+            dim: size
+            for name in self.plan["inputs"]
+            for dim, size in zip(self._dims[name], feed[name].shape, strict=True)
+            if dim
+        }
+        return {s["input"]: feed.get(s["input"], _first(s, sizes)) for s in self.plan["states"]}
+
+
+def _first(state: Mapping[str, Any], sizes: Mapping[str, int]) -> Array:
+    shape = []
+    for size in state["shape"]:
+        times, _, name = str(size).rpartition("*")
+        shape.append(size if isinstance(size, int) else int(times or 1) * sizes.get(name, 2))
+    held = state["initial"]
+    dtype: Any = state["dtype"]
+    if dtype == "bfloat16":
+        from ml_dtypes import bfloat16 as dtype
+    return np.broadcast_to(0 if held == "zeros" else np.array(_parsed(held)), shape).astype(dtype)
+
+
+def _parsed(held: Any) -> Any:
+    """Return nested numbers; three have names, since JSON lacks them."""
+    if isinstance(held, list):
+        return [_parsed(item) for item in held]
+    return float(held.replace("Infinity", "inf")) if isinstance(held, str) else held
+
+
+def _longer(array: Array, axis: int | None, frames: int) -> Array:
+    if axis is None or not frames:
+        return array
+    zeros = np.zeros_like(array.take([0] * frames, axis))
+    return np.concatenate([array, zeros], axis)
+
+
+def _pieces(length: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    start, turns = 0, cycle(sizes)
+    while start < length:
+        end = min(start + next(turns), length)
+        yield start, end
+        start = end
