@@ -104,7 +104,7 @@ def _graph(graph: onnx.GraphProto, indent: int) -> str:
 def _node(node: onnx.NodeProto, indent: int) -> str:
     given = [repr(node.op_type), repr([*node.input]), repr([*node.output])]
     given += [f"name={node.name!r}"] if node.name else []
-    given += [f"domain={node.domain!r}"] if node.domain else []
+    given += [f"domain={node.domain!r}"] if node.HasField("domain") else []
     attributes = {a.name: a for a in node.attribute}
     if any(a.ref_attr_name or not _writable(a) for a in node.attribute):
         return _message(node, indent)
