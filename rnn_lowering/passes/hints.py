@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import permutations
 from shlex import quote
 
@@ -15,6 +16,7 @@ from rnn_lowering.model.model_sizes import inferred_values
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.spec.node_spec import default_opset
+from rnn_lowering.streaming.metadata import StreamPlan
 
 _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 _SAME_NUMBERS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
@@ -29,7 +31,50 @@ NO_LENGTHS = "export the model without lengths, or with constant lengths"
 """The hint where no input of the model decides sequence_lens."""
 
 
-def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...], *, every: bool = False) -> str:
+def one_call(axes: Iterable[str], plan: StreamPlan) -> str:
+    """Return the options that give each call of a stream the fewest frames; `axes` are named as the user does."""
+    return " ".join(f"--stream {quote(f'{axis}={plan.unit}')}" for axis in axes)
+
+
+@dataclass(frozen=True)
+class StreamInputs:
+    """The inputs of a model that is a stream; none of its own for a model that is not.
+
+    Attributes:
+        states: The names of inputs that are states: no option fixes them.
+        frames: By the name of an open time axis, the option that fixes the number of frames of a call.
+    """
+
+    states: frozenset[str] = frozenset()
+    frames: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: ir.Model, plan: StreamPlan | None, axes: Iterable[str]) -> StreamInputs:
+        """Return those of a model with this plan; `axes` are the time axes as the user names them."""
+        if plan is None:
+            return cls()
+        option = one_call(axes, plan)
+        shapes = {v.name: v.shape for v in model.graph.inputs if v.shape is not None}
+        timed = [shapes[name][axis] for name, axis in plan.inputs.items() if axis is not None and name in shapes]
+        frames = {dim.value: option for dim in timed if isinstance(dim, ir.SymbolicDim) and dim.value}
+        return cls(frozenset(state.input for state in plan.states), frames)
+
+    def option(self, size: str) -> str:
+        """Return the option that fixes an open size."""
+        return self.frames.get(size) or f"--set-dim {quote(f'{size}=')}?"
+
+
+_NO_STREAM = StreamInputs()
+
+
+def open_sizes(
+    model: ir.Model,
+    value: ir.Value,
+    axes: tuple[int, ...],
+    *,
+    every: bool = False,
+    stream: StreamInputs = _NO_STREAM,
+) -> str:
     """Return the options that fix sizes of a value, with ? for a size that the user fills in.
 
     Args:
@@ -37,6 +82,7 @@ def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...], *, every
         value: A value of the model or of one of its subgraphs.
         axes: The dimensions of the value that must be known.
         every: Fix the sizes of all inputs.
+        stream: What the model is called with, if it is a stream.
 
     Returns:
         Options of the command line; empty if the value depends on no open size of an input.
@@ -48,10 +94,14 @@ def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...], *, every
     wanted = [known[axis] for axis in axes] if known is not None and len(known) > max(axes) else [None]
     wanted = [dim for v in inputs for dim in v.shape or ()] if every else wanted
     missing = [dim.value if isinstance(dim, ir.SymbolicDim) else None for dim in wanted if not isinstance(dim, int)]
-    set_by_numbers = every and any(map(_holds_sizes, inputs))
+    own = [v for v in inputs if v.name not in stream.states]
+    set_by_numbers = every and any(map(_holds_sizes, own))
     if missing and all(name in names for name in missing) and not set_by_numbers:
-        return " ".join(f"--set-dim {quote(f'{name}=')}?" for name in dict.fromkeys(missing))
-    deciding = [v for v in inputs if every or v in sources]
+        return " ".join(dict.fromkeys(stream.option(name) for name in missing if name is not None))
+    deciding = [v for v in own if every or v in sources]
+    if stream.frames:
+        found = [dim.value for v in deciding for dim in v.shape or () if isinstance(dim, ir.SymbolicDim)]
+        return " ".join(dict.fromkeys(stream.option(name) for name in found if name))
     shaped = [v for v in deciding if v.shape is not None and not v.shape.is_static() and not _holds_sizes(v)]
     return " ".join([*map(_input_shape, shaped), *(_set_input(v) for v in deciding if _holds_sizes(v))])
 
@@ -68,21 +118,22 @@ def _set_input(value: ir.Value) -> str:
     return f"--set-input {quote(f'{value.name}=')}{'?' if single else 'FILE.npy'}"
 
 
-def open_trips(model: ir.Model, value: ir.Value | None) -> str:
+def open_trips(model: ir.Model, value: ir.Value | None, stream: StreamInputs = _NO_STREAM) -> str:
     """Return which inputs to fix so that the number of steps is known; "" if it follows from none.
 
     Args:
         model: The model.
         value: What the number of steps follows from, in a copy of the model.
+        stream: As for `open_sizes`.
     """
     if value is None:
         return ""
     sources = {v.name for v in _sources(value, model) if v.is_graph_input()}
-    deciding = [v for v in model.graph.inputs if v.name in sources]
+    deciding = [v for v in model.graph.inputs if v.name in sources - stream.states]
     numbers = [v for v in deciding if v.dtype is not None and v.dtype.is_integer() and _is_small(v)]
     if numbers:
         return f"make them constants: {' '.join(map(_set_input, numbers))}"
-    sizes = open_sizes(model, deciding[0], (0,), every=True) if deciding else ""
+    sizes = open_sizes(model, deciding[0], (0,), every=True, stream=stream) if deciding else ""
     return f"fix the sizes of the inputs, with a number for each ?: {sizes}" if sizes else ""
 
 

@@ -7,7 +7,7 @@ plan, and says for each node which form it would get, or why it stays or is refu
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -55,13 +55,22 @@ from rnn_lowering.model.scopes import (
     sort_nodes,
 )
 from rnn_lowering.options import KEEP, Lowering, parse_stream
-from rnn_lowering.passes.hints import NO_LENGTHS, deciding_input, open_lengths, open_sizes, open_trips
+from rnn_lowering.passes.hints import (
+    NO_LENGTHS,
+    StreamInputs,
+    deciding_input,
+    one_call,
+    open_lengths,
+    open_sizes,
+    open_trips,
+)
 from rnn_lowering.passes.report import LEFT, NodeReport, Preview, Report, SetInput
 from rnn_lowering.passes.stream import StreamPass, open_time
 from rnn_lowering.spec.connections import InputFacts
 from rnn_lowering.spec.kinds import has_steps
 from rnn_lowering.spec.node_spec import NodeSpec, default_opset
 from rnn_lowering.streaming.frames import time_inputs
+from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.targets.choice import Choice, FormChooser
 from rnn_lowering.targets.target import check_operators, check_types
 
@@ -208,7 +217,8 @@ class ModelPlanner:
             try:
                 lowered, loops, notes = lower_loops(model, partial(_forms_of, lowering, opset), limits)
             except UnsupportedError as error:
-                fixes = open_trips(model, error.value) if isinstance(error, UnknownTripsError) else ""
+                inputs = self._stream_inputs(model)
+                fixes = open_trips(model, error.value, inputs) if isinstance(error, UnknownTripsError) else ""
                 error.advise(fixes, error.hint, _way_to_keep(error.node, lowering))
                 raise
             self.report.notes += notes
@@ -296,14 +306,36 @@ class ModelPlanner:
             choice = FormChooser(as_lowered, opset, options.max_unroll, target, emitted).choose(options.to)
         except UnknownSizeError as error:
             axes = tuple(spec.axes(spec.data).index(size) for size in error.sizes)
-            sizes = open_sizes(model, spec.inputs[spec.data], axes, every=options.runtime.straight_line)
+            every, inputs = options.runtime.straight_line, self._stream_inputs(model)
+            sizes = open_sizes(model, spec.inputs[spec.data], axes, every=every, stream=inputs)
             filled = ", with a number for each ?" if "?" in sizes else ""
             error.advise(f"fix the sizes of the inputs{filled}: {sizes}" if sizes else "", error.hint)
             raise
         except UnknownLengthsError as error:
+            if self.report.stream is not None:
+                raise self._lengths_in_stream(error, self.report.stream) from error
             error.advise(open_lengths(model, spec.inputs["sequence_lens"], spec.inputs[spec.data]) or NO_LENGTHS)
             raise
         return NodePlan(entry, spec, choice, opset)
+
+    @property
+    def _time_axes(self) -> Sequence[str]:
+        """The time axes of a stream, as the user names them."""
+        return () if self.lowering.stream is None else list(parse_stream(self.lowering.stream))
+
+    def _stream_inputs(self, model: ir.Model) -> StreamInputs:
+        return StreamInputs.of(model, self.report.stream, self._time_axes)
+
+    def _lengths_in_stream(self, error: UnknownLengthsError, plan: StreamPlan) -> UnsupportedError:
+        """Return the error for sequence_lens in a stream: the model's own, or those that start a late layer."""
+        if plan.lengths:
+            return UnknownLengthsError(error.reason, hint="export the model without sequence_lens", node=error.node)
+        calls = one_call(self._time_axes, plan)
+        return UnknownLengthsError(
+            f"{self.lowering.runtime.name} cannot start a layer behind a look-ahead within a call",
+            hint=f"give each call one frame of that layer: {calls}",
+            node=error.node,
+        )
 
     @property
     def why_left(self) -> str:

@@ -21,13 +21,13 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.errors import UnsupportedError, counted
+from rnn_lowering.errors import counted
 from rnn_lowering.inference.shape_arithmetic import depends_on_time
 from rnn_lowering.inference.symbolic_values import TIME, Size
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.editor import Editor, Emitter, home, input_of
 from rnn_lowering.streaming.flow import Flow, FramesEdit
-from rnn_lowering.streaming.frame_counts import LengthSoFar, frame_indices, past_or_first
+from rnn_lowering.streaming.frame_counts import LengthSoFar, check_opset_of_delay, frame_indices, past_or_first
 from rnn_lowering.streaming.frames import Delay, Frames, Framing, Unframed, WholeSequenceValue
 from rnn_lowering.types import Array, ArrayLike
 
@@ -373,8 +373,7 @@ def last_state(
 
 def missing_frames(editor: Editor, delay: Delay) -> ir.Value:
     """Return a mask of the frames in this call that are missing because of the delay."""
-    if editor.opset < 9:
-        raise UnsupportedError("a stream that looks ahead needs opset 9", hint="convert the model first")
+    check_opset_of_delay(editor)
     if delay not in editor.made:
         limit = editor.start.counts([delay.frames])
         editor.made[delay] = editor.start("Less", frame_indices(editor, delay.rate), limit)

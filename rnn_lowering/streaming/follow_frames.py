@@ -29,7 +29,7 @@ from rnn_lowering.streaming.operators.counters import counting
 from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded, picked, resized, sliced
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed, summed
-from rnn_lowering.streaming.operators.recurrences import frames_compared, recurrent, scanned
+from rnn_lowering.streaming.operators.recurrences import frames_compared, pad_in_front, recurrent, scanned
 from rnn_lowering.streaming.operators.windows import (
     check_paddings,
     overlapped,
@@ -138,8 +138,13 @@ def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list
 
 def _not_a_size(flow: Flow, node: ir.Node) -> UnsupportedError:
     if node.op_type == "Range":
+        step = flow.known.constant(node.inputs[2])
+        if step is not None and not float(step.reshape(-1)[0]).is_integer():
+            return flow.refuse(node, "counts frames in steps that are no whole number", "count by 1, then multiply")
         return flow.refuse(
-            node, "counts frames in a way that needs the whole sequence", "start the Range at a constant"
+            node,
+            "counts frames in a way that needs the whole sequence",
+            "start the Range at a constant whole number, with a constant step",
         )
     return flow.refuse(
         node,
@@ -253,17 +258,12 @@ def _count_states(flow: Flow) -> int:
 def _check_same_branch(flow: Flow, node: ir.Node, condition: ir.Value) -> None:
     """Refuse states in branches that an input chooses: another call may take another branch."""
     seen, inner = {condition}, set[ir.Value]()
-    pending = [condition]
+    pending, choosing = [condition], list[ir.Value]()
     while pending:
         value = pending.pop()
         source = value.producer()
         if source is None:
-            if value.is_graph_input() and value not in inner:
-                raise flow.refuse(
-                    node,
-                    f"a call may skip a state in its branches, since input '{value.name}' chooses the branch",
-                    f"fix that input: --set-input {quote(value.name or '')}=VALUE (set_inputs=)",
-                )
+            choosing += [value] if value.is_graph_input() and value not in inner else []
             continue
         read = [v for v in source.inputs if v is not None]
         if source.domain == "" and source.op_type in ("Shape", "Size"):
@@ -273,6 +273,20 @@ def _check_same_branch(flow: Flow, node: ir.Node, condition: ir.Value) -> None:
             read += [*body.outputs, *(v for n in body.all_nodes() for v in n.inputs if v is not None)]
         pending += [v for v in dict.fromkeys(read) if v not in seen]
         seen.update(read)
+    for value in sorted(choosing, key=lambda v: flow.framings.get(v) is None):
+        raise _choosing(flow, node, value)
+
+
+def _choosing(flow: Flow, node: ir.Node, value: ir.Value) -> UnsupportedError:
+    """Return the error for states in branches that an input chooses, by its sizes if it has frames."""
+    may_skip = "a call may skip a state in its branches, since"
+    if flow.framings.get(value) is None:
+        hint = f"fix that input: --set-input {quote(value.name or '')}=VALUE (set_inputs=)"
+        return flow.refuse(node, f"{may_skip} input '{value.name}' chooses the branch", hint)
+    names = [symbol for dim in flow.known.shapes[value] for symbol in dim.symbols if isinstance(symbol, str)]
+    sizes = " ".join(f"--set-dim {quote(f'{name}=')}?" for name in dict.fromkeys(names))
+    hint = f"fix them: {sizes}" if sizes else "compute both branches, then choose with Where"
+    return flow.refuse(node, f"{may_skip} the sizes of input '{value.name}' choose the branch", hint)
 
 
 def _has_fixed_sizes(flow: Flow, value: ir.Value) -> bool:
@@ -337,7 +351,8 @@ def _check_outputs(flow: Flow, graph: ir.Graph) -> None:
             continue
         if not framing.one_by_one:
             compared = frames_compared(framing)
-            raise flow.refuse(node, f"output '{value.name}' has {compared} the stream", "trim it with a Slice")
+            hint = "trim it with a Slice" if framing.extra > 0 else pad_in_front(framing)
+            raise flow.refuse(node, f"output '{value.name}' has {compared} the stream", hint)
         if framing.outer != size(1):
             raise flow.refuse(
                 node,

@@ -78,16 +78,31 @@ def _at_rate(emit: Emitter, number: ir.Value, rate: Fraction) -> ir.Value:
     return number
 
 
+def check_opset_of_delay(editor: Editor) -> None:
+    """Refuse a state behind a look-ahead if the opset lacks an operator for it.
+
+    Raises:
+        UnsupportedError: It is older than 9, or 11 if calls may have any number of frames.
+    """
+    if editor.own_frames(Fraction(1)) is not None:
+        if editor.opset < 9:
+            raise UnsupportedError(
+                "a state behind a look-ahead needs opset 9", hint="convert the model first: onnx.version_converter"
+            )
+    elif editor.opset < 11:
+        first = "convert it to opset 9 and " if editor.opset < 9 else ""
+        raise UnsupportedError(
+            "a state behind a look-ahead, with any number of frames in a call, needs opset 11",
+            hint=f"convert the model first (onnx.version_converter), or {first}give the number of frames",
+        )
+
+
 def numbers_in_call(editor: Editor, rate: Fraction) -> tuple[ir.Value, ir.Value]:
     """Return the number n of frames of a value in this call, and the indices 0 to n - 1."""
     count = editor.own_frames(rate)
     if count is not None:
         return editor.start.counts([count]), editor.start.counts(range(count))
-    if editor.opset < 11:
-        raise UnsupportedError(
-            "a stream that looks ahead, with any number of frames in a call, needs opset 11",
-            hint="convert the model first, or give the number of frames",
-        )
+    check_opset_of_delay(editor)
     return _frames_in_call(editor, rate), _indices_in_call(editor, rate)
 
 

@@ -287,8 +287,9 @@ def _named(text: str, shapes: _Shapes, model: ir.Model) -> list[tuple[str, int]]
         rank = len(shapes[name])
         if -rank <= int(axis) < rank:
             number = int(axis) % rank
-            named = _symbol(model, name, number) is not None
-            return _axes_of_size(shapes, shapes[name][number]) if named else [(name, number)]
+            size = shapes[name][number]
+            alike = _symbol(model, name, number) is not None and shapes[name].count(size) == 1
+            return _axes_of_size(shapes, size) if alike else [(name, number)]
     raise UnsupportedError(f"no axis is called '{text}'", hint=_listing(shapes))
 
 

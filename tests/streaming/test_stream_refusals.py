@@ -38,17 +38,17 @@ Gather node '-> Y' in main graph: picks frames by their position
     a = Conv <pads = [1, 1]> (X, K[3, 3, 3])  Y = Gather <axis = 2> (a, [-1])
 output 'Y' has 1 frame more than the stream; trim it with a Slice
     p = Pad (X, [0, 0, 4, 0, 0, 4])  Y = Conv <strides = [4]> (p, K[3, 3, 8])
-interpolates between frames, so it looks ahead
-    Y = Resize <mode = "linear"> (X, , [1.0, 1.0, 3.0])
 interpolates between frames
-    Y = Resize <mode = "nearest"> (X, , [1.0, 1.0, 3.0])
+    Y = Resize <mode = "linear"> (X, , [1.0, 1.0, 3.0])
+is not known to repeat each frame
+    Y = Resize <mode = "nearest", nearest_mode = "ceil"> (X, , [1.0, 1.0, 3.0])
 the shape of 'o' depends on the number of frames in a way that a stream cannot follow
     s = Shape (X)  t = Gather (s, [2])  q = Concat <axis = 0> (t, t)  o = ConstantOfShape (q)  Y = MatMul (X, o)
 the shape of 'r' depends on the number of frames in a way that a stream cannot follow
     s = Shape (X)  t = Gather (s, 2)  n = Mul (t, t)  r = Range (0, n, 1)  f = Cast <to = 1> (r)  Y = Add (X, f)
 pads the frames by an amount that depends on their number, or is not known
     s = Shape (X)  t = Gather (s, [2])  p = Concat <axis = 0> ([0, 0], t, [0, 0, 0])  Y = Pad (X, p)
-output 'Y' has not as many frames as the stream; trim it with a Slice
+output 'Y' has not as many frames as the stream; pad it in front by the 1 frame
     Y = ConvTranspose <pads = [0, 3]> (X, K[3, 3, 3])
 does not return one result per frame
     b = Shape <end = 2> (X)  t = Shape <start = 2> (X)  d = Mul (t, [2])  z = Concat <axis = 0> (b, d)
@@ -250,7 +250,7 @@ pads frames that are merged with another axis
     r = Reshape (X, [-1, 3])  Y = Pad (r, [1, 0, 0, 0])
 reads 2 frames more than the stream has; trim its input with a Slice
     p = Pad (X, [2, 0, 0, 0, 0, 0])  Y = GRU <hidden_size = 4> (p, W, R, B)
-reads not as many frames as the stream has; trim its input with a Slice
+reads not as many frames as the stream has; pad it in front by the 2 frames
     x = Slice (X, [0], [-2], [0])  Y = GRU <hidden_size = 4> (x, W, R, B)
 its weights depend on the stream
     m = ReduceMax (X)  w = Mul (W, m)  Y = GRU <hidden_size = 4> (X, w, R)
@@ -475,13 +475,13 @@ def test_a_net_that_is_no_stream_is_refused(head: str, message: str, nodes: str)
     ("opset", "head", "inputs", "stream", "message"),
     [
         (8, "float[time, N, 3] X, int32[N] lens", "X, W, R, , lens", "time", "with sequence_lens needs opset 9"),
-        (8, "float[2, 3, time] X", "x, W, R", "time=1", "that looks ahead needs opset 9"),
+        (8, "float[2, 3, time] X", "x, W, R", "time=1", "a state behind a look-ahead needs opset 9"),
         (
             10,
             "float[2, 3, time] X",
             "x, W, R",
             "time",
-            "ahead, with any number of frames in a call, needs opset 11",
+            "look-ahead, with any number of frames in a call, needs opset 11",
         ),
         (8, "float[time, N, 3] X, float[1, N, 4] S", "X, W, R, , , h0", "time", "needs Where, which opset 8 lacks"),
     ],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 import onnx_ir as ir
@@ -145,24 +147,45 @@ def resized(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     times = ratio.constant if (ratio := after.divided(before)) is not None else None
     if times == 1 or times is None or any(v is not None and flow.framings.get(v) for v in node.inputs[1:]):
         return None
-    if times.denominator > 1 or not framing.plain or not _repeats(node):
-        raise flow.refuse(
-            node,
-            "interpolates between frames, so it looks ahead",
-            "use mode nearest, nearest_mode floor, coordinates asymmetric, and a whole number as the scale",
-        )
+    hint = "repeat each frame: mode nearest, nearest_mode floor, coordinates asymmetric, a whole number as scale"
+    if node.attributes.get_string("mode", "nearest") != "nearest":
+        raise flow.refuse(node, "interpolates between frames", hint)
+    if times.denominator > 1 or not framing.plain or not _repeats(node, int(times)):
+        raise flow.refuse(node, "is not known to repeat each frame", hint)
     return resampled(flow, node, framing, framing.repeated(int(times)))
 
 
-def _repeats(node: ir.Node) -> bool:
-    """Return whether each result is the frame at or before its position."""
-    if node.attributes.get_string("mode", "nearest") != "nearest":
-        return False
+def _repeats(node: ir.Node, times: int) -> bool:
+    """Return whether a Resize of mode nearest repeats each frame this often: whether the results in the place of
+    frame 0, from the positions of which all others differ by whole frames, are frame 0."""
     if node.op_type == "Upsample":
         return True
-    coordinates = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
-    nearest = node.attributes.get_string("nearest_mode", "round_prefer_floor")
-    return coordinates == "asymmetric" and nearest == "floor"
+    coordinates = node.attributes.get_string("coordinate_transformation_mode", "half_pixel") or "half_pixel"
+    rounding = node.attributes.get_string("nearest_mode", "round_prefer_floor") or "round_prefer_floor"
+    if coordinates not in _POSITIONS or rounding not in _ROUNDINGS:
+        return False
+    positions = [_POSITIONS[coordinates](Fraction(n), times) for n in range(times)]
+    return all(_ROUNDINGS[rounding](position) == 0 for position in positions)
+
+
+_HALF = Fraction(1, 2)
+
+_POSITIONS: dict[str, Callable[[Fraction, int], Fraction]] = {
+    "asymmetric": lambda n, times: n / times,
+    "half_pixel": lambda n, times: (n + _HALF) / times - _HALF,
+    "half_pixel_symmetric": lambda n, times: (n + _HALF) / times - _HALF,
+    "pytorch_half_pixel": lambda n, times: (n + _HALF) / times - _HALF,
+    "tf_half_pixel_for_nn": lambda n, times: (n + _HALF) / times,
+}
+"""By coordinate_transformation_mode, the position in the frames of result n."""
+
+_ROUNDINGS: dict[str, Callable[[Fraction], int]] = {
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "round_prefer_floor": lambda position: math.ceil(position - _HALF),
+    "round_prefer_ceil": lambda position: math.floor(position + _HALF),
+}
+"""By nearest_mode, the frame at a position."""
 
 
 def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:

@@ -364,10 +364,19 @@ def _gemm(flow: Flow, node: ir.Node) -> Axes:
 
 
 def _einsum(flow: Flow, node: ir.Node) -> Axes:
+    """An ellipsis stands for the axes that have no letter; without an arrow the result has the letters that are
+    there once, in order."""
     left, arrow, right = (node.attributes.get_string("equation", "") or "").replace(" ", "").partition("->")
-    if not arrow or "." in left:
-        return Axes({slot: range(_rank(flow, node, slot)) for slot in range(len(node.inputs))}, [])
-    return Axes(dict(enumerate(left.split(","))), right)
+    terms, letters = left.split(","), left.replace(".", "").replace(",", "")
+    right = right if arrow else "..." * ("." in left) + "".join(c for c in sorted(letters) if letters.count(c) == 1)
+    dots = [_rank(flow, node, slot) - len(term.replace(".", "")) for slot, term in enumerate(terms)]
+
+    def labels(term: str, count: int) -> list[Label]:
+        before, mark, behind = term.partition("...")
+        return [*before, *(("dots", n) for n in range(count - 1, -1, -1) if mark), *behind]
+
+    inputs = {slot: labels(term, dots[slot]) for slot, term in enumerate(terms)}
+    return Axes(inputs, labels(right, max(dots)))
 
 
 def _gather(flow: Flow, node: ir.Node) -> Axes:

@@ -127,7 +127,8 @@ def _check_forward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], frami
             "train a forward model",
         )
     if framing.known > min(framing.extra, 0):
-        raise flow.refuse(node, f"reads {frames_compared(framing)} the stream has", "trim its input with a Slice")
+        hint = "trim its input with a Slice" if framing.extra > 0 else pad_in_front(framing)
+        raise flow.refuse(node, f"reads {frames_compared(framing)} the stream has", hint)
     if framing.delay and 4 in others:
         raise flow.refuse(
             node, f"has sequence_lens, and reads frames that come {framing.delay.frames} late", "drop sequence_lens"
@@ -147,6 +148,12 @@ def frames_compared(framing: Frames) -> str:
     """Return "2 frames more than" or "not as many frames as", for "the stream has"."""
     more = framing.extra
     return f"{counted(more, 'frame')} more than" if more > 0 else "not as many frames as"
+
+
+def pad_in_front(framing: Frames) -> str:
+    """Return a hint for values whose last frames are cut off."""
+    count = counted(framing.known - framing.extra, "frame")
+    return f"pad it in front by the {count} that are cut off at its end, or do not cut them off"
 
 
 _RESHAPED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
