@@ -112,6 +112,7 @@ def _models(case: Attention, forms: Sequence[str]) -> Iterator[tuple[str, onnx.M
     if case.n in (0, case.H) and case.Hq >= case.H:
         yield "standard", replace(case, domain=STANDARD, n=0).model()
     yield "kernel", replace(case, domain=MS).model()
+    form: Any
     for form in (*forms, OPEN):
         model = replace(case, domain=MS, open="" if form in ("unroll", "chunked") else "T").model()
         yield form, rl.lower(model, "auto" if form == OPEN else form, target="onnxruntime")

@@ -168,9 +168,10 @@ def feed_of(model: onnx.ModelProto) -> dict[str, Any]:
     return {name: _RANDOM.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def variants(model: onnx.ModelProto, target: str) -> dict[str, onnx.ModelProto]:
+def variants(model: onnx.ModelProto, target: Any) -> dict[str, onnx.ModelProto]:
     """Return a model as it is, and in every form that it can be given."""
     found = {"original": model}
+    form: Any
     for form in FORMS:
         try:
             found[form] = rl.lower(model, form, loops=True, target=target)
@@ -203,12 +204,14 @@ def _inputs(model: onnx.ModelProto, feed: Mapping[str, Any]) -> dict[str, Any]:
 def in_runtimes(seconds: float = 1.0, names: Sequence[str] = ("tract", "openvino", "mnn")) -> dict[str, Any]:
     """Print milliseconds of a call in other runtimes, as exported and in each form of the target; return them."""
     results: dict[str, Any] = {}
+    runtime: Any
     for runtime in names:
         print(f"\n{runtime}: milliseconds of a call (seconds until the first result)\n")
         for name, make in MODELS.items():
             model = make()
             feed = feed_of(model)
             jobs = {"original": (model, feed)}
+            form: Any
             for form in TARGETS[runtime].loop_forms:
                 with suppress(rl.UnsupportedError):
                     jobs[form] = rl.lower(model, form, loops=True, target=runtime), feed

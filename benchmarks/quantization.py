@@ -27,6 +27,7 @@ def main() -> None:
     feeds = [{"logspec": x} for x in np.random.default_rng(0).standard_normal((4, 1, STEPS, 161), np.float32)]
     print("| model | bytes | dynamic: bytes | integer products | error | static QDQ: bytes | error |")
     print("|---|---|---|---|---|---|---|")
+    form: Any
     for form in ("GRU nodes", "scan", "loop", "unroll"):
         sized: Any = {"b": 1, "t": STEPS}
         model = original if form == "GRU nodes" else rl.lower(original, form, dims=sized)

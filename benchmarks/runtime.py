@@ -34,6 +34,8 @@ WITH_LENGTHS = [
 
 
 def lowered(row: Row, kind: str) -> onnx.ModelProto:
+    to: Any
+    target: Any
     to, target = LOWERED[kind]
     return rl.lower(row.model(), to, target=target, max_unroll=row.T)
 

@@ -100,7 +100,7 @@ def models() -> dict[str, Job]:
     return jobs
 
 
-def measured(runtime: str, job: Job, seconds: float) -> dict[str, Times]:
+def measured(runtime: Any, job: Job, seconds: float) -> dict[str, Times]:
     """Time a model as it is, as its target prefers it (auto; apart: a loop for each node), and in each form."""
     model, feed = job
     sizes = {name: array.shape for name, array in feed.items()}
@@ -108,7 +108,7 @@ def measured(runtime: str, job: Job, seconds: float) -> dict[str, Times]:
     refused: dict[str, Times] = {}
     same_as: dict[str, str] = {}
     for form in ("auto", APART, *TARGETS[runtime].forms):
-        to = "auto" if form == APART else form
+        to: Any = "auto" if form == APART else form
         try:
             lowered = rl.lower(model, to, target=runtime, input_shapes=sizes, join=form != APART)
         except rl.UnsupportedError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -17,13 +17,14 @@ from typing_extensions import Unpack
 
 from rnn_lowering import argument_checks
 from rnn_lowering.argument_checks import given_progress
+from rnn_lowering.compare.node_by_node import NodeRun
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.verify import compare_stream, open_comparison
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import NotVerifiedError, OptionError, UnsupportedError, VerificationError, boundary
 from rnn_lowering.files.atomic import Outputs, Place, replacing
-from rnn_lowering.files.external_data import choose_data_file, data_files, save
+from rnn_lowering.files.external_data import choose_data_file, data_files, load_data, save
 from rnn_lowering.files.reading import (
     ModelSource,
     from_proto,
@@ -36,8 +37,10 @@ from rnn_lowering.files.scratch import writing
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_functions
+from rnn_lowering.model.messages import as_proto
 from rnn_lowering.model.preparation import read
-from rnn_lowering.model.scopes import recurrent_nodes
+from rnn_lowering.model.scopes import NodePlace, recurrent_nodes
+from rnn_lowering.needs import without_onnxruntime
 from rnn_lowering.options import (
     Check,
     FileOptions,
@@ -53,6 +56,7 @@ from rnn_lowering.passes.report import Preview, Report, count_operators
 from rnn_lowering.report.file_report import FileReport, ModelFile
 from rnn_lowering.report.writer import ReportWriter
 from rnn_lowering.spec.node_spec import NodeSpec
+from rnn_lowering.targets.names import FormName
 from rnn_lowering.types import WRITING, ArrayLike, PathLike, Progress
 
 M = TypeVar("M", onnx.ModelProto, ir.Model)
@@ -60,59 +64,102 @@ M = TypeVar("M", onnx.ModelProto, ir.Model)
 
 @overload
 def lower(
-    model: M, lowering: Lowering | str = "auto", *, full: Literal[False] = False, **options: Unpack[LoweringOptions]
+    model: M,
+    lowering: Lowering | FormName = "auto",
+    *,
+    full: Literal[False] = False,
+    **options: Unpack[LoweringOptions],
 ) -> M: ...
 
 
 @overload
 def lower(
-    model: M, lowering: Lowering | str = "auto", *, full: Literal[True], **options: Unpack[LoweringOptions]
+    model: M, lowering: Lowering | FormName = "auto", *, full: Literal[True], **options: Unpack[LoweringOptions]
 ) -> tuple[M, Report]: ...
 
 
+@overload
 def lower(
-    model: M, lowering: Lowering | str = "auto", *, full: bool = False, **options: Unpack[LoweringOptions]
-) -> M | tuple[M, Report]:
+    model: PathLike,
+    lowering: Lowering | FormName = "auto",
+    *,
+    full: Literal[False] = False,
+    **options: Unpack[LoweringOptions],
+) -> onnx.ModelProto: ...
+
+
+@overload
+def lower(
+    model: PathLike,
+    lowering: Lowering | FormName = "auto",
+    *,
+    full: Literal[True],
+    **options: Unpack[LoweringOptions],
+) -> tuple[onnx.ModelProto, Report]: ...
+
+
+def lower(
+    model: onnx.ModelProto | ir.Model | PathLike,
+    lowering: Lowering | FormName = "auto",
+    *,
+    full: bool = False,
+    **options: Unpack[LoweringOptions],
+) -> onnx.ModelProto | ir.Model | tuple[onnx.ModelProto | ir.Model, Report]:
     """Replace the recurrent nodes of a model with primitive operators.
 
     Args:
-        model: A ModelProto, which stays as it is, or an onnx_ir Model, which is changed in place.
+        model: A ModelProto, which stays as it is; an onnx_ir Model, which is changed in place; or the path of a
+            file, which is read with its data.
         lowering: Which nodes to lower and how, or a form: "auto", "scan", "loop", "unroll", "chunked" or "keep".
         full: Also return the report.
         options: The attributes of `Lowering` as keywords.
 
     Returns:
-        A new ModelProto, or the given onnx_ir Model; with `full` a pair: that model and the report. Without
-        recurrent nodes the model equals the input.
+        A new ModelProto, also for a path, or the given onnx_ir Model; with `full` a pair: that model and the
+        report. Without recurrent nodes the model equals the input.
 
     Raises:
         InvalidNodeError: A node breaks the specification of its operator.
         UnsupportedError: A valid node or model that these options cannot lower.
         OptionError: A form, target or dimension that does not exist.
+        ModelFileError: The path is not an ONNX model, or its data cannot be read or has more than 1.8 GB.
 
     Examples:
         >>> new = rl.lower(model, target="tvm", dims={"seq": 16})
         >>> rl.inspect(new)
         []
+        >>> type(rl.lower("model.onnx"))
+        <class 'onnx.onnx_ml_pb2.ModelProto'>
     """
     lowers = LowerRecurrentPass(lowering_of(lowering, options, lower))
     full = argument_checks.flag("full", full)
-    argument_checks.model("model", model)
-    if isinstance(model, ir.Model):
-        report = lowers(model).report
-        return (model, report) if full else model
+    given = argument_checks.model_or_path("model", model)
+    if isinstance(given, ir.Model):
+        report = lowers(given).report
+        return (given, report) if full else given
     with boundary():
+        work = _in_memory(given)
+        result = lowers.call(work, as_message=True)
+        new = result.message or (deepcopy(given) if isinstance(given, onnx.ModelProto) else as_proto(work))
+    return (new, result.report) if full else new
+
+
+def _in_memory(model: onnx.ModelProto | Path) -> ir.Model:
+    """Return a model with all its data, as an onnx_ir Model."""
+    if isinstance(model, onnx.ModelProto):
         work = from_proto(model)
         refuse_external(work)
-        result = lowers.call(work, as_message=True)
-        new = result.message or deepcopy(model)
-    return (new, result.report) if full else new
+        return work
+    with readable_again(model) as (file, pipe):
+        work = parse_file(file, piped_from=pipe).new_model()
+        load_data(work)
+    return work
 
 
 def lower_file(
     source: PathLike,
     destination: PathLike,
-    lowering: Lowering | str = "auto",
+    lowering: Lowering | FormName = "auto",
     *,
     check: Check | None = None,
     keep_failed: PathLike | None = None,
@@ -192,7 +239,7 @@ def lower_file(
 
 def preview(
     model: onnx.ModelProto | ir.Model | PathLike,
-    lowering: Lowering | str = "auto",
+    lowering: Lowering | FormName = "auto",
     **options: Unpack[LoweringOptions],
 ) -> list[Preview]:
     """Return the form that each recurrent node would get, in the order of the model, without changing it.
@@ -243,10 +290,10 @@ def _read(model: onnx.ModelProto | ir.Model | Path) -> ir.Model:
     return from_proto(model) if isinstance(model, onnx.ModelProto) else load_model(model)
 
 
-_NOT_KEPT = "the model is not written; --keep-failed FILE (keep_failed=) keeps it"
+_NOT_KEPT = "the model is not written; --keep-failed FILE keeps it"
 
 _ADVICE = (
-    "if this difference is acceptable, raise --atol or --rtol (tolerance=); otherwise please report it "
+    "if this difference is acceptable, raise the tolerance (--atol, --rtol); otherwise please report it "
     "with the original, the kept model and the file of --report FILE.json"
 )
 
@@ -302,11 +349,13 @@ class FileLowering:
                 write_report = partial(
                     writer.write,
                     report,
-                    lambda places: comparison().nodes_one_by_one.runs(places),
+                    lambda places: self._node_runs(comparison, places),
                     overwrite=outputs.overwrite,
                 )
                 if result.modified and self.check.runs:
-                    if runner is not None:
+                    if absent := without_onnxruntime("a comparison"):
+                        report.verification = Verification("not verified", reason=absent)
+                    elif runner is not None:
                         report.verification = compare_stream(original, written, runner, **self._comparing)
                     else:
                         report.verification = comparison().result()
@@ -363,10 +412,18 @@ class FileLowering:
     ) -> AbstractContextManager[ModelComparison]:
         return open_comparison(original, written, prepared=result.prepared, **self._comparing)
 
+    def _node_runs(
+        self, comparison: Callable[[], ModelComparison], places: Collection[NodePlace]
+    ) -> dict[NodePlace, NodeRun]:
+        """Run nodes on their own, for a page."""
+        if absent := without_onnxruntime("a plot"):
+            raise UnsupportedError(absent)
+        return comparison().nodes_one_by_one.runs(places)
+
     def _started_early(self) -> AbstractContextManager[Runner | None]:
         """Return the process that compares a stream: it imports onnxruntime while the stream is made. None if no
         stream is compared."""
-        needed = self.check.runs and self.lowers.lowering.stream is not None
+        needed = self.check.runs and self.lowers.lowering.stream is not None and not without_onnxruntime("it")
         return Runner(self.check.timeout) if needed else nullcontext()
 
     def _refuse(

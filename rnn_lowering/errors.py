@@ -10,44 +10,25 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from fractions import Fraction
-from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
-_SUPPORTED, _COMMANDS = "getting-started.md#what-is-supported", "getting-started.md#the-command-line"
-_SIZES, _LINEAR = "getting-started.md#sizes-and-inputs", "linear-attention.md#what-is-refused"
+from rnn_lowering.spelling import is_for_command, spelled
 
-PAGES = {
-    "cli.signals": "",
-    "compare": "verification.md#what-is-compared",
-    "loops": "loops.md#what-is-refused",
-    "model.fixed_inputs": _SIZES,
-    "passes.stream": "streaming.md#my-net-is-refused-because",
-    "spec": _SUPPORTED,
-    "spec.causal_conv": _LINEAR,
-    "spec.gated_delta_net": _LINEAR,
-    "spec.linear_attention": _LINEAR,
-    "streaming": "streaming.md#my-net-is-refused-because",
-    "streaming.calibration": "quantization.md#qdq-for-npus-in-one-command",
-    "streaming.metadata": "streaming.md#the-metadata",
-    "streaming.quantization": "quantization.md#qdq-for-npus-in-one-command",
-    "streaming.stream_runner": "streaming.md#hosts",
-    "targets": "runtimes.md",
-    "targets.choice": "getting-started.md#which-form-do-i-need",
-}
-"""By package or module, the section of docs/ about errors that are raised there; "" for none."""
+SIZES = "getting-started.md#sizes-and-inputs"
+"""The section of docs/ about unknown sizes."""
 
 
 def documentation(page: str) -> str:
-    """Return where a page of docs/ is: its address, if the package has one, otherwise its file."""
+    """Return the address of a page or section of docs/; "" if the installed package names no documentation."""
     from importlib import metadata  # takes time
 
     with suppress(metadata.PackageNotFoundError):
         for entry in metadata.metadata("rnn-lowering").get_all("Project-URL") or ():
             label, _, address = entry.partition(", ")
-            if label == "Documentation":
+            if label == "Documentation" and page:
                 name, mark, section = page.partition("#")
                 return f"{address.rstrip('/')}/{name.removesuffix('.md')}/{mark}{section}"
-    return f"docs/{page}"
+    return ""
 
 
 def version() -> str:
@@ -79,13 +60,15 @@ class NodeRef:
 class RnnLoweringError(Exception):
     """Base of every error that this package raises for a model, a file or an option.
 
-    Its text is one printable line; `reason` and `hint` are unchanged, with names as they are in the model. `page`
-    is the section of docs/ about such errors, "" if there is none.
+    Its text is one printable line; `reason` and `hint` have names as they are in the model. It can be pickled.
 
     Args:
         reason: What is wrong.
-        hint: What to try.
+        hint: What to try. Options are keywords of Python, or flags if the command runs.
         node: The node, if the error is about one.
+
+    Attributes:
+        page: The section of docs/ about such errors; "" if there is none.
 
     Examples:
         >>> try:
@@ -95,11 +78,7 @@ class RnnLoweringError(Exception):
         the sequence length is not known, so the steps cannot be unrolled
     """
 
-    _page = _SUPPORTED
-    """The section where no module of `PAGES` raises it."""
-
-    _only_page: str | None = None
-    """The section wherever it is raised."""
+    page = ""
 
     def __init__(self, reason: str, *, hint: str = "", node: NodeRef | None = None) -> None:
         super().__init__()
@@ -107,15 +86,34 @@ class RnnLoweringError(Exception):
         self.node = node
         self.advise(hint)
 
-    @property
-    def page(self) -> str:
-        return _page_of(self.__traceback__, self._page) if self._only_page is None else self._only_page
-
     def advise(self, *hints: str) -> None:
         """Set the hint to these texts, without empty ones."""
-        self.hint = ", or ".join(filter(None, hints))
+        self.hint = spelled(", or ".join(filter(None, hints)))
         text = f"{self.node}: {printable(self.reason)}" if self.node else printable(self.reason)
         self.args = (f"{text}; {printable(self.hint)}" if self.hint else text,)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), self.args), vars(self)
+
+
+E = TypeVar("E", bound=RnnLoweringError)
+
+
+def _unpickled(kind: type[E], args: tuple[Any, ...]) -> E:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
+
+
+@contextmanager
+def documented(page: str) -> Iterator[None]:
+    """Let an `UnsupportedError` of the block about a node name a section of docs/, if it names none."""
+    try:
+        yield
+    except UnsupportedError as error:
+        if error.node is not None:
+            error.page = error.page or page
+        raise
 
 
 class InvalidNodeError(RnnLoweringError):
@@ -143,7 +141,7 @@ class UnsupportedError(RnnLoweringError):
         ...     rl.lower(model, target="tinygrad")
         ... except rl.UnsupportedError as error:
         ...     print(error.hint)
-        fix the sizes of the inputs, with a number for each ?: --set-dim seq=?
+        fix the sizes of the inputs, with a number for each ?: dims={"seq": ?}
     """
 
 
@@ -152,9 +150,16 @@ class UnknownSizeError(UnsupportedError):
 
     Args:
         sizes: Which of T and N.
+
+    Examples:
+        >>> try:
+        ...     rl.lower(model, "unroll")
+        ... except rl.UnknownSizeError as error:
+        ...     print(error.sizes)
+        ('T',)
     """
 
-    _only_page = _SIZES
+    page = SIZES
 
     def __init__(self, reason: str, *, hint: str = "", node: NodeRef | None = None, sizes: tuple[str, ...]) -> None:
         self.sizes = sizes
@@ -162,9 +167,34 @@ class UnknownSizeError(UnsupportedError):
 
 
 class UnknownLengthsError(UnsupportedError):
-    """A form or target needs sequence_lens that are known before run time."""
+    """A form or target needs sequence_lens that are known before run time.
 
-    _only_page = _SIZES
+    Examples:
+        >>> issubclass(rl.UnknownLengthsError, rl.UnsupportedError)
+        True
+    """
+
+    page = SIZES
+
+
+class UnknownTripsError(UnsupportedError):
+    """The number of steps of an exported Loop is not known before it runs.
+
+    Args:
+        value: The `onnx_ir.Value` that it follows from, which is not pickled; None if that is in the body.
+
+    Examples:
+        >>> issubclass(rl.UnknownTripsError, rl.UnsupportedError)
+        True
+    """
+
+    def __init__(self, reason: str, *, hint: str = "", node: NodeRef | None = None, value: Any = None) -> None:
+        self.value = value
+        super().__init__(reason, hint=hint, node=node)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        make, args, state = super().__reduce__()
+        return make, args, {**state, "value": None}
 
 
 class OptionError(UnsupportedError, ValueError, TypeError):
@@ -178,8 +208,6 @@ class OptionError(UnsupportedError, ValueError, TypeError):
         target 'abacus' does not exist
     """
 
-    _page = _COMMANDS
-
 
 class ModelFileError(RnnLoweringError):
     """A file that cannot be read as an ONNX model, or cannot be written.
@@ -192,8 +220,6 @@ class ModelFileError(RnnLoweringError):
         cannot read 'absent.onnx': No such file or directory
     """
 
-    _page = _COMMANDS
-
 
 class InternalError(RnnLoweringError):
     """A bug in this package; `__cause__` is the unexpected exception.
@@ -202,8 +228,6 @@ class InternalError(RnnLoweringError):
         >>> issubclass(rl.InternalError, rl.RnnLoweringError)
         True
     """
-
-    _only_page = ""
 
 
 class VerificationError(RnnLoweringError):
@@ -217,7 +241,7 @@ class VerificationError(RnnLoweringError):
         True
     """
 
-    _only_page = "verification.md#when-it-fails"
+    page = "verification.md#when-it-fails"
 
     def __init__(self, reason: str, *, hint: str = "", report: Any = None) -> None:
         self.report = report
@@ -232,7 +256,7 @@ class NotVerifiedError(VerificationError):
         True
     """
 
-    _only_page = "verification.md#why-does-it-say-not-verified"
+    page = "verification.md#why-does-it-say-not-verified"
 
 
 class RnnLoweringWarning(UserWarning):
@@ -242,17 +266,6 @@ class RnnLoweringWarning(UserWarning):
         >>> import warnings
         >>> warnings.simplefilter("error", rl.RnnLoweringWarning)  # a warning is an error
     """
-
-
-def _page_of(trace: TracebackType | None, default: str) -> str:
-    """Return the page of the innermost module of a traceback that has one, else `default`."""
-    page = default
-    while trace is not None:
-        parts = trace.tb_frame.f_globals.get("__name__", "").split(".")[1:]
-        prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-        page = next((PAGES[prefix] for prefix in prefixes if prefix in PAGES), page)
-        trace = trace.tb_next
-    return page
 
 
 def deepest_cause(error: BaseException) -> BaseException:
@@ -270,7 +283,7 @@ def warn(text: str) -> None:
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INNER:
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, RnnLoweringWarning, stacklevel=level)
+    warnings.warn(spelled(text), RnnLoweringWarning, stacklevel=level)
 
 
 NAME, LINE = 120, 800
@@ -370,6 +383,7 @@ def _raise(error: Exception, node: NodeRef | None) -> NoReturn:
     text = printable(" ".join(str(error).split()), 300)
     raise InternalError(
         f"{type(error).__name__}: {text}" if text else type(error).__name__,
-        hint=f"this is a bug in rnn-lowering {version()}: please report it with the model (-vv: the traceback)",
+        hint=f"this is a bug in rnn-lowering {version()}: please report it with the model"
+        + " (-vv: the traceback)" * is_for_command(),
         node=node,
     ) from error

@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
+from rnn_lowering.spelling import spelled
+
 MOST_BYTES = 1 << 28
 """The default limit in bytes, for one computed constant and for the inputs of one test run."""
 
@@ -47,7 +49,7 @@ def excess(what: str, needed: int, most: int | None = None) -> str:
     limit = most_bytes() if most is None else most
     if needed <= limit:
         return ""
-    return f"{what} would need {_size(needed)}, more than the limit of {_size(limit)} (--max-bytes, max_bytes)"
+    return f"{what} would need {_size(needed)}, more than the limit of {_size(limit)} {spelled('(--max-bytes)')}"
 
 
 def _size(number: int) -> str:

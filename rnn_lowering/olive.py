@@ -10,6 +10,7 @@ import onnx_ir as ir
 from rnn_lowering.api import lower
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.options import Lowering
+from rnn_lowering.targets.names import FormName, TargetName
 
 try:
     from olive.passes.onnx.graph_surgeries import Surgeon
@@ -33,8 +34,8 @@ class LowerRecurrent(Surgeon):  # type: ignore[misc]
 
     def __init__(
         self,
-        to: str = "auto",
-        target: str = "portable",
+        to: FormName = "auto",
+        target: TargetName = "portable",
         dims: Mapping[str, int] | None = None,
         input_shapes: Mapping[str, Sequence[int]] | None = None,
         stream: str | None = None,

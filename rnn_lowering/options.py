@@ -7,12 +7,13 @@ from dataclasses import dataclass, fields, replace
 from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, get_args
 
 from rnn_lowering import argument_checks
 from rnn_lowering.argument_checks import option
 from rnn_lowering.errors import OptionError
 from rnn_lowering.limits import MOST_BYTES
+from rnn_lowering.targets.names import FormName, TargetName
 from rnn_lowering.types import Array, ArrayLike, Shapes
 
 if TYPE_CHECKING:  # the command's --help needs none
@@ -20,11 +21,12 @@ if TYPE_CHECKING:  # the command's --help needs none
 
     from rnn_lowering.targets.target import Target
 
-FORMS = ("auto", "scan", "loop", "unroll", "chunked")
-COMPUTE = ("native", "float32")
+ComputeName = Literal["native", "float32"]
+
 BITS = ("w8a8", "w8a16")
-KEEP = "keep"
-"""Instead of a form: recurrent nodes stay."""
+
+FORMS: tuple[FormName, ...] = get_args(FormName)
+KEEP: FormName = "keep"
 
 Stream = str | Mapping[str, int | None]
 """AXIS or "AXIS=FRAMES", or the frames by AXIS: a symbolic dimension of the inputs, or INPUT:AXIS."""
@@ -180,16 +182,16 @@ class Lowering:
         ['unroll', 'unroll']
     """
 
-    to: str = option(
+    to: FormName = option(
         "auto",
-        argument_checks.one_of("form", (*FORMS, KEEP)),
+        argument_checks.one_of("form", FORMS),
         "form of the lowered nodes, and of Loops and Scans of the model: a Scan, a Loop, straight-line (unroll: no "
         "loop is left), or several steps at once (chunked, for LinearAttention); keep: do not lower them (default: "
         "{default}, the one that the target prefers)",
         _FORM,
-        choices=(*FORMS, KEEP),
+        choices=FORMS,
     )
-    target: str = option(
+    target: TargetName = option(
         "portable",
         _target,
         "the runtime that will run OUT.onnx (default: {default})",
@@ -228,12 +230,12 @@ class Lowering:
         text="bytes",
         metavar="N[K|M|G]",
     )
-    compute: str = option(
+    compute: ComputeName = option(
         "native",
-        argument_checks.one_of("compute", COMPUTE),
+        argument_checks.one_of("compute", get_args(ComputeName)),
         "float32: compute float16 and bfloat16 nodes in float32 (default: {default}, in their own type)",
         _FORM,
-        choices=COMPUTE,
+        choices=get_args(ComputeName),
     )
     dequantize: bool = option(
         False, argument_checks.flag, "convert weights stored as integers to floats", _FORM, text="flag"
@@ -333,14 +335,14 @@ class Lowering:
 class LoweringOptions(TypedDict, total=False):
     """The attributes of `Lowering` as keywords; a type checker cannot derive them, so a test compares both."""
 
-    to: str
-    target: str
+    to: FormName
+    target: TargetName
     only: Selection
     except_: Selection
     max_unroll: int
     max_nodes: int
     max_bytes: int
-    compute: str
+    compute: ComputeName
     dequantize: bool
     keep_opset: bool
     loops: bool
@@ -523,7 +525,7 @@ class FileOptions(LoweringOptions, _RunOptions, total=False):
 _CHECK_KEYWORDS = {field.metadata["option"].keyword or field.name: field.name for field in fields(Check)}
 
 
-def lowering_of(given: Lowering | str, options: LoweringOptions, function: Callable[..., Any]) -> Lowering:
+def lowering_of(given: Lowering | FormName, options: LoweringOptions, function: Callable[..., Any]) -> Lowering:
     """Return a lowering from an object or a form, with keywords of a function, which take precedence; None is no
     keyword.
 

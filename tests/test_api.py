@@ -48,7 +48,7 @@ def plain() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("to", FORMS)
-def test_a_message_gives_a_new_one_and_a_model_is_changed_in_place(to: str) -> None:
+def test_a_message_gives_a_new_one_and_a_model_is_changed_in_place(to: Any) -> None:
     original = model(LSTM, 17)
     before, ir_model = original.SerializeToString(), ir.from_proto(original)
     lowered = rl.lower(original, to)
@@ -72,10 +72,11 @@ def test_without_recurrent_nodes_the_result_equals_the_input() -> None:
 
 
 @pytest.mark.parametrize("to", FORMS)
-def test_lowering_is_reproducible_and_twice_changes_nothing(to: str) -> None:
+def test_lowering_is_reproducible_and_twice_changes_nothing(to: Any) -> None:
     original = chain(*THREE, dims=(6, 2))
     lowered, again = (rl.lower(original, to).SerializeToString(deterministic=True) for _ in range(2))
     assert lowered == again
+    form: Any
     for form in ("auto", to):
         twice = rl.lower(onnx.ModelProto.FromString(lowered), form)
         assert twice.SerializeToString(deterministic=True) == lowered
@@ -84,6 +85,7 @@ def test_lowering_is_reproducible_and_twice_changes_nothing(to: str) -> None:
 def test_a_half_lowered_model_can_be_lowered_further() -> None:
     original = chain(*THREE, dims=(6, 2))
     lowered = original
+    to: Any
     for link, to in zip(THREE, ("unroll", "loop", "scan"), strict=True):
         lowered = rl.lower(lowered, to, only=[link.name])
     onnx.checker.check_model(lowered, full_check=True)
@@ -99,7 +101,7 @@ def test_another_type_is_an_error(other: Any) -> None:
 
 
 @pytest.mark.parametrize("to", ["while", "Scan", "", "SCAN"])
-def test_an_unknown_form_is_refused(to: str) -> None:
+def test_an_unknown_form_is_refused(to: Any) -> None:
     for call in (lambda: rl.lower(plain(), to), lambda: rl.LowerRecurrentPass(to)):
         with pytest.raises(rl.UnsupportedError, match=f"'{to}'.*auto, scan, loop, unroll"):
             call()

@@ -1,6 +1,7 @@
 """The documents: their commands run, their messages are those that appear, their links lead somewhere."""
 
 import ast
+import email
 import re
 import shlex
 import shutil
@@ -20,7 +21,6 @@ from paths import EXAMPLES, MODELS, PACKAGE, ROOT
 from running import TOLERANCES, recurrent_left
 
 import rnn_lowering as rl
-from rnn_lowering import errors
 from rnn_lowering.cli.command import main, parser
 
 DOCS = ROOT / "docs"
@@ -136,50 +136,61 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-ERROR_PAGES = {
-    "getting-started.md#sizes-and-inputs": {"to": "unroll"},
-    "getting-started.md#which-form-do-i-need": {"to": "unroll", "dims": {"seq": 9}, "max_unroll": 8},
-    "getting-started.md#what-is-supported": {"only": "LSTM"},
-    "streaming.md#my-net-is-refused-because": {"stream": "batch"},
-    "runtimes.md": {"target": "abacus"},
+ERROR_PAGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "an unknown size": ("getting-started.md#sizes-and-inputs", {"to": "unroll"}),
+    "a limit": (
+        "getting-started.md#which-form-do-i-need",
+        {"to": "unroll", "dims": {"seq": 9}, "max_unroll": 8},
+    ),
+    "a stream": ("streaming.md#my-net-is-refused-because", {"stream": "X:2"}),
+    "an axis that does not exist": ("", {"stream": "batch"}),
+    "a target that does not exist": ("", {"target": "abacus"}),
+    "a wrong node": ("", {"only": "LSTM"}),
 }
 
 
-@pytest.mark.parametrize("page", ERROR_PAGES)
-def test_an_error_names_its_section(page: str) -> None:
+@pytest.mark.parametrize("name", ERROR_PAGES)
+def test_an_error_names_a_section_that_bears_on_it(name: str) -> None:
+    page, options = ERROR_PAGES[name]
     given = onnx.load(EXAMPLES / "model.onnx")
-    if "supported" in page:
+    if name == "a wrong node":
         given = model(Case("wrong", "LSTM", {"clip": -1.0}), 17)
     with pytest.raises(rl.RnnLoweringError) as refused:
-        rl.lower(given, **ERROR_PAGES[page])  # type: ignore[arg-type]
+        rl.lower(given, **options)
     assert refused.value.page == page
 
 
 def test_every_section_that_an_error_can_name_exists() -> None:
-    tree = ast.walk(ast.parse(Path(errors.__file__).read_text(encoding="utf-8")))
-    strings = {n.value for n in tree if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    strings = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     pages = {text for text in strings if re.fullmatch(r"[a-z-]+\.md(#\S+)?", text)}
-    assert set(errors.PAGES.values()) - {""} < pages
+    assert {page for page, _ in ERROR_PAGES.values()} - {""} < pages
     for page, _, section in (text.partition("#") for text in pages):
         assert not section or section in anchors(DOCS / page), page
-    for name in errors.PAGES:
-        path = PACKAGE.joinpath(*name.split("."))
-        assert path.is_dir() or path.with_suffix(".py").exists(), name
 
 
-def test_the_command_names_the_section_in_the_same_line(
+def test_the_command_names_the_address_of_the_section_if_the_package_has_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As an address once the package has one."""
     command = [str(EXAMPLES / "model.onnx"), str(tmp_path / "out.onnx"), "--to", "unroll"]
     assert main(command) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(" (see docs/getting-started.md#sizes-and-inputs)")
-    known = metadata.metadata("rnn-lowering")
-    known.add_header("Project-URL", "Documentation, https://example.org/rnn/")  # type: ignore[attr-defined]
+    known = email.message_from_string(str(metadata.metadata("rnn-lowering")))
+    kept = [url for url in known.get_all("Project-URL", []) if not url.startswith("Documentation")]
+    del known["Project-URL"]
+    for url in kept:
+        known["Project-URL"] = url
     monkeypatch.setattr(metadata, "metadata", lambda _: known)
-    assert errors.documentation("loops.md#what-is-refused") == "https://example.org/rnn/loops/#what-is-refused"
-    assert errors.documentation("runtimes.md") == "https://example.org/rnn/runtimes/"
+    assert main(command) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("or use --to scan or --to loop")
+    known["Project-URL"] = "Documentation, https://example.org/rnn/"
+    assert main(command) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(" (see https://example.org/rnn/getting-started/#sizes-and-inputs)")
+    assert main([*command, "--set-dim", "frames=1"]) == 1
+    assert "(see" not in capsys.readouterr().err
 
 
 def test_every_document_is_in_the_index() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -69,7 +70,7 @@ def difference(printed: str, what: str = "largest difference to the first") -> f
 
 
 @pytest.mark.parametrize("to", thinned(["scan", "loop"], 2))
-def test_both_denoise_alike(tmp_path: Path, to: str) -> None:
+def test_both_denoise_alike(tmp_path: Path, to: Any) -> None:
     lowered = tmp_path / "lowered.onnx"
     rl.lower_file(DENOISER, lowered, to, verify=0)
     assert recurrent_left(onnx.load(lowered)) == []

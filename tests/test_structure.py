@@ -8,7 +8,7 @@ from pathlib import Path
 from paths import PACKAGE
 
 ORDER = [
-    *("errors", "types", "argument_checks", "child", "limits"),
+    *("spelling", "errors", "types", "argument_checks", "child", "limits", "needs"),
     *("spec", "emit", "recurrence", "targets", "options", "model", "inference", "loops", "streaming"),
     *("passes", "files", "compare", "report", "api", "olive", "cli", "__init__", "__main__"),
 ]

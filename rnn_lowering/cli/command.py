@@ -26,12 +26,18 @@ from rnn_lowering.errors import (
 )
 from rnn_lowering.files.scratch import remove_scratch
 from rnn_lowering.options import Check, Files, Lowering, Tolerance
+from rnn_lowering.spelling import for_command
 
 __all__ = ["main", "parser"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
+    with for_command():
+        return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
         args = _arguments(argv)
     except RnnLoweringError as error:
@@ -105,7 +111,8 @@ def _fail(error: RnnLoweringError, code: int, verbose: int) -> int:
     if verbose > 1:
         lines = "".join(traceback.format_exception(error)).split("\n")
         print(*map(printable, lines), sep="\n", file=sys.stderr)
-    more = f" (see {documentation(error.page)})" if error.page else ""
+    address = documentation(error.page)
+    more = f" (see {address})" if address else ""
     print(f"rnn-lower: error: {error}{more}", file=sys.stderr)
     return code
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rnn_lowering.spelling import spelled
 from rnn_lowering.types import Array
 
 WHOLE = "onnxruntime"
@@ -90,6 +91,9 @@ class Verification:
     reason: str = ""
     each_run: tuple[RunCheck, ...] = ()
     nodes: tuple[OutputCheck, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", spelled(self.reason))
 
     def __bool__(self) -> bool:
         return self.status == "verified"

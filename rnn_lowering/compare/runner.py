@@ -21,7 +21,7 @@ from rnn_lowering.limits import RUN_FACTOR, most_bytes
 from rnn_lowering.options import Check
 from rnn_lowering.types import Array
 
-_LATE = "timed out after {:g} seconds (raise the limit: --verify-timeout, timeout=; or give smaller inputs)"
+_LATE = "timed out after {:g} seconds (raise the limit: --verify-timeout; or give smaller inputs)"
 
 
 class SessionError(Exception):
@@ -60,7 +60,7 @@ _COPIES_IN_FLOAT64 = 8
 
 _WORKER = "rnn_lowering.compare.worker"
 
-_TOO_LARGE = "needs more than {:.1f} GB of memory beside its weights (raise the limit: --max-bytes, max_bytes)"
+_TOO_LARGE = "needs more than {:.1f} GB of memory beside its weights (raise the limit: --max-bytes)"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from rnn_lowering.files.reading import ModelSource, from_proto, parse_file, read
 from rnn_lowering.limits import limited
 from rnn_lowering.model.onnx_checks import one_child
 from rnn_lowering.model.preparation import PreparedModel
+from rnn_lowering.needs import without_onnxruntime
 from rnn_lowering.options import Check, CheckOptions, check_of
 from rnn_lowering.types import PathLike, Progress
 
@@ -52,7 +53,8 @@ def verify(
         options: The attributes of `Check` as keywords.
 
     Returns:
-        A result that is true only if something was compared and agreed in every run.
+        A result that is true only if something was compared and agreed in every run; "not verified" where
+        onnxruntime is not installed.
 
     Raises:
         UnsupportedError: Neither model runs at the fixed sizes.
@@ -68,6 +70,8 @@ def verify(
     progress = given_progress(progress)
     first = argument_checks.model_or_path("original", original)
     second = argument_checks.model_or_path("lowered", lowered)
+    if absent := without_onnxruntime("a comparison"):
+        return Verification("not verified", reason=absent)
     with (
         boundary(),
         open_comparison(first, second, check=check, trust_external_data=trust, progress=progress) as both,
@@ -106,6 +110,8 @@ def verify_stream(
     trust = argument_checks.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
     models = argument_checks.model_or_path("original", original), argument_checks.model_or_path("stepped", stepped)
+    if absent := without_onnxruntime("a comparison"):
+        return Verification("not verified", reason=absent)
     with boundary(), Runner(check.timeout) as runner:
         return compare_stream(*models, runner, check=check, trust_external_data=trust, progress=progress)
 

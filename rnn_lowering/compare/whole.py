@@ -212,7 +212,7 @@ class ModelComparison(Comparison):
                 hint="choose sizes that the model supports; it may have been exported for fixed sizes",
             ) from None
         if self.check.feeds is not None:
-            return Verification("not verified", reason=f"{reason}; give other inputs (--feed, feeds=)")
+            return Verification("not verified", reason=f"{reason}; give other inputs (--feed)")
         return self._nodes_only(reason)
 
     def _fixed_sizes(self) -> bool:

@@ -98,7 +98,7 @@ def _refuse_unwritable(path: Path, *, overwrite: bool) -> None:
     if kind not in (0, stat.S_IFREG):
         raise ModelFileError(f"cannot write '{path}': it is {_KINDS.get(kind, 'no file')}", hint="name a file")
     if kind and not overwrite:
-        raise ModelFileError(f"'{path}' exists", hint="use --force (in Python overwrite=True) to replace it")
+        raise ModelFileError(f"'{path}' exists", hint="use --force to replace it")
 
 
 def identities(path: Path) -> Iterator[object]:

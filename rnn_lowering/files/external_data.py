@@ -60,6 +60,23 @@ def data_files(model: ir.Model) -> set[Path]:
     return {Path(tensor.path) for tensor in external if not isinstance(tensor, TensorInside)}
 
 
+def load_data(model: ir.Model) -> None:
+    """Read the tensors of a located model into memory, in place.
+
+    Raises:
+        ModelFileError: They are too large for one message.
+    """
+    total = sum(value.const_value.nbytes for value in _initializers(model) if value.const_value is not None)
+    if total > _INLINE_LIMIT:
+        raise ModelFileError(
+            f"the model has {total / 1e9:.1f} GB of tensors, too many for a ModelProto",
+            hint="use rl.lower_file, or give an onnx_ir Model",
+        )
+    for value in _initializers(model):
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = in_memory(value.const_value)
+
+
 def choose_data_file(model: ir.Model, destination: str, policy: str) -> str | None:
     """Return the name of the file beside `destination` for the tensors, or None to keep them inline.
 

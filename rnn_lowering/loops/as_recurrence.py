@@ -27,13 +27,13 @@ from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import parameter
-from rnn_lowering.errors import InvalidNodeError, UnsupportedError
+from rnn_lowering.errors import InvalidNodeError, UnknownTripsError, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, KnownTensor
 from rnn_lowering.loops.hoisting import HoistedBody, hoist_invariants
 from rnn_lowering.loops.linear_counts import STEP_NUMBER, Counters
-from rnn_lowering.loops.trips import LoopTrips, UnknownTripsError, number_of_trips
+from rnn_lowering.loops.trips import LoopTrips, number_of_trips
 
 
 @dataclass(frozen=True)

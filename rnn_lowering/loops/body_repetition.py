@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.composites import count
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import UnknownTripsError, UnsupportedError
 from rnn_lowering.loops.as_recurrence import (
     LoopRecurrence,
     is_used,
@@ -29,7 +29,6 @@ from rnn_lowering.loops.linear_counts import Counters
 from rnn_lowering.loops.trips import (
     ENDLESS,
     LoopTrips,
-    UnknownTripsError,
     depends_on_data,
     number_of_trips,
     simulated_trips,

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.errors import NodeRef, UnsupportedError
+from rnn_lowering.errors import NodeRef, UnknownTripsError
 from rnn_lowering.loops.body import LoopBody, behind_identities
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import TRUE, Item, KnownTensor, number_of
@@ -30,20 +30,6 @@ _RANGE_OPSET = 11
 _MOST_SIMULATED = 1 << 12
 
 _COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
-
-
-class UnknownTripsError(UnsupportedError):
-    """The number of steps is unknown before the model runs.
-
-    Args:
-        value: What it follows from; None if that is in the body.
-    """
-
-    def __init__(
-        self, reason: str, *, hint: str = "", node: NodeRef | None = None, value: ir.Value | None = None
-    ) -> None:
-        self.value = value
-        super().__init__(reason, hint=hint, node=node)
 
 
 def depends_on_data(node: NodeRef, value: ir.Value | None = None) -> UnknownTripsError:

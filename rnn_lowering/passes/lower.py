@@ -26,6 +26,7 @@ from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.planning import ModelPlan, ModelPlanner, preview_model, refusals, without_collector
 from rnn_lowering.passes.report import NodeReport, Preview, Report, count_operators, long_work, many_steps
 from rnn_lowering.spec.node_spec import NodeSpec, default_opset
+from rnn_lowering.targets.names import FormName
 from rnn_lowering.targets.target import Target
 
 _LOG = logging.getLogger("rnn_lowering")
@@ -71,7 +72,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         'loop'
     """
 
-    def __init__(self, lowering: Lowering | str = "auto", **options: Unpack[LoweringOptions]) -> None:
+    def __init__(self, lowering: Lowering | FormName = "auto", **options: Unpack[LoweringOptions]) -> None:
         super().__init__()
         self.lowering = lowering_of(lowering, options, type(self))
 
@@ -117,6 +118,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             prepared = replace(plan.prepared, model=clone(plan.model), found=(), wanted=())
         modified = bool(plan.nodes or report.loops) or self.lowering.fixes_inputs or report.stream is not None
         message = self._write(model, plan, report, as_message) if modified else None
+        report.spell()
         _log(plan, report)
         report.operators_after = count_operators(model)
         return LoweringResult(model, modified, report, prepared, message)

@@ -23,11 +23,12 @@ from rnn_lowering.errors import (
     RnnLoweringError,
     UnknownLengthsError,
     UnknownSizeError,
+    UnknownTripsError,
     UnsupportedError,
+    documented,
 )
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, lower_loops
-from rnn_lowering.loops.trips import UnknownTripsError
 from rnn_lowering.model.copying import clone, restored
 from rnn_lowering.model.fixed_inputs import at_sizes, folded, input_arrays, with_constants
 from rnn_lowering.model.inlining import inline_functions
@@ -215,7 +216,8 @@ class ModelPlanner:
         limits = LoopLimits(lowering.max_unroll, lowering.max_nodes)
         with without_collector():
             try:
-                lowered, loops, notes = lower_loops(model, partial(_forms_of, lowering, opset), limits)
+                with documented("loops.md#what-is-refused"):
+                    lowered, loops, notes = lower_loops(model, partial(_forms_of, lowering, opset), limits)
             except UnsupportedError as error:
                 inputs = self._stream_inputs(model)
                 fixes = open_trips(model, error.value, inputs) if isinstance(error, UnknownTripsError) else ""
@@ -469,6 +471,7 @@ def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], R
         planner.report_preparation(prepared)
         known = known_inputs(prepared.model, prepared.found)
         nodes = [_preview_of(planner, entry, prepared, known, refusal) for entry in prepared.found]
+        planner.report.spell()
         return [*nodes, *_others(prepared.model, lowering, loops).values()], planner.report
 
 

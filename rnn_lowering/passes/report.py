@@ -16,6 +16,7 @@ from rnn_lowering.loops.lowering import LoopReport
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import REPEATING, NodePlace, all_graphs
 from rnn_lowering.spec.node_spec import NodeSpec
+from rnn_lowering.spelling import spelled
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.types import Array
 
@@ -46,6 +47,9 @@ class Preview:
     form: str
     reason: str
     hint: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", spelled(self.reason))
 
     @classmethod
     def refused(cls, error: RnnLoweringError, node: NodeRef, spec: NodeSpec | None = None) -> Preview:
@@ -152,6 +156,10 @@ class Report:
     operators_before: dict[str, int] = field(default_factory=dict)
     operators_after: dict[str, int] = field(default_factory=dict)
     stream: StreamPlan | None = None
+
+    def spell(self) -> None:
+        """Give the options in its texts the spelling of the caller: keywords of Python, or flags."""
+        self.notes, self.left = [*map(spelled, self.notes)], [*map(spelled, self.left)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as docs/report.md describes it."""

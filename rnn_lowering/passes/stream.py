@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from rnn_lowering import argument_checks
-from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, counted, warn
+from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, counted, documented, warn
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
@@ -91,7 +91,7 @@ class StreamPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> StreamResult:
         """Change `model` in place."""
         argument_checks.ir_model("model", model)
-        with boundary():
+        with boundary(), documented("streaming.md#my-net-is-refused-because"):
             result, text = self._streamed(model)
         if text:
             warn(text)
@@ -241,7 +241,7 @@ def _check_delay(flow: Flow, work: ir.Model, late_states: Mapping[str, Delay], m
     raise UnsupportedError(
         f"looks {own} ahead, so the stream would need a delay of {all_}"
         + (f", more than the {most} that are allowed" if most else ""),
-        hint=f"--delay {frames} (delay={frames}) allows it; a causal model has padding on the left only",
+        hint=f"--delay {frames} allows it; a causal model has padding on the left only",
         node=ref,
     )
 

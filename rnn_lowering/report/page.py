@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 import onnx
-import onnxruntime
 
 from rnn_lowering.compare.node_by_node import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
 from rnn_lowering.compare.node_pairs import NodePair
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.errors import RnnLoweringError, printable, version
+from rnn_lowering.needs import onnxruntime, without_onnxruntime
 from rnn_lowering.report.file_report import FileReport, Port
 from rnn_lowering.streaming.metadata import host_loop
 
@@ -78,8 +78,13 @@ def render(report: FileReport, run_nodes: RunNodes) -> str:
         use=_use(report),
         host=host_loop(report.stream, report.target).splitlines() if report.stream is not None else [],
         end=Markup("\n"),
-        versions={"rnn-lowering": version(), "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__},
+        versions={"rnn-lowering": version(), "onnx": onnx.__version__, **_runtime()},
     )
+
+
+def _runtime() -> dict[str, str]:
+    """Return the version of onnxruntime, if it is installed."""
+    return {} if without_onnxruntime("it") else {"onnxruntime": onnxruntime("a page").__version__}
 
 
 def _date() -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from contextlib import nullcontext
 from types import MappingProxyType
 
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.errors import documented
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.connections import InputFacts
 from rnn_lowering.spec.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
@@ -56,7 +58,8 @@ def read_spec(
     """Return what a recurrent node specifies; see `NodeSpec.parse`."""
     kind = kind_of(node)
     assert kind is not None
-    return kind.parse(node, opset, scope, known)
+    with nullcontext() if kind is RecurrentSpec else documented("linear-attention.md#what-is-refused"):
+        return kind.parse(node, opset, scope, known)
 
 
 def role_of(node: onnx.NodeProto, slot: int) -> InputRole:

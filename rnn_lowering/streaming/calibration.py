@@ -8,12 +8,18 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnxruntime.quantization import CalibrationDataReader, QuantType
 
 from rnn_lowering.argument_checks import wrong
-from rnn_lowering.errors import OptionError
+from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.streaming.stream_runner import Stream
 from rnn_lowering.types import Array, ArrayLike
+
+try:
+    from onnxruntime.quantization import CalibrationDataReader, QuantType
+except ImportError as missing:
+    raise UnsupportedError(
+        f"rl.Calibration needs onnxruntime: {missing}", hint="pip install onnxruntime"
+    ) from missing
 
 _QUANT_TYPES = {8: None, 16: QuantType.QUInt16}
 

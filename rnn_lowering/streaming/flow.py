@@ -152,7 +152,7 @@ class Flow:
             raise self.refuse(
                 node,
                 f"the shape of '{value.name}' is not known, so its time axis cannot be found",
-                "fix sizes with --set-dim (dims=)",
+                "fix sizes with --set-dim",
             )
         return self.known.shapes[value]
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rnn_lowering.argument_checks import wrong
 from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError, counted
+from rnn_lowering.needs import onnxruntime
 from rnn_lowering.streaming.metadata import KEY, State, StreamPlan
-from rnn_lowering.types import Array, ArrayLike
+from rnn_lowering.types import Array, ArrayLike, PathLike
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
 
 _TYPES = {"float": "float32", "double": "float64"}
 """NumPy's names of onnxruntime's types, where they differ."""
@@ -24,7 +29,7 @@ class Stream:
     """Run a model made by `--stream` chunk by chunk; it keeps the states between calls.
 
     Args:
-        model: The path of the model, its bytes, or an onnxruntime.InferenceSession.
+        model: A ModelProto, an onnx_ir Model, the path of the model, its bytes, or an onnxruntime.InferenceSession.
 
     The first frames of a delayed output mean nothing and are dropped: a call may return fewer frames, and `flush`
     returns the last ones.
@@ -38,13 +43,13 @@ class Stream:
         OptionError: The argument is not a model.
 
     Examples:
-        >>> stream = rl.Stream(rl.lower(model, stream="seq").SerializeToString())
+        >>> stream = rl.Stream(rl.lower(model, stream="seq"))
         >>> stream({"X": np.zeros((4, 1, 80), np.float32)})["Y"].shape  # the next 4 frames
         (4, 1, 80)
         >>> stream.reset()  # a new sequence
     """
 
-    def __init__(self, model: str | os.PathLike[str] | bytes | Any) -> None:
+    def __init__(self, model: onnx.ModelProto | ir.Model | PathLike | bytes | Any) -> None:
         self.session = _session(model)
         text = self.session.get_modelmeta().custom_metadata_map.get(KEY)
         if text is None:
@@ -142,7 +147,7 @@ class Stream:
             UnsupportedError: onnxruntime cannot run a chunk.
 
         Examples:
-            >>> stream = rl.Stream(rl.lower(model, stream="seq").SerializeToString())
+            >>> stream = rl.Stream(rl.lower(model, stream="seq"))
             >>> _ = stream({"X": np.zeros((4, 1, 80), np.float32)})
             >>> stream.flush()  # no output is late
             {}
@@ -344,14 +349,25 @@ def array_of_type(what: str, given: ArrayLike, dtype: np.dtype[Any] | None) -> A
     return array
 
 
+def _message(model: Any) -> onnx.ModelProto:
+    import onnx  # a path or bytes need neither
+    import onnx_ir as ir
+
+    from rnn_lowering.model.messages import as_proto
+
+    if not isinstance(model, onnx.ModelProto | ir.Model):
+        give = "an onnx.ModelProto, an onnx_ir.Model, a path, the bytes of a model or a session"
+        raise wrong("model", model, give)
+    return as_proto(model) if isinstance(model, ir.Model) else model
+
+
 def _session(model: Any) -> Any:
     if hasattr(model, "get_modelmeta"):
         return model
-    import onnxruntime
-
     if not isinstance(model, bytes | str | os.PathLike):
-        raise wrong("model", model, "a path, the bytes of a model (model.SerializeToString()) or a session")
+        model = _message(model).SerializeToString()
+    runtime = onnxruntime("a Stream")
     try:
-        return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(model, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no common class
         raise ModelFileError(f"onnxruntime cannot load the model: {' '.join(str(error).split())}") from error

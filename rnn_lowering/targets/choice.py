@@ -12,7 +12,7 @@ from rnn_lowering.emit.composites import count_needs_loop
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Finish, Rule
 from rnn_lowering.emit.versions import first_opset
-from rnn_lowering.errors import UnknownSizeError, UnsupportedError
+from rnn_lowering.errors import UnknownSizeError, UnsupportedError, documented
 from rnn_lowering.recurrence.cells import is_recognizable
 from rnn_lowering.recurrence.chunks import chunked
 from rnn_lowering.recurrence.repetition import Repeat, loop, scan, unroll
@@ -135,7 +135,8 @@ class FormChooser:
 
     def _checked(self, form: str, reason: str) -> Choice:
         """Return a form that is possible for the node."""
-        self._check_form(form)
+        with documented("getting-started.md#which-form-do-i-need"):
+            self._check_form(form)
         return self._choice(form, reason)
 
     def _choice(self, form: str, reason: str) -> Choice:

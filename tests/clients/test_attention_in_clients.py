@@ -2,6 +2,7 @@
 fed back."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -54,22 +55,22 @@ def test_prefill_and_decode(client: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert {n: judge(got[n], expected[n][1]) for n in CHOSEN} == dict.fromkeys(CHOSEN, ("right", ""))
 
 
-def lowered(name: str, client: str, T: int) -> onnx.ModelProto:
+def lowered(name: str, client: Any, T: int) -> onnx.ModelProto:
     model: onnx.ModelProto = rl.lower(BLOCKS[name], target=client, dims={"B": 1, "T": T})
     return model
 
 
 @pytest.mark.parametrize("client", [*CLIENTS, "tinygrad", "onnxruntime-web"])
-def test_forms(client: str, tmp_path: Path) -> None:
+def test_forms(client: Any, tmp_path: Path) -> None:
     """Each runtime's row says which forms it runs."""
     case = Attention(T=4, B=1, Hq=1, H=1, by_key=True, opset=17)
-    forms = rl.TARGETS[client].attention
+    forms: Any = rl.TARGETS[client].attention
     jobs = {form: (rl.lower(case.model(), form, target=client), case.feed()) for form in forms}
     assert_right(client, jobs, dict.fromkeys(forms, case.expected(case.feed())), tmp_path)
 
 
 @pytest.mark.parametrize("client", [*CLIENTS, "tinygrad"])
-def test_chunks(client: str, tmp_path: Path) -> None:
+def test_chunks(client: Any, tmp_path: Path) -> None:
     """So many steps that there are several chunks, each of several blocks; tinygrad takes minutes for 70.
     MNN, OpenVINO, tract and TVM have open sizes."""
     T = 20 if client == "tinygrad" else 70

@@ -1,6 +1,7 @@
 """Nodes that share a loop, or unrolled steps, in the runtimes whose targets join them, and in the portable form."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -41,7 +42,9 @@ def test_joined_nodes_compute_what_they_did(client: str, tmp_path: Path) -> None
     for name, model in models().items():
         shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
         feed = {"X": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+        form: Any
         for form in FORMS[client]:
+            target: Any
             for target in (client, "portable") if client in PORTABLE and form != "unroll" else (client,):
                 key, lowered = f"{name}, {form}, {target}", rl.lower(model, form, target=target)
                 if "GRU" in name:  # OpenVINO makes its own kernels of an LSTM

@@ -1,6 +1,7 @@
 """Loops and Scans of real exporters in runtimes that run none of them, or only one."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,7 +28,7 @@ OTHERS = {
 
 @pytest.mark.shared
 @pytest.mark.parametrize("client", OTHERS)
-def test_loops_of_exporters_run(client: str, tmp_path: Path) -> None:
+def test_loops_of_exporters_run(client: Any, tmp_path: Path) -> None:
     if not LOOPS.exists():
         pytest.skip(f"{LOOPS.name} is not there")
     jobs: dict[str, Job] = {}
@@ -98,7 +99,7 @@ RECURRENCES = {
         ("tract", ["all", "none", "backwards 0"]),
     ],
 )
-def test_rows_directions_and_no_steps(client: str, names: list[str], tmp_path: Path) -> None:
+def test_rows_directions_and_no_steps(client: Any, names: list[str], tmp_path: Path) -> None:
     """pnnx misreads a Gather of reversed rows; OpenCV crashes with exported Loops and with unused booleans,
     OpenVINO with a Loop of no step."""
     x, jobs, wanted = numbers(5, 3), dict[str, Job](), {}
@@ -123,7 +124,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("client", ["openvino", "mnn", "tract"])
-def test_bodies_that_runtimes_misread(client: str, tmp_path: Path) -> None:
+def test_bodies_that_runtimes_misread(client: Any, tmp_path: Path) -> None:
     """OpenVINO rejects a Scan that uses a computed value, and takes one step if none uses a row;
     tract rejects that, and MNN loses a state."""
     jobs, wanted = dict[str, Job](), {}
@@ -133,6 +134,7 @@ def test_bodies_that_runtimes_misread(client: str, tmp_path: Path) -> None:
                 => (float[2,3] g, float[2,3] y) {{ {step} }}> (h0, X) }}""")
         feed = {"X": numbers(5, 2, 3), "W": numbers(2, 3), "h0": numbers(2, 3) / 2}
         outputs = dict(zip(("last", "ys"), run(as_meant(model), feed), strict=True))
+        form: Any
         for form in ("auto", *TARGETS[client].loop_forms):
             if client == "tract" and name == "no row" and form != "unroll":
                 continue

@@ -45,7 +45,7 @@ TRIALS += [("opencv", "loop", "batch"), ("mnn", "auto", "symbolic"), ("mnn", "au
 
 
 @pytest.mark.parametrize(("client", "to", "open_sizes"), TRIALS)
-def test_sizes_may_be_open(client: str, to: str, open_sizes: Open, tmp_path: Path) -> None:
+def test_sizes_may_be_open(client: Any, to: Any, open_sizes: Open, tmp_path: Path) -> None:
     """OpenCV makes one state of the two of an LSTM where its Loop starts both from one computed tensor."""
     known = {name: dataclasses.replace(case, x=open_sizes) for name, case in cases().items()}
     paths = {name: tmp_path / f"{n}.onnx" for n, name in enumerate(known)}

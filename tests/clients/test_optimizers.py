@@ -77,7 +77,7 @@ def stored(every: int) -> dict[str, tuple[onnx.ModelProto, Arrays, Arrays]]:
     return found
 
 
-def lower(model: onnx.ModelProto, form: str, feed: Arrays) -> onnx.ModelProto:
+def lower(model: onnx.ModelProto, form: Any, feed: Arrays) -> onnx.ModelProto:
     shapes = {name: array.shape for name, array in feed.items()} if form == "unroll" else None
     return rl.lower(model, form, input_shapes=shapes)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import causal_conv
 import numpy as np
@@ -97,7 +98,7 @@ def original(case: Case) -> Job:
     return model(case, OPSET), feed(case)
 
 
-def lowered(job: Job, client: str) -> Job:
+def lowered(job: Job, client: Any) -> Job:
     """A job without recurrent nodes, for a client."""
     return rl.lower(job[0], target=client), job[1]
 

@@ -2,6 +2,7 @@
 the default verification catches each."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -144,7 +145,7 @@ def test_without_a_fault(name: str, originals: dict[str, onnx.ModelProto]) -> No
 @pytest.mark.parametrize(
     ("name", "form", "fault"), thinned([pytest.param(c, f, x, id=f"{c}-{f}-{n}") for c, f, n, x in FAULTS], 4)
 )
-def test_is_caught(name: str, form: str, fault: Fault, originals: dict[str, onnx.ModelProto]) -> None:
+def test_is_caught(name: str, form: Any, fault: Fault, originals: dict[str, onnx.ModelProto]) -> None:
     lowered = rl.lower(originals[name], form, input_shapes={"X": (6, 3, 2)} if form == "unroll" else None)
     fault(lowered)
     assert rl.verify(originals[name], lowered).status == "failed"

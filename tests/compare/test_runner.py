@@ -41,7 +41,7 @@ def test_a_model_that_never_ends(which: str, started: list[subprocess.Popen[byte
     check = rl.verify(original, lowered, timeout=2)
     assert check.status == "not verified"
     assert f"the {which}" in check.reason
-    assert "timed out after 2 seconds (raise the limit: --verify-timeout" in check.reason
+    assert "timed out after 2 seconds (raise the limit: rl.Check(timeout=...)" in check.reason
     assert time.perf_counter() - start < 60
     assert {process.returncode for process in started} == {-signal.SIGKILL}
 

@@ -69,7 +69,7 @@ def test_in_processes_of_their_own() -> None:
 
 @pytest.mark.parametrize("to", ["scan", "loop", "unroll"])
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
-def test_a_right_model_is_verified(op_type: str, to: str) -> None:
+def test_a_right_model_is_verified(op_type: str, to: Any) -> None:
     original = model(Case("verify_right", op_type, {"direction": "bidirectional"}, optional=ALL_OPTIONAL), 17)
     check = verify(original, rl.lower(original, to))
     assert check
@@ -89,7 +89,7 @@ WRONG_WEIGHTS = {
 
 @pytest.mark.parametrize("to", ["scan", "loop"])
 @pytest.mark.parametrize("name", WRONG_WEIGHTS)
-def test_wrong_numbers_fail(name: str, to: str) -> None:
+def test_wrong_numbers_fail(name: str, to: Any) -> None:
     check = verify(lstm(), rl.lower(WRONG_WEIGHTS[name], to))
     assert not check
     assert check.status == "failed"
@@ -388,7 +388,7 @@ def test_kinds_of_models(data: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("own_processes")
 @pytest.mark.parametrize("to", ["scan", "loop"])
-def test_both_models_with_external_data(to: str, tmp_path: Path) -> None:
+def test_both_models_with_external_data(to: Any, tmp_path: Path) -> None:
     """Their data have one name, and weights run with each node."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -36,7 +36,7 @@ class Kind:
     """A node and how it is lowered."""
 
     cell: str
-    form: str
+    form: Any
     opset: int = 17
     direction: str = "forward"
     lengths: bool = False
@@ -327,8 +327,9 @@ def test_inputs_are_multiplied_once(kind: Kind, graph: onnx.GraphProto) -> None:
 @pytest.mark.parametrize("target", ["portable", "tract", "onnxruntime", "opencv"])
 @pytest.mark.parametrize("optional", [("B",), ALL_OPTIONAL], ids=["B", "all"])
 @pytest.mark.parametrize(("op_type", "attribute"), [("LSTM", "input_forget"), ("GRU", "linear_before_reset")])
-def test_every_node_is_used(op_type: str, attribute: str, optional: tuple[str, ...], target: str) -> None:
+def test_every_node_is_used(op_type: str, attribute: str, optional: tuple[str, ...], target: Any) -> None:
     case = Case("used", op_type, {attribute: 1}, optional=optional)
+    form: Any
     for form in TARGETS[target].forms:
         graphs = list(scopes(rl.lower(model(case, 17), form, target=target).graph))
         used = {name for graph in graphs for node in graph.node for name in node.input}
@@ -409,7 +410,7 @@ def test_zeros_leave_no_trace() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", GATES)
-def test_what_is_not_connected_is_not_computed(op: str, form: str) -> None:
+def test_what_is_not_connected_is_not_computed(op: str, form: Any) -> None:
     states = rl.lower(model(Case("spelt_states", op, outputs=("Y_h",)), 17), form)
     assert len(list(nodes(states))) < len(list(nodes(rl.lower(model(Case("spelt_whole", op), 17), form))))
     for node, body in bodies(states.graph):
@@ -445,7 +446,7 @@ def in_steps(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 @pytest.mark.parametrize("form", AROUND)
 @pytest.mark.parametrize("kind", OF_NPUS)
-def test_a_step_runs_on_npus(kind: str, form: str) -> None:
+def test_a_step_runs_on_npus(kind: str, form: Any) -> None:
     """Products have a constant matrix on the right; ranks are 2 in a loop, else 3 with a first size of 1; no output
     is idle but the forget gate of input_forget, and what zeros before the first unrolled step make so."""
     op_type, attributes, operators = OF_NPUS[kind]

@@ -80,7 +80,7 @@ POLICIES = [
 @pytest.mark.parametrize(("policy", "has_data", "data"), POLICIES)
 @pytest.mark.parametrize("form", FORMS)
 def test_where_tensors_go(
-    policy: str, has_data: bool, data: str | None, form: str, source: Path, out: Path, tmp_path: Path
+    policy: str, has_data: bool, data: str | None, form: Any, source: Path, out: Path, tmp_path: Path
 ) -> None:
     """The output is complete in itself: it is right in another place, without the input."""
     given = source
@@ -109,7 +109,7 @@ def test_no_data_file_is_written_where_all_tensors_are_small(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_large_tensors_are_outside_in_bodies_too_and_small_ones_inside(form: str, source: Path, out: Path) -> None:
+def test_large_tensors_are_outside_in_bodies_too_and_small_ones_inside(form: Any, source: Path, out: Path) -> None:
     rl.lower_file(source, out, form, verify=0)
     outside, (main, *bodies) = external(out), graphs(onnx.load(out))
     sizes = {tensor.name: len(tensor.raw_data) for graph in (main, *bodies) for tensor in graph.initializer}

@@ -130,7 +130,7 @@ EXISTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", EXISTS)
 def test_what_exists_is_replaced_on_request(folder: Path, case: str) -> None:
     before = state(folder)
-    assert "exists; use --force (in Python overwrite=True)" in attempt(folder, **EXISTS[case])
+    assert "exists; use overwrite=True" in attempt(folder, **EXISTS[case])
     assert state(folder) == before
     assert attempt(folder, **EXISTS[case], overwrite=True) == ""
     after = state(folder)

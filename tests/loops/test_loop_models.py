@@ -16,7 +16,7 @@ import rnn_lowering as rl
 FORMS = ("unroll", "loop", "scan")
 
 
-def lowered(model: onnx.ModelProto, form: str, **fix: Any) -> onnx.ModelProto:
+def lowered(model: onnx.ModelProto, form: Any, **fix: Any) -> onnx.ModelProto:
     """Lower a model, and check what is in the result."""
     new: onnx.ModelProto = rl.lower(model, form, loops=True, **fix)
     onnx.checker.check_model(new, full_check=True)
@@ -57,7 +57,7 @@ def test_a_model_of_an_exporter(entry: Entry, form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
-def test_a_trap(trap: Trap, form: str) -> None:
+def test_a_trap(trap: Trap, form: Any) -> None:
     if trap.refusal(form):
         with pytest.raises(rl.UnsupportedError, match=trap.refusal(form)) as caught:
             rl.lower(trap.model, form, loops=True, **trap.fix)

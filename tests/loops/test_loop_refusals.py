@@ -48,7 +48,7 @@ DAMAGES: list[tuple[str, Damage, str]] = [
 
 @pytest.mark.parametrize("form", ["unroll", "loop", "scan"])
 @pytest.mark.parametrize(("text", "damage", "message"), DAMAGES, ids=[message for *_, message in DAMAGES])
-def test_a_damaged_loop_is_refused(text: str, damage: Damage, message: str, form: str) -> None:
+def test_a_damaged_loop_is_refused(text: str, damage: Damage, message: str, form: Any) -> None:
     model = parser.parse_model(text)
     damage(model.graph.node[0])
     with pytest.raises((rl.InvalidNodeError, rl.UnsupportedError), match=message) as caught:
@@ -73,7 +73,7 @@ NAMED, UNNAMED = (parser.parse_model(LEAKY % name) for name in ("[sum]", ""))
 
 
 @pytest.mark.parametrize("form", ["auto", "loop"])
-def test_the_report_names_what_stays(form: str) -> None:
+def test_the_report_names_what_stays(form: Any) -> None:
     new, report = rl.lower(NAMED, form, full=True)
     assert new == NAMED
     (left,) = report.left
@@ -112,6 +112,7 @@ def test_operators_in_bodies_are_those_that_a_document_names() -> None:
         ("rten", {"loops": True}),
         ("candle", {"set_inputs": {"M": 3}, "dims": {"T": 3}}),
     ]
+    target: Any
     for target, options in cases:
         with pytest.raises(rl.UnsupportedError, match=f"{target} is not known to support Celu ") as caught:
             rl.lower(bad, target=target, **options)

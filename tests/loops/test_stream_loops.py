@@ -124,6 +124,7 @@ STREAMS: dict[str, tuple[onnx.ModelProto, dict[str, tuple[int, ...]], dict[str, 
 def test_chunks_are_the_whole(name: str) -> None:
     model, shapes, options, states = STREAMS[name]
     feed: Arrays = {key: random(shape, 7) for key, shape in shapes.items()}
+    form: Any
     for frames, form in (("", "auto"), ("", "loop"), ("=1", "auto"), ("=1", "scan"), ("=3", "unroll")):
         stepped = rl.lower(model, form, stream=f"T{frames}", loops=form != "auto", **options)
         plan = plan_of(stepped)
@@ -271,7 +272,7 @@ STREAMED = {"dynamo_scan_ema.onnx", "hand_loop_leaky_sum.onnx", "keras_gru_last.
         ("tract", "", {"Scan"}),
     ],
 )
-def test_a_stream_has_the_form_that_the_target_runs(target: str, frames: str, kept: set[str]) -> None:
+def test_a_stream_has_the_form_that_the_target_runs(target: Any, frames: str, kept: set[str]) -> None:
     sizes = {"N": 2} if target == "tvm" else None
     stepped = rl.lower(TF, stream=f"T{frames}", target=target, dims=sizes)
     assert operators(stepped) & {"Loop", "Scan"} == kept

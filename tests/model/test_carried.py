@@ -50,7 +50,7 @@ GROWING = {
 
 
 def check(
-    original: onnx.ModelProto, form: str = "unroll", *, strict: bool = True, **options: Any
+    original: onnx.ModelProto, form: Any = "unroll", *, strict: bool = True, **options: Any
 ) -> onnx.ModelProto:
     lowered: onnx.ModelProto = rl.lower(original, form, **options)
     assert recurrent_left(lowered) == []

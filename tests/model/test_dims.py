@@ -75,7 +75,7 @@ def inputs(seq: int, batch: int) -> dict[str, Array]:
     ],
     ids=str,
 )
-def test_all_ways_to_say_it(options: dict[str, Any], arguments: list[str], form: str, tmp_path: Path) -> None:
+def test_all_ways_to_say_it(options: dict[str, Any], arguments: list[str], form: Any, tmp_path: Path) -> None:
     original = annotated()
     fixed = rl.lower(original, form, **options)
     found, batch = shapes(fixed), 2 if "2" in str(options) else "batch"
@@ -154,7 +154,7 @@ def test_inputs_beside_nodes(original: onnx.ModelProto, options: dict[str, Any],
 
 @pytest.mark.parametrize("to", FORMS)
 @pytest.mark.parametrize("seq", [0, 1, 3])
-def test_short_lengths(seq: int, to: str) -> None:
+def test_short_lengths(seq: int, to: Any) -> None:
     fixed = rl.lower(chain(Link("LSTM", "first"), dims=("seq", "batch")), to, dims={"seq": seq})
     assert operators(fixed) & {"Scan", "Loop"} == ({to.capitalize()} - {"Unroll"} if seq > 1 else set())
     assert shapes(fixed)["X"] == [seq, "batch", 3]
@@ -232,6 +232,7 @@ def test_a_hint_names_what_can_be_fixed() -> None:
         { places = NonZero (X)  count = Shape (places)  n = Gather (count, axis)  rows = ConstantOfShape (n)
           row = Cast <to = 7> (rows)  x = Gather (X, row)  , Y = GRU <hidden_size = 3> (x, W, R) }"""
     )
+    target: Any
     for original, target, hint in (
         (annotated(), "portable", r": --set-dim seq=\?, or use"),
         (annotated(), "iree", r": --set-dim seq=\? --set-dim batch=\?"),
@@ -403,7 +404,7 @@ main (float[2,4,6] q, float[2,4,6] k, float[2,4,8] v, float[2,6,4] x, float[6,1,
 
 @pytest.mark.parametrize("opset", [9, 11, 21])
 @pytest.mark.parametrize("to", ["scan", "unroll"])
-def test_states_of_nodes_that_are_given_none(to: str, opset: int) -> None:
+def test_states_of_nodes_that_are_given_none(to: Any, opset: int) -> None:
     """The states s1 and p1 are not declared: their types and shapes follow from the other inputs."""
     original = parse(STATES, opset, 10, ', "com.microsoft": 1')
     known = {value.name: value for value in onnx.shape_inference.infer_shapes(rl.lower(original, to)).graph.output}

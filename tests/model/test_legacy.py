@@ -22,7 +22,7 @@ OPSETS = range(1, 7)
 RESULT = 13
 
 
-def lowered_to(original: onnx.ModelProto, form: str) -> onnx.ModelProto:
+def lowered_to(original: onnx.ModelProto, form: Any) -> onnx.ModelProto:
     """Lower, and check what must hold of every model of an old opset."""
     before = original.SerializeToString()
     proto = rl.lower(original, form)
@@ -374,6 +374,7 @@ def test_a_function_with_a_recurrent_node() -> None:
     original = model(case, 7)
     for holder in (original, *original.functions):
         holder.opset_import[0].version = 6
+    form: Any
     for form in FORMS[:2]:
         proto = rl.lower(original, form)
         assert recurrent_left(proto) == []

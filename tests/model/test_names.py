@@ -4,6 +4,7 @@ every subset of outputs; each output of a node becomes a value of its own."""
 import re
 from collections.abc import Iterator
 from itertools import combinations, product
+from typing import Any
 
 import onnx
 import pytest
@@ -102,7 +103,7 @@ def test_two_nodes_without_steps_share_constants(ir_version: int) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nodes_tell_where_they_come_from(form: str) -> None:
+def test_nodes_tell_where_they_come_from(form: Any) -> None:
     """Unrolled, two steps in the middle tell it for all; other nodes tell nothing."""
     new = rl.lower(chain(Link("LSTM", "first", {"direction": "bidirectional"}), dims=(6, 2)), form)
     told = {n.name: {p.key.removeprefix("rnn_lowering."): p.value for p in n.metadata_props} for n in nodes(new)}

@@ -125,7 +125,7 @@ def test_weights_stay_integers(name: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_dequantize_makes_floats(form: str) -> None:
+def test_dequantize_makes_floats(form: Any) -> None:
     original = model(*CASES["per row"])
     floats, report = rl.lower(original, form, dequantize=True, full=True)
     assert same(floats, original)
@@ -137,7 +137,7 @@ def test_dequantize_makes_floats(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("lbr", [0, 1])
-def test_gates_that_are_split_in_both_directions(form: str, lbr: int) -> None:
+def test_gates_that_are_split_in_both_directions(form: Any, lbr: int) -> None:
     tensors, chain = "int8[2,12,6] w = <144>, float[2] s = {}", "W = DequantizeLinear <axis=0> (w, s)"
     original = model(tensors, chain, lbr=lbr, both=True)
     new = assert_same(original, random_feed(original), form)
@@ -216,6 +216,7 @@ def test_onnxruntime_rounds_no_operand_of_its_own() -> None:
     integers = np.random.default_rng(0).integers(-127, 128, (1, 192, 64), np.int8)
     original.graph.initializer[0].CopyFrom(numpy_helper.from_array(integers, "w"))
     feed = random_feed(original)
+    form: Any
     for form in FORMS:
         (a,), (b,) = run(original, feed).values(), run(rl.lower(original, form), feed).values()
         assert np.abs(a - b).max() < 5e-6

@@ -55,7 +55,7 @@ def surely_unrolls(entry: Entry) -> bool:
 
 
 @pytest.mark.parametrize(("entry", "form"), forms())
-def test_computes_what_the_original_computes(entry: Entry, form: str) -> None:
+def test_computes_what_the_original_computes(entry: Entry, form: Any) -> None:
     original = load(entry)
     try:
         lowered = rl.lower(original, form)
@@ -82,14 +82,14 @@ def check_as_the_original(lowered: onnx.ModelProto, original: onnx.ModelProto) -
 
 @pytest.mark.parametrize("entry", parameters("plain"))
 @pytest.mark.parametrize("form", FORMS)
-def test_without_recurrent_nodes_comes_back_equal(entry: Entry, form: str) -> None:
+def test_without_recurrent_nodes_comes_back_equal(entry: Entry, form: Any) -> None:
     original = load(entry)
     assert rl.lower(original, form) == original == load(entry)
 
 
 @pytest.mark.parametrize("entry", parameters("refused"))
 @pytest.mark.parametrize("form", FORMS)
-def test_what_onnxruntime_does_not_run(entry: Entry, form: str) -> None:
+def test_what_onnxruntime_does_not_run(entry: Entry, form: Any) -> None:
     """It runs the lowered models, but for bfloat16 and an experimental operator of old exporters."""
     original = load(entry)
     try:

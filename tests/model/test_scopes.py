@@ -112,7 +112,7 @@ def test_weights_of_an_outer_scope_that_are_computed_at_run_time(form: str) -> N
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_sizes_of_an_outer_scope_that_are_not_known(form: str) -> None:
+def test_sizes_of_an_outer_scope_that_are_not_known(form: Any) -> None:
     original = parse(CAPTURED.replace("float[5,2,3] X", "float[T,N,3] X").replace("[1,2,4]", "[1,N,4]"))
     sizes: dict[str, Any] = {}
     if form == "unroll":

@@ -188,7 +188,7 @@ def loops(model: onnx.ModelProto) -> int:
     return sum(node.op_type in ("Scan", "Loop") for node in model.graph.node)
 
 
-def lowered(given: Net, to: str = "auto", target: str = "onnxruntime", **options: Any) -> onnx.ModelProto:
+def lowered(given: Net, to: Any = "auto", target: Any = "onnxruntime", **options: Any) -> onnx.ModelProto:
     """Return the lowered model, which gives what the original does in onnxruntime, and by the pages."""
     new: onnx.ModelProto = rl.lower(given.model, to, target=target, **options)
     actual = run(new, given.feed)
@@ -330,7 +330,7 @@ def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProt
     return new
 
 
-def assert_same_at_any_length(given: Net, outputs: Iterable[str], form: str) -> onnx.ModelProto:
+def assert_same_at_any_length(given: Net, outputs: Iterable[str], form: Any) -> onnx.ModelProto:
     """Lower to one loop, and compare with the original; lengths of fewer steps than layers too."""
     model = with_outputs(given.model, outputs)
     new = rl.lower(model, form)
@@ -519,10 +519,11 @@ def test_other_targets_join_too(name: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_single_and_unrolled_steps_share_nothing(target: str) -> None:
+def test_single_and_unrolled_steps_share_nothing(target: Any) -> None:
     given = net(Member("GRU", 4), Member("GRU", 3), T=1, sizes=(1, BATCH))
     assert lowered(given, target=target) == rl.lower(given.model, target=target, join=False)
     given = net(Member("LSTM", 4, BOTH), sizes=FIXED)
+    form: Any
     for form, count in (("scan", 1), ("unroll", 0)) if target in ("portable", "iree") else ():
         new = lowered(given, form, target)
         assert loops(new) == count

@@ -190,6 +190,7 @@ def test_untouched(name: str) -> None:
     onnx.checker.check_model(original, full_check=True)
     known = all(dim.HasField("dim_value") for dim in original.graph.input[0].type.tensor_type.shape.dim)
     scan = original.opset_import[0].version >= 9
+    form: Any
     for form in [*(["scan"] if scan else []), "loop", *(["unroll"] if known else [])]:
         lowered = rl.lower(original, form)
         assert not any(is_recurrent(node) for node in lowered.graph.node)
@@ -213,7 +214,7 @@ def test_stored_model(entry: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nodes_stand_where_the_node_stood(form: str) -> None:
+def test_nodes_stand_where_the_node_stood(form: Any) -> None:
     original = chain(Link("LSTM", "first"), Link("GRU", "second"), dims=(3, 2))
     order = [node.name.split("/")[0] for node in rl.lower(original, form).graph.node]
     assert list(dict.fromkeys(order)) == ["first", "turn0", "merge0", "second", "turn1", "merge1", "last"]
@@ -237,6 +238,7 @@ def test_a_model_with_nothing_to_lower_is_equal(tmp_path: Path) -> None:
     plain, custom, whole = without_recurrent_nodes(), chain(Link("LSTM", "first")), with_all()
     custom.graph.node[0].domain = "com.example"
     custom.opset_import.append(helper.make_opsetid("com.example", 1))
+    form: Any
     for form in ("auto", *FORMS):
         for original in (plain, custom):
             assert rl.lower(original, form).SerializeToString() == original.SerializeToString()

@@ -37,7 +37,7 @@ def shape(value: onnx.ValueInfoProto) -> list[int]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dims", [[5, 1, 2, 8], [5, 2, 4], [5, 1, 2, 4]], ids=["size", "rank", "right"])
-def test_stale_shapes_are_replaced(dims: list[int], form: str, tmp_path: Path) -> None:
+def test_stale_shapes_are_replaced(dims: list[int], form: Any, tmp_path: Path) -> None:
     """The checker does not open data files: all tensors are there where a tool writes each to one."""
     original, source, out = declared(dims), tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(
@@ -96,7 +96,7 @@ def test_no_more_is_asked_than_the_original_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_the_checker_does_not_see_in_a_function(form: str) -> None:
+def test_what_the_checker_does_not_see_in_a_function(form: Any) -> None:
     """It looks at none before IR version 8; here they are inlined."""
     original = parse(FUNCTION_WITH_IF, domains=LOCAL)
     original.ir_version = 7

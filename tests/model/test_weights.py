@@ -103,7 +103,7 @@ VERY_LARGE = {
 
 
 @pytest.mark.parametrize(("name", "form"), by_turns(list(VERY_LARGE), FORMS))
-def test_a_chain_that_is_computed_late_needs_nothing_of_the_graph(name: str, form: str) -> None:
+def test_a_chain_that_is_computed_late_needs_nothing_of_the_graph(name: str, form: Any) -> None:
     """A constant of 17 MiB is computed when the result is written: its nodes have left the graph by then."""
     assert WIDE * 256 * 4 > constant_values.KEPT_BYTES
     tensors, chain = (text.replace("{WIDE}", str(WIDE)) for text in VERY_LARGE[name])
@@ -328,6 +328,7 @@ def test_zeros_of_a_node_that_a_later_one_does_not_read(nodes: str) -> None:
     tensors = {"W": (16, 3), "R": (16, 4), "W2": (6, 4), "R2": (6, 2), "W3": (16, 2), "W4": (4, 3), "R4": (4, 4)}
     declared = ", ".join(f"float[1,{rows},{columns}] {name} = {{}}" for name, (rows, columns) in tensors.items())
     original = parse(f"g (float[0,2,3] X) => (float[p,q,r,s] Y) <{declared}> {{ {nodes} }}", 9)
+    form: Any
     for form in FORMS:
         new = rl.lower(original, form)
         onnx.checker.check_model(new)

@@ -44,7 +44,7 @@ def test_onnx_computes_the_same_of_the_node(name: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["scan", "loop", "unroll", "auto"])
-def test_every_form_is_a_straight_line(form: str) -> None:
+def test_every_form_is_a_straight_line(form: Any) -> None:
     (node,) = rl.lower(model(replace(STANDARD, symbolic=True)), form, full=True)[1].nodes
     assert (node.form, node.reason) == ("unroll", "a convolution needs no loop")
 
@@ -83,7 +83,7 @@ def test_no_frames_and_no_rows(case: ConvCase, sizes: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("target", ["portable", "onnxruntime"])
-def test_calls_of_any_length_continue_each_other(target: str) -> None:
+def test_calls_of_any_length_continue_each_other(target: Any) -> None:
     whole = replace(STANDARD, length=23, symbolic=True)
     lowered, given = rl.lower(model(whole), target=target), feed(whole)
     assert ("If" in {node.op_type for node in lowered.graph.node}) == (target == "onnxruntime")
@@ -196,7 +196,7 @@ def test_an_overridable_weight_stays_an_input() -> None:
 
 @pytest.mark.parametrize("target", ["tvm", "tract", "openvino", "iree", "ncnn", "mnn", "opencv", "tinygrad"])
 @pytest.mark.parametrize("length", [1, 5])
-def test_for_each_runtime(target: str, length: int) -> None:
+def test_for_each_runtime(target: Any, length: int) -> None:
     case = replace(STANDARD, length=length)
     lowered = rl.lower(model(case), target=target)
     assert_right(case, run(lowered, feed(case)))
@@ -205,6 +205,7 @@ def test_for_each_runtime(target: str, length: int) -> None:
 def test_a_documented_target_without_conv_gets_products() -> None:
     documented = [t for t in rl.TARGETS.values() if t.documented]
     without = [t.name for t in documented if not {"Conv", "ReduceSum"} <= t.documented.operators]  # type: ignore[union-attr]
+    name: Any
     for name in without:
         for length in (1, 5):
             case = replace(STANDARD, length=length, batch=1, opset=19, domain=MS)

@@ -138,7 +138,7 @@ NETS = {
 
 @pytest.mark.parametrize("form", ["auto", "scan", "loop", "unroll", "chunked"])
 @pytest.mark.parametrize("name", NETS)
-def test_computes_what_float64_does(name: str, form: str) -> None:
+def test_computes_what_float64_does(name: str, form: Any) -> None:
     net = NETS[name]
     if net.open and form == "unroll":
         net = replace(net, open=False)

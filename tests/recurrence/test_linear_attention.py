@@ -42,7 +42,7 @@ def assert_right(case: Attention, got: Arrays, feed: Arrays | None = None) -> No
         assert far <= LIMITS[dtype], (case, symbol, far)
 
 
-def lowered_right(case: Attention, form: str = "auto", **options: Any) -> onnx.ModelProto:
+def lowered_right(case: Attention, form: Any = "auto", **options: Any) -> onnx.ModelProto:
     lowered: onnx.ModelProto = rl.lower(case.model(), form, **options)
     assert not {node.op_type for node in lowered.graph.node} & {"LinearAttention"}
     assert_right(case, run(lowered, case.feed(), relabel=False))
@@ -95,6 +95,7 @@ def test_every_form_computes_what_float64_does(rule: str, form: str) -> None:
 @pytest.mark.parametrize("domain", [STANDARD, MS])
 def test_every_pair_of_types(domain: str) -> None:
     """The step is computed in float32: a float16 sum would stop at 2048. bfloat16 runs in onnx's evaluator."""
+    form: Any
     for form, dtype, state_dtype in product(("scan", "chunked"), LIMITS, LIMITS):
         case = Attention(domain=domain, T=6, dtype=dtype, state_dtype=state_dtype, H=1, Hq=1)
         lowered = rl.lower(case.model(), form)
@@ -107,6 +108,7 @@ def test_a_sum_of_float16_goes_beyond_2048() -> None:
     case = Attention("linear", T=64, dtype="float16", state_dtype="float32", Hq=1, H=1, dk=1, dv=2, keys="equal")
     feed = case.feed() | {"value": np.full((2, 64, 2), 100, np.float16)}
     feed["key"][:] = 1
+    form: Any
     for form in FORMS:
         assert_right(case, run(rl.lower(case.model(), form), feed), feed)
 
@@ -152,6 +154,7 @@ def test_infinite_states_stay_and_a_reset_forgets_finite_ones() -> None:
     case = Attention("gated", T=4, B=1, Hq=1, H=1, decays="weak")
     feed = case.feed()
     feed["decay"][:, 2] = -np.inf
+    form: Any
     for form in FORMS:
         got = run(rl.lower(case.model(), form), feed)
         assert_right(case, got, feed)
@@ -194,6 +197,7 @@ def test_the_form_that_is_chosen() -> None:
         (Attention(T=64, dv=1, open="T"), "scan", "scan"),
         (Attention(T=4, dv=1), "unroll", "unroll"),
     ):
+        target: Any
         for target, expected in (("portable", form), ("onnxruntime", for_onnxruntime)):
             (node,) = rl.lower(case.model(), target=target, full=True)[1].nodes
             assert node.form == expected
@@ -247,6 +251,7 @@ def test_the_page_has_the_forms_of_each_runtime() -> None:
     page = (Path(__file__).parents[2] / "docs" / "linear-attention.md").read_text()
     rows = {name: ", ".join(target.attention) for name, target in rl.TARGETS.items() if target.attention}
     assert all(f"| {name} | {forms} |\n" in page for name, forms in rows.items())
+    name: Any
     for name in rows:
         assert set(rl.TARGETS[name].attention) <= {*rl.TARGETS[name].forms, "chunked"}
         opened = Attention(T=5, open="T", opset=17).model()
@@ -258,6 +263,7 @@ def test_the_page_has_the_forms_of_each_runtime() -> None:
 
 def test_only_chunks_of_an_open_length_are_in_a_loop() -> None:
     for opened, by_key in product(("", "T"), (False, True)):
+        target: Any
         for target, loop in (("portable", "Scan"), ("openvino", "Loop")):
             lowered = rl.lower(Attention(T=100, open=opened, by_key=by_key).model(), "chunked", target=target)
             loops = [n.op_type for n in lowered.graph.node if n.op_type in ("Scan", "Loop")]
@@ -278,7 +284,7 @@ def test_other_nodes_have_no_chunks(op_type: str) -> None:
         <float[1,{rows},2] W = {{}}, float[1,{rows},2] R = {{}}>
         {{ [node] Y = {op_type} <hidden_size = 2> (X, W, R) }}""")
     reason = f"the step of {op_type} is not linear in its state, so steps cannot be joined into chunks"
-    said = f"{op_type} node 'node' in main graph: {reason}; use --to scan or --to loop or --to unroll"
+    said = f'{op_type} node \'node\' in main graph: {reason}; use to="scan" or to="loop" or to="unroll"'
     with pytest.raises(rl.UnsupportedError, match=said):
         rl.lower(proto, "chunked")
 
@@ -377,7 +383,7 @@ def with_tensors(case: Attention, names: tuple[str, ...], *, overridable: bool =
 
 
 @pytest.mark.parametrize("form", ["scan", "unroll", "chunked"])
-def test_constant_and_overridable_inputs(form: str) -> None:
+def test_constant_and_overridable_inputs(form: Any) -> None:
     case = Attention(T=9)
     for names in (("decay",), ("past_state", "key"), ("query", "key", "value", "past_state", "decay", "beta")):
         feed = {s: a for s, a in case.feed().items() if s not in names}
@@ -394,12 +400,14 @@ def test_inputs_that_a_rule_of_com_microsoft_ignores() -> None:
     original, feed = full.model(), full.feed()
     (node,) = original.graph.node
     next(a for a in node.attribute if a.name == "update_rule").s = b"linear"
+    form: Any
     for form in FORMS:
         got = run(rl.lower(original, form), feed)
         assert_right(case, got, {s: feed[s] for s in case.shapes()})
 
 
 def test_decays_of_unknown_width() -> None:
+    form: Any
     for by_key, form in product((False, True), ("scan", "chunked", "unroll")):
         case = Attention(by_key=by_key, T=20)
         original = case.model()
@@ -468,6 +476,7 @@ def test_ncnn_is_refused() -> None:
 
 
 def test_one_output_that_is_used() -> None:
+    form: Any
     for kept, form in product(("output", "present_state"), FORMS):
         original = Attention().model()
         (other,) = (v for v in original.graph.output if v.name != kept)

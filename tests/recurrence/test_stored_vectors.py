@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning
 
 @pytest.mark.parametrize("form", ["auto", "scan", "loop", "unroll"])
 @pytest.mark.parametrize("case", load_onnx_cases())
-def test_onnx_node_case(case: Any, form: str) -> None:
+def test_onnx_node_case(case: Any, form: Any) -> None:
     lowered = rl.lower(case.model, form)
     assert recurrent_left(lowered) == []
     for inputs, outputs in case.data_sets:
@@ -76,7 +76,7 @@ def in_turn(parameters: Sequence[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("vector", "form"), in_turn(load_vectors("success")))
-def test_vector(vector: dict[str, Any], form: str) -> None:
+def test_vector(vector: dict[str, Any], form: Any) -> None:
     known = WEIGHTS & vector["inputs"].keys()
     lowered = rl.lower(vector_model(vector, OPSETS[form], known), form)
     assert recurrent_left(lowered) == []
@@ -90,6 +90,6 @@ def test_vector(vector: dict[str, Any], form: str) -> None:
 
 @pytest.mark.parametrize("form", OPSETS)
 @pytest.mark.parametrize("vector", load_vectors("failure"))
-def test_failure_vector(vector: dict[str, Any], form: str) -> None:
+def test_failure_vector(vector: dict[str, Any], form: Any) -> None:
     with pytest.raises(rl.InvalidNodeError, match=r"sequence_lens|activation|has shape"):
         rl.lower(vector_model(vector, OPSETS[form], vector["inputs"].keys() - {"X"}), form)

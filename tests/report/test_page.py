@@ -334,7 +334,7 @@ def test_errors_without_a_logarithm() -> None:
 # The drawing of a step
 
 
-def labels(op_type: str, form: str, kinds: Sequence[str] = ("value", "port"), **fields: Any) -> Counter[str]:
+def labels(op_type: str, form: Any, kinds: Sequence[str] = ("value", "port"), **fields: Any) -> Counter[str]:
     """The labels in the drawing of one step."""
     original = model(Case("page_step", op_type, **fields), 17)
     lowered = rl.lower(original, form)

@@ -297,7 +297,7 @@ def test_a_state_of_the_caller_waits_for_the_first_frame() -> None:
         u, hn, c = LSTM <hidden_size = 3> (l, W[1, 12, 3], R[1, 12, 3], , , h0, c0)  v = Squeeze (u, [1])
         Y = Transpose <perm = [1, 2, 0]> (v)  cn = Identity (c)""",
     )
-    with pytest.raises(rl.UnsupportedError, match=r"looks 2 frames ahead, .*; --delay 2 "):
+    with pytest.raises(rl.UnsupportedError, match=r"looks 2 frames ahead, .*; delay=2 "):
         streamed(model, "time")
     given = {name: random((1, 2, 3), n) for n, name in enumerate(("h0", "c0"))}
     feed = {"X": random((2, 3, 9), 3), **given}

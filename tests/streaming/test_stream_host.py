@@ -190,7 +190,7 @@ def test_what_is_no_model_is_refused(given: Any) -> None:
 
 
 def test_a_model_that_is_no_stream_is_refused() -> None:
-    with pytest.raises(rl.ModelFileError, match="; make one with --stream"):
+    with pytest.raises(rl.ModelFileError, match="; make one with stream"):
         rl.Stream(NET.SerializeToString())
     with pytest.raises(rl.ModelFileError, match="onnxruntime cannot load"):
         rl.Stream(b"no model")

@@ -1,6 +1,7 @@
 """Streams of LinearAttention and CausalConvWithState: states are brought out, or pairs of input and output stay."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -35,7 +36,7 @@ def workers_here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("target", ["portable", "onnxruntime"])
 @pytest.mark.parametrize("name", CONVS)
 @pytest.mark.filterwarnings("ignore:no state is carried")
-def test_a_convolution_in_chunks(name: str, target: str, frames: str) -> None:
+def test_a_convolution_in_chunks(name: str, target: Any, frames: str) -> None:
     case: ConvCase = replace(CONVS[name], length=6)
     original = model(case)
     stream, report = rl.lower(original, target=target, stream=f"length{frames}", full=True)

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 import rnn_lowering as rl
 from rnn_lowering.cli.arguments import options_of, parser
+from rnn_lowering.spelling import for_command
 
 SIZE = "8"
 """Fills each ? of a hint."""
@@ -86,7 +87,8 @@ def _refusal(model: onnx.ModelProto, given: list[str]) -> tuple[str, str]:
     """Return what is wrong, without the hint, and the hint; empty where the model is lowered."""
     try:
         options = options_of(rl.Lowering, parser().parse_args(["in.onnx", "out.onnx", *given]))
-        found, _ = rl.LowerRecurrentPass(options).preview(ir.from_proto(model))
+        with for_command():
+            found, _ = rl.LowerRecurrentPass(options).preview(ir.from_proto(model))
     except SystemExit:
         raise AssertionError(f"the command cannot be used: {' '.join(given)}") from None
     except rl.RnnLoweringError as error:

@@ -252,7 +252,7 @@ def _integer(field: Any, rng: random.Random) -> int:
 # Outcomes
 
 
-def outcome_of_a_file(data: bytes, folder: Path, form: str) -> Outcome:
+def outcome_of_a_file(data: bytes, folder: Path, form: Any) -> Outcome:
     """Lower a model file, by itself in an empty folder; nothing but the result may be written."""
     source, out = folder / "in.onnx", folder / "out" / "out.onnx"
     source.write_bytes(data)
@@ -264,7 +264,7 @@ def outcome_of_a_file(data: bytes, folder: Path, form: str) -> Outcome:
     return found or (f"wrote {sorted(strange)}" if strange else None)
 
 
-def outcome_of_a_model(original: Model, form: str, stream: str | None = None) -> Outcome:
+def outcome_of_a_model(original: Model, form: Any, stream: str | None = None) -> Outcome:
     """Lower a model in memory, which stays as it is."""
     before = original.SerializeToString(deterministic=True)
     results: list[Model] = []

@@ -45,7 +45,7 @@ class Impostor:
     inputs: Mapping[int, str] = field(default_factory=dict)
     edit: Edit | None = None
 
-    def models(self, form: str = "auto") -> tuple[onnx.ModelProto, onnx.ModelProto, onnx.ModelProto]:
+    def models(self, form: Any = "auto") -> tuple[onnx.ModelProto, onnx.ModelProto, onnx.ModelProto]:
         """Return the original, what a right lowering makes of it, and the lowered impostor."""
         original = model(self.case, 17 if self.case.dtype != "bfloat16" else 22)
         held = {t.name: numpy_helper.to_array(t).copy() for t in original.graph.initializer}

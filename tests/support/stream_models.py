@@ -121,7 +121,7 @@ def random(shape: Sequence[int], rng: np.random.Generator | int = 0, scale: floa
     return rng.uniform(-scale, scale, shape).astype(np.float32)
 
 
-def streamed(model: onnx.ModelProto, stream: Any, to: str = "keep", delay: bool | int = False) -> onnx.ModelProto:
+def streamed(model: onnx.ModelProto, stream: Any, to: Any = "keep", delay: bool | int = False) -> onnx.ModelProto:
     """The model as a stream; with "keep" its recurrent nodes stay."""
     held = ir.from_proto(model)
     rl.StreamPass(stream, delay)(held)

@@ -13,7 +13,7 @@ from running import assert_close, bodies, nodes, recurrent_left, run
 
 import rnn_lowering as rl
 
-FORMS = ("scan", "loop", "unroll")
+FORMS: tuple[Any, ...] = ("scan", "loop", "unroll")
 
 
 def parse(text: str, opset: int = 17, ir_version: int = 8, domains: str = "") -> onnx.ModelProto:
@@ -67,7 +67,7 @@ def random_feed(model: onnx.ModelProto, seed: int = 0, **sizes: int) -> Arrays:
 
 
 def lowered(
-    original: onnx.ModelProto, form: str = "auto", *, check: bool = True, **options: Any
+    original: onnx.ModelProto, form: Any = "auto", *, check: bool = True, **options: Any
 ) -> onnx.ModelProto:
     """Lower a model and check what must be true of every result; `check`: as onnx.checker sees it."""
     new: onnx.ModelProto = rl.lower(original, form, **options)

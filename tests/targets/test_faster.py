@@ -53,6 +53,7 @@ def test_products_by_columns(name: str, opset: int) -> None:
     case = BY_NAME[name]
     if opset not in case.opsets:
         pytest.skip(f"not at opset {opset}")
+    form: Any
     for form in FORMS:
         if exists(case, form, opset):
             lowered = rl.lower(model(case, opset), form)
@@ -66,6 +67,7 @@ def test_integers_by_columns(dequantize: bool) -> None:
     """Weights that are stored as integers stay so, and as the node has them: nothing transposes them."""
     original = _quantized()
     given = {"X": np.random.default_rng(1).standard_normal((5, 2, 8)).astype(np.float32)}
+    form: Any
     for form in FORMS:
         lowered = rl.lower(original, form, dequantize=dequantize)
         assert ("DequantizeLinear" in operators(lowered)) != dequantize
@@ -119,7 +121,7 @@ def test_steps_are_of_matrices_in_opencv(name: str, op_type: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["opencv", "ncnn"])
-def test_steps_of_an_open_batch_size_are_not(target: str) -> None:
+def test_steps_of_an_open_batch_size_are_not(target: Any) -> None:
     case = Case("open", "GRU", x="batch")
     lowered = rl.lower(model(case, 17), "unroll", target=target)
     assert "Flatten" not in operators(lowered)
@@ -211,10 +213,11 @@ UNRECOGNIZED: dict[str, dict[str, Any]] = {
 def test_an_lstm_that_it_does_not_recognize(name: str) -> None:
     """It is unrolled where it is known to be short, else a Loop."""
     short = set() if name != "unknown sizes" else {"Loop"}
+    form: Any
     for form, T, loops in (("auto", 5, short), ("auto", 101, {"Loop"}), ("scan", 5, {"Scan"})):
         case = Case("unrecognized", "LSTM", T=T, **UNRECOGNIZED[name])
         if form == "scan" and case.weights == "input":
-            with pytest.raises(rl.UnsupportedError, match="use --to loop or --to unroll"):
+            with pytest.raises(rl.UnsupportedError, match=r"use to=.loop. or to=.unroll."):
                 rl.lower(model(case, 17), form, target="openvino")
             continue
         lowered = rl.lower(model(case, 17), form, target="openvino")

@@ -290,7 +290,7 @@ def _infer_outputs(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames) -
     for value, outer in zip((*read.state_inputs, *read.row_inputs), (*read.initial, *read.xs), strict=True):
         if outer is None or outer not in known.types or outer not in known.shapes:
             raise flow.refuse(
-                node, f"the shape of '{outer and outer.name}' is not known", "fix sizes with --set-dim (dims=)"
+                node, f"the shape of '{outer and outer.name}' is not known", "fix sizes with --set-dim"
             )
         known.types[value], known.shapes[value] = known.types[outer], known.shapes[outer]
     for value, axis in zip(read.row_inputs, read.axes, strict=True):
@@ -310,7 +310,7 @@ def _infer_outputs(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames) -
             raise flow.refuse(
                 node,
                 f"the shape of '{row.name}', which its steps return, is not known",
-                "fix sizes with --set-dim (dims=), or move an If or Loop out of its steps",
+                "fix sizes with --set-dim, or move an If or Loop out of its steps",
             )
         shape = list(known.shapes[row])
         shape.insert(checked_axis(axis, len(shape) + 1, read), framing.size())

@@ -1,0 +1,166 @@
+"""Options in messages: flags of the command, or keywords of Python.
+
+Messages are written with flags; `spelled` returns them as the caller types them:
+
+    --set-dim seq=? --set-dim N=?     dims={"seq": ?, "N": ?}
+    --input-shape X:?,1,80            input_shapes={"X": [?, 1, 80]}
+    --set-input lens=FILE.npy         set_inputs={"lens": numpy.load("FILE.npy")}
+    --to scan                         to="scan"
+    --dequantize                      dequantize=True
+    drop --target                     drop target
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_of_command: ContextVar[bool] = ContextVar("of_command", default=False)
+
+
+@contextmanager
+def for_command() -> Iterator[None]:
+    """Let messages of the block have flags."""
+    token = _of_command.set(True)
+    try:
+        yield
+    finally:
+        _of_command.reset(token)
+
+
+def is_for_command() -> bool:
+    """Return whether messages have flags."""
+    return _of_command.get()
+
+
+KEYWORDS = {
+    "--to": ("to", ""),
+    "--target": ("target", "target"),
+    "--only": ("only", "pattern"),
+    "--except": ("except_", "pattern"),
+    "--max-unroll": ("max_unroll", "count"),
+    "--max-nodes": ("max_nodes", "count"),
+    "--max-bytes": ("max_bytes", "bytes"),
+    "--compute": ("compute", ""),
+    "--dequantize": ("dequantize", "flag"),
+    "--keep-opset": ("keep_opset", "flag"),
+    "--loops": ("loops", "flag"),
+    "--no-join": ("join", "no flag"),
+    "--set-dim": ("dims", "size"),
+    "--input-shape": ("input_shapes", "shape"),
+    "--set-input": ("set_inputs", "value"),
+    "--stream": ("stream", "stream"),
+    "--delay": ("delay", "delay"),
+    "--verify": ("verify", "count"),
+    "--seed": ("seed", "count"),
+    "--feed": ("rl.Check(feeds=...)", "feed"),
+    "--test-shape": ("rl.Check(shapes=...)", "shape"),
+    "--verify-timeout": ("rl.Check(timeout=...)", "seconds"),
+    "--rtol": ("rl.Tolerance(rtol=...)", "tolerance"),
+    "--atol": ("rl.Tolerance(atol=...)", "tolerance"),
+    "--keep-failed": ("keep_failed", "file"),
+    "--report": ("report", "report"),
+    "--external-data": ("external_data", ""),
+    "--trust-external-data": ("trust_external_data", "flag"),
+    "--require-verified": ("require_verified", "flag"),
+    "--force": ("overwrite", "flag"),
+    "--no-verify": ("verify=0", "only"),
+    "--list": ("rl.preview", "only"),
+    "--targets": ("rl.TARGETS", "only"),
+}
+"""The keyword of each flag, and its kind of text: one of `cli.arguments.TEXTS`, or "only" without a value."""
+
+_WORD = r"(?:'[^']*'|\"[^\"]*\"|[,.](?=\S)|[^\s'\",.;()])+"
+_NUMBER = r"\d+(?=\W|$)|[NT]\b"
+_VALUES = {
+    "": r"[a-z]\w*(?<!\bor)(?<!\band)",
+    "target": r"(?!or\b|and\b|to\b)[a-z][\w-]*",
+    "pattern": r"'[^']*'",
+    "count": _NUMBER,
+    "bytes": _NUMBER,
+    "delay": _NUMBER,
+    "size": rf"(?!or\b|and\b){_WORD}",
+    "value": rf"(?!or\b|and\b){_WORD}",
+    "shape": rf"(?!or\b|and\b){_WORD}",
+    "stream": rf"(?=\S+=){_WORD}|AXIS",
+    "file": r"FILE[\w.]*",
+    "report": r"FILE[\w.]*",
+}
+"""What the value of a flag looks like in a message, by the kind of its text."""
+
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+
+
+def spelled(text: str) -> str:
+    """Return a message with its options as the caller types them.
+
+    Examples:
+        >>> from rnn_lowering.spelling import spelled
+        >>> spelled("fix the sizes: --set-dim 'a b='? --set-dim N=4, or use --to scan")
+        'fix the sizes: dims={"a b": ?, "N": 4}, or use to="scan"'
+    """
+    if is_for_command() or "--" not in text:
+        return text
+    parts, end, given = [], 0, _Given()
+    for flag in _FLAG.finditer(text):
+        if flag.start() < end or flag[0] not in KEYWORDS:
+            continue
+        between = text[end : flag.start()]
+        if between != " ":
+            parts.append(given.text())
+            given = _Given()
+            parts.append(between)
+        value = re.compile(_VALUES.get(KEYWORDS[flag[0]][1], r"(?!)")).match(text, flag.end() + 1)
+        given.add(flag[0], value[0] if value and text[flag.end()] == " " else "")
+        end = value.end() if value and text[flag.end()] == " " else flag.end()
+    return "".join([*parts, given.text(), text[end:]])
+
+
+class _Given:
+    """Options that follow each other: those of one keyword become one mapping."""
+
+    def __init__(self) -> None:
+        self._single: list[str] = []
+        self._entries: dict[str, list[str]] = {}
+
+    def add(self, flag: str, value: str) -> None:
+        keyword, kind = KEYWORDS[flag]
+        if kind in _ENTRIES and value:
+            if keyword not in self._entries:
+                self._single.append(keyword)
+            name, given = _ENTRIES[kind](value)
+            self._entries.setdefault(keyword, []).append(f'"{name}": {given}')
+        elif value:
+            given = value if kind in ("count", "bytes", "delay") else f'"{_unquoted(value)}"'
+            self._single.append(f"{keyword}={given}")
+        else:
+            self._single.append(keyword + {"flag": "=True", "no flag": "=False"}.get(kind, ""))
+
+    def text(self) -> str:
+        return ", ".join(
+            f"{each}={{{', '.join(self._entries[each])}}}" if each in self._entries else each
+            for each in self._single
+        )
+
+
+def _unquoted(text: str) -> str:
+    return "".join(shlex.split(text, comments=False))
+
+
+def _entry(separator: str, given: Callable[[str], str]) -> Callable[[str], tuple[str, str]]:
+    def parts(text: str) -> tuple[str, str]:
+        name, _, value = _unquoted(text).rpartition(separator)
+        return name.replace('"', '\\"'), given(value)
+
+    return parts
+
+
+_ENTRIES = {
+    "size": _entry("=", str),
+    "shape": _entry(":", lambda sizes: f"[{', '.join(sizes.split(',')) if sizes else ''}]"),
+    "value": _entry("=", lambda value: f'numpy.load("{value}")' if value.endswith(".npy") else value),
+}
+"""By kind of text, the name and the value of an entry of a mapping."""

@@ -1,0 +1,53 @@
+"""The names of forms and targets, as types: a type checker refuses others. A test compares them with the table."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+FormName = Literal["auto", "scan", "loop", "unroll", "chunked", "keep"]
+"""The forms; "keep": recurrent nodes stay."""
+
+TargetName = Literal[
+    "portable",
+    "onnxruntime",
+    "onnxruntime-web",
+    "onnxruntime-webgpu",
+    "tinygrad",
+    "tvm",
+    "jaxonnxruntime",
+    "onnx2torch",
+    "executorch",
+    "coreml",
+    "ncnn",
+    "mnn",
+    "tract",
+    "iree",
+    "openvino",
+    "opencv",
+    "emx-onnx-cgen",
+    "ezkl",
+    "rknn",
+    "candle",
+    "rten",
+    "burn",
+    "onnx2c",
+    "qnn",
+    "webnn",
+    "tensorrt",
+    "tidl",
+    "stedgeai",
+    # other names
+    "ort",
+    "ortweb",
+    "webgpu",
+    "ortwebgpu",
+    "apachetvm",
+    "coremltools",
+    "pnnx",
+    "cv2",
+    "rknntoolkit2",
+    "onnxruntimeqnn",
+    "trt",
+    "stedgeaicore",
+]
+"""The names of `TARGETS`, and their other names."""

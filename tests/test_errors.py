@@ -1,0 +1,130 @@
+"""Errors: public, whole in another process, and in the words of who reads them."""
+
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import fields
+from multiprocessing import get_context
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+from paths import EXAMPLES
+
+import rnn_lowering as rl
+from rnn_lowering.cli.arguments import TEXTS, parser
+from rnn_lowering.errors import NodeRef, RnnLoweringError
+from rnn_lowering.options import Check, Files, Lowering, Tolerance
+from rnn_lowering.spelling import KEYWORDS, for_command, spelled
+
+NODE = NodeRef("node\n", "LSTM", "main graph")
+
+
+def subclasses(kind: type[RnnLoweringError]) -> list[type[RnnLoweringError]]:
+    return [kind, *(each for sub in kind.__subclasses__() for each in subclasses(sub))]
+
+
+def an_error(kind: type[RnnLoweringError]) -> RnnLoweringError:
+    """An error of a class, with everything that it may carry."""
+    more: dict[type, dict[str, Any]] = {
+        rl.UnknownSizeError: {"sizes": ("T", "N"), "node": NODE},
+        rl.UnknownTripsError: {"value": ir.Value(name="count"), "node": NODE},
+    }
+    if issubclass(kind, rl.VerificationError):
+        report = rl.lower(onnx.load(EXAMPLES / "model.onnx"), full=True)[1]
+        return kind("differs", hint="report it", report=report)
+    return kind("is wrong\x1b", hint="try another", **more.get(kind, {"node": NODE}))
+
+
+def raised(kind: type[RnnLoweringError]) -> None:
+    raise an_error(kind)
+
+
+def lowered(**options: Any) -> None:
+    rl.lower(EXAMPLES / "model.onnx", **options)
+
+
+def facts(error: RnnLoweringError) -> dict[str, Any]:
+    return {"text": str(error), **{name: value for name, value in vars(error).items() if name != "value"}}
+
+
+def test_every_error_is_public() -> None:
+    every = {*subclasses(RnnLoweringError), rl.RnnLoweringWarning}
+    assert {kind.__name__ for kind in every} <= {*rl.__all__}
+    assert all(getattr(rl, kind.__name__) is kind for kind in every)
+
+
+def test_every_error_passes_a_pool_of_processes() -> None:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        for kind in subclasses(RnnLoweringError):
+            error = pool.submit(raised, kind).exception()
+            assert type(error) is kind
+            assert facts(error) == facts(an_error(kind))
+        wrong = pool.submit(lowered, to="unroll").exception()
+        assert isinstance(wrong, rl.UnknownSizeError)
+        assert (wrong.sizes, wrong.node) == (("T",), NodeRef("/lstm/LSTM", "LSTM", "main graph"))
+        assert wrong.page == "getting-started.md#sizes-and-inputs"
+        assert isinstance(pool.submit(lowered, to="loop").exception(), type(None))
+
+
+def test_a_warning_is_pickled() -> None:
+    assert str(pickle.loads(pickle.dumps(rl.RnnLoweringWarning("long")))) == "long"
+
+
+# Flags and keywords
+
+
+def test_the_keyword_of_each_flag() -> None:
+    """The table is written by hand, since errors are older than options."""
+    found = {}
+    for kind in (Lowering, Check, Tolerance, Files):
+        for field in fields(kind):
+            option = field.metadata["option"]
+            if option.help:
+                flag = (option.flags or (f"--{field.name.replace('_', '-')}",))[0]
+                keyword = f"rl.{kind.__name__}({field.name}=...)" if kind in (Check, Tolerance) else field.name
+                found[flag] = (keyword, option.text)
+    found |= {"--verify": ("verify", "count"), "--seed": ("seed", "count")}  # keywords of lower_file
+    assert {flag: entry for flag, entry in KEYWORDS.items() if entry[1] != "only"} == found
+    assert {text for _, text in KEYWORDS.values()} - {*TEXTS} == {"only"}
+    known = {flag for action in parser()._actions for flag in action.option_strings}
+    assert {*KEYWORDS} <= known
+
+
+SPELLED = {
+    "use --to scan or --to loop": 'use to="scan" or to="loop"',
+    "fix the sizes: --set-dim 'a b='? --set-dim N=?, or drop --target": (
+        'fix the sizes: dims={"a b": ?, "N": ?}, or drop target'
+    ),
+    "--input-shape X:16,1,80 --set-input n=FILE.npy": (
+        'input_shapes={"X": [16, 1, 80]}, set_inputs={"n": numpy.load("FILE.npy")}'
+    ),
+    "(--set-input sr=16000)": '(set_inputs={"sr": 16000})',
+    "fix the sizes (--set-dim, --input-shape)": "fix the sizes (dims, input_shapes)",
+    "use --target portable --to unroll": 'use target="portable", to="unroll"',
+    "raise the limit (--max-unroll 600)": "raise the limit (max_unroll=600)",
+    "raise the limit (--max-nodes N)": "raise the limit (max_nodes=N)",
+    "--delay 2 allows it": "delay=2 allows it",
+    "make one with --stream": "make one with stream",
+    "a stream has only one step: --stream AXIS=1": 'a stream has only one step: stream="AXIS=1"',
+    "use --force to replace it": "use overwrite=True to replace it",
+    "one loop each: --no-join, --loops": "one loop each: join=False, loops=True",
+    "a runtime that runs Loop (--targets)": "a runtime that runs Loop (rl.TARGETS)",
+    "the value of an option --unheard of": "the value of an option --unheard of",
+}
+
+
+@pytest.mark.parametrize("text", SPELLED)
+def test_options_as_the_caller_types_them(text: str) -> None:
+    assert spelled(text) == SPELLED[text]
+    with for_command():
+        assert spelled(text) == text
+
+
+def test_the_words_of_python_run(tmp_path: Any) -> None:
+    """A hint, with its ? filled in, is the keywords of the next call."""
+    with pytest.raises(rl.UnknownSizeError) as caught:
+        rl.lower(EXAMPLES / "model.onnx", to="unroll")
+    hint = caught.value.hint.partition("number for each ?: ")[2].partition(", or use ")[0]
+    keywords = eval(f"dict({hint.replace('?', '16')})")
+    assert rl.lower(EXAMPLES / "model.onnx", to="unroll", **keywords, full=True)[1].nodes[0].seq_length == 16
