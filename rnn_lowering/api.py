@@ -433,6 +433,7 @@ class FileLowering:
         failed = check.status == "failed"
         if not failed and (check or not self.files.require_verified):
             return
+        report.written = False
         facts = [_attempt(keep) if failed else "the model is not written", _attempt(partial(_finish, write_report))]
         hint = "; ".join(filter(None, [*facts, _ADVICE if failed else ""]))
         raise (VerificationError if failed else NotVerifiedError)(str(check), hint=hint, report=report)

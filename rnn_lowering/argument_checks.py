@@ -187,17 +187,6 @@ def path(name: str, given: Any) -> Path:
     raise wrong(name, given, "a path")
 
 
-def model(name: str, given: Any) -> onnx.ModelProto | ir.Model:
-    """Take a model in memory."""
-    import onnx
-    import onnx_ir as ir
-
-    if not isinstance(given, onnx.ModelProto | ir.Model):
-        kind = type(given).__name__
-        raise OptionError(f"{name} cannot be {kind}", hint="give an onnx.ModelProto or an onnx_ir.Model")
-    return given
-
-
 def ir_model(name: str, given: Any) -> ir.Model:
     import onnx_ir as ir
 
@@ -205,7 +194,16 @@ def ir_model(name: str, given: Any) -> ir.Model:
 
 
 def model_or_path(name: str, given: Any) -> onnx.ModelProto | ir.Model | Path:
-    return path(name, given) if isinstance(given, str | os.PathLike) else model(name, given)
+    """Take a model in memory, or the path of one."""
+    import onnx
+    import onnx_ir as ir
+
+    if isinstance(given, str | os.PathLike):
+        return path(name, given)
+    if not isinstance(given, onnx.ModelProto | ir.Model):
+        kind = type(given).__name__
+        raise OptionError(f"{name} cannot be {kind}", hint="give a path, an onnx.ModelProto or an onnx_ir.Model")
+    return given
 
 
 @dataclass(frozen=True)

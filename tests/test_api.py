@@ -94,7 +94,7 @@ def test_a_half_lowered_model_can_be_lowered_further() -> None:
     assert_close(run(lowered, inputs), run(original, inputs))
 
 
-@pytest.mark.parametrize("other", [None, "in.onnx", Path("in.onnx"), b"", onnx.GraphProto(), 3])
+@pytest.mark.parametrize("other", [None, b"", onnx.GraphProto(), 3])
 def test_another_type_is_an_error(other: Any) -> None:
     with pytest.raises(TypeError, match=type(other).__name__):
         rl.lower(other)

@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument("input", type=Path, metavar="IN.onnx", help="the model")
+    p.add_argument("input", type=Path, metavar="IN.onnx", help="the model; - is stdin")
     p.add_argument("output", type=Path, metavar="OUT.onnx", nargs="?", help="the file to write")
     p.add_argument(
         "--list",

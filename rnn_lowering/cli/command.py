@@ -31,6 +31,9 @@ from rnn_lowering.spelling import for_command
 __all__ = ["main", "parser"]
 
 
+_STANDARD = Path("-")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     with for_command():
@@ -73,6 +76,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         raise
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot
+    if args.input == _STANDARD:
+        args.input = Path("/dev/stdin")
+    if args.output == _STANDARD:
+        p.error("OUT.onnx cannot be stdout (-): name a file")
     if args.output is None and not args.list and not _asks_for_axes(args):
         p.error("OUT.onnx is missing; name the file to write, or add --list")
     if "require_verified" in args and vars(args).get("runs") == 0:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import Progress as Bar
-from rich.table import Table
 
-from rnn_lowering.errors import NAME, printable
+from rnn_lowering.cli.tables import Table, width
+from rnn_lowering.errors import printable
 from rnn_lowering.model.scopes import REPEATING
 from rnn_lowering.streaming.metadata import host_loop
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rnn_lowering.compare.result import OutputCheck, RunCheck, Verification
     from rnn_lowering.passes.report import Preview, Report
-    from rnn_lowering.report.file_report import FileReport
+    from rnn_lowering.report.file_report import FileReport, Port
     from rnn_lowering.spec.node_spec import NodeSpec
     from rnn_lowering.streaming.metadata import StreamPlan
     from rnn_lowering.types import Progress
@@ -44,8 +44,9 @@ def _print(out: Console, line: str) -> None:
     out.print(printable(line))
 
 
-def _add_row(table: Table, *cells: object, style: str = "") -> None:
-    table.add_row(*(printable(cell, 3 * NAME) for cell in cells), style=style)
+def _print_table(out: Console, table: Table) -> None:
+    for line, style in table.lines(width()):
+        out.print(line, style=style or None)
 
 
 def _size(number: int | None) -> str:
@@ -57,16 +58,16 @@ def print_previews(previews: Sequence[Preview], report: Report, source: Path, gr
     use, and hints for refused nodes."""
     out = console()
     titles = ("node", "operator", "scope", "direction", "T", "N", "I", "H", "type", "activations", "form", "why")
-    table = Table(*titles, box=None)
+    table = Table(titles, folds=("why", "activations", "scope", "type", "direction"))
     for preview in previews:
         node, spec = preview.node, preview.spec
         unknown = "" if node.operator in REPEATING else "?"
         operator, *cells = _spec_cells(spec) if spec else [node.operator, *[unknown] * 7]
-        _add_row(table, node.name, operator, node.scope, *cells, preview.form, preview.reason)
+        table.add(node.name, operator, node.scope, *cells, preview.form, preview.reason)
     if not any(preview.counts for preview in previews):
-        _print(out, f"{source}: no recurrent nodes")
+        _print(out, f"{source}: {_nothing_found(previews)}")
     if previews:
-        out.print(table)
+        _print_table(out, table)
         _print(out, f"inputs: {_named([v for v in graph.inputs if not v.is_initializer()])}")
         _print(out, f"outputs: {_named(graph.outputs)}")
     for warning in (text for preview in previews if preview.spec for text in preview.spec.warnings):
@@ -76,9 +77,23 @@ def print_previews(previews: Sequence[Preview], report: Report, source: Path, gr
     _print_rest(report, out)
 
 
+def _nothing_found(previews: Sequence[Preview]) -> str:
+    """Return what a list without recurrent nodes says: Loops and Scans of the model may be in it, and stay."""
+    kinds = " or ".join(dict.fromkeys(preview.node.operator for preview in previews))
+    return f"no recurrent nodes other than a {kinds}, which stays as it is" if previews else "no recurrent nodes"
+
+
 def _named(values: Sequence[ir.Value]) -> str:
     sizes = [[_dim(d) for d in v.shape] if v.shape is not None else ["unknown shape"] for v in values]
     return ", ".join(f"{v.name} [{', '.join(dims)}]" for v, dims in zip(values, sizes, strict=True))
+
+
+def _ports(ports: Sequence[Port]) -> str:
+    return ", ".join(f"{p.name} [{', '.join(map(_size_or_name, p.shape or ()))}]" for p in ports) or "none"
+
+
+def _size_or_name(dim: int | str | None) -> str:
+    return "?" if dim is None else str(dim)
 
 
 def _dim(dim: int | ir.SymbolicDim) -> str:
@@ -95,16 +110,16 @@ def _spec_cells(spec: NodeSpec) -> list[str]:
 def print_report(report: FileReport, source: Path, target: Path, *, each_run: bool) -> None:
     """Print what was done; with `each_run` every run of the verification too."""
     out = console()
-    done = report.nodes or report.loops or report.stream is not None
-    if not done:
-        _print(out, f"{source}: nothing to lower; written unchanged to {target}")
-    elif report.nodes:
-        table = Table("node", "operator", "direction", "T", "N", "I", "H", "form", box=None)
+    if not report.lowered_any:
+        now = f"the inputs are now {_ports(report.lowered.inputs)}" if report.interface_changed else "unchanged"
+        _print(out, f"{source}: nothing to lower; {now}")
+    if report.nodes:
+        table = Table(("node", "operator", "direction", "T", "N", "I", "H", "form"), folds=("direction",))
         for n in report.nodes:
             sizes = [_size(s) for s in (n.seq_length, n.batch_size, n.input_size, n.hidden_size)]
-            _add_row(table, n.name, f"{n.operator}-{n.version}", n.direction, *sizes, n.form)
-        out.print(table)
-        out.print(_operator_table(report))
+            table.add(n.name, f"{n.operator}-{n.version}", n.direction, *sizes, n.form)
+        _print_table(out, table)
+        _print_table(out, _operator_table(report))
     _print_rest(report, out)
     if report.stream is not None:
         _print_stream(report.stream, report.target, out)
@@ -112,19 +127,23 @@ def print_report(report: FileReport, source: Path, target: Path, *, each_run: bo
         if each_run:
             print_runs(report.verification)
         _print(out, str(report.verification))
+    elif report.lowered_any or report.interface_changed:
+        _print(out, "not compared with the original (--no-verify)")
     if report.quantization is not None:
         _print(out, str(report.quantization))
-    if done:
-        _print(out, f"written to {target}")
+    _print(out, f"written to {target}")
 
 
 def _print_stream(plan: StreamPlan, target: str, out: Console) -> None:
     """Print the states and what a host does."""
-    table = Table("state", "next", "node", "shape", "type", "initial", box=None)
+    table = Table(("state", "next", "node", "shape", "type", "initial"), folds=("node", "initial", "next"))
     for s in plan.states:
         initial = s.initial if isinstance(s.initial, str) else "numbers in the metadata"
-        _add_row(table, s.input, s.output, s.node, _shape(s.shape), s.dtype, initial)
-    out.print(table if plan.states else "the stream has no states")
+        table.add(s.input, s.output, s.node, _shape(s.shape), s.dtype, initial)
+    if plan.states:
+        _print_table(out, table)
+    else:
+        _print(out, "the stream has no states")
     for line in host_loop(plan, target).splitlines():
         _print(out, line)
 
@@ -138,11 +157,11 @@ def _print_rest(report: Report, out: Console) -> None:
 
 def _operator_table(report: Report) -> Table:
     before, after = report.operators_before, report.operators_after
-    table = Table("operator", "before", "after", box=None)
+    table = Table(("operator", "before", "after"))
     for name in sorted(before.keys() | after.keys()):
         if before.get(name, 0) != after.get(name, 0):
-            _add_row(table, name, str(before.get(name, 0)), str(after.get(name, 0)))
-    _add_row(table, "all", str(sum(before.values())), str(sum(after.values())))
+            table.add(name, str(before.get(name, 0)), str(after.get(name, 0)))
+    table.add("all", str(sum(before.values())), str(sum(after.values())))
     return table
 
 
@@ -151,23 +170,24 @@ def print_runs(check: Verification) -> None:
     out = console()
     if check.each_run:
         _print(out, f"compared by {check.method}:")
-        out.print(_run_table(check.each_run))
+        _print_table(out, _run_table(check.each_run))
     if check.nodes:
         _print(out, "each node on its own, against float64:")
-        table = Table("output", "largest difference", "result", box=None)
+        table = Table(("output", "largest difference", "result"), folds=("result",))
         for node in check.nodes:
-            _add_row(table, *_cells(node), style=_style(node))
-        out.print(table)
+            table.add(*_cells(node), style=_style(node))
+        _print_table(out, table)
 
 
 def _run_table(runs: Sequence[RunCheck]) -> Table:
     """Return a table of runs; each row has the next input and the next output of a run."""
-    table = Table("run", "input", "shape", "lengths", "output", "largest difference", "result", box=None)
+    titles = ("run", "input", "shape", "lengths", "output", "largest difference", "result")
+    table = Table(titles, folds=("shape", "lengths", "result"))
     for n, run in enumerate(runs, 1):
         for row, (input_, output) in enumerate(zip_longest(run.inputs, run.outputs)):
             inputs = [input_.name, _shape(input_.shape), _range(input_.lengths)] if input_ else [""] * 3
             outputs = _cells(output) if output else [""] * 3
-            _add_row(table, "" if row else str(n), *inputs, *outputs, style=_style(output))
+            table.add("" if row else str(n), *inputs, *outputs, style=_style(output))
     return table
 
 
@@ -191,31 +211,21 @@ def print_targets() -> None:
     """Print the table of targets."""
     from rnn_lowering.targets.table import TARGETS
 
-    table = Table(
-        "target",
-        "evidence",
-        "version",
-        "forms",
-        "opsets",
-        "sequence_lens",
-        "known sizes",
-        "unsupported operators",
-        box=None,
-    )
+    limits = ("opsets", "sequence_lens", "known sizes", "unsupported operators")
+    table = Table(("target", "evidence", "version", "forms", *limits), folds=(*limits[::-1], "version"))
     for target in TARGETS.values():
-        limits = {"from": target.oldest_opset, "to": target.newest_opset}
-        _add_row(
-            table,
+        opsets = {"from": target.oldest_opset, "to": target.newest_opset}
+        table.add(
             target.name,
             target.evidence,
             target.version,
             ", ".join(target.forms),
-            " ".join(f"{word} {opset}" for word, opset in limits.items() if opset) or "any",
+            " ".join(f"{word} {opset}" for word, opset in opsets.items() if opset) or "any",
             "any" if target.sequence_lens else "constant",
             " and ".join(target.sizes),
             ", ".join(target.unsupported),
         )
-    console().print(table)
+    _print_table(console(), table)
 
 
 @contextmanager

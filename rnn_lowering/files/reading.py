@@ -98,15 +98,44 @@ def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Pat
     except OSError as error:
         raise _cannot_read(named, error) from error
     except Exception as error:  # protobuf, text and JSON parsers each have errors of their own
+        of_framework = named.suffix in _OF_FRAMEWORKS
+        if not of_framework and (not_binary := _what_it_is(path, named)):
+            raise not_binary from error
         reason = " ".join(str(error).split()) or type(error).__name__
-        hint = "export it to ONNX first" if named.suffix in _OF_FRAMEWORKS else "is the file complete?"
+        hint = "export it to ONNX first" if of_framework else "is the file complete?"
         raise ModelFileError(f"'{named}' is not an ONNX model: {reason}", hint=hint) from error
+    if not proto.ByteSize():
+        raise ModelFileError(f"'{named}' is empty", hint="download or export it again")
     if piped_from and (entry := next(external_entries(proto), None)):
         raise ModelFileError(
             f"'{named}' refers to data in '{entry[1].value}', but a model from a pipe has no folder",
             hint="give the path of the file",
         )
     return ModelSource(path, proto, trust_external_data, piped_from)
+
+
+_LFS = b"version https://git-lfs.github.com/spec/"
+
+
+def _what_it_is(path: Path, named: Path) -> ModelFileError | None:
+    """Return the error of a file that is a Git LFS pointer or other text; None if it is neither."""
+    if one_file.text_format(path):
+        return None
+    try:
+        with path.open("rb") as file:
+            start = file.read(200)
+    except (OSError, ValueError):
+        return None
+    if start.startswith(_LFS):
+        return ModelFileError(f"'{named}' is a Git LFS pointer, not the model", hint="git lfs pull gets the model")
+    try:
+        line = start[:150].decode("ascii").strip().partition("\n")[0]
+    except UnicodeDecodeError:
+        return None
+    if not line.isprintable():
+        return None
+    reason = f"'{named}' is text, not an ONNX model: it begins with '{line[:60]}'"
+    return ModelFileError(reason, hint="download or export it again, or name text of ONNX *.onnxtxt")
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from typing import TypeVar
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError, deepest_cause
-from rnn_lowering.model.scopes import all_graphs
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset
+from rnn_lowering.errors import InvalidNodeError, UnsupportedError, deepest_cause
+from rnn_lowering.model.scopes import all_graphs, scopes
+from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset, node_ref
 
 T = TypeVar("T")
 
@@ -22,9 +22,13 @@ def clone(model: ir.Model) -> ir.Model:
     """Return a copy that shares only the data of the tensors; the default domain is imported as "".
 
     Raises:
-        UnsupportedError: A node has an input that nothing defines.
+        InvalidNodeError: A node has an input that nothing defines.
+        UnsupportedError: The model cannot be copied for another reason.
     """
-    copied = _copied(model.clone)
+    try:
+        copied = _copied(model.clone)
+    except UnsupportedError as error:
+        raise _undefined_input(model) or error from error.__cause__
     own_tensors(copied)
     for graph in all_graphs(copied):
         for value in _values(graph):
@@ -56,6 +60,18 @@ def _copied(make: Callable[[], T]) -> T:
             f"the model is inconsistent: {' '.join(str(cause).split())}",
             hint="check it with onnx.checker",
         ) from error
+
+
+def _undefined_input(model: ir.Model) -> InvalidNodeError | None:
+    """Return the error of the first node with an input that nothing defines; None if there is none."""
+    for scope in scopes(model):
+        for node in scope.graph:
+            for value in node.inputs:
+                if value is not None and value.producer() is None and value.graph is None:
+                    reason = f"its input '{value.name}' is no output of a node, no input and no initializer"
+                    hint = "was the model cut? Export it again, or make that an input"
+                    return InvalidNodeError(reason, hint=hint, node=node_ref(node, scope.text))
+    return None
 
 
 def own_tensors(model: ir.Model) -> None:

@@ -157,6 +157,11 @@ class Report:
     operators_after: dict[str, int] = field(default_factory=dict)
     stream: StreamPlan | None = None
 
+    @property
+    def lowered_any(self) -> bool:
+        """Whether a node, Loop or Scan was replaced, or a stream was made."""
+        return bool(self.nodes or self.loops or self.stream is not None)
+
     def spell(self) -> None:
         """Give the options in its texts the spelling of the caller: keywords of Python, or flags."""
         self.notes, self.left = [*map(spelled, self.notes)], [*map(spelled, self.left)]
@@ -206,15 +211,15 @@ _MANY_STEPS = 32
 """Compilers take 0.03 to 0.3 s for each unrolled step, and more for each if there are more."""
 
 _MINUTES = 512
-"""More unrolled steps take minutes to write, to compare and to compile."""
+"""Compilers may take minutes for more unrolled steps."""
 
 
 def long_work(nodes: Iterable[NodeReport]) -> list[str]:
-    """Return a warning if so many steps are unrolled that lowering and compiling take minutes."""
+    """Return a warning if so many steps are unrolled that a runtime may take minutes to compile them."""
     steps = sum(node.steps for node in nodes if node.form == "unroll")
     if steps <= _MINUTES:
         return []
-    return [f"{steps:,} steps are unrolled in total: lowering and compiling will take minutes"]
+    return [f"{steps:,} steps are unrolled in total: compilers may take minutes to load them"]
 
 
 def many_steps(nodes: Iterable[NodeReport]) -> list[str]:

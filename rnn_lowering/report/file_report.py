@@ -71,6 +71,7 @@ class FileReport(Report):
         command: The command line; empty if Python called `lower_file`.
         verification: The result of the comparison; None if nothing was compared.
         quantization: How far the quantized stream is from the float one; None if it was not quantized.
+        written: Whether the lowered model is written: not if the comparison failed, or was required and impossible.
 
     Examples:
         >>> report = rl.lower_file("model.onnx", "lowered.onnx", verify=0, overwrite=True)
@@ -83,6 +84,13 @@ class FileReport(Report):
     command: str = ""
     verification: Verification | None = None
     quantization: Quantization | None = None
+    written: bool = True
+
+    @property
+    def interface_changed(self) -> bool:
+        """Whether the inputs or outputs of the written model differ from those of the original."""
+        before, after = self.original, self.lowered
+        return (before.inputs, before.outputs) != (after.inputs, after.outputs)
 
     @classmethod
     def of(cls, report: Report, original: ModelFile, lowered: ModelFile, command: str) -> FileReport:

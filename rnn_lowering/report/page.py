@@ -33,6 +33,9 @@ except ImportError as missing:
 MOST_NODES = 24
 """Maximum number of nodes with plots."""
 
+_IN_ONNXRUNTIME = ("portable", "onnxruntime")
+"""Targets whose models run with the code of the page."""
+
 _NOT_COMPARED = Verification("not verified", reason="nothing was compared")
 
 
@@ -75,7 +78,7 @@ def render(report: FileReport, run_nodes: RunNodes) -> str:
         check=_NOT_COMPARED if report.verification is None else report.verification,
         sections=_sections(report, run_nodes),
         date=_date(),
-        use=_use(report),
+        use=_use(report) if report.written and report.target in _IN_ONNXRUNTIME else [],
         host=host_loop(report.stream, report.target).splitlines() if report.stream is not None else [],
         end=Markup("\n"),
         versions={"rnn-lowering": version(), "onnx": onnx.__version__, **_runtime()},

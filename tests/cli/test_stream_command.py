@@ -71,9 +71,9 @@ def test_the_list_shows_what_a_stream_would_become(paths: tuple[Path, Path], rnn
 
 
 NO_AXIS = """no time axis is given; the model's inputs: X [time, batch, 3]; name a dimension, \
-or INPUT:AXIS (see docs/streaming.md#my-net-is-refused-because)\n"""
+or INPUT:AXIS\n"""
 NOT_VALID = """the model is not valid at these sizes: Add node '-> with_intra': Incompatible \
-dimensions; give sizes that the model supports (see docs/getting-started.md#what-is-supported)\n"""
+dimensions; give sizes that the model supports\n"""
 REFUSED: dict[str, tuple[onnx.ModelProto, str, int, str]] = {
     "an unknown axis": (
         GRU,
@@ -145,7 +145,7 @@ def test_many_unrolled_steps_are_warned_of_before_they_are_compared(
     monkeypatch.setattr("rnn_lowering.api.open_comparison", run)
     assert rnn_lower(*paths, "--to", "unroll", "--set-dim", "time=200").code == 1
     assert said == [
-        "rnn-lower: warning: 600 steps are unrolled in total: lowering and compiling will take minutes\n"
+        "rnn-lower: warning: 600 steps are unrolled in total: compilers may take minutes to load them\n"
     ]
 
 

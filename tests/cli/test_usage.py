@@ -1,11 +1,14 @@
 """What the command refuses: files, nodes and wrong usage. All places for outputs are in files/test_outputs.py."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import onnx
 import pytest
 from cases import Case, model
 from commands import STATIC, SYMBOLIC, Command, assert_refused, files, saved
+from paths import EXAMPLES
 from running import operators, recurrent_left
 
 
@@ -56,7 +59,7 @@ def test_a_model_of_a_framework_is_to_be_exported(rnn_lower: Command, tmp_path: 
     (tmp_path / name).write_bytes(b"PK\x03\x04" + b"x" * 64)
     outcome = rnn_lower(tmp_path / name, tmp_path / "out.onnx")
     assert_refused(outcome, name)
-    assert f"; {hint} (see docs/" in outcome.err
+    assert outcome.err.endswith(f"; {hint}\n")
 
 
 REFUSED: dict[str, tuple[onnx.ModelProto, str, tuple[str, ...]]] = {
@@ -146,3 +149,51 @@ def test_options_may_be_anywhere(source: Path, rnn_lower: Command, tmp_path: Pat
     places = {"IN": source, "OUT": tmp_path / "out.onnx"}
     assert rnn_lower(*[places.get(word, word) for word in order.split()]).code == 0
     assert "Loop" in operators(onnx.load(tmp_path / "out.onnx"))
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab\nsize 12345\n"
+WHAT_IT_IS = {
+    "a pointer of Git LFS": (LFS, "'in.onnx' is a Git LFS pointer, not the model; git lfs pull gets the model"),
+    "a page of an error": (
+        b"<!doctype html>\n<title>404",
+        "is text, not an ONNX model: it begins with '<!doctype html>'",
+    ),
+    "nothing": (b"", "'in.onnx' is empty; download or export it again"),
+    "bytes": (b"\x0a\xff\x00\x01", "'in.onnx' is not an ONNX model: "),
+}
+
+
+@pytest.mark.parametrize("name", WHAT_IT_IS)
+@pytest.mark.parametrize("arguments", [["--list"], ["out.onnx"], ["--stream"]], ids=lambda given: given[0])
+def test_a_file_that_is_no_model_is_named_for_what_it_is(
+    name: str, arguments: list[str], tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, said = WHAT_IT_IS[name]
+    monkeypatch.chdir(tmp_path)
+    Path("in.onnx").write_bytes(content)
+    outcome = rnn_lower("in.onnx", *arguments)
+    assert_refused(outcome, said)
+
+
+@pytest.mark.parametrize("arguments", [["--list"], ["out.onnx"], ["out.onnx", "--stream", "seq=1"]], ids=len)
+def test_an_input_that_nothing_gives_is_named(arguments: list[str], tmp_path: Path, rnn_lower: Command) -> None:
+    proto = onnx.load(EXAMPLES / "model.onnx")
+    (node,) = (node for node in proto.graph.node if node.op_type == "GRU")
+    node.input[0] = "nowhere"
+    outcome = rnn_lower(saved(tmp_path / "in.onnx", proto), *arguments)
+    assert_refused(outcome, "GRU node '/gru/GRU' in main graph: its input 'nowhere' is no output of a node, ")
+    assert len(outcome.err) < 250
+
+
+def test_standard_input_and_output(tmp_path: Path) -> None:
+    model, out = (EXAMPLES / "model.onnx").read_bytes(), tmp_path / "out.onnx"
+    command = [sys.executable, "-m", "rnn_lowering", "-"]
+    listed = subprocess.run([*command, "--list"], input=model, capture_output=True, check=False)
+    assert (listed.returncode, listed.stderr) == (4, b"")
+    done = subprocess.run([*command, str(out), "--no-verify"], input=model, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert recurrent_left(onnx.load(out)) == []
+    for refused in (["model.onnx", "-"], ["-", "-"]):
+        ended = subprocess.run([*command[:-1], *refused], capture_output=True, check=False, text=True)
+        assert ended.returncode == 2
+        assert ended.stderr.endswith("rnn-lower: error: OUT.onnx cannot be stdout (-): name a file\n")

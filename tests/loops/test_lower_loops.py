@@ -66,7 +66,7 @@ BOTH = parsed("""g (float[4,2] X, float[2] a, float[1,1,2] x, float[1,4,2] W, fl
 
 @pytest.mark.parametrize(("form", "left"), [("unroll", set()), ("scan", {"Scan"}), ("loop", {"Loop"})])
 @pytest.mark.parametrize("target", ["portable", "onnxruntime"])
-def test_a_form_holds_for_the_loops_of_the_model_too(target: str, form: str, left: set[str]) -> None:
+def test_a_form_holds_for_the_loops_of_the_model_too(target: Any, form: Any, left: set[str]) -> None:
     """Who asks for a form has a runtime without the others."""
     lowered, report = rl.lower(BOTH, form, target=target, full=True)
     assert operators(lowered) & {"Loop", "Scan", "LSTM"} <= left
@@ -74,6 +74,7 @@ def test_a_form_holds_for_the_loops_of_the_model_too(target: str, form: str, lef
     feed = {"X": numbers(4, 2), "a": numbers(2), "x": numbers(1, 1, 2)}
     feed |= {"W": numbers(1, 4, 2), "R": numbers(1, 4, 1)}
     assert_same(run(lowered, feed), run(as_meant(BOTH), feed))
+    kept: Any
     for kept in ({"only": "LSTM"}, {"except_": ("Loop", "Scan")}):
         assert operators(rl.lower(BOTH, form, target=target, **kept)) >= {"Loop", "Scan"}
     assert operators(rl.lower(BOTH, form, target=target, except_="Loop")) >= {"Loop"}

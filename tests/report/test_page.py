@@ -170,14 +170,14 @@ def code_of(parsed: Page, start: str) -> str:
 def test_how_a_stream_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(chain(Link("LSTM", "stepped")), tmp_path / "in.onnx")
     monkeypatch.chdir(tmp_path)
-    given = ["in.onnx", "out of 1.onnx", "--stream", "seq=1", "--target", "tract", "--report", "page.html", "-q"]
-    assert main(given) == 0
+    given = ["in.onnx", "out of 1.onnx", "--stream", "seq=1", "--report", "page.html", "-q"]
+    assert main([*given, "--target", "tract"]) == 0
     parsed = Page(tmp_path / "page.html")
-    assert f"for tract, by rnn-lower in.onnx 'out of 1.onnx' {' '.join(given[2:])}\n" in parsed.text
-    assert (
-        "docs/runtimes.md of rnn-lowering has the code for tract, docs/streaming.md that for streams."
-        in parsed.text
-    )
+    assert f"for tract, by rnn-lower in.onnx 'out of 1.onnx' {' '.join(given[2:])} --target tract\n" in parsed.text
+    assert "The documentation of rnn-lowering has the code for tract, and for streams" in parsed.text
+    assert not [code for code in parsed.codes if "onnxruntime" in code or "rnn_lowering" in code]
+    assert main([*given, "--force"]) == 0
+    parsed = Page(tmp_path / "page.html")
     held: dict[str, Any] = {}
     exec(code_of(parsed, "import numpy as np, rnn_lowering"), held)
     assert held["outputs"]["out"].shape == (1, 1, 4)
@@ -242,6 +242,8 @@ def test_a_failed_verification(tmp_path: Path) -> None:
     assert "first in RNN node 'bad'" in parsed.text
     assert "out.onnx is not written." in parsed.text
     assert "the states stay" not in parsed.text
+    assert "How to run it" not in parsed.text
+    assert parsed.codes == []
     assert parsed.row("out")[2].startswith("failed")
     good, bad = (row for row in parsed.rows if row[0] == "Y")
     assert float(good[2]) < 1e-6 < float(bad[2])

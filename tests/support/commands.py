@@ -107,6 +107,7 @@ def assert_refused(outcome: Outcome, *facts: str) -> None:
 def rnn_lower(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command, in this process."""
     run_workers_here(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "1000")  # each row of a table is one line
 
     def call(*arguments: object) -> Outcome:
         try:
