@@ -327,7 +327,9 @@ class FileLowering:
         if self.files.require_verified and not self.check.runs:
             raise OptionError("a verification is required, but the number of runs is 0", hint="give 1 or more")
         if self.files.calibrate is not None and self.lowers.lowering.stream is None:
-            raise OptionError("only a stream can be calibrated", hint="add --stream AXIS=1 (stream=)")
+            raise OptionError("only a stream can be calibrated", hint="add --stream AXIS=1")
+        if self.files.calibrate is not None and (absent := without_onnxruntime("a calibration")):
+            raise UnsupportedError(absent)
         with boundary(), ExitStack() as last:
             writer = ReportWriter(self.outputs.report)
             self.outputs.check([self.source])

@@ -54,6 +54,8 @@ KEYWORDS = {
     "--set-input": ("set_inputs", "value"),
     "--stream": ("stream", "stream"),
     "--delay": ("delay", "delay"),
+    "--calibrate": ("calibrate", "file"),
+    "--bits": ("bits", ""),
     "--verify": ("verify", "count"),
     "--seed": ("seed", "count"),
     "--feed": ("rl.Check(feeds=...)", "feed"),

@@ -563,7 +563,7 @@ def test_a_state_whose_size_only_looks_like_the_batch_is_none_of_a_scan() -> Non
 
 
 @pytest.mark.parametrize("form", ["scan", "loop"])
-def test_an_unknown_number_of_rows_is_reversed_at_opset_9(form: str) -> None:
+def test_an_unknown_number_of_rows_is_reversed_at_opset_9(form: Any) -> None:
     model = parser.parse_model("""<ir_version: 4, opset_import: ["": 9]> g (float[N,T,2] X, float[N,2] a) =>
         (float[N,2] p, float[T,N,2] Y) {
         p, Y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [1],
