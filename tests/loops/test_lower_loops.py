@@ -579,7 +579,7 @@ def test_an_unknown_number_of_rows_is_reversed_at_opset_9(form: Any) -> None:
 
 @pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
 @pytest.mark.parametrize("opset", [13, 14])
-def test_a_list_of_a_loop_without_a_step_is_empty_at_each_opset(opset: int, form: str) -> None:
+def test_a_list_of_a_loop_without_a_step_is_empty_at_each_opset(opset: int, form: Any) -> None:
     """Identity takes lists from opset 14 on."""
     for first, M, length in (
         ("SequenceEmpty ()", 0, 0),
