@@ -82,7 +82,7 @@ def _stepped(model: onnx.ModelProto, options: dict[str, Any]) -> onnx.ModelProto
     return _lowered(model, form, stream=dict.fromkeys(options["axis"], options["frames"] * unit), **more)
 
 
-def _lowered(model: onnx.ModelProto, form: str, **options: Any) -> onnx.ModelProto:
+def _lowered(model: onnx.ModelProto, form: Any, **options: Any) -> onnx.ModelProto:
     stepped: onnx.ModelProto = rl.lower(model, form, **options)
     return stepped
 
