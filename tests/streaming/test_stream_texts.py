@@ -194,7 +194,7 @@ def test_an_axis_is_named_by_its_input_where_two_have_one_name(axis: int) -> Non
     ],
 )
 def test_a_target_that_needs_a_length_gets_the_frames_of_a_call(
-    target: str, model: onnx.ModelProto, options: dict[str, Any]
+    target: Any, model: onnx.ModelProto, options: dict[str, Any]
 ) -> None:
     """No option fixes a state, which the stream has added, or the open length of a stream."""
     said = refusal(model, "time", target=target, **options)
