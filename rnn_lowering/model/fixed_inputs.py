@@ -46,6 +46,10 @@ _FIRST_OPSET_OF_CAST = 6
 _FIRST_OPSET_OF_INTEGERS = 9
 """Of Constant: https://onnx.ai/onnx/operators/onnx__Constant.html."""
 
+_CHANGED = ("Softmax", "LogSoftmax", "Hardmax")
+"""Operators that onnx's evaluator computes along one axis at each opset. Before opset 7, it also aligns the
+operands of element-wise nodes at the last axis, whatever their `axis` is."""
+
 _MOST_PASSES = 4
 
 _SHARE = 16
@@ -395,8 +399,10 @@ def _should_fold(node: ir.Node) -> bool | None:
     """Return whether to fold a node, None for the folder's own decision.
 
     ConstantOfShape is folded too, which the folder does not do by itself; stored integers stay integers; nothing
-    large is computed, nor anything of unknown size.
+    large is computed, nor anything of unknown size, nor what the evaluator computes by the rules of later versions.
     """
+    if node.op_type in _CHANGED or "broadcast" in node.attributes:
+        return False
     if node.op_type == "DequantizeLinear" or any(_bytes(value) * _SHARE > most_bytes() for value in node.outputs):
         return False
     return True if node.op_type == "ConstantOfShape" else None

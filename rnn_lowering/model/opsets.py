@@ -74,7 +74,10 @@ def modernize(model: ir.Model, opset: int) -> None:
     """
     hint = "convert the model to opset 7 or later first, or fix its input shapes"
     if model.functions or list(model.graph.subgraphs()):
-        raise UnsupportedError(f"opset {opset} with functions or subgraphs cannot be converted", hint=hint)
+        raise UnsupportedError(
+            f"opset {opset} with functions or subgraphs cannot be converted",
+            hint=f"export the model at opset {OLDEST_LOWERED_OPSET} or later",
+        )
     try:
         with _files_as_inputs(model) as restore:
             proto = ir.to_proto(model)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import OptionError, callers
 from rnn_lowering.model.copying import clone
+from rnn_lowering.model.fixed_inputs import folded
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.opsets import NEW_OPSET, OLDEST_LOWERED_OPSET, modernize
@@ -135,6 +136,8 @@ def prepare(model: ir.Model, selected: NodeSelection, max_nodes: int, *, inferre
     notes += inline_functions(work, lambda entry: bool(selected([entry])), max_nodes)
     if opset < OLDEST_LOWERED_OPSET:
         read(work, selected(list(recurrent_nodes(work))))  # at its own version: the newer ones allow more
+        if list(work.graph.subgraphs()):
+            work = folded(work, decide=True) or work
         modernize(work, opset)
         notes.append(f"converted from opset {opset} to {NEW_OPSET}")
     before, found = found, list(recurrent_nodes(work))

@@ -137,6 +137,18 @@ def open_trips(model: ir.Model, value: ir.Value | None, stream: StreamInputs = _
     return f"fix the sizes of the inputs, with a number for each ?: {sizes}" if sizes else ""
 
 
+def deciding_conditions(model: ir.Model) -> str:
+    """Return which inputs to set so that every If of the main graph is decided; "" if other inputs decide too, or
+    other nodes have bodies."""
+    holders = [node for node in model.graph if bodies_of(node)]
+    conditions = [node.inputs[0] for node in holders if node.op_type == "If" and node.inputs[0] is not None]
+    sources = {value for condition in conditions for value in _sources(condition, model)}
+    deciding = [value for value in model.graph.inputs if value in sources]
+    if len(conditions) < len(holders) or not deciding or not all(map(_is_small, deciding)):
+        return ""
+    return f"make what decides a constant: {' '.join(map(_set_input, deciding))}"
+
+
 def _holds_sizes(value: ir.Value) -> bool:
     """Return whether the numbers of an integer value are sizes or positions of another value."""
     if value.dtype is None or not value.dtype.is_integer():

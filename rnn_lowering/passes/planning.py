@@ -35,7 +35,7 @@ from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.loop_sharing import groups_of, shared_loops
 from rnn_lowering.model.model_sizes import forget_sizes, known_inputs
 from rnn_lowering.model.onnx_checks import fault_of
-from rnn_lowering.model.opsets import is_new, opset_without
+from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET, is_new, opset_without
 from rnn_lowering.model.preparation import (
     NodePlan,
     NodeSelection,
@@ -59,6 +59,7 @@ from rnn_lowering.options import KEEP, Lowering, parse_stream
 from rnn_lowering.passes.hints import (
     NO_LENGTHS,
     StreamInputs,
+    deciding_conditions,
     deciding_input,
     one_call,
     open_lengths,
@@ -230,7 +231,12 @@ class ModelPlanner:
             return lowered
 
     def prepare(self, model: ir.Model, *, inferred: bool = False) -> PreparedModel:
-        return prepare(model, self._selection, self.lowering.max_nodes, inferred=inferred)
+        try:
+            return prepare(model, self._selection, self.lowering.max_nodes, inferred=inferred)
+        except UnsupportedError as error:
+            if default_opset(model.opset_imports) < OLDEST_LOWERED_OPSET and not model.functions:
+                error.advise(deciding_conditions(model), error.hint)
+            raise
 
     def with_known_sizes(self, prepared: PreparedModel) -> ModelPlan:
         """Return the plan of a model; that of a folded copy if a form needs sizes that are known then, or if an
