@@ -88,6 +88,8 @@ _KEPT = "kept"
 
 _EXPORTED = "--loops lowers it"
 
+_QUOTE = "'"
+
 _LOOP_FORMS = ("scan", "loop", "unroll")
 
 _RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
@@ -371,7 +373,8 @@ def _way_to_keep(ref: NodeRef | None, lowering: Lowering) -> str:
     """Return how to keep a Loop or Scan that is only lowered since the nodes get another form."""
     if ref is None or lowering.loops or ref.operator.lower() not in lowering.runtime.loop_forms:
         return ""
-    return f"keep it: --except {ref.operator if ref.name.startswith('-> ') else quote(ref.name)}"
+    name = quote(ref.operator if ref.name.startswith("-> ") else ref.name)
+    return f"keep it: --except {name if name.startswith(_QUOTE) else _QUOTE + name + _QUOTE}"
 
 
 def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:

@@ -84,18 +84,18 @@ def test_a_form_holds_for_the_loops_of_the_model_too(target: Any, form: Any, lef
 def test_a_loop_that_cannot_have_the_form_names_what_to_add() -> None:
     with pytest.raises(rl.UnsupportedError, match="the number of its steps is not known") as caught:
         rl.lower(NESTED, "unroll")
-    assert caught.value.hint.endswith("--set-dim T=?, or keep it: --except Loop")
+    assert caught.value.hint.endswith('dims={"T": ?}, or keep it: except_="Loop"')
     assert rl.lower(NESTED, "unroll", except_="Loop") == NESTED
     assert not operators(rl.lower(NESTED, "unroll", dims={"T": 3})) & {"Loop", "Scan"}
     named = ModelProto.FromString(NESTED.SerializeToString())
     named.graph.node[2].name = "while loop"
     with pytest.raises(rl.UnsupportedError) as caught:
         rl.lower(named, "unroll")
-    assert caught.value.hint.endswith("or keep it: --except 'while loop'")
+    assert caught.value.hint.endswith('or keep it: except_="while loop"')
     assert "Loop" in operators(rl.lower(named, "unroll", except_="while loop"))
     with pytest.raises(rl.UnsupportedError) as caught:
         rl.lower(NESTED, "unroll", loops=True)
-    assert "--except" not in caught.value.hint
+    assert "except_" not in caught.value.hint
 
 
 def test_an_unknown_length_names_the_option_that_fixes_it() -> None:
@@ -613,7 +613,7 @@ def test_an_input_with_a_default_that_decides_the_number_of_steps_is_named() -> 
     model = parsed(OVERRIDABLE % ("int64 M", "int64 M = {3}", ""))
     with pytest.raises(rl.UnsupportedError, match="the number of its steps is not known") as caught:
         rl.lower(model, "unroll", loops=True, dims={"T": 3})
-    assert caught.value.hint == "make them constants: --set-input M=?"
+    assert caught.value.hint == 'make them constants: set_inputs={"M": ?}'
     feed = {"X": numbers(3, 2), "a": numbers(2)}
     lowered = rl.lower(model, "unroll", loops=True, dims={"T": 3}, set_inputs={"M": 3})
     assert_same(run(lowered, feed), run(as_meant(model), feed))
@@ -623,7 +623,7 @@ def test_an_input_with_a_default_that_decides_the_number_of_steps_is_named() -> 
     )
     with pytest.raises(rl.UnsupportedError, match="the number of its steps is not known") as caught:
         rl.lower(model, "unroll", loops=True, dims={"T": 3})
-    assert caught.value.hint.endswith("--set-dim K=?")
+    assert caught.value.hint.endswith('dims={"K": ?}')
     fixed: list[dict[str, Any]] = [
         {"dims": {"T": 3, "K": 3}},
         {"input_shapes": {"X": (3, 2), "Z": (3, 2)}},

@@ -446,13 +446,14 @@ def behind_an_if(case: Case, opset: int, *, constant: bool) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("opset", [1, 5, 6])
 def test_an_if_that_is_decided(opset: int) -> None:
-    """By a constant, or by the input that the hint names. The truth is NumPy's: onnx's evaluator aligns both at the last axis."""
+    """By a constant, or by the input that the hint names. The truth is NumPy's: onnx's evaluator aligns P and Q at
+    the last axis."""
     case = Case("legacy_decided_if", "LSTM")
     want, sums = expected(case)["Y"], np.asarray([[11, 12], [23, 24]], "f")
     open_if = behind_an_if(case, opset, constant=False)
     with pytest.raises(rl.UnsupportedError, match="cannot be converted") as caught:
         rl.lower(open_if)
-    assert caught.value.hint.startswith("make what decides a constant: --set-input c=?, or export the model")
+    assert caught.value.hint.startswith('make what decides a constant: set_inputs={"c": ?}, or export')
     lowered = {
         "then": [
             rl.lower(behind_an_if(case, opset, constant=True)),
