@@ -281,7 +281,7 @@ def _choosing(flow: Flow, node: ir.Node, value: ir.Value) -> UnsupportedError:
     """Return the error for states in branches that an input chooses, by its sizes if it has frames."""
     may_skip = "a call may skip a state in its branches, since"
     if flow.framings.get(value) is None:
-        hint = f"fix that input: --set-input {quote(value.name or '')}=VALUE (set_inputs=)"
+        hint = f"fix that input: --set-input {quote(value.name or '')}=VALUE"
         return flow.refuse(node, f"{may_skip} input '{value.name}' chooses the branch", hint)
     names = [symbol for dim in flow.known.shapes[value] for symbol in dim.symbols if isinstance(symbol, str)]
     sizes = " ".join(f"--set-dim {quote(f'{name}=')}?" for name in dict.fromkeys(names))

@@ -10,6 +10,7 @@ from loop_models import operators
 from stream_models import assert_streams, chunked, expected_of, net, over, plan_of, random, streamed, whole
 
 import rnn_lowering as rl
+from rnn_lowering.spelling import for_command
 
 pytestmark = pytest.mark.filterwarnings("ignore:no state is carried")
 
@@ -19,7 +20,8 @@ LATE_GRU = f"{LATE}  x = Transpose <perm = [2, 0, 1]> (c)  Y = GRU <hidden_size 
 
 
 def refusal(model: onnx.ModelProto, stream: Any = "time", **options: Any) -> str:
-    with pytest.raises(rl.UnsupportedError) as caught:
+    """The error, with options as the command spells them."""
+    with pytest.raises(rl.UnsupportedError) as caught, for_command():
         rl.lower(model, stream=stream, **options)
     return str(caught.value)
 
