@@ -80,7 +80,7 @@ _NUMBER = r"\d+(?=\W|$)|[NT]\b"
 _VALUES = {
     "": r"[a-z]\w*(?<!\bor)(?<!\band)",
     "target": r"(?!or\b|and\b|to\b)[a-z][\w-]*",
-    "pattern": r"'[^']*'",
+    "pattern": rf"(?!or\b|and\b){_WORD}",
     "count": _NUMBER,
     "bytes": _NUMBER,
     "delay": _NUMBER,

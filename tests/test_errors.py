@@ -102,6 +102,7 @@ SPELLED = {
     "(--set-input sr=16000)": '(set_inputs={"sr": 16000})',
     "fix the sizes (--set-dim, --input-shape)": "fix the sizes (dims, input_shapes)",
     "use --target portable --to unroll": 'use target="portable", to="unroll"',
+    "keep it: --except 'while loop'": 'keep it: except_="while loop"',
     "raise the limit (--max-unroll 600)": "raise the limit (max_unroll=600)",
     "raise the limit (--max-nodes N)": "raise the limit (max_nodes=N)",
     "--delay 2 allows it": "delay=2 allows it",

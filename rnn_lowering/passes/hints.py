@@ -22,6 +22,9 @@ _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 _SAME_NUMBERS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
 _MOST_CANDIDATES = 12
 
+_TRIED = 2
+"""The size at which is tried whether a number of steps follows from sizes."""
+
 _SHAPES = {"Reshape": 1, "Expand": 1, "Tile": 1, "ConstantOfShape": 0, "Range": 0, "Slice": 1, "Pad": 1, "Split": 1}
 """By operator, its first input that holds sizes or positions instead of data; so do all later ones."""
 
@@ -118,13 +121,20 @@ def _set_input(value: ir.Value) -> str:
     return f"--set-input {quote(f'{value.name}=')}{'?' if single else 'FILE.npy'}"
 
 
-def open_trips(model: ir.Model, value: ir.Value | None, stream: StreamInputs = _NO_STREAM) -> str:
+def open_trips(
+    model: ir.Model,
+    value: ir.Value | None,
+    stream: StreamInputs = _NO_STREAM,
+    *,
+    is_known: Callable[[ir.Model], bool],
+) -> str:
     """Return which inputs to fix so that the number of steps is known; "" if it follows from none.
 
     Args:
         model: The model.
         value: What the number of steps follows from, in a copy of the model.
         stream: As for `open_sizes`.
+        is_known: Returns whether a model has known numbers of steps.
     """
     if value is None:
         return ""
@@ -134,7 +144,27 @@ def open_trips(model: ir.Model, value: ir.Value | None, stream: StreamInputs = _
     if numbers:
         return f"make them constants: {' '.join(map(_set_input, numbers))}"
     sizes = open_sizes(model, deciding[0], (0,), every=True, stream=stream) if deciding else ""
+    names = [name for name in _open_names(model) if f"--set-dim {quote(f'{name}=')}?" in sizes]
+    if len(names) == len(sizes.split(" --")):
+        enough = (each for each in (*([name] for name in names), names) if _is_known_at(model, each, is_known))
+        sizes = " ".join(f"--set-dim {quote(f'{name}=')}?" for name in next(enough, ()))
     return f"fix the sizes of the inputs, with a number for each ?: {sizes}" if sizes else ""
+
+
+def _open_names(model: ir.Model) -> list[str]:
+    """Return the names of the open sizes of the inputs."""
+    dims = [dim for value in model.graph.inputs for dim in value.shape or ()]
+    return list(dict.fromkeys(dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value))
+
+
+def _is_known_at(model: ir.Model, names: Iterable[str], is_known: Callable[[ir.Model], bool]) -> bool:
+    """Return whether the numbers of steps are known once these sizes are."""
+    trial = clone(model)
+    try:
+        fix_dimensions(trial, dict.fromkeys(names, _TRIED), {}, {})
+    except RnnLoweringError:
+        return True
+    return is_known(trial)
 
 
 def deciding_conditions(model: ir.Model) -> str:

@@ -223,7 +223,9 @@ class ModelPlanner:
                     lowered, loops, notes = lower_loops(model, partial(_forms_of, lowering, opset), limits)
             except UnsupportedError as error:
                 inputs = self._stream_inputs(model)
-                fixes = open_trips(model, error.value, inputs) if isinstance(error, UnknownTripsError) else ""
+                fixes = ""
+                if isinstance(error, UnknownTripsError):
+                    fixes = open_trips(model, error.value, inputs, is_known=self._knows_trips)
                 error.advise(fixes, error.hint, _way_to_keep(error.node, lowering))
                 raise
             self.report.notes += notes
@@ -231,6 +233,18 @@ class ModelPlanner:
             if loops and lowering.runtime.loop_forms == ("unroll",):
                 return with_constants(lowered, sizes=True) or lowered
             return lowered
+
+    def _knows_trips(self, model: ir.Model) -> bool:
+        """Return whether the numbers of steps of Loops and Scans are known where they must be."""
+        limits = LoopLimits(self.lowering.max_unroll, self.lowering.max_nodes)
+        forms = partial(_forms_of, self.lowering, default_opset(model.opset_imports))
+        try:
+            lower_loops(model, forms, limits)
+        except UnknownTripsError:
+            return False
+        except UnsupportedError:
+            pass
+        return True
 
     def prepare(self, model: ir.Model, *, inferred: bool = False) -> PreparedModel:
         try:

@@ -191,14 +191,20 @@ def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
         UnknownLengthsError: The target needs lengths that are unknown.
     """
     newest, oldest = target.newest_opset, target.oldest_opset
-    limit = f"{newest} or earlier" if newest and opset > newest else ""
-    limit = f"{oldest} or later" if oldest and opset < oldest else limit
-    if limit:
-        raise UnsupportedError(
-            f"{target.name} supports opset {limit}, but the model has {opset}",
-            hint="export it at a supported opset, or convert it (onnx.version_converter)",
-            node=spec.node,
+    limit = hint = ""
+    if newest is not None and opset > newest:  # ONNX's converter cannot go down across opsets 15 and 14
+        limit, hint = (
+            f"{newest} or earlier",
+            f"export it at opset {newest} (torch.onnx.export: opset_version={newest})",
         )
+    if oldest is not None and opset < oldest:
+        limit, hint = (
+            f"{oldest} or later",
+            f"convert it to opset {oldest} (onnx.version_converter), or export it again",
+        )
+    if limit:
+        reason = f"{target.name} supports opset {limit}, but the model has {opset}"
+        raise UnsupportedError(reason, hint=hint, node=spec.node)
     if reason := dict(target.lacks).get(spec.node.operator):
         hint = "use another runtime, or drop --target"
         raise UnsupportedError(f"{target.name} cannot run its equivalent: {reason}", hint=hint, node=spec.node)

@@ -1,18 +1,25 @@
 """Hints lead somewhere: whoever pastes the options of a hint into the command gets a lowered model, or in the end a
 message whose hint has no option, and never the same message twice."""
 
+import ast
+import re
 from collections.abc import Sequence
 from typing import Any
 
+import onnx
+import onnx.version_converter
 import pytest
 from case_list import BY_NAME
 from cases import Case, model
 from hints import alternatives, follow
-from running import recurrent_left
+from paths import EXAMPLES, PACKAGE
+from running import operators, recurrent_left
 from stored_models import Entry, load, parameters
 from thinning import exhaustive
 
 import rnn_lowering as rl
+from rnn_lowering.cli.arguments import parser
+from rnn_lowering.spelling import KEYWORDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
 
@@ -107,3 +114,67 @@ def test_a_stream_instead_of_many_steps(direction: str, T: int, told: bool) -> N
         assert followed.notes == []
         assert len(stream.graph.node) * 10 < len(new.graph.node)
     assert rl.lower(original, "scan", full=True)[1].notes == []
+
+
+HEAD = '<ir_version: 8, opset_import: ["": 17]> g (float[N,T,2] X, float[N,2] a) => (float[N,2] p) '
+CONSTANTS = "<int64 zero = {0}, int64 one = {1}, bool yes = {1}, float most = {9}>"
+LOOP = """p = Loop (M, %s, a) <body = d (int64 i, bool c, float[N,2] s) => (bool c1, float[N,2] s1)
+    { r = Gather <axis = 1> (X, i) s1 = Add (s, r) %s }> }"""
+STEADY, DATA = LOOP % ("yes", "c1 = Identity (c)"), "u = ReduceSum <keepdims = 0> (s1) c1 = Less (u, most)"
+OF_T = "{ sizes = Shape (X) M = Gather (sizes, one) "
+OF_BOTH = "{ sizes = Shape (X) n = Gather (sizes, zero) t = Gather (sizes, one) M = Add (n, t) "
+OF_DATA = "{ sum = ReduceSum <keepdims = 0> (a) M = Cast <to = 7> (sum) "
+TRIPS = {
+    "one size of two": (OF_T + STEADY, ["T"]),
+    "both sizes": (OF_BOTH + STEADY, ["N", "T"]),
+    "a number of the data": (OF_DATA + STEADY, []),
+    "a condition on data": (OF_T + LOOP % ("yes", DATA), []),
+}
+
+
+@pytest.mark.parametrize("name", TRIPS)
+def test_sizes_that_decide_the_number_of_steps(name: str) -> None:
+    """The hint names those that suffice, and none where none helps."""
+    text, sizes = TRIPS[name]
+    original = onnx.parser.parse_model(HEAD + CONSTANTS + text)
+    with pytest.raises(rl.UnsupportedError) as caught:
+        rl.lower(original, "unroll")
+    assert re.findall(r'"(\w+)": \?', caught.value.hint) == sizes
+    followed = follow(original, "portable", ("--to", "unroll"))
+    assert followed.nowhere == []
+    if sizes:
+        assert "Loop" not in operators(rl.lower(original, "unroll", dims=dict.fromkeys(sizes, 3)))
+
+
+def test_no_converter_where_it_cannot_go() -> None:
+    """onnx.version_converter goes up only: across opsets 15 and 14 it has no way down."""
+    original = onnx.load(EXAMPLES / "model.onnx")
+    for target in ("executorch", "onnx2torch"):
+        newest = rl.TARGETS[target].newest_opset
+        if newest is None or newest >= 17:
+            continue
+        with pytest.raises(
+            rl.UnsupportedError, match=f"export it at opset {newest} .*opset_version={newest}"
+        ) as caught:
+            rl.lower(original, target=target, dims={"seq": 4})
+        assert "version_converter" not in caught.value.hint
+    old = model(Case("old", "GRU"), 8)
+    with pytest.raises(rl.UnsupportedError, match=r"convert it to opset 9 \(onnx.version_converter\)"):
+        rl.lower(old, target="executorch")
+    converted = onnx.version_converter.convert_version(old, 9)
+    assert recurrent_left(rl.lower(converted, target="executorch")) == []
+
+
+def test_every_option_in_a_message_exists() -> None:
+    """Whatever the package says, its flags are those of the command and have a spelling in Python."""
+    known = {flag for action in parser()._actions for flag in action.option_strings}
+    said = set()
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent.name == "cli" or path.name == "spelling.py":
+            continue
+        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                said |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", each.value))
+    said -= {"--help", "--name"}  # of docstrings
+    assert said <= known
+    assert said <= {*KEYWORDS}
