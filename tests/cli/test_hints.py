@@ -170,7 +170,7 @@ def test_every_option_in_a_message_exists() -> None:
     known = {flag for action in parser()._actions for flag in action.option_strings}
     said = set()
     for path in PACKAGE.rglob("*.py"):
-        if path.parent.name == "cli" or path.name == "spelling.py":
+        if path.parent.name == "cli" or path.name in ("spelling.py", "options.py"):
             continue
         for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(each, ast.Constant) and isinstance(each.value, str):
