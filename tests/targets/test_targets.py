@@ -319,7 +319,7 @@ def test_other_names_of_targets(given: Any, name: str) -> None:
 
 
 def test_the_options(tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")  # each target has one line
+    monkeypatch.setenv("COLUMNS", "1000")  # each target has one line
     case = Case("option", "LSTM")
     onnx.save(model(case, 17), tmp_path / "in.onnx")
     assert main([str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), "--target", "tvm", "-q"]) == 0
