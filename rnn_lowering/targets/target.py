@@ -203,8 +203,8 @@ def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
             f"convert it to opset {oldest} (onnx.version_converter), or export it again",
         )
     if limit:
-        reason = f"{target.name} supports opset {limit}, but the model has {opset}"
-        raise UnsupportedError(reason, hint=hint, node=spec.node)
+        supports = f"{target.name} supports opset {limit}, but the model has {opset}"
+        raise UnsupportedError(supports, hint=hint, node=spec.node)
     if reason := dict(target.lacks).get(spec.node.operator):
         hint = "use another runtime, or drop --target"
         raise UnsupportedError(f"{target.name} cannot run its equivalent: {reason}", hint=hint, node=spec.node)
