@@ -65,7 +65,7 @@ def judge(case: Case) -> Outcome:
 
 def _stepped(model: onnx.ModelProto, options: dict[str, Any]) -> onnx.ModelProto:
     """The stream; with frames in each call, that many of its least number."""
-    form: str = options["form"]
+    form: Any = options["form"]
     more = {"delay": options["delay"], "target": options["target"]}
     if not options["frames"]:
         return _lowered(model, form, stream=dict.fromkeys(options["axis"]), **more)

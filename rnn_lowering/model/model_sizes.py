@@ -19,10 +19,18 @@ import onnx_ir as ir
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.messages import as_proto
-from rnn_lowering.model.onnx_checks import accepts, infer_shapes, is_anonymous, problem_of
+from rnn_lowering.model.onnx_checks import (
+    ANONYMOUS,
+    accepts,
+    infer_shapes,
+    is_anonymous,
+    is_misread,
+    problem_of,
+)
 from rnn_lowering.model.scopes import RecurrentNode
 from rnn_lowering.spec.connections import InputFacts, ValueFacts
 from rnn_lowering.spec.constant_values import constant_of
+from rnn_lowering.spec.node_spec import default_opset
 
 VARIES = "rnn_lowering_varies"
 """Name of the dimensions that are known to differ between steps."""
@@ -277,6 +285,23 @@ def with_sizes(shape: ir.Shape, sizes: Sequence[int | ir.SymbolicDim | None]) ->
 def size_of_dim(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim:
     """Return a dimension, or the size for its name."""
     return sizes.get(dim.value or "", dim) if isinstance(dim, ir.SymbolicDim) else dim
+
+
+def name_cut_axes(model: ir.Model) -> None:
+    """Declare, in place, that an open axis which a Slice of opset 10 cuts has a size of its own: else onnxruntime
+    takes it for the whole axis, puts values of both sizes into one buffer, and fails."""
+    opset = default_opset(model.opset_imports)
+    if not any(is_misread(node, opset) for node in model.graph.all_nodes()):
+        return
+    twin = clone(model)
+    infer_shapes(twin)
+    for value, found in zip(computed_values(model), computed_values(twin), strict=True):
+        node = value.producer()
+        if node is None or not is_misread(node, opset) or found.shape is None or value.is_graph_output():
+            continue
+        names = (f"{ANONYMOUS}{value.name}_{axis}" for axis in range(len(found.shape)))
+        value.shape = ir.Shape([n if is_anonymous(d) else d for d, n in zip(found.shape, names, strict=True)])
+        value.type = found.type
 
 
 def forget_names(model: ir.Model) -> int:

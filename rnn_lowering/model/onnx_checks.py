@@ -5,7 +5,8 @@ contain huge numbers. So shapes of an ordinary model are inferred in this proces
 old models need, always runs in a child process.
 
 ONNX's inference does not know the operators of com.microsoft: in the message that is inferred, each such node
-becomes a call of a function whose outputs have the shapes of the node's.
+becomes a call of a function whose outputs have the shapes of the node's. It also gives an open axis that a Slice of
+opset 10 cuts the name of the whole axis: each becomes a call of a function of a later opset.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from onnx import shape_inference, version_converter
 from rnn_lowering.child import Child, ChildError, Message, serve
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
 from rnn_lowering.model.messages import graphs_in, message_for_inference, nodes_in, pairs_in
+from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 CHECK_SECONDS, INFERENCE_SECONDS = 30, 10
 """Time limits of a conversion, and of the inference of an invalid model: each needs about a second if large."""
@@ -228,6 +230,9 @@ _MOST_HEADS = 1 << 16
 _EINSUM, _SLICE_OF_INPUTS = 12, 10
 """First opset with Einsum, and first one whose Slice has its bounds as inputs."""
 
+_LATER = onnx.helper.make_opsetid("", 13)
+"""An opset whose Slice has the same inputs, and is inferred correctly."""
+
 
 def like_inputs(node: ir.Node) -> list[tuple[int, int]]:
     """Return, for each output of a node of com.microsoft, the number of the input whose shape it has, and how often
@@ -247,11 +252,16 @@ def heads_of(node: ir.Node) -> tuple[int, int]:
 
 def _call_functions(proto: onnx.ModelProto) -> None:
     """Replace nodes of com.microsoft in a message, in place, by calls of functions, unless the model has
-    functions of their names."""
+    functions of their names; also those of Slice of opset 10."""
     own = {(function.domain, function.name) for function in proto.functions}
     functions: dict[str, onnx.FunctionProto] = {}
     opset = next((entry for entry in proto.opset_import if entry.domain == ""), None)
     for node in nodes_in(proto.graph):
+        if opset is not None and is_misread(node, opset.version):
+            name = f"Slice_{len(node.input)}"
+            functions[name] = _slice(name, [f"input{n}" for n in range(len(node.input))])
+            node.domain, node.op_type = _DOMAIN, name
+            continue
         if opset is None or node.domain != _MICROSOFT or (node.domain, node.op_type) in own:
             continue
         if node.op_type == "DynamicQuantizeLSTM":
@@ -267,6 +277,16 @@ def _call_functions(proto: onnx.ModelProto) -> None:
     if functions:
         proto.functions.extend(functions.values())
         proto.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
+
+
+def is_misread(node: onnx.NodeProto | ir.Node, opset: int) -> bool:
+    """Return whether ONNX's inference (also onnxruntime's) keeps the name of an open axis that a node cuts."""
+    return opset == _SLICE_OF_INPUTS and node.op_type == "Slice" and node.domain in DEFAULT_DOMAIN
+
+
+def _slice(name: str, inputs: Sequence[str]) -> onnx.FunctionProto:
+    nodes = [onnx.helper.make_node("Slice", inputs, ["output0"])]
+    return onnx.helper.make_function(_DOMAIN, name, inputs, ["output0"], nodes, [_LATER])
 
 
 def _make_lstm(node: onnx.NodeProto) -> None:

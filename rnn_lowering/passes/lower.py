@@ -17,7 +17,7 @@ from rnn_lowering.limits import limited
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import changed, clone, restored_on_failure
 from rnn_lowering.model.fixed_inputs import input_arrays, record
-from rnn_lowering.model.model_sizes import ensure_valid, forget_names
+from rnn_lowering.model.model_sizes import ensure_valid, forget_names, name_cut_axes
 from rnn_lowering.model.opsets import import_opset
 from rnn_lowering.model.preparation import PreparedModel, export_faults
 from rnn_lowering.model.replace import replace_nodes
@@ -139,6 +139,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         dequantize, target = self.lowering.dequantize, self.lowering.runtime
         yield from (_dequantized(node.spec) for node in plan.nodes if dequantize and node.spec.quantized)
         yield from replace_nodes(model, plan.nodes, widen=self.lowering.widens, dequantize=dequantize)
+        name_cut_axes(model)
         if plan.opset < default_opset(model.opset_imports):
             yield from import_opset(model, plan.opset)
         if plan.nodes or report.loops:

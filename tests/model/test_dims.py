@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from cases import ALL_OPTIONAL, Array, Arrays, Case, feed, model
 from chains import Link, chain
-from graphs import Shape, value
+from graphs import Graph, Shape, value
 from onnx import helper, numpy_helper
 from paths import MODELS
 from running import assert_close, operators, recurrent_left, run, scopes
@@ -519,3 +519,21 @@ def test_silero_becomes_straight_line(file: str, sizes: dict[str, tuple[int, ...
     lowered = rl.lower(original, target="tvm", input_shapes=sizes)
     assert not operators(lowered) & {"LSTM", "If", "Loop", "Scan"}
     assert rl.verify(original, lowered, runs=1, shapes=sizes)
+
+
+@pytest.mark.parametrize("opset", [9, 10, 11])
+@pytest.mark.parametrize("form", FORMS)
+def test_an_axis_that_is_cut_has_a_size_of_its_own(form: Any, opset: int) -> None:
+    """ONNX's inference of opset 10 says that it has that of the whole axis; onnxruntime then shares buffers."""
+    graph = Graph()
+    x = graph.input("X", ["seq", 2, 3])
+    bounds = [graph.constant([number]) for number in (0, -1, 0)]
+    given = bounds if opset >= 10 else []
+    cut = graph.node("Slice", x, *given, **({} if given else {"axes": [0], "starts": [0], "ends": [-1]}))
+    for n, held in enumerate((x, cut)):
+        weights = (graph.constant(np.ones(shape) / 8, np.float32) for shape in ((1, 12, 3), (1, 12, 4)))
+        graph.node("GRU", held, *weights, outputs=[f"Y{n}"], hidden_size=4)
+        graph.output(f"Y{n}", None)
+    proto, fed = graph.model(opset), {"X": np.ones((7, 2, 3), np.float32)}
+    lowered = rl.lower(proto, form, dims={"seq": 7} if form == "unroll" else {})
+    assert_close(run(lowered, fed, optimize=False), run(proto, fed))
