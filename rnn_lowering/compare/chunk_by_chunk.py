@@ -21,6 +21,7 @@ from rnn_lowering.compare.result import (
     Verification,
     over_all,
 )
+from rnn_lowering.compare.rounded_integers import integer_outputs, note_of_integers, uncertain_integers
 from rnn_lowering.compare.runner import Chunks, Runner, SessionError
 from rnn_lowering.compare.sequences import (
     BEGINNINGS,
@@ -65,6 +66,7 @@ class StreamComparison:
         runnable: The original, or what it was lowered to because onnxruntime does not run it.
         whole: The original with open time axes.
         unsteady: Outputs that a rounding of the inputs changes -> the first such frame.
+        uncertain: The integers that may be one unit more or less, by output, for each whole sequence.
         longest: The number of frames of the longest sequence that is compared.
         seconds_per_frame: The time of the stream in the last run.
     """
@@ -78,6 +80,7 @@ class StreamComparison:
         self.plan, self.sequences, self.check = self.runs.plan, self.runs.sequences, self.runs.check
         self.whole = self.runs.original.parsed
         self.unsteady: dict[str, int] = {}
+        self.uncertain: dict[str, dict[str, Array]] = {}
         self.longest, self.seconds_per_frame = 0, 0.0
 
     def result(self) -> Verification:
@@ -89,6 +92,8 @@ class StreamComparison:
                 return self._not_verified(f"the original {error}")
             reason = f"onnxruntime cannot run the original: {error}"
             if not self._use_lowered_original():
+                if self.check.feeds is None and (fault := self.runs.error_of_all_calls()):
+                    return Verification("failed", CHUNKED, reason=f"the stream fails at every call: {fault}")
                 return self._not_verified(f"{reason}; {COMPARE_ELSEWHERE}")
             self.runs.notes.append(
                 f"{reason}; it was lowered for whole sequences, each node compared with float64 NumPy"
@@ -113,6 +118,8 @@ class StreamComparison:
         if not sequences:
             return self._not_verified(_TOO_SHORT)
         runs = self._in_chunks(sequences, expected)
+        if _wrong(runs) and self._find_uncertain_integers(expected, runs):
+            runs = self._in_chunks(sequences, expected)
         if _wrong(runs):
             runs, expected = self._as_defined(sequences, expected, runs)
         if _wrong(runs):
@@ -125,7 +132,8 @@ class StreamComparison:
         if wrong:
             status, reason = "failed", wrong + self._first_node(next(iter(expected)))
         else:
-            notes = [*self.runs.notes, *self._not_covered(expected)]
+            integers = note_of_integers(over_all(runs), self.uncertain.values())
+            notes = [integers, *self.runs.notes, *self._not_covered(expected)]
             status, reason = "verified", "; ".join(dict.fromkeys(filter(None, notes)))
         return Verification(status, self._method(), len(runs), over_all(runs), reason, tuple(runs))
 
@@ -174,7 +182,7 @@ class StreamComparison:
         for n, sequence in enumerate(sequences):
             parts, until = outcome.steps(n), (steady or {}).get(sequence.feed, {})
             checks = [
-                self._output(name).compare_chunks(array, parts, sequence.sizes, until.get(name))
+                self._output(name, sequence.feed).compare_chunks(array, parts, sequence.sizes, until.get(name))
                 for name, array in expected[sequence.feed].items()
             ]
             given = self.runner.feed(sequence.feed)
@@ -204,6 +212,8 @@ class StreamComparison:
             chunked = {part: ((self.plan.frames,),) for part in expected if lengths[part] == self.longest}
         sequences = [s for part, sizes in chunked.items() for s in self.sequences.in_chunks(part, sizes)]
         runs = [*self._beginnings(expected, feed, {}), *self._in_chunks(sequences, expected)]
+        if _wrong(runs) and self._find_uncertain_integers(expected, runs):
+            runs = [*self._beginnings(expected, feed, {}), *self._in_chunks(sequences, expected)]
         if _wrong(runs):
             steady = self._steady(feed, whole)
             of_all = dict.fromkeys(expected, steady)
@@ -250,15 +260,25 @@ class StreamComparison:
         for part, outputs in expected.items():
             frames = self.sequences.count(self.runner.feed(part))
             checks = [
-                self._output(name).compare_beginning(array, expected[feed][name], frames, steady.get(name))
+                self._output(name, feed).compare_beginning(array, expected[feed][name], frames, steady.get(name))
                 for name, array in outputs.items()
                 if self.plan.outputs.get(name) is not None and array.ndim == expected[feed][name].ndim
             ]
             if any(not check.passed for check in checks):
                 yield RunCheck((), tuple(checks))
 
-    def _output(self, name: str) -> _StreamOutput:
-        return _StreamOutput(self.plan, name, self.check.tolerance)
+    def _output(self, name: str, feed: str = "") -> _StreamOutput:
+        return _StreamOutput(self.plan, name, self.check.tolerance, self.uncertain.get(feed, {}).get(name))
+
+    def _find_uncertain_integers(self, expected: Expected, runs: Sequence[RunCheck]) -> bool:
+        """Find the integers that may differ by one unit, if integers differ; return whether there are any."""
+        integers = integer_outputs(self.runnable.proto)
+        if any(check.name in integers and not check.passed for run in runs for check in run.outputs):
+            for feed in expected:
+                self.uncertain[feed] = uncertain_integers(
+                    self.runnable, self.runs.original, feed, self.runner, self.check.tolerance, self.runs.axes
+                )
+        return any(self.uncertain.get(feed) for feed in expected)
 
     def _steady(self, feed: str, outputs: Mapping[str, Array]) -> dict[str, int]:
         """Return the `steady_frames` of each unstable output; none if the user gives a tolerance."""
@@ -331,11 +351,13 @@ class _StreamOutput:
         plan: How the stream is called.
         name: Its name.
         tolerance: The allowed differences.
+        uncertain: Which integers of the whole may be one unit more or less; None: none.
     """
 
     plan: StreamPlan
     name: str
     tolerance: Tolerance
+    uncertain: Array | None = None
 
     @property
     def axis(self) -> int | None:
@@ -360,8 +382,11 @@ class _StreamOutput:
         if axis is not None and (late := self.plan.delay.get(self.name, 0)):
             if fault := self._fault_of_length(expected, sum(sizes)):
                 return self._wrong(fault)
+            due, came = int(sum(sizes) * self.plan.rate(self.name)), sum(array.shape[axis] for array in arrays)
+            if came != due:
+                return self._wrong(f"the stream returns {came} of its {due} frames")
             arrays = _without_first(arrays, axis, late)
-            expected = expected.take(range(sum(array.shape[axis] for array in arrays)), axis, mode="clip")
+            expected = expected.take(range(min(max(due - late, 0), expected.shape[axis])), axis)
         try:
             got = arrays[-1] if axis is None else np.concatenate(arrays, axis)
         except ValueError as error:  # the axis is wrong
@@ -369,7 +394,7 @@ class _StreamOutput:
         if steady is not None and expected.shape == got.shape:
             kept = (slice(0),) if axis is None else (*[slice(None)] * axis, slice(steady))
             expected, got = expected[kept], got[kept]
-        largest, reason = compare(expected, got, self.tolerance)
+        largest, reason = compare(expected, got, self.tolerance, self._uncertain(expected))
         if reason and axis is not None:
             reason = f"{reason}; {self._first_difference(expected, arrays, axis, sizes)}"
         return OutputCheck.of(self.name, largest, reason)
@@ -389,9 +414,8 @@ class _StreamOutput:
             return self._wrong(fault)
         sure = plan.frames_of(self.name, frames) - plan.delay.get(self.name, 0) + plan.short.get(self.name, 0)
         count = min(beginning.shape[axis], max(sure, 0), beginning.shape[axis] if steady is None else steady)
-        largest, reason = compare(
-            whole.take(range(count), axis), beginning.take(range(count), axis), self.tolerance
-        )
+        whole, beginning = whole.take(range(count), axis), beginning.take(range(count), axis)
+        largest, reason = compare(whole, beginning, self.tolerance, self._uncertain(whole))
         if reason:
             reason = f"the original computes the first {frames} frames differently if more follow: {reason}"
         return OutputCheck.of(self.name, largest, reason)
@@ -410,6 +434,12 @@ class _StreamOutput:
             return None
         others = tuple(a for a in range(far.ndim) if a != self.axis)
         return 0 if self.axis is None else int(far.any(axis=others).argmax())
+
+    def _uncertain(self, expected: Array) -> Array | None:
+        """Return which integers of the first frames of the whole may be one unit more or less."""
+        if self.uncertain is None or self.uncertain.ndim != expected.ndim:
+            return None
+        return self.uncertain[tuple(map(slice, expected.shape))]
 
     def _wrong(self, reason: str) -> OutputCheck:
         return OutputCheck.of(self.name, np.inf, reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,13 +11,14 @@ from itertools import groupby, zip_longest
 import numpy as np
 import onnx
 
+from rnn_lowering.compare.judgement import Judge
 from rnn_lowering.compare.node_models import TensorFile, root, with_shapes
 from rnn_lowering.compare.node_pairs import NodeFeed, NodePair, node_pairs, pairs_of_prepared, random_inputs
 from rnn_lowering.compare.references.node_reference import Symbols
 from rnn_lowering.compare.result import EACH_NODE, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.compare.runner import Outputs, Runner, SessionError
 from rnn_lowering.compare.session import Session, session_with
-from rnn_lowering.compare.tolerance import NodeOutput, allowance, as_close, blocks_of_rows, compare
+from rnn_lowering.compare.tolerance import NodeOutput, allowance, blocks_of_rows, compare
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.preparation import PreparedModel
@@ -212,42 +213,40 @@ class NodeComparison(Comparison):
             pairs: Outputs of both models, by the inputs that gave them.
             optimize: Whether onnxruntime optimizes the original.
         """
-        differs = False
+        with suppress(SessionError, RnnLoweringError):  # nodes in subgraphs are compared alone only
+            if where := self._first_wrong(pairs, optimize):
+                return replace(failed, reason=f"{failed.reason}; first in {where}")
         try:
-            session = session_with(
-                self.original, self.runner.folder / "nodes.onnx", lambda _: _inputs_and_outputs(self.pairs)
-            )
-            outcome = self.runner.run(replace(session, optimize=optimize), [[feed] for feed in pairs])
-            for run in outcome.accepted(all_must_run=True):
-                values = {**run.tensors(), **self.runner.feed(run.feed)}
-                for node in self.pairs:
-                    where, apart = self._against_original(node, values)
-                    if where:
-                        return replace(failed, reason=f"{failed.reason}; first in {node.spec.node}, {where}")
-                    differs = differs or apart
-        except (SessionError, RnnLoweringError):
+            session = session_with(self.original, self.runner.folder / "judged.onnx", lambda _: ())
+        except RnnLoweringError:
             return failed
-        closer = self._no_further(failed, pairs)
-        if closer is None:  # unknown: verified only if a node that differs explains it
-            return failed.judged("each lowered node is as close to float64 as the original") if differs else failed
-        return failed.judged("the outputs are as close to float64 as the original's") if closer else failed
+        judge = Judge(self.original, replace(session, optimize=optimize), self.runner)
+        within, unused = dict[str, float](), ""
+        for check, (feed, (before, after)) in zip(failed.each_run, pairs.items(), strict=True):
+            if not check.wrong:
+                continue
+            judgement = judge.run(check, feed, before, after)
+            unused = unused or judgement.unused
+            if not judgement.explained:
+                return failed.with_advice(f"float64 was not used: {unused}") if unused else failed
+            within |= {name: max(far, within.get(name, 0.0)) for name, far in judgement.within.items()}
+        return failed.judged(_why_judged(within, unused))
 
-    def _no_further(self, failed: Verification, pairs: Mapping[str, tuple[Outputs, Outputs]]) -> bool | None:
-        """Whether the outputs that differ are about as close to float64 as the original's; None: not known."""
-        known = True
-        for run, (feed, (before, after)) in zip(failed.each_run, pairs.items(), strict=True):
-            keys = [f"{n}:0" for n, check in enumerate(run.outputs) if not check.passed]
-            if not all(key in before and key in after for key in keys):
-                return False
-            truth = self.runner.float64(self.original.path, feed) if keys else {}
-            if truth is None:
-                known = False
-            elif not all(as_close(truth.get(key), before[key], after[key]) for key in keys):
-                return False
-        return True if known else None
+    def _first_wrong(self, feeds: Iterable[str], optimize: bool) -> str:
+        """Return the first lowered node that is wrong on the inputs of the original, and where; "" if none is."""
+        session = session_with(
+            self.original, self.runner.folder / "nodes.onnx", lambda _: _inputs_and_outputs(self.pairs)
+        )
+        outcome = self.runner.run(replace(session, optimize=optimize), [[feed] for feed in feeds])
+        for run in outcome.accepted(all_must_run=True):
+            values = {**run.tensors(), **self.runner.feed(run.feed)}
+            for node in self.pairs:
+                if where := self._against_original(node, values):
+                    return f"{node.spec.node}, {where}"
+        return ""
 
-    def _against_original(self, node: NodePair, values: Mapping[str, Array]) -> tuple[str, bool]:
-        """Run a lowered node on the original's inputs; return where it is wrong, and whether the two differ.
+    def _against_original(self, node: NodePair, values: Mapping[str, Array]) -> str:
+        """Run a lowered node on the original's inputs; return where it is wrong, or "".
 
         It is wrong if it is further from float64 than rounding and the original's kernel explain.
         """
@@ -259,8 +258,22 @@ class NodeComparison(Comparison):
         (got,) = _run_node(node, [NodeFeed(feed, values)], self.runner)
         for output in self._outputs(node, node.inputs(feed), got, node.rounding_of_X(values)):
             if not output.right and not output.no_further(original[output.symbol]):
-                return f"output {output.symbol}: {output.reason}", True
-        return "", any(compare(original[symbol], got[symbol], self.check.tolerance)[1] for symbol in original)
+                return f"output {output.symbol}: {output.reason}"
+        return ""
+
+
+def _why_judged(within: Mapping[str, float], unused: str) -> str:
+    """Return how outputs that differ were judged.
+
+    Args:
+        within: How far apart they may be, by name.
+        unused: Why float64 was not used; "" if it was.
+    """
+    why = "the outputs are as close to float64 as the original's"
+    if unused:
+        why = f"float64 was not used for the whole model ({unused}), each lowered node is as close as the original"
+    bounds = ", ".join(f"'{name}' within {far:.2g}" for name, far in within.items())
+    return f"{why}; a rounding of the inputs changes outputs of the original: compared {bounds}"
 
 
 def _node_run(node: NodePair, given: NodeFeed, runner: Runner) -> NodeRun:

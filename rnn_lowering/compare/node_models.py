@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.compare.references.every_kind import widen
+from rnn_lowering.compare.references.evaluator import widen
 from rnn_lowering.files.locations import ALIGNMENT, refer
 from rnn_lowering.model.scopes import RecurrentNode, bodies_of, values_used
 from rnn_lowering.spec.node_spec import NodeSpec, default_opset

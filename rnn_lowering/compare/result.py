@@ -16,6 +16,9 @@ COMPARE_ELSEWHERE = "compare both models in a runtime that supports the original
 OPTIMIZATIONS = "onnxruntime's optimizations change the original's outputs: compared without them"
 JUDGED = "onnxruntime, differences judged by float64 NumPy"
 
+_MOST_SIZES = 5
+"""Maximum shapes of an input that the line names."""
+
 
 @dataclass(frozen=True)
 class OutputCheck:
@@ -41,16 +44,28 @@ class OutputCheck:
 
 @dataclass(frozen=True)
 class RunInput:
-    """An input of a run: its name and shape; the least and the greatest number of an input of sequence lengths."""
+    """An input of a run.
+
+    Attributes:
+        name: Its name.
+        shape: Its shape.
+        lengths: The least and the greatest number of an input of sequence lengths; else None.
+        value: The number of a single integer or boolean; else None.
+    """
 
     name: str
     shape: tuple[int, ...]
     lengths: tuple[int, int] | None = None
+    value: int | None = None
 
     @classmethod
     def of(cls, name: str, array: Array, *, are_lengths: bool) -> RunInput:
         lengths = (int(array.min()), int(array.max())) if are_lengths and array.size else None
-        return cls(name, array.shape, lengths)
+        single = array.size == 1 and array.dtype.kind in "iub" and not are_lengths
+        return cls(name, array.shape, lengths, int(array.reshape(-1)[0]) if single else None)
+
+    def __str__(self) -> str:
+        return str(list(self.shape)) if self.value is None else str(self.value)
 
 
 @dataclass(frozen=True)
@@ -114,11 +129,27 @@ class Verification:
             return f"verification failed ({self.method}): {self.reason}"
         if self.status != "verified":
             return f"not verified: {self.reason}"
-        numbers = f"{self.runs} runs, largest difference {self.max_abs:.2g}"
+        numbers = f"{self.runs} runs, largest difference {self.max_abs:.2g}{self._sizes()}"
         if self.method == EACH_NODE:
             return f"nodes verified, not the whole model ({EACH_NODE}): {numbers}; {self.reason}"
         line = f"verified ({self.method}): {numbers}"
         return f"{line}; {self.reason}" if self.reason else line
+
+    def _sizes(self) -> str:
+        """Return the shapes and switches that differ from run to run, of the first input of each kind; "" if none
+        does, or nodes or chunks are compared."""
+        if self.method not in (WHOLE, JUDGED):
+            return ""
+        by_name: dict[str, list[RunInput]] = {}
+        for given in (given for run in self.each_run for given in run.inputs):
+            by_name.setdefault(given.name, []).append(given)
+        texts: dict[bool, str] = {}
+        for name, inputs in by_name.items():
+            found = list(dict.fromkeys(map(str, inputs)))
+            if len(found) > 1:
+                some = ", ".join(found[:_MOST_SIZES]) + (", ..." if len(found) > _MOST_SIZES else "")
+                texts.setdefault(inputs[0].value is None, f"{name} {some}")
+        return f" ({'; '.join(texts[key] for key in sorted(texts, reverse=True))})" if texts else ""
 
     def with_advice(self, advice: str) -> Verification:
         """Return the same result with a hint appended."""

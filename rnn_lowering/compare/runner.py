@@ -292,8 +292,12 @@ class Runner:
                 raise
         return self._run(session, groups, lambda: None, chunks)
 
-    def float64(self, model: Path, feed: str) -> Outputs | None:
-        """Return the outputs of a model in float64, by index; None if they cannot be computed."""
+    def float64(self, model: Path, feed: str) -> Outputs:
+        """Return the outputs of a model in float64, by index.
+
+        Raises:
+            SessionError: They cannot be computed.
+        """
         out = self._new_path("float64")
         memory = RUN_FACTOR * most_bytes() + _COPIES_IN_FLOAT64 * model.stat().st_size
         job = {"model": str(model), "float64": feed, "out": str(out), "memory": memory}
@@ -301,8 +305,10 @@ class Runner:
             (answer,) = self._ask(job)
         except SessionError:
             self._end_child()
-            return None
-        return None if "error" in answer else StoredArrays(out)
+            raise
+        if "error" in answer:
+            raise SessionError(answer["error"])
+        return StoredArrays(out)
 
     def _ask(self, job: Message) -> Iterator[Message]:
         self._child = self._child or Child(_WORKER)

@@ -16,7 +16,15 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 
-from rnn_lowering.compare.feeds import candidate_feeds, given_in_runs, length_inputs, recorded_inputs, take_feeds
+from rnn_lowering.compare.inputs.feeds import (
+    candidate_feeds,
+    length_inputs,
+    overridden_defaults,
+    recorded_inputs,
+)
+from rnn_lowering.compare.inputs.given import take_feeds
+from rnn_lowering.compare.inputs.runs import given_in_runs
+from rnn_lowering.compare.judgement import moved_by_half_a_rounding
 from rnn_lowering.compare.runner import Chunks, Outcome, Runner, SessionError
 from rnn_lowering.compare.session import (
     Session,
@@ -84,6 +92,7 @@ class Sequences:
     Args:
         plan: How the stream is called.
         whole, graph: The original with open time axes, and the stream.
+        declared: The number of frames that the original declares; None if it is open.
         runner: Writes and reads the inputs.
         check: The user's check.
 
@@ -94,9 +103,16 @@ class Sequences:
     """
 
     def __init__(
-        self, plan: StreamPlan, whole: onnx.ModelProto, graph: onnx.ModelProto, runner: Runner, check: Check
+        self,
+        plan: StreamPlan,
+        whole: onnx.ModelProto,
+        graph: onnx.ModelProto,
+        declared: int | None,
+        runner: Runner,
+        check: Check,
     ) -> None:
         self.plan, self.whole, self.graph, self.runner, self.check = plan, whole, graph, runner, check
+        self.declared = declared
         self.axes = _time_axes(plan)
         self.constants = recorded_inputs(whole, graph)
         of_graph = {name for name in length_inputs(whole.graph) if name not in self.axes}
@@ -131,7 +147,14 @@ class Sequences:
     def feeds(self) -> Iterator[Iterator[dict[str, Array]]]:
         """Yield the alternative inputs of each run."""
         for run, given in enumerate(given_in_runs(self.check, self.whole.graph)):
-            yield self.made(run, self._frames(run), given)
+            yield self._alternatives(run, given)
+
+    def _alternatives(self, run: int, given: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+        """Yield alternative inputs of one run: of the usual length, or of that which the original declares."""
+        other = {} if self.check.feeds is not None else overridden_defaults(self.whole, run, self.check.seed)
+        for defaults in (other, {}) if other else ({},):
+            for frames in dict.fromkeys((self._frames(run), self.declared or self._frames(run))):
+                yield from self.made(run, frames, {**defaults, **given})
 
     def made(
         self, run: int, frames: int, given: Mapping[str, Array] = MappingProxyType({})
@@ -255,7 +278,8 @@ class StreamRuns:
         self.stream = session_of(stepped, runner.folder, misread)
         opened = self.original.parsed
         self.check = take_feeds(check, [opened.graph], frames=True)
-        self.sequences = Sequences(self.plan, opened, stepped.proto, runner, self.check)
+        declared = _declared_frames(original.proto.graph, self.axes)
+        self.sequences = Sequences(self.plan, opened, stepped.proto, declared, runner, self.check)
         self.names = [value.name for value in original.proto.graph.output]
         self.values: list[Mapping[str, Array]] = []
         self.notes = [repairs_note(misread)]
@@ -296,12 +320,7 @@ class StreamRuns:
 
     def of_moved_inputs(self, feed: str) -> dict[str, Array]:
         """Return the outputs of the original after each number of its inputs is moved by half a rounding."""
-        rng = np.random.default_rng(0)
-        given = dict(self.runner.feed(feed))
-        for name, array in given.items():
-            if array.dtype.kind == "f":
-                moved = 1 + rng.choice([-0.5, 0.5], array.shape) * np.finfo(array.dtype).eps
-                given[name] = (array * moved).astype(array.dtype)
+        given = moved_by_half_a_rounding(self.runner.feed(feed))
         (outputs,) = self.whole([[self.runner.write_feed(given)]]).values()
         return outputs
 
@@ -316,6 +335,17 @@ class StreamRuns:
         self.stream, outcome, why = self.runner.run_optimized_or_not(self.stream, groups, ran, chunks=chunks)
         self.notes.append(why and f"the stream runs {why}")
         return outcome
+
+    def error_of_all_calls(self) -> str:
+        """Return why a stream that loads fails at every call, with the first inputs of each run; "" if one runs."""
+        feeds = [self.runner.write_feeds(feeds)[0] for feeds in self.sequences.feeds()]
+        frames = self.plan.frames or self.plan.unit
+        sequences = [s for feed in feeds for s in self.sequences.in_chunks(feed, ((frames,),))]
+        groups, chunks = self._as_chunks(sequences, self.names)
+        with suppress(SessionError):
+            runs = self.runner.run(self.stream, groups, chunks=chunks).runs
+            return runs[0].error if runs and all(run.error for run in runs) else ""
+        return ""
 
     def chunks_in(self, session: Session, sequence: ChunkedSequence) -> list[dict[str, Array]]:
         """Return all outputs of another session of the stream, chunk by chunk."""
@@ -340,6 +370,12 @@ def _plan(stepped: ModelSource) -> StreamPlan:
     if text is None:
         raise ModelFileError(f"'{stepped.path}' is not a stream: its metadata has no {KEY}")
     return StreamPlan.from_json(text)
+
+
+def _declared_frames(graph: onnx.GraphProto, axes: Mapping[str, int]) -> int | None:
+    """Return the number of frames that the inputs of the original declare; None if it is open."""
+    dims = [v.type.tensor_type.shape.dim[axes[v.name]] for v in graph.input if v.name in axes]
+    return next((dim.dim_value for dim in dims if dim.dim_value), None)
 
 
 def _check_axes(original: ModelSource, axes: Mapping[str, int]) -> None:

@@ -16,7 +16,7 @@ from typing_extensions import Unpack
 from rnn_lowering import argument_checks
 from rnn_lowering.argument_checks import given_progress
 from rnn_lowering.compare.chunk_by_chunk import StreamComparison
-from rnn_lowering.compare.feeds import take_feeds
+from rnn_lowering.compare.inputs.given import take_feeds
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.whole import ModelComparison

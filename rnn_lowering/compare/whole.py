@@ -7,7 +7,7 @@ float64 than onnxruntime's own kernel, the model passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -15,7 +15,14 @@ from functools import cached_property
 import onnx
 
 from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, zero_weights
-from rnn_lowering.compare.feeds import candidate_feeds, given_in_runs, length_inputs, recorded_inputs
+from rnn_lowering.compare.inputs.feeds import (
+    candidate_feeds,
+    length_inputs,
+    lost_defaults,
+    overridden_defaults,
+    recorded_inputs,
+)
+from rnn_lowering.compare.inputs.runs import given_in_runs
 from rnn_lowering.compare.node_by_node import Comparison, NodeComparison
 from rnn_lowering.compare.result import (
     COMPARE_ELSEWHERE,
@@ -27,6 +34,7 @@ from rnn_lowering.compare.result import (
     Verification,
     over_all,
 )
+from rnn_lowering.compare.rounded_integers import integer_outputs, note_of_integers, uncertain_integers
 from rnn_lowering.compare.runner import (
     Alternatives,
     NotAcceptedError,
@@ -48,7 +56,7 @@ from rnn_lowering.compare.tolerance import are_no_rows, compare
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.options import Tolerance
 from rnn_lowering.spec.rnn import DYNAMIC_QUANTIZE_LSTM
-from rnn_lowering.types import LOWERED, ORIGINAL, counter
+from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
 
 _Pairs = Mapping[str, tuple[Outputs, Outputs]]
 """The outputs of the original and of the lowered model, by the feed that gave them."""
@@ -77,6 +85,11 @@ class ModelComparison(Comparison):
         """The names of the original's outputs that a Loop stacks."""
         return outputs_of_rows(self.original.proto.graph)
 
+    @cached_property
+    def uncertain(self) -> dict[str, dict[str, Array]]:
+        """The integers that may be one unit more or less, by output, for each feed."""
+        return {}
+
     def result(self) -> Verification:
         """Compare the models; raise the errors of `verify`."""
         if odd := self._odd_inputs():
@@ -104,12 +117,15 @@ class ModelComparison(Comparison):
         counts."""
         original, lowered, check = self.original.proto, self.lowered.proto, self.check
         recorded = recorded_inputs(original, lowered)
-        return [
-            self.runner.write_feeds(
-                candidate_feeds(original, run, check.seed, lowered, {**feed, **recorded}, check.shapes)
-            )
-            for run, feed in enumerate(given_in_runs(check, original.graph))
-        ]
+
+        def feeds(run: int, given: Mapping[str, Array]) -> Iterator[Mapping[str, Array]]:
+            other = {} if check.feeds is not None else overridden_defaults(original, run, check.seed)
+            for defaults in (other, {}) if other else ({},):
+                fixed = {**defaults, **given, **recorded}
+                yield from candidate_feeds(original, run, check.seed, lowered, fixed, check.shapes)
+
+        runs = given_in_runs(check, original.graph, lowered.graph)
+        return [self.runner.write_feeds(feeds(run, given)) for run, given in enumerate(runs)]
 
     def _compare_whole(self, groups: list[Alternatives]) -> Verification:
         """Compare the outputs of the two models, then their nodes."""
@@ -125,8 +141,12 @@ class ModelComparison(Comparison):
             return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
         if names != self.names:
             return Verification("failed", reason=f"outputs {self.names} became {names}")
+        if lost := lost_defaults(self.original.proto, self.lowered.proto):
+            return Verification("failed", reason=f"the model has lost the inputs with defaults {lost}")
         pairs: _Pairs = {feed: (expected[feed], found[feed]) for feed in expected}
         result = self._compare(pairs)
+        if not result and self._find_uncertain_integers(session, result, pairs):
+            result = self._compare(pairs)
         if not result:
             if undetermined := self._undetermined(result, session, expected):
                 return self._nodes_only(undetermined)
@@ -134,8 +154,19 @@ class ModelComparison(Comparison):
         if not result:
             return result
         constant = constant_outputs(tensors_by_name(self.names, outputs) for outputs in expected.values())
-        facts = [self._only_sizes(groups, result), plain, plain_lowered, *constant, *self._zero_weights()]
+        integers = note_of_integers(result.outputs, self.uncertain.values())
+        facts = [integers, self._only_sizes(groups, result), plain, plain_lowered, *constant, *self._zero_weights()]
         return self._with_nodes(result, facts)
+
+    def _find_uncertain_integers(self, session: Session, failed: Verification, pairs: _Pairs) -> bool:
+        """Find the integers that may differ by one unit, if integers differ; return whether there are any."""
+        integers = integer_outputs(self.original.proto)
+        if any(check.name in integers and not check.passed for check in failed.outputs):
+            for feed in pairs:
+                self.uncertain[feed] = uncertain_integers(
+                    self.original, session, feed, self.runner, self.check.tolerance
+                )
+        return any(self.uncertain.values())
 
     def _run_original(self, groups: list[Alternatives]) -> tuple[Session, dict[str, Outputs], str]:
         """Run the original; return its session, its outputs by accepted feed, and why the optimizer was off, if it
@@ -271,16 +302,21 @@ class ModelComparison(Comparison):
         for feed, (before, after) in pairs.items():
             given = self.runner.feed(feed)
             inputs = tuple(RunInput.of(name, given[name], are_lengths=name in lengths) for name in given)
-            outputs = tuple(self._compare_output(n, name, before, after) for n, name in enumerate(self.names))
+            outputs = tuple(
+                self._compare_output(n, name, before, after, self.uncertain.get(feed, {}).get(name))
+                for n, name in enumerate(self.names)
+            )
             each_run.append(RunCheck(inputs, outputs))
         checks = over_all(each_run)
         wrong = "; ".join(f"output '{c.name}': {c.reason}" for c in checks if not c.passed)
         return Verification("failed" if wrong else "verified", WHOLE, len(pairs), checks, wrong, tuple(each_run))
 
-    def _compare_output(self, n: int, name: str, before: Outputs, after: Outputs) -> OutputCheck:
+    def _compare_output(
+        self, n: int, name: str, before: Outputs, after: Outputs, uncertain: Array | None
+    ) -> OutputCheck:
         keys = [key for key in sorted(before.keys() | after.keys()) if key.split(":")[0] == str(n)]
         parts = [
-            compare(before.get(key), after.get(key), self.check.tolerance)
+            compare(before.get(key), after.get(key), self.check.tolerance, uncertain)
             for key in keys
             if not (name in self.stacked and are_no_rows(before.get(key), after.get(key)))
         ]

@@ -167,6 +167,62 @@ def test_an_output_that_the_stream_lost_is_missed() -> None:
     assert "output 'last': the stream does not return it" in check.reason
 
 
+@pytest.mark.parametrize("frames", ["none", "half"])
+def test_a_late_output_without_its_frames_is_missed(frames: str) -> None:
+    """What came is right, as far as it goes."""
+    original = net(
+        """g (float[batch, 3, time] X) => (float[t, d, batch, 4] Y) {
+            c = Conv <pads = [1, 1]> (X, K)  x = Transpose <perm = [2, 0, 1]> (c)
+            Y = GRU <hidden_size = 4> (x, W, R, B) }""",
+        {**GRU, "K": random((3, 3, 3), 2)},
+    )
+    stepped = streamed(original, "time", delay=1)
+    assert plan_of(stepped)["delay"] == {"Y": 1}
+    assert verified(original, stepped)
+    node(stepped, "Y").output[0] = "all"
+    chosen = {"none": "few = Sub (n, n)", "half": "few = Div (n, two)"}[frames]
+    ends = onnx.parser.parse_graph(
+        f"""g (float[t, d, n, 4] all) => (float[t, d, n, 4] Y) {{
+            n = Shape <start = 0, end = 1> (all)  zero = Constant <value_ints = [0]> ()
+            two = Constant <value_ints = [2]> ()  {chosen}  Y = Slice (all, zero, few) }}"""
+    )
+    stepped.graph.node.extend(ends.node)
+    check = verified(original, stepped)
+    assert check.status == "failed"
+    assert "output 'Y': the stream returns" in check.reason
+
+
+@pytest.mark.parametrize("rows", [16, 12], ids=["the original runs at its length", "the original never runs"])
+def test_a_stream_that_fails_at_every_call(rows: int) -> None:
+    """As with a parameter that has a row for each frame of a fixed length."""
+    text = """g (float[16, 2, 3] X) => (float[16, 1, 2, 4] Y) {{
+        [only] y = GRU <hidden_size = 4> (X, W, R, B)  Y = {} }}"""
+    weights = {**GRU, "slope": random((rows, 1, 1, 1))}
+    original = net(text.format("PRelu (y, slope)"), weights)
+    stepped = streamed(net(text.format("Identity (y)"), weights), "X:0=4")
+    last = node(stepped, "Y")
+    last.op_type = "PRelu"
+    last.input.append("slope")
+    if not any(tensor.name == "slope" for tensor in stepped.graph.initializer):
+        stepped.graph.initializer.extend(t for t in original.graph.initializer if t.name == "slope")
+    check = verified(original, stepped)
+    assert check.status == "failed", check
+    assert "cannot run the stream" in check.reason or "fails at every call" in check.reason
+    assert "PRelu" in check.reason
+
+
+def test_a_fixed_length_that_cannot_be_opened_is_compared_at_that_length() -> None:
+    text = """g (float[16, 2, 3] X) => (float[16, 1, 2, 4] Y) {{
+        [only] y = GRU <hidden_size = 4> (X, W, R, B)  Y = {} }}"""
+    original = net(text.format("Reshape (y, same)"), {**GRU, "same": np.array([16, 1, 2, 4])})
+    stepped = streamed(net(text.format("Identity (y)"), GRU), "X:0=4")
+    check = verified(original, stepped)
+    assert check, check
+    assert {run.inputs[0].shape[0] for run in check.each_run} == {16}
+    node(stepped, "Y").op_type = "Neg"
+    assert verified(original, stepped).status == "failed"
+
+
 def test_given_feeds_are_whole_sequences_and_a_tolerance_counts() -> None:
     check = verified(TWO, streamed(TWO, "time"), feeds=[{"X": random((9, 2, 4))}])
     assert check
@@ -305,13 +361,13 @@ CHOSEN = """g (float[time, batch, 3] X) => (float[time, d, batch, 4] Y)
 def test_a_state_that_one_branch_does_not_change(branch: str) -> None:
     original = parse(CHOSEN)
     stepped = streamed(original, "time")
-    assert verified(original, stepped, runs=2)
+    assert verified(original, stepped)
     (body,) = [a.g for n in stepped.graph.node if n.op_type == "If" for a in n.attribute if a.name == branch]
     (past,) = [name for name in body.node[0].input if name.startswith("past_")]
     present = body.node[0].output[1]
     body.node[0].output[1] = "unused"
     body.node.insert(1, helper.make_node("Identity", [past], [present]))
-    check = verified(original, stepped, runs=2)
+    check = verified(original, stepped)
     assert check.status == "failed"
     assert "out of tolerance; first in call 2" in check.reason
 

@@ -51,7 +51,7 @@ def test_the_method_is_said(entry: Entry, tmp_path: Path) -> None:
 def assert_compared(check: rl.Verification, original: onnx.ModelProto, lowered: list[NodeReport]) -> None:
     """Check that the data of a verification show what its status claims."""
     assert check.runs == len(check.each_run)
-    assert check.runs == 3 or check.method == NODES
+    assert check.runs >= 3 or check.method == NODES
     assert all(output.passed for output in (*check.outputs, *check.nodes))
     names = [output.name for output in check.outputs]
     for run in check.each_run:

@@ -219,7 +219,7 @@ def test_inputs_are_such_as_models_accept_and_show_what_is_wrong(name: str) -> N
     onnx.checker.check_model(original, full_check=True)
     check = verify(original, rl.lower(original), runs=5)
     assert check.status == "verified", check.reason
-    assert check.runs == 5 or not check.whole
+    assert check.runs >= 5 or not check.whole
     wrong = with_weight(original, add=1) if other is None else lstm(**fields | other)
     check = verify(original, rl.lower(wrong), runs=1)
     assert check.status == "failed"
@@ -250,7 +250,9 @@ main (float[?,?] samples, float[2,?,4] state, int64 rate) => (float[?,?,?] Y_h, 
 
 def test_a_state_of_any_batch_size_samples_to_reflect_and_both_branches_of_a_comparison() -> None:
     original = parse(VOICE)
-    assert str(rl.verify(original, rl.lower(original))).startswith("verified (onnxruntime): 3 runs")
+    check = rl.verify(original, rl.lower(original))
+    assert str(check).startswith("verified (onnxruntime): 8 runs")
+    assert "rate 16000, " in str(check)
     for right in ("Identity (h)", "Add (h, h)"):
         wrong = parse(VOICE.replace(right, "Mul (h, factor)"))
         assert rl.verify(original, rl.lower(wrong)).status == "failed"
@@ -358,7 +360,10 @@ def test_weights_of_zeros_show_nothing() -> None:
 
 def test_result_as_text_and_data() -> None:
     good, bad = (verify(lstm(), rl.lower(other)) for other in (lstm(), WRONG_WEIGHTS["gates"]))
-    assert re.fullmatch(rf"verified .*onnxruntime.*: 3 runs, largest difference {good.max_abs:.2g}", str(good))
+    sizes = r"\(X \[7, 9, 2\], \[1, 1, 2\], \[70, 2, 2\]\)"
+    assert re.fullmatch(
+        rf"verified .*onnxruntime.*: 3 runs, largest difference {good.max_abs:.2g} {sizes}", str(good)
+    )
     assert re.fullmatch(rf"verification failed.*: {re.escape(bad.reason)}", str(bad))
     for check in (good, bad):
         data = check.to_dict()

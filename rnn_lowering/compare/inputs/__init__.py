@@ -1,0 +1,1 @@
+"""The inputs of runs: sizes, switches, random numbers, and those of the user."""

@@ -1,0 +1,180 @@
+"""Integer outputs that round real numbers, as Cast and QuantizeLinear do: where they may differ by one unit.
+
+An integer may be the next one where the real number before it is within the tolerance of a boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from rnn_lowering.compare.result import OutputCheck
+from rnn_lowering.compare.runner import Runner, SessionError
+from rnn_lowering.compare.session import Session, session_with
+from rnn_lowering.compare.tolerance import allowance
+from rnn_lowering.errors import RnnLoweringError
+from rnn_lowering.files.reading import ModelSource
+from rnn_lowering.model.messages import bodies_in
+from rnn_lowering.options import Tolerance
+from rnn_lowering.types import Array
+
+_REAL = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)
+_INTEGERS = frozenset(
+    getattr(onnx.TensorProto, name)
+    for name in ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
+)
+
+
+_ROUND = frozenset(("Round", "Floor", "Ceil"))
+"""Operators that round, and return real numbers."""
+
+_MOST_BEHIND = 4
+"""Such an operator is looked for among this many nodes before the integers."""
+
+
+@dataclass(frozen=True)
+class _Rounding:
+    """The nodes that make an integer output from real numbers.
+
+    Attributes:
+        output: The name of the output.
+        reals: The real numbers that they read.
+        given: The inputs of the model that they read.
+        nodes: The nodes in order, those of constants too.
+    """
+
+    output: str
+    reals: Collection[str]
+    given: Collection[str]
+    nodes: Collection[int]
+
+    def names_of_reals(self, _: onnx.ModelProto) -> Collection[str]:
+        return self.reals
+
+
+def integer_outputs(proto: onnx.ModelProto) -> set[str]:
+    """Return the names of the outputs that are integers."""
+    return {v.name for v in proto.graph.output if v.type.tensor_type.elem_type in _INTEGERS}
+
+
+def uncertain_integers(
+    original: ModelSource,
+    session: Session,
+    feed: str,
+    runner: Runner,
+    tolerance: Tolerance,
+    axes: Mapping[str, int] | None = None,
+) -> dict[str, Array]:
+    """Return, for each integer output that rounds real numbers, which elements may be one unit more or less.
+
+    Args:
+        original: The original.
+        session: How onnxruntime runs it.
+        feed: The inputs of a run.
+        runner: Runs it again.
+        tolerance: The tolerance of the real numbers.
+        axes: The axis that gets no fixed size, by input name.
+    """
+    found: dict[str, Array] = {}
+    with suppress(SessionError, RnnLoweringError, onnx.shape_inference.InferenceError):
+        for rounding in _roundings(original.proto):
+            path = runner.folder / "rounded.onnx"
+            with_reals = session_with(original, path, rounding.names_of_reals, axes)
+            (run,) = runner.run(replace(with_reals, optimize=session.optimize), [[feed]]).accepted(
+                all_must_run=True
+            )
+            arrays, given = run.tensors(), runner.feed(feed)
+            reals = {name: arrays[name] if name in arrays else given[name] for name in rounding.reals}
+            spread = {name: allowance(array, tolerance) for name, array in reals.items()}
+            moved = [
+                {name: (array + sign * spread[name]).astype(array.dtype) for name, array in reals.items()}
+                for sign in (0, 1, -1)
+            ]
+            feeds = [runner.write_feed({**{n: given[n] for n in rounding.given}, **each}) for each in moved]
+            alone = _alone(original, rounding, runner.folder / "rounding.onnx")
+            runs = runner.run(alone, [[each] for each in feeds]).accepted(all_must_run=True)
+            middle, *others = (np.asarray(each.outputs()["0:0"]) for each in runs)
+            found[rounding.output] = np.logical_or(*(other != middle for other in others))
+    return found
+
+
+def note_of_integers(checks: Iterable[OutputCheck], uncertain: Iterable[Mapping[str, Array]]) -> str:
+    """Return a note on outputs that passed though some of their integers differ by one unit; "" if none does."""
+    names = {name for each in uncertain for name in each}
+    found = [f"'{check.name}'" for check in checks if check.passed and check.max_abs and check.name in names]
+    if not found:
+        return ""
+    return f"integers of {', '.join(found)} differ by one unit, where rounding moves real numbers over a boundary"
+
+
+def _roundings(proto: onnx.ModelProto) -> list[_Rounding]:
+    """Return how each integer output is made from real numbers, if that is known."""
+    inferred = onnx.shape_inference.infer_shapes(proto).graph
+    values = (*inferred.value_info, *inferred.input, *inferred.output)
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    found = (_rounding(proto.graph, types, name) for name in integer_outputs(proto))
+    return [rounding for rounding in found if rounding is not None and rounding.reals]
+
+
+def _rounding(graph: onnx.GraphProto, types: Mapping[str, int], output: str) -> _Rounding | None:
+    makers = {name: n for n, node in enumerate(graph.node) for name in node.output if name}
+    tensors = {tensor.name for tensor in graph.initializer}
+    left, seen, rounded = [output], {output}, set[str]()
+    reals, given, nodes = set[str](), set[str](), set[int]()
+    while left:
+        name = left.pop()
+        constant = name in makers and graph.node[makers[name]].op_type == "Constant"
+        if name in tensors:
+            continue
+        if types.get(name) in _REAL and not constant and name not in rounded:
+            rounded |= _rounded(graph, makers, name)
+        if types.get(name) in _REAL and not constant and name not in rounded:
+            reals.add(name)
+        elif name not in makers:
+            given.add(name)
+        else:
+            node = graph.node[makers[name]]
+            if any(bodies_in(node)) or (types.get(name) is None and not constant):
+                return None
+            nodes.add(makers[name])
+            left += [read for read in node.input if read and read not in seen]
+            seen.update(node.input)
+    return _Rounding(output, sorted(reals), sorted(given), sorted(nodes))
+
+
+def _rounded(graph: onnx.GraphProto, makers: Mapping[str, int], name: str) -> set[str]:
+    """Return the values from an operator that rounds on to this one; none if no such operator is near."""
+    passed = set[str]()
+    for _ in range(_MOST_BEHIND):
+        passed.add(name)
+        if name not in makers:
+            break
+        node = graph.node[makers[name]]
+        if node.op_type in _ROUND:
+            return passed
+        name = next(iter(node.input), "")
+    return set()
+
+
+def _alone(original: ModelSource, rounding: _Rounding, path: Path) -> Session:
+    """Return the session of the nodes of a rounding alone."""
+    proto, graph = onnx.ModelProto(), original.proto.graph
+    proto.CopyFrom(original.proto)
+    proto.graph.Clear()
+    proto.graph.name = graph.name or "rounding"
+    proto.graph.node.extend(graph.node[n] for n in rounding.nodes)
+    read = {name for node in proto.graph.node for name in node.input}
+    proto.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in read)
+    inferred = onnx.shape_inference.infer_shapes(original.proto).graph
+    for value in (*inferred.value_info, *inferred.input):
+        if value.name in rounding.reals or value.name in rounding.given:
+            added = proto.graph.input.add(name=value.name)
+            added.type.tensor_type.elem_type = value.type.tensor_type.elem_type
+    proto.graph.output.add(name=rounding.output)
+    onnx.save(proto, path)
+    return Session(path, original.path.parent, optimize=False, proto=proto)

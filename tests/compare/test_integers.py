@@ -1,0 +1,105 @@
+"""Integer outputs that round real numbers: the next integer is as right where the real number is at a boundary."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from stream_models import net, recurrent, streamed
+from texts import parse
+
+import rnn_lowering as rl
+
+pytestmark = pytest.mark.usefixtures("workers_here")
+
+TEXT = """main (float[T,N,8] X) => ({type}[T,N,64] Y)
+    <float[1,256,8] W = {{}}, float[1,256,64] R = {{}}, float[1,512] B = {{}}, int64[1] one = {{1}},
+     float full = {{32767}}, float scale = {{0.00002}}, uint16 zero = {{32768}}, float low = {{-32768}}> {{
+    y, Y_h = LSTM <hidden_size = 64> (X, W, R, B)  z = Squeeze (y, one)  {end} }}"""
+ENDS = {
+    "PCM": ("int16", "w = Mul (z, full)  Y = Cast <to = 5> (w)"),
+    "PCM with a clip and a round": (
+        "int16",
+        "w = Mul (z, full)  c = Clip (w, low, full)  r = Round (c)  Y = Cast <to = 5> (r)",
+    ),
+    "QuantizeLinear": ("uint16", "Y = QuantizeLinear (z, scale, zero)"),
+    "moved afterwards": (
+        "int16",
+        """w = Mul (z, full)  i = Cast <to = 5> (w)  t = Transpose <perm = [1, 0, 2]> (i)
+        Y = Transpose <perm = [1, 0, 2]> (t)""",
+    ),
+}
+
+
+def rounded(name: str) -> onnx.ModelProto:
+    kind, end = ENDS[name]
+    return parse(TEXT.format(type=kind, end=end), opset=21, ir_version=10)
+
+
+def plus(model: onnx.ModelProto, number: int) -> onnx.ModelProto:
+    """Add a number to the integers."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    (last,) = (node for node in copy.graph.node if "Y" in node.output)
+    last.output[0] = "before"
+    elem_type = copy.graph.output[0].type.tensor_type.elem_type
+    dtype = helper.tensor_dtype_to_np_dtype(elem_type)
+    copy.graph.initializer.append(numpy_helper.from_array(np.array(number).astype(dtype), "more"))
+    nodes = [helper.make_node("Cast", ["before"], ["wide"], to=onnx.TensorProto.INT32)]
+    nodes += [helper.make_node("Cast", ["more"], ["many"], to=onnx.TensorProto.INT32)]
+    nodes += [
+        helper.make_node("Add", ["wide", "many"], ["sum"]),
+        helper.make_node("Cast", ["sum"], ["Y"], to=elem_type),
+    ]
+    copy.graph.node.extend(nodes)
+    return copy
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_one_unit_where_the_number_before_is_at_a_boundary(name: str) -> None:
+    original = rounded(name)
+    check = rl.verify(original, rl.lower(original))
+    assert check, check
+    assert check.max_abs == 1, "no integer differs: the case shows nothing"
+    assert "integers of 'Y' differ by one unit" in check.reason
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_another_number_fails(name: str) -> None:
+    original = rounded(name)
+    for number in (1, 2):
+        check = rl.verify(original, rl.lower(plus(original, number)), runs=1)
+        assert check.status == "failed"
+        assert "out of" in check.reason or "elements differ" in check.reason
+
+
+def test_another_rounding_fails() -> None:
+    original = rounded("PCM")
+    for other in ("Floor", "Round"):
+        end = f"w = Mul (z, full)  r = {other} (w)  Y = Cast <to = 5> (r)"
+        wrong = parse(TEXT.format(type="int16", end=end), opset=21, ir_version=10)
+        assert rl.verify(original, rl.lower(wrong), runs=1).status == "failed"
+
+
+def test_a_tolerance_counts_for_integers() -> None:
+    original = rounded("PCM")
+    lowered = rl.lower(plus(original, 2))
+    assert not rl.verify(original, lowered, runs=1)
+    assert not rl.verify(original, lowered, runs=1, tolerance=rl.Tolerance(atol=1))
+    check = rl.verify(original, lowered, runs=1, tolerance=rl.Tolerance(atol=3))
+    assert check, check
+    assert 2 <= check.max_abs <= 3
+
+
+def test_integers_of_a_stream() -> None:
+    original = net(
+        """g (float[time, batch, 8] X) => (int16[time, batch, 16] Y) {
+            y = GRU <hidden_size = 16> (X, W, R, B)  z = Squeeze (y, one)  w = Mul (z, full)
+            Y = Cast <to = 5> (w) }""",
+        {**recurrent("GRU", 8, 16), "one": np.array([1]), "full": np.array(32767, np.float32)},
+    )
+    check = rl.verify_stream(original, streamed(original, "time", "scan"))
+    assert check, check
+    assert check.max_abs == 1, "no integer differs: the case shows nothing"
+    assert "integers of 'Y' differ by one unit" in check.reason
+    check = rl.verify_stream(original, plus(streamed(original, "time", "scan"), 1))
+    assert check.status == "failed"

@@ -1,0 +1,156 @@
+"""The sizes and switches of the runs are such that faults of many kinds show, and the result names them."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from texts import parse
+
+import rnn_lowering as rl
+
+pytestmark = pytest.mark.usefixtures("workers_here")
+
+LOOP = """main (float[a,b,3] X, float[b,3] first{inputs}) => (float[a,b,3] Y, float[b,3] last)
+    <int64 zero = {{0}}, int64 one = {{1}}, int64 forty = {{40}}, int64 five = {{5}}, float keep = {{{keep}}},
+     float none = {{0}}, float some = {{0.5}}, float low = {{-3}}, float high = {{3}}, int64 quick = {{16000}},
+     bool yes = {{1}}> {{
+    sizes = Shape (X)  steps = Gather (sizes, zero)  rows = Gather (sizes, one)
+    {start}
+    last, y = Loop <body = step (int64 i, bool go, float[b,3] s) => (bool on, float[b,3] t, float[b,3] u) {{
+        on = Identity (go)  x = Gather (X, i)  k = Mul (s, keep)  h = Add (k, x)  {body}  u = Identity (t) }}>
+        (steps, yes, h0)
+    {end} }}"""
+RIGHT = {
+    "inputs": "",
+    "keep": "0.9",
+    "start": "h0 = Identity (first)",
+    "body": "t = Identity (h)",
+    "end": "Y = Identity (y)",
+}
+FLAG = {"inputs": ", bool[1] fast", "end": "Y = Identity (y)  unused = Not (fast)"}
+WRONG: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "after step 40": (
+        {},
+        {"body": "late = Greater (i, forty)  more = Where (late, some, none)  t = Add (h, more)"},
+    ),
+    "from row 5 on": (
+        {},
+        {
+            "end": """numbers = Range (zero, rows, one)  far = Less (numbers, five)
+            turned = Unsqueeze (far, one_axis)  more = Where (turned, none, some)  Y = Add (y, more)"""
+        },
+    ),
+    "beyond 3": ({}, {"body": "t = Clip (h, low, high)"}),
+    "a first state beyond 3": ({"keep": "0.001"}, {"keep": "0.001", "start": "h0 = Clip (first, low, high)"}),
+    "if a switch is on and there are several steps": (
+        FLAG,
+        {
+            **FLAG,
+            "body": """later = Greater (i, zero)  both = And (later, fast)
+            more = Where (both, some, none)  t = Add (h, more)""",
+        },
+    ),
+    **{
+        f"a first state that fades, if a switch is {state}": (
+            {**FLAG, "keep": "0.1"},
+            {
+                **FLAG,
+                "keep": "0.1",
+                "start": f"no = Not (fast)  c = Identity ({c})  f = Mul (first, none)  h0 = Where (c, f, first)",
+            },
+        )
+        for state, c in (("on", "fast"), ("off", "no"))
+    },
+    "if a number is chosen and there are many steps": (
+        {"inputs": ", int64 rate", "end": "Y = Identity (y)  unused = Equal (rate, quick)"},
+        {
+            "inputs": ", int64 rate",
+            "start": "h0 = Identity (first)  fast = Equal (rate, quick)",
+            "body": """late = Greater (i, forty)  both = And (late, fast)
+            more = Where (both, some, none)  t = Add (h, more)""",
+        },
+    ),
+}
+
+
+def loop(**fields: str) -> onnx.ModelProto:
+    text = LOOP.format(**{**RIGHT, **fields}).replace("bool yes", "int64[1] one_axis = {1}, bool yes")
+    return parse(text, opset=17)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_fault_of_few_sizes_or_states_is_caught(name: str) -> None:
+    right, wrong = WRONG[name]
+    assert rl.verify(loop(**right), loop(**right))
+    check = rl.verify(loop(**right), loop(**wrong))
+    assert check.status == "failed", check
+
+
+def test_axes_that_have_no_meaning_get_both_sizes() -> None:
+    check = rl.verify(loop(), loop())
+    shapes = [next(given.shape for given in run.inputs if given.name == "X") for run in check.each_run]
+    assert {shape[0] for shape in shapes} >= {1, 2, 70}
+    assert {shape[1] for shape in shapes} >= {1, 2, 70}
+    assert f"X {', '.join(str(list(shape)) for shape in shapes)}" in str(check)
+
+
+def test_each_switch_is_on_and_off_at_each_size() -> None:
+    model = loop(**FLAG)
+    check = rl.verify(model, model)
+    seen = {tuple((i.shape, i.value) for i in run.inputs) for run in check.each_run}
+    steps = {(x[0][0], fast[1]) for x, _, fast in seen}
+    assert {(n, flag) for n in (1, 70) for flag in (0, 1)} <= steps
+    assert "fast 0, 1" in str(check)
+
+
+def test_many_switches_are_each_on_and_off() -> None:
+    names = [f"s{n}" for n in range(6)]
+    inputs = ", ".join(f"bool[1] {name}" for name in names)
+    nodes = " ".join(f"n{n} = Not ({name})" for n, name in enumerate(names))
+    model = parse(f"main (float[T,N,3] X, {inputs}) => (float[T,N,3] Y) {{ {nodes} Y = Neg (X) }}")
+    check = rl.verify(model, model)
+    for name in names:
+        assert {i.value for run in check.each_run for i in run.inputs if i.name == name} == {0, 1}
+
+
+def with_defaults(model: onnx.ModelProto, *names: str) -> onnx.ModelProto:
+    """Let initializers be inputs that a caller may override."""
+    for tensor in model.graph.initializer:
+        if tensor.name in names:
+            model.graph.input.append(
+                helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+    return model
+
+
+NODE = """main (float[T,N,2] X) => (float[T,d,N,4] Y)
+    <float[1,16,2] W = {}, float[1,16,4] R = {}, float[1,32] B = {}, float k = {2}, float l = {2}>
+    { Z = Mul (X, FACTOR)  Y = LSTM <hidden_size = 4> (Z, W, R, B) }"""
+
+
+@pytest.mark.parametrize("names", [("k",), ("k", "W", "R", "B")], ids=["a number", "weights too"])
+def test_an_input_with_a_default_stays_one(names: tuple[str, ...]) -> None:
+    original = with_defaults(parse(NODE.replace("FACTOR", "k")), *names)
+    check = rl.verify(original, rl.lower(original))
+    assert check, check
+    lost = with_defaults(parse(NODE.replace("FACTOR", "k")), *names[1:])
+    check = rl.verify(original, rl.lower(lost))
+    assert check.status == "failed"
+    assert "lost the inputs with defaults ['k']" in check.reason
+
+
+def test_an_input_with_a_default_that_nothing_reads_any_more() -> None:
+    original = with_defaults(parse(NODE.replace("FACTOR", "k")), "k")
+    ignored = with_defaults(parse(NODE.replace("FACTOR", "l")), "k")
+    check = rl.verify(original, rl.lower(ignored))
+    assert check.status == "failed"
+    assert "output 'Y'" in check.reason
+
+
+def test_an_input_with_a_default_that_the_user_sets_is_no_loss() -> None:
+    original = with_defaults(parse(NODE.replace("FACTOR", "k")), "k")
+    given: Any = {"k": np.array(3, np.float32)}
+    check = rl.verify(original, rl.lower(original, set_inputs=given))
+    assert check, check
