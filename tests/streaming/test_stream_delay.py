@@ -128,7 +128,7 @@ def assert_same(got: Arrays, expected: Arrays, said: str) -> None:
 def test_late_streams_give_what_the_whole_gives(head: str, said: str, nodes: str) -> None:
     model, delay = made(nodes, head), int(said.split()[0])
     if delay:
-        allowed = rf"frames? ahead, .* delay of {delay} frames?; --delay {delay}"
+        allowed = rf"frames? ahead, .* delay of {delay} frames?; delay={delay}"
         with pytest.raises(rl.UnsupportedError, match=allowed):
             streamed(model, "time")
         with pytest.raises(rl.UnsupportedError, match=f"more than the {delay - 1} that" if delay > 1 else "ahead"):
@@ -254,18 +254,18 @@ SPECTRA["win"] = WINDOW.astype(np.float32)
 BACK = "Y = ConvTranspose <strides = [4], pads = [4, 4]> (z, I)"
 CENTRED = rows(f"""
 # float[2, 1, time] X {{ p = Pad (X, [0, 0, 4, 0, 0, 4])  z = Conv <strides = [4]> (p, A)
-4 late, --delay 4
+4 late, delay=4
     {BACK}
     b = layer.GRU10 (z)  m = Conv (b, V[10, 3, 1])  s = Sigmoid (m)  v = Mul (z, s)
         y = ConvTranspose <strides = [4]> (v, I)  Y = Slice (y, [4], [-4], [2])
-8 late, --delay 8
+8 late, delay=8
     a = Conv <pads = [1, 1]> (z, K[10, 10, 3])  b = layer.GRU10 (a)  m = Conv (b, V[10, 3, 1])  s = Sigmoid (m)
         v = Mul (z, s)  Y = ConvTranspose <strides = [4], pads = [4, 4]> (v, I)
 
 # float[2, 1, time] X {{ x = Squeeze (X, [1])  p = Pad (x, [0, 4, 0, 4])  w = Unsqueeze (p, [-1])
 0 late
     s = STFT (w, 4, win)  Y = Slice (s, [0], [-1], [1])
-1 late, --delay 2
+1 late, delay=2
     s = STFT (w, 2, win)  Y = Slice (s, [0], [-1], [1])
 """)
 

@@ -14,7 +14,7 @@ looks 2 frames ahead, ... delay of 2 frames
     Y = Conv <pads = [0, 2]> (X, K[3, 3, 3])
 looks 3 frames ahead
     Y = Conv <pads = [3, 3], dilations = [3]> (X, K[3, 3, 3])
-looks 2 frames ahead, ... delay of 2 frames; --delay 2
+looks 2 frames ahead, ... delay of 2 frames; delay=2
     Y = Conv (X, K[3, 3, 3])
 output 'Y' has 2 frames more than the stream
     Y = Conv <pads = [2, 2]> (X, K[3, 3, 3])
