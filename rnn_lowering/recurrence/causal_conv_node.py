@@ -83,10 +83,10 @@ def _one_frame(op: Ops, z: Tensor, weight: Tensor, bias: Tensor, time: int) -> T
 
 def conv_of_one_frame(op: Ops, spec: CausalConvSpec, frames: ir.Value) -> Tensor | None:
     """Return what the Conv of the equivalent computes of these frames, [batch, channels, length], if that is a
-    single frame; None if it is not, or if the weights are not constant."""
+    single frame; None if it is not, if they are rows of an image, or if the weights are not constant."""
     shape = dims_of(frames.shape)
     variable = {"weight", "bias"} & spec.inputs.keys() - spec.constants.keys()
-    if spec.dilation != 1 or variable or shape is None or shape[2] != spec.kernel_size:
+    if spec.dilation != 1 or variable or shape is None or shape[2:] != (spec.kernel_size,):
         return None
     weight = node_input(op, spec, "weight", (spec.channels, 1, spec.kernel_size))
     bias = node_input(op, spec, "bias", (spec.channels,))

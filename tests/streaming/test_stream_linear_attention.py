@@ -77,6 +77,13 @@ def test_a_convolution_of_a_fixed_length_in_chunks(kernel: int, length: int) -> 
     np.testing.assert_allclose(got["output"], whole["output"], rtol=3e-6, atol=3e-6)
 
 
+@pytest.mark.filterwarnings("ignore:no state is carried")
+def test_a_convolution_of_kernel_1_in_fixed_chunks_for_a_runtime_that_needs_images() -> None:
+    case = replace(CONVS["kernel 1"], length=3, optional=("bias",))
+    stream = rl.lower(model(case), target="mnn", stream="length=3")
+    np.testing.assert_allclose(run(stream, feed(case))["output"], expected(case)["output"], rtol=3e-6, atol=3e-6)
+
+
 def test_a_norm_and_a_gate_of_a_fixed_length_in_chunks() -> None:
     rng = np.random.default_rng(0)
     graph = Graph()
