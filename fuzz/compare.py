@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from cases import Array, Arrays
 from onnx import TensorProto, helper
-from running import session
+from running import nodes, session
 
 from fuzz.double import truth
 
@@ -34,6 +34,7 @@ class Running:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model, self.session, self.why = model, None, ""
+        self.late = _fails_late(model)
         try:
             self.session = session(_with_floats(model), optimize=False)
         except Exception as error:  # onnxruntime has no common error
@@ -41,7 +42,7 @@ class Running:
 
     def run(self, feed: Arrays) -> Arrays:
         """Return the outputs by name; of the reference evaluator, if onnxruntime has no kernel."""
-        if self.session is not None:
+        if self.session is not None and not self.late:
             names = [output.name for output in self.model.graph.output]
             wanted = {value.name for value in self.session.get_inputs()}
             floats = {f"{n}/float": a.astype(np.float32) for n, a in feed.items() if a.dtype == BRAIN}
@@ -50,6 +51,12 @@ class Running:
             kinds = {v.name: v.type.tensor_type.elem_type for v in self.model.graph.output}
             return {n: a.astype(BRAIN) if kinds[n] == TensorProto.BFLOAT16 else a for n, a in results}
         return evaluated(self.model, feed)
+
+
+def _fails_late(model: onnx.ModelProto) -> bool:
+    """Return whether onnxruntime loads a model that it cannot run: GRU and LSTM in float64."""
+    wide = any(v.type.tensor_type.elem_type == TensorProto.DOUBLE for v in model.graph.input)
+    return wide and any(node.op_type in ("GRU", "LSTM") for node in nodes(model))
 
 
 def _with_floats(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -176,6 +183,9 @@ def judged_pair(model: onnx.ModelProto, lowered: onnx.ModelProto, feeds: Sequenc
         try:
             got = second.run(feed)
         except Exception as error:
+            if second.session is None:  # the evaluator misreads some bodies
+                why = " ".join(str(error).split())
+                continue
             return f"the result fails: {' '.join(str(error).split())}", "", count
         if not got.keys() <= expected.keys():
             return f"outputs {sorted(got)}, not {sorted(expected)}", "", count
@@ -229,7 +239,9 @@ def judged_stream(
             lost = expected.keys() - got.keys()
             if lost:
                 return f"outputs {sorted(lost)} are missing", "", count
-            different = differ(got, wanted, nearness(model))
+            carried = {state["dtype"] for state in plan["states"]}  # what rounds in each call
+            rounded = 5 * max((NEAR[kind] for kind in carried & {"float16", "bfloat16"}), default=0.0)
+            different = differ(got, wanted, max(rounded, nearness(model)))
             if different and not rounding(model, feed, got, wanted):
                 return f"{different} for {length} frames in chunks of {sizes}", "", count
             count += 1
