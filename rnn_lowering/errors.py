@@ -269,9 +269,9 @@ class RnnLoweringWarning(UserWarning):
 
 
 def deepest_cause(error: BaseException) -> BaseException:
-    """Return the first error of a chain: libraries add one at each level of a model."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    """Return the first error of a chain: libraries add one at each level of a model; onnx_ir may fail to do so."""
+    while (before := error.__cause__ or (error.__context__ if isinstance(error, TypeError) else None)) is not None:
+        error = before
     return error
 
 
