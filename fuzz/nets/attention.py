@@ -31,11 +31,12 @@ class Net:
         batch: The batch size that constants have where they need one.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, exact: bool = False) -> None:
         self.rng = random.Random(seed)
         self.numbers = np.random.default_rng(seed)
         rng = self.rng
-        self.standard = rng.random() < 0.4
+        self.standard = rng.random() < 0.4 and not exact
+        self.exact = exact
         self.opset = 27 if self.standard else rng.choice((17, 20, 21, 23, 26))
         self.batch = rng.choice((1, 1, 2, 3))
         self.length = rng.choice(LENGTHS)
@@ -126,6 +127,8 @@ def _past(net: Net, shape: list[int], kind: int, places: Sequence[str]) -> tuple
 
 
 def _type(net: Net) -> int:
+    if net.exact:
+        return TensorProto.FLOAT
     name = net.rng.choice(("float32",) * 6 + ("float16",) * 2 + (("bfloat16",) if net.standard else ()))
     return NUMBERS[name]
 
@@ -235,7 +238,7 @@ def attention(net: Net, x: str, places: Sequence[str]) -> tuple[str, list[State]
 def delta_net(net: Net, x: str, places: Sequence[str]) -> tuple[str, list[State]]:
     """A GatedDeltaNet, with [B, T, heads, size] between projections."""
     rng = net.rng
-    kind = NUMBERS[rng.choice(("float32", "float32", "float16"))]
+    kind = TensorProto.FLOAT if net.exact else NUMBERS[rng.choice(("float32", "float32", "float16"))]
     rule, gate = rng.choice(RULES), rng.choice(("none", "softplus", "qwen", "sigmoid", "kda"))
     heads, dk, dv = rng.choice((1, 2)), rng.choice((1, 2, 4, 8)), rng.choice((1, 3, 4))
     states = heads * rng.choice((1, 1, 2))
@@ -398,9 +401,13 @@ def in_body(net: Net, x: str) -> tuple[str, list[State]]:
     ]
 
 
-def net_of(seed: int) -> Net:
-    """Return the net of a number: one or two layers."""
-    net = Net(seed)
+def net_of(seed: int, exact: bool = False) -> Net:
+    """Return the net of a number: one or two layers.
+
+    Args:
+        exact: All is in float32, and onnxruntime has kernels of its own.
+    """
+    net = Net(seed, exact)
     x = net.input("x", [net.B, net.T, WIDTH])
     for number in range(net.rng.choice((1, 1, 2))):
         where = net.rng.choice((*[None] * 6, in_function, in_function, in_body))
