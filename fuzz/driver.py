@@ -44,7 +44,7 @@ class Host:
     @property
     def late(self) -> int:
         """The frames of zeros that bring the last frames of each output, in whole calls."""
-        delays = self.plan["delay"].items()
+        delays = ((name, n) for name, n in self.plan["delay"].items() if name in self.plan["outputs"])
         frames = max((ceil(n / Fraction(self.plan["rates"].get(name, 1))) for name, n in delays), default=0)
         return -(-frames // self.call) * self.call
 
@@ -52,21 +52,27 @@ class Host:
         """Return how many frames a sequence has."""
         return next(int(feed[name].shape[axis]) for name, axis in self.plan["inputs"].items() if axis is not None)
 
-    def flushed(self, feed: Arrays) -> Arrays:
-        """Return a sequence with zeros behind it, for the outputs that are late."""
-        inputs = self.plan["inputs"]
-        return {name: _longer(a, inputs.get(name), self.late) for name, a in feed.items()}
+    def until(self, state: str) -> int:
+        """Return after how many frames of zeros a state of the model itself is that of the last frame."""
+        delay, rate = self.plan["delay"].get(state, 0), Fraction(self.plan["rates"].get(state, 1))
+        return int(ceil(delay / rate))
 
-    def __call__(self, feed: Arrays, sizes: Sequence[int]) -> tuple[Arrays, Arrays]:
+    def flushed(self, feed: Arrays, zeros: int | None = None) -> Arrays:
+        """Return a sequence with zeros behind it: as many as bring the outputs that are late."""
+        inputs, count = self.plan["inputs"], self.late if zeros is None else zeros
+        return {name: _longer(a, inputs.get(name), count) for name, a in feed.items()}
+
+    def __call__(self, feed: Arrays, sizes: Sequence[int], zeros: int | None = None) -> tuple[Arrays, Arrays]:
         """Return the outputs of a sequence, and the states behind it, both by name.
 
         Args:
             sizes: The frames of each call, repeated as often as needed.
+            zeros: The frames of zeros behind the sequence; without, those that bring the late outputs.
         """
         plan, parts = self.plan, list[Arrays]()
-        frames, longer = self.frames(feed), self.flushed(feed)
+        frames, longer = self.frames(feed), self.flushed(feed, zeros)
         states = self._initial(feed)
-        for start, end in _pieces(frames + self.late, sizes):
+        for start, end in _pieces(self.frames(longer), sizes):
             chunk = {n: self._part(n, longer[n], start, end) for n in plan["inputs"]}
             parts.append(self.running({**chunk, **states}))
             states = {state["input"]: parts[-1][state["output"]] for state in plan["states"]}

@@ -110,10 +110,25 @@ def _at_length(case: Case, whole: Running, host: Host, length: int) -> str | Non
             if not steady(whole, feed):
                 return None
             return f"calls of {sizes}, output {name}: {text}"
-    for name, array in states.items():
-        if name in ended and not host.late and (text := difference(array, ended[name], near=whole.near)):
-            return f"calls of {sizes}, state {name}: {text}"
-    return None if not got and not states else ""
+    text = _of_states(host, feed, ended, got, sizes, whole.near)
+    return f"calls of {sizes}, {text}" if text else None if not got and not states else ""
+
+
+def _of_states(host: Host, feed: Arrays, ended: Arrays, got: Arrays, sizes: list[int], near: str) -> str:
+    """Return which state of the model itself is not that of the last frame, after the zeros that the metadata tell.
+
+    Nothing is said where zeros behind the sequence change its last frames: a padding is within the net.
+    """
+    axes = host.plan["outputs"]
+    if any(got[n].shape != ended[n].shape or difference(got[n], ended[n]) for n in got if axes[n] is not None):
+        return ""
+    for name in (state["output"] for state in host.plan["states"]):
+        zeros = host.until(name)
+        if name in ended and (host.frames(feed) + zeros) % host.call == 0:
+            text = difference(host(feed, sizes, zeros)[1][name], ended[name], near=near)
+            if text:
+                return f"state {name}: {text}"
+    return ""
 
 
 def _feed(case: Case, frames: int) -> Arrays:
