@@ -55,7 +55,8 @@ class Host:
     def until(self, state: str) -> int:
         """Return after how many frames of zeros a state of the model itself is that of the last frame."""
         delay, rate = self.plan["delay"].get(state, 0), Fraction(self.plan["rates"].get(state, 1))
-        return int(ceil(delay / rate))
+        frames: int = ceil(delay / rate)
+        return frames
 
     def flushed(self, feed: Arrays, zeros: int | None = None) -> Arrays:
         """Return a sequence with zeros behind it: as many as bring the outputs that are late."""
