@@ -1,6 +1,7 @@
 """Inputs that become constants: what follows from them is decided, and the lowered model lacks them."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
