@@ -1,10 +1,10 @@
 """Run a layer of linear attention as in Qwen3.5: a prompt at once, then token after token.
 
-    python examples/generate_tokens.py [MODEL.onnx]
+    python examples/generate_tokens.py [LAYER.onnx [STEP.onnx]]
 
 The layer has random weights, and com.microsoft's CausalConvWithState and LinearAttention, which only onnxruntime
 runs. The lowered stream has primitive operators, and its two states are inputs and outputs. The script prints the
-largest difference of both, and writes the stream to MODEL.onnx if you name it.
+largest difference of both, and writes the layer and the stream to the files that you name.
 """
 
 import sys
@@ -84,8 +84,8 @@ def main(arguments: list[str]) -> None:
     """Compare both models on a prompt of 100 tokens and 20 tokens behind it."""
     original = layer()
     lowered = rl.lower(original, stream="T")
-    for path in arguments[:1]:
-        Path(path).write_bytes(lowered.SerializeToString())
+    for path, model in zip(arguments, (original, lowered), strict=False):
+        Path(path).write_bytes(model.SerializeToString())
     tokens = np.random.default_rng(1).standard_normal((1, 120, WIDTH)).astype(np.float32)
     first = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in original.graph.input[1:]}
     given = {"hidden": tokens, **{name: np.zeros(shape, np.float32) for name, shape in first.items()}}

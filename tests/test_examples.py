@@ -244,9 +244,10 @@ def test_an_encoder_and_two_decoders_become_one_stream(
 
 
 def test_tokens_by_linear_attention(tmp_path: Path) -> None:
-    said, operators = printed_by("generate_tokens.py", tmp_path / "step.onnx").splitlines()
+    said, operators = printed_by("generate_tokens.py", tmp_path / "layer.onnx", tmp_path / "step.onnx").splitlines()
     assert float(said.rpartition(" ")[2]) < 1e-6
     assert "LinearAttention" not in operators
+    assert recurrent_left(onnx.load(tmp_path / "layer.onnx")) != []
     assert recurrent_left(onnx.load(tmp_path / "step.onnx")) == []
     kept = [value.name for value in onnx.load(tmp_path / "step.onnx").graph.input]
     assert kept == ["hidden", "past_conv", "past_state"]

@@ -108,7 +108,7 @@ def stored(model: onnx.ModelProto) -> Arrays:
 
 def errors_of_calls(folder: Path) -> Iterator[float]:
     for feed in frames():
-        stream = rl.Stream(str(folder / "int8.onnx"))
+        stream = rl.Stream(str(folder / "int8_step.onnx"))
         gains = [stream({"X": feed["X"][:, t : t + 1]})["gain"] for t in range(STEPS)]
         yield float(np.abs(np.concatenate(gains, 1) - run(net(), feed)["gain"]).max())
 
@@ -119,10 +119,10 @@ def test_static_one_step_cell(folder: Path) -> None:
     assert len(code.splitlines()) <= 8
     assert main([*arguments, "--set-dim", "b=1"]) == 0
     exec(code.replace('[{"X": np.load("X.npy")}]', "sequences"), {"sequences": frames()})
-    new = onnx.load("int8.onnx")
+    new = onnx.load("int8_step.onnx")
     assert not float_products(new)
     held = stored(new)
-    states = rl.Stream(str(folder / "int8.onnx")).plan.states
+    states = rl.Stream(str(folder / "int8_step.onnx")).plan.states
     assert len(states) == 2
     rounded = {node.output[0]: node.input[0] for node in new.graph.node}
     for state in states:
