@@ -247,7 +247,7 @@ def test_tokens_by_linear_attention(tmp_path: Path) -> None:
     said, operators = printed_by("generate_tokens.py", tmp_path / "layer.onnx", tmp_path / "step.onnx").splitlines()
     assert float(said.rpartition(" ")[2]) < 1e-6
     assert "LinearAttention" not in operators
-    assert recurrent_left(onnx.load(tmp_path / "layer.onnx")) != []
+    assert "LinearAttention" in {node.op_type for node in onnx.load(tmp_path / "layer.onnx").graph.node}
     assert recurrent_left(onnx.load(tmp_path / "step.onnx")) == []
     kept = [value.name for value in onnx.load(tmp_path / "step.onnx").graph.input]
     assert kept == ["hidden", "past_conv", "past_state"]
