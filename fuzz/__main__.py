@@ -3,6 +3,8 @@
 import argparse
 import random
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from fuzz import kinds
@@ -31,6 +33,14 @@ def main(arguments: list[str]) -> int:
         return counts.seconds < 60 * float(given.minutes)
 
     print(f"{given.kind}, seed {seed}", flush=True)
+    with suppress(KeyboardInterrupt):  # what was counted so far is told
+        _search(given, seed, counts, go_on)
+    print(f"{given.kind}, seed {seed}: {counts.text()}")
+    return int(bool(counts.faults))
+
+
+def _search(given: argparse.Namespace, seed: int, counts: Counts, go_on: Callable[[Counts], bool]) -> None:
+    """Keep what is found as scripts."""
     for found in search(given.kind, seed, counts, go_on, given.first):
         known = counts.faults[found.outcome.what] > 3
         small = found if given.whole or known else smaller(found)
@@ -39,8 +49,6 @@ def main(arguments: list[str]) -> int:
         path.write_text(script(small), encoding="utf-8")
         nodes = len(small.case.model.graph.node)
         print(f"{path} ({nodes} nodes): {small.outcome.what}: {small.outcome.detail[:300]!a}", flush=True)
-    print(f"{given.kind}, seed {seed}: {counts.text()}")
-    return int(bool(counts.faults))
 
 
 def smaller(found: Found) -> Found:

@@ -3,16 +3,22 @@
 import random
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import onnx
 import pytest
+from running import nodes
 
+import rnn_lowering as rl
 from fuzz import kinds
 from fuzz.__main__ import main, smaller
 from fuzz.campaign import Counts, Found, search
 from fuzz.case import agreed
 from fuzz.script import script
-from fuzz.worker import kind_of
+from fuzz.worker import case_of, judged, kind_of
 
 FAKES = "support.fuzz_fakes"
 SEED = 0
@@ -82,3 +88,33 @@ def test_a_script_judges_the_model(fakes: tuple[Counts, list[Found]], tmp_path: 
 def test_the_command_says_what_was_searched(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["streams", "--seed", "0", "--cases", "3", "--found", str(tmp_path)]) == 0
     assert "streams, seed 0: 3 models, " in capsys.readouterr().out
+
+
+def other_tanh(model: onnx.ModelProto) -> None:
+    for node in nodes(model):
+        if node.op_type == "Tanh":
+            node.op_type = "Identity"
+
+
+def other_states(model: onnx.ModelProto) -> None:
+    for entry in model.metadata_props:
+        entry.value = entry.value.replace('"initial": "zeros"', '"initial": 0.5')
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"), [("lowering", other_tanh), ("loops", other_tanh), ("streams", other_states)]
+)
+@pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+def test_a_planted_fault_is_found(
+    kind: str, fault: Callable[[onnx.ModelProto], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lower = rl.lower
+
+    def wrong(model: onnx.ModelProto, *args: Any, **options: Any) -> Any:
+        lowered = lower(model, *args, **options)
+        fault(lowered)
+        return lowered
+
+    monkeypatch.setattr(rl, "lower", wrong)
+    found = Counter(judged(kind_of(kind), case_of(kind_of(kind), SEED, number)).kind for number in range(40))
+    assert found["fault"] > 4
