@@ -357,7 +357,7 @@ def _check(output: NodeOutput, original: Mapping[str, Array]) -> OutputCheck:
 
 
 def _inputs_and_outputs(nodes: list[NodePair]) -> Iterator[str]:
-    """Yield the names of the inputs and outputs of the nodes."""
-    for node in nodes:
+    """Yield the names of the inputs and outputs of the nodes, and of the layers that share their loops."""
+    for node in (layer for upper in nodes for layer in (upper, *upper.layers_below())):
         yield from node.feeds.values()
         yield from (value.name or "" for value in node.spec.outputs.values())

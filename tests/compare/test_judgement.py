@@ -11,7 +11,7 @@ import pytest
 from cases import ALL_OPTIONAL, Case, model
 from chains import Link, chain
 from onnx import helper, numpy_helper
-from running import optimizations_change, runs_in_onnxruntime
+from running import nodes, optimizations_change, runs_in_onnxruntime
 from stream_models import net, random, recurrent
 from texts import parse
 
@@ -317,3 +317,19 @@ def test_an_optimization_that_changes_the_original() -> None:
     check = verify(original, rl.lower(pooled(f"{zeros} p = Concat <axis = 2> (z, x)")))
     assert check, check.reason
     assert "onnxruntime's optimizations change the original's outputs" in check.reason
+
+
+def test_a_wrong_layer_in_a_shared_loop_whose_input_is_computed_fails() -> None:
+    """The lower layer has no model of its own: its values come from the original."""
+    original = parse(
+        """main (float[6,2,3] x) => (float[6,1,2,4] Y)
+            <float[1,12,3] W = {}, float[1,12,4] V = {}, float[1,12,4] R = {}> {
+            t = Tanh (x)  y = GRU <hidden_size = 4> (t, W, R)  s = Squeeze <axes = [1]> (y)
+            Y = GRU <hidden_size = 4> (s, V, R) }""",
+        opset=11,
+    )
+    lowered = rl.lower(original, "loop")
+    assert rl.verify(original, lowered)
+    (gate, *_) = [node for node in nodes(lowered) if node.op_type == "Sigmoid"]
+    gate.op_type = "Identity"
+    assert rl.verify(original, lowered).status == "failed"
