@@ -62,6 +62,12 @@ NODES = {
         )
         for given in ("three and ", "three and yes", " and yes", " and ")
     },
+    "an absent input behind an output that has no name": (
+        13,
+        "float[4,3,2] X",
+        """W = Constant <value = float[1,6,2] {1,2,3,4,5,6,7,8,9,1,2,3}> ()  , h = GRU <hidden_size = 2> (X, W, W)
+        half = Constant <value = float {0.5}> ()  Y = Clip (h, , half)""",
+    ),
     "a Loop that ends by its condition": (
         17,
         "float[2] X",
