@@ -240,7 +240,7 @@ def difference(got: Any, expected: Any, loose: float = 1.0, near: str = "") -> s
             return "" if (a == b).all() else "other values"
         apart = np.abs(a.astype(np.int64) - b.astype(np.int64))
         return (
-            "" if apart.max(initial=0) <= 1 and (apart > 0).sum() <= max(1, 0.02 * apart.size) else "other integers"
+            "" if apart.max(initial=0) <= 1 and (apart > 0).sum() <= max(2, 0.05 * apart.size) else "other integers"
         )
     with np.errstate(invalid="ignore", over="ignore"):
         x, y = a.astype(np.float64), b.astype(np.float64)
