@@ -156,6 +156,12 @@ def test_an_original_that_onnxruntime_cannot_run_is_lowered_for_it(kind: str, ti
     if kind == "double":
         node(stepped, "present_only_h").input[0] = "past_only_h"
         assert verified(model, stepped).status == "failed"
+    kept = streamed(model, time)
+    check = verified(model, kept)
+    assert check
+    assert "so were the nodes that the stream kept" in check.reason
+    node(kept, "present_only_h").input[0] = "past_only_h"
+    assert verified(model, kept).status == "failed"
 
 
 def test_an_output_that_the_stream_lost_is_missed() -> None:
