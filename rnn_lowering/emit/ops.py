@@ -214,8 +214,7 @@ class Ops:
         if node.metadata_props:
             constants = (t.value for t in given if t is not None)
             add_weights(node, (c.symbol for c in constants if isinstance(c, Constant)))
-        for n, value in enumerate(node.outputs):
-            value.name = self._prefix.names.unique(f"{node.name}.{n}") if len(shapes) > 1 else node.name
+        self.name_outputs(node)
         self.nodes.append(node)
         return [self.given(v, d, s) for v, d, s in zip(node.outputs, dtypes, shapes, strict=True)]
 
@@ -235,6 +234,11 @@ class Ops:
         self._drafts[-1].prune(outputs)
         for change in self._finish:
             change(self, outputs)
+
+    def name_outputs(self, node: ir.Node) -> None:
+        """Name the outputs of a node after it: one has its name, several have a number each."""
+        for n, value in enumerate(node.outputs):
+            value.name = self._prefix.names.unique(f"{node.name}.{n}") if len(node.outputs) > 1 else node.name
 
     def unique_name(self, hint: str) -> str:
         """Return a name for a node of the open scope."""

@@ -245,8 +245,7 @@ class BodyValues:
             )
         name = self.op.unique_name(op_type)
         node = ir.Node(domain, op_type, given, attributes, num_outputs=outputs, name=name)
-        for n, output in enumerate(node.outputs):
-            output.name = name if outputs == 1 else f"{name}.{n}"
+        self.op.name_outputs(node)
         if op_type in REPEATING:
             node.meta[LOWERED] = True
         self.op.nodes.append(node)

@@ -352,8 +352,7 @@ def _insert(
 ) -> Sequence[ir.Value]:
     """Insert a node before one of the body; return its outputs."""
     node = ir.node(op_type, inputs, attributes, num_outputs=outputs, name=copy.op.unique_name(op_type))
-    for n, output in enumerate(node.outputs):
-        output.name = node.name if outputs == 1 else f"{node.name}.{n}"
+    copy.op.name_outputs(node)
     assert before.graph is not None
     before.graph.insert_before(before, node)
     return node.outputs

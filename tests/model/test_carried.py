@@ -70,8 +70,8 @@ def test_carried_sizes_are_known(name: str) -> None:
 def test_a_length_that_grows_is_not_known(name: str) -> None:
     original = parse(OPENING + GROWING[name])
     with pytest.raises(rl.UnsupportedError, match="sequence length is not known"):
-        rl.lower(original, "unroll")
-    check(original, "scan", strict=False)
+        rl.lower(original, "unroll", except_="Loop")
+    check(original, "scan", strict=False, except_="Loop")
 
 
 def decoder(op_type: str, first: int | str = 1) -> onnx.ModelProto:
@@ -104,7 +104,7 @@ def decoder(op_type: str, first: int | str = 1) -> onnx.ModelProto:
 @pytest.mark.parametrize("op_type", GATES)
 def test_one_step_in_a_body_needs_no_loop(op_type: str) -> None:
     for form in ("auto", "unroll"):
-        assert operators(check(decoder(op_type), form)) & {"Loop", "Scan"} == {"Loop"}
+        assert operators(check(decoder(op_type), form, except_="Loop")) & {"Loop", "Scan"} == {"Loop"}
 
 
 def test_sizes_may_be_fixed_from_outside() -> None:

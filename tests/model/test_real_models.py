@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from cases import Arrays
 from onnx import numpy_helper
@@ -83,8 +84,13 @@ def check_as_the_original(lowered: onnx.ModelProto, original: onnx.ModelProto) -
 @pytest.mark.parametrize("entry", parameters("plain"))
 @pytest.mark.parametrize("form", FORMS)
 def test_without_recurrent_nodes_comes_back_equal(entry: Entry, form: Any) -> None:
+    """Loops and Scans that an exporter wrote have tests of their own."""
     original = load(entry)
-    assert rl.lower(original, form) == original == load(entry)
+
+    def kept(node: ir.Node) -> bool:
+        return node.op_type in ("Loop", "Scan")
+
+    assert rl.lower(original, form, except_=kept) == original == load(entry)
 
 
 @pytest.mark.parametrize("entry", parameters("refused"))
