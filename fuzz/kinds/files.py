@@ -44,6 +44,9 @@ FOREIGN = (
 )
 """What no message of the command says, unless it does not know what happened."""
 
+DECLARED = ("lies", "some_fields", "some_bytes")
+"""Situations in which a model may declare other types and shapes than it has."""
+
 CODES = {0, 1, 2, 3, 4, 5}
 
 
@@ -136,7 +139,8 @@ def _judged(case: Case, folder: Path) -> Outcome:
         return fault(error.partition(":")[0], f"{shown}: {error}")
     last = said.strip().splitlines()[-1] if said.strip() else ""
     traced = () if "-vv" in case.options["arguments"] else ("Traceback",)
-    if any(text in said for text in (*FOREIGN, *traced)):
+    lies = case.options["situation"] in DECLARED and "unless the model's declared" in said
+    if any(text in said for text in (*FOREIGN, *traced)) and not lies:
         return fault(f"reports itself: {reason(last)}", f"{shown}: {said[-900:]}")
     if code not in CODES:
         return fault(f"exit code {code}", f"{shown}: {said[-500:]}")
