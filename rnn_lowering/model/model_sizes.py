@@ -341,7 +341,7 @@ def ensure_valid(
     if problem and (not problem_of(original) or _checker_refuses_only(result, original)):
         raise UnsupportedError(
             f"the result is not valid: {problem}",
-            hint="this is a bug in rnn-lowering, unless the model's declared types or shapes are wrong: please report it",
+            hint="this is a bug in rnn-lowering, unless the model declares wrong types or shapes: please report it",
         )
     return [] if problem else [STALE], message
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import Case, model
 from stream_models import net, random, recurrent, streamed
 
 import rnn_lowering as rl
@@ -89,3 +90,13 @@ def test_a_sequence_without_frames(given: dict[str, Any]) -> None:
 
 def test_shapes_may_be_arrays() -> None:
     assert compared("whole", shapes={"X": np.array([5, 2, 3])})
+
+
+@pytest.mark.parametrize("size", [-1, -(2**63)])
+def test_a_negative_size_is_an_open_one(size: int) -> None:
+    """Old exporters write -1 for an unknown size."""
+    original = model(Case("negative", "LSTM", x="symbolic"), 17)
+    for dim in original.graph.input[0].type.tensor_type.shape.dim:
+        if dim.dim_param:
+            dim.dim_value = size
+    assert rl.verify(original, rl.lower(original), runs=2)

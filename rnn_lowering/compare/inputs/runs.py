@@ -140,6 +140,11 @@ def dims_of(value: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimens
     return dims
 
 
+def _is_known(dim: onnx.TensorShapeProto.Dimension) -> bool:
+    """Return whether a dimension has a size; old exporters write -1 for an unknown one."""
+    return dim.HasField("dim_value") and dim.dim_value >= 0
+
+
 def _unknown_axes(inputs: Sequence[onnx.ValueInfoProto], uses: Mapping[str, Use]) -> list[str]:
     """Return the open dimensions of which neither a node nor their name says what they are: their names; the number
     of an axis without a name."""
@@ -147,7 +152,7 @@ def _unknown_axes(inputs: Sequence[onnx.ValueInfoProto], uses: Mapping[str, Use]
     sure: set[str] = set()
     for value in inputs:
         for n, (axis, dim) in enumerate(zip(_axes(value, uses[value.name]), dims_of(value), strict=True)):
-            if not dim.HasField("dim_value"):
+            if not _is_known(dim):
                 (sure.add if axis else found.setdefault)(dim.dim_param or str(n))
     return [name for name in found if name not in sure]
 
@@ -187,7 +192,7 @@ def _shapes(
         chosen = []
         for n, (axis, dim) in enumerate(zip(_axes(value, uses[value.name]), dims_of(value), strict=True)):
             usual = by_axis[axis] if axis else others.get(dim.dim_param or str(n), by_axis["T" if n else "N"])
-            size = dim.dim_value if dim.HasField("dim_value") else usual
+            size = dim.dim_value if _is_known(dim) else usual
             chosen.append(named.setdefault(dim.dim_param, size) if dim.dim_param else size)
         sizes[value.name] = fixed.get(value.name, chosen)
     return sizes
