@@ -12,6 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.compare.coverage import constant_outputs, untaken_branches, zero_weights
+from rnn_lowering.compare.judging.rounded_integers import integer_outputs, note_of_integers, uncertain_integers
+from rnn_lowering.compare.judging.tolerance import allowance, compare, distance
 from rnn_lowering.compare.result import (
     CHUNKED,
     COMPARE_ELSEWHERE,
@@ -22,7 +24,6 @@ from rnn_lowering.compare.result import (
     Verification,
     over_all,
 )
-from rnn_lowering.compare.rounded_integers import integer_outputs, note_of_integers, uncertain_integers
 from rnn_lowering.compare.runner import Chunks, Runner, SessionError
 from rnn_lowering.compare.sequences import (
     BEGINNINGS,
@@ -34,7 +35,6 @@ from rnn_lowering.compare.sequences import (
     StreamRuns,
 )
 from rnn_lowering.compare.session import Session, has_fixed, nodes_by_output, session_with
-from rnn_lowering.compare.tolerance import allowance, compare, distance
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.files.external_data import save

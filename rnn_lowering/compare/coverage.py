@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
 
-from rnn_lowering.compare.tolerance import blocks
+from rnn_lowering.compare.judging.tolerance import blocks
 from rnn_lowering.model.messages import bodies_in, nodes_in
 from rnn_lowering.spec.node_outputs import RANDOM
 from rnn_lowering.types import Array, array_of

@@ -11,14 +11,14 @@ from itertools import groupby, zip_longest
 import numpy as np
 import onnx
 
-from rnn_lowering.compare.judgement import Judge
+from rnn_lowering.compare.judging.judgement import Judge
+from rnn_lowering.compare.judging.tolerance import NodeOutput, allowance, blocks_of_rows, compare
 from rnn_lowering.compare.node_models import TensorFile, root, with_shapes
 from rnn_lowering.compare.node_pairs import NodeFeed, NodePair, node_pairs, pairs_of_prepared, random_inputs
 from rnn_lowering.compare.references.node_reference import Symbols
 from rnn_lowering.compare.result import EACH_NODE, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.compare.runner import Outputs, Runner, SessionError
 from rnn_lowering.compare.session import Session, operator_counts, session_with
-from rnn_lowering.compare.tolerance import NodeOutput, allowance, blocks_of_rows, compare
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.preparation import PreparedModel

@@ -24,7 +24,7 @@ from rnn_lowering.compare.inputs.feeds import (
 )
 from rnn_lowering.compare.inputs.given import take_feeds
 from rnn_lowering.compare.inputs.runs import given_in_runs
-from rnn_lowering.compare.judgement import moved_by_half_a_rounding
+from rnn_lowering.compare.judging.judgement import moved_by_half_a_rounding
 from rnn_lowering.compare.runner import Chunks, Outcome, Runner, SessionError
 from rnn_lowering.compare.session import (
     Session,

@@ -23,6 +23,8 @@ from rnn_lowering.compare.inputs.feeds import (
     recorded_inputs,
 )
 from rnn_lowering.compare.inputs.runs import given_in_runs
+from rnn_lowering.compare.judging.rounded_integers import integer_outputs, note_of_integers, uncertain_integers
+from rnn_lowering.compare.judging.tolerance import are_no_rows, compare
 from rnn_lowering.compare.node_by_node import Comparison, NodeComparison
 from rnn_lowering.compare.result import (
     COMPARE_ELSEWHERE,
@@ -34,7 +36,6 @@ from rnn_lowering.compare.result import (
     Verification,
     over_all,
 )
-from rnn_lowering.compare.rounded_integers import integer_outputs, note_of_integers, uncertain_integers
 from rnn_lowering.compare.runner import (
     Alternatives,
     NotAcceptedError,
@@ -52,7 +53,6 @@ from rnn_lowering.compare.session import (
     session_of,
     session_with,
 )
-from rnn_lowering.compare.tolerance import are_no_rows, compare
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.options import Tolerance
 from rnn_lowering.spec.rnn import DYNAMIC_QUANTIZE_LSTM

@@ -21,9 +21,9 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path as Curve
 from matplotlib.ticker import LogLocator, MaxNLocator
 
+from rnn_lowering.compare.judging.tolerance import distance
 from rnn_lowering.compare.node_by_node import NodeRun
 from rnn_lowering.compare.references.node_reference import Symbols
-from rnn_lowering.compare.tolerance import distance
 from rnn_lowering.emit.draft import STEP, SYMBOLS, WEIGHTS
 from rnn_lowering.types import Array
 

@@ -12,10 +12,10 @@ from one_process import run_workers_here
 from stream_models import net, random
 
 import rnn_lowering as rl
-from rnn_lowering.compare import tolerance
+from rnn_lowering.compare.judging import tolerance
+from rnn_lowering.compare.judging.tolerance import compare
 from rnn_lowering.compare.node_by_node import NodeComparison
 from rnn_lowering.compare.runner import Runner
-from rnn_lowering.compare.tolerance import compare
 from rnn_lowering.compare.worker import StoredArrays, write_arrays
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.recurrence import cells

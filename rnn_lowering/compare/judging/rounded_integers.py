@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from rnn_lowering.compare.judging.tolerance import allowance
 from rnn_lowering.compare.result import OutputCheck
 from rnn_lowering.compare.runner import Runner, SessionError
 from rnn_lowering.compare.session import Session, session_with
-from rnn_lowering.compare.tolerance import allowance
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.messages import bodies_in

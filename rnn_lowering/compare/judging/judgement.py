@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from rnn_lowering.compare.judging.tolerance import allowance, distance
 from rnn_lowering.compare.result import RunCheck
 from rnn_lowering.compare.runner import Outputs, Runner, SessionError
 from rnn_lowering.compare.session import Session
-from rnn_lowering.compare.tolerance import allowance, distance
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.options import Tolerance
 from rnn_lowering.types import Array

@@ -1,0 +1,1 @@
+"""Whether outputs that differ may differ."""
