@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rnn_lowering.cli.arguments import dim, target
 from rnn_lowering.errors import RnnLoweringError, printable, version
+from rnn_lowering.spelling import for_command
 
 if TYPE_CHECKING:
     from rnn_lowering.options import Lowering
@@ -43,11 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = p.parse_args(argv)
     from rnn_lowering.options import Lowering  # takes time
 
-    try:
-        lowering = Lowering(to=args.to, target=args.target)
-    except RnnLoweringError as error:
-        p.error(str(error))
-    return max([_check(path, lowering, dict(args.set_dim)) for path in args.models])
+    with for_command():
+        try:
+            lowering = Lowering(to=args.to, target=args.target)
+        except RnnLoweringError as error:
+            p.error(str(error))
+        return max([_check(path, lowering, dict(args.set_dim)) for path in args.models])
 
 
 def _check(path: str, lowering: Lowering, sizes: dict[str, int]) -> int:

@@ -20,6 +20,7 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
+from rnn_lowering.spelling import for_command
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 
@@ -239,7 +240,7 @@ def test_a_hint_names_what_can_be_fixed() -> None:
         (chain(*STACKED, dims=(None, 2)), "portable", r": --input-shape X:\?,2,3, or use"),
         (hopeless, "portable", r"cannot be unrolled; use --to scan or --to loop$"),
     ):
-        with pytest.raises(rl.UnsupportedError, match=hint):
+        with for_command(), pytest.raises(rl.UnsupportedError, match=hint):
             rl.lower(original, "auto" if target == "iree" else "unroll", target=target)
 
 

@@ -399,5 +399,5 @@ def test_the_cause_of_what_cannot_be_read_is_told() -> None:
     inconsistent.graph.node[0].input[0] = "nothing"
     damaged = TensorProto(name="damaged", dims=[2], data_type=TensorProto.FLOAT, int32_data=[1, 2])
     inconsistent.graph.initializer.append(damaged)
-    with pytest.raises(rl.UnsupportedError, match="inconsistent"):
+    with pytest.raises(rl.InvalidNodeError, match="its input 'nothing' is no output of a node"):
         rl.lower(inconsistent, input_shapes={"X": (5, 2, 3)})

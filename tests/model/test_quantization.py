@@ -150,8 +150,8 @@ def test_ranges_of_states_hold_every_call(folder: Path) -> None:
         assert (given["rmin"], given["rmax"]) == (min(numbers), max(numbers))
     assert sum(1 for _ in iter(calibration.get_next, None)) == 4 * STEPS
     calibration.rewind()
-    quantize_static("float.onnx", "int8.onnx", calibration, extra_options=calibration.extra_options)
-    assert np.dtype("uint16") in {array.dtype for array in stored(onnx.load("int8.onnx")).values()}
+    quantize_static("float.onnx", "int8_step.onnx", calibration, extra_options=calibration.extra_options)
+    assert np.dtype("uint16") in {array.dtype for array in stored(onnx.load("int8_step.onnx")).values()}
     assert max(errors_of_calls(folder)) < 5e-3
 
 

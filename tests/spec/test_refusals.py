@@ -17,6 +17,7 @@ from texts import FORMS
 
 import rnn_lowering as rl
 from rnn_lowering.errors import UnknownSizeError
+from rnn_lowering.spelling import for_command
 
 OPS = tuple(GATES)
 T, N, I, H = 5, 3, 2, 4  # noqa: E741
@@ -234,7 +235,8 @@ UNSUPPORTED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 @pytest.mark.parametrize(("changes", "options", "fact"), UNSUPPORTED)
 def test_what_a_form_cannot_be(op_type: str, changes: dict[str, Any], options: dict[str, Any], fact: str) -> None:
     error = UnknownSizeError if "set-dim" in fact or "input-shape" in fact else rl.UnsupportedError
-    assert_refused(node_model(op_type, **changes), fact, error, **options)
+    with for_command():
+        assert_refused(node_model(op_type, **changes), fact, error, **options)
 
 
 @pytest.mark.parametrize(

@@ -183,9 +183,9 @@ def test_past_frames_have_the_type_of_their_input(dtype: str) -> None:
     assert [(s.dtype, s.initial) for s in stream.plan.states] == [(dtype, [[[1]]])]
 
 
-@pytest.mark.parametrize("given", [None, 3, NET, ["chunk.onnx"]], ids=["None", "a number", "a message", "a list"])
+@pytest.mark.parametrize("given", [None, 3, ["chunk.onnx"]], ids=["None", "a number", "a list"])
 def test_what_is_no_model_is_refused(given: Any) -> None:
-    with pytest.raises(rl.OptionError, match=r"model cannot be .*; give a path, the bytes of a model"):
+    with pytest.raises(rl.OptionError, match=r"model cannot be .*; give .* a path, the bytes of a model"):
         rl.Stream(given)
 
 

@@ -18,6 +18,7 @@ from running import assert_close, operators, run
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
+from rnn_lowering.spelling import for_command
 
 DOCUMENTED = [name for name, target in rl.TARGETS.items() if target.evidence == "documented"]
 OPSET = 17
@@ -123,7 +124,7 @@ def test_refused_with_a_hint(name: str) -> None:
     target: Any
     target, case, message = REFUSED[name]
     opset = {"opset": 12, "operator": 8}.get(name, OPSET)
-    with pytest.raises(rl.UnsupportedError, match=message):
+    with for_command(), pytest.raises(rl.UnsupportedError, match=message):
         rl.lower(model(case, opset), target=target)
 
 
