@@ -26,7 +26,8 @@ _ROUNDINGS = 8
 """Rounding explains a difference of at most this many times what half a rounding of the inputs shows."""
 
 _TIMES = 4
-"""An output passes if its error against float64 is at most this many times the original's."""
+"""An output passes if its error against float64 is at most this many times the original's, or what half a rounding of
+the inputs shows: the original may be close by luck."""
 
 _MOST_WEIGHTS = 1 << 24
 """Maximum elements of the weights that are moved."""
@@ -80,7 +81,7 @@ class Judge:
         if truth is None:
             explained = all(_largest(before[key], after[key]) <= bound for key, bound in within.items())
         else:
-            explained = all(_as_close(truth[key], before[key], after[key]) for key in wrong)
+            explained = all(_as_close(truth[key], before[key], after[key], moves[key]) for key in wrong)
         return Judgement(explained, named, unused)
 
     def _truth(self, feed: str, before: Outputs, within: Mapping[str, float]) -> tuple[Outputs | None, str]:
@@ -155,6 +156,6 @@ def _largest(a: Array, b: Array) -> float:
     return float(distance(a, b).max(initial=0.0))
 
 
-def _as_close(truth: Array, before: Array, after: Array) -> bool:
-    """Whether an output is about as close to float64 as the original's."""
-    return _largest(truth, after) <= _TIMES * _largest(truth, before)
+def _as_close(truth: Array, before: Array, after: Array, move: float) -> bool:
+    """Whether an output is about as close to float64 as the original's, or as rounding leaves it."""
+    return _largest(truth, after) <= max(_TIMES * _largest(truth, before), move)
