@@ -26,8 +26,8 @@ _ROUNDINGS = 8
 """Rounding explains a difference of at most this many times what half a rounding of the inputs shows."""
 
 _TIMES = 4
-"""An output passes if its error against float64 is at most this many times the original's, or what half a rounding of
-the inputs shows: the original may be close by luck."""
+"""An output passes if its error against float64 is at most this many times the original's, or what half a rounding
+of the inputs shows: the original may be close by luck."""
 
 _MOST_WEIGHTS = 1 << 24
 """Maximum elements of the weights that are moved."""

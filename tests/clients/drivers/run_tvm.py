@@ -16,9 +16,7 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[...
     shapes = {name: list(array.shape) for name, array in feed.items()}
     types = {name: array.dtype.name for name, array in feed.items()}
     module = relax.get_pipeline("zero")(from_onnx(proto, shapes, types))
-    cpu = tvm.target.codegen.llvm_get_system_cpu()
-    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "fast-math-reassoc": True})
-    machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
+    machine = relax.VirtualMachine(compiled(module), tvm.cpu())
     given = variables(feed)
 
     def call(other: Mapping[str, Any] | None = None) -> Arrays:
@@ -27,6 +25,18 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[...
         return {name: tensor.numpy() for name, tensor in zip(names, listed, strict=True)}
 
     return call
+
+
+def compiled(module: Any) -> Any:
+    """Compile for this processor, or for any where LLVM makes invalid code for this one."""
+    cpu = tvm.target.codegen.llvm_get_system_cpu()
+    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "fast-math-reassoc": True})
+    try:
+        return tvm.compile(module, target=target)
+    except Exception as error:
+        if "LLVM module verification failed" not in str(error):
+            raise
+        return tvm.compile(module, target="llvm")
 
 
 def variables(feed: Mapping[str, Any]) -> list[Any]:
