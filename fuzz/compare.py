@@ -3,9 +3,8 @@ they differ or where onnxruntime has no kernel."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from onnx import TensorProto, helper
 from running import nodes, session
 
 from fuzz.double import truth
+from fuzz.driver import Host
 
 os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
 
@@ -22,7 +22,6 @@ NEAR = {"float32": 2e-4, "float64": 1e-9, "float16": 1e-2, "bfloat16": 8e-2}
 """The largest difference by type, relative to the largest number of an output."""
 
 BRAIN: Any = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
-KEY = "rnn_lowering.stream"
 
 
 class Running:
@@ -197,18 +196,13 @@ def judged_pair(model: onnx.ModelProto, lowered: onnx.ModelProto, feeds: Sequenc
     return "", "" if count else why or first.why, count
 
 
-def plan_of(stream: onnx.ModelProto) -> dict[str, Any]:
-    """Return the metadata of a stream."""
-    (text,) = (entry.value for entry in stream.metadata_props if entry.key == KEY)
-    plan: dict[str, Any] = json.loads(text)
-    return plan
-
-
 def judged_stream(
     model: onnx.ModelProto, stream: onnx.ModelProto, feeds: Sequence[Arrays], chunks: Sequence[Sequence[int]]
 ) -> tuple[str, str, int]:
     """Compare a stream that is not late with the whole, by its metadata; returns as `judged_pair`."""
-    first, second, plan = Running(model), Running(stream), plan_of(stream)
+    first, second = Running(model), Running(stream)
+    host = Host(stream, second.run)
+    plan = host.plan
     if second.session is None and first.session is not None:
         return f"onnxruntime refuses the stream: {second.why}", "", 0
     if (
@@ -220,9 +214,7 @@ def judged_stream(
         return "", "late, short, or of another rate", 0
     count, why = 0, ""
     for feed in feeds:
-        timed = {name: axis for name, axis in plan["inputs"].items() if axis is not None}
-        length = min(feed[name].shape[axis] for name, axis in timed.items())
-        size = plan["frames"] or 1
+        length, size = host.frames(feed), host.call
         if length < size or length % size:
             continue
         try:
@@ -232,9 +224,10 @@ def judged_stream(
             continue
         for sizes in [[size]] if plan["frames"] else chunks:
             try:
-                got = _in_chunks(second, plan, feed, timed, length, sizes)
+                outputs, states = host(feed, sizes)
             except Exception as error:
                 return f"the stream fails: {' '.join(str(error).split())}", "", count
+            got = states | outputs
             wanted = {name: array for name, array in expected.items() if name in got}
             lost = expected.keys() - got.keys()
             if lost:
@@ -246,49 +239,3 @@ def judged_stream(
                 return f"{different} for {length} frames in chunks of {sizes}", "", count
             count += 1
     return "", "" if count else why or "no sequence fits the chunks", count
-
-
-def _in_chunks(
-    running: Running,
-    plan: Mapping[str, Any],
-    feed: Arrays,
-    timed: Mapping[str, int],
-    length: int,
-    sizes: Sequence[int],
-) -> Arrays:
-    known: dict[str, int] = {}
-    for value in running.model.graph.input:
-        if value.name in feed:
-            for dim, size in zip(value.type.tensor_type.shape.dim, feed[value.name].shape, strict=True):
-                known[dim.dim_param] = size
-    states = {state["input"]: _first(state, known, feed) for state in plan["states"]}
-    parts: list[Arrays] = []
-    start, turn = 0, 0
-    while start < length:
-        end = min(start + sizes[turn % len(sizes)], length)
-        turn += 1
-        chunk = {
-            name: feed[name].take(range(start, end), timed[name]) if name in timed else feed[name]
-            for name in plan["inputs"]
-        }
-        parts.append(running.run(chunk | states))
-        states = {state["input"]: parts[-1][state["output"]] for state in plan["states"]}
-        start = end
-    joined = {}
-    for name, axis in plan["outputs"].items():
-        every = [part[name] for part in parts]
-        joined[name] = every[-1] if axis is None else np.concatenate(every, axis)
-    last = {state["output"]: states[state["input"]] for state in plan["states"]}
-    return last | joined
-
-
-def _first(state: Mapping[str, Any], known: Mapping[str, int], feed: Arrays) -> Array:
-    if state["input"] in feed:
-        return feed[state["input"]]
-    shape = []
-    for dim in state["shape"]:
-        times, _, name = str(dim).rpartition("*")
-        shape.append(dim if isinstance(dim, int) else int(times or 1) * known[name])
-    held = 0 if state["initial"] == "zeros" else np.array(state["initial"])
-    kind: Any = BRAIN if state["dtype"] == "bfloat16" else state["dtype"]
-    return np.broadcast_to(held, shape).astype(kind)

@@ -1,7 +1,7 @@
 """A host of streams that knows nothing but the metadata, as docs/streaming.md describes them."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import cycle
@@ -27,12 +27,18 @@ def plan_of(model: onnx.ModelProto) -> Plan:
 
 @dataclass
 class Host:
-    """A host of one stream."""
+    """A host of one stream.
+
+    Attributes:
+        stepped: The stream.
+        run: Runs it; without, `oracles.Running` does.
+    """
 
     stepped: onnx.ModelProto
+    run: Callable[[Arrays], Arrays] | None = None
 
     def __post_init__(self) -> None:
-        self.plan, self.running = plan_of(self.stepped), Running(self.stepped)
+        self.plan, self.running = plan_of(self.stepped), self.run or Running(self.stepped)
         declared = {v.name: v.type.tensor_type.shape.dim for v in self.stepped.graph.input}
         self._dims = {name: [d.dim_param for d in dims] for name, dims in declared.items()}
 

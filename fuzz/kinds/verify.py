@@ -11,7 +11,8 @@ from oracle import GATES
 
 import rnn_lowering as rl
 from fuzz.case import Case, Outcome, agreed, attempt, fault
-from fuzz.compare import Running, distance, plan_of
+from fuzz.compare import Running, distance
+from fuzz.driver import plan_of
 from fuzz.nets import attention, joined
 from fuzz.planting import planted
 from fuzz.sizes import feeds
