@@ -34,16 +34,16 @@ if TYPE_CHECKING:
         UnsupportedError,
         VerificationError,
     )
+    from rnn_lowering.nodes.causal_conv import CausalConvSpec
+    from rnn_lowering.nodes.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
+    from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
+    from rnn_lowering.nodes.node_spec import NodeSpec
+    from rnn_lowering.nodes.rnn import RecurrentSpec
     from rnn_lowering.options import Check, Lowering, Tolerance
     from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
     from rnn_lowering.passes.report import NodeReport, Preview, Report
     from rnn_lowering.passes.stream import StreamPass
     from rnn_lowering.report.file_report import FileReport
-    from rnn_lowering.spec.causal_conv import CausalConvSpec
-    from rnn_lowering.spec.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
-    from rnn_lowering.spec.linear_attention import LinearAttentionSpec
-    from rnn_lowering.spec.node_spec import NodeSpec
-    from rnn_lowering.spec.rnn import RecurrentSpec
     from rnn_lowering.streaming.calibration import Calibration
     from rnn_lowering.streaming.metadata import State, StreamPlan
     from rnn_lowering.streaming.quantization import Quantization, quantize_stream

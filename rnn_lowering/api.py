@@ -41,6 +41,7 @@ from rnn_lowering.model.messages import as_proto
 from rnn_lowering.model.preparation import read
 from rnn_lowering.model.scopes import NodePlace, recurrent_nodes
 from rnn_lowering.needs import without_onnxruntime
+from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import (
     Check,
     FileOptions,
@@ -55,7 +56,6 @@ from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
 from rnn_lowering.passes.report import Preview, Report, count_operators
 from rnn_lowering.report.file_report import FileReport, ModelFile
 from rnn_lowering.report.writer import ReportWriter
-from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.targets.names import FormName
 from rnn_lowering.types import WRITING, ArrayLike, PathLike, Progress
 

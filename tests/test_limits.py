@@ -19,10 +19,10 @@ from texts import parse, random_feed, refusal
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main, parser
 from rnn_lowering.compare.node_pairs import node_pairs
+from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.limits import limited
 from rnn_lowering.model import fixed_inputs, inlining
 from rnn_lowering.model.copying import clone_graph
-from rnn_lowering.spec.constant_values import constant_of
 
 MIB = 1 << 20
 LARGE, HUGE = 1 << 27, 1 << 32

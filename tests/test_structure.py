@@ -9,12 +9,12 @@ from paths import PACKAGE
 
 ORDER = [
     *("spelling", "errors", "types", "argument_checks", "child", "limits", "needs"),
-    *("spec", "emit", "recurrence", "targets", "options", "model", "inference", "loops", "streaming"),
+    *("facts", "nodes", "emit", "recurrence", "targets", "options", "model", "loops", "streaming"),
     *("passes", "files", "compare", "report", "api", "olive", "cli", "__init__", "__main__"),
 ]
 """Folders and modules at the top: each imports from those before it only."""
 
-UNRELATED = {"spec", "emit"}
+UNRELATED = {"nodes", "emit"}
 """Folders that do not know each other."""
 
 

@@ -37,12 +37,12 @@ from rnn_lowering.compare.sequences import (
 from rnn_lowering.compare.session import Session, has_fixed, nodes_by_output, session_with
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import UnsupportedError, counted
+from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.reading import ModelSource, parse_file
 from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.passes.lower import LowerRecurrentPass
-from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.types import Array, Progress
 

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from rnn_lowering.compare.judging.tolerance import blocks
+from rnn_lowering.facts.operators import RANDOM
 from rnn_lowering.model.messages import bodies_in, nodes_in
-from rnn_lowering.spec.node_outputs import RANDOM
 from rnn_lowering.types import Array, array_of
 
 _MOVING = frozenset(("Constant", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Cast"))

@@ -11,9 +11,11 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.compare.references.evaluator import widen
+from rnn_lowering.facts.bodies import bodies_of, values_used
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.files.locations import ALIGNMENT, refer
-from rnn_lowering.model.scopes import RecurrentNode, bodies_of, values_used
-from rnn_lowering.spec.node_spec import NodeSpec, default_opset
+from rnn_lowering.model.scopes import RecurrentNode
+from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.types import array_of
 
 _NEWEST_RUNNABLE = 26

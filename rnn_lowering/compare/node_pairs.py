@@ -20,15 +20,15 @@ from rnn_lowering.compare.references.every_kind import reference_of
 from rnn_lowering.compare.references.node_reference import NodeReference, Symbols
 from rnn_lowering.compare.runner import SessionError
 from rnn_lowering.compare.session import quantizes_inputs
+from rnn_lowering.facts.constants import computed, constant_of
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import at_sizes, folded, recorded
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.scopes import NodePlace, RecurrentNode, ScopePath, recurrent_nodes, scopes, sort_nodes
+from rnn_lowering.nodes.kinds import read_spec
+from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering
-from rnn_lowering.spec.constant_values import computed, constant_of
-from rnn_lowering.spec.kinds import read_spec
-from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.types import Array, array_of
 
 

@@ -27,7 +27,8 @@ from rnn_lowering.emit.constants import (
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.draft import STEP, Draft, Names, Prefix, add_weights
 from rnn_lowering.emit.tensor import Tensor, broadcast_shape, concat_shape, static
-from rnn_lowering.emit.versions import TO_THE_END, inputs_and_attributes, since
+from rnn_lowering.emit.versions import since
+from rnn_lowering.facts.parameters import TO_THE_END, inputs_and_attributes
 from rnn_lowering.types import Dims
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64

@@ -26,8 +26,8 @@ from rnn_lowering.emit.composites import can_flip, count, flip
 from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.emit.versions import parameter
 from rnn_lowering.errors import InvalidNodeError, UnknownTripsError, UnsupportedError
+from rnn_lowering.facts.parameters import parameter
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, KnownTensor

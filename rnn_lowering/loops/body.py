@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
-from rnn_lowering.model.scopes import graphs_of, values_used
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, node_ref
+from rnn_lowering.facts.bodies import graphs_of, values_used
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN
+from rnn_lowering.nodes.node_spec import node_ref
 
 FIRST_UNBATCHED_SCAN = 9
 """First opset whose Scan has no batch axis, and whose Constant may hold integers."""

@@ -16,7 +16,9 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.constants import leaf
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.versions import parameter
+from rnn_lowering.facts.bodies import bodies_of, graphs_of
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN
+from rnn_lowering.facts.parameters import parameter
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
 from rnn_lowering.loops.body_values import SHARED_SIZE, BodyValues, LoopLimits, is_constant
 from rnn_lowering.loops.facts import (
@@ -31,8 +33,8 @@ from rnn_lowering.loops.facts import (
     number_of,
     takes_all,
 )
-from rnn_lowering.model.scopes import REPEATING, bodies_of, graphs_of
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, node_ref
+from rnn_lowering.model.scopes import REPEATING
+from rnn_lowering.nodes.node_spec import node_ref
 
 
 class BodyCopy(BodyValues):

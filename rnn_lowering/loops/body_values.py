@@ -17,8 +17,8 @@ import onnx_ir as ir
 from rnn_lowering.emit.constants import leaf, literal
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.emit.versions import parameter
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
+from rnn_lowering.facts.parameters import parameter
 from rnn_lowering.loops.facts import Elements, Facts, Item, KnownTensor, SizeOrName, TensorKind, is_plain
 from rnn_lowering.model.scopes import LOWERED, REPEATING
 from rnn_lowering.types import array_of

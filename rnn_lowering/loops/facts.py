@@ -1,6 +1,6 @@
 """The types, shapes and numbers of the values of a model and of one step of a Loop.
 
-`inference/` computes them, node by node, and `Facts` remembers them. Sizes may be 0 (`any_size`). Numbers are
+`facts/` computes them, node by node, and `Facts` remembers them. Sizes may be 0 (`any_size`). Numbers are
 computed in their own type: a float32 counter is rounded in each step. Declared shapes of a body are ignored.
 """
 
@@ -14,20 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.inference.shape_arithmetic import can_evaluate, compute_exactly, element_of, evaluate
-from rnn_lowering.inference.shape_inference import infer
-from rnn_lowering.inference.symbolic_values import Size, SymbolicValues, size
+from rnn_lowering.facts.bodies import bodies_of
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.infer import infer
+from rnn_lowering.facts.known import SymbolicValues
+from rnn_lowering.facts.node_outputs import NodeModel, numbers_in
+from rnn_lowering.facts.numbers import can_evaluate, compute_exactly, element_of, evaluate
+from rnn_lowering.facts.operators import RANDOM, is_of_default_domain
+from rnn_lowering.facts.parameters import TO_THE_END
+from rnn_lowering.facts.size import Size, size
 from rnn_lowering.model.model_sizes import VARIES, inferred_values
 from rnn_lowering.model.onnx_checks import ANONYMOUS
-from rnn_lowering.model.scopes import bodies_of
-from rnn_lowering.spec.constant_values import constant_of
-from rnn_lowering.spec.node_outputs import (
-    RANDOM,
-    NodeModel,
-    is_of_default_domain,
-    numbers_in,
-)
 from rnn_lowering.types import Array
 
 _LARGEST_READ, _LARGEST_MADE, _LARGEST_FLOATS = 1 << 16, 1 << 14, 64

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor, broadcast_shape
-from rnn_lowering.emit.versions import inputs_and_attributes
+from rnn_lowering.facts.bodies import bodies_of, values_used
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN
+from rnn_lowering.facts.parameters import inputs_and_attributes
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, KnownTensor
-from rnn_lowering.model.scopes import bodies_of, values_used
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 _UNARY = frozenset(
     (

@@ -12,11 +12,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.inference.symbolic_values import Size
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN
+from rnn_lowering.facts.size import Size
 from rnn_lowering.loops.body import LoopBody, behind_identities
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, KnownTensor, number_of
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 _INT64 = ir.DataType.INT64
 _SHAPING = ("Identity", "Squeeze", "Unsqueeze", "Reshape")

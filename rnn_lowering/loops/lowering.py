@@ -13,6 +13,8 @@ from rnn_lowering.emit.dialect import PLAIN, Dialect
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.emit.ops import Finish, Ops, Rule
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary
+from rnn_lowering.facts.bodies import bodies_of, values_used
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
 from rnn_lowering.loops.body_copy import BodyCopy, RepeatBody
 from rnn_lowering.loops.body_repetition import to_loop, to_scan, unroll
@@ -27,16 +29,14 @@ from rnn_lowering.model.scopes import (
     REPEATING,
     Scope,
     all_names,
-    bodies_of,
     detach,
     inner_scopes,
     operators_in,
     repeating_nodes,
     scopes,
     sort_nodes,
-    values_used,
 )
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset, node_ref
+from rnn_lowering.nodes.node_spec import node_ref
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from rnn_lowering.emit.composites import flip
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
+from rnn_lowering.facts.bodies import values_used
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, MOVING, moved_inputs
 from rnn_lowering.loops.as_recurrence import rows_along
 from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.body_copy import BodyCopy
@@ -32,9 +34,7 @@ from rnn_lowering.loops.facts import Facts, KnownTensor, SizeOrName, TensorKind
 from rnn_lowering.loops.linear_counts import STEP_NUMBER, Counters, LinearCount
 from rnn_lowering.loops.trips import runs_once_per_row, simulated_trips
 from rnn_lowering.model.replace import drop_unused, take_over
-from rnn_lowering.model.scopes import detach, values_used
-from rnn_lowering.spec.node_outputs import MOVING, moved_inputs
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
+from rnn_lowering.model.scopes import detach
 from rnn_lowering.types import Array
 
 _KEEPS_ORDER = ("Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Expand")

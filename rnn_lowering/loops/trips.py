@@ -15,11 +15,11 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import NodeRef, UnknownTripsError
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.loops.body import LoopBody, behind_identities
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import TRUE, Item, KnownTensor, number_of
 from rnn_lowering.loops.linear_counts import Counters, LinearCount
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 ENDLESS = 1 << 62
 """A trip count this large means "no limit"."""

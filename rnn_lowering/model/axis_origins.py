@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.versions import parameter
-from rnn_lowering.spec.constant_values import constant_of
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
-from rnn_lowering.spec.rnn import GATES
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN
+from rnn_lowering.facts.parameters import parameter
+from rnn_lowering.nodes.rnn import GATES
 from rnn_lowering.types import Array, array_of
 
 

@@ -12,8 +12,9 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError, deepest_cause
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
 from rnn_lowering.model.scopes import all_graphs, scopes
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset, node_ref
+from rnn_lowering.nodes.node_spec import node_ref
 
 T = TypeVar("T")
 

@@ -20,6 +20,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.errors import OptionError, UnsupportedError
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.limits import most_bytes
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.model_sizes import (
@@ -33,8 +35,6 @@ from rnn_lowering.model.model_sizes import (
 )
 from rnn_lowering.model.onnx_checks import fault_of, is_sound
 from rnn_lowering.model.scopes import recurrent_nodes
-from rnn_lowering.spec.constant_values import constant_of
-from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.types import Array, ArrayLike, Shapes, in_memory
 
 _KEY = "rnn_lowering.set_inputs"

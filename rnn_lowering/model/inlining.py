@@ -18,9 +18,9 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NAME, UnsupportedError, printable
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
 from rnn_lowering.model.copying import clone_graph
 from rnn_lowering.model.scopes import RecurrentNode, names_in, recurrent_nodes
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset
 
 _Functions = Mapping[ir.OperatorIdentifier, ir.Function]
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from rnn_lowering.facts.bodies import values_used
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.model.axis_origins import Output, input_moved, origin_of
 from rnn_lowering.model.preparation import NodePlan
-from rnn_lowering.model.scopes import values_used
+from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.directions import can_join
 from rnn_lowering.recurrence.stacked_layers import can_stack
-from rnn_lowering.spec.constant_values import constant_of
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
-from rnn_lowering.spec.rnn import RecurrentSpec
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, deepest_cause
-from rnn_lowering.model.scopes import bodies_of, graphs_of
-from rnn_lowering.spec.node_spec import default_opset
+from rnn_lowering.facts.bodies import bodies_of, graphs_of
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.types import in_memory
 
 GraphMessage = onnx.GraphProto | onnx.FunctionProto

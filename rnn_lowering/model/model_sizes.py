@@ -17,6 +17,8 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.messages import as_proto
 from rnn_lowering.model.onnx_checks import (
@@ -28,9 +30,7 @@ from rnn_lowering.model.onnx_checks import (
     problem_of,
 )
 from rnn_lowering.model.scopes import RecurrentNode
-from rnn_lowering.spec.connections import InputFacts, ValueFacts
-from rnn_lowering.spec.constant_values import constant_of
-from rnn_lowering.spec.node_spec import default_opset
+from rnn_lowering.nodes.connections import InputFacts, ValueFacts
 
 VARIES = "rnn_lowering_varies"
 """Name of the dimensions that are known to differ between steps."""

@@ -22,9 +22,11 @@ import onnx_ir as ir
 from onnx import shape_inference, version_converter
 
 from rnn_lowering.child import Child, ChildError, Message, serve
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN
+from rnn_lowering.facts.schemas import DOMAIN as MICROSOFT
+from rnn_lowering.facts.schemas import LIKE_INPUTS, MOST_HEADS, heads_in, repeats
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
 from rnn_lowering.model.messages import graphs_in, message_for_inference, nodes_in, pairs_in
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 CHECK_SECONDS, INFERENCE_SECONDS = 30, 10
 """Time limits of a conversion, and of the inference of an invalid model: each needs about a second if large."""
@@ -212,42 +214,14 @@ def _integers(graph: onnx.GraphProto) -> Iterator[int]:
 # The shapes of operators of com.microsoft
 
 
-_MICROSOFT, _DOMAIN = "com.microsoft", "rnn_lowering.shapes"
+_DOMAIN = "rnn_lowering.shapes"
 
-_LIKE_INPUTS = {
-    "CausalConvWithState": (0, 3),
-    "GatedDeltaNet": (2, 6),
-    "GatedRMSNorm": (0,),
-    "LinearAttention": (2, 3),
-    "LinearAttentionGate": (0, 3),
-}
-"""By operator, the number of the input whose shape each output has; LinearAttention repeats the last axis."""
-
-_HEADS = ("q_num_heads", "kv_num_heads")
-
-_MOST_HEADS = 1 << 16
 
 _EINSUM, _SLICE_OF_INPUTS = 12, 10
 """First opset with Einsum, and first one whose Slice has its bounds as inputs."""
 
 _LATER = onnx.helper.make_opsetid("", 13)
 """An opset whose Slice has the same inputs, and is inferred correctly."""
-
-
-def like_inputs(node: ir.Node) -> list[tuple[int, int]]:
-    """Return, for each output of a node of com.microsoft, the number of the input whose shape it has, and how often
-    axis 2 is repeated; an empty list for other nodes."""
-    if node.domain != _MICROSOFT or node.op_type not in _LIKE_INPUTS:
-        return []
-    copies = _repeats(*heads_of(node))
-    slots = _LIKE_INPUTS[node.op_type][: len(node.outputs)]
-    return [(slot, 1 if n else copies) for n, slot in enumerate(slots)]
-
-
-def heads_of(node: ir.Node) -> tuple[int, int]:
-    """Return how many heads the query and the state of a LinearAttention have; 1 for other nodes."""
-    query, state = (node.attributes.get_int(name, 1) or 1 for name in _HEADS)
-    return query, state
 
 
 def _call_functions(proto: onnx.ModelProto) -> None:
@@ -262,14 +236,14 @@ def _call_functions(proto: onnx.ModelProto) -> None:
             functions[name] = _slice(name, [f"input{n}" for n in range(len(node.input))])
             node.domain, node.op_type = _DOMAIN, name
             continue
-        if opset is None or node.domain != _MICROSOFT or (node.domain, node.op_type) in own:
+        if opset is None or node.domain != MICROSOFT or (node.domain, node.op_type) in own:
             continue
         if node.op_type == "DynamicQuantizeLSTM":
             _make_lstm(node)
-        if node.op_type not in _LIKE_INPUTS:
+        if node.op_type not in LIKE_INPUTS:
             continue
         given = [bool(name) for name in node.input]
-        heads = _heads(node)
+        heads = heads_in(node)
         name = f"{node.op_type}_{''.join(map(str, map(int, given)))}_{len(node.output)}_{heads[0]}_{heads[1]}"
         functions[name] = _function(name, node, given, heads, opset)
         node.domain, node.op_type = _DOMAIN, name
@@ -302,11 +276,11 @@ def _function(
     name: str, node: onnx.NodeProto, given: Sequence[bool], heads: tuple[int, int], opset: onnx.OperatorSetIdProto
 ) -> onnx.FunctionProto:
     inputs = [f"input{n}" for n in range(len(given))]
-    outputs = [f"output{n}" for n in range(len(_LIKE_INPUTS[node.op_type][: len(node.output)]))]
-    copies = _repeats(*heads)
-    states_follow = all(0 < number <= _MOST_HEADS for number in heads)
+    outputs = [f"output{n}" for n in range(len(LIKE_INPUTS[node.op_type][: len(node.output)]))]
+    copies = repeats(*heads)
+    states_follow = all(0 < number <= MOST_HEADS for number in heads)
     nodes = []
-    for n, (slot, output) in enumerate(zip(_LIKE_INPUTS[node.op_type], outputs, strict=False)):
+    for n, (slot, output) in enumerate(zip(LIKE_INPUTS[node.op_type], outputs, strict=False)):
         if slot >= len(given) or not given[slot]:
             nodes += _first_state(node.op_type, output, heads, opset.version) if n and states_follow else []
         elif n == 0 and copies > 1:
@@ -365,17 +339,6 @@ def _first_state_by_products(
         nodes.append(node("ReduceMean", ["factor0"], ["one"], axes=[1], keepdims=1))  # [N, 1, d_k, T]
         return [*nodes, node("MatMul", ["one", "factor2"], [output])]  # by [N, heads, T, d_v]
     return []
-
-
-def _heads(node: onnx.NodeProto) -> tuple[int, int]:
-    """Return what `heads_of` does, of a node in a message."""
-    heads = {a.name: a.i for a in node.attribute}
-    query, state = (heads.get(name, 1) for name in _HEADS)
-    return query, state
-
-
-def _repeats(query: int, state: int) -> int:
-    return query // state if 0 < state <= query <= _MOST_HEADS else 1
 
 
 # The child process

@@ -23,13 +23,14 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
+from rnn_lowering.facts.bodies import bodies_of
+from rnn_lowering.facts.constants import dims_of
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.messages import SMALL
-from rnn_lowering.model.scopes import all_graphs, bodies_of
-from rnn_lowering.spec.constant_values import dims_of
-from rnn_lowering.spec.kinds import is_recurrent
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset
-from rnn_lowering.spec.rnn import GATES, RecurrentSpec
+from rnn_lowering.model.scopes import all_graphs
+from rnn_lowering.nodes.kinds import is_recurrent
+from rnn_lowering.nodes.rnn import GATES, RecurrentSpec
 from rnn_lowering.types import in_memory
 
 

@@ -9,16 +9,17 @@ from fnmatch import fnmatchcase
 import onnx_ir as ir
 
 from rnn_lowering.errors import OptionError, callers
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import folded
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.opsets import NEW_OPSET, OLDEST_LOWERED_OPSET, modernize
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, sort_nodes
+from rnn_lowering.nodes.connections import InputFacts
+from rnn_lowering.nodes.kinds import read_spec
+from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import KEEP, Lowering, Selection
-from rnn_lowering.spec.connections import InputFacts
-from rnn_lowering.spec.kinds import read_spec
-from rnn_lowering.spec.node_spec import NodeSpec, default_opset
 from rnn_lowering.targets.choice import Choice
 
 _FX_NODE = "pkg.torch.onnx.fx_node"

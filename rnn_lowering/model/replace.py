@@ -12,15 +12,16 @@ from rnn_lowering.emit.constants import Constant, leaf
 from rnn_lowering.emit.draft import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import boundary
+from rnn_lowering.facts.bodies import values_used, with_bodies
+from rnn_lowering.facts.constants import FOLDABLE, constant_of
 from rnn_lowering.model.loop_sharing import Between, Group, groups_of, shared_loops
 from rnn_lowering.model.model_sizes import merge_shapes
 from rnn_lowering.model.preparation import NodePlan
-from rnn_lowering.model.scopes import all_graphs, all_names, detach, sort_nodes, values_used, with_bodies
+from rnn_lowering.model.scopes import all_graphs, all_names, detach, sort_nodes
+from rnn_lowering.nodes.causal_conv import CausalConvSpec
+from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.recurrence.causal_conv_node import conv_of_one_frame
 from rnn_lowering.recurrence.equivalents import lower_node, lower_nodes
-from rnn_lowering.spec.causal_conv import CausalConvSpec
-from rnn_lowering.spec.constant_values import FOLDABLE, constant_of
-from rnn_lowering.spec.node_spec import NodeSpec
 
 
 def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, dequantize: bool = False) -> list[str]:

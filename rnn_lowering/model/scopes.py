@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.spec.kinds import calls_function, is_recurrent
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset, node_ref
+from rnn_lowering.facts.bodies import graphs_of, with_bodies
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
+from rnn_lowering.nodes.kinds import calls_function, is_recurrent
+from rnn_lowering.nodes.node_spec import node_ref
 
 _RECURRENT = re.compile("lstm|gru|rnn|causalconvwithstate|linearattention|deltanet", re.IGNORECASE)
 
@@ -157,36 +159,6 @@ def inner_scopes(node: ir.Node, scope: Scope) -> Iterator[Scope]:
             path = (*scope.path, first, name, str(n))
             text = f"{scope.text} > {node_ref(node, '').name} ({node.op_type}) {name}"
             yield replace(scope, graph=body, path=path, text=text)
-
-
-def bodies_of(node: ir.Node) -> list[ir.Graph]:
-    """Return the graphs in the attributes of a node."""
-    if not node.attributes:
-        return []
-    return [graph for attribute in node.attributes.values() for graph in graphs_of(attribute)]
-
-
-def graphs_of(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
-    """Return the graphs in an attribute; none if it has another type or is a reference."""
-    if attribute.is_ref():
-        return ()
-    if attribute.type == ir.AttributeType.GRAPH:
-        return (attribute.as_graph(),)
-    return tuple(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else ()
-
-
-def with_bodies(node: ir.Node) -> Iterator[ir.Node]:
-    """Yield a node and the nodes in its bodies."""
-    yield node
-    for body in bodies_of(node):
-        yield from body.all_nodes()
-
-
-def values_used(node: ir.Node) -> list[ir.Value]:
-    """Return what a node and the nodes in its bodies use, and what its bodies return."""
-    used = [value for each in with_bodies(node) for value in each.inputs]
-    used += [value for body in bodies_of(node) for graph in (body, *body.subgraphs()) for value in graph.outputs]
-    return list(dict.fromkeys(value for value in used if value is not None))
 
 
 def detach(node: ir.Node) -> None:

@@ -10,12 +10,12 @@ from shlex import quote
 import onnx_ir as ir
 
 from rnn_lowering.errors import RnnLoweringError
+from rnn_lowering.facts.bodies import bodies_of
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import fix_dimensions, folded, input_arrays
 from rnn_lowering.model.model_sizes import inferred_values
-from rnn_lowering.model.scopes import bodies_of
-from rnn_lowering.spec.constant_values import constant_of
-from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.streaming.metadata import StreamPlan
 
 _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")

@@ -13,6 +13,7 @@ from typing_extensions import Unpack
 
 from rnn_lowering import argument_checks
 from rnn_lowering.errors import boundary, warn
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.limits import limited
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import changed, clone, restored_on_failure
@@ -22,10 +23,10 @@ from rnn_lowering.model.opsets import import_opset
 from rnn_lowering.model.preparation import PreparedModel, export_faults
 from rnn_lowering.model.replace import replace_nodes
 from rnn_lowering.model.scopes import drop_unused_constants, nodes_with_functions
+from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.planning import ModelPlan, ModelPlanner, preview_model, refusals, without_collector
 from rnn_lowering.passes.report import NodeReport, Preview, Report, count_operators, long_work, many_steps
-from rnn_lowering.spec.node_spec import NodeSpec, default_opset
 from rnn_lowering.targets.names import FormName
 from rnn_lowering.targets.target import Target
 

@@ -27,6 +27,7 @@ from rnn_lowering.errors import (
     UnsupportedError,
     documented,
 )
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, lower_loops
 from rnn_lowering.model.copying import clone, restored
@@ -55,6 +56,9 @@ from rnn_lowering.model.scopes import (
     repeating_nodes,
     sort_nodes,
 )
+from rnn_lowering.nodes.connections import InputFacts
+from rnn_lowering.nodes.kinds import has_steps
+from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import KEEP, Lowering, parse_stream
 from rnn_lowering.passes.hints import (
     NO_LENGTHS,
@@ -68,9 +72,6 @@ from rnn_lowering.passes.hints import (
 )
 from rnn_lowering.passes.report import LEFT, NodeReport, Preview, Report, SetInput
 from rnn_lowering.passes.stream import StreamPass, open_time
-from rnn_lowering.spec.connections import InputFacts
-from rnn_lowering.spec.kinds import has_steps
-from rnn_lowering.spec.node_spec import NodeSpec, default_opset
 from rnn_lowering.streaming.frames import time_inputs
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.targets.choice import Choice, FormChooser

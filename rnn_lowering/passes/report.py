@@ -15,7 +15,7 @@ from rnn_lowering.errors import NodeRef, RnnLoweringError, version
 from rnn_lowering.loops.lowering import LoopReport
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import REPEATING, NodePlace, all_graphs
-from rnn_lowering.spec.node_spec import NodeSpec
+from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.spelling import spelled
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.types import Array

@@ -13,6 +13,8 @@ import onnx_ir as ir
 
 from rnn_lowering import argument_checks
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, counted, documented, warn
+from rnn_lowering.facts.bodies import values_used
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
@@ -21,9 +23,8 @@ from rnn_lowering.model.inlining import inline_holders
 from rnn_lowering.model.onnx_checks import infer_shapes, is_sound
 from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET, modernize
 from rnn_lowering.model.preparation import read
-from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes, values_used
+from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes
 from rnn_lowering.options import Lowering, Stream, parse_delay, parse_stream
-from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.streaming.editor import remove_unused
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.follow_frames import follow

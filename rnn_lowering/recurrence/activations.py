@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.spec.rnn import Activation
+from rnn_lowering.nodes.rnn import Activation
 
 Function = Callable[[Tensor], Tensor]
 

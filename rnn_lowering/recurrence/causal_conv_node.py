@@ -13,10 +13,10 @@ import onnx_ir as ir
 from rnn_lowering.emit.composites import taps, zeros
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.facts.constants import dims_of
+from rnn_lowering.nodes.causal_conv import CausalConvSpec
 from rnn_lowering.recurrence.repetition import Repeat
 from rnn_lowering.recurrence.weights import node_input
-from rnn_lowering.spec.causal_conv import CausalConvSpec
-from rnn_lowering.spec.constant_values import dims_of
 from rnn_lowering.types import Dims
 
 _FLOAT = ir.DataType.FLOAT

@@ -26,9 +26,9 @@ from rnn_lowering.emit.composites import equal_parts
 from rnn_lowering.emit.constants import literal
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.repetition import Step, Tensors
 from rnn_lowering.recurrence.weights import Operands
-from rnn_lowering.spec.rnn import RecurrentSpec
 
 Cell = Callable[[Ops, Operands, Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
 

@@ -17,6 +17,7 @@ from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.cells import CELLS, recognized_step
 from rnn_lowering.recurrence.repetition import Recurrence, Repeat, Step, Tensors
 from rnn_lowering.recurrence.sequence_lens import Lengths, ragged, up_to_longest, with_ended_rows
@@ -26,7 +27,6 @@ from rnn_lowering.recurrence.weights import (
     operands,
     side_by_side_operands,
 )
-from rnn_lowering.spec.rnn import RecurrentSpec
 
 Finals = list[Tensors]
 """The final states by direction and state, each [1, batch, hidden]."""

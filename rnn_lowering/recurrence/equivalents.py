@@ -13,6 +13,11 @@ from rnn_lowering.emit.composites import zeros
 from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.nodes.causal_conv import CausalConvSpec
+from rnn_lowering.nodes.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
+from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
+from rnn_lowering.nodes.node_spec import NodeSpec
+from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.causal_conv_node import lower_causal_conv
 from rnn_lowering.recurrence.directions import STATES, Finals, NodeInputs, run_directions
 from rnn_lowering.recurrence.linear_attention_node import (
@@ -25,11 +30,6 @@ from rnn_lowering.recurrence.repetition import Repeat, Tensors
 from rnn_lowering.recurrence.sequence_lens import Lengths, read_lengths
 from rnn_lowering.recurrence.stacked_layers import run_stack
 from rnn_lowering.recurrence.weights import node_input
-from rnn_lowering.spec.causal_conv import CausalConvSpec
-from rnn_lowering.spec.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
-from rnn_lowering.spec.linear_attention import LinearAttentionSpec
-from rnn_lowering.spec.node_spec import NodeSpec
-from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.types import Dims
 
 

@@ -21,11 +21,11 @@ from rnn_lowering.emit.composites import zeros
 from rnn_lowering.emit.constants import zeros_of
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.nodes.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
+from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
+from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.recurrence.repetition import Recurrence, Repeat, Tensors
 from rnn_lowering.recurrence.weights import node_input
-from rnn_lowering.spec.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
-from rnn_lowering.spec.linear_attention import LinearAttentionSpec
-from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.types import Dims
 
 

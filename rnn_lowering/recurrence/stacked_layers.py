@@ -12,6 +12,7 @@ from rnn_lowering.emit.composites import flip, zeros
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.directions import (
     OPEN_BATCH,
@@ -25,7 +26,6 @@ from rnn_lowering.recurrence.directions import (
 )
 from rnn_lowering.recurrence.repetition import Recurrence, Repeat, Tensors
 from rnn_lowering.recurrence.weights import Operands, layered_operands, operands, with_added_constants
-from rnn_lowering.spec.rnn import RecurrentSpec
 
 _MOST_PRODUCTS = 1 << 15
 """Maximum of batch * width^2; above it, multiplying by the joined R costs more than the saved operators."""

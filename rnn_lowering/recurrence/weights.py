@@ -25,9 +25,9 @@ from rnn_lowering.emit.constants import (
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import since
+from rnn_lowering.nodes.node_spec import NodeSpec
+from rnn_lowering.nodes.rnn import GATES, Activation, RecurrentSpec
 from rnn_lowering.recurrence.activations import Function, activation_function
-from rnn_lowering.spec.node_spec import NodeSpec
-from rnn_lowering.spec.rnn import GATES, Activation, RecurrentSpec
 from rnn_lowering.types import Dims, array_of
 
 _FLOAT, _UINT8 = ir.DataType.FLOAT, ir.DataType.UINT8

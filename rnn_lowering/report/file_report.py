@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from rnn_lowering.compare.result import Verification
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.passes.report import Report
-from rnn_lowering.spec.node_spec import default_opset
 
 if TYPE_CHECKING:  # it imports onnxruntime's quantizer
     from rnn_lowering.streaming.quantization import Quantization

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.errors import counted
-from rnn_lowering.inference.shape_arithmetic import depends_on_time
-from rnn_lowering.inference.symbolic_values import TIME, Size
-from rnn_lowering.spec.node_spec import node_ref
+from rnn_lowering.facts.numbers import depends_on_time
+from rnn_lowering.facts.parameters import TO_THE_END
+from rnn_lowering.facts.size import TIME, Size
+from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.streaming.editor import Editor, Emitter, home, input_of
 from rnn_lowering.streaming.flow import Flow, FramesEdit
 from rnn_lowering.streaming.frame_counts import LengthSoFar, check_opset_of_delay, frame_indices, past_or_first

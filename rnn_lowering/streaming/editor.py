@@ -18,11 +18,12 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.emit.draft import Names
-from rnn_lowering.emit.versions import inputs_and_attributes
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.inference.symbolic_values import CHUNK, Size
-from rnn_lowering.model.scopes import ORIGIN, all_names, bodies_of
-from rnn_lowering.spec.node_spec import node_ref
+from rnn_lowering.facts.bodies import bodies_of
+from rnn_lowering.facts.parameters import inputs_and_attributes
+from rnn_lowering.facts.size import CHUNK, Size
+from rnn_lowering.model.scopes import ORIGIN, all_names
+from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.streaming.frames import TimeInputs
 from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of
 from rnn_lowering.types import Array, ArrayLike

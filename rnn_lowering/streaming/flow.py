@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.inference.shape_arithmetic import depends_on_time
-from rnn_lowering.inference.symbolic_values import CHUNK, TIME, Shape, Size, SymbolicValues
+from rnn_lowering.facts.known import SymbolicValues
+from rnn_lowering.facts.numbers import depends_on_time
+from rnn_lowering.facts.parameters import TO_THE_END
+from rnn_lowering.facts.size import CHUNK, TIME, Shape, Size
 from rnn_lowering.model.scopes import ORIGIN
-from rnn_lowering.spec.node_spec import node_ref
+from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, Path, dim_of
 from rnn_lowering.streaming.frames import (
     NOT_LATE,

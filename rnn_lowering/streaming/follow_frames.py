@@ -9,12 +9,13 @@ from shlex import quote
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.inference.shape_arithmetic import UnfollowedError, depends_on_time, evaluate
-from rnn_lowering.inference.shape_inference import infer
-from rnn_lowering.inference.symbolic_values import LARGEST_UNIT, SizingError, add_initializers, size, start
-from rnn_lowering.model.scopes import bodies_of, values_used
-from rnn_lowering.spec.kinds import is_recurrent
-from rnn_lowering.spec.node_spec import node_ref
+from rnn_lowering.facts.bodies import bodies_of, values_used
+from rnn_lowering.facts.infer import infer
+from rnn_lowering.facts.known import LARGEST_UNIT, SizingError, add_initializers, start
+from rnn_lowering.facts.numbers import UnfollowedError, depends_on_time, evaluate
+from rnn_lowering.facts.size import size
+from rnn_lowering.nodes.kinds import is_recurrent
+from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frames import (
     FirstFrame,

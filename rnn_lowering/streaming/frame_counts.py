@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.inference.symbolic_values import in_chunk, size
+from rnn_lowering.facts.size import in_chunk, size
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, home
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frames import Counter, Delay

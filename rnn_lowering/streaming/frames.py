@@ -21,7 +21,7 @@ from fractions import Fraction
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.inference.symbolic_values import CHUNK, ONE, TIME, Size, size
+from rnn_lowering.facts.size import CHUNK, ONE, TIME, Size, size
 from rnn_lowering.types import Array
 
 

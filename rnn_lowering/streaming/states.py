@@ -14,10 +14,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, counted
-from rnn_lowering.inference.shape_arithmetic import compute_node
-from rnn_lowering.inference.symbolic_values import Symbol
-from rnn_lowering.spec.kinds import is_recurrent
-from rnn_lowering.spec.node_spec import node_ref
+from rnn_lowering.facts.numbers import compute_node
+from rnn_lowering.facts.size import Symbol
+from rnn_lowering.nodes.kinds import is_recurrent
+from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.streaming.editor import Editor, dim_of, input_of, label_of
 from rnn_lowering.streaming.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frame_counts import fold_sizes, past_or_first

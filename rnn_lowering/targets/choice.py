@@ -13,11 +13,11 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Finish, Rule
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError, documented
+from rnn_lowering.nodes.node_spec import NodeSpec
+from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.cells import is_recognizable
 from rnn_lowering.recurrence.chunks import chunked
 from rnn_lowering.recurrence.repetition import Repeat, loop, scan, unroll
-from rnn_lowering.spec.node_spec import NodeSpec
-from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target, check_node, check_operators
 
 _REPEATS: dict[str, Repeat] = {"scan": scan, "loop": loop, "unroll": unroll}

@@ -13,9 +13,9 @@ from rnn_lowering.emit.dialect import PLAIN, Dialect
 from rnn_lowering.emit.ops import Finish, Rule
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import NodeRef, UnknownLengthsError, UnknownSizeError, UnsupportedError
+from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.recurrence.activations import FORMULAS, Formula
 from rnn_lowering.recurrence.weights import integer_product
-from rnn_lowering.spec.node_spec import NodeSpec
 
 
 @dataclass(frozen=True)

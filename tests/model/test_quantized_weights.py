@@ -17,7 +17,7 @@ from texts import FORMS, assert_same, graphs, initializers, parse, random_feed
 
 import rnn_lowering as rl
 from rnn_lowering.emit.constants import Constant, Dequantized, dequantized_constant, literal
-from rnn_lowering.spec import constant_values
+from rnn_lowering.facts import constants
 
 MODEL = """
 main (float[5,2,6] X) => (float[5,{D},2,4] Y, float[{D},2,4] Y_h) <{tensors}> {{
@@ -151,7 +151,7 @@ def test_a_dequantized_weight_is_written_once_and_used_by_all_steps(monkeypatch:
     new = rl.lower(model(*CASES["per tensor"]), "unroll")
     assert sum(node.op_type == "DequantizeLinear" for node in nodes(new)) == 2  # W and R
     assert weights(new) == 72 + 48 + 2  # and two zero points
-    monkeypatch.setattr(constant_values, "KEPT_BYTES", 0)
+    monkeypatch.setattr(constants, "KEPT_BYTES", 0)
     for name in ("transposed", "joined"):
         original = model(*CASES[name])
         assert not large_floats(assert_same(original, random_feed(original)))

@@ -15,7 +15,7 @@ from texts import FORMS, assert_same, initializers, lowered, parse, random_feed
 from thinning import by_turns
 
 import rnn_lowering as rl
-from rnn_lowering.spec import constant_values
+from rnn_lowering.facts import constants
 
 LSTM = """
 main (float[5,2,3] X) => (float[5,1,2,4] Y{outputs}) <{tensors}> {{
@@ -105,7 +105,7 @@ VERY_LARGE = {
 @pytest.mark.parametrize(("name", "form"), by_turns(list(VERY_LARGE), FORMS))
 def test_a_chain_that_is_computed_late_needs_nothing_of_the_graph(name: str, form: Any) -> None:
     """A constant of 17 MiB is computed when the result is written: its nodes have left the graph by then."""
-    assert WIDE * 256 * 4 > constant_values.KEPT_BYTES
+    assert WIDE * 256 * 4 > constants.KEPT_BYTES
     tensors, chain = (text.replace("{WIDE}", str(WIDE)) for text in VERY_LARGE[name])
     original = parse(f"""main (float[2,1,{WIDE}] X) => (float[2,1,1,64] Y) <{tensors}, float[1,256,64] R = {{}}> {{
         {chain} Y = LSTM <hidden_size=64> (X, W, R) }}""")

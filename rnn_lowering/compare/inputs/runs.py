@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx
 
 from rnn_lowering.compare.inputs.uses import Use, use_of
+from rnn_lowering.nodes.node_spec import AxisName
 from rnn_lowering.options import Check
-from rnn_lowering.spec.node_spec import AxisName
 from rnn_lowering.types import Array
 
 ShapesByName = dict[str, list[int]]

@@ -9,8 +9,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from rnn_lowering.model.messages import bodies_in, nodes_in
-from rnn_lowering.spec.kinds import is_recurrent, role_of
-from rnn_lowering.spec.node_spec import AxisName, InputRole
+from rnn_lowering.nodes.kinds import is_recurrent, role_of
+from rnn_lowering.nodes.node_spec import AxisName, InputRole
 
 _PARTS = ("Cast", "Identity", "Gather", "Split", "Slice", "Squeeze", "Unsqueeze")
 """Operators that take the state of one recurrent node from a tensor with several."""

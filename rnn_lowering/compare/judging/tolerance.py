@@ -9,8 +9,8 @@ from typing import Any, cast
 import numpy as np
 
 from rnn_lowering.compare.references.node_reference import NodeReference
+from rnn_lowering.nodes.node_spec import AxisName, NodeSpec
 from rnn_lowering.options import Tolerance
-from rnn_lowering.spec.node_spec import AxisName, NodeSpec
 from rnn_lowering.types import Array
 
 _BY_TYPE = {

@@ -24,8 +24,8 @@ from rnn_lowering.compare.references.node_reference import (
     limits_of,
     moved_by_a_rounding,
 )
-from rnn_lowering.spec.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
-from rnn_lowering.spec.linear_attention import LinearAttentionSpec
+from rnn_lowering.nodes.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
+from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
 from rnn_lowering.types import Array, Dims
 
 _RULES = {"linear": (), "gated": ("decay",), "delta": ("beta",), "gated_delta": ("decay", "beta")}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rnn_lowering.compare.references.node_reference import ShapedReference, Symbols, in_float64, limits_of
-from rnn_lowering.spec.causal_conv import CausalConvSpec
+from rnn_lowering.nodes.causal_conv import CausalConvSpec
 from rnn_lowering.types import Array
 
 _CHANNELS = 3

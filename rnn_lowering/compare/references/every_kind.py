@@ -15,11 +15,11 @@ from rnn_lowering.compare.references.attention_reference import (
 from rnn_lowering.compare.references.causal_conv_reference import CausalConvReference
 from rnn_lowering.compare.references.node_reference import NodeReference
 from rnn_lowering.compare.references.rnn_reference import RnnReference
-from rnn_lowering.spec.causal_conv import CausalConvSpec
-from rnn_lowering.spec.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
-from rnn_lowering.spec.linear_attention import LinearAttentionSpec
-from rnn_lowering.spec.node_spec import NodeSpec
-from rnn_lowering.spec.rnn import RecurrentSpec
+from rnn_lowering.nodes.causal_conv import CausalConvSpec
+from rnn_lowering.nodes.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
+from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
+from rnn_lowering.nodes.node_spec import NodeSpec
+from rnn_lowering.nodes.rnn import RecurrentSpec
 
 REFERENCES: dict[type[NodeSpec], type[NodeReference[Any]]] = {
     RecurrentSpec: RnnReference,

@@ -16,7 +16,7 @@ from onnx import helper
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.limits import excess
-from rnn_lowering.spec.node_spec import NodeSpec
+from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.types import Array
 
 Attributes = Mapping[str, Any]

@@ -26,7 +26,7 @@ from rnn_lowering.compare.references.node_reference import (
 )
 from rnn_lowering.compare.references.rnn_float64 import ROUNDED, axes_of_a_row, evaluate, float64_of_node
 from rnn_lowering.limits import most_bytes
-from rnn_lowering.spec.rnn import GATES, RecurrentSpec
+from rnn_lowering.nodes.rnn import GATES, RecurrentSpec
 from rnn_lowering.types import Array, array_of
 
 _SIZES = ((1, 1), (5, 9), (2, 4), (70, 4), (33, 9), (3, 3), (4, 2))

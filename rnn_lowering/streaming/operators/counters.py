@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.inference.shape_arithmetic import compute_node
-from rnn_lowering.inference.shape_inference import slice_bounds
-from rnn_lowering.inference.symbolic_values import TIME, in_chunk, size
+from rnn_lowering.facts.infer import slice_bounds
+from rnn_lowering.facts.numbers import compute_node
+from rnn_lowering.facts.size import TIME, in_chunk, size
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of, producer
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frame_counts import frames_before, of_type

@@ -10,9 +10,9 @@ from fractions import Fraction
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.versions import TO_THE_END, parameter
-from rnn_lowering.inference.shape_inference import pads, position, slice_bounds
-from rnn_lowering.inference.symbolic_values import Size, first_frames, size
+from rnn_lowering.facts.infer import pads, position, slice_bounds
+from rnn_lowering.facts.parameters import TO_THE_END, parameter
+from rnn_lowering.facts.size import Size, first_frames, size
 from rnn_lowering.streaming.delays import Wait, keep, past_of, resampled, settled, with_past
 from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
 from rnn_lowering.streaming.flow import Flow

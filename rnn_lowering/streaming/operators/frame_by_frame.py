@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from rnn_lowering.inference.shape_arithmetic import depends_on_time
-from rnn_lowering.inference.symbolic_values import ONE, Size, product
-from rnn_lowering.spec.node_outputs import ELEMENTWISE
+from rnn_lowering.facts.numbers import depends_on_time
+from rnn_lowering.facts.operators import ELEMENTWISE
+from rnn_lowering.facts.size import ONE, Size, product
 from rnn_lowering.streaming.delays import joined
 from rnn_lowering.streaming.editor import input_of
 from rnn_lowering.streaming.flow import Flow

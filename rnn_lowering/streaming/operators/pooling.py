@@ -20,8 +20,8 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.versions import parameter
-from rnn_lowering.inference.symbolic_values import Shape
+from rnn_lowering.facts.parameters import parameter
+from rnn_lowering.facts.size import Shape
 from rnn_lowering.streaming.delays import without_missing
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, dim_of, input_of
 from rnn_lowering.streaming.flow import Flow, FramesEdit

@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.errors import UnsupportedError, counted
-from rnn_lowering.inference.shape_arithmetic import UnfollowedError, evaluate
-from rnn_lowering.inference.shape_inference import infer
-from rnn_lowering.inference.symbolic_values import add_initializers, size
+from rnn_lowering.facts.bodies import bodies_of, values_used
+from rnn_lowering.facts.infer import infer
+from rnn_lowering.facts.known import add_initializers
+from rnn_lowering.facts.numbers import UnfollowedError, evaluate
+from rnn_lowering.facts.parameters import TO_THE_END
+from rnn_lowering.facts.size import size
 from rnn_lowering.loops.body import ScanBody, checked_axis, read_body
-from rnn_lowering.model.scopes import bodies_of, values_used
-from rnn_lowering.spec.kinds import has_steps, is_recurrent, kind_of
-from rnn_lowering.spec.node_spec import node_ref
-from rnn_lowering.spec.rnn import RecurrentSpec
+from rnn_lowering.nodes.kinds import has_steps, is_recurrent, kind_of
+from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.streaming.delays import joined, last_state, missing_frames
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of
 from rnn_lowering.streaming.flow import Flow, StatefulNode

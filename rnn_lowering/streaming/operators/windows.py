@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.inference.symbolic_values import Size, shape_of, size
+from rnn_lowering.facts.known import shape_of
+from rnn_lowering.facts.parameters import TO_THE_END
+from rnn_lowering.facts.size import Size, size
 from rnn_lowering.streaming.delays import keep, resampled, settled, with_past, without_missing
 from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
 from rnn_lowering.streaming.flow import Flow, FramesEdit

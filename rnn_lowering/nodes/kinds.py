@@ -10,12 +10,13 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import documented
-from rnn_lowering.spec.causal_conv import CausalConvSpec
-from rnn_lowering.spec.connections import InputFacts
-from rnn_lowering.spec.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
-from rnn_lowering.spec.linear_attention import LinearAttentionSpec
-from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, InputRole, NodeSpec
-from rnn_lowering.spec.rnn import RecurrentSpec
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN
+from rnn_lowering.nodes.causal_conv import CausalConvSpec
+from rnn_lowering.nodes.connections import InputFacts
+from rnn_lowering.nodes.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
+from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
+from rnn_lowering.nodes.node_spec import InputRole, NodeSpec
+from rnn_lowering.nodes.rnn import RecurrentSpec
 
 KINDS: tuple[type[NodeSpec], ...] = (
     RecurrentSpec,

@@ -14,13 +14,11 @@ import onnx_ir as ir
 from typing_extensions import Self
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
-from rnn_lowering.spec.connections import REQUIRED, Connections, InputFacts
-from rnn_lowering.spec.constant_values import QuantizedTensor
-from rnn_lowering.spec.node_outputs import CONTRIB_SCHEMAS, DOMAIN
+from rnn_lowering.facts.constants import QuantizedTensor
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN
+from rnn_lowering.facts.schemas import CONTRIB_SCHEMAS, DOMAIN
+from rnn_lowering.nodes.connections import REQUIRED, Connections, InputFacts
 from rnn_lowering.types import Array
-
-DEFAULT_DOMAIN = ("", "ai.onnx")
-"""The two names of ONNX's own domain. In the intermediate form a node has the first, an opset import either."""
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -211,11 +209,6 @@ class NodeSpec(ABC):
     def preferred_form(self) -> str:
         """Return the form that runs fastest nearly everywhere; "" if the runtime decides."""
         return ""
-
-
-def default_opset(imports: Mapping[str, int]) -> int:
-    """Return the version of the default domain among opset imports."""
-    return next((imports[name] for name in DEFAULT_DOMAIN if name in imports), 1)
 
 
 def node_ref(node: ir.Node, scope: str) -> NodeRef:

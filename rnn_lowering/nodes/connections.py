@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef
-from rnn_lowering.spec.constant_values import QuantizedTensor, constant_of, dims_of, quantized_of
+from rnn_lowering.facts.constants import QuantizedTensor, constant_of, dims_of, quantized_of
 from rnn_lowering.types import Dims
 
 

@@ -13,10 +13,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from rnn_lowering.spec.connections import SpecifiedShape
-from rnn_lowering.spec.linear_attention import DEFAULT_RULE, RULES, LinearAttentionSpec
-from rnn_lowering.spec.node_outputs import DOMAIN
-from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeReader, NodeSpec
+from rnn_lowering.facts.schemas import DOMAIN
+from rnn_lowering.nodes.connections import SpecifiedShape
+from rnn_lowering.nodes.linear_attention import DEFAULT_RULE, RULES, LinearAttentionSpec
+from rnn_lowering.nodes.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 from rnn_lowering.types import Dims
 
 _GATES = ("none", "softplus", "qwen", "sigmoid", "kda")

@@ -12,22 +12,12 @@ from fractions import Fraction
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.inference.symbolic_values import (
-    TIME,
-    PartialShape,
-    Shape,
-    Size,
-    SizingError,
-    SymbolicValues,
-    first_frames,
-    has,
-    product,
-    shape_of,
-    size,
-)
-from rnn_lowering.model.onnx_checks import heads_of, like_inputs
-from rnn_lowering.spec.node_outputs import ELEMENTWISE, SAME_SHAPE, infer_outputs
+from rnn_lowering.facts.known import SizingError, SymbolicValues, has, shape_of
+from rnn_lowering.facts.node_outputs import infer_outputs
+from rnn_lowering.facts.operators import ELEMENTWISE, SAME_SHAPE
+from rnn_lowering.facts.parameters import TO_THE_END
+from rnn_lowering.facts.schemas import heads_of, like_inputs
+from rnn_lowering.facts.size import TIME, PartialShape, Shape, Size, first_frames, product, size
 
 Outputs = Sequence[PartialShape | None]
 

@@ -16,17 +16,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.inference.symbolic_values import LARGEST, Size, SymbolicValues, product, shape_of, size
-from rnn_lowering.model.scopes import bodies_of
-from rnn_lowering.spec.node_outputs import (
-    ELEMENTWISE,
-    MOVING,
-    RANDOM,
-    NodeModel,
-    is_of_default_domain,
-    moved_inputs,
-    numbered,
-)
+from rnn_lowering.facts.bodies import bodies_of
+from rnn_lowering.facts.known import LARGEST, SymbolicValues, shape_of
+from rnn_lowering.facts.node_outputs import NodeModel, numbered
+from rnn_lowering.facts.operators import ELEMENTWISE, MOVING, RANDOM, is_of_default_domain, moved_inputs
+from rnn_lowering.facts.size import Size, product, size
 from rnn_lowering.types import Array
 
 _Results = Sequence[Array | None]

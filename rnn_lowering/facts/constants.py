@@ -14,8 +14,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.facts.node_outputs import NodeModel
+from rnn_lowering.facts.operators import MOVING, is_of_default_domain, moved_inputs
 from rnn_lowering.limits import excess, most_bytes
-from rnn_lowering.spec.node_outputs import MOVING, NodeModel, is_of_default_domain, moved_inputs
 from rnn_lowering.types import Array, Dims, array_of
 
 FOLDABLE = frozenset(

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from rnn_lowering.spec.connections import HINT_OF_TYPE, Connections, SpecifiedShape
-from rnn_lowering.spec.node_outputs import DOMAIN
-from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeReader, NodeSpec
+from rnn_lowering.facts.schemas import DOMAIN
+from rnn_lowering.nodes.connections import HINT_OF_TYPE, Connections, SpecifiedShape
+from rnn_lowering.nodes.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 from rnn_lowering.types import Dims
 
 OPERATOR = "LinearAttention"

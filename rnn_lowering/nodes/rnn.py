@@ -18,10 +18,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.spec.connections import RnnConnections
-from rnn_lowering.spec.constant_values import QuantizedTensor
-from rnn_lowering.spec.node_outputs import DOMAIN
-from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeReader, NodeSpec
+from rnn_lowering.facts.constants import QuantizedTensor
+from rnn_lowering.facts.schemas import DOMAIN
+from rnn_lowering.nodes.connections import RnnConnections
+from rnn_lowering.nodes.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 from rnn_lowering.types import Array, array_of, dequantized_numbers
 
 DYNAMIC_QUANTIZE_LSTM = "DynamicQuantizeLSTM"

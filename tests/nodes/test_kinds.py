@@ -1,8 +1,8 @@
 """Every kind of recurrent nodes has all that it needs."""
 
 from rnn_lowering.compare.references.every_kind import REFERENCES
+from rnn_lowering.nodes.kinds import KINDS
 from rnn_lowering.recurrence.equivalents import EQUIVALENTS
-from rnn_lowering.spec.kinds import KINDS
 
 
 def test_every_kind_is_in_every_table() -> None:

@@ -1,1 +1,0 @@
-"""Infer types, shapes and small numbers of values, node by node, with sizes that are polynomials."""
