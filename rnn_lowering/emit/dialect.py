@@ -22,8 +22,6 @@ class Dialect:
         stack_up_to: Lower layers, one above the other, to one loop up to this sum of hidden sizes; 0: never.
         reverse_in_loop: Reverse a Scan of unknown length by its direction attributes, and a Loop by counting down,
             instead of flipping rows before and after.
-        recognized_lstm: Emit LSTM steps that OpenVINO recognizes (see `recurrence.cells`); no loop outputs
-            a state through an Unsqueeze alone.
         dequantize_inside: Dequantize integer weights in the body, right before their product, instead of once
             outside of all bodies and behind a Reshape.
         matrix_product: Multiply X of known sizes by W as a matrix [seq * batch, input].
@@ -41,7 +39,6 @@ class Dialect:
     join_up_to: int = 0
     stack_up_to: int = 0
     reverse_in_loop: bool = False
-    recognized_lstm: bool = False
     dequantize_inside: bool = False
     matrix_product: bool = False
     matrix_steps: bool = False

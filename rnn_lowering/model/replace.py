@@ -21,7 +21,6 @@ from rnn_lowering.model.scopes import all_graphs, all_names, detach, sort_nodes
 from rnn_lowering.nodes.causal_conv import CausalConvSpec
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.recurrence.causal_conv_node import conv_of_one_frame
-from rnn_lowering.recurrence.equivalents import lower_node, lower_nodes
 
 
 def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, dequantize: bool = False) -> list[str]:
@@ -98,7 +97,7 @@ def operators_for(planned: NodePlan, ir_version: int, *, widen: bool, dequantize
     spec = planned.spec.as_floats() if dequantize else planned.spec
     op = _emitter([planned], spec, Names(()), ir_version, widen, {})
     with boundary(planned.found.ref):
-        outputs = op.outputs(list(lower_node(op, spec, planned.choice.repeat).values()))
+        outputs = op.outputs(list(planned.choice.lower(op, [spec], ())[0].values()))
     op.finish(outputs)
     emitted = [inner for node in op.nodes for inner in with_bodies(node)]
     for node in emitted:
@@ -138,7 +137,7 @@ def _replace_group(group: Group, specs: Sequence[NodeSpec], op: Ops) -> dict[ir.
     if group.between:
         specs = [*map(_without_inner_Y, specs, group.between), specs[-1]]
     added = [[_constant(value, found.opset) for value in between.added] for between in group.between]
-    outputs = zip(specs, lower_nodes(op, specs, choice.repeat, added), strict=True)
+    outputs = zip(specs, choice.lower(op, specs, added), strict=True)
     emitted = {spec.outputs[symbol]: tensor for spec, found in outputs for symbol, tensor in found.items()}
     taken_over = dict(zip(emitted, op.outputs(list(emitted.values())), strict=True))
     given = taken_over | {

@@ -8,34 +8,17 @@ The projected inputs are Xt*(W^T) + Wb + Rb, with the gates in the order of the 
 The product with R is the left term of its sum, since one runtime computes a plain RNN wrongly otherwise. Where the
 specification leaves something open, onnxruntime decides:
 onnxruntime/core/providers/cpu/rnn/{rnn.cc, deep_cpu_gru.cc, uni_directional_lstm.cc}.
-
-`recognized_step` writes the LSTM as OpenVINO recognizes it in a Scan, to run its own kernel: one product of X and H
-together, all gates split equally in the order i, c, f, o, and a number that is added to f. Source: in OpenVINO,
-src/common/transformations/src/transformations/{common_optimizations/lstm_cell_fusion.cpp (the cell),
-op_conversions/convert_ti_to_sequences.cpp (the loop)}.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-import onnx_ir as ir
-
-from rnn_lowering.emit.composites import equal_parts
-from rnn_lowering.emit.constants import literal
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.nodes.rnn import RecurrentSpec
-from rnn_lowering.recurrence.repetition import Step, Tensors
 from rnn_lowering.recurrence.weights import Operands
 
 Cell = Callable[[Ops, Operands, Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
-
-_RECOGNIZED_ACTIVATIONS = {"Relu", "Sigmoid", "Tanh"}
-
-_NEXT_TO_NOTHING = 1e-30
-"""Added in place of a zero, which OpenVINO would remove with its sum: too small to change any result."""
 
 
 def rnn(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
@@ -109,49 +92,3 @@ def _parts(op: Ops, groups: list[Tensor], sizes: list[int]) -> list[Tensor]:
 
 
 CELLS: dict[str, Cell] = {"RNN": rnn, "GRU": gru, "LSTM": lstm}
-
-
-def is_recognizable(spec: RecurrentSpec) -> bool:
-    """Return whether OpenVINO can recognize the step of a node.
-
-    Its sizes must be known: of two such loops over one input of unknown sizes OpenVINO computes the first wrongly,
-    as of two LSTM nodes (rnn_sequences_optimization.cpp: a Transpose becomes a Reshape for all its users).
-    """
-    constant = spec.constants.keys() - spec.quantized.keys()
-    return (
-        spec.op_type == "LSTM"
-        and spec.dtype == ir.DataType.FLOAT
-        and {"W", "R"} <= constant
-        and ("B" not in spec.inputs or "B" in constant)
-        and "P" not in spec.inputs
-        and spec.clip is None
-        and not spec.input_forget
-        and None not in (spec.seq_length, spec.batch_size)
-        and {activation.name for group in spec.activations for activation in group} <= _RECOGNIZED_ACTIVATIONS
-    )
-
-
-def recognized_step(op: Ops, spec: RecurrentSpec, k: Operands) -> Step:
-    """Return the LSTM step that OpenVINO recognizes, of a Scan over X itself, [seq, batch, input]."""
-    W, R, b = (_in_order(op, tensor, k.hidden_size) for tensor in (k.W, op.concat(k.R, -1), k.Wb))
-    WR = op.concat([W, R], 0)  # [input + hidden, 4*hidden]
-    if b.is_zero:
-        b = op.from_constant(literal(np.full(4 * k.hidden_size, _NEXT_TO_NOTHING), op.dtype, "bias"))
-
-    def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
-        (h, c), (x,) = states, rows
-        gates = op.concat([x, h], -1) @ WR + b  # [batch, 4*hidden]
-        i, g, f, o = equal_parts(op, gates, k.hidden_size, 4)
-        it, ct, ft, ot = k.f(i), k.g(g), k.f(f + op.constant(_NEXT_TO_NOTHING)), k.f(o)
-        Ct = it * ct + ft * c
-        Ht = k.h(Ct) * ot
-        op.name(it=it, ot=ot, ft=ft, ct=ct, Ct=Ct, Ht=Ht)
-        return [Ht, Ct], [Ht] if "Y" in spec.outputs else []
-
-    return step
-
-
-def _in_order(op: Ops, tensor: Tensor, H: int) -> Tensor:
-    """Return [..., i, o, f, c] as [..., i, c, f, o]."""
-    i, o, f, c = op.split(tensor, [H] * 4)
-    return op.concat([i, c, f, o], -1)

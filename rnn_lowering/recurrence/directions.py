@@ -18,7 +18,7 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.nodes.rnn import RecurrentSpec
-from rnn_lowering.recurrence.cells import CELLS, recognized_step
+from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.repetition import Recurrence, Repeat, Step, Tensors
 from rnn_lowering.recurrence.sequence_lens import Lengths, ragged, up_to_longest, with_ended_rows
 from rnn_lowering.recurrence.weights import (
@@ -30,6 +30,9 @@ from rnn_lowering.recurrence.weights import (
 
 Finals = list[Tensors]
 """The final states by direction and state, each [1, batch, hidden]."""
+
+OfDirection = Callable[[Ops, RecurrentSpec, Operands, Tensor, Tensors], Recurrence]
+"""Returns the recurrence of one direction, given its operands, X of the node and the initial states."""
 
 Flip = Callable[[Tensor], Tensor]
 """Reverses a tensor in time."""
@@ -55,7 +58,7 @@ class NodeInputs:
 
 
 def run_directions(
-    op: Ops, nodes: Sequence[NodeInputs], repeat: Repeat, lengths: Lengths | None
+    op: Ops, nodes: Sequence[NodeInputs], repeat: Repeat, lengths: Lengths | None, recurrence: OfDirection
 ) -> list[tuple[Finals, Tensors]]:
     """Emit the recurrence of a node, or of several that `can_join`.
 
@@ -63,6 +66,7 @@ def run_directions(
         nodes: The nodes and their inputs.
         repeat: The form that repeats the steps.
         lengths: Rows by sequence_lens; None if every sequence has full length.
+        recurrence: Returns the recurrence of a direction that has a loop of its own.
 
     Returns:
         For each node, the final states; and Y by direction, each [seq, 1, batch, hidden], empty if Y is not
@@ -75,29 +79,29 @@ def run_directions(
     if can_join(op.dialect, op.opset, specs):
         turn = partial(flip, op) if lengths is None else partial(lengths.reverse, op)
         return _run_joined(op, nodes, repeat, turn)
-    return [_run_apart(op, node, repeat, lengths) for node in nodes]
+    return [_run_apart(op, node, repeat, lengths, recurrence) for node in nodes]
 
 
-def _run_apart(op: Ops, node: NodeInputs, repeat: Repeat, lengths: Lengths | None) -> tuple[Finals, Tensors]:
+def _run_apart(
+    op: Ops, node: NodeInputs, repeat: Repeat, lengths: Lengths | None, recurrence: OfDirection
+) -> tuple[Finals, Tensors]:
     """Emit a loop for each direction of a node."""
     spec, ks = node.spec, operands(op, node.spec)
     X = up_to_longest(op, node.X, lengths) if spec.rounds and lengths is not None else node.X
     finals, stacked = [], []
     for n, (direction, k) in enumerate(zip(spec.directions, ks, strict=True)):
         with op.under(direction if len(ks) > 1 else ""):
-            recurrence = _recurrence(op, spec, k, X, [states[n] for states in node.init])
+            r = recurrence(op, spec, k, X, [states[n] for states in node.init])
             if spec.rounds and lengths is not None:
-                recurrence = with_ended_rows(op, recurrence, lengths, zeros=spec.gives_sequence)
-            final, ys = repeat(op, replace(recurrence, reverse=direction == "reverse"))
+                r = with_ended_rows(op, r, lengths, zeros=spec.gives_sequence)
+            final, ys = repeat(op, replace(r, reverse=direction == "reverse"))
         finals.append(final)
         stacked += ys
     return finals, stacked
 
 
-def _recurrence(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor, init: Tensors) -> Recurrence:
-    """Return the recurrence of one direction."""
-    if op.dialect.recognized_lstm:
-        return Recurrence(init, [by_steps(op, spec, X)], recognized_step(op, spec, k))
+def of_cell(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor, init: Tensors) -> Recurrence:
+    """Return the recurrence of a cell: X W of all steps is computed before the loop."""
     return Recurrence(init, input_products(op, spec, k, X), _step(op, spec, k))
 
 
@@ -120,7 +124,7 @@ def can_join(dialect: Dialect, opset: int, specs: Sequence[RecurrentSpec]) -> bo
     The nodes must be alike, and so narrow that a product costs less than the other operators of a step.
     """
     first = specs[0]
-    if sum(len(spec.directions) for spec in specs) < 2 or dialect.recognized_lstm:
+    if sum(len(spec.directions) for spec in specs) < 2:
         return False
     if not all("R" in spec.constants and "R" not in spec.quantized and not spec.rounds for spec in specs):
         return False

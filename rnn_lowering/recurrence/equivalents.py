@@ -19,7 +19,7 @@ from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.causal_conv_node import lower_causal_conv
-from rnn_lowering.recurrence.directions import STATES, Finals, NodeInputs, run_directions
+from rnn_lowering.recurrence.directions import STATES, Finals, NodeInputs, OfDirection, of_cell, run_directions
 from rnn_lowering.recurrence.linear_attention_node import (
     lower_attention_gate,
     lower_gated_delta_net,
@@ -33,14 +33,20 @@ from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.types import Dims
 
 
-def lower_rnn(op: Ops, spec: RecurrentSpec, repeat: Repeat) -> dict[str, Tensor]:
-    """Emit the equivalent of a node; return its connected outputs by their names in the operator specification."""
-    return lower_siblings(op, [spec], repeat)[0]
+def lower_rnn(
+    op: Ops, specs: Sequence[RecurrentSpec], repeat: Repeat, recurrence: OfDirection = of_cell
+) -> list[dict[str, Tensor]]:
+    """Emit the equivalent of a node, or of several of the same T, batch and sequence_lens that `can_join`.
 
+    Args:
+        op: The emitter.
+        specs: The nodes.
+        repeat: The form that repeats the steps.
+        recurrence: Returns the recurrence of a direction that has a loop of its own.
 
-def lower_siblings(op: Ops, specs: Sequence[RecurrentSpec], repeat: Repeat) -> list[dict[str, Tensor]]:
-    """Emit the equivalent of a node, or of several of the same T, batch and sequence_lens that `can_join`; return
-    the outputs of each as `lower_rnn` does."""
+    Returns:
+        The connected outputs of each node by their names in the operator specification.
+    """
     values = {spec.inputs["X"]: spec for spec in specs}
     Xs = {value: _X(op, spec) for value, spec in values.items()}
     first, X = specs[0], Xs[specs[0].inputs["X"]]
@@ -48,7 +54,7 @@ def lower_siblings(op: Ops, specs: Sequence[RecurrentSpec], repeat: Repeat) -> l
         return [_empty_outputs(op, spec, Xs[spec.inputs["X"]]) for spec in specs]
     lengths = _lengths(op, first, X)
     nodes = [NodeInputs(spec, Xs[spec.inputs["X"]], _initial_states(op, spec)) for spec in specs]
-    results = run_directions(op, nodes, repeat, lengths)
+    results = run_directions(op, nodes, repeat, lengths, recurrence)
     return [_outputs(op, spec, *result) for spec, result in zip(specs, results, strict=True)]
 
 
@@ -121,7 +127,7 @@ def _at_axis(op: Ops, state: Tensor, axis: int) -> Tensor:
 
 
 EQUIVALENTS: dict[type[NodeSpec], Callable[[Ops, Any, Repeat], dict[str, Tensor]]] = {
-    RecurrentSpec: lower_rnn,
+    RecurrentSpec: lambda op, spec, repeat: lower_rnn(op, [spec], repeat)[0],
     CausalConvSpec: lower_causal_conv,
     AttentionGateSpec: lower_attention_gate,
     GatedNormSpec: lower_gated_norm,
@@ -136,8 +142,12 @@ def lower_node(op: Ops, spec: NodeSpec, repeat: Repeat) -> dict[str, Tensor]:
     return EQUIVALENTS[type(spec)](op, spec, repeat)
 
 
+Lower = Callable[[Ops, Sequence[NodeSpec], Sequence[Sequence[Constant]]], list[dict[str, Tensor]]]
+"""Emits the equivalents of nodes: `lower_nodes` in a form."""
+
+
 def lower_nodes(
-    op: Ops, specs: Sequence[NodeSpec], repeat: Repeat, added: Sequence[Sequence[Constant]]
+    op: Ops, specs: Sequence[NodeSpec], added: Sequence[Sequence[Constant]], repeat: Repeat
 ) -> list[dict[str, Tensor]]:
     """Emit the equivalent of a node, of several that `can_join`, or of layers that `can_stack`.
 
@@ -150,4 +160,4 @@ def lower_nodes(
     if len(specs) == 1:
         return [lower_node(op, specs[0], repeat)]
     nodes = cast(Sequence[RecurrentSpec], specs)
-    return lower_stack(op, nodes, repeat, added) if added else lower_siblings(op, nodes, repeat)
+    return lower_stack(op, nodes, repeat, added) if added else lower_rnn(op, nodes, repeat)

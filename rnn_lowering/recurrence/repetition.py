@@ -64,11 +64,11 @@ def scan(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
     In reverse the rows are flipped before and after it, which every runtime supports. At an unknown length the
     Scan's direction attributes are used instead with `reverse_in_loop`, and at opset 9, where `can_flip` is false.
     """
-    T, by_axis_1 = r.xs[0].shape[0], op.dialect.recognized_lstm
+    T = r.xs[0].shape[0]
     by_directions = r.reverse and _runs_in_reverse(op, r.xs[0])
     flipped = r.reverse and not by_directions
     rows = [flip(op, x) for x in r.xs] if flipped else r.xs
-    states = _carried(op, r)
+    states = carried(op, r)
     with op.body():
         inputs = [
             *(op.body_input(f"state{n}", s.dtype, s.shape) for n, s in enumerate(states)),
@@ -77,28 +77,24 @@ def scan(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
         new, ys = r.step(inputs[: len(states)], inputs[len(states) :])
         stacked, assemble = _stackable(op, ys, new)
         body = op.body_graph(inputs, [*new, *stacked])
-    rows = [_seq_and_batch_swapped(op, x) for x in rows] if by_axis_1 else rows
-    shapes = [(y.shape[0], T, *y.shape[1:]) if by_axis_1 else (T, *y.shape) for y in stacked]
     outputs = op.emit_all(
         "Scan",
         [*states, *rows],
-        [*(s.shape for s in states), *shapes],
+        [*(s.shape for s in states), *((T, *y.shape) for y in stacked)],
         [s.dtype for s in (*states, *stacked)],
         body=body,
         num_scan_inputs=len(rows),
-        **_axes_and_directions(len(rows), len(stacked), by_axis_1, by_directions),
+        **(_backwards(len(rows), len(stacked)) if by_directions else {}),
     )
     final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
-    collected = [_seq_and_batch_swapped(op, y) if by_axis_1 else y for y in outputs[len(states) :]]
-    all_ys = _with_axis_1(op, assemble(collected), ys)
+    all_ys = _with_axis_1(op, assemble(outputs[len(states) :]), ys)
     return final, [flip(op, y) for y in all_ys] if flipped else all_ys
 
 
-def _axes_and_directions(inputs: int, outputs: int, by_axis_1: bool, reverse: bool) -> dict[str, list[int]]:
-    """Return the attributes of a Scan over axis 1, or in reverse; an empty list would have no type."""
+def _backwards(inputs: int, outputs: int) -> dict[str, list[int]]:
+    """Return the attributes of a Scan in reverse; an empty list would have no type."""
     counts = {"input": inputs, "output": outputs}
-    kinds = ["axes"] * by_axis_1 + ["directions"] * reverse
-    return {f"scan_{end}_{kind}": [1] * n for kind in kinds for end, n in counts.items() if n}
+    return {f"scan_{end}_directions": [1] * n for end, n in counts.items() if n}
 
 
 def loop(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
@@ -111,16 +107,16 @@ def loop(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
     counts_down = r.reverse and _runs_in_reverse(op, r.xs[0])
     flipped = r.reverse and not counts_down
     rows = [flip(op, x) for x in r.xs] if flipped else r.xs
-    states = _carried(op, r)
+    states = carried(op, r)
     last = op.squeeze(length - op.constant([1]), [0]) if counts_down else None
     with op.body():
         i, going = op.loop_inputs()
-        carried = [op.body_input(f"state{n}", s.dtype, s.shape) for n, s in enumerate(states)]
+        before = [op.body_input(f"state{n}", s.dtype, s.shape) for n, s in enumerate(states)]
         position = i if last is None else last - i
-        new, ys = r.step(carried, [op.take(x, position) for x in rows])
+        new, ys = r.step(before, [op.take(x, position) for x in rows])
         stacked, assemble = _stackable(op, ys, new)
         counts = [position] if counts_down and ys else []
-        body = op.body_graph([i, going, *carried], [going, *new, *stacked, *counts])
+        body = op.body_graph([i, going, *before], [going, *new, *stacked, *counts])
     shapes = [*(s.shape for s in states), *((T, *y.shape) for y in [*stacked, *counts])]
     types = [s.dtype for s in [*states, *stacked, *counts]]
     outputs = op.emit_all("Loop", [op.squeeze(length, [0]), op.true(), *states], shapes, types, body=body)
@@ -186,11 +182,8 @@ def _stackable(op: Ops, ys: Tensors, states: Tensors) -> tuple[Tensors, Callable
     A body must not output a state again as y: onnxruntime computes a body wrongly that lists a value twice, and
     tract one that uses a value which it also stacks. So y goes through an Unsqueeze. Optimizers keep it, whereas
     they would remove an Identity, and the loop would need one behind it anyway. With `stack_outside` the body
-    outputs the operands of a last sum or product, which is computed once after the loop. Where OpenVINO runs the
-    loop as its own LSTM it computes an Unsqueeze alone wrongly, but removes one with a Squeeze.
+    outputs the operands of a last sum or product, which is computed once after the loop.
     """
-    if op.dialect.recognized_lstm:
-        return [op.squeeze(op.unsqueeze(y, [0]), [0]) for y in ys], lambda stacked: stacked
     if not op.dialect.stack_outside:
         return [op.unsqueeze(y, [0]) for y in ys], lambda stacked: stacked
     stacked: Tensors = []
@@ -218,32 +211,26 @@ def _stackable_terms(op: Ops, y: Tensor, states: Tensors) -> tuple[Tensors, str]
     return list(y.terms), producer.op_type
 
 
-def _seq_and_batch_swapped(op: Ops, x: Tensor) -> Tensor:
-    """Return x [a, b, n] as [b, a, n] by a Transpose of rank 4: where OpenVINO runs a loop as its own LSTM it makes
-    a Reshape of one of rank 3, for all that use it (rnn_sequences_optimization.cpp)."""
-    return op.squeeze(op.transpose(op.unsqueeze(x, [1]), [2, 1, 0, 3]), [1])
-
-
 def _with_axis_1(op: Ops, stacked: Tensors, ys: Tensors) -> Tensors:
     """Return the outputs of all steps as [seq, 1, ...], whether each step gave ys or, by an Unsqueeze, [1, ...]."""
     pairs = zip(stacked, ys, strict=True)
     return [op.unsqueeze(all_ys, [1]) if all_ys.rank == y.rank + 1 else all_ys for all_ys, y in pairs]
 
 
-def _carried(op: Ops, r: Recurrence) -> Tensors:
+def carried(op: Ops, r: Recurrence) -> Tensors:
     """Return the initial states of a Scan or Loop, [batch, ...].
 
     Symbolic zeros of one shape share one tensor, whose batch size is that of the inputs; with `zeros_apart` each
     state has its own.
     """
     shared: dict[Dims, Tensor] = {}
-    carried = []
+    states = []
     for state in r.init:
         shape = state.shape[1:]
         if not state.is_zero:
-            carried.append(op.without_first_axis(state))
+            states.append(op.without_first_axis(state))
             continue
         if shape not in shared or op.dialect.zeros_apart:
             shared[shape] = zeros(op, _sizes(op, shape, op.dim(r.xs[0], 1)))
-        carried.append(shared[shape])
-    return carried
+        states.append(shared[shape])
+    return states

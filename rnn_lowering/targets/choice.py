@@ -14,9 +14,8 @@ from rnn_lowering.emit.ops import Finish, Rule
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError, documented
 from rnn_lowering.nodes.node_spec import NodeSpec
-from rnn_lowering.nodes.rnn import RecurrentSpec
-from rnn_lowering.recurrence.cells import is_recognizable
 from rnn_lowering.recurrence.chunks import chunked
+from rnn_lowering.recurrence.equivalents import Lower, lower_nodes
 from rnn_lowering.recurrence.repetition import Repeat, loop, scan, unroll
 from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target, check_node, check_operators
 
@@ -31,7 +30,7 @@ class Choice:
     Attributes:
         form: "scan", "loop", "unroll" or "chunked".
         reason: Why it was chosen.
-        repeat: The function that emits it.
+        lower: Emits the equivalents of nodes in this form.
         dialect: The dialect of loops.
         instead: By operator, what is emitted in its place.
         finish: Rewrites of finished bodies.
@@ -40,7 +39,7 @@ class Choice:
 
     form: str
     reason: str
-    repeat: Repeat
+    lower: Lower
     dialect: Dialect
     instead: Mapping[str, Rule]
     finish: tuple[Finish, ...]
@@ -118,7 +117,7 @@ class FormChooser:
         if spec.seq_length is None and fastest != forms[0]:
             fastest = ""  # a single step of a chunk costs as much as all of it
         first = fastest or target.forms[0]
-        if self._is_recognized:
+        if self._own_scan is not None:
             first = "scan"
         elif not fastest and spec.seq_length is not None and spec.seq_length <= target.unroll_up_to:
             first = "unroll"
@@ -145,11 +144,12 @@ class FormChooser:
         # onnxruntime fuses a Gemm with its activation in float32 only.
         tuned = form != "unroll" and self.spec.dtype == ir.DataType.FLOAT and self.opset >= LOOP_DIALECT_OPSET
         dialect = target.loop_dialect if tuned and target.loop_dialect else target.dialect
+        own = self._own_scan if form == "scan" else None
         choice = Choice(
             form,
             reason,
-            self._repeat(form),
-            replace(dialect, recognized_lstm=form == "scan" and self._is_recognized),
+            own or partial(lower_nodes, repeat=self._repeat(form)),
+            replace(dialect, join_up_to=0, stack_up_to=0) if own else dialect,
             target.rules(self.opset),
             (*target.finish, *(target.loop_finish if tuned else ())),
             target.outputs_apart,
@@ -171,9 +171,9 @@ class FormChooser:
         return loops[0] if loops and (self.spec.seq_length is None or self.target.loops_of_chunks) else "unroll"
 
     @property
-    def _is_recognized(self) -> bool:
-        recognizes = self.target.recognized_lstm and self.opset >= LOOP_DIALECT_OPSET
-        return recognizes and isinstance(self.spec, RecurrentSpec) and is_recognizable(self.spec)
+    def _own_scan(self) -> Lower | None:
+        own = self.target.own_scan
+        return own(self.spec, self.opset) if own else None
 
     @property
     def _needs_loop(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from rnn_lowering.emit.composites import constant_minus
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.errors import OptionError
-from rnn_lowering.targets.runtimes import mnn, onnxruntime, onnxruntime_webgpu, opencv, tract, tvm
+from rnn_lowering.targets.runtimes import mnn, onnxruntime, onnxruntime_webgpu, opencv, openvino, tract, tvm
 from rnn_lowering.targets.target import COMPOSED, STATIC, Documented, Target
 
 PORTABLE = Target(
@@ -45,25 +45,6 @@ IREE = Target(
 )
 """`pip install iree-base-compiler iree-base-runtime`: no Loop. Up to 100 steps run 1.6 to 8 times faster unrolled
 than in a Scan. Scans that nodes share take 0.56 to 0.9 of the time, unrolled steps 0.94 to 1.09."""
-
-OPENVINO = Target(
-    "openvino",
-    "2026.4.1",
-    ("loop", "scan", "unroll"),
-    attention=("loop", "scan", "unroll", "chunked"),
-    exported_forms=("loop", "unroll"),  # a Scan whose rows no step uses has one step
-    runs_exported=False,  # it rejects those of Keras and TensorFlow, or takes 30 times as long
-    constants_in_scan=True,
-    integer_products=True,
-    recognized_lstm=True,
-    # When a bias of one number per channel follows ReduceSum, it adds channel 0's number to every channel.
-    unsupported=("ReduceSum",),
-    unroll_up_to=100,
-    dialect=Dialect(dequantize_inside=True, join_up_to=128, stack_up_to=128),
-)
-"""Its own import is wrong for layout 1, peepholes, input_forget and two nodes on one X. A recognized Scan becomes
-its own LSTM, in 0.97 to 1.02 of the node's time. Chunks of a LinearAttention run 7 times as fast as its steps in a
-loop (128 steps, 4 heads of 64x64)."""
 
 NCNN = Target(
     "ncnn",
@@ -124,7 +105,7 @@ RKNN = Target("rknn", "rknn-toolkit2 2.5.0", ("scan", "unroll"), other_names=("r
 
 _RUN = (
     *(PORTABLE, onnxruntime.ONNXRUNTIME, onnxruntime.WEB, onnxruntime_webgpu.TARGET, TINYGRAD, tvm.TARGET),
-    *(JAXONNXRUNTIME, ONNX2TORCH, EXECUTORCH, COREML, NCNN, mnn.TARGET, tract.TARGET, IREE, OPENVINO),
+    *(JAXONNXRUNTIME, ONNX2TORCH, EXECUTORCH, COREML, NCNN, mnn.TARGET, tract.TARGET, IREE, openvino.TARGET),
     *(opencv.TARGET, EMX, EZKL, RKNN),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -15,6 +15,7 @@ from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import NodeRef, UnknownLengthsError, UnknownSizeError, UnsupportedError
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.recurrence.activations import FORMULAS, Formula
+from rnn_lowering.recurrence.equivalents import Lower
 from rnn_lowering.recurrence.weights import integer_product
 
 
@@ -90,7 +91,8 @@ class Target:
         named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
         unused_constants: Whether a model may have initializers that nothing uses.
         since: Operators that it supports from an opset on only: as `unsupported` before.
-        recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.cells`).
+        own_scan: Takes a node and the opset; returns what emits a Scan for it that the runtime runs as an operator
+            of its own, or None.
         dialect: The way loops are built for it, in every form.
         instead: More substitutes, by operator: see `Rule`.
         finish: Rewrites of a finished body, or of the finished equivalent of a node: see `Finish`.
@@ -131,7 +133,7 @@ class Target:
     named_sizes: bool = True
     unused_constants: bool = True
     since: tuple[tuple[str, int], ...] = ()
-    recognized_lstm: bool = False
+    own_scan: Callable[[NodeSpec, int], Lower | None] | None = None
     dialect: Dialect = PLAIN
     instead: tuple[tuple[str, Rule], ...] = ()
     finish: tuple[Finish, ...] = ()
