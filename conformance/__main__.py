@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections import Counter
@@ -124,5 +125,18 @@ def _keep(given: argparse.Namespace, entry: dict[str, Outcomes]) -> None:
         )
 
 
+_NOT_READ = 141
+"""As shells report a program whose output nobody reads any more."""
+
+
+def _whole_command() -> int:
+    """Run the command with the arguments of the process; it ends quietly if the reader of its output does."""
+    try:
+        return main(sys.argv[1:])
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more
+        return _NOT_READ
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(_whole_command())

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 import onnx
 import onnx_ir as ir
@@ -17,30 +13,15 @@ from typing_extensions import Unpack
 
 from rnn_lowering import argument_checks
 from rnn_lowering.argument_checks import given_progress
-from rnn_lowering.compare.node_by_node import NodeRun
-from rnn_lowering.compare.result import Verification
-from rnn_lowering.compare.runner import Runner
-from rnn_lowering.compare.verify import compare_stream, open_comparison
-from rnn_lowering.compare.whole import ModelComparison
-from rnn_lowering.errors import NotVerifiedError, OptionError, UnsupportedError, VerificationError, boundary
-from rnn_lowering.files.atomic import Outputs, Place, replacing
-from rnn_lowering.files.external_data import choose_data_file, data_files, load_data, save
-from rnn_lowering.files.reading import (
-    ModelSource,
-    from_proto,
-    load_model,
-    parse_file,
-    readable_again,
-    refuse_external,
-)
-from rnn_lowering.files.scratch import writing
+from rnn_lowering.errors import boundary
+from rnn_lowering.files.external_data import load_data
+from rnn_lowering.files.reading import from_proto, load_model, parse_file, readable_again, refuse_external
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.messages import as_proto
 from rnn_lowering.model.preparation import read
-from rnn_lowering.model.scopes import NodePlace, recurrent_nodes
-from rnn_lowering.needs import without_onnxruntime
+from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import (
     Check,
@@ -52,12 +33,13 @@ from rnn_lowering.options import (
     lowering_of,
     split_file_options,
 )
-from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
-from rnn_lowering.passes.report import Preview, Report, count_operators
-from rnn_lowering.report.file_report import FileReport, ModelFile
-from rnn_lowering.report.writer import ReportWriter
+from rnn_lowering.passes.lower import LowerRecurrentPass
+from rnn_lowering.passes.report import Preview, Report
 from rnn_lowering.targets.names import FormName
-from rnn_lowering.types import WRITING, ArrayLike, PathLike, Progress
+from rnn_lowering.types import ArrayLike, PathLike, Progress
+
+if TYPE_CHECKING:  # a lowering in memory compares nothing
+    from rnn_lowering.report.file_report import FileReport
 
 M = TypeVar("M", onnx.ModelProto, ir.Model)
 
@@ -217,6 +199,8 @@ def lower_file(
         >>> report.verification.status
         'verified'
     """
+    from rnn_lowering.file_lowering import FileLowering
+
     for_lowering, for_check = split_file_options(options, lower_file)
     return FileLowering(
         source=argument_checks.path("source", source),
@@ -288,177 +272,3 @@ def _read(model: onnx.ModelProto | ir.Model | Path) -> ir.Model:
     if isinstance(model, ir.Model):
         return model
     return from_proto(model) if isinstance(model, onnx.ModelProto) else load_model(model)
-
-
-_NOT_KEPT = "the model is not written; --keep-failed FILE keeps it"
-
-_ADVICE = (
-    "if this difference is acceptable, raise the tolerance (--atol, --rtol); otherwise please report it "
-    "with the original, the kept model and the file of --report FILE.json"
-)
-
-_WriteReport = Callable[[], AbstractContextManager[None]]
-"""Writes the report to a temporary name; it gets its own when the context is left."""
-
-
-@dataclass(frozen=True)
-class FileLowering:
-    """One run of `lower_file`: read, lower, write to temporary names, compare, report, then replace.
-
-    The fields are the arguments of `lower_file`; `command` goes into the report.
-    """
-
-    source: Path
-    destination: Path
-    lowers: LowerRecurrentPass
-    check: Check
-    files: Files
-    progress: Progress | None
-    command: str = ""
-
-    @property
-    def outputs(self) -> Outputs:
-        """The files that may be written, except a data file."""
-        files = self.files
-        return Outputs(self.destination, kept=files.keep_failed, report=files.report, overwrite=files.overwrite)
-
-    def run(self) -> FileReport:
-        """Lower the file; raise what `lower_file` documents."""
-        if self.files.require_verified and not self.check.runs:
-            raise OptionError("a verification is required, but the number of runs is 0", hint="give 1 or more")
-        if self.files.calibrate is not None and self.lowers.lowering.stream is None:
-            raise OptionError("only a stream can be calibrated", hint="add --stream AXIS=1")
-        if self.files.calibrate is not None and (absent := without_onnxruntime("a calibration")):
-            raise UnsupportedError(absent)
-        with boundary(), ExitStack() as last:
-            writer = ReportWriter(self.outputs.report)
-            self.outputs.check([self.source])
-            file, pipe = last.enter_context(readable_again(self.source))
-            original = parse_file(file, trust_external_data=self.files.trust_external_data, piped_from=pipe)
-            model = original.new_model()
-            data = data_files(model)
-            inputs = (self.source, *data)
-            outputs = self._outputs_of(model, inputs)
-            before = replace(ModelFile.of(file, data, model), name=self.source.name)
-            runner = last.enter_context(self._started_early())
-            result = self.lowers.call(model, keep=bool(self.check.runs or self.outputs.report))
-            place, place_of_kept = outputs.placed(inputs)
-            with replacing(place, overwrite=outputs.overwrite) as written, ExitStack() as until_reported:
-                self._write(result, file, written, place)
-                after = ModelFile.of(written, written.parent.iterdir(), result.model)
-                report = FileReport.of(result.report, before, after, self.command)
-                comparison = cache(lambda: until_reported.enter_context(self._open(original, written, result)))
-                write_report = partial(
-                    writer.write,
-                    report,
-                    lambda places: self._node_runs(comparison, places),
-                    overwrite=outputs.overwrite,
-                )
-                if result.modified and self.check.runs:
-                    if absent := without_onnxruntime("a comparison"):
-                        report.verification = Verification("not verified", reason=absent)
-                    elif runner is not None:
-                        report.verification = compare_stream(original, written, runner, **self._comparing)
-                    else:
-                        report.verification = comparison().result()
-                    keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)
-                    self._refuse(report, report.verification, keep, write_report)
-                if self.files.calibrate is not None:
-                    self._quantize(report, written)
-                last.enter_context(write_report())
-        return report
-
-    def _outputs_of(self, model: ir.Model, inputs: Iterable[Path]) -> Outputs:
-        """Return the outputs with the data file, checked against the files of the model."""
-        data = choose_data_file(model, self.outputs.model.name, self.files.external_data)
-        outputs = replace(self.outputs, data=data)
-        outputs.check(inputs)
-        outputs.check_endings()
-        return outputs
-
-    def _write(self, result: LoweringResult, file: Path, written: Path, place: Place) -> None:
-        with writing(place.path):
-            if not result.modified and self.files.external_data == "auto" and not data_files(result.model):
-                shutil.copyfile(file, written)
-            else:
-                progress = None if self.progress is None else partial(self.progress, WRITING)
-                save(result.model, written, place.data, progress)
-
-    def _quantize(self, report: FileReport, written: Path) -> None:
-        """Quantize the written stream in place, and say so in the report."""
-        from rnn_lowering.streaming.quantization import quantize_stream
-
-        if len(list(written.parent.iterdir())) > 1:
-            raise UnsupportedError("a model with a data file cannot be quantized", hint="use --external-data never")
-        quantized, report.quantization = quantize_stream(written, self.files.calibrate or (), bits=self.files.bits)
-        onnx.save(quantized, written)
-        model = ir.from_proto(quantized)
-        report.lowered = ModelFile.of(written, (), model)
-        report.operators_after = count_operators(model)
-        newest = self.lowers.lowering.runtime.newest_opset
-        if newest and report.lowered.opset > newest:
-            raise UnsupportedError(
-                f"{self.files.bits} needs opset {report.lowered.opset}, but {report.target} reads opsets up to "
-                f"{newest}",
-                hint="use w8a8",
-            )
-
-    @property
-    def _comparing(self) -> dict[str, Any]:
-        """The keywords of a comparison."""
-        trust = self.files.trust_external_data
-        return {"check": self.check, "trust_external_data": trust, "progress": self.progress}
-
-    def _open(
-        self, original: ModelSource, written: Path, result: LoweringResult
-    ) -> AbstractContextManager[ModelComparison]:
-        return open_comparison(original, written, prepared=result.prepared, **self._comparing)
-
-    def _node_runs(
-        self, comparison: Callable[[], ModelComparison], places: Collection[NodePlace]
-    ) -> dict[NodePlace, NodeRun]:
-        """Run nodes on their own, for a page."""
-        if absent := without_onnxruntime("a plot"):
-            raise UnsupportedError(absent)
-        return comparison().nodes_one_by_one.runs(places)
-
-    def _started_early(self) -> AbstractContextManager[Runner | None]:
-        """Return the process that compares a stream: it imports onnxruntime while the stream is made. None if no
-        stream is compared."""
-        needed = self.check.runs and self.lowers.lowering.stream is not None and not without_onnxruntime("it")
-        return Runner(self.check.timeout) if needed else nullcontext()
-
-    def _refuse(
-        self, report: FileReport, check: Verification, keep: Callable[[], str], write_report: _WriteReport
-    ) -> None:
-        """Raise if the models differ, or if a comparison is required and was not possible."""
-        failed = check.status == "failed"
-        if not failed and (check or not self.files.require_verified):
-            return
-        report.written = False
-        facts = [_attempt(keep) if failed else "the model is not written", _attempt(partial(_finish, write_report))]
-        hint = "; ".join(filter(None, [*facts, _ADVICE if failed else ""]))
-        raise (VerificationError if failed else NotVerifiedError)(str(check), hint=hint, report=report)
-
-
-def _keep(model: ir.Model, place: Place | None, overwrite: bool) -> str:
-    """Write a model that failed the verification; return where it is, as text."""
-    if place is None:
-        return _NOT_KEPT
-    with replacing(place, overwrite=overwrite) as written, writing(place.path):
-        save(model, written, place.data)
-    return f"it is kept as '{place.path}'"
-
-
-def _finish(write_report: _WriteReport) -> str:
-    """Write the report; return no message."""
-    with write_report():
-        return ""
-
-
-def _attempt(write: Callable[[], str]) -> str:
-    """Write a file about a failed verification; return an error as text: it must not hide the failure."""
-    try:
-        return write()
-    except Exception as error:
-        return str(error)

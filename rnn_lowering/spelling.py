@@ -5,6 +5,8 @@ Messages are written with flags; `spelled` returns them as the caller types them
     --set-dim seq=? --set-dim N=?     dims={"seq": ?, "N": ?}
     --input-shape X:?,1,80            input_shapes={"X": [?, 1, 80]}
     --set-input lens=FILE.npy         set_inputs={"lens": numpy.load("FILE.npy")}
+    --stream time=1                   stream="time=1"
+    --stream a=1 --stream b=1         stream={"a": 1, "b": 1}
     --to scan                         to="scan"
     --dequantize                      dequantize=True
     drop --target                     drop target
@@ -125,27 +127,27 @@ class _Given:
     """Options that follow each other: those of one keyword become one mapping."""
 
     def __init__(self) -> None:
-        self._single: list[str] = []
-        self._entries: dict[str, list[str]] = {}
+        self._values: dict[tuple[str, str], list[str]] = {}
 
     def add(self, flag: str, value: str) -> None:
-        keyword, kind = KEYWORDS[flag]
-        if kind in _ENTRIES and value:
-            if keyword not in self._entries:
-                self._single.append(keyword)
-            name, given = _ENTRIES[kind](value)
-            self._entries.setdefault(keyword, []).append(f'"{name}": {given}')
-        elif value:
-            given = value if kind in ("count", "bytes", "delay") else f'"{_unquoted(value)}"'
-            self._single.append(f"{keyword}={given}")
-        else:
-            self._single.append(keyword + {"flag": "=True", "no flag": "=False"}.get(kind, ""))
+        self._values.setdefault(KEYWORDS[flag], []).append(value)
 
     def text(self) -> str:
-        return ", ".join(
-            f"{each}={{{', '.join(self._entries[each])}}}" if each in self._entries else each
-            for each in self._single
-        )
+        return ", ".join(_keyword(*each, values) for each, values in self._values.items())
+
+
+def _keyword(keyword: str, kind: str, values: list[str]) -> str:
+    """Return an option of Python for the values of a flag; "" is a flag without one."""
+    given = list(filter(None, values))
+    if not given:
+        return keyword + {"flag": "=True", "no flag": "=False"}.get(kind, "")
+    if kind in _ENTRIES and not (kind == "stream" and len(given) == 1):
+        entries = (f'"{name}": {value}' for name, value in map(_ENTRIES[kind], given))
+        return f"{keyword}={{{', '.join(entries)}}}"
+    if kind in ("count", "bytes", "delay"):
+        return f"{keyword}={given[-1]}"
+    texts = [f'"{_unquoted(value)}"' for value in given]
+    return f"{keyword}={texts[0]}" if len(texts) == 1 else f"{keyword}=[{', '.join(texts)}]"
 
 
 def _unquoted(text: str) -> str:
@@ -162,6 +164,7 @@ def _entry(separator: str, given: Callable[[str], str]) -> Callable[[str], tuple
 
 _ENTRIES = {
     "size": _entry("=", str),
+    "stream": _entry("=", str),
     "shape": _entry(":", lambda sizes: f"[{', '.join(sizes.split(',')) if sizes else ''}]"),
     "value": _entry("=", lambda value: f'numpy.load("{value}")' if value.endswith(".npy") else value),
 }

@@ -2,6 +2,7 @@
 judged."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -119,6 +120,20 @@ def test_each_outcome_is_told_with_its_reason(
     told = json.loads((tmp_path / "told.json").read_text())
     assert told["native"][names[0]] == {"kind": "rejects", "reason": "exit code 3: no LSTM here"}
     assert told["lowered"][names[0]] == {"kind": "right", "reason": ""}
+
+
+def test_a_reader_that_has_seen_enough(tool: str) -> None:
+    """`| head -1` ends the run without a traceback."""
+    command = [sys.executable, "-m", "conformance", "run", "--command", tool + "right", "--only", "lstm_peepholes_"]
+    path = os.pathsep.join((str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "support")))
+    environment = {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        assert run.stdout.readline() == b"\n"
+        run.stdout.close()
+        assert run.stderr.read() == b""
+    assert run.returncode == 141
 
 
 def test_what_a_target_refuses_is_told(tool: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,6 +108,8 @@ SPELLED = {
     "--delay 2 allows it": "delay=2 allows it",
     "make one with --stream": "make one with stream",
     "a stream has only one step: --stream AXIS=1": 'a stream has only one step: stream="AXIS=1"',
+    "one frame each: --stream time=1 --stream 'X:1=2'": 'one frame each: stream={"time": 1, "X:1": 2}',
+    "keep them: --except 'a b' --except c": 'keep them: except_=["a b", "c"]',
     "use --force to replace it": "use overwrite=True to replace it",
     "one loop each: --no-join, --loops": "one loop each: join=False, loops=True",
     "a runtime that runs Loop (--targets)": "a runtime that runs Loop (rl.TARGETS)",

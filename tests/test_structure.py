@@ -10,7 +10,7 @@ from paths import PACKAGE
 ORDER = [
     *("spelling", "errors", "types", "argument_checks", "child", "limits", "needs"),
     *("facts", "nodes", "emit", "recurrence", "targets", "options", "model", "loops", "streaming"),
-    *("passes", "files", "compare", "report", "api", "olive", "cli", "__init__", "__main__"),
+    *("passes", "files", "compare", "report", "file_lowering", "api", "olive", "cli", "__init__", "__main__"),
 ]
 """Folders and modules at the top: each imports from those before it only."""
 

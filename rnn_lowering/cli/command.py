@@ -162,8 +162,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _lower(args: argparse.Namespace) -> int:
-    from rnn_lowering.api import FileLowering
     from rnn_lowering.cli.console import print_report, progress_bar
+    from rnn_lowering.file_lowering import FileLowering
     from rnn_lowering.passes.lower import LowerRecurrentPass
 
     with unwinding():

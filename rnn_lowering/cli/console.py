@@ -182,7 +182,7 @@ def print_runs(check: Verification) -> None:
 def _run_table(runs: Sequence[RunCheck]) -> Table:
     """Return a table of runs; each row has the next input and the next output of a run."""
     titles = ("run", "input", "shape", "lengths", "output", "largest difference", "result")
-    table = Table(titles, folds=("shape", "lengths", "result"))
+    table = Table(titles, folds=("shape", "lengths", "result", "input", "output"))
     for n, run in enumerate(runs, 1):
         for row, (input_, output) in enumerate(zip_longest(run.inputs, run.outputs)):
             inputs = [input_.name, _shape(input_.shape), _range(input_.lengths)] if input_ else [""] * 3

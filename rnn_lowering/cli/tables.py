@@ -79,11 +79,16 @@ class Table:
         shown = [cells[n] for n in kept]
         lines = []
         if cell_len(shown[0]) > widths[0]:
-            lines, shown[0] = [f" {shown[0]}"], ""
+            lines, shown[0] = _wrapped(shown[0], " ", columns), ""
         lines.append(_row(shown, widths))
         said = "; ".join(f"{self.titles[n]}: {cells[n]}" for n in folded if cells[n] not in _UNSAID)
-        folds = wrap(said, columns - len(_INDENT), break_long_words=False, break_on_hyphens=False)
-        return [*lines, *(_INDENT + fold for fold in folds)]
+        return [*lines, *_wrapped(said, _INDENT, columns)]
+
+
+def _wrapped(text: str, indent: str, columns: int) -> list[str]:
+    """Return a text as lines that fit, but for words that do not."""
+    parts = wrap(text, columns - len(indent), break_long_words=False, break_on_hyphens=False)
+    return [indent + part for part in parts]
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

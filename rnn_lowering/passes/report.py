@@ -174,6 +174,8 @@ class Report:
             "command": "",
             "target": self.target,
             "files": {"before": None, "after": None},
+            "written": False,
+            "kept": "",
             "nodes": [node.to_dict() for node in self.nodes],
             "loops": [vars(loop) for loop in self.loops],
             "left": self.left,

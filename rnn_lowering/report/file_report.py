@@ -72,6 +72,7 @@ class FileReport(Report):
         verification: The result of the comparison; None if nothing was compared.
         quantization: How far the quantized stream is from the float one; None if it was not quantized.
         written: Whether the lowered model is written: not if the comparison failed, or was required and impossible.
+        kept: The name of the file that has a model that failed the comparison; empty if there is none.
 
     Examples:
         >>> report = rl.lower_file("model.onnx", "lowered.onnx", verify=0, overwrite=True)
@@ -85,6 +86,7 @@ class FileReport(Report):
     verification: Verification | None = None
     quantization: Quantization | None = None
     written: bool = True
+    kept: str = ""
 
     @property
     def interface_changed(self) -> bool:
@@ -101,5 +103,11 @@ class FileReport(Report):
         files = {"before": asdict(self.original), "after": asdict(self.lowered)}
         verification = None if self.verification is None else self.verification.to_dict()
         quantization = None if self.quantization is None else asdict(self.quantization)
-        own = {"command": self.command, "files": files, "verification": verification, "quantization": quantization}
-        return super().to_dict() | own
+        return super().to_dict() | {
+            "command": self.command,
+            "files": files,
+            "written": self.written,
+            "kept": self.kept,
+            "verification": verification,
+            "quantization": quantization,
+        }

@@ -11,6 +11,7 @@ import onnx
 
 from rnn_lowering.argument_checks import wrong
 from rnn_lowering.errors import OptionError, UnsupportedError
+from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.streaming.stream_runner import Stream
 from rnn_lowering.types import Array, ArrayLike
 
@@ -76,7 +77,8 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
 
     def chunked(self) -> Iterator[Iterator[dict[str, Array]]]:
         """Yield the inputs of the calls of each sequence, without states."""
-        yield from map(self._chunks, self._sequences)
+        for sequence in self._sequences:
+            yield chunks_of(self._stream.plan, sequence)
 
     def _calls(self) -> Iterator[dict[str, Array]]:
         for chunks in self.chunked():
@@ -85,22 +87,6 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
                 feed = self._stream.feed(chunk)
                 self._stream(chunk)
                 yield feed
-
-    def _chunks(self, sequence: Mapping[str, ArrayLike]) -> Iterator[dict[str, Array]]:
-        """Yield the inputs of each call: as many frames as the stream takes, or all at once if it takes any."""
-        plan, arrays = self._stream.plan, {name: np.asarray(array) for name, array in sequence.items()}
-        axes = {name: axis for name, axis in plan.inputs.items() if axis is not None and name in arrays}
-        if any(axis >= arrays[name].ndim for name, axis in axes.items()):
-            yield arrays  # the stream says what is wrong with it
-            return
-        length = min((arrays[name].shape[axis] for name, axis in axes.items()), default=1)
-        size = plan.frames or length // plan.unit * plan.unit
-        counted = [name for name in plan.lengths if name in arrays]
-        for start in range(0, length - size + 1, size) if size else ():
-            cuts = {name: (slice(None),) * axis + (slice(start, start + size),) for name, axis in axes.items()}
-            chunk = {name: array[cuts.get(name, ())] for name, array in arrays.items()}
-            lengths = {name: np.clip(arrays[name] - start, 0, size).astype(arrays[name].dtype) for name in counted}
-            yield chunk | lengths
 
     def _overrides(self, proto: onnx.ModelProto, state_bits: int) -> dict[str, list[dict[str, Any]]]:
         """Return the quantizer's settings of each state: one range for its past and its present."""
@@ -113,7 +99,7 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
                 both = np.append(feed[name], self._stream.states[name])
                 ranges[name] = min(low, both.min()), max(high, both.max())
         if not called:
-            raise OptionError("the sequences hold no whole call", hint="give at least one frame more")
+            raise no_whole_call()
         producers = {name: node for node in proto.graph.node for name in node.output}
         kind = {} if _QUANT_TYPES[state_bits] is None else {"quant_type": _QUANT_TYPES[state_bits]}
         overrides: dict[str, list[dict[str, Any]]] = {}
@@ -122,6 +108,28 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
             for name in (s.input, _quantized_name(producers, s.output)):
                 overrides[name] = [{"rmin": low, "rmax": high, **kind}]
         return overrides
+
+
+def chunks_of(plan: StreamPlan, sequence: Mapping[str, ArrayLike]) -> Iterator[dict[str, Array]]:
+    """Yield the inputs of each call: as many frames as the stream takes, or all at once if it takes any."""
+    arrays = {name: np.asarray(array) for name, array in sequence.items()}
+    axes = {name: axis for name, axis in plan.inputs.items() if axis is not None and name in arrays}
+    if any(axis >= arrays[name].ndim for name, axis in axes.items()):
+        yield arrays  # the stream says what is wrong with it
+        return
+    length = min((arrays[name].shape[axis] for name, axis in axes.items()), default=1)
+    size = plan.frames or length // plan.unit * plan.unit
+    counted = [name for name in plan.lengths if name in arrays]
+    for start in range(0, length - size + 1, size) if size else ():
+        cuts = {name: (slice(None),) * axis + (slice(start, start + size),) for name, axis in axes.items()}
+        chunk = {name: array[cuts.get(name, ())] for name, array in arrays.items()}
+        lengths = {name: np.clip(arrays[name] - start, 0, size).astype(arrays[name].dtype) for name in counted}
+        yield chunk | lengths
+
+
+def no_whole_call() -> OptionError:
+    """Return the error for sequences that are shorter than a call."""
+    return OptionError("the sequences hold no whole call", hint="give at least one frame more")
 
 
 def _quantized_name(producers: Mapping[str, onnx.NodeProto], output: str) -> str:

@@ -6,10 +6,11 @@ import logging
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,7 +28,7 @@ from rnn_lowering.errors import (
     warn,
 )
 from rnn_lowering.options import BITS
-from rnn_lowering.streaming.calibration import Calibration
+from rnn_lowering.streaming.calibration import Calibration, chunks_of, no_whole_call
 from rnn_lowering.streaming.stream_runner import Stream
 from rnn_lowering.types import Array, ArrayLike, PathLike
 
@@ -111,15 +112,8 @@ def _quantize_stream(
     one_of("bits", BITS)("bits", bits)
     proto = model if isinstance(model, onnx.ModelProto) else None
     stream = Stream(proto.SerializeToString() if proto else model)
-    if stream.plan.frames is None:
-        raise UnsupportedError(
-            "a stream for any number of frames has loops, whose operators the quantizer skips",
-            hint="make it with a number of frames: AXIS=1",
-        )
-    if isinstance(sequences, str | os.PathLike):
-        sequences = read_sequences(Path(sequences), list(stream.plan.inputs))
-    else:
-        sequences = feeds("sequences", sequences)
+    refuse_open_frames([stream.plan.frames])
+    sequences = _read_all(sequences, list(stream.plan.inputs))
     calibration = Calibration(model, sequences, state_bits=16 if bits == "w8a16" else 8)
     quantized = _quantized(proto or onnx.load(Path(model)), calibration, bits)
     result = Quantization(bits, len(sequences), _ratios(calibration, stream, quantized, optimized=False))
@@ -201,30 +195,74 @@ def _pairs(exact: Mapping[str, Array], other: Mapping[str, Array]) -> Iterator[t
             yield name, (array.astype(np.float64), other[name].astype(np.float64))
 
 
-def read_sequences(path: Path, inputs: Sequence[str]) -> list[dict[str, Array]]:
-    """Return the sequences in a .npy file (of the only input), in a .npz file (by input name), or in each such file
-    of a folder, in the order of their names.
+def refuse_open_frames(frames: Collection[int | None]) -> None:
+    """Refuse streams for any number of frames: the quantizer skips what is in their loops."""
+    if None in frames:
+        raise UnsupportedError(
+            "a stream for any number of frames has loops, whose operators the quantizer skips",
+            hint="make it with a number of frames: AXIS=1",
+        )
+
+
+def fitting_sequences(model: Path, given: Sequence[Mapping[str, ArrayLike]] | Path) -> list[dict[str, Array]]:
+    """Return the sequences for the stream in a file, without running it.
 
     Raises:
         ModelFileError: A file cannot be read.
-        OptionError: There is no such file in the folder, or a .npy file for several inputs.
+        OptionError: The sequences do not fit the stream, or hold no whole call.
+    """
+    stream = Stream(model)
+    sequences = _read_all(given, list(stream.plan.inputs))
+    chunks = [chunk for sequence in sequences for chunk in chunks_of(stream.plan, sequence)]
+    if not chunks:
+        raise no_whole_call()
+    for chunk in chunks:
+        stream.feed(chunk)  # checks names, types and shapes
+    return sequences
+
+
+def sequence_files(path: Path) -> list[Path]:
+    """Return a file, or the .npy and .npz files of a folder in the order of their names.
+
+    Raises:
+        ModelFileError: The file cannot be read.
+        OptionError: The folder has none.
     """
     files = sorted(f for f in path.iterdir() if f.suffix in (".npy", ".npz")) if path.is_dir() else [path]
     if not files:
         raise OptionError(f"folder '{path}' has no .npy or .npz file", hint="give one file for each sequence")
-    return [_read(file, inputs) for file in files]
+    for file in files:
+        with _opened(file):
+            pass
+    return files
+
+
+def _read_all(given: Sequence[Mapping[str, ArrayLike]] | PathLike, inputs: Sequence[str]) -> list[dict[str, Array]]:
+    """Return sequences by the names of inputs: those given, or those in a .npy file (of the only input), in a .npz
+    file (by input name), or in each such file of a folder."""
+    if isinstance(given, str | os.PathLike):
+        return [_read(file, inputs) for file in sequence_files(Path(given))]
+    return feeds("sequences", given)
 
 
 def _read(file: Path, inputs: Sequence[str]) -> dict[str, Array]:
+    with _opened(file) as loaded:
+        if not isinstance(loaded, np.ndarray):
+            return {name: loaded[name] for name in loaded.files}
+        if len(inputs) != 1:
+            hint = f"save a .npz file with the arrays {', '.join(inputs)}"
+            raise OptionError(f"'{file}' has one array, but the stream has {len(inputs)} inputs", hint=hint)
+        return {inputs[0]: loaded}
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """Yield the array or the arrays of a file."""
     try:
         with open(file, "rb") as opened:
-            loaded = np.load(opened, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                if len(inputs) != 1:
-                    hint = f"save a .npz file with the arrays {', '.join(inputs)}"
-                    raise OptionError(f"'{file}' has one array, but the stream has {len(inputs)} inputs", hint=hint)
-                return {inputs[0]: loaded}
-            return {name: loaded[name] for name in loaded.files}
+            yield np.load(opened, allow_pickle=False)
+    except RnnLoweringError:  # also an OptionError, which is a ValueError
+        raise
     except (OSError, ValueError, EOFError) as error:
         raise ModelFileError(f"cannot read '{file}': {error}", hint="save arrays with numpy.save") from error
 

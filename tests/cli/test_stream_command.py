@@ -145,7 +145,7 @@ def test_many_unrolled_steps_are_warned_of_before_they_are_compared(
         said.append(capsys.readouterr().err)
         raise rl.UnsupportedError("stopped")
 
-    monkeypatch.setattr("rnn_lowering.api.open_comparison", run)
+    monkeypatch.setattr("rnn_lowering.file_lowering.open_comparison", run)
     assert rnn_lower(*paths, "--to", "unroll", "--set-dim", "time=200").code == 1
     assert said == [
         "rnn-lower: warning: 600 steps are unrolled in total: compilers may take minutes to load them\n"

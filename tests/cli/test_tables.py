@@ -12,6 +12,7 @@ from cases import Case, model
 from chains import Link, chain
 from commands import Command, saved
 from paths import EXAMPLES, SRC
+from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering.cli.tables import Table
@@ -52,6 +53,24 @@ def test_a_table_fits(
         assert [line.split()[0] for line in tables if not line.startswith("  ")] == ["target", *rl.TARGETS]
     else:
         assert all(node in outcome.out for node in (LONG, "/decoder/gru"))
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_the_names_of_a_run_have_lines_of_their_own(
+    columns: int, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long they are, only they are wider than the terminal."""
+    name, result = f"{LONG}/frames", f"{LONG}/result"
+    text = f'''g (float[T,1,2] "{name}") => (float[T,1,1,4] "{result}")
+        <float[1,4,2] W = {{}}, float[1,4,4] R = {{}}> {{
+        "{result}" = RNN <hidden_size = 4> ("{name}", W, R) }}'''
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = rnn_lower(saved(tmp_path / "in.onnx", parse(text)), tmp_path / "out.onnx", "-v").lines
+    runs = lines[lines.index(next(line for line in lines if line.startswith("compared by"))) + 1 :]
+    table = [line for line in runs if line.startswith(" ")]
+    assert len(table) > 6
+    for line in table:
+        assert len(line) <= columns or line.strip(" ';") in (name, result, f"-> {result}"), line
 
 
 def test_the_columns_that_do_not_fit_are_below_the_row(rnn_lower: Command, monkeypatch: pytest.MonkeyPatch) -> None:

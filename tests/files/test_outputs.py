@@ -418,12 +418,12 @@ if moment == "import":
 else:
     from pathlib import Path
     import subprocess
-    from rnn_lowering import api
+    from rnn_lowering import file_lowering
     from rnn_lowering.cli import console
     place, name, when = {
-        "read": (api, "parse_file", before),
-        "write": (api, "save", before),
-        "written": (api, "save", after),
+        "read": (file_lowering, "parse_file", before),
+        "write": (file_lowering, "save", before),
+        "written": (file_lowering, "save", after),
         "folder made": (Path, "mkdir", after),
         "start of the worker": (subprocess.Popen, "__init__", before),
         "worker runs": (subprocess.Popen, "__init__", after),

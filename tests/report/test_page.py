@@ -240,7 +240,8 @@ def test_a_failed_verification(tmp_path: Path) -> None:
     parsed = Page(tmp_path / "page.html")
     assert re.search(r"Failed\s+3 runs", parsed.text)
     assert "first in RNN node 'bad'" in parsed.text
-    assert "out.onnx is not written." in parsed.text
+    assert "in.onnx \N{RIGHTWARDS ARROW} not written" in parsed.text
+    assert parsed.text.count("out.onnx") == parsed.text.count("out.onnx is not written.") == 1
     assert "the states stay" not in parsed.text
     assert "How to run it" not in parsed.text
     assert parsed.codes == []

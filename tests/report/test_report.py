@@ -100,7 +100,7 @@ SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
     "node by node": (model(Case("report_layout", "GRU", {"layout": 1}, optional=("sequence_lens",)), 17), {}),
     "warned, one left": (chain(AFFINE, Link("GRU", "kept")), {"only": ["RNN"]}),
     "brought to another opset": (model(Case("report_old", "LSTM"), 6), {}),
-    "failed": (chain(Link("RNN", "wrong")), {}),
+    "failed": (chain(Link("RNN", "wrong")), {"keep_failed": "kept.onnx"}),
     "not verified": (chain(Link("RNN", "unchecked")), {"verify": 0}),
     "set": (parse("g (float[n] a, float[1] s) => (float[n] b) { b = Mul (a, s) }"), {"set_inputs": {"s": 2.0}}),
     "an unrolled Loop": (REPEATED, {"to": "unroll", "loops": True}),
@@ -129,6 +129,7 @@ def report(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str
     onnx.save(proto, folder / "in.onnx")
     if name == "failed":
         without_numbers(monkeypatch)
+        options = {**options, "keep_failed": folder / options["keep_failed"]}
     try:
         rl.lower_file(folder / "in.onnx", folder / "out.onnx", report=folder / "report.json", **options)
     except rl.VerificationError:
@@ -228,3 +229,7 @@ def test_what_is_infinite_is_null(reports: Reports) -> None:
     assert "NaN" in output["reason"]
     assert data["files"]["after"]["name"] == "out.onnx"
     assert not (folder / "out.onnx").exists()
+    assert data["written"] is False
+    assert (folder / data["kept"]).exists()
+    assert reports["verified"][1]["written"] is True
+    assert reports["verified"][1]["kept"] == ""

@@ -1,0 +1,227 @@
+"""One run of `lower_file`: read, lower, write to temporary names, compare, report, then replace."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.compare.node_by_node import NodeRun
+from rnn_lowering.compare.result import Verification
+from rnn_lowering.compare.runner import Runner
+from rnn_lowering.compare.verify import compare_stream, open_comparison
+from rnn_lowering.compare.whole import ModelComparison
+from rnn_lowering.errors import NotVerifiedError, OptionError, UnsupportedError, VerificationError, boundary
+from rnn_lowering.files.atomic import Outputs, Place, replacing
+from rnn_lowering.files.external_data import choose_data_file, data_files, save
+from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
+from rnn_lowering.files.scratch import writing
+from rnn_lowering.model.scopes import NodePlace
+from rnn_lowering.needs import without_onnxruntime
+from rnn_lowering.options import Check, Files, parse_stream
+from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
+from rnn_lowering.passes.report import count_operators
+from rnn_lowering.report.file_report import FileReport, ModelFile
+from rnn_lowering.report.writer import ReportWriter
+from rnn_lowering.types import WRITING, Array, Progress
+
+_NOT_KEPT = "the model is not written; --keep-failed FILE keeps it"
+
+_ADVICE = (
+    "if this difference is acceptable, raise the tolerance (--atol, --rtol); otherwise please report it "
+    "with the original, the kept model and the file of --report FILE.json"
+)
+
+_OPSETS = {"w8a16": 21}
+"""First opset whose QuantizeLinear has these bits; others need none newer than a lowered model has."""
+
+_WriteReport = Callable[[], AbstractContextManager[None]]
+"""Writes the report to a temporary name; it gets its own when the context is left."""
+
+
+@dataclass(frozen=True)
+class FileLowering:
+    """The fields are the arguments of `lower_file`; `command` goes into the report."""
+
+    source: Path
+    destination: Path
+    lowers: LowerRecurrentPass
+    check: Check
+    files: Files
+    progress: Progress | None
+    command: str = ""
+
+    @property
+    def outputs(self) -> Outputs:
+        """The files that may be written, except a data file."""
+        files = self.files
+        return Outputs(self.destination, kept=files.keep_failed, report=files.report, overwrite=files.overwrite)
+
+    def run(self) -> FileReport:
+        """Lower the file; raise what `lower_file` documents."""
+        if self.files.require_verified and not self.check.runs:
+            raise OptionError("a verification is required, but the number of runs is 0", hint="give 1 or more")
+        with boundary(), ExitStack() as last:
+            self._check_calibration()
+            writer = ReportWriter(self.outputs.report)
+            self.outputs.check([self.source])
+            file, pipe = last.enter_context(readable_again(self.source))
+            original = parse_file(file, trust_external_data=self.files.trust_external_data, piped_from=pipe)
+            model = original.new_model()
+            data = data_files(model)
+            inputs = (self.source, *data)
+            outputs = self._outputs_of(model, inputs)
+            before = replace(ModelFile.of(file, data, model), name=self.source.name)
+            runner = last.enter_context(self._started_early())
+            result = self.lowers.call(model, keep=bool(self.check.runs or self.outputs.report))
+            place, place_of_kept = outputs.placed(inputs)
+            with replacing(place, overwrite=outputs.overwrite) as written, ExitStack() as until_reported:
+                self._write(result, file, written, place)
+                sequences = self._sequences(written)
+                after = ModelFile.of(written, written.parent.iterdir(), result.model)
+                report = FileReport.of(result.report, before, after, self.command)
+                comparison = cache(lambda: until_reported.enter_context(self._open(original, written, result)))
+                write_report = partial(
+                    writer.write,
+                    report,
+                    lambda places: self._node_runs(comparison, places),
+                    overwrite=outputs.overwrite,
+                )
+                if result.modified and self.check.runs:
+                    if absent := without_onnxruntime("a comparison"):
+                        report.verification = Verification("not verified", reason=absent)
+                    elif runner is not None:
+                        report.verification = compare_stream(original, written, runner, **self._comparing)
+                    else:
+                        report.verification = comparison().result()
+                    keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)
+                    self._refuse(report, report.verification, keep, write_report)
+                if sequences:
+                    self._quantize(report, written, sequences)
+                last.enter_context(write_report())
+        return report
+
+    def _check_calibration(self) -> None:
+        """Refuse, before any work, a calibration that cannot succeed."""
+        files, lowering = self.files, self.lowers.lowering
+        if files.calibrate is None:
+            return
+        if lowering.stream is None:
+            raise OptionError("only a stream can be calibrated", hint="add --stream AXIS=1")
+        if absent := without_onnxruntime("a calibration"):
+            raise UnsupportedError(absent)
+        from rnn_lowering.streaming.quantization import refuse_open_frames, sequence_files
+
+        refuse_open_frames(set(parse_stream(lowering.stream).values()))
+        if isinstance(files.calibrate, Path):
+            sequence_files(files.calibrate)
+        needed, newest = _OPSETS.get(files.bits, 0), lowering.runtime.newest_opset
+        if newest and needed > newest:
+            raise UnsupportedError(
+                f"{files.bits} needs opset {needed}, but {lowering.target} reads opsets up to {newest}",
+                hint="use w8a8",
+            )
+
+    def _outputs_of(self, model: ir.Model, inputs: Iterable[Path]) -> Outputs:
+        """Return the outputs with the data file, checked against the files of the model."""
+        data = choose_data_file(model, self.outputs.model.name, self.files.external_data)
+        outputs = replace(self.outputs, data=data)
+        outputs.check(inputs)
+        outputs.check_endings()
+        return outputs
+
+    def _write(self, result: LoweringResult, file: Path, written: Path, place: Place) -> None:
+        with writing(place.path):
+            if not result.modified and self.files.external_data == "auto" and not data_files(result.model):
+                shutil.copyfile(file, written)
+            else:
+                progress = None if self.progress is None else partial(self.progress, WRITING)
+                save(result.model, written, place.data, progress)
+
+    def _sequences(self, written: Path) -> list[dict[str, Array]]:
+        """Return the sequences to calibrate with, which fit the written stream; none without a calibration."""
+        if self.files.calibrate is None:
+            return []
+        from rnn_lowering.streaming.quantization import fitting_sequences
+
+        if len(list(written.parent.iterdir())) > 1:
+            raise UnsupportedError("a model with a data file cannot be quantized", hint="use --external-data never")
+        return fitting_sequences(written, self.files.calibrate)
+
+    def _quantize(self, report: FileReport, written: Path, sequences: list[dict[str, Array]]) -> None:
+        """Quantize the written stream in place, and say so in the report."""
+        from rnn_lowering.streaming.quantization import quantize_stream
+
+        quantized, report.quantization = quantize_stream(written, sequences, bits=self.files.bits)
+        onnx.save(quantized, written)
+        model = ir.from_proto(quantized)
+        report.lowered = ModelFile.of(written, (), model)
+        report.operators_after = count_operators(model)
+
+    @property
+    def _comparing(self) -> dict[str, Any]:
+        """The keywords of a comparison."""
+        trust = self.files.trust_external_data
+        return {"check": self.check, "trust_external_data": trust, "progress": self.progress}
+
+    def _open(
+        self, original: ModelSource, written: Path, result: LoweringResult
+    ) -> AbstractContextManager[ModelComparison]:
+        return open_comparison(original, written, prepared=result.prepared, **self._comparing)
+
+    def _node_runs(
+        self, comparison: Callable[[], ModelComparison], places: Collection[NodePlace]
+    ) -> dict[NodePlace, NodeRun]:
+        """Run nodes on their own, for a page."""
+        if absent := without_onnxruntime("a plot"):
+            raise UnsupportedError(absent)
+        return comparison().nodes_one_by_one.runs(places)
+
+    def _started_early(self) -> AbstractContextManager[Runner | None]:
+        """Return the process that compares a stream: it imports onnxruntime while the stream is made. None if no
+        stream is compared."""
+        needed = self.check.runs and self.lowers.lowering.stream is not None and not without_onnxruntime("it")
+        return Runner(self.check.timeout) if needed else nullcontext()
+
+    def _refuse(
+        self, report: FileReport, check: Verification, keep: Callable[[], str], write_report: _WriteReport
+    ) -> None:
+        """Raise if the models differ, or if a comparison is required and was not possible."""
+        failed = check.status == "failed"
+        if not failed and (check or not self.files.require_verified):
+            return
+        report.written = False
+        facts = [] if failed else ["the model is not written"]
+        if failed:
+            with _told(facts):
+                report.kept = keep()
+                facts.append(f"it is kept as '{self.files.keep_failed}'" if report.kept else _NOT_KEPT)
+        with _told(facts), write_report():
+            pass
+        hint = "; ".join([*facts, _ADVICE] if failed else facts)
+        raise (VerificationError if failed else NotVerifiedError)(str(check), hint=hint, report=report)
+
+
+def _keep(model: ir.Model, place: Place | None, overwrite: bool) -> str:
+    """Write a model that failed the verification; return the name of its file, "" if none is wanted."""
+    if place is None:
+        return ""
+    with replacing(place, overwrite=overwrite) as written, writing(place.path):
+        save(model, written, place.data)
+    return place.path.name
+
+
+@contextmanager
+def _told(facts: list[str]) -> Iterator[None]:
+    """Add an error of the block to the facts about a failed verification, which it must not hide."""
+    try:
+        yield
+    except Exception as error:
+        facts.append(str(error))
