@@ -20,6 +20,7 @@ import rnn_lowering as rl
 from rnn_lowering.cli.command import main, parser
 from rnn_lowering.compare.node_pairs import node_pairs
 from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.limits import limited
 from rnn_lowering.model import fixed_inputs, inlining
 from rnn_lowering.model.copying import clone_graph
@@ -175,8 +176,8 @@ def test_inputs_of_a_comparison_are_bounded_before_they_are_made() -> None:
 
 
 def test_inputs_of_a_page_are_bounded_too() -> None:
-    original, lowered = map(ir.from_proto, fixed(T=2, N=100_000_000))
-    (node,) = node_pairs(original, lowered)
+    original, lowered = fixed(T=2, N=100_000_000)
+    (node,) = node_pairs(ir.from_proto(original), ModelSource(Path("lowered.onnx"), lowered))
     with peak_below(32 * MIB), pytest.raises(rl.UnsupportedError, match="more than the limit"):
         node.reference.usual_feed(node.feeds, np.random.default_rng(0), 7)
 

@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, zip_longest
+from pathlib import Path
 
 import numpy as np
 import onnx
 
 from rnn_lowering.compare.judging.judgement import Judge
 from rnn_lowering.compare.judging.tolerance import NodeOutput, allowance, blocks_of_rows, compare
-from rnn_lowering.compare.node_models import TensorFile, root, with_shapes
+from rnn_lowering.compare.node_models import with_shapes
 from rnn_lowering.compare.node_pairs import NodeFeed, NodePair, node_pairs, pairs_of_prepared, random_inputs
 from rnn_lowering.compare.references.node_reference import Symbols
 from rnn_lowering.compare.result import EACH_NODE, OutputCheck, RunCheck, RunInput, Verification, over_all
@@ -81,10 +82,9 @@ class NodeComparison(Comparison):
     @cached_property
     def pairs(self) -> list[NodePair]:
         """Each lowered node, with what the lowered model has in its place."""
-        tensors = TensorFile(self.runner.folder)
         if self.prepared is not None:
-            return list(pairs_of_prepared(self.prepared.model, self.lowered.model, tensors, self.prepared.inferred))
-        return list(node_pairs(self.original.model, self.lowered.model, tensors))
+            return pairs_of_prepared(self.prepared.model, self.lowered, self.prepared.inferred)
+        return node_pairs(self.original.model, self.lowered)
 
     def runs(self, places: Collection[NodePlace]) -> dict[NodePlace, NodeRun]:
         """Run the nodes at these places on one random input each, for a report. Nodes without a lowered form, and
@@ -323,7 +323,7 @@ def _run_node(
             proto = with_shapes(model, sizes)
             onnx.save(proto, path)
             groups = [[runner.write_feed(feed)] for feed in group]
-            outcome = runner.run(Session(path, root(path), proto=proto), groups)
+            outcome = runner.run(Session(path, Path(path.absolute().anchor), proto=proto), groups)
             returned += [run.outputs() for run in outcome.accepted(all_must_run=True)]
     except SessionError as error:
         raise error.about(node.spec.node) from None

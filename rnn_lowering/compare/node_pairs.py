@@ -15,12 +15,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.compare.node_models import TensorFile, cut_out, original_model, outer_inputs
+from rnn_lowering.compare.node_models import LoweredFile, inputs_of, original_model
 from rnn_lowering.compare.references.every_kind import reference_of
 from rnn_lowering.compare.references.node_reference import NodeReference, Symbols
 from rnn_lowering.compare.runner import SessionError
 from rnn_lowering.compare.session import quantizes_inputs
 from rnn_lowering.facts.constants import computed, constant_of
+from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import at_sizes, folded, recorded
 from rnn_lowering.model.inlining import inline_functions
@@ -32,35 +33,42 @@ from rnn_lowering.options import Lowering
 from rnn_lowering.types import Array, array_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NodePair:
     """A recurrent node of the original and its lowered form.
 
     Attributes:
-        place: The place of the node in the original.
+        entry: The node.
         reference: The node in float64.
         feeds: The non-constant inputs: name of the value by symbol of the operator specification.
-        cut: The subgraph that replaces it, as a model from those inputs to its connected outputs; None if the
-            lowered model has no such subgraph.
-        whole: Returns the node itself as a model.
+        cut: The part of the lowered model that replaces it, from those inputs to its connected outputs; None if the
+            lowered model has no such part.
         beside: The nodes that share a loop with this node. Their inputs are also inputs of `cut`.
         below: The layer whose Y is X of this node, if both share a loop. X is then no input of `cut`.
         moves: Returns X of this node for Y of the layer `below`.
     """
 
-    place: NodePlace
+    entry: RecurrentNode
     reference: NodeReference[Any]
     feeds: Mapping[str, str]
-    cut: onnx.ModelProto | None
-    whole: Callable[[], onnx.ModelProto]
-    beside: Sequence[_LoweredNode] = ()
+    cut: onnx.ModelProto | None = None
+    beside: Sequence[NodePair] = ()
     below: NodePair | None = None
     moves: Callable[[Array], Array] = lambda Y: Y
+
+    @property
+    def place(self) -> NodePlace:
+        """The place of the node in the original."""
+        return self.entry.place
 
     @property
     def spec(self) -> NodeSpec:
         """The specification of the node."""
         return cast(NodeSpec, self.reference.spec)
+
+    def whole(self) -> onnx.ModelProto:
+        """Return the node itself as a model."""
+        return original_model(self.entry, self.spec, self.feeds)
 
     def layers_below(self) -> Iterator[NodePair]:
         """Yield the layer below, the layer below that one, and so on."""
@@ -145,155 +153,101 @@ def random_inputs(reference: NodeReference[Any], feeds: Mapping[str, str], T: in
     return {name: made[symbol] for symbol, name in feeds.items()}
 
 
-def node_pairs(original: ir.Model, lowered: ir.Model, tensors: TensorFile | None = None) -> Iterator[NodePair]:
-    """Yield every recurrent node of the original that the lowered model no longer has.
+def node_pairs(original: ir.Model, lowered: ModelSource) -> list[NodePair]:
+    """Return every recurrent node of the original that the lowered model no longer has.
 
     Functions that the lowered model no longer has are inlined first, as the lowering does: the attributes of their
     nodes are known only where they are called. Sizes that the lowered model fixes are fixed first, since constants
     follow from them. The nodes of `original` are sorted in place.
 
-    Args:
-        tensors: Keeps large tensors in a file; None: the model of each node has its own.
-
     Raises:
         RnnLoweringError: A node of the original cannot be read.
     """
     sort_nodes(original)
-    original = _at_sizes_of(original, lowered)
-    if original.functions.keys() - lowered.functions.keys():
+    result = lowered.model
+    original = _at_sizes_of(original, result)
+    if original.functions.keys() - result.functions.keys():
         original = clone(original)
-        most = max(Lowering.max_nodes, sum(1 for _ in lowered.graph.all_nodes()))  # a lowering makes no fewer
-        inline_functions(original, lambda entry: _function_of(entry) not in lowered.functions, most)
-    folded = _fold_like(original, lowered)
+        most = max(Lowering.max_nodes, sum(1 for _ in result.graph.all_nodes()))  # a lowering makes no fewer
+        inline_functions(original, lambda entry: _function_of(entry) not in result.functions, most)
+    folded = _fold_like(original, result)
     if folded is not original:
-        pairs = list(pairs_of_prepared(folded, lowered, tensors))
+        pairs = pairs_of_prepared(folded, lowered)
         if all(pair.cut is not None for pair in pairs):
-            yield from pairs
-            return
-    yield from pairs_of_prepared(original, lowered, tensors)  # the lowering did not fold
+            return pairs
+    return pairs_of_prepared(original, lowered)  # the lowering did not fold
 
 
-def pairs_of_prepared(
-    original: ir.Model, lowered: ir.Model, tensors: TensorFile | None, inferred: bool = False
-) -> Iterator[NodePair]:
-    """Yield the `node_pairs` of an original that has the sizes of the lowered model, inlined and folded as that.
+def pairs_of_prepared(original: ir.Model, lowered: ModelSource, inferred: bool = False) -> list[NodePair]:
+    """Return the `node_pairs` of an original that has the sizes of the lowered model, inlined and folded as that.
+
+    A layer that has no output any more is compared with the layer above it.
 
     Args:
         inferred: Whether its values declare what inference found.
     """
-    kept = {(entry.path, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
+    file = LoweredFile(lowered)
+    kept = {(entry.path, v.name) for entry in recurrent_nodes(file.model) for v in entry.node.outputs}
     entries = [
         entry
         for entry in recurrent_nodes(original)
         if kept.isdisjoint((entry.path, v.name) for v in entry.node.outputs if v.name)
     ]
     known = known_inputs(original, entries, inferred=inferred)
-    values = _values_by_name(lowered)
-    nodes: list[_LoweredNode] = []
-    for entry, spec in [(entry, read_spec(entry.node, entry.opset, entry.scope, known)) for entry in entries]:
+    nodes = []
+    for entry in entries:
+        spec = read_spec(entry.node, entry.opset, entry.scope, known)
         if spec.outputs:
             feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
-            same_name = (values.get((entry.path, v.name or "")) for v in spec.outputs.values())
-            outputs = [value for value in same_name if value is not None]
-            nodes.append(_LoweredNode(entry, reference_of(entry.node, spec), feeds, outputs))
-    yield from _Cutter(nodes, lowered, tensors or TensorFile()).pairs()
+            nodes.append(NodePair(entry, reference_of(entry.node, spec), feeds))
+    values = _values_by_name(file.model)
+    pairs = [_with_cut(node, nodes, file, values) for node in nodes]
+    inner = {below.place for pair in pairs for below in pair.layers_below()}
+    return [pair for pair in pairs if pair.cut is not None or pair.place not in inner]
 
 
-@dataclass(frozen=True, eq=False)
-class _LoweredNode:
-    """A node of the original that the lowered model no longer has.
-
-    Attributes:
-        entry: The node.
-        reference: The node in float64.
-        feeds: As in `NodePair`.
-        outputs: The values of the lowered model with the names of its connected outputs.
-    """
-
-    entry: RecurrentNode
-    reference: NodeReference[Any]
-    feeds: Mapping[str, str]
-    outputs: Sequence[ir.Value]
+_Values = Mapping[tuple[ScopePath, str], ir.Value | None]
 
 
-class _Cutter:
-    """Cuts nodes out of a lowered model."""
-
-    def __init__(self, nodes: Sequence[_LoweredNode], lowered: ir.Model, tensors: TensorFile) -> None:
-        self._nodes, self._lowered, self._tensors = nodes, lowered, tensors
-        self._order = {node: n for n, node in enumerate(node for scope in scopes(lowered) for node in scope.graph)}
-
-    def pairs(self) -> Iterator[NodePair]:
-        """Yield all pairs. If a layer has no output any more, it is compared with the layer above it."""
-        pairs: dict[NodePlace, NodePair] = {}
-        for node in self._nodes:
-            cut, beside = self._cut(node)
-            pair = self._pair(node, beside, cut)
-            inputs = {value.name for value in cut.graph.input} if cut is not None else set()
-            below, path = _layer_below(node, beside if node.outputs else self._nodes)
-            if below is not None and pair.feeds.get("X") not in (None, *inputs):
-                moves = partial(_moved, path, node.entry.opset)
-                pair = replace(pair, below=_below_until(inputs, pairs.get(below.entry.place)), moves=moves)
-            pairs[node.entry.place] = pair
-        used = {below.place for pair in pairs.values() if pair.cut is not None for below in pair.layers_below()}
-        for place, pair in pairs.items():
-            if pair.cut is not None or place not in used:
-                yield pair
-
-    def _cut(self, node: _LoweredNode) -> tuple[onnx.ModelProto | None, Sequence[_LoweredNode]]:
-        """Return the model of a node, if there is one, and the nodes that share a loop with it."""
-        if len(node.outputs) == len(node.reference.spec.outputs):
-            cut = self._cut_out(node, ())
-            if cut is not None:
-                return cut, ()
-        beside = _beside(node, self._nodes) if node.outputs else ()
-        return (self._cut_out(node, beside) if node.outputs else None), beside
-
-    def _cut_out(self, node: _LoweredNode, beside: Sequence[_LoweredNode]) -> onnx.ModelProto | None:
-        """Return the part of the lowered model between the inputs of these nodes and the outputs of the first."""
-        inputs = {name: symbol for each in reversed((node, *beside)) for symbol, name in each.feeds.items()}
-        spec = _with_outputs(node.reference.spec, {value.name for value in node.outputs})
-        return cut_out(self._lowered, self._order, inputs, node.outputs, spec, self._tensors)
-
-    def _pair(self, node: _LoweredNode, beside: Sequence[_LoweredNode], cut: onnx.ModelProto | None) -> NodePair:
-        spec, reference = node.reference.spec, node.reference
-        if cut is not None:
-            spec = spec if quantizes_inputs(cut) else spec.as_floats()
-            spec = _with_outputs(spec, {value.name for value in cut.graph.output})
-            reference = reference_of(node.entry.node, spec)
-        whole = partial(original_model, node.entry, spec, node.feeds, self._tensors)
-        return NodePair(node.entry.place, reference, node.feeds, cut, whole, beside)
+def _with_cut(node: NodePair, nodes: Sequence[NodePair], file: LoweredFile, values: _Values) -> NodePair:
+    """Return a node with its lowered form, if there is one: on its own, or with the nodes that share its loop."""
+    path, spec = node.entry.path, node.spec
+    named = {s: values.get((path, v.name or "")) for s, v in spec.outputs.items()}
+    found = {s: value for s, value in named.items() if value is not None}
+    if not found:
+        return node
+    spec = replace(spec, outputs={symbol: spec.outputs[symbol] for symbol in found})
+    inputs, outputs = inputs_of(spec, node.feeds), list(found.values())
+    cut = file.part(inputs, outputs, spec) if len(found) == len(named) else None
+    if cut is None:
+        others = [other for other in nodes if other is not node and other.entry.path == path]
+        for other in others:
+            inputs = inputs_of(other.spec, other.feeds) | inputs
+        cut = file.part(inputs, outputs, spec)
+        if cut is None:
+            return node
+        used = {value.name for value in cut.graph.input}
+        beside = [other for other in others if not used.isdisjoint(other.feeds.values())]
+        node = replace(_on_its_layers(node, others, used), beside=beside)
+    spec = spec if quantizes_inputs(cut) else spec.as_floats()
+    return replace(node, cut=cut, reference=reference_of(node.entry.node, spec))
 
 
-def _with_outputs(spec: NodeSpec, names: Collection[str | None]) -> NodeSpec:
-    """Return a specification that has only the outputs of these names."""
-    return replace(spec, outputs={symbol: v for symbol, v in spec.outputs.items() if v.name in names})
+def _on_its_layers(node: NodePair, others: Sequence[NodePair], inputs: Collection[str]) -> NodePair:
+    """Return a node with the layers below it whose Y is computed in the same loop: X of the lowest is an input."""
+    if node.feeds.get("X") in (None, *inputs):
+        return node
+    below, between = _layer_below(node, others)
+    if below is None:
+        return node
+    moves = partial(_moved, between, node.entry.opset)
+    return replace(node, below=_on_its_layers(below, others, inputs), moves=moves)
 
 
-def _below_until(inputs: Collection[str], pair: NodePair | None) -> NodePair | None:
-    """Return a layer without the layers below the one whose X is among these inputs."""
-    if pair is None or pair.below is None:
-        return pair
-    return replace(pair, below=None if pair.feeds["X"] in inputs else _below_until(inputs, pair.below))
-
-
-def _beside(node: _LoweredNode, others: Sequence[_LoweredNode]) -> list[_LoweredNode]:
-    """Return the nodes that share a loop with this node, and the layers below it."""
-    same = [other for other in others if other is not node and other.entry.path == node.entry.path]
-    stop = {name for other in (node, *same) for name in other.feeds.values()}
-    reached = _reached(node.outputs, stop)
-    beside = [other for other in same if not reached.isdisjoint(_reached(other.outputs, stop))]
-    below, _ = _layer_below(node, same)
-    while below is not None:
-        beside += [] if below in beside else [below]
-        below, _ = _layer_below(below, same)
-    return beside
-
-
-def _layer_below(node: _LoweredNode, others: Sequence[_LoweredNode]) -> tuple[_LoweredNode | None, list[ir.Node]]:
+def _layer_below(node: NodePair, others: Sequence[NodePair]) -> tuple[NodePair | None, list[ir.Node]]:
     """Return the node whose Y becomes X of this node, and the nodes between them, which move or add, in order."""
-    by_Y = {other.reference.spec.outputs.get("Y"): other for other in others}
-    value, path = node.reference.spec.inputs.get("X"), []
+    by_Y = {other.spec.outputs.get("Y"): other for other in others}
+    value, path = node.spec.inputs.get("X"), []
     while value is not None and value not in by_Y and (producer := value.producer()) is not None:
         path.append(producer)
         value = _moved_input(producer, node.entry.opset)
@@ -322,19 +276,6 @@ def _moved(path: Sequence[ir.Node], opset: int, Y: Array) -> Array:
     if X is None:
         raise SessionError(f"onnx cannot compute '{path[-1].outputs[0].name}'")
     return array_of(X)
-
-
-def _reached(outputs: Sequence[ir.Value], stop: Collection[str]) -> set[ir.Node]:
-    """Return the nodes that compute `outputs`, up to the values named in `stop`."""
-    reached: set[ir.Node] = set()
-    pending = list(outputs)
-    while pending:
-        value = pending.pop()
-        node = value.producer()
-        if node is not None and value.name not in stop and node not in reached:
-            reached.add(node)
-            pending += outer_inputs(node)
-    return reached
 
 
 def _function_of(entry: RecurrentNode) -> ir.OperatorIdentifier | None:

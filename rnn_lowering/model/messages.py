@@ -49,7 +49,7 @@ def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 def mark_undeclared(model: ir.Model, proto: onnx.ModelProto) -> None:
     """Mark initializers that have no value_info in the message: onnx_ir would add one, and `to_message` leaves it
     out."""
-    for graph, message in _pairs(model, proto):
+    for graph, message in graphs_with_messages(model, proto):
         declared = {info.name for info in message.value_info}
         for name, value in graph.initializers.items():
             if name not in declared:
@@ -63,7 +63,7 @@ def to_message(model: ir.Model) -> onnx.ModelProto:
         onnx_ir.serde.SerdeError: It cannot be serialized.
     """
     proto: onnx.ModelProto = ir.to_proto(model)
-    for graph, message in _pairs(model, proto):
+    for graph, message in graphs_with_messages(model, proto):
         undeclared = {name for name, value in graph.initializers.items() if value.meta.get(_UNDECLARED)}
         kept = [info for info in message.value_info if info.name not in undeclared]
         if len(kept) < len(message.value_info):
@@ -94,7 +94,7 @@ def _serializing() -> Iterator[None]:
         ) from error
 
 
-def _pairs(model: ir.Model, proto: onnx.ModelProto) -> Iterator[tuple[ir.Graph, GraphMessage]]:
+def graphs_with_messages(model: ir.Model, proto: onnx.ModelProto) -> Iterator[tuple[ir.Graph, GraphMessage]]:
     """Yield every graph and function of a model with its message, also those in bodies."""
     yield from pairs_in(model.graph, proto.graph)
     functions = {(f.domain, f.name, f.overload): f for f in proto.functions}

@@ -24,6 +24,7 @@ from texts import parse
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
 from rnn_lowering.compare.node_pairs import node_pairs
+from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.recurrence import cells
 from rnn_lowering.report import page
 from rnn_lowering.report.plots import plot_errors, step_graph
@@ -262,7 +263,7 @@ def test_a_node_that_onnxruntime_does_not_run(tmp_path: Path) -> None:
 
 
 def test_a_node_that_cannot_run_on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rnn_lowering.compare.node_pairs.cut_out", lambda *_: None)
+    monkeypatch.setattr("rnn_lowering.compare.node_models.LoweredFile.part", lambda *_: None)
     case = Case("page_without_pictures", "GRU")
     parsed = Page(written(tmp_path, model(case, 17)))
     assert parsed.tags["svg"] == 0
@@ -341,7 +342,7 @@ def labels(op_type: str, form: Any, kinds: Sequence[str] = ("value", "port"), **
     """The labels in the drawing of one step."""
     original = model(Case("page_step", op_type, **fields), 17)
     lowered = rl.lower(original, form)
-    (node,) = node_pairs(ir.from_proto(original), ir.from_proto(lowered))
+    (node,) = node_pairs(ir.from_proto(original), ModelSource(Path("lowered.onnx"), lowered))
     assert node.cut is not None
     graph = step_graph(node.cut.graph, {name: symbol for symbol, name in node.feeds.items()})
     return Counter(data["label"] for _, data in graph.nodes(data=True) if data["kind"] in kinds)
