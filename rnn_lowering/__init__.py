@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from rnn_lowering.nodes.rnn import RecurrentSpec
     from rnn_lowering.options import Check, Lowering, Tolerance
     from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
-    from rnn_lowering.passes.report import NodeReport, Preview, Report
+    from rnn_lowering.passes.preview import Preview
+    from rnn_lowering.passes.report import NodeReport, Report
     from rnn_lowering.passes.stream import StreamPass
     from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.streaming.calibration import Calibration
@@ -70,7 +71,8 @@ _MODULES = {
     ),
     "options": ("Check", "Lowering", "Tolerance"),
     "passes.lower": ("LowerRecurrentPass", "LoweringResult"),
-    "passes.report": ("NodeReport", "Preview", "Report"),
+    "passes.preview": ("Preview",),
+    "passes.report": ("NodeReport", "Report"),
     "passes.stream": ("StreamPass",),
     "report.file_report": ("FileReport",),
     "nodes.causal_conv": ("CausalConvSpec",),

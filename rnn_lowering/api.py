@@ -34,7 +34,8 @@ from rnn_lowering.options import (
     split_file_options,
 )
 from rnn_lowering.passes.lower import LowerRecurrentPass
-from rnn_lowering.passes.report import Preview, Report
+from rnn_lowering.passes.preview import Preview
+from rnn_lowering.passes.report import Report
 from rnn_lowering.targets.names import FormName
 from rnn_lowering.types import ArrayLike, PathLike, Progress
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from paths import PACKAGE
+from commands import child
+from paths import EXAMPLES, PACKAGE
 
 ORDER = [
     *("spelling", "errors", "types", "argument_checks", "child", "limits", "needs"),
@@ -52,6 +53,17 @@ def test_no_import_runs_upward() -> None:
 
 def test_folders_that_do_not_know_each_other() -> None:
     assert [(a, b) for a, b in imports() if {_place(a), _place(b)} == UNRELATED] == []
+
+
+def test_what_a_plain_lowering_imports() -> None:
+    """No loops of exporters, no streams, no comparison and no report: most models need none of them."""
+    code = (
+        "import sys, rnn_lowering as rl; rl.lower(sys.argv[1]);"
+        "print(*{name.split('.')[1] for name in sys.modules if name.startswith('rnn_lowering.')})"
+    )
+    done = child(EXAMPLES / "model.onnx", code=code)
+    assert "passes" in done.stdout.split()
+    assert {"loops", "streaming", "compare", "report"}.isdisjoint(done.stdout.split()), done.stderr
 
 
 def test_no_import_circle() -> None:

@@ -56,7 +56,7 @@ def _check(path: str, lowering: Lowering, sizes: dict[str, int]) -> int:
     """Print what would become of each recurrent node of a model; return 1 if one cannot be lowered."""
     from rnn_lowering.api import preview
     from rnn_lowering.files.reading import load_model
-    from rnn_lowering.passes.report import REFUSED
+    from rnn_lowering.passes.preview import REFUSED
 
     name = printable(path)
     try:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from rnn_lowering.compare.result import OutputCheck, RunCheck, Verification
     from rnn_lowering.nodes.node_spec import NodeSpec
-    from rnn_lowering.passes.report import Preview, Report
+    from rnn_lowering.passes.preview import Preview
+    from rnn_lowering.passes.report import Report
     from rnn_lowering.report.file_report import FileReport, Port
     from rnn_lowering.streaming.metadata import StreamPlan
     from rnn_lowering.types import Progress

@@ -22,6 +22,9 @@ from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import KEEP, Lowering, Selection
 from rnn_lowering.targets.choice import Choice
 
+LOOP_FORMS = ("scan", "loop", "unroll")
+"""The forms that a Loop or Scan of the model can have."""
+
 _FX_NODE = "pkg.torch.onnx.fx_node"
 """Key of the text in which PyTorch's newer exporter says what a node was."""
 
@@ -64,23 +67,25 @@ class NodePlan:
 
 @dataclass(frozen=True)
 class NodeSelection:
-    """Selects nodes by `Lowering.only` and `Lowering.except_`; recurrent nodes may be `kept`."""
+    """The nodes that the options select: by `only` and `except_`, and not to be kept."""
 
-    only: Selection
-    except_: Selection
-    kept: bool = False
-
-    @classmethod
-    def of(cls, lowering: Lowering) -> NodeSelection:
-        return cls(lowering.only, lowering.except_, lowering.to == KEEP)
+    lowering: Lowering
 
     def __call__(self, found: Sequence[RecurrentNode]) -> list[RecurrentNode]:
         """Return the recurrent nodes that are to be lowered."""
-        return [] if self.kept else [entry for entry in found if self.selects(entry.node)]
+        return [] if self.lowering.to == KEEP else [entry for entry in found if self.selects(entry.node)]
 
     def selects(self, node: ir.Node) -> bool:
-        """Whether a recurrent node, a Loop or a Scan is to be lowered."""
-        return (self.only == () or _matches(node, self.only)) and not _matches(node, self.except_)
+        """Whether the patterns select a recurrent node, a Loop or a Scan."""
+        only = self.lowering.only
+        return (only == () or _matches(node, only)) and not _matches(node, self.lowering.except_)
+
+    def asks_for(self, node: ir.Node) -> bool:
+        """Whether `loops`, another form, or a target that does not run it asks to lower a selected Loop or Scan."""
+        to, own = self.lowering.to, node.op_type.lower()
+        other_form = to in LOOP_FORMS and to != own
+        unsupported = own not in self.lowering.runtime.loop_forms
+        return to != KEEP and (self.lowering.loops or other_form or unsupported)
 
     def check(self, found: Sequence[ir.Node], before: Sequence[ir.Node] | None = None) -> None:
         """Check that every pattern matches a node, if there are any; or with `before`, every one that matched then.
@@ -88,7 +93,7 @@ class NodeSelection:
         Raises:
             OptionError: A pattern matches none.
         """
-        patterns = [*_patterns(self.only), *_patterns(self.except_)]
+        patterns = [*_patterns(self.lowering.only), *_patterns(self.lowering.except_)]
         unknown = [p for p in patterns if not _is_used(p, found) and (before is None or _is_used(p, before))]
         if unknown and found:
             names = ", ".join(dict.fromkeys(f"{node.op_type} '{node.name or ''}'" for node in found))

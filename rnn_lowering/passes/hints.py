@@ -6,17 +6,22 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import permutations
 from shlex import quote
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import RnnLoweringError
+from rnn_lowering.errors import RnnLoweringError, UnknownLengthsError, UnknownSizeError
 from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import fix_dimensions, folded, input_arrays
 from rnn_lowering.model.model_sizes import inferred_values
-from rnn_lowering.streaming.metadata import StreamPlan
+from rnn_lowering.nodes.node_spec import NodeSpec
+from rnn_lowering.options import Lowering
+
+if TYPE_CHECKING:  # most models are no streams
+    from rnn_lowering.streaming.metadata import StreamPlan
 
 _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 _SAME_NUMBERS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
@@ -30,14 +35,6 @@ _SHAPES = {"Reshape": 1, "Expand": 1, "Tile": 1, "ConstantOfShape": 0, "Range": 
 
 _SIZES_ONLY = ("Shape", "Size")
 
-NO_LENGTHS = "export the model without lengths, or with constant lengths"
-"""The hint where no input of the model decides sequence_lens."""
-
-
-def one_call(axes: Iterable[str], plan: StreamPlan) -> str:
-    """Return the options that give each call of a stream the fewest frames; `axes` are named as the user does."""
-    return " ".join(f"--stream {quote(f'{axis}={plan.unit}')}" for axis in axes)
-
 
 @dataclass(frozen=True)
 class StreamInputs:
@@ -46,28 +43,55 @@ class StreamInputs:
     Attributes:
         states: The names of inputs that are states: no option fixes them.
         frames: By the name of an open time axis, the option that fixes the number of frames of a call.
+        fewest: The options that give each call the fewest frames; empty if the model is not a stream.
+        has_lengths: Whether an input has the lengths of rows.
     """
 
     states: frozenset[str] = frozenset()
     frames: Mapping[str, str] = field(default_factory=dict)
+    fewest: str = ""
+    has_lengths: bool = False
 
     @classmethod
-    def of(cls, model: ir.Model, plan: StreamPlan | None, axes: Iterable[str]) -> StreamInputs:
+    def of(cls, model: ir.Model, plan: StreamPlan, axes: Iterable[str]) -> StreamInputs:
         """Return those of a model with this plan; `axes` are the time axes as the user names them."""
-        if plan is None:
-            return cls()
-        option = one_call(axes, plan)
+        option = " ".join(f"--stream {quote(f'{axis}={plan.unit}')}" for axis in axes)
         shapes = {v.name: v.shape for v in model.graph.inputs if v.shape is not None}
         timed = [shapes[name][axis] for name, axis in plan.inputs.items() if axis is not None and name in shapes]
         frames = {dim.value: option for dim in timed if isinstance(dim, ir.SymbolicDim) and dim.value}
-        return cls(frozenset(state.input for state in plan.states), frames)
+        return cls(frozenset(state.input for state in plan.states), frames, option, bool(plan.lengths))
 
     def option(self, size: str) -> str:
         """Return the option that fixes an open size."""
         return self.frames.get(size) or f"--set-dim {quote(f'{size}=')}?"
 
 
-_NO_STREAM = StreamInputs()
+NO_STREAM = StreamInputs()
+
+
+def advise(
+    error: UnknownSizeError | UnknownLengthsError,
+    model: ir.Model,
+    spec: NodeSpec,
+    lowering: Lowering,
+    stream: StreamInputs,
+) -> None:
+    """Let the error about a node of the model say which inputs to fix."""
+    if isinstance(error, UnknownSizeError):
+        axes, every = tuple(map(spec.axes(spec.data).index, error.sizes)), lowering.runtime.straight_line
+        sizes = open_sizes(model, spec.inputs[spec.data], axes, every=every, stream=stream)
+        filled = ", with a number for each ?" if "?" in sizes else ""
+        error.advise(f"fix the sizes of the inputs{filled}: {sizes}" if sizes else "", error.hint)
+    elif stream.has_lengths:
+        error.advise("export the model without sequence_lens")
+    elif stream.fewest:  # the lengths start a layer that is late
+        error.reason = f"{lowering.runtime.name} cannot start a layer behind a look-ahead within a call"
+        error.advise(f"give each call one frame of that layer: {stream.fewest}")
+    else:
+        X, lengths = spec.inputs[spec.data], spec.inputs["sequence_lens"]
+        error.advise(
+            _open_lengths(model, lengths, X) or "export the model without lengths, or with constant lengths"
+        )
 
 
 def open_sizes(
@@ -76,7 +100,7 @@ def open_sizes(
     axes: tuple[int, ...],
     *,
     every: bool = False,
-    stream: StreamInputs = _NO_STREAM,
+    stream: StreamInputs = NO_STREAM,
 ) -> str:
     """Return the options that fix sizes of a value, with ? for a size that the user fills in.
 
@@ -124,7 +148,7 @@ def _set_input(value: ir.Value) -> str:
 def open_trips(
     model: ir.Model,
     value: ir.Value | None,
-    stream: StreamInputs = _NO_STREAM,
+    stream: StreamInputs = NO_STREAM,
     *,
     is_known: Callable[[ir.Model], bool],
 ) -> str:
@@ -191,7 +215,7 @@ def _holds_sizes(value: ir.Value) -> bool:
     return False
 
 
-def open_lengths(model: ir.Model, lengths: ir.Value, X: ir.Value) -> str:
+def _open_lengths(model: ir.Model, lengths: ir.Value, X: ir.Value) -> str:
     """Return which inputs of the model to fix so that sequence_lens are constant; "" if that would fix X too."""
     data = _sources(X, model)
     sources = _sources(lengths, model, _SIZES_ONLY)

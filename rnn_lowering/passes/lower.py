@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,12 +25,20 @@ from rnn_lowering.model.replace import replace_nodes
 from rnn_lowering.model.scopes import drop_unused_constants, nodes_with_functions
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
-from rnn_lowering.passes.planning import ModelPlan, ModelPlanner, preview_model, refusals, without_collector
-from rnn_lowering.passes.report import NodeReport, Preview, Report, count_operators, long_work, many_steps
+from rnn_lowering.passes.left import refusals
+from rnn_lowering.passes.planning import ModelPlan, ModelPlanner, without_collector
+from rnn_lowering.passes.preview import Preview, preview_model
+from rnn_lowering.passes.report import NodeReport, Report, count_operators
 from rnn_lowering.targets.names import FormName
 from rnn_lowering.targets.target import Target
 
 _LOG = logging.getLogger("rnn_lowering")
+
+_MANY_STEPS = 32
+"""Compilers take 0.03 to 0.3 s for each unrolled step, and more for each if there are more."""
+
+_MINUTES = 512
+"""Compilers may take minutes for more unrolled steps."""
 
 
 @dataclass
@@ -145,7 +153,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             yield from import_opset(model, plan.opset)
         if plan.nodes or report.loops:
             yield from _for_runtime(model, target)
-        yield from many_steps(report.nodes)
+        yield from _many_steps(report.nodes)
 
 
 def _warnings(plan: ModelPlan, report: Report) -> Iterator[str]:
@@ -156,7 +164,7 @@ def _warnings(plan: ModelPlan, report: Report) -> Iterator[str]:
         if entry not in plan.prepared.wanted:
             yield from export_faults(plan.model, entry)
     yield from _namesakes(plan.model)
-    yield from long_work(report.nodes)
+    yield from _long_work(report.nodes)
 
 
 def _namesakes(model: ir.Model) -> Iterator[str]:
@@ -193,3 +201,20 @@ def _log(plan: ModelPlan, report: Report) -> None:
         _LOG.info("%s", text)
     for node in plan.nodes:
         _LOG.info("%s becomes %s: %s", node.found.ref, node.choice.form, node.choice.reason)
+
+
+def _long_work(nodes: Iterable[NodeReport]) -> list[str]:
+    """Return a warning if so many steps are unrolled that a runtime may take minutes to compile them."""
+    steps = sum(node.steps for node in nodes if node.form == "unroll")
+    if steps <= _MINUTES:
+        return []
+    return [f"{steps:,} steps are unrolled in total: compilers may take minutes to load them"]
+
+
+def _many_steps(nodes: Iterable[NodeReport]) -> list[str]:
+    """Return a note if more steps are unrolled than compilers load quickly, and a stream is possible."""
+    unrolled = [node for node in nodes if node.form == "unroll" and node.steps > _MANY_STEPS]
+    if not unrolled or any(node.direction != "forward" for node in unrolled):
+        return []
+    steps = max(node.steps for node in unrolled)
+    return [f"{steps} steps are unrolled, which compilers load slowly; a stream has only one step: --stream AXIS=1"]

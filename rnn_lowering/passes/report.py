@@ -1,64 +1,27 @@
-"""The preview and the report of a lowering, as data and as JSON."""
+"""The report of a lowering, as data and as JSON."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import NodeRef, RnnLoweringError, version
-from rnn_lowering.loops.lowering import LoopReport
+from rnn_lowering.errors import version
 from rnn_lowering.model.preparation import NodePlan
-from rnn_lowering.model.scopes import REPEATING, NodePlace, all_graphs
-from rnn_lowering.nodes.node_spec import NodeSpec
+from rnn_lowering.model.scopes import NodePlace, all_graphs
 from rnn_lowering.spelling import spelled
-from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.types import Array
+
+if TYPE_CHECKING:  # most models have neither loops of their own nor frames
+    from rnn_lowering.loops.lowering import LoopReport
+    from rnn_lowering.streaming.metadata import StreamPlan
 
 SCHEMA = 1
 """Version of the fields that docs/report.md describes: it rises when a field is removed or changes its meaning."""
-
-REFUSED, LEFT = "refused", "left as it is"
-
-
-@dataclass(frozen=True)
-class Preview:
-    """The form that a recurrent node would get, or a Loop or Scan of the model itself, which has no `spec`.
-
-    Attributes:
-        node: Its name, operator and scope.
-        spec: What it specifies; None if it cannot be read.
-        form: "scan", "loop", "unroll", `REFUSED` or `LEFT`.
-        reason: Why.
-        hint: What to try if it is refused.
-
-    Examples:
-        >>> [(each.spec.op_type, each.form) for each in rl.preview(model)]
-        [('LSTM', 'scan'), ('GRU', 'scan')]
-    """
-
-    node: NodeRef
-    spec: NodeSpec | None
-    form: str
-    reason: str
-    hint: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", spelled(self.reason))
-
-    @classmethod
-    def refused(cls, error: RnnLoweringError, node: NodeRef, spec: NodeSpec | None = None) -> Preview:
-        return cls(node, spec, REFUSED, error.reason, error.hint)
-
-    @property
-    def counts(self) -> bool:
-        """Whether the node is recurrent by its operator, or refused: a Loop or Scan that stays is neither."""
-        return self.node.operator not in REPEATING or self.form != LEFT
 
 
 @dataclass(frozen=True)
@@ -207,27 +170,3 @@ def count_operators(model: ir.Model) -> dict[str, int]:
         for node in graph:
             counts[f"{node.domain}::{node.op_type}" if node.domain else node.op_type] += 1
     return dict(sorted(counts.items()))
-
-
-_MANY_STEPS = 32
-"""Compilers take 0.03 to 0.3 s for each unrolled step, and more for each if there are more."""
-
-_MINUTES = 512
-"""Compilers may take minutes for more unrolled steps."""
-
-
-def long_work(nodes: Iterable[NodeReport]) -> list[str]:
-    """Return a warning if so many steps are unrolled that a runtime may take minutes to compile them."""
-    steps = sum(node.steps for node in nodes if node.form == "unroll")
-    if steps <= _MINUTES:
-        return []
-    return [f"{steps:,} steps are unrolled in total: compilers may take minutes to load them"]
-
-
-def many_steps(nodes: Iterable[NodeReport]) -> list[str]:
-    """Return a note if more steps are unrolled than compilers load quickly, and a stream is possible."""
-    unrolled = [node for node in nodes if node.form == "unroll" and node.steps > _MANY_STEPS]
-    if not unrolled or any(node.direction != "forward" for node in unrolled):
-        return []
-    steps = max(node.steps for node in unrolled)
-    return [f"{steps} steps are unrolled, which compilers load slowly; a stream has only one step: --stream AXIS=1"]

@@ -1,0 +1,109 @@
+"""The forms of the Loops and Scans that an exporter wrote, and how to mend one that cannot be lowered."""
+
+from __future__ import annotations
+
+from functools import partial
+from shlex import quote
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.dialect import PLAIN
+from rnn_lowering.errors import NodeRef, UnknownTripsError, UnsupportedError, documented
+from rnn_lowering.facts.operators import default_opset
+from rnn_lowering.loops.body_values import LoopLimits
+from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
+from rnn_lowering.model.preparation import NodeSelection
+from rnn_lowering.options import KEEP, Lowering
+from rnn_lowering.passes.hints import StreamInputs, open_trips
+from rnn_lowering.targets.target import check_operators, check_types
+
+_QUOTE = "'"
+
+
+def lower_exported(
+    model: ir.Model, lowering: Lowering, inputs: StreamInputs
+) -> tuple[ir.Model, list[LoopReport], list[str]]:
+    """Lower Loops and Scans as the options or the target ask, in a copy; return it, a report of each, and notes.
+
+    Where nothing changes, the model itself is returned.
+
+    Raises:
+        InvalidNodeError, UnsupportedError: As `lower_loops`; the hint says which inputs to fix, or how to keep it.
+    """
+    try:
+        with documented("loops.md#what-is-refused"):
+            return _lowered(model, lowering)
+    except UnsupportedError as error:
+        fixes = ""
+        if isinstance(error, UnknownTripsError):
+            fixes = open_trips(model, error.value, inputs, is_known=partial(_knows_trips, lowering))
+        error.advise(fixes, error.hint, _way_to_keep(error.node, lowering))
+        raise
+
+
+def _lowered(model: ir.Model, lowering: Lowering) -> tuple[ir.Model, list[LoopReport], list[str]]:
+    forms = partial(_forms_of, lowering, default_opset(model.opset_imports))
+    return lower_loops(model, forms, LoopLimits(lowering.max_unroll, lowering.max_nodes))
+
+
+def _knows_trips(lowering: Lowering, model: ir.Model) -> bool:
+    """Return whether the numbers of steps of Loops and Scans are known where they must be."""
+    try:
+        _lowered(model, lowering)
+    except UnknownTripsError:
+        return False
+    except UnsupportedError:
+        pass
+    return True
+
+
+def _way_to_keep(ref: NodeRef | None, lowering: Lowering) -> str:
+    """Return how to keep a Loop or Scan that is only lowered since the nodes get another form."""
+    if ref is None or lowering.loops or ref.operator.lower() not in lowering.runtime.loop_forms:
+        return ""
+    name = quote(ref.operator if ref.name.startswith("-> ") else ref.name)
+    return f"keep it: --except {name if name.startswith(_QUOTE) else _QUOTE + name + _QUOTE}"
+
+
+def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
+    """Return the forms that a Loop or Scan may get."""
+    runtime, own, selection = lowering.runtime, node.op_type.lower(), NodeSelection(lowering)
+    forms = runtime.loop_forms
+    runs, asked = own in forms, selection.asks_for(node)
+    if not selection.selects(node):
+        return LoopForms((), stays_in_bodies=True)
+    one_step = lowering.stream is not None and lowering.to != KEEP and _has_one_step(node)
+    if not one_step and (lowering.to == KEEP or (runtime.runs_exported and not asked)):
+        return LoopForms((), without_steps=lowering.to != KEEP)
+    check_types([value.dtype for value in (*node.inputs, *node.outputs) if value is not None], None, runtime)
+    shaped = partial(
+        LoopForms,
+        optional=not asked,
+        scans_need_rows=runtime.scans_need_rows,
+        check=partial(check_operators, target=runtime),
+        dialect=runtime.loop_dialect or PLAIN,
+        instead=runtime.rules(opset),
+        finish=(*runtime.finish, *runtime.loop_finish),
+    )
+    if one_step:
+        return shaped(("unroll", *forms), "a call has one step")
+    if lowering.to in forms:
+        return shaped((lowering.to,), "requested")
+    if lowering.to != "auto":
+        raise UnsupportedError(
+            f"{runtime.name} does not support the form {lowering.to} of an exported {node.op_type}",
+            hint=f"use --to {' or --to '.join(forms)}",
+        )
+    if runs:
+        faster = ("scan",) if own == "loop" and "scan" in forms[: forms.index(own)] else ()
+        return shaped((*faster, own), "requested", nested_stay={"scan", "loop"} <= {*forms})
+    return shaped(forms, f"first choice for target {runtime.name}")
+
+
+def _has_one_step(node: ir.Node) -> bool:
+    """Return whether a Scan has one row to scan."""
+    count = node.attributes.get_int("num_scan_inputs", 0) or 0
+    if node.op_type != "Scan" or not count:
+        return False
+    value, axes = node.inputs[len(node.inputs) - count], node.attributes.get_ints("scan_input_axes", ()) or (0,)
+    return value is not None and value.shape is not None and value.shape[axes[0]] == 1

@@ -1,0 +1,144 @@
+"""What a lowering would do: for each node its form, or why it stays or is refused. Nothing is changed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from rnn_lowering.errors import NodeRef, OptionError, RnnLoweringError, UnsupportedError
+from rnn_lowering.model.copying import restored
+from rnn_lowering.model.loop_sharing import groups_of, shared_loops
+from rnn_lowering.model.model_sizes import known_inputs
+from rnn_lowering.model.preparation import NodeSelection, PreparedModel, read_node
+from rnn_lowering.model.scopes import REPEATING, RecurrentNode, recurrent_nodes
+from rnn_lowering.nodes.connections import InputFacts
+from rnn_lowering.nodes.node_spec import NodeSpec
+from rnn_lowering.options import Lowering
+from rnn_lowering.passes.left import others_left, refusals, why_left
+from rnn_lowering.passes.planning import ModelPlanner
+from rnn_lowering.passes.report import Report
+from rnn_lowering.spelling import spelled
+
+REFUSED, LEFT = "refused", "left as it is"
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The form that a recurrent node would get, or a Loop or Scan of the model itself, which has no `spec`.
+
+    Attributes:
+        node: Its name, operator and scope.
+        spec: What it specifies; None if it cannot be read.
+        form: "scan", "loop", "unroll", `REFUSED` or `LEFT`.
+        reason: Why.
+        hint: What to try if it is refused.
+
+    Examples:
+        >>> [(each.spec.op_type, each.form) for each in rl.preview(model)]
+        [('LSTM', 'scan'), ('GRU', 'scan')]
+    """
+
+    node: NodeRef
+    spec: NodeSpec | None
+    form: str
+    reason: str
+    hint: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", spelled(self.reason))
+
+    @classmethod
+    def refused(cls, error: RnnLoweringError, node: NodeRef, spec: NodeSpec | None = None) -> Preview:
+        return cls(node, spec, REFUSED, error.reason, error.hint)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the node is recurrent by its operator, or refused: a Loop or Scan that stays is neither."""
+        return self.node.operator not in REPEATING or self.form != LEFT
+
+
+def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], Report]:
+    """Return previews of the recurrent nodes, and of the Loops and Scans of the model itself, and a report of what
+    else would be done to the model, which stays as it is.
+
+    Raises:
+        InvalidNodeError, UnsupportedError: A selected node cannot be read.
+    """
+    planner = ModelPlanner(lowering, Report(lowering.target))
+    planner.check_selection(model)
+    with restored(model):
+        work, loops = _without_loops(planner, planner.as_stream(planner.at_given_sizes(model)))
+        prepared, refusal = _prepared(planner, work)
+        with suppress(RnnLoweringError):  # the preview of each node says it
+            plan = planner.with_known_sizes(prepared)
+            prepared = plan.prepared
+            planner.report.notes += shared_loops(groups_of(plan.nodes))
+        planner.report_preparation(prepared)
+        known = known_inputs(prepared.model, prepared.found)
+        nodes = [_preview_of(planner, entry, prepared, known, refusal) for entry in prepared.found]
+        planner.report.spell()
+        return [*nodes, *_others(prepared.model, lowering, loops).values()], planner.report
+
+
+def _without_loops(planner: ModelPlanner, model: ir.Model) -> tuple[ir.Model, dict[NodeRef, Preview]]:
+    """Return the model without the Loops and Scans that are lowered, and their previews; if one is refused, the
+    model itself and the preview of that one."""
+    try:
+        lowered = planner.without_loops(model)
+    except OptionError:
+        raise
+    except RnnLoweringError as error:
+        if error.node is None:
+            raise
+        return model, {error.node: Preview.refused(error, error.node)}
+    return lowered, {each.ref: Preview(each.ref, None, each.form, each.reason) for each in planner.report.loops}
+
+
+def _prepared(planner: ModelPlanner, model: ir.Model) -> tuple[PreparedModel, UnsupportedError | None]:
+    """Return the prepared model; if that is refused, the model itself and the error."""
+    try:
+        return planner.prepare(model), None
+    except OptionError:
+        raise
+    except UnsupportedError as error:
+        found = list(recurrent_nodes(model))
+        return PreparedModel(model, found, NodeSelection(planner.lowering)(found)), error
+
+
+def _preview_of(
+    planner: ModelPlanner,
+    entry: RecurrentNode,
+    prepared: PreparedModel,
+    known: InputFacts,
+    refusal: UnsupportedError | None,
+) -> Preview:
+    if entry not in prepared.wanted:
+        return Preview(entry.ref, _readable(prepared.model, entry, known), LEFT, why_left(planner.lowering))
+    if refusal is not None:
+        return Preview.refused(refusal, entry.ref, _readable(prepared.model, entry, known))
+    spec = read_node(prepared.model, entry, known)
+    try:
+        choice = planner.planned(entry, spec, prepared.model, planner.opset(prepared)).choice
+    except UnsupportedError as error:
+        return Preview.refused(error, entry.ref, spec)
+    return Preview(entry.ref, spec, choice.form, choice.reason)
+
+
+def _readable(model: ir.Model, entry: RecurrentNode, known: InputFacts) -> NodeSpec | None:
+    with suppress(RnnLoweringError):
+        return read_node(model, entry, known)
+    return None
+
+
+def _others(model: ir.Model, lowering: Lowering, loops: dict[NodeRef, Preview]) -> dict[NodeRef, Preview]:
+    """Return the previews of Loops, Scans and foreign nodes: of those that stay, of `loops`, then of those that the
+    target cannot run."""
+    left = {ref: Preview(ref, None, LEFT, why) for ref, why in others_left(model, lowering)}
+    previews = left | loops
+    for error in refusals(model, lowering):
+        assert error.node is not None
+        if previews.get(error.node) is left.get(error.node):
+            previews[error.node] = Preview.refused(error, error.node)
+    return previews
