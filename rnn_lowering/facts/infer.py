@@ -7,16 +7,14 @@ such a symbol, and loses it if an operator computes a size (Reshape, Concat, Sli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.facts.known import SizingError, SymbolicValues, has, shape_of
+from rnn_lowering.facts.known import SizingError, SymbolicValues, shape_of
 from rnn_lowering.facts.node_outputs import infer_outputs
 from rnn_lowering.facts.operators import ELEMENTWISE, SAME_SHAPE
 from rnn_lowering.facts.parameters import TO_THE_END
-from rnn_lowering.facts.schemas import heads_of, like_inputs
 from rnn_lowering.facts.size import TIME, PartialShape, Shape, Size, first_frames, product, size
 
 Outputs = Sequence[PartialShape | None]
@@ -28,9 +26,7 @@ def infer(known: SymbolicValues, node: ir.Node) -> None:
     Raises:
         SizingError: The node does not accept the sizes that it gets.
     """
-    if like := like_inputs(node):
-        _infer_like(known, node, like)
-    elif all(v is None or v in known.types for v in node.inputs) and _infer_by_onnx(known, node):
+    if all(v is None or v in known.types for v in node.inputs) and _infer_by_onnx(known, node):
         rule = _RULES.get(node.op_type) if node.domain == "" else None
         for output, dims in zip(node.outputs, () if rule is None else rule(known, node), strict=False):
             if dims is not None:
@@ -51,30 +47,6 @@ def _infer_by_onnx(known: SymbolicValues, node: ir.Node) -> bool:
         if found is not None:
             known.add(output, found)
     return True
-
-
-def _infer_like(known: SymbolicValues, node: ir.Node, like: Sequence[tuple[int, int]]) -> None:
-    """Add the types and shapes of outputs that are those of inputs, with axis 2 repeated."""
-    for output, (slot, copies) in zip(node.outputs, like, strict=False):
-        source = node.inputs[slot] if has(node, slot) else None
-        if source in known.types:
-            known.types[output] = known.types[source]
-        if source in known.shapes:
-            dims = known.shapes[source]
-            known.set_shape(output, [dim * (copies if axis == 2 else 1) for axis, dim in enumerate(dims)])
-    if node.op_type == "LinearAttention" and len(node.outputs) > 1 and not has(node, 3):
-        _infer_first_state(known, node)
-
-
-def _infer_first_state(known: SymbolicValues, node: ir.Node) -> None:
-    """Add the type and shape of the state that a LinearAttention makes when it is given none."""
-    query, value = shape_of(known, node), shape_of(known, node, 2)
-    readers, states = heads_of(node)
-    if query is None or value is None or len(query) != 3 or len(value) != 3 or node.inputs[0] is None:
-        return
-    output, sizes = node.outputs[1], (query[2] * Fraction(1, readers), value[2] * Fraction(1, states))
-    known.types[output] = known.types[node.inputs[0]]
-    known.set_shape(output, [query[0], size(states), *sizes])
 
 
 def _broadcast(known: SymbolicValues, shapes: Sequence[Shape]) -> PartialShape:

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
+from rnn_lowering.facts.schemas import DOMAIN, INFERENCE_SCHEMAS
 from rnn_lowering.types import Array, array_of
 
 
@@ -47,7 +48,8 @@ def infer_outputs(
         onnx.defs.SchemaError: The operator is of another domain, or newer than the onnx package.
         Exception: Inference refuses the node: inference, the checker and protobuf have no common error.
     """
-    schema = onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
+    own = INFERENCE_SCHEMAS.get(node.op_type) if node.domain == DOMAIN else None
+    schema = own or onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
     proto = _alone(node, [given is not None for given in types])
     found = onnx.shape_inference.infer_node_outputs(
         schema,

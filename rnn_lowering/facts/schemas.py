@@ -1,18 +1,27 @@
-"""Schemas of the recurrent operators of com.microsoft, which onnx lacks, and the shapes that they return.
+"""Schemas of the recurrent operators of com.microsoft, which onnx lacks, and the types and shapes that they return.
 
 From onnxruntime's docs/ContribOperators.md and core/graph/contrib_ops/quantization_defs.cc.
+
+ONNX's inference learns the operators under a domain of our own (`INFERENCE_DOMAIN`): the schemas that it finds for
+com.microsoft, and what its checker accepts there, stay what a program that imports this package has set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import atexit
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import onnx
-import onnx_ir as ir
 from onnx.defs import OpSchema
+
+if TYPE_CHECKING:
+    from onnx.onnx_cpp2py_export.shape_inference import InferenceContext
 
 DOMAIN = "com.microsoft"
 
+INFERENCE_DOMAIN = "rnn_lowering.inference"
 
 _FLOATS = ("float", "float16", "bfloat16")
 
@@ -107,44 +116,134 @@ CONTRIB_SCHEMAS = {schema.name: schema for schema in _ALL}
 """By operator."""
 
 
-_HEADS = ("q_num_heads", "kv_num_heads")
+# The types and shapes of outputs
+
+_Dim = onnx.TensorShapeProto.Dimension
 
 
-MOST_HEADS = 1 << 16
+def _type_of(context: InferenceContext, slot: int) -> onnx.TypeProto | None:
+    """Return the type of an input; None if it is absent or unknown."""
+    return context.get_input_type(slot) if slot < context.get_num_inputs() else None
 
 
-LIKE_INPUTS = {
-    "CausalConvWithState": (0, 3),
-    "GatedDeltaNet": (2, 6),
-    "GatedRMSNorm": (0,),
-    "LinearAttention": (2, 3),
-    "LinearAttentionGate": (0, 3),
+def _dims_of(context: InferenceContext, slot: int, rank: int) -> list[_Dim]:
+    """Return the dimensions of an input, unknown ones if another rank or none is known."""
+    found = _type_of(context, slot)
+    dims = [] if found is None else list(found.tensor_type.shape.dim)
+    return dims if len(dims) == rank else [_Dim() for _ in range(rank)]
+
+
+def _number(context: InferenceContext, name: str, default: int) -> int:
+    attribute = context.get_attribute(name)
+    return default if attribute is None else int(attribute.i)
+
+
+def _set(context: InferenceContext, output: int, like: int, dims: Iterable[_Dim] | None = None) -> None:
+    """Give an output, if the node has it, the element type of an input, and these dimensions or its shape."""
+    found = _type_of(context, like)
+    if found is None or output >= context.get_num_outputs():
+        return
+    if dims is not None:
+        element, found = found.tensor_type.elem_type, onnx.TypeProto()
+        found.tensor_type.elem_type = element
+        found.tensor_type.shape.SetInParent()
+        found.tensor_type.shape.dim.extend(dims)
+    context.set_output_type(output, found)
+
+
+def _times(dim: _Dim, factor: int) -> _Dim:
+    if factor == 1:
+        return dim
+    return _Dim(dim_value=dim.dim_value * factor) if dim.HasField("dim_value") else _Dim()
+
+
+def _part(dim: _Dim, parts: int) -> _Dim:
+    """Return the size of one of so many equal parts."""
+    if parts == 1:
+        return dim
+    whole = dim.HasField("dim_value") and not dim.dim_value % parts
+    return _Dim(dim_value=dim.dim_value // parts) if whole else _Dim()
+
+
+def _like(*slots: int) -> Callable[[InferenceContext], None]:
+    """Give each output the type and shape of an input."""
+
+    def infer(context: InferenceContext) -> None:
+        for output, slot in enumerate(slots):
+            _set(context, output, slot)
+
+    return infer
+
+
+def _lstm(context: InferenceContext) -> None:
+    seq_length, batch_size, _ = _dims_of(context, 0, 3)
+    direction, hidden_size = context.get_attribute("direction"), _number(context, "hidden_size", 0)
+    directions = _Dim(dim_value=2 if direction is not None and direction.s == b"bidirectional" else 1)
+    hidden = _Dim(dim_value=hidden_size) if hidden_size > 0 else _Dim()
+    _set(context, 0, 0, (seq_length, directions, batch_size, hidden))
+    for output in (1, 2):
+        _set(context, output, 0, (directions, batch_size, hidden))
+
+
+def _linear_attention(context: InferenceContext) -> None:
+    readers, states = (_number(context, name, 1) for name in ("q_num_heads", "kv_num_heads"))
+    if not 0 < readers <= _MOST_HEADS or not 0 < states <= _MOST_HEADS:
+        return
+    batch_size, _, keys = _dims_of(context, 0, 3)
+    *rows, values = _dims_of(context, 2, 3)
+    _set(context, 0, 2, (*rows, _times(values, max(readers // states, 1))))
+    if _type_of(context, 3) is not None:
+        _set(context, 1, 3)
+    else:
+        _set(context, 1, 0, (batch_size, _Dim(dim_value=states), _part(keys, readers), _part(values, states)))
+
+
+def _causal_conv(context: InferenceContext) -> None:
+    _set(context, 0, 0)
+    given = _type_of(context, 0)
+    if _type_of(context, 3) is not None:
+        _set(context, 1, 3)
+    elif given is not None and len(dims := list(given.tensor_type.shape.dim)) > 2:
+        kernel = _dims_of(context, 1, 3)[2]
+        past = kernel.dim_value - 1 if kernel.HasField("dim_value") else -1
+        frames = 1 if _number(context, "channels_last", 0) else len(dims) - 1
+        dims[frames] = _Dim(dim_value=past * _number(context, "dilation", 1)) if past >= 0 else _Dim()
+        _set(context, 1, 0, dims)
+
+
+_MOST_HEADS = 1 << 16
+
+_RULES: dict[str, Callable[[InferenceContext], None]] = {
+    "CausalConvWithState": _causal_conv,
+    "DynamicQuantizeLSTM": _lstm,
+    "GatedDeltaNet": _like(2, 6),
+    "GatedRMSNorm": _like(0),
+    "LinearAttention": _linear_attention,
+    "LinearAttentionGate": _like(0, 3),
 }
-"""By operator, the number of the input whose shape each output has; LinearAttention repeats the last axis."""
 
 
-def like_inputs(node: ir.Node) -> list[tuple[int, int]]:
-    """Return, for each output of a node of com.microsoft, the number of the input whose shape it has, and how often
-    axis 2 is repeated; an empty list for other nodes."""
-    if node.domain != DOMAIN or node.op_type not in LIKE_INPUTS:
-        return []
-    copies = repeats(*heads_of(node))
-    slots = LIKE_INPUTS[node.op_type][: len(node.outputs)]
-    return [(slot, 1 if n else copies) for n, slot in enumerate(slots)]
+def _for_inference(schema: OpSchema) -> OpSchema:
+    """Return a schema of the same operator and attributes by which ONNX infers; no node contradicts it."""
+    rule = _RULES[schema.name]
+
+    def infer(context: InferenceContext) -> None:
+        with suppress(Exception):  # one that is raised here ends the inference of the whole model
+            rule(context)
+
+    options = OpSchema.FormalParameterOption
+    some = OpSchema.FormalParameter("some", "T", param_option=options.Variadic, is_homogeneous=False, min_arity=0)
+    attributes = [OpSchema.Attribute(a.name, a.type, required=False) for a in schema.attributes.values()]
+    types = [("T", [f"tensor({kind})" for kind in _FLOATS], "")]
+    names = schema.name, INFERENCE_DOMAIN, 1
+    made = OpSchema(*names, inputs=[some], outputs=[some], type_constraints=types, attributes=attributes)
+    made.set_type_and_shape_inference_function(infer)
+    return made
 
 
-def heads_of(node: ir.Node) -> tuple[int, int]:
-    """Return how many heads the query and the state of a LinearAttention have; 1 for other nodes."""
-    query, state = (node.attributes.get_int(name, 1) or 1 for name in _HEADS)
-    return query, state
+INFERENCE_SCHEMAS = {schema.name: _for_inference(schema) for schema in _ALL}
+"""By operator. ONNX's inference finds them under `INFERENCE_DOMAIN`."""
 
-
-def heads_in(node: onnx.NodeProto) -> tuple[int, int]:
-    """Return what `heads_of` does, of a node in a message."""
-    heads = {a.name: a.i for a in node.attribute}
-    query, state = (heads.get(name, 1) for name in _HEADS)
-    return query, state
-
-
-def repeats(query: int, state: int) -> int:
-    return query // state if 0 < state <= query <= MOST_HEADS else 1
+for _made in INFERENCE_SCHEMAS.values():
+    onnx.defs.register_schema(_made)
+    atexit.register(onnx.defs.deregister_schema, _made.name, 1, INFERENCE_DOMAIN)  # onnx 1.19 would hang at exit

@@ -4,15 +4,15 @@ onnx.checker is safe for every model, and shape inference is safe for models tha
 contain huge numbers. So shapes of an ordinary model are inferred in this process. The version converter, which only
 old models need, always runs in a child process.
 
-ONNX's inference does not know the operators of com.microsoft: in the message that is inferred, each such node
-becomes a call of a function whose outputs have the shapes of the node's. It also gives an open axis that a Slice of
-opset 10 cuts the name of the whole axis: each becomes a call of a function of a later opset.
+ONNX's inference knows the operators of com.microsoft by another domain, which they get in the message that is
+inferred. It also gives an open axis that a Slice of opset 10 cuts the name of the whole axis: each becomes a call
+of a function of a later opset.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -24,7 +24,7 @@ from onnx import shape_inference, version_converter
 from rnn_lowering.child import Child, ChildError, Message, serve
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.facts.schemas import DOMAIN as MICROSOFT
-from rnn_lowering.facts.schemas import LIKE_INPUTS, MOST_HEADS, heads_in, repeats
+from rnn_lowering.facts.schemas import INFERENCE_DOMAIN, INFERENCE_SCHEMAS
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
 from rnn_lowering.model.messages import graphs_in, message_for_inference, nodes_in, pairs_in
 
@@ -49,7 +49,7 @@ class NativeError(Exception):
 def infer_shapes(model: ir.Model) -> None:
     """Infer types and shapes, in place, as far as ONNX can."""
     proto = message_for_inference(model)
-    _call_functions(proto)
+    _rename(proto)
     for value, info in _read(model.graph, with_inferred_shapes(proto).graph):
         shape = ir.serde.deserialize_type_proto_for_shape(info.type)
         value_type = ir.serde.deserialize_type_proto_for_type(info.type)
@@ -211,46 +211,33 @@ def _integers(graph: onnx.GraphProto) -> Iterator[int]:
             yield abs(numbers[0])
 
 
-# The shapes of operators of com.microsoft
+# What ONNX's inference does not know
 
 
-_DOMAIN = "rnn_lowering.shapes"
-
-
-_EINSUM, _SLICE_OF_INPUTS = 12, 10
-"""First opset with Einsum, and first one whose Slice has its bounds as inputs."""
+_SLICE_OF_INPUTS = 10
+"""First opset whose Slice has its bounds as inputs."""
 
 _LATER = onnx.helper.make_opsetid("", 13)
 """An opset whose Slice has the same inputs, and is inferred correctly."""
 
 
-def _call_functions(proto: onnx.ModelProto) -> None:
-    """Replace nodes of com.microsoft in a message, in place, by calls of functions, unless the model has
-    functions of their names; also those of Slice of opset 10."""
-    own = {(function.domain, function.name) for function in proto.functions}
+def _rename(proto: onnx.ModelProto) -> None:
+    """Make nodes of a message, in place, those that ONNX infers: of com.microsoft by another domain, unless the
+    model has functions of their names, and Slice of opset 10 by a function."""
+    own = {function.name for function in proto.functions if function.domain == MICROSOFT}
     functions: dict[str, onnx.FunctionProto] = {}
-    opset = next((entry for entry in proto.opset_import if entry.domain == ""), None)
+    opset = next((entry.version for entry in proto.opset_import if entry.domain == ""), 1)
     for node in nodes_in(proto.graph):
-        if opset is not None and is_misread(node, opset.version):
-            name = f"Slice_{len(node.input)}"
-            functions[name] = _slice(name, [f"input{n}" for n in range(len(node.input))])
-            node.domain, node.op_type = _DOMAIN, name
-            continue
-        if opset is None or node.domain != MICROSOFT or (node.domain, node.op_type) in own:
-            continue
-        if node.op_type == "DynamicQuantizeLSTM":
-            _make_lstm(node)
-        if node.op_type not in LIKE_INPUTS:
-            continue
-        given = [bool(name) for name in node.input]
-        heads = heads_in(node)
-        name = f"{node.op_type}_{''.join(map(str, map(int, given)))}_{len(node.output)}_{heads[0]}_{heads[1]}"
-        functions[name] = _function(name, node, given, heads, opset)
-        node.domain, node.op_type = _DOMAIN, name
-        del node.attribute[:]
-    if functions:
-        proto.functions.extend(functions.values())
-        proto.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
+        if is_misread(node, opset):
+            node.op_type, node.domain = f"Slice_{len(node.input)}", INFERENCE_DOMAIN
+            functions[node.op_type] = _slice(node.op_type, len(node.input))
+        elif node.domain == MICROSOFT and node.op_type in INFERENCE_SCHEMAS.keys() - own:
+            node.domain = INFERENCE_DOMAIN
+            known = [a for a in node.attribute if a.name in INFERENCE_SCHEMAS[node.op_type].attributes]
+            del node.attribute[:]
+            node.attribute.extend(known)
+    proto.functions.extend(functions.values())
+    proto.opset_import.append(onnx.helper.make_opsetid(INFERENCE_DOMAIN, 1))
 
 
 def is_misread(node: onnx.NodeProto | ir.Node, opset: int) -> bool:
@@ -258,87 +245,10 @@ def is_misread(node: onnx.NodeProto | ir.Node, opset: int) -> bool:
     return opset == _SLICE_OF_INPUTS and node.op_type == "Slice" and node.domain in DEFAULT_DOMAIN
 
 
-def _slice(name: str, inputs: Sequence[str]) -> onnx.FunctionProto:
-    nodes = [onnx.helper.make_node("Slice", inputs, ["output0"])]
-    return onnx.helper.make_function(_DOMAIN, name, inputs, ["output0"], nodes, [_LATER])
-
-
-def _make_lstm(node: onnx.NodeProto) -> None:
-    """Make a DynamicQuantizeLSTM an LSTM, in place: inference reads X, hidden_size and direction, no weights."""
-    node.domain, node.op_type = "", "LSTM"
-    del node.input[3:]
-    kept = [a for a in node.attribute if a.name in ("hidden_size", "direction")]
-    del node.attribute[:]
-    node.attribute.extend(kept)
-
-
-def _function(
-    name: str, node: onnx.NodeProto, given: Sequence[bool], heads: tuple[int, int], opset: onnx.OperatorSetIdProto
-) -> onnx.FunctionProto:
-    inputs = [f"input{n}" for n in range(len(given))]
-    outputs = [f"output{n}" for n in range(len(LIKE_INPUTS[node.op_type][: len(node.output)]))]
-    copies = repeats(*heads)
-    states_follow = all(0 < number <= MOST_HEADS for number in heads)
-    nodes = []
-    for n, (slot, output) in enumerate(zip(LIKE_INPUTS[node.op_type], outputs, strict=False)):
-        if slot >= len(given) or not given[slot]:
-            nodes += _first_state(node.op_type, output, heads, opset.version) if n and states_follow else []
-        elif n == 0 and copies > 1:
-            nodes.append(onnx.helper.make_node("Concat", [inputs[slot]] * copies, [output], axis=2))
-        else:
-            nodes.append(onnx.helper.make_node("Identity", [inputs[slot]], [output]))
-    return onnx.helper.make_function(_DOMAIN, name, inputs, outputs, nodes, [opset])
-
-
-def _first_state(operator: str, output: str, heads: tuple[int, int], opset: int) -> list[onnx.NodeProto]:
-    """Return nodes whose output has the type and shape of the state after a node that is given none."""
-    node = onnx.helper.make_node
-    if opset < _EINSUM:
-        return _first_state_by_products(operator, output, heads, opset)
-    if operator == "CausalConvWithState":  # [N, C, K - 1] of X [N, C, T] and W [C, 1, K]
-        bounds = {"starts": [1], "ends": [_LARGEST], "axes": [2]}
-        constants = [node("Constant", [], [name], value_ints=numbers) for name, numbers in bounds.items()]
-        rest = node("Slice", ["input1", *bounds], ["rest"])
-        return [*constants, rest, node("Einsum", ["input0", "rest"], [output], equation="nct,cok->nck")]
-    if operator == "LinearAttention":  # [N, heads, d_k, d_v] of query [N, T, heads d_k] and value [N, T, heads d_v]
-        nodes = []
-        for slot, number in zip((0, 2), heads, strict=True):
-            nodes.append(node("Constant", [], [f"sizes{slot}"], value_ints=[0, 0, number, -1]))
-            nodes.append(node("Reshape", [f"input{slot}", f"sizes{slot}"], [f"rows{slot}"]))
-        return [*nodes, node("Einsum", ["rows0", "rows2"], [output], equation="ntqd,ntkv->nkdv")]
-    return []
-
-
-def _first_state_by_products(
-    operator: str, output: str, heads: tuple[int, int], opset: int
-) -> list[onnx.NodeProto]:
-    """Return what `_first_state` does, without Einsum."""
-    node, nodes = onnx.helper.make_node, list[onnx.NodeProto]()
-
-    def constant(name: str, numbers: Sequence[int]) -> str:
-        tensor = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [len(numbers)], numbers)
-        nodes.append(node("Constant", [], [name], value=tensor))
-        return name
-
-    if operator == "CausalConvWithState":
-        bounds = {"starts": [1], "ends": [_LARGEST], "axes": [2]}
-        if opset < _SLICE_OF_INPUTS:
-            nodes.append(node("Slice", ["input1"], ["rest"], starts=[1], ends=[_LARGEST], axes=[2]))
-        else:
-            nodes.append(
-                node("Slice", ["input1", *(constant(name, given) for name, given in bounds.items())], ["rest"])
-            )
-        nodes.append(node("Transpose", ["rest"], ["row"], perm=[1, 0, 2]))  # [1, C, K - 1]
-        nodes.append(node("ReduceMean", ["input0"], ["one"], axes=[2], keepdims=1))  # [N, C, 1]
-        return [*nodes, node("Mul", ["one", "row"], [output])]
-    if operator == "LinearAttention":
-        for slot, number, order in ((0, heads[0], (0, 2, 3, 1)), (2, heads[1], (0, 2, 1, 3))):
-            sizes = constant(f"sizes{slot}", [0, 0, number, -1])
-            nodes.append(node("Reshape", [f"input{slot}", sizes], [f"rows{slot}"]))
-            nodes.append(node("Transpose", [f"rows{slot}"], [f"factor{slot}"], perm=order))
-        nodes.append(node("ReduceMean", ["factor0"], ["one"], axes=[1], keepdims=1))  # [N, 1, d_k, T]
-        return [*nodes, node("MatMul", ["one", "factor2"], [output])]  # by [N, heads, T, d_v]
-    return []
+def _slice(name: str, count: int) -> onnx.FunctionProto:
+    inputs = [f"input{n}" for n in range(count)]
+    nodes = [onnx.helper.make_node("Slice", inputs, ["output"])]
+    return onnx.helper.make_function(INFERENCE_DOMAIN, name, inputs, ["output"], nodes, [_LATER])
 
 
 # The child process

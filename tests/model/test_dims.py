@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from cases import ALL_OPTIONAL, Array, Arrays, Case, feed, model
 from chains import Link, chain
-from graphs import Graph, Shape, value
+from graphs import MS, Graph, Shape, value
 from onnx import helper, numpy_helper
 from paths import MODELS
 from running import assert_close, operators, recurrent_left, run, scopes
@@ -392,13 +392,15 @@ def test_sizes_behind_operators_of_com_microsoft(N: int | None, T: int | None) -
 
 
 STATES = """
-main (float[2,4,6] q, float[2,4,6] k, float[2,4,8] v, float[2,6,4] x, float[6,1,3] w)
-=> (float o2, float s2, float y2, float p2) {
+main (float[2,4,6] q, float[2,4,6] k, float[2,4,8] v, float[2,6,4] x, float[6,1,3] w, float[2,4,6] z)
+=> (float o2, float s2, float y2, float p2, float y4, float p4) {
     o1, s1 = com.microsoft.LinearAttention <update_rule = "linear", q_num_heads = 2, kv_num_heads = 2> (q, k, v)
     o2, s2 = com.microsoft.LinearAttention <update_rule = "linear", q_num_heads = 2, kv_num_heads = 2>
         (q, k, o1, s1)
     y1, p1 = com.microsoft.CausalConvWithState (x, w)
     y2, p2 = com.microsoft.CausalConvWithState (y1, w, "", p1)
+    y3, p3 = com.microsoft.CausalConvWithState <channels_last = 1, dilation = 2> (z, w)
+    y4, p4 = com.microsoft.CausalConvWithState <channels_last = 1, dilation = 2> (y3, w, "", p3)
 }
 """
 
@@ -406,11 +408,20 @@ main (float[2,4,6] q, float[2,4,6] k, float[2,4,8] v, float[2,6,4] x, float[6,1,
 @pytest.mark.parametrize("opset", [9, 11, 21])
 @pytest.mark.parametrize("to", ["scan", "unroll"])
 def test_states_of_nodes_that_are_given_none(to: Any, opset: int) -> None:
-    """The states s1 and p1 are not declared: their types and shapes follow from the other inputs."""
+    """The states s1, p1 and p3 are not declared: their types and shapes follow from the other inputs."""
     original = parse(STATES, opset, 10, ', "com.microsoft": 1')
     known = {value.name: value for value in onnx.shape_inference.infer_shapes(rl.lower(original, to)).graph.output}
     assert [d.dim_value for d in known["s2"].type.tensor_type.shape.dim] == [2, 2, 3, 4]
     assert [d.dim_value for d in known["p2"].type.tensor_type.shape.dim] == [2, 6, 2]
+    assert [d.dim_value for d in known["p4"].type.tensor_type.shape.dim] == [2, 4, 6]
+    assert [rl.inspect(original)[n].batch_size for n in (3, 5)] == [2, 2]
+
+
+def test_onnx_knows_no_more_of_com_microsoft_than_before() -> None:
+    """A program that imports this package gets the checker and the inference that it had."""
+    assert not [schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == MS]
+    original = parse(STATES.replace("update_rule", "of_a_later_version"), 21, 10, ', "com.microsoft": 1')
+    onnx.checker.check_model(original, full_check=True)
 
 
 LAYERS = f"""
