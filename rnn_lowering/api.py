@@ -25,19 +25,19 @@ from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import (
     Check,
-    FileOptions,
+    CheckOptions,
     Files,
     Lowering,
     LoweringOptions,
+    Tolerance,
     check_of,
     lowering_of,
-    split_file_options,
 )
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.passes.preview import Preview
 from rnn_lowering.passes.report import Report
 from rnn_lowering.targets.names import FormName
-from rnn_lowering.types import ArrayLike, PathLike, Progress
+from rnn_lowering.types import Array, ArrayLike, PathLike, Progress, Shapes
 
 if TYPE_CHECKING:  # a lowering in memory compares nothing
     from rnn_lowering.report.file_report import FileReport
@@ -154,7 +154,13 @@ def lower_file(
     calibrate: PathLike | Sequence[Mapping[str, ArrayLike]] | None = None,
     bits: str = "w8a8",
     progress: Progress | None = None,
-    **options: Unpack[FileOptions],
+    verify: int | None = None,
+    seed: int | None = None,
+    tolerance: Tolerance | None = None,
+    feeds: Sequence[Mapping[str, Array]] | None = None,
+    test_shapes: Shapes | None = None,
+    verify_timeout: float | None = None,
+    **options: Unpack[LoweringOptions],
 ) -> FileReport:
     """Lower the model in a file, compare both in onnxruntime, and write the result.
 
@@ -179,8 +185,11 @@ def lower_file(
         bits: "w8a8", or "w8a16" for activations and states of 16 bits.
         progress: Called as progress(phase, done, total) after each tensor that goes to a data file, and after each
             run of the verification. The phases are words for the user.
-        options: The attributes of `Lowering` and `Check` as keywords: `verify` is the number of runs, `test_shapes`
-            are the shapes of random inputs, the others have the same names.
+        verify: The number of runs of `check`; 0 for no comparison.
+        test_shapes: The shapes of random inputs of `check`.
+        verify_timeout: The time limit of `check`.
+        seed, tolerance, feeds: As in `check`.
+        options: The attributes of `Lowering` as keywords; `max_bytes` holds for the comparison too.
 
     Returns:
         What was lowered. `report.verification.status` is "verified", or "not verified" if nothing could be
@@ -202,12 +211,20 @@ def lower_file(
     """
     from rnn_lowering.file_lowering import FileLowering
 
-    for_lowering, for_check = split_file_options(options, lower_file)
+    for_check: CheckOptions = {
+        "runs": verify,
+        "seed": seed,
+        "tolerance": tolerance,
+        "feeds": feeds,
+        "shapes": test_shapes,
+        "timeout": verify_timeout,
+        "max_bytes": options.get("max_bytes"),
+    }
     return FileLowering(
         source=argument_checks.path("source", source),
         destination=argument_checks.path("destination", destination),
-        lowers=LowerRecurrentPass(lowering_of(lowering, for_lowering, lower_file)),
-        check=check_of(check, for_check, lower_file),
+        lowers=LowerRecurrentPass(lowering_of(lowering, options, lower_file)),
+        check=check_of(check, for_check),
         files=Files(
             keep_failed=argument_checks.optional(argument_checks.path)("keep_failed", keep_failed),
             report=argument_checks.optional(argument_checks.path)("report", report),

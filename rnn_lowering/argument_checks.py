@@ -208,27 +208,21 @@ def model_or_path(name: str, given: Any) -> onnx.ModelProto | ir.Model | Path:
 
 @dataclass(frozen=True)
 class Option:
-    """The metadata of an option field, from which the command's argument and the keyword follow.
+    """The metadata of an option field; its flag is in `spelling.KEYWORDS`.
 
     Attributes:
         take: Takes what is given.
         help: The text of --help, with {default} for the default; "" where the command has no such option.
         group: Its place in --help.
-        flags: Its names for the command; () for --name.
-        text: What is written there: the name of a kind of text in `cli.arguments.TEXTS`.
         choices: The values that it may have; () for any.
         metavar: What stands for its value in --help.
-        keyword: Its keyword for `lower_file`; "" for the name of the field.
     """
 
     take: Take[Any]
     help: str = ""
     group: str = ""
-    flags: tuple[str, ...] = ()
-    text: str = ""
     choices: tuple[str, ...] = ()
     metavar: str | None = None
-    keyword: str = ""
 
 
 def option(default: T, take: Take[Any], help: str = "", group: str = "", **more: Any) -> T:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
 
 from rnn_lowering import argument_checks
 from rnn_lowering.argument_checks import option
@@ -122,14 +122,12 @@ class Tolerance:
         argument_checks.tolerance,
         "relative tolerance (default: by element type)",
         _COMPARISON,
-        text="tolerance",
     )
     atol: float | None = option(
         None,
         argument_checks.tolerance,
         "absolute tolerance (default: by element type)",
         _COMPARISON,
-        text="tolerance",
     )
 
     def __post_init__(self) -> None:
@@ -196,21 +194,17 @@ class Lowering:
         _target,
         "the runtime that will run OUT.onnx (default: {default})",
         _FORM,
-        text="target",
         metavar="NAME",
     )
     only: Selection = option(
-        (), _selection, "lower only these operators or node names (globs)", _FORM, text="pattern", metavar="OP|NAME"
+        (), _selection, "lower only these operators or node names (globs)", _FORM, metavar="OP|NAME"
     )
-    except_: Selection = option(
-        (), _selection, "do not lower these", _FORM, flags=("--except",), text="pattern", metavar="OP|NAME"
-    )
+    except_: Selection = option((), _selection, "do not lower these", _FORM, metavar="OP|NAME")
     max_unroll: int = option(
         512,
         argument_checks.integer(),
         "maximum number of steps to unroll (default: {default})",
         _LIMITS,
-        text="count",
         metavar="T",
     )
     max_nodes: int = option(
@@ -218,7 +212,6 @@ class Lowering:
         argument_checks.integer(),
         "maximum number of nodes after inlining functions (default: {default})",
         _LIMITS,
-        text="count",
         metavar="N",
     )
     max_bytes: int = option(
@@ -227,7 +220,6 @@ class Lowering:
         "maximum size of a computed constant, and of the inputs of a comparison run "
         f"(default: {MOST_BYTES >> 20}M)",
         _LIMITS,
-        text="bytes",
         metavar="N[K|M|G]",
     )
     compute: ComputeName = option(
@@ -237,15 +229,12 @@ class Lowering:
         _FORM,
         choices=get_args(ComputeName),
     )
-    dequantize: bool = option(
-        False, argument_checks.flag, "convert weights stored as integers to floats", _FORM, text="flag"
-    )
+    dequantize: bool = option(False, argument_checks.flag, "convert weights stored as integers to floats", _FORM)
     keep_opset: bool = option(
         False,
         argument_checks.flag,
         "keep the opset of the model (default: replace opset 27 with a lower one if no node needs 27)",
         _FORM,
-        text="flag",
     )
     loops: bool = option(
         False,
@@ -253,23 +242,18 @@ class Lowering:
         "lower every Loop and Scan of the model too (default: those that the target does not run, or that have "
         "another form than --to)",
         _FORM,
-        text="flag",
     )
     join: bool = option(
         True,
         argument_checks.flag,
         "give each node and direction its own loop (default: small nodes share a loop if that is faster)",
         _FORM,
-        flags=("--no-join",),
-        text="no flag",
     )
     dims: Mapping[str, int] = option(
         {},
         argument_checks.sizes,
         "fix the size of a dimension",
         _SIZES,
-        flags=("--set-dim",),
-        text="size",
         metavar="NAME=SIZE",
     )
     input_shapes: Shapes = option(
@@ -277,8 +261,6 @@ class Lowering:
         argument_checks.shapes,
         "fix the shape of an input",
         _SIZES,
-        flags=("--input-shape",),
-        text="shape",
         metavar="NAME:D0,D1,...",
     )
     set_inputs: Mapping[str, ArrayLike] = option(
@@ -286,8 +268,6 @@ class Lowering:
         argument_checks.values,
         "make an input a constant, and compute what follows from it",
         _SIZES,
-        flags=("--set-input",),
-        text="value",
         metavar="NAME=VALUE|FILE.npy",
     )
     stream: Stream | None = option(
@@ -297,7 +277,6 @@ class Lowering:
         "time dimension, by name or as INPUT:AXIS. FRAMES: frames of each call (default: any number). Without "
         "AXIS: list the axes",
         _SIZES,
-        text="stream",
         metavar="AXIS[=FRAMES]",
     )
     delay: bool | int = option(
@@ -305,7 +284,6 @@ class Lowering:
         parse_delay,
         "for nets that look ahead: the outputs of the stream may be late, by at most FRAMES (default: any number)",
         _SIZES,
-        text="delay",
         metavar="FRAMES",
     )
 
@@ -383,22 +361,15 @@ class Check:
         argument_checks.integer(most=1_000_000),
         "number of runs to compare in onnxruntime (default: {default})",
         _COMPARISON,
-        flags=("--verify", "--runs"),
-        text="count",
         metavar="N",
-        keyword="verify",
     )
-    seed: int = option(
-        0, argument_checks.integer(), "seed of the random inputs (default: {default})", _COMPARISON, text="count"
-    )
+    seed: int = option(0, argument_checks.integer(), "seed of the random inputs (default: {default})", _COMPARISON)
     tolerance: Tolerance = option(Tolerance(), argument_checks.instance(Tolerance, "Tolerance(rtol=..., atol=...)"))
     feeds: Sequence[Mapping[str, Array]] | None = option(
         None,
         argument_checks.optional(argument_checks.feeds),
         "compare on this input",
         _COMPARISON,
-        flags=("--feed",),
-        text="feed",
         metavar="NAME=FILE.npy",
     )
     shapes: Shapes | None = option(
@@ -406,20 +377,14 @@ class Check:
         argument_checks.optional(argument_checks.shapes),
         "compare on a random input of this shape",
         _COMPARISON,
-        flags=("--test-shape",),
-        text="shape",
         metavar="NAME:D0,...",
-        keyword="test_shapes",
     )
     timeout: float = option(
         120.0,
         argument_checks.seconds,
         "time limit for loading a model and for each run; a slower model is not verified (default: {default})",
         _COMPARISON,
-        flags=("--verify-timeout",),
-        text="seconds",
         metavar="SECONDS",
-        keyword="verify_timeout",
     )
     max_bytes: int = option(MOST_BYTES, argument_checks.integer())
 
@@ -427,21 +392,16 @@ class Check:
         argument_checks.take_fields(self)
 
 
-class _RunOptions(TypedDict, total=False):
-    """The attributes of `Check` that are keywords of `verify` and of `lower_file`."""
+class CheckOptions(TypedDict, total=False):
+    """The attributes of `Check` as keywords."""
 
-    seed: int
+    runs: int | None
+    seed: int | None
     tolerance: Tolerance | None
     feeds: Sequence[Mapping[str, Array]] | None
-
-
-class CheckOptions(_RunOptions, total=False):
-    """The attributes of `Check` as keywords of `verify`."""
-
-    runs: int
     shapes: Shapes | None
     timeout: float | None
-    max_bytes: int
+    max_bytes: int | None
 
 
 def _calibration(name: str, given: Any) -> Sequences:
@@ -460,7 +420,6 @@ class Files:
         argument_checks.optional(argument_checks.path),
         "write a model that fails the comparison to FILE",
         _COMPARISON,
-        text="file",
         metavar="FILE",
     )
     report: Path | None = option(
@@ -468,7 +427,6 @@ class Files:
         argument_checks.optional(argument_checks.path),
         "write a report as JSON or as an HTML page with plots, also if the comparison fails",
         _FILES,
-        text="report",
         metavar="FILE.json|FILE.html",
     )
     external_data: str = option(
@@ -479,10 +437,10 @@ class Files:
         metavar="auto|always|never|FILE",
     )
     trust_external_data: bool = option(
-        False, argument_checks.flag, "read data files outside the folder of IN.onnx", _FILES, text="flag"
+        False, argument_checks.flag, "read data files outside the folder of IN.onnx", _FILES
     )
     require_verified: bool = option(
-        False, argument_checks.flag, "write nothing if no comparison is possible", _COMPARISON, text="flag"
+        False, argument_checks.flag, "write nothing if no comparison is possible", _COMPARISON
     )
     calibrate: Sequences | None = option(
         None,
@@ -490,7 +448,6 @@ class Files:
         "quantize the stream, with ranges from whole sequences: a .npy file, a .npz file with an array for each "
         "input, or a folder of such files",
         _QUANTIZATION,
-        text="file",
         metavar="FILE|FOLDER",
     )
     bits: str = option(
@@ -505,29 +462,14 @@ class Files:
         argument_checks.flag,
         "replace existing files; a data file gets a new name if one exists",
         _FILES,
-        flags=("--force",),
-        text="flag",
     )
 
     def __post_init__(self) -> None:
         argument_checks.take_fields(self)
 
 
-class FileOptions(LoweringOptions, _RunOptions, total=False):
-    """The attributes of `Lowering` and `Check` as keywords of `lower_file`: `verify` is `runs`; `max_bytes` is used
-    for both."""
-
-    verify: int
-    test_shapes: Shapes | None
-    verify_timeout: float | None
-
-
-_CHECK_KEYWORDS = {field.metadata["option"].keyword or field.name: field.name for field in fields(Check)}
-
-
 def lowering_of(given: Lowering | FormName, options: LoweringOptions, function: Callable[..., Any]) -> Lowering:
-    """Return a lowering from an object or a form, with keywords of a function, which take precedence; None is no
-    keyword.
+    """Return a lowering from an object or a form, with keywords of a function.
 
     Raises:
         OptionError: As `Lowering`; or a form that is given twice.
@@ -535,39 +477,27 @@ def lowering_of(given: Lowering | FormName, options: LoweringOptions, function: 
     """
     if isinstance(given, str) and given != "auto" and options.get("to", given) != given:
         raise OptionError(f"two forms are given: '{given}' and '{options['to']}'", hint="give one")
-    _refuse_unknown(options, (field.name for field in fields(Lowering)), function)
+    refuse_unknown(options, Lowering, function)
     return _with(given if isinstance(given, Lowering) else Lowering(given), options)
 
 
-def check_of(given: Check | None, options: CheckOptions, function: Callable[..., Any]) -> Check:
-    """Return a check from an object, with keywords of a function, which take precedence; None counts as no keyword.
+def check_of(given: Check | None, options: CheckOptions) -> Check:
+    """Return a check from an object, with keywords.
 
     Raises:
         OptionError: As `Check`.
-        TypeError: A keyword that does not exist.
     """
-    _refuse_unknown(options, (field.name for field in fields(Check)), function)
     check = Check() if given is None else argument_checks.instance(Check, "Check(runs=...)")("check", given)
     return _with(check, options)
 
 
-def split_file_options(options: FileOptions, function: Callable[..., Any]) -> tuple[LoweringOptions, CheckOptions]:
-    """Return the keywords of a function as those of a lowering and those of a check; one may be of both.
+def refuse_unknown(options: Mapping[str, Any], kind: type, function: Callable[..., Any]) -> None:
+    """Refuse keywords of a function that are no attributes of a kind of options.
 
     Raises:
-        TypeError: A keyword that does not exist.
+        TypeError: A keyword that does not exist; it names those that are like it.
     """
-    of_lowering = {field.name for field in fields(Lowering)}
-    _refuse_unknown(options, (*of_lowering, *_CHECK_KEYWORDS), function)
-    lowering = {n: value for n, value in options.items() if n in of_lowering}
-    check = {_CHECK_KEYWORDS[n]: value for n, value in options.items() if n in _CHECK_KEYWORDS}
-    return cast(LoweringOptions, lowering), cast(CheckOptions, check)
-
-
-def _refuse_unknown(
-    options: LoweringOptions | CheckOptions, known: Iterable[str], function: Callable[..., Any]
-) -> None:
-    known = list(known)
+    known = [field.name for field in fields(kind)]
     for name in options:
         if name not in known:
             own = (p.name for p in signature(function).parameters.values() if p.kind == Parameter.KEYWORD_ONLY)
@@ -579,5 +509,5 @@ _Options = TypeVar("_Options", Lowering, Check)
 
 
 def _with(given: _Options, options: LoweringOptions | CheckOptions) -> _Options:
-    named = {name: value for name, value in options.items() if value is not None}
-    return replace(given, **named)  # type: ignore[arg-type]
+    """Return options with keywords, which take precedence; None counts as none."""
+    return replace(given, **{name: value for name, value in options.items() if value is not None})  # type: ignore[arg-type]

@@ -75,7 +75,8 @@ KEYWORDS = {
     "--list": ("rl.preview", "only"),
     "--targets": ("rl.TARGETS", "only"),
 }
-"""The keyword of each flag, and its kind of text: one of `cli.arguments.TEXTS`, or "only" without a value."""
+"""Each flag of the command: its keyword in Python, and its kind of text, one of `cli.arguments.TEXTS`, or "only"
+without a value."""
 
 _WORD = r"(?:'[^']*'|\"[^\"]*\"|[,.](?=\S)|[^\s'\",.;()])+"
 _NUMBER = r"\d+(?=\W|$)|[NT]\b"

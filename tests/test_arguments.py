@@ -14,8 +14,8 @@ import pytest
 from texts import parse
 
 import rnn_lowering as rl
-from rnn_lowering.cli.arguments import parser
-from rnn_lowering.options import CheckOptions, FileOptions, Files, LoweringOptions
+from rnn_lowering.cli.arguments import flag_of, parser
+from rnn_lowering.options import CheckOptions, Files, LoweringOptions
 
 MODEL = """
 main (float[t,n,3] X) => (float[s,d,n,4] Y) <float[1,16,3] W = {}, float[1,16,4] R = {}> {
@@ -176,7 +176,7 @@ KEYWORDS = {
     "lower": LoweringOptions,
     "preview": LoweringOptions,
     "LowerRecurrentPass": LoweringOptions,
-    "lower_file": FileOptions,
+    "lower_file": LoweringOptions,
     "verify": CheckOptions,
 }
 MODELS = {"LowerRecurrentPass": ("model_or_result",), "StreamPass": ("model_or_result",)}
@@ -239,19 +239,23 @@ def test_every_public_callable_is_tried() -> None:
     assert public - errors - DATA - {"Calibration", "Progress", "Stream"} == ENTRIES.keys()
 
 
+LONGER = {"runs": "verify", "shapes": "test_shapes", "timeout": "verify_timeout"}
+"""Attributes of `Check` that have another name in `lower_file`."""
+
+
 @pytest.mark.parametrize(("kind", "keywords"), [(rl.Lowering, LoweringOptions), (rl.Check, CheckOptions)])
 def test_every_option_is_a_keyword_and_an_argument(kind: Any, keywords: Any) -> None:
     """What is typed for callers agrees with the fields, from which all else follows."""
-    declared = {field.name: field.metadata["option"] for field in dataclasses.fields(kind)}
+    declared = {field.name: field for field in dataclasses.fields(kind)}
     assert keywords.__annotations__.keys() == declared.keys()
-    for field in dataclasses.fields(kind):
-        for each, name in ((keywords, field.name), (FileOptions, declared[field.name].keyword or field.name)):
-            typed = each.__annotations__[name].__forward_arg__
-            assert typed.removesuffix(" | None") == str(field.type).removesuffix(" | None"), (each, name)
+    of_file = inspect.signature(rl.lower_file).parameters
     shown = parser().format_help()
-    for name, option in declared.items():
-        flags = option.flags or [f"--{name.replace('_', '-')}"]
-        assert name == "tolerance" or all(flag in shown for flag in flags)
+    for name, field in declared.items():
+        typed = [keywords.__annotations__[name].__forward_arg__]
+        if kind is rl.Check and name != "max_bytes":
+            typed.append(of_file[LONGER.get(name, name)].annotation)
+        assert {each.removesuffix(" | None") for each in typed} == {str(field.type).removesuffix(" | None")}, name
+        assert not field.metadata["option"].help or flag_of(kind, name)[0] in shown
 
 
 def cancel(*_: object) -> bool:
@@ -293,8 +297,7 @@ def test_the_files_of_a_run_are_declared_once() -> None:
     keywords, shown = inspect.signature(rl.lower_file).parameters, parser().format_help()
     for field in dataclasses.fields(Files):
         assert keywords[field.name].default == field.default
-        flag = next(iter(field.metadata["option"].flags), f"--{field.name.replace('_', '-')}")
-        assert flag in shown
+        assert flag_of(Files, field.name)[0] in shown
 
 
 def test_an_unknown_keyword_names_the_function(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from paths import EXAMPLES
 
 import rnn_lowering as rl
-from rnn_lowering.cli.arguments import TEXTS, parser
+from rnn_lowering.cli.arguments import TEXTS, flag_of, parser
 from rnn_lowering.errors import NodeRef, RnnLoweringError
 from rnn_lowering.options import Check, Files, Lowering, Tolerance
 from rnn_lowering.spelling import KEYWORDS, for_command, spelled
@@ -75,17 +75,15 @@ def test_a_warning_is_pickled() -> None:
 
 
 def test_the_keyword_of_each_flag() -> None:
-    """The table is written by hand, since errors are older than options."""
+    """It is in Python what its name says: an attribute of an option object, or an argument of lower_file."""
     found = {}
     for kind in (Lowering, Check, Tolerance, Files):
         for field in fields(kind):
-            option = field.metadata["option"]
-            if option.help:
-                flag = (option.flags or (f"--{field.name.replace('_', '-')}",))[0]
+            if field.metadata["option"].help:
                 keyword = f"rl.{kind.__name__}({field.name}=...)" if kind in (Check, Tolerance) else field.name
-                found[flag] = (keyword, option.text)
-    found |= {"--verify": ("verify", "count"), "--seed": ("seed", "count")}  # keywords of lower_file
-    assert {flag: entry for flag, entry in KEYWORDS.items() if entry[1] != "only"} == found
+                found[flag_of(kind, field.name)[0]] = keyword
+    found |= {"--verify": "verify", "--seed": "seed"}  # keywords of lower_file
+    assert {flag: keyword for flag, (keyword, text) in KEYWORDS.items() if text != "only"} == found
     assert {text for _, text in KEYWORDS.values()} - {*TEXTS} == {"only"}
     known = {flag for action in parser()._actions for flag in action.option_strings}
     assert {*KEYWORDS} <= known

@@ -7,13 +7,14 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from rnn_lowering.argument_checks import Option, meant
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.options import GROUPS, Check, Files, Lowering, Tolerance
+from rnn_lowering.spelling import KEYWORDS
 
 if TYPE_CHECKING:
     from rnn_lowering.types import Array, ArrayLike
@@ -96,27 +97,35 @@ def parser() -> argparse.ArgumentParser:
 def _add_options(groups: Mapping[str, argparse._ArgumentGroup]) -> None:
     """Add the options that fields declare; the parsed arguments lack an option that is not used."""
     absent = argparse.SUPPRESS
-    for declared in (f for kind in (Lowering, Check, Tolerance, Files) for f in fields(kind)):
+    declarations = [(kind, each) for kind in (Lowering, Check, Tolerance, Files) for each in fields(kind)]
+    for kind, declared in declarations:
         option: Option = declared.metadata["option"]
         if not option.help:
             continue
         group: argparse._ActionsContainer = groups[option.group]
         settings: dict[str, Any] = {"dest": declared.name, "default": absent}
+        flag, kind_of_text = flag_of(kind, declared.name)
         if declared.name == "runs":
             group = group.add_mutually_exclusive_group()
         default = f"{declared.default:g}" if isinstance(declared.default, float) else str(declared.default)
-        settings |= {"help": option.help.replace("{default}", default), **TEXTS[option.text].settings}
-        if option.text not in ("flag", "no flag"):
+        settings |= {"help": option.help.replace("{default}", default), **TEXTS[kind_of_text].settings}
+        if kind_of_text not in ("flag", "no flag"):
             settings |= {"metavar": option.metavar, "choices": option.choices or None}
-        group.add_argument(*_flags(declared), **settings)
+        group.add_argument(flag, *_OTHER_FLAGS.get(flag, ()), **settings)
         if declared.name == "runs":
             no: dict[str, Any] = {"dest": "runs", "default": absent, "action": "store_const", "const": 0}
             group.add_argument("--no-verify", help="do not compare", **no)
 
 
-def _flags(declared: Field[Any]) -> tuple[str, ...]:
-    named: tuple[str, ...] = declared.metadata["option"].flags
-    return named or (f"--{declared.name.replace('_', '-')}",)
+_FLAGS = {keyword: (flag, text) for flag, (keyword, text) in KEYWORDS.items()}
+
+_OTHER_FLAGS = {"--verify": ("--runs",)}
+
+
+def flag_of(kind: type, name: str) -> tuple[str, str]:
+    """Return the flag of a field, and its kind of text."""
+    keyword = "verify" if name == "runs" else name
+    return _FLAGS.get(f"rl.{kind.__name__}({name}=...)") or _FLAGS[keyword]
 
 
 class _ListTargets(argparse.Action):
@@ -235,8 +244,8 @@ def options_of(kind: type[Options], args: argparse.Namespace, **more: Any) -> Op
     """Return the option object that the arguments specify."""
     for declared in fields(kind):
         if declared.name in args:
-            text = TEXTS[declared.metadata["option"].text]
-            more[declared.name] = text.value(getattr(args, declared.name), _flags(declared)[0])
+            flag, text = flag_of(kind, declared.name)
+            more[declared.name] = TEXTS[text].value(getattr(args, declared.name), flag)
     return kind(**more)
 
 
@@ -318,4 +327,4 @@ TEXTS = {
     "stream": Text(stream, {**_REPEATED, "nargs": "?"}, _once),
     "feed": Text(feed, _REPEATED, lambda files, _: [_read_feeds(files)]),
 }
-"""The kinds of texts, by `Option.text`."""
+"""The kinds of texts, by their names in `spelling.KEYWORDS`."""

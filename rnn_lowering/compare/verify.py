@@ -29,7 +29,7 @@ from rnn_lowering.limits import limited
 from rnn_lowering.model.onnx_checks import one_child
 from rnn_lowering.model.preparation import PreparedModel
 from rnn_lowering.needs import without_onnxruntime
-from rnn_lowering.options import Check, CheckOptions, check_of
+from rnn_lowering.options import Check, CheckOptions, check_of, refuse_unknown
 from rnn_lowering.types import PathLike, Progress
 
 
@@ -65,7 +65,8 @@ def verify(
         >>> bool(rl.verify(model, rl.lower(model, "loop"), runs=1))
         True
     """
-    check = check_of(check, options, verify)
+    refuse_unknown(options, Check, verify)
+    check = check_of(check, options)
     trust = argument_checks.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
     first = argument_checks.model_or_path("original", original)
@@ -106,7 +107,7 @@ def verify_stream(
         >>> bool(rl.verify_stream(model, rl.lower(model, stream="seq"), check=rl.Check(runs=1)))
         True
     """
-    check = check_of(check, {}, verify_stream)
+    check = check_of(check, {})
     trust = argument_checks.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
     models = argument_checks.model_or_path("original", original), argument_checks.model_or_path("stepped", stepped)

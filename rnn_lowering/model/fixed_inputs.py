@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from shlex import quote
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -310,17 +311,19 @@ def folded(model: ir.Model, *, decide: bool = False, inferred: Inferred | None =
         decide: Also return a copy that has fewer Ifs, since their conditions are constant.
         inferred: Types and shapes that follow from the model's inputs, if known.
     """
-    best, trial = None, _inferred(model, inferred)
-    unknown = _count_unknown(trial, decide)
-    for _ in range(_MOST_PASSES):
-        if not unknown or not is_sound(trial) or not _fold(trial):
+    known = inferred_values(model) if inferred is None else inferred
+    best, unknown = None, _count_unknown(model, decide, known)
+    for _ in range(_MOST_PASSES if unknown else 0):
+        trial = _inferred(model, known) if best is None else clone(best)
+        if not is_sound(trial) or not _fold(trial):
             break
         _infer(trial)
-        if _count_unknown(trial, decide) >= unknown:
+        before, unknown = unknown, _count_unknown(trial, decide)
+        if unknown >= before:
             break
-        best, unknown = trial, _count_unknown(trial, decide)
-        if unknown:
-            trial = clone(trial)
+        best = trial
+        if not unknown:
+            break
     if best is not None:
         _declare_again(best, model)
     return best
@@ -331,7 +334,7 @@ def with_constants(model: ir.Model, *, sizes: bool = False) -> ir.Model | None:
     with `sizes` from sizes. Declared shapes count as in `folded`."""
     if not any(_is_constant(node) or (sizes and node.op_type == "Shape") for node in model.graph.all_nodes()):
         return None
-    trial = _inferred(model)
+    trial = _inferred(model, inferred_values(model))
     if not is_sound(trial) or not _fold(trial):
         return None
     _infer(trial)
@@ -349,9 +352,9 @@ def _is_constant_value(value: ir.Value) -> bool:
     return node.op_type == "Constant" if node else value.is_initializer() and not value.is_graph_input()
 
 
-def _inferred(model: ir.Model, inferred: Inferred | None = None) -> ir.Model:
+def _inferred(model: ir.Model, known: Inferred) -> ir.Model:
     """Return a copy in which computed values have only the shapes that follow from the model's inputs."""
-    copy, known = clone(model), inferred_values(model) if inferred is None else inferred
+    copy = clone(model)
     _declare(zip(computed_values(copy), (known[value] for value in computed_values(model)), strict=True))
     return copy
 
@@ -414,13 +417,17 @@ def _bytes(value: ir.Value) -> float:
     return math.prod(value.shape.numpy()) * (8 if value.dtype is None else value.dtype.itemsize)
 
 
-def _count_unknown(model: ir.Model, decide: bool) -> int:
-    """Count recurrent nodes with an X of unknown sizes, those with open lengths, with `decide` also Ifs."""
+def _count_unknown(model: ir.Model, decide: bool, known: Inferred = MappingProxyType({})) -> int:
+    """Count recurrent nodes with an X of unknown sizes, those with open lengths, with `decide` also Ifs.
+
+    A value that is not `known` has the shape that it declares.
+    """
     unknown = sum(node.op_type == "If" for node in model.graph.all_nodes()) if decide else 0
     for entry in recurrent_nodes(model):
         X, lengths = (entry.node.inputs[n] if n < len(entry.node.inputs) else None for n in (0, 4))
         if X is not None:
-            unknown += X.shape is None or not all(isinstance(size, int) for size in X.shape[:2])
+            shape = known.get(X, X).shape
+            unknown += shape is None or not all(isinstance(size, int) for size in shape[:2])
         unknown += lengths is not None and constant_of(lengths, entry.opset) is None
     return unknown
 

@@ -549,3 +549,17 @@ def test_an_axis_that_is_cut_has_a_size_of_its_own(form: Any, opset: int) -> Non
     proto, fed = graph.model(opset), {"X": np.ones((7, 2, 3), np.float32)}
     lowered = rl.lower(proto, form, dims={"seq": 7} if form == "unroll" else {})
     assert_close(run(lowered, fed, optimize=False), run(proto, fed))
+
+
+def test_how_often_a_model_with_sizes_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once to change it, once to infer its sizes, and once for the comparison of its nodes."""
+    copies, clone = [], ir.Model.clone
+
+    def counted(model: ir.Model, **options: Any) -> ir.Model:
+        copies.append(model)
+        return clone(model, **options)
+
+    onnx.save(chain(*STACKED), tmp_path / "in.onnx")
+    monkeypatch.setattr(ir.Model, "clone", counted)
+    rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", dims={"seq": 5}, verify=1)
+    assert len(copies) <= 3
