@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from fractions import Fraction
 from shlex import quote
 
@@ -20,6 +20,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.bodies import bodies_of
+from rnn_lowering.facts.known import SymbolicValues
 from rnn_lowering.facts.parameters import inputs_and_attributes
 from rnn_lowering.facts.size import CHUNK, Size
 from rnn_lowering.model.scopes import ORIGIN, all_names
@@ -27,8 +28,6 @@ from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.streaming.frames import TimeInputs
 from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of
 from rnn_lowering.types import Array, ArrayLike
-
-Path = Sequence[tuple[ir.Node, str]]
 
 _BRANCHES = ("then_branch", "else_branch")
 
@@ -57,6 +56,7 @@ class Editor:
     """Edits one model; names are unique in all its scopes.
 
     Attributes:
+        known: Types and shapes of the values before the first edit.
         time: The axes of the frames.
         count_type: The integers in which frames are counted at run time.
         start: Emits nodes at the start of the main graph.
@@ -67,45 +67,49 @@ class Editor:
     def __init__(
         self,
         model: ir.Model,
-        opset: int,
-        time: TimeInputs | None = None,
+        known: SymbolicValues,
+        time: TimeInputs,
         count_type: ir.DataType = ir.DataType.INT64,
     ) -> None:
         self.model = model
-        self.opset = opset
+        self.known = known
+        self.opset = known.opset
         self.time = time
         self.count_type = count_type
         self.made: dict[Hashable, ir.Value] = {}
         self.start = Emitter(self, model.graph)
         self._names = Names({*all_names(model), *(v.name or "" for v in model.graph.outputs)})
         self.states: list[State] = []
+        self._paths = dict(_branch_paths(model.graph, ()))
 
     def own_frames(self, rate: Fraction) -> int | None:
         """Return the number of frames per call at this rate, or None if calls differ."""
-        frames = None if self.time is None else self.time.frames
-        return None if frames is None else int(frames * rate)
+        return None if self.time.frames is None else int(self.time.frames * rate)
 
-    def add_past(self, node: ir.Node, kind: str, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
-        """Add an input that takes a state of a node."""
-        return self.add_input(self.name(f"past_{_plain(label_of(node))}_{kind}"), dtype, dims)
+    def add_past(self, node: ir.Node | None, kind: str, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
+        """Add an input that takes a state of a node, or of the model without one."""
+        name = self.name(f"past_{_label_of_state(node)}_{kind}")
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(dims))
+        self.model.graph.inputs.append(value)
+        return value
 
     def add_present(
         self,
-        node: ir.Node,
+        node: ir.Node | None,
         kind: str,
         past: ir.Value,
         inner: ir.Value,
-        path: Path,
         initial: Array | None = None,
         dims: Sequence[Dim] | None = None,
     ) -> None:
-        """Return `inner`, a value in the branches `path`, as the next value of the state `past`.
+        """Return `inner`, a value in the graph of a node, as the next value of the state `past`.
 
         Args:
             initial: What the first call receives, an array that broadcasts to the state; None for zeros.
             dims: The dimensions of the state, if they are not those of `past`.
         """
-        present = self.add_output(self.name(f"present_{_plain(label_of(node))}_{kind}"), inner, past, path)
+        graph = self.model.graph if node is None else home(node)
+        present = self._add_output(self.name(f"present_{_label_of_state(node)}_{kind}"), inner, past, graph)
         self.add_state(past, present, node, kind, initial, dims)
 
     def add_state(
@@ -141,15 +145,10 @@ class Editor:
         """Return an unused plain name like `text`."""
         return self._names.unique(_plain(text), first=2)
 
-    def add_input(self, name: str, dtype: ir.DataType, shape: Sequence[int | str]) -> ir.Value:
-        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
-        self.model.graph.inputs.append(value)
-        return value
-
-    def add_output(self, name: str, inner: ir.Value, past: ir.Value, path: Path) -> ir.Value:
-        """Make `inner`, a value in the branches `path`, an output of the model; other branches return `past`."""
+    def _add_output(self, name: str, inner: ir.Value, past: ir.Value, graph: ir.Graph) -> ir.Value:
+        """Make `inner`, a value of a graph, an output of the model; other branches return `past`."""
         value = inner
-        for node, branch in reversed(path):
+        for node, branch in reversed(self._paths[graph]):
             for other in _BRANCHES:
                 graph = node.attributes[other].as_graph()
                 graph.outputs.append(self.copy(value if other == branch else past, graph))
@@ -346,6 +345,21 @@ def dim_of(dim: Size, axis: int, name: str | None) -> Dim:
         f"axis {axis} of '{name}' has {dim} elements: a state cannot have that size",
         hint=f"fix a size: {options}" if names else "",
     )
+
+
+def _branch_paths(
+    graph: ir.Graph, path: tuple[tuple[ir.Node, str], ...]
+) -> Iterator[tuple[ir.Graph, tuple[tuple[ir.Node, str], ...]]]:
+    """Yield a graph and the branches in it, each with the If nodes around it and their branches."""
+    yield graph, path
+    for node in graph:
+        if node.op_type == "If" and node.domain == "":
+            for name in _BRANCHES:
+                yield from _branch_paths(node.attributes[name].as_graph(), (*path, (node, name)))
+
+
+def _label_of_state(node: ir.Node | None) -> str:
+    return "frames" if node is None else _plain(label_of(node))
 
 
 def _plain(text: str) -> str:

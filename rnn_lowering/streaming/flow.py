@@ -11,11 +11,10 @@ import onnx_ir as ir
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.known import SymbolicValues
 from rnn_lowering.facts.numbers import depends_on_time
-from rnn_lowering.facts.parameters import TO_THE_END
 from rnn_lowering.facts.size import CHUNK, TIME, Shape, Size
 from rnn_lowering.model.scopes import ORIGIN
 from rnn_lowering.nodes.node_spec import node_ref
-from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, Path, dim_of
+from rnn_lowering.streaming.editor import NodeEdit
 from rnn_lowering.streaming.frames import (
     NOT_LATE,
     Counter,
@@ -28,6 +27,9 @@ from rnn_lowering.streaming.frames import (
     WholeSequenceValue,
 )
 
+MAIN_GRAPH = "main graph"
+"""The scope of the nodes that are in no branch."""
+
 
 @dataclass(frozen=True)
 class StatefulNode:
@@ -35,44 +37,13 @@ class StatefulNode:
 
     Attributes:
         node: The node.
-        path: The If nodes around the node, each with its branch.
         delay: Delay of the input; the state keeps its initial value until frame 0 comes.
         late: How long after the sequence has ended the last state comes.
     """
 
     node: ir.Node
-    path: tuple[tuple[ir.Node, str], ...]
     delay: Delay | None = None
     late: Delay = NOT_LATE
-
-
-@dataclass(frozen=True)
-class FramesEdit(NodeEdit):
-    """An edit of a node along the frames, which adds a state.
-
-    Attributes:
-        node: The node.
-        frames: The framing of what it reads.
-        path: The If nodes around it, each with its branch.
-        shape, dtype: Shape and element type of what it reads.
-    """
-
-    node: ir.Node
-    frames: Frames
-    path: Path
-    shape: Shape
-    dtype: ir.DataType
-
-    def past_input(self, editor: Editor, kind: str, name: str | None, count: int = 1) -> ir.Value:
-        """Add an input that takes `count` frames of the value `name` from call to call."""
-        axis = self.frames.axis
-        dims = [count if n == axis else dim_of(dim, n, name) for n, dim in enumerate(self.shape)]
-        return editor.add_past(self.node, kind, self.dtype, dims)
-
-    def last(self, emit: Emitter, value: ir.Value, count: int) -> ir.Value:
-        """Return the last `count` frames of the chunk, for the next call, of a value that ends with its frames."""
-        overlap = self.frames.overlap
-        return emit.sliced(value, [self.frames.axis], [-(count + overlap)], [-overlap or TO_THE_END])
 
 
 @dataclass
@@ -82,33 +53,26 @@ class Flow:
     Attributes:
         known: Types, shapes and constants.
         scope: Name of the graph that is being read.
-        path: The If nodes around that graph, each with the name of the branch.
         framings: Framing by value; a value without an entry does not depend on the stream.
         recurrent, edits: The changes that a stream needs, in the order of the model.
         units: Pairs of a node and the number that must divide the number of frames.
         counted: By counter, the nodes that read it as data. It must continue in the next chunk.
-        caches: By output, the Concat nodes that put frames before those of the stream; an input may hold them.
-        tails: Values with the last frames of a cache, as many as the cache holds.
-        means: By value, the nodes that pool all frames to their mean.
+        caches: The Concat nodes that put frames before those of the stream, which an input may hold; each with the
+            values that are its last frames, as many as it puts there.
         ahead: Pairs of a node that reads future frames and the number of these, in frames of the stream.
-        late_states: Last states that are late, with the error of an output that is not their next value.
         loops: Loops that could not become Scans, each with the error.
         lengths: Inputs of the model that are sequence lengths.
     """
 
     known: SymbolicValues
-    scope: str = "main graph"
-    path: tuple[tuple[ir.Node, str], ...] = ()
+    scope: str = MAIN_GRAPH
     framings: dict[ir.Value, Framing] = field(default_factory=dict)
     recurrent: list[StatefulNode] = field(default_factory=list)
     edits: list[NodeEdit] = field(default_factory=list)
     units: list[tuple[NodeRef | None, int]] = field(default_factory=list)
     counted: dict[ir.Value, list[ir.Node]] = field(default_factory=dict)
-    caches: dict[ir.Value, ir.Node] = field(default_factory=dict)
-    tails: dict[ir.Value, ir.Node] = field(default_factory=dict)
-    means: dict[ir.Value, ir.Node] = field(default_factory=dict)
+    caches: dict[ir.Node, list[ir.Value]] = field(default_factory=dict)
     ahead: list[tuple[NodeRef, int]] = field(default_factory=list)
-    late_states: dict[ir.Value, UnsupportedError] = field(default_factory=dict)
     loops: Mapping[NodeRef, UnsupportedError] = field(default_factory=dict)
     lengths: set[ir.Value] = field(default_factory=set)
 
@@ -142,10 +106,13 @@ class Flow:
             self.units.append((node, unit))
             self.known.unit = math.lcm(self.unit, unit)
 
-    def resampled(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:
-        """Return the framing of an output with another rate."""
-        self.require_multiple(node_ref(node, self.scope), framing.rate.denominator)
-        return self.resized(node, output, framing)
+    def resampled(self, node: ir.Node, output: ir.Value, before: Frames, after: Frames) -> Frames:
+        """Return the framing of an output of another rate or delay; note how far it looks ahead."""
+        more = after.delay.of_stream - before.delay.of_stream
+        if more > 0:
+            self.ahead.append((node_ref(node, self.scope), math.ceil(more)))
+        self.require_multiple(node_ref(node, self.scope), after.rate.denominator)
+        return self.resized(node, output, after)
 
     def shape(self, value: ir.Value, node: ir.Node) -> Shape:
         """Return the shape of a value that a node reads or returns."""
@@ -157,19 +124,13 @@ class Flow:
             )
         return self.known.shapes[value]
 
-    def edit_fields(
-        self, node: ir.Node, value: ir.Value, frames: Frames
-    ) -> tuple[ir.Node, Frames, Path, Shape, ir.DataType]:
-        """Return the fields of a `FramesEdit` of a node, for a value of the type and shape that it reads."""
-        return node, frames, self.path, self.shape(value, node), self.known.types[value]
-
     def is_timed(self, value: ir.Value) -> bool:
         """Whether a value depends on the stream or on its length."""
         timed = any(dim.timed for dim in self.known.shapes.get(value, ()))
         return self.framings.get(value) is not None or timed or depends_on_time(self.known, value)
 
-    def framing(self, value: ir.Value, node: ir.Node) -> Frames | Unframed | None:
-        """Return the framing of a value that a node reads as data."""
+    def read(self, value: ir.Value, node: ir.Node) -> Frames | Unframed | None:
+        """Return the framing of a value for a node that reads it as data; note which frame numbers are data."""
         framing = self.framings.get(value)
         if isinstance(framing, WholeSequenceValue | FirstFrame | Pooled):
             raise framing.error
@@ -204,8 +165,8 @@ class Flow:
             dim = self.known.shapes[value][axes[0]]
             rate, extra = dim.coefficient(TIME), dim.coefficient()
             if rate > 0 and extra.denominator == 1:
-                known = int(extra + dim.coefficient(CHUNK))
-                frames, lacking = Frames(axes[0], extra=int(extra), known=max(known, 0), rate=rate), max(-known, 0)
+                ready = int(extra + dim.coefficient(CHUNK))
+                frames, lacking = Frames(axes[0], extra=int(extra), ready=max(ready, 0), rate=rate), max(-ready, 0)
                 if frames.size() - Size.symbol(CHUNK) * lacking == dim:
                     return frames, lacking
         raise self.refuse(

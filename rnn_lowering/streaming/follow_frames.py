@@ -29,15 +29,10 @@ from rnn_lowering.streaming.frames import (
 from rnn_lowering.streaming.operators.counters import counting
 from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded, picked, resized, sliced
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
+from rnn_lowering.streaming.operators.overlaps import overlapped, transposed
 from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed, summed
 from rnn_lowering.streaming.operators.recurrences import frames_compared, pad_in_front, recurrent, scanned
-from rnn_lowering.streaming.operators.windows import (
-    check_paddings,
-    overlapped,
-    transformed,
-    transposed,
-    windowed,
-)
+from rnn_lowering.streaming.operators.windows import check_paddings, transformed, windowed
 
 
 def follow(model: ir.Model, time: TimeInputs, loops: Mapping[NodeRef, UnsupportedError]) -> Flow:
@@ -185,7 +180,7 @@ def _along_frames(flow: Flow, node: ir.Node) -> list[Framing] | None:
     if node.op_type in _JOINING:
         return _JOINING[node.op_type](flow, node)
     value, rule = node.inputs[0] if node.inputs else None, _RULES.get(node.op_type)
-    framing = None if rule is None or value is None else flow.framing(value, node)
+    framing = None if rule is None or value is None else flow.read(value, node)
     return rule(flow, node, framing) if rule is not None and isinstance(framing, Frames) else None
 
 
@@ -220,7 +215,7 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
     constant, names = flow.known.constant(condition), ["then_branch", "else_branch"]
     if constant is not None:
         names = names[:1] if constant.all() else names[1:]
-    scope, path = flow.scope, flow.path
+    scope = flow.scope
     framings: list[list[Framing]] = []
     ends: list[list[ir.Value]] = []
     before = _count_states(flow)
@@ -230,9 +225,9 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
             raise flow.refuse(
                 node, "its branches have different numbers of outputs", "check the model with onnx.checker"
             )
-        flow.scope, flow.path = f"{scope} > {node_ref(node, '').name} (If) {name}", (*path, (node, name))
+        flow.scope = f"{scope} > {node_ref(node, '').name} (If) {name}"
         _follow_graph(flow, graph)
-        flow.scope, flow.path = scope, path
+        flow.scope = scope
         framings.append([flow.framings.get(v) for v in graph.outputs])
         ends.append(list(graph.outputs))
     if constant is None and condition is not None and _count_states(flow) > before:
@@ -347,7 +342,7 @@ def _check_outputs(flow: Flow, graph: ir.Graph) -> None:
         node = value.producer()
         if node is None:
             continue
-        framing = flow.framing(value, node)
+        framing = flow.read(value, node)
         if not isinstance(framing, Frames):
             continue
         if not framing.one_by_one:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Concatenate, ParamSpec
 
@@ -12,7 +11,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.size import in_chunk, size
-from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, home
+from rnn_lowering.streaming.editor import Editor, Emitter, home
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frames import Counter, Delay
 from rnn_lowering.types import Array
@@ -36,16 +35,13 @@ def _computed_once(compute: _OfModel[P]) -> _OfModel[P]:
 @_computed_once
 def _so_far(editor: Editor) -> ir.Value:
     """Return the number of frames of the stream before this call, which is a state."""
-    past = editor.add_input(editor.name("past_frames_t"), editor.count_type, [1])
-    total = editor.start("Add", past, _stream_frames(editor))
-    present = editor.add_output(editor.name("present_frames_t"), total, past, ())
-    editor.add_state(past, present, None, "t")
+    past = editor.add_past(None, "t", editor.count_type, [1])
+    editor.add_present(None, "t", past, editor.start("Add", past, _stream_frames(editor)))
     return past
 
 
 def _stream_frames(editor: Editor) -> ir.Value:
     """Return the number of frames of the stream in this call."""
-    assert editor.time is not None
     fixed = editor.time.frames
     return _size_of_input(editor) if fixed is None else editor.start.counts([fixed])
 
@@ -53,7 +49,6 @@ def _stream_frames(editor: Editor) -> ir.Value:
 @_computed_once
 def _size_of_input(editor: Editor) -> ir.Value:
     """Return the number of frames of the stream in this call, from the shape of an input."""
-    assert editor.time is not None
     name, axis = next(iter(editor.time.axes.items()))
     source = next(v for v in editor.model.graph.inputs if v.name == name)
     start = editor.start
@@ -121,6 +116,15 @@ def frame_indices(editor: Editor, rate: Fraction) -> ir.Value:
     return first if alone else editor.start("Add", first, numbers_in_call(editor, rate)[1])
 
 
+def missing_frames(editor: Editor, delay: Delay) -> ir.Value:
+    """Return a mask of the frames in this call that are missing because of the delay."""
+    check_opset_of_delay(editor)
+    if delay not in editor.made:
+        limit = editor.start.counts([delay.frames])
+        editor.made[delay] = editor.start("Less", frame_indices(editor, delay.rate), limit)
+    return editor.made[delay]
+
+
 @_computed_once
 def _frames_after(editor: Editor, rate: Fraction) -> ir.Value:
     return editor.start("Add", frames_before(editor, rate), _frames_in_call(editor, rate))
@@ -175,34 +179,6 @@ def of_type(emit: Emitter, node: ir.Node, number: ir.Value, dtype: ir.DataType) 
     return emit("Cast", number, to=int(dtype))
 
 
-@dataclass(frozen=True)
-class LengthSoFar(NodeEdit):
-    """Recomputes a number that follows from the length of the sequence: from the number of frames so far.
-
-    Attributes:
-        slot: The input slot of the number.
-        factor, offset: The number is frames * `factor` + `offset`.
-        shape, dtype: Shape and element type of the number.
-    """
-
-    node: ir.Node
-    slot: int
-    factor: Fraction
-    offset: Fraction
-    shape: tuple[int, ...]
-    dtype: ir.DataType
-    carries = False
-
-    def apply(self, editor: Editor) -> None:
-        emit = editor.before(self.node)
-        _, _, total = counts_so_far(editor, Delay(0, Fraction(1)))
-        number = of_type(emit, self.node, total, self.dtype)
-        for op_type, by in (("Mul", self.factor), ("Add", self.offset)):
-            operand = np.array([float(by)]).astype(self.dtype.numpy())
-            number = emit(op_type, number, emit.constant(operand, self.dtype))
-        self.node.replace_input_with(self.slot, emit("Reshape", number, emit.constant(self.shape)))
-
-
 _MOST_ELEMENTS = 64
 """Maximum elements of a value that becomes a constant."""
 
@@ -210,7 +186,7 @@ _MOST_ELEMENTS = 64
 def fold_sizes(flow: Flow, editor: Editor) -> None:
     """Replace integers that are equal in every call with constants, since most runtimes do not fold them. The nodes
     that computed them become unused."""
-    frames = None if editor.time is None else editor.time.frames
+    frames = editor.time.frames
     for value in [*flow.known.contents, *(v for v, f in flow.framings.items() if isinstance(f, Counter))]:
         node, dtype = value.producer(), flow.known.types.get(value)
         if node is None or node.op_type == "Constant" or not value.uses() or value.is_graph_output():

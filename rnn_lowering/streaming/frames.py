@@ -1,14 +1,14 @@
 """The frames in each value of a model, from the input axes that `stream=` names on: their axis, number and order.
 
-A value has T * rate + extra frames in all. After t frames, t * rate + known of them are final. If `known` is
-negative, the value has a delay of -known frames, and its first chunks start with that many frames of no meaning.
+A value has T * rate + extra frames in all. After t frames, t * rate + ready of them are final. If `ready` is
+negative, the value has a delay of -ready frames, and its first chunks start with that many frames of no meaning.
 
 Example, with T = 10 and t = 4:
 
-* Pad of 2 on the left: extra 2, known 2. The value has 12 frames, and 6 are final: the padding and frames 0 to 3.
-* Conv of kernel 3 with padding 1 and 1: extra 0, known -1. The value has 10 frames, and 3 are final: frame 3 reads
+* Pad of 2 on the left: extra 2, ready 2. The value has 12 frames, and 6 are final: the padding and frames 0 to 3.
+* Conv of kernel 3 with padding 1 and 1: extra 0, ready -1. The value has 10 frames, and 3 are final: frame 3 reads
   frame 4. The delay is 1.
-* Resize by 2 of that Conv: rate 2, extra 0, known -2. The value has 20 frames, and 6 are final. The delay is 2.
+* Resize by 2 of that Conv: rate 2, extra 0, ready -2. The value has 20 frames, and 6 are final. The delay is 2.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Frames:
         axis: The axis, from 0.
         outer, inner: What a Reshape merged with the frames: position (o * frames + t) * inner + i.
         extra: The whole value has T * rate + `extra` frames: more by padding, fewer (negative) by a cut.
-        known: After t frames of the stream, t * rate + `known` frames are final. Padding at the end makes `known`
-            smaller than `extra`; a cut at the end makes `known` larger.
+        ready: After t frames of the stream, t * rate + `ready` frames are final. Padding at the end makes `ready`
+            smaller than `extra`; a cut at the end makes `ready` larger.
         rate: Frames of the value per frame of the stream.
     """
 
@@ -64,7 +64,7 @@ class Frames:
     outer: Size = ONE
     inner: Size = ONE
     extra: int = 0
-    known: int = 0
+    ready: int = 0
     rate: Fraction = Fraction(1)
 
     def size(self) -> Size:
@@ -74,18 +74,18 @@ class Frames:
 
     @property
     def overlap(self) -> int:
-        """The number of extra frames in each chunk: `known`, or 0 if `known` is negative."""
-        return max(self.known, 0)
+        """The number of extra frames in each chunk: `ready`, or 0 if `ready` is negative."""
+        return max(self.ready, 0)
 
     @property
     def delay(self) -> Delay:
-        """The delay: -`known` frames, or 0 if `known` is positive."""
-        return Delay(max(-self.known, 0), self.rate)
+        """The delay: -`ready` frames, or 0 if `ready` is positive."""
+        return Delay(max(-self.ready, 0), self.rate)
 
     @property
     def late(self) -> Delay:
         """How many frames come after the sequence has ended."""
-        return Delay(self.extra - self.known, self.rate)
+        return Delay(self.extra - self.ready, self.rate)
 
     @property
     def plain(self) -> bool:
@@ -94,31 +94,31 @@ class Frames:
 
     @property
     def even(self) -> bool:
-        """Whether `extra` and `known` are both 0."""
-        return self.extra == self.known == 0
+        """Whether `extra` and `ready` are both 0."""
+        return self.extra == self.ready == 0
 
     @property
     def one_by_one(self) -> bool:
         """Whether neither a chunk nor the whole has extra frames; a delay is allowed."""
-        return self.known <= self.extra <= 0
+        return self.ready <= self.extra <= 0
 
     @property
     def cut(self) -> bool:
         """Whether a cut removes frames at the end of the sequence."""
-        return self.extra < self.known
+        return self.extra < self.ready
 
     def padded(self, left: int, right: int) -> Frames:
         """Return the framing with frames added before and behind; negative numbers cut frames off."""
-        return replace(self, extra=self.extra + left + right, known=self.known + left)
+        return replace(self, extra=self.extra + left + right, ready=self.ready + left)
 
     def windows(self, length: int, stride: int) -> Frames:
         """Return the framing with one frame for each window of `length` frames, `stride` frames apart."""
-        extra, known = ((n - length) // stride + 1 for n in (self.extra, self.known))
-        return replace(self, extra=extra, known=known, rate=self.rate / stride)
+        extra, ready = ((n - length) // stride + 1 for n in (self.extra, self.ready))
+        return replace(self, extra=extra, ready=ready, rate=self.rate / stride)
 
     def repeated(self, times: int) -> Frames:
         """Return the framing with `times` frames for each frame."""
-        return replace(self, extra=self.extra * times, known=self.known * times, rate=self.rate * times)
+        return replace(self, extra=self.extra * times, ready=self.ready * times, rate=self.rate * times)
 
 
 class Unframed(enum.Enum):

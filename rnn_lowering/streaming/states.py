@@ -21,13 +21,14 @@ from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.streaming.editor import Editor, dim_of, input_of, label_of
 from rnn_lowering.streaming.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frame_counts import fold_sizes, past_or_first
-from rnn_lowering.streaming.frames import NOT_LATE, Delay, Frames, TimeInputs
+from rnn_lowering.streaming.frames import NOT_LATE, Delay, Frames, TimeInputs, Unframed
 from rnn_lowering.streaming.metadata import Dim, StreamPlan
 from rnn_lowering.streaming.operators.counters import continued_counters
 from rnn_lowering.streaming.operators.frame_by_frame import data_slots
 from rnn_lowering.streaming.operators.recurrences import (
     keep_empty_rows,
     keep_until_frame_0,
+    late_state_error,
     lengths_of,
     start_at_frame_0,
     state_slots,
@@ -103,7 +104,7 @@ def states_of(flow: Flow, graph: ir.Graph) -> States:
     elements = _numbered_elements(flow, graph)
     returned = _returned(flow, graph, elements)
     caches = []
-    for node in flow.caches.values():
+    for node in flow.caches:
         labels = elements.get(input_of(node))
         sources = [v for v in returned if labels is not None and _includes(elements[v], labels)]
         for source in sources[:1]:
@@ -169,10 +170,10 @@ def _returned(flow: Flow, graph: ir.Graph, elements: Mapping[ir.Value, Array]) -
             initial = node.inputs[slot] if slot < len(node.inputs) else None
             if initial is not None and initial in elements and number < len(node.outputs):
                 final[node.outputs[number]] = elements[initial]
-    for tail, cache in flow.tails.items():
+    for cache, tails in flow.caches.items():
         lead = cache.inputs[0]
         if lead is not None and lead in elements:
-            final[tail] = elements[lead]
+            final.update(dict.fromkeys(tails, elements[lead]))
     rearranged = _rearranged(flow, graph, final)
     returned: dict[ir.Value, ir.Value] = {}
     for value in (v for v in graph.inputs if v in elements):
@@ -251,12 +252,11 @@ def _constant_state(flow: Flow, node: ir.Node, kind: str, value: ir.Value) -> Ar
 def _check_unread(flow: Flow, value: ir.Value, name: str) -> None:
     """Refuse an input that becomes a state if another node than a recurrent one also reads it."""
     carried = {recurrent.node for recurrent in flow.recurrent}
-    caches = set(flow.caches.values())
     for node, used_slot in value.uses():
         slots = [slot for slot, _ in state_slots(node).values()] if node in carried else []
         if used_slot in slots or (node.op_type in ("Shape", "Size") and node.domain == ""):
             continue
-        if node in caches and used_slot == 0:
+        if node in flow.caches and used_slot == 0:
             continue
         rearranged = node.op_type in _REARRANGING and used_slot in data_slots(node)
         if is_recurrent(node) or node.domain or not rearranged:
@@ -276,11 +276,13 @@ def _check_unread(flow: Flow, value: ir.Value, name: str) -> None:
 
 def _check_late_states(flow: Flow, paired: Collection[ir.Value | None]) -> None:
     """Refuse an output that is computed from a late state, unless the stream carries the output."""
-    for value, error in flow.late_states.items():
-        computed = [value]
+    for recurrent in (each for each in flow.recurrent if each.late):
+        slots = [slot for _, slot in state_slots(recurrent.node).values()]
+        outputs = [v for v in recurrent.node.outputs if v.index() in slots]
+        computed = [v for v in outputs if flow.framings.get(v) is Unframed.LAST]
         for each in computed:
             if each.is_graph_output() and each not in paired:
-                raise error
+                raise late_state_error(flow, recurrent.node, recurrent.late)
             nodes = [reader for reader, _ in each.uses() if reader.op_type not in ("Shape", "Size")]
             computed += [v for node in nodes for v in node.outputs if v not in computed]
 
@@ -324,7 +326,7 @@ class StateExposer:
         self, work: ir.Model, flow: Flow, time: TimeInputs, count_type: ir.DataType = ir.DataType.INT64
     ) -> None:
         self.work, self.flow, self.time = work, flow, time
-        self.editor = Editor(work, flow.opset, time, count_type)
+        self.editor = Editor(work, flow.known, time, count_type)
         self.positions = {value: n for n, value in enumerate(work.graph.outputs)}
         """The position of each output: an edit may replace its value."""
         self.sharing: dict[str, dict[str, None]] = {}
@@ -427,7 +429,7 @@ class StateExposer:
         if state.output is not None:
             self._add_pair(node, state.kind, past, state.output, dims, first_numbers)
         else:
-            self.editor.add_present(node, state.kind, past, final, state.recurrent.path, first_numbers, dims)
+            self.editor.add_present(node, state.kind, past, final, first_numbers, dims)
 
     def _dtype_of(self, state: NodeState) -> ir.DataType:
         """Return the element type of a state: the type of R, or of a value like the state."""

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -156,10 +157,12 @@ def test_a_stream_that_is_wrong_is_not_written(
     paths: tuple[Path, Path], rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the past state were given out instead of the next one."""
-    add_output = Editor.add_output
-    monkeypatch.setattr(
-        Editor, "add_output", lambda self, name, _, past, path: add_output(self, name, past, past, path)
-    )
+    add_present = Editor.add_present
+
+    def wrong(self: Editor, node: ir.Node | None, kind: str, past: ir.Value, _: ir.Value, *rest: Any) -> None:
+        add_present(self, node, kind, past, past, *rest)
+
+    monkeypatch.setattr(Editor, "add_present", wrong)
     outcome = rnn_lower(*paths, "--stream", "time")
     assert outcome.code == 3
     assert "from frame 1 on; the first node that differs: GRU node 'only'" in outcome.err

@@ -216,6 +216,17 @@ def test_the_first_state_has_the_number_of_the_padding() -> None:
     assert (shown(plan), plan["states"][0]["initial"]) == ("x[batch, 1, 2, 10]", [[[[0.5]]]])
 
 
+@pytest.mark.parametrize(
+    "nodes",
+    ["c = Slice (X, [0], [-1], [2])  Y = Pad (c, [0, 0, 1, 0, 0, 0])", "Y = CumSum (X, [2])"],
+)
+def test_a_state_has_the_name_of_the_output_that_its_node_computes(nodes: str) -> None:
+    """The node has no name of its own, and what replaces it takes its output."""
+    state = plan_of(streamed(over("float[2, 3, time] X", nodes), {"time": 1}))["states"][0]
+    kind = state["state"]
+    assert (state["input"], state["output"], state["node"]) == (f"past_Y_{kind}", f"present_Y_{kind}", "-> Y")
+
+
 CACHES = rows("""
 # float[batch, time, 3] X, float[batch, 2, 3] cache => float[] Y, float[] n
 cache

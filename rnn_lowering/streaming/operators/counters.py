@@ -131,7 +131,7 @@ def _run(flow: Flow, node: ir.Node, slot: int, frames: Array) -> Array | None:
 def _checked(flow: Flow, node: ir.Node, counter: Counter, axis: int, step: int, offsets: Array) -> Counter | None:
     """Return the counter that a node computes of another one, if its shape matches the output."""
     before = counter.frames
-    frames = Frames(axis, extra=before.extra, known=before.known, rate=before.rate)
+    frames = Frames(axis, extra=before.extra, ready=before.ready, rate=before.rate)
     shape = tuple(frames.size() if n == axis else size(length) for n, length in enumerate(offsets.shape))
     return Counter(frames, step, offsets) if flow.known.shapes.get(node.outputs[0]) == shape else None
 

@@ -13,10 +13,11 @@ import onnx_ir as ir
 from rnn_lowering.facts.infer import pads, position, slice_bounds
 from rnn_lowering.facts.parameters import TO_THE_END, parameter
 from rnn_lowering.facts.size import Size, first_frames, size
-from rnn_lowering.streaming.delays import Wait, keep, past_of, resampled, settled, with_past
-from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
+from rnn_lowering.streaming.alignment import Wait
+from rnn_lowering.streaming.editor import Editor, NodeEdit, home, input_of
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frames import Counter, FirstFrame, Frames, Framing, Unframed, WholeSequenceValue
+from rnn_lowering.streaming.operators.windows import Computed, KeepRows, Window, read_window, rows_before, settled
 from rnn_lowering.types import Array
 
 
@@ -45,9 +46,9 @@ def sliced(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     if left == right == 0 and step == size(1) and in_each_chunk:
         return [flow.resized(node, output, framing)]
     if step == size(1) and end == length and (count := _last_frames(framing, length, begin)):
-        cache = flow.caches.get(value)
-        if cache is not None and len(bounds) == 1 and count == framing.known:
-            flow.tails[output] = cache
+        cache = value.producer()
+        if cache in flow.caches and len(bounds) == 1 and count == framing.ready:
+            flow.caches[cache].append(output)
         return [Unframed.LAST]
     alone = framing.plain and not framing.delay and len(bounds) == 1
     if step == size(1) and begin == size(0) and end == size(1) and alone:
@@ -60,7 +61,7 @@ def sliced(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
 def _last_frames(framing: Frames, length: Size, begin: Size | None) -> int:
     """Return the number of frames from `begin` to the end; 0 if a chunk may lack some of them."""
     count = None if begin is None else (length - begin).constant
-    if count is None or not framing.plain or framing.extra != framing.known:
+    if count is None or not framing.plain or framing.extra != framing.ready:
         return 0
     return int(count) if 1 <= count <= framing.overlap + 1 else 0
 
@@ -83,11 +84,11 @@ def _trimmed(
     if any(None in own for own in others.values()):
         raise flow.refuse(node, "cuts frames and an axis of another size that is not fixed", "use two Slices")
     in_chunk = {axis: [max(min(int(n or 0), TO_THE_END), -TO_THE_END) for n in own] for axis, own in others.items()}
-    beyond = (whole.known - final.known) * step
-    in_chunk[framing.axis] = [-past_of(framing, final, -left, step), -beyond or TO_THE_END, step]
+    beyond = (whole.ready - final.ready) * step
+    in_chunk[framing.axis] = [-rows_before(framing, final, -left, step), -beyond or TO_THE_END, step]
     starts, ends, steps = zip(*in_chunk.values(), strict=True)
     flow.edits.append(Trim(node, tuple(in_chunk), starts, ends, steps))
-    return resampled(flow, node, framing, final)
+    return [flow.resampled(node, node.outputs[0], framing, final)]
 
 
 @dataclass(frozen=True)
@@ -132,13 +133,13 @@ def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> lis
         )
     if int(offsets.min()) < 0:
         raise flow.refuse(node, "picks a frame before the first one, which is the last one", "pad them in front")
-    known = min(framing.windows(int(offsets.max()) + 1, counter.step).known, frames.known)
-    after = replace(frames, axis=framing.axis + frames.axis, known=known)
-    if beyond := frames.known - after.overlap:  # windows at the end of the table read frames of the next chunk
-        flow.edits.append(Wait(*flow.edit_fields(node, input_of(node, 1), frames), slot=1, past=0, drop=beyond))
-    if past := past_of(framing, after, stride=counter.step):
-        keep(flow, node, framing, past)
-    return resampled(flow, node, framing, after)
+    ready = min(framing.windows(int(offsets.max()) + 1, counter.step).ready, frames.ready)
+    after = replace(frames, axis=framing.axis + frames.axis, ready=ready)
+    if beyond := frames.ready - after.overlap:  # windows at the end of the table read frames of the next chunk
+        flow.edits.append(Wait(node, input_of(node, 1), frames, slot=1, past=0, drop=beyond))
+    if rows := rows_before(framing, after, stride=counter.step):
+        flow.edits.append(KeepRows(node, input_of(node), framing, 0, rows))
+    return [flow.resampled(node, node.outputs[0], framing, after)]
 
 
 def resized(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
@@ -152,7 +153,7 @@ def resized(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
         raise flow.refuse(node, "interpolates between frames", hint)
     if times.denominator > 1 or not framing.plain or not _repeats(node, int(times)):
         raise flow.refuse(node, "is not known to repeat each frame", hint)
-    return resampled(flow, node, framing, framing.repeated(int(times)))
+    return [flow.resampled(node, node.outputs[0], framing, framing.repeated(int(times)))]
 
 
 def _repeats(node: ir.Node, times: int) -> bool:
@@ -211,20 +212,57 @@ def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
         )
     if not framing.plain or None in numbers:
         raise flow.refuse(node, "pads frames that are merged with another axis", "pad before the Reshape")
-    other_pads = tuple(0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers))
+    others = [0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers)]
     edge = mode == "edge"
     if edge and (left < 0 or framing.delay):
         raise flow.refuse(
             node, "repeats or cuts off the first frame of a value that comes late", "pad with a constant"
         )
-    return with_past(
-        *(flow, node, framing, framing.padded(int(left), int(right))),
-        left=int(left),
-        right=int(right),
-        initial=None if edge else _constant_value(flow, node),
-        pads=other_pads,
-        first=0 if edge else None,
-    )
+    if any(others):
+        flow.edits.append(PadOtherAxes(node, others))
+    initial = Computed(0, first_row=True) if edge else _constant_value(flow, node)
+    return _in_front(flow, node, framing, Window(left=int(left), right=int(right), initial=initial))
+
+
+@dataclass(frozen=True)
+class PadOtherAxes(NodeEdit):
+    """Lets a Pad read what is padded along the axes without frames already."""
+
+    node: ir.Node
+    pads: Sequence[int]
+    carries = False
+
+    def apply(self, editor: Editor) -> None:
+        node, emit = self.node, editor.before(self.node)
+        fill = node.inputs[2] if len(node.inputs) > 2 else None
+        more = {} if fill is None else {"constant_value": fill}
+        padded = emit("Pad", input_of(node), pads=self.pads, **more)
+        kept = {name: a for name, a in node.attributes.items() if name in ("value", "mode")}
+        emit.nodes[-1].attributes.update(kept)
+        node.replace_input_with(0, padded)
+
+
+def _in_front(flow: Flow, node: ir.Node, framing: Frames, window: Window, slot: int = 0) -> list[Framing]:
+    """Return the framing of the output of a Pad or Concat, which the state that it adds replaces."""
+    edits = len(flow.edits)
+    framings = read_window(flow, node, framing, window, slot)
+    if len(flow.edits) > edits:
+        flow.edits.append(ReplaceByInput(node, slot))
+    return framings
+
+
+@dataclass(frozen=True)
+class ReplaceByInput(NodeEdit):
+    """Replaces a node with one of its inputs."""
+
+    node: ir.Node
+    slot: int
+    carries = False
+
+    def apply(self, editor: Editor) -> None:
+        graph = home(self.node)
+        editor.replace(self.node.outputs[0], input_of(self.node, self.slot), graph)
+        graph.remove(self.node, safe=True)
 
 
 def _constant_value(flow: Flow, node: ir.Node) -> float:
@@ -246,7 +284,7 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing] | None:
     axis = (node.attributes.get_int("axis", 1) or 0) % max(rank, 1)
     constants = {n: array for n, v in enumerate(values) if (array := _constant_frames(flow, v, axis)) is not None}
     computed = _computed_frames(flow, values, axis)
-    framings = {n: flow.framing(v, node) for n, v in enumerate(values) if n not in constants and n != computed}
+    framings = {n: flow.read(v, node) for n, v in enumerate(values) if n not in constants and n != computed}
     along = [n for n, m in framings.items() if isinstance(m, Frames) and m.axis == axis]
     if not along:
         return None
@@ -265,8 +303,7 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing] | None:
     right = sum(array.shape[axis] for n, array in constants.items() if n > along[0])
     _check_shortest(flow, node, framing, [values[n] for n in constants], left)
     initial = _concatenated(before, axis) if left else 0.0
-    after = framing.padded(left, right)
-    return with_past(flow, node, framing, after, left=left, right=right, initial=initial, slot=slot)
+    return _in_front(flow, node, framing, Window(left=left, right=right, initial=initial), slot)
 
 
 def _computed_frames(flow: Flow, values: Sequence[ir.Value], axis: int) -> int | None:
@@ -299,14 +336,14 @@ def _after_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, other
         )
     left = int(flow.shape(computed, node)[framing.axis].constant or 0)
     if framing.even and first is None:
-        flow.caches[node.outputs[0]] = node
-    return with_past(flow, node, framing, framing.padded(left, 0), left=left, initial=None, slot=slot, first=0)
+        flow.caches[node] = []
+    return _in_front(flow, node, framing, Window(left=left, initial=Computed(0)), slot)
 
 
 def _check_shortest(flow: Flow, node: ir.Node, framing: Frames, constants: Sequence[ir.Value], left: int) -> None:
     """Refuse constants that lose frames in a shorter sequence, unless a cut removes as many."""
     short = [v for v in constants if any(dim.timed for dim in flow.known.shapes[v])]
-    if short and (len(constants) > 1 or framing.known or not left or left != -framing.extra):
+    if short and (len(constants) > 1 or framing.ready or not left or left != -framing.extra):
         raise flow.refuse(
             node,
             f"'{short[0].name}' has fewer frames in a shorter sequence",

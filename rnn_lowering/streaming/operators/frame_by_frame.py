@@ -14,7 +14,7 @@ import onnx_ir as ir
 from rnn_lowering.facts.numbers import depends_on_time
 from rnn_lowering.facts.operators import ELEMENTWISE
 from rnn_lowering.facts.size import ONE, Size, product
-from rnn_lowering.streaming.delays import joined
+from rnn_lowering.streaming.alignment import joined
 from rnn_lowering.streaming.editor import input_of
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frames import Frames, Framing, Unframed
@@ -68,7 +68,7 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
 def _rearranged(flow: Flow, node: ir.Node, slot: int, output: ir.Value) -> Frames | Unframed | None:
     """Return the framing of an output that reshapes an input and keeps the order of its elements."""
     value = input_of(node, slot)
-    framing = flow.framing(value, node)
+    framing = flow.read(value, node)
     if not isinstance(framing, Frames):
         return framing
     before, after = flow.shape(value, node), flow.shape(output, node)
@@ -83,7 +83,7 @@ def _rearranged(flow: Flow, node: ir.Node, slot: int, output: ir.Value) -> Frame
             continue
         moved = _at_rate(replace(framing, axis=axis, outer=outer), inner)
         if moved is not None and moved.size() == after[axis]:
-            return flow.resampled(node, output, moved)
+            return flow.resampled(node, output, framing, moved)
     raise flow.refuse(node, "mixes the frames with other axes", "did the exporter fix the batch size or a length?")
 
 
@@ -92,17 +92,17 @@ def _at_rate(framing: Frames, inner: Size) -> Frames | None:
     times = inner.constant
     if times is None:
         return replace(framing, inner=inner) if inner.integral(1) else None
-    extra, known = framing.extra * times, framing.known * times
-    if times <= 0 or extra.denominator > 1 or known.denominator > 1:
+    extra, ready = framing.extra * times, framing.ready * times
+    if times <= 0 or extra.denominator > 1 or ready.denominator > 1:
         return None
-    return replace(framing, inner=ONE, extra=int(extra), known=int(known), rate=framing.rate * times)
+    return replace(framing, inner=ONE, extra=int(extra), ready=int(ready), rate=framing.rate * times)
 
 
 def _check_sizes(flow: Flow, node: ir.Node, data: Sequence[int]) -> None:
     """Refuse sizes and axes that depend on the frames, or on their number if the operator has no size input."""
     for value in (v for n, v in enumerate(node.inputs) if v is not None and n not in data):
         if flow.framings.get(value) is not None:
-            flow.framing(value, node)
+            flow.read(value, node)
             raise flow.refuse(node, f"takes a size from the stream: '{value.name}'", "compute it from a shape")
         if depends_on_time(flow.known, value) and node.op_type not in _SIZED:
             raise flow.refuse(

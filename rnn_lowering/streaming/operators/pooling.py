@@ -21,10 +21,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.parameters import parameter
-from rnn_lowering.facts.size import Shape
-from rnn_lowering.streaming.delays import without_missing
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, dim_of, input_of
-from rnn_lowering.streaming.flow import Flow, FramesEdit
+from rnn_lowering.streaming.edits import FramesEdit
+from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frame_counts import counts_so_far
 from rnn_lowering.streaming.frames import Delay, Frames, Framing, Pooled, Unframed
 from rnn_lowering.streaming.operators.frame_by_frame import coupled_axes, frame_by_frame
@@ -90,8 +89,6 @@ def pooled(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     if edit is None:
         return None
     flow.edits.append(edit)
-    if node.op_type in _MEANS:
-        flow.means[node.outputs[0]] = node
     return [Unframed.LAST]
 
 
@@ -106,49 +103,44 @@ def _running_pool(flow: Flow, node: ir.Node, frames: Frames) -> RunningPool | No
             "pools frames that were padded, cut or moved before",
             "pool exactly the frames of the stream",
         )
-    edit = RunningPool(*flow.edit_fields(node, input_of(node), frames), shape)
-    only_floats = node.op_type in ("ReduceL2", "ReduceLogSumExp", *_MEANS)
-    if edit.dtype == ir.DataType.BOOL or (only_floats and not edit.dtype.is_floating_point()):
-        raise flow.refuse(node, f"pools frames of type {edit.dtype.name.lower()}", "cast them to float before it")
-    return edit
+    dtype, only_floats = flow.known.types[input_of(node)], ("ReduceL2", "ReduceLogSumExp", *_MEANS)
+    if dtype == ir.DataType.BOOL or (node.op_type in only_floats and not dtype.is_floating_point()):
+        raise flow.refuse(node, f"pools frames of type {dtype.name.lower()}", "cast them to float before it")
+    return RunningPool(node, input_of(node), frames)
 
 
 def _is_exact(framing: Frames) -> bool:
     """Whether the chunks have exactly the frames of the whole: no padding, nothing after the end."""
-    return framing.plain and not framing.overlap and framing.extra == framing.known
+    return framing.plain and not framing.overlap and framing.extra == framing.ready
 
 
 @dataclass(frozen=True)
 class RunningPool(FramesEdit):
-    """Joins the pooled value of a chunk with the value so far.
-
-    Attributes:
-        pooled: The shape of its output.
-    """
-
-    pooled: Shape
+    """Joins the pooled value of a chunk with the value so far."""
 
     def pooled_past(self, editor: Editor) -> ir.Value:
         """Add an input that takes the value so far."""
-        dims = [dim_of(dim, n, self.node.outputs[0].name) for n, dim in enumerate(self.pooled)]
-        return editor.add_past(self.node, "pool", self.dtype, dims)
+        output = self.node.outputs[0]
+        dims = [dim_of(dim, n, output.name) for n, dim in enumerate(editor.known.shapes[output])]
+        return editor.add_past(self.node, "pool", editor.known.types[self.value], dims)
 
     def finish(self, emit: Emitter, past: ir.Value, total: ir.Value, neutral: float = 0.0) -> None:
         """Make `total` the output of the node and the next state."""
         emit.instead_of(self.node.outputs[0], total)
-        initial = None if neutral == 0 else np.full((1,) * len(self.pooled), neutral)
-        emit.editor.add_present(self.node, "pool", past, total, self.path, initial)
+        initial = None if neutral == 0 else np.full((1,) * len(past.shape or ()), neutral)
+        emit.editor.add_present(self.node, "pool", past, total, initial)
 
     def apply(self, editor: Editor) -> None:
         node, value = self.node, self.node.outputs[0]
         join, neutral_of = _JOINS.get(node.op_type, (None, lambda _: 0.0))
-        neutral = neutral_of(self.dtype)
+        dtype = editor.known.types[self.value]
+        neutral = neutral_of(dtype)
         past, emit = self.pooled_past(editor), editor.after(node)
         if node.op_type == "ReduceLogSumExp" and self.frames.delay:
-            value = self._log_sum_without_missing(emit, value)
+            value = self._log_sum_without_missing(emit, value, dtype)
         else:
             self.skip_missing(editor, neutral)
-        total = self._mean(emit, past, value) if join is None else join(emit, past, value, self.dtype)
+        total = self._mean(emit, past, value, dtype) if join is None else join(emit, past, value, dtype)
         editor.made["raw", node] = value
         editor.made["past", node] = past
         self.finish(emit, past, total, neutral)
@@ -156,20 +148,20 @@ class RunningPool(FramesEdit):
     def skip_missing(self, editor: Editor, neutral: float = 0.0, slot: int = 0) -> None:
         """Replace the missing frames in an input with the neutral value."""
         source = input_of(self.node, slot)
-        self.node.replace_input_with(slot, without_missing(editor, self, source, neutral))
+        self.node.replace_input_with(slot, self.without_missing(editor, source, neutral))
 
-    def _mean(self, emit: Emitter, past: ir.Value, value: ir.Value) -> ir.Value:
-        before, own, total = _counts_as(emit, self.frames.delay, self.dtype)
+    def _mean(self, emit: Emitter, past: ir.Value, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        before, own, total = _counts_as(emit, self.frames.delay, dtype)
         weighted = emit("Mul", past, emit("Div", before, total))
         return emit("Add", weighted, emit("Mul", value, emit("Div", own, total)))
 
-    def _log_sum_without_missing(self, emit: Emitter, value: ir.Value) -> ir.Value:
+    def _log_sum_without_missing(self, emit: Emitter, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Return the log-sum-exp of a chunk without its missing frames. These get the lowest finite number, since
         onnxruntime's result is wrong if the first exponent is -infinity."""
-        least = lowest(self.dtype)
+        least = lowest(dtype)
         self.skip_missing(emit.editor, least)
-        all_missing = emit("Less", value, emit.constant([least / 2], self.dtype))
-        return emit("Where", all_missing, emit.constant([-np.inf], self.dtype), value)
+        all_missing = emit("Less", value, emit.constant([least / 2], dtype))
+        return emit("Where", all_missing, emit.constant([-np.inf], dtype), value)
 
 
 def _counts_as(emit: Emitter, delay: Delay, dtype: ir.DataType) -> list[ir.Value]:
@@ -188,7 +180,7 @@ def summed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
         )
     if not framing.plain:
         raise flow.refuse(node, "its frames are merged with another axis", "undo the Reshape before it")
-    flow.edits.append(RunningSum(*flow.edit_fields(node, value, framing)))
+    flow.edits.append(RunningSum(node, value, framing))
     return [flow.framed(node, node.outputs[0], framing)]
 
 
@@ -198,22 +190,23 @@ class RunningSum(FramesEdit):
 
     def apply(self, editor: Editor) -> None:
         node, source, value = self.node, input_of(self.node), self.node.outputs[0]
-        past = self.past_input(editor, "sum", value.name)
-        source = without_missing(editor, self, source, 0.0)
+        past = self.past_input(editor, "sum")
+        source = self.without_missing(editor, source, 0.0)
         node.replace_input_with(0, source)
         exclusive = node.attributes.get_int("exclusive", 0)
         if editor.own_frames(self.frames.rate) == 1 and not self.frames.overlap and not exclusive:
             emit = editor.before(node)
             present = emit("Add", source, past)
             present.type = value.type
+            editor.add_present(node, "sum", past, present)
             editor.replace(value, present, emit.graph)
             emit.graph.remove(node, safe=True)
-        else:
-            emit = editor.after(node)
-            total = emit("Add", value, past)
-            emit.instead_of(value, total)
-            present = self.last(emit, emit("Add", total, source) if exclusive else total, 1)
-        editor.add_present(node, "sum", past, present, self.path)
+            return
+        emit = editor.after(node)
+        total = emit("Add", value, past)
+        emit.instead_of(value, total)
+        present = self.last(emit, emit("Add", total, source) if exclusive else total, 1)
+        editor.add_present(node, "sum", past, present)
 
 
 def softmaxed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
@@ -224,7 +217,7 @@ def softmaxed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | Non
         raise flow.refuse(
             node, "weighs all frames, after some were padded, cut or moved", "pad on the left only, or not at all"
         )
-    flow.edits.append(RunningSoftmax(*flow.edit_fields(node, input_of(node), framing)))
+    flow.edits.append(RunningSoftmax(node, input_of(node), framing))
     error = flow.refuse(
         node, "weighs each frame by all of them", "a stream can only have the sum of the weighted frames"
     )
@@ -236,9 +229,9 @@ class RunningSoftmax(FramesEdit):
     """Computes the softmax of a chunk over the frames so far; "share" is what that leaves of the weights before."""
 
     def apply(self, editor: Editor) -> None:
-        node, axis, least = self.node, self.frames.axis, lowest(self.dtype)
-        scores = without_missing(editor, self, input_of(node), least)
-        past, emit = self.past_input(editor, "pool", scores.name), editor.before(node)
+        node, axis, least = self.node, self.frames.axis, lowest(editor.known.types[self.value])
+        scores = self.without_missing(editor, input_of(node), least)
+        past, emit = self.past_input(editor, "pool"), editor.before(node)
         largest = emit("Max", past, emit("ReduceMax", scores, axes=[axis], keepdims=1))
         exponentials = emit("Exp", emit("Sub", scores, largest))
         own = emit("ReduceSum", exponentials, axes=[axis], keepdims=1)
@@ -248,12 +241,12 @@ class RunningSoftmax(FramesEdit):
         editor.made["share", node] = emit("Exp", emit("Sub", past, total))
         weights.type = node.outputs[0].type
         editor.replace(node.outputs[0], weights, emit.graph)
-        editor.add_present(node, "pool", past, total, self.path, np.full((1,) * len(self.shape), least))
+        editor.add_present(node, "pool", past, total, np.full((1,) * len(past.shape or ()), least))
 
 
 def deviating(flow: Flow, node: ir.Node) -> list[Framing] | None:
     """Return the framing of the output of a Sub. Deviations from the mean must be squared and summed later."""
-    value, pool = input_of(node), flow.means.get(input_of(node, 1))
+    value, pool = input_of(node), _mean_of_all(flow, input_of(node, 1))
     framing = flow.framings.get(value)
     if pool is None or pool.inputs[0] is not value or not isinstance(framing, Frames):
         return None
@@ -265,6 +258,13 @@ def deviating(flow: Flow, node: ir.Node) -> list[Framing] | None:
         "normalize over the frames so far, or by constants",
     )
     return [Pooled("deviations", framing, node, error)]
+
+
+def _mean_of_all(flow: Flow, value: ir.Value) -> ir.Node | None:
+    """Return the node that pools all frames to their mean, if this value is the mean."""
+    node = value.producer()
+    pools = node is not None and node.op_type in _MEANS and flow.framings.get(value) is Unframed.LAST
+    return node if pools else None
 
 
 def of_pooled(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -323,7 +323,7 @@ def _pooled_again(flow: Flow, node: ir.Node, pending: Pooled) -> Unframed | None
     if pool is None:
         return None
     sums = node.op_type == "ReduceSum" and axes == [pending.frames.axis]
-    mean = flow.means.get(input_of(pending.origin, 1)) if pending.kind == "squares" else None
+    mean = _mean_of_all(flow, input_of(pending.origin, 1)) if pending.kind == "squares" else None
     if pending.kind == "weighted" and sums:
         squeezed = None if node.attributes.get_int("keepdims", 1) else pending.axis
         flow.edits.append(RunningWeightedSum(node, pool, pending, squeezed))
@@ -337,14 +337,14 @@ def _pooled_again(flow: Flow, node: ir.Node, pending: Pooled) -> Unframed | None
 def _matrix_product(flow: Flow, node: ir.Node, slot: int, pending: Pooled) -> Unframed | None:
     """Return the framing of weights times frames; None if they are not of the same frames."""
     value = input_of(node, 1 - slot)
-    framing = flow.framing(value, node)
+    framing = flow.read(value, node)
     if not isinstance(framing, Frames) or framing != replace(pending.frames, axis=framing.axis):
         return None
     rank, own_rank = len(flow.shape(input_of(node, slot), node)), len(flow.shape(value, node))
     inner_axes = (rank - 1, own_rank - 2) if slot == 0 else (rank - 2, own_rank - 1)
     if (pending.frames.axis, framing.axis) != inner_axes or min(rank, own_rank) < 2:
         return None
-    pool = RunningPool(*flow.edit_fields(node, value, framing), flow.shape(node.outputs[0], node))
+    pool = RunningPool(node, value, framing)
     flow.edits.append(RunningWeightedSum(node, pool, pending, None, 1 - slot))
     return Unframed.LAST
 
@@ -395,7 +395,7 @@ class RunningVariance(NodeEdit):
     def apply(self, editor: Editor) -> None:
         node, delay, mean = self.node, self.pool.frames.delay, editor.made["raw", self.mean]
         emit = editor.before(self.pending.origin) if delay else editor.after(node)
-        before, in_chunk, total = _counts_as(emit, delay, self.pool.dtype)
+        before, in_chunk, total = _counts_as(emit, delay, editor.known.types[self.pool.value])
         own = in_chunk
         if delay:
             own = emit("Sub", total, before)

@@ -23,11 +23,11 @@ from rnn_lowering.loops.body import ScanBody, checked_axis, read_body
 from rnn_lowering.nodes.kinds import has_steps, is_recurrent, kind_of
 from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.nodes.rnn import RecurrentSpec
-from rnn_lowering.streaming.delays import joined, last_state, missing_frames
+from rnn_lowering.streaming.alignment import joined
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of
-from rnn_lowering.streaming.flow import Flow, StatefulNode
-from rnn_lowering.streaming.frame_counts import frames_before, numbers_in_call
-from rnn_lowering.streaming.frames import Delay, FirstFrame, Frames, Framing, Unframed
+from rnn_lowering.streaming.flow import MAIN_GRAPH, Flow, StatefulNode
+from rnn_lowering.streaming.frame_counts import frames_before, missing_frames, numbers_in_call
+from rnn_lowering.streaming.frames import Delay, FirstFrame, Frames, Framing, Unframed, WholeSequenceValue
 
 
 def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -38,7 +38,7 @@ def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
         return _linear_attention(flow, node)
     if kind_of(node) is not RecurrentSpec:
         raise flow.refuse(node, "its state cannot be carried from chunk to chunk", "lower it without --stream")
-    framing = flow.framing(input_of(node), node)
+    framing = flow.read(input_of(node), node)
     outputs = [v for v in node.outputs if v.name]
     others = {n: v for n, v in enumerate(node.inputs[1:], 1) if v is not None}
     if any(flow.is_timed(others[n]) for n in (1, 2, 3, 7) if n in others):
@@ -66,9 +66,25 @@ def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     _check_forward(flow, node, others, framing)
     if 4 in others:
         _check_lengths(flow, node, others[4], framing)
-    flow.recurrent.append(StatefulNode(node, flow.path, framing.delay, framing.late))
-    y, last = node.outputs[0], last_state(flow, node, framing, node.outputs[1:])
+    flow.recurrent.append(StatefulNode(node, framing.delay, framing.late))
+    y, last = node.outputs[0], _last_state(flow, node, framing)
     return [flow.framed(node, v, replace(framing, axis=sequence)) if v is y else last for v in outputs]
+
+
+def _last_state(flow: Flow, node: ir.Node, framing: Frames) -> Unframed | WholeSequenceValue:
+    """Return the framing of the last states of a node. Late ones may only be carried by the stream."""
+    if framing.late and (framing.extra > 0 or flow.scope != MAIN_GRAPH):
+        return WholeSequenceValue(late_state_error(flow, node, framing.late))
+    return Unframed.LAST
+
+
+def late_state_error(flow: Flow, node: ir.Node, late: Delay) -> UnsupportedError:
+    """Return the error of an output that has the late state of a node and is not its next value."""
+    return flow.refuse(
+        node,
+        f"returns its last state, which comes {counted(late.frames, 'frame')} after the sequence has ended",
+        "drop that output, since the stream carries the state, or give the node an initial state to return",
+    )
 
 
 def _linear_attention(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -87,7 +103,7 @@ def _linear_attention(flow: Flow, node: ir.Node) -> list[Framing]:
         )
     if not framing.even or framing.rate != 1:
         raise flow.refuse(node, "does not read one frame for each of the stream", "trim its inputs with a Slice")
-    flow.recurrent.append(StatefulNode(node, flow.path, framing.delay))
+    flow.recurrent.append(StatefulNode(node, framing.delay))
     return [flow.framed(node, node.outputs[0], replace(framing, axis=1)), Unframed.LAST]
 
 
@@ -97,7 +113,7 @@ def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing
     steps, batch = steps_and_batch(node)
     rows = [n for n in (4, 5, 6) if n < len(node.inputs) and node.inputs[n] is not None]
     common, axes = joined(flow, node, [0, *rows])
-    framing = replace(framing, known=common.known) if isinstance(common, Frames) else framing
+    framing = replace(framing, ready=common.ready) if isinstance(common, Frames) else framing
     if any(axes.get(n) != (0 if n == 4 else batch) for n in rows):
         source = value.producer()
         if flow.shape(value, node)[steps] == size(1) and source is not None:
@@ -127,7 +143,7 @@ def _check_forward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], frami
             f"direction is {direction}: it starts at the last frame, which a stream has not seen yet",
             "train a forward model",
         )
-    if framing.known > min(framing.extra, 0):
+    if framing.ready > min(framing.extra, 0):
         hint = "trim its input with a Slice" if framing.extra > 0 else pad_in_front(framing)
         raise flow.refuse(node, f"reads {frames_compared(framing)} the stream has", hint)
     if framing.delay and 4 in others:
@@ -141,7 +157,7 @@ def _check_forward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], frami
 def _check_initial(flow: Flow, node: ir.Node, value: ir.Value | None, name: str = "initial state") -> None:
     """Refuse an initial state that is computed from the stream."""
     if value is not None and flow.is_timed(value):
-        flow.framing(value, node)
+        flow.read(value, node)
         raise flow.refuse(node, f"its {name} is computed from the stream", "make it an input of the model")
 
 
@@ -153,7 +169,7 @@ def frames_compared(framing: Frames) -> str:
 
 def pad_in_front(framing: Frames) -> str:
     """Return a hint for values whose last frames are cut off."""
-    count = counted(framing.known - framing.extra, "frame")
+    count = counted(framing.ready - framing.extra, "frame")
     return f"pad it in front by the {count} that are cut off at its end, or do not cut them off"
 
 
@@ -164,7 +180,7 @@ _RESHAPED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames) -> None:
     """Refuse lengths that are neither the number of frames nor an input that only recurrent nodes read."""
     if flow.framings.get(lengths) is not None:
-        flow.framing(lengths, node)
+        flow.read(lengths, node)
         raise flow.refuse(node, "its sequence_lens are computed from the stream", "make them an input of the model")
     constant = flow.known.contents.get(lengths)
     if constant is not None:
@@ -242,13 +258,13 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
             "goes backwards: it starts at the last frame, which a stream has not seen yet",
             "train a forward model",
         )
-    if framing.known > 0 or framing.extra:
+    if framing.ready > 0 or framing.extra:
         raise flow.refuse(node, "does not read one frame for each of the stream", "trim its inputs with a Slice")
     _infer_outputs(flow, node, read, framing)
-    flow.recurrent.append(StatefulNode(node, flow.path, late=framing.late))
+    flow.recurrent.append(StatefulNode(node, late=framing.late))
     if framing.delay and states:
         flow.edits.append(KeepScanStates(node, framing.delay))
-    last = last_state(flow, node, framing, read.results)
+    last = _last_state(flow, node, framing)
     framings: list[Framing] = [last for value in read.results if value.name]
     for value, axis in zip(read.stacked, read.stacked_axes, strict=False):
         if value.name:
@@ -276,7 +292,7 @@ def _check_captured(flow: Flow, node: ir.Node, value: ir.Value) -> None:
             f"reads the first frame of the stream, '{value.name}', in every step",
             "a step may read its own frame only",
         )
-    flow.framing(value, node)
+    flow.read(value, node)
     raise flow.refuse(
         node,
         f"reads '{value.name}', which has all frames of the stream or depends on them, in every step",

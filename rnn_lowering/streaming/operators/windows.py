@@ -1,4 +1,12 @@
-"""Operators that read windows of frames (convolutions, poolings, STFT) or add to them (ConvTranspose, Col2Im)."""
+"""Operators that read a window of frames: convolutions, poolings, STFT. The frames before the chunk are a state.
+
+`windowed` finds the window of a convolution over time, `read_window` the framing of what it returns, and `KeepRows`
+edits the node: it reads a state in front of the chunk instead of its padding. A Pad and a Concat that put frames in
+front are windows of one frame (`cuts_and_joins`).
+
+Example: a causal Conv of kernel 3 reads 2 rows before the chunk. With chunks of 4 frames it reads 2 + 4 rows and
+returns 4. The last 2 of the 6 are the next state.
+"""
 
 from __future__ import annotations
 
@@ -6,48 +14,174 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.known import shape_of
 from rnn_lowering.facts.parameters import TO_THE_END
 from rnn_lowering.facts.size import Size, size
-from rnn_lowering.streaming.delays import keep, resampled, settled, with_past, without_missing
-from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
-from rnn_lowering.streaming.flow import Flow, FramesEdit
+from rnn_lowering.streaming.editor import Editor, Emitter, input_of
+from rnn_lowering.streaming.edits import FramesEdit, SetAttributes
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frame_counts import past_or_first
 from rnn_lowering.streaming.frames import Frames, Framing
 from rnn_lowering.streaming.operators.pooling import lowest
+from rnn_lowering.types import Array
+
+# The state
 
 
 @dataclass(frozen=True)
-class _Window:
-    """The window of a convolution: output j reads `span` frames from frame j * stride - left on.
+class Computed:
+    """Rows that the model computes in the first call: an input of the node, or the first row of one."""
+
+    slot: int
+    first_row: bool = False
+
+
+Initial = float | Array | Computed
+"""The rows before frame 0: a number, an array with an entry for each along their axis, or computed ones."""
+
+
+@dataclass(frozen=True)
+class KeepRows(FramesEdit):
+    """Lets a node read rows of an input before the chunk: they are a state.
 
     Attributes:
-        pads: The paddings of all spatial axes, first those at the starts.
+        slot: The input.
+        rows: How many rows before the chunk the node reads; if negative, how many of the chunk it skips.
+        initial: The rows before frame 0.
+        left: How many these are; 0 if they have no effect.
+        drop: How many rows at the end of the chunk only the next chunk uses.
     """
 
-    span: int
-    stride: int
-    left: int
-    right: int
-    pads: tuple[int, ...]
+    slot: int
+    rows: int
+    initial: Initial = 0.0
+    left: int = 0
+    drop: int = 0
 
-    def with_pads(self, axis: int, left: int = 0, right: int = 0) -> tuple[int, ...]:
-        """Return the paddings with these along one spatial axis."""
-        rank = len(self.pads) // 2
-        return tuple(left if n == axis else right if n == axis + rank else pad for n, pad in enumerate(self.pads))
+    @property
+    def carries(self) -> bool:  # type: ignore[override]
+        return self.rows > 0 or (self.left > 0 and bool(self.frames.delay))
+
+    def apply(self, editor: Editor) -> None:
+        node, axis, delay = self.node, self.frames.axis, self.frames.delay.frames
+        past = self.past_input(editor, "x", self.rows) if self.rows > 0 else None
+        value, emit = input_of(node, self.slot), editor.before(node)
+        if delay and self.left > 0:
+            value = self.without_missing(editor, value, self._before_frame_0(delay, delay))
+        if past is not None:
+            value = emit("Concat", self._chosen(emit, past), value, axis=axis)
+        own = value
+        if self.drop or self.rows < 0:
+            own = emit.sliced(value, [axis], [max(-self.rows, 0)], [-self.drop or TO_THE_END])
+        node.replace_input_with(self.slot, own)
+        if past is not None:
+            first = np.asarray(self._before_frame_0(delay + self.rows, self.rows))
+            first = first.reshape(first.shape or (1,) * len(editor.known.shapes[self.value]))
+            editor.add_present(node, "x", past, self.last(editor.after(node), value, self.rows), first)
+
+    def _before_frame_0(self, first: int, count: int) -> float | Array:
+        """Return `count` rows, `first` rows before frame 0; nothing uses what lies before `initial`."""
+        if isinstance(self.initial, Computed):
+            return 0.0
+        if isinstance(self.initial, float):
+            return self.initial
+        start = self.left - first
+        return self.initial.take(np.maximum(np.arange(start, start + count), 0), self.frames.axis)
+
+    def _chosen(self, emit: Emitter, past: ir.Value) -> ir.Value:
+        """Return the rows before the chunk: the state, or in the first call those that the model computes."""
+        if not isinstance(self.initial, Computed):
+            return past
+        first = input_of(self.node, self.initial.slot)
+        if self.initial.first_row:
+            first = emit.sliced(first, [self.frames.axis], [0], [1])
+        return past_or_first(emit.editor, self.node, past, first)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The rows that a node reads for each result: result j reads `span` + 1 rows from row j * stride - left on.
+
+    Attributes:
+        right: How many rows it reads after the last one.
+        initial: The rows before frame 0.
+    """
+
+    span: int = 0
+    stride: int = 1
+    left: int = 0
+    right: int = 0
+    initial: Initial = 0.0
+
+
+def read_window(flow: Flow, node: ir.Node, before: Frames, window: Window, slot: int = 0) -> list[Framing]:
+    """Return the framing of the output of a node that reads a window, and record that a state keeps past frames."""
+    after = before.padded(window.left, window.right).windows(window.span + 1, window.stride)
+    final = settled(flow, node, before, after, window.right)
+    drop, rows = after.ready - final.ready, rows_before(before, final, window.left, window.stride)
+    if drop and window.stride > 1:
+        raise flow.refuse(
+            node,
+            f"a stride of {window.stride} over time does not fit the frames that are cut off before it",
+            "cut off a multiple of the stride",
+        )
+    if rows or window.left or window.right:
+        value = node.outputs[0] if node.op_type == "Pad" else input_of(node, slot)
+        flow.edits.append(KeepRows(node, value, before, slot, rows, window.initial, window.left, drop))
+    return [flow.resampled(node, node.outputs[0], before, final)]
+
+
+def settled(flow: Flow, node: ir.Node, before: Frames, after: Frames, right: int = 0) -> Frames:
+    """Return `after` with `ready` lowered, so no chunk emits frames that a cut at the end removes.
+
+    Args:
+        before, after: The framings of what the node reads and returns on a whole sequence.
+        right: The number of frames that it adds at the end.
+    """
+    if before.cut and right > 0:
+        raise flow.refuse(
+            node,
+            f"puts {right} frames at the end after the last {before.ready - before.extra} were cut off",
+            "a stream never knows which frames are the last",
+        )
+    return replace(after, ready=min(after.ready, max(after.extra, 0)))
+
+
+def rows_before(before: Frames, after: Frames, left: int = 0, stride: int = 1) -> int:
+    """Return the number of rows that a node reads before the chunk, or minus the number that it skips.
+
+    Args:
+        before, after: The framings of what it reads and returns.
+        left: The number of rows that it reads before frame 0.
+        stride: The number of rows from one result to the next.
+    """
+    return left - before.delay.frames + after.delay.frames * stride
+
+
+# Convolutions, poolings and STFT
 
 
 def windowed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
-    """Return the framing of the output of a convolution or pooling. Its past frames become a state."""
+    """Return the framing of the output of a convolution or pooling over time: a state replaces its paddings."""
     if framing.axis < 2:
         return None
-    window = _window(flow, node, framing)
-    left, right, stride = window.left, window.right, window.stride
-    after = framing.padded(left, right).windows(window.span + 1, stride)
-    initial = _padding_value(flow, node) if left else 0.0
-    pads = window.with_pads(framing.axis - 2)
-    return with_past(flow, node, framing, after, left=left, right=right, stride=stride, initial=initial, pads=pads)
+    window, pads = window_of(flow, node, framing)
+    initial = _padding_value(flow, node) if window.left else 0.0
+    edits = len(flow.edits)
+    framings = read_window(flow, node, framing, replace(window, initial=initial))
+    if len(flow.edits) > edits:
+        flow.edits.append(SetAttributes(node, paddings(pads, framing.axis - 2)))
+    return framings
+
+
+def paddings(pads: Sequence[int], axis: int, left: int = 0, right: int = 0) -> dict[str, ir.Attr | None]:
+    """Return the attributes of a node with these paddings along one spatial axis."""
+    rank = len(pads) // 2
+    own = [left if n == axis else right if n == axis + rank else pad for n, pad in enumerate(pads)]
+    return {"pads": ir.AttrInt64s("pads", own), "auto_pad": None}
 
 
 def transformed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
@@ -61,47 +195,10 @@ def transformed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | N
             "its signal is not the stream, or its frames have no constant length and step",
             "give a constant frame_step, and a window of known length",
         )
-    flow.edits.append(OneSided(node))
-    return with_past(flow, node, framing, framing.windows(int(length), int(step)), stride=int(step))
-
-
-@dataclass(frozen=True)
-class OneSided(NodeEdit):
-    """An STFT with its default written out: ONNX's inference takes an absent `onesided` as 0."""
-
-    node: ir.Node
-    carries = False
-
-    def apply(self, editor: Editor) -> None:
-        """Write the attribute."""
-        attributes = self.node.attributes
-        attributes["onesided"] = ir.AttrInt64("onesided", attributes.get_int("onesided", 1))
-
-
-def transposed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
-    """Return the framing of the output of a transposed convolution, in which each frame adds to several results.
-
-    Past frames that add to the results of a chunk become a state. Paddings cut off what lies outside the chunk.
-    """
-    axis = framing.axis - 2
-    if axis < 0:
-        return None
-    window = _window(flow, node, framing)
-    output_padding = tuple(node.attributes.get_ints("output_padding", ()) or [0] * (len(window.pads) // 2))
-    span, stride, left = window.span, window.stride, window.left
-    right = span + 1 - stride - window.right + output_padding[axis]
-    whole = framing.repeated(stride).padded(-left, right)
-    final = settled(flow, node, framing, whole, right)
-    delay, late = framing.delay.frames, final.delay.frames
-    past = max((late - left + span) // stride - delay, 0)
-    beyond = span + 1 - stride + whole.known - final.known
-    pads = window.with_pads(axis, (delay + past) * stride + left - late, max(beyond, 0))
-    padding = tuple(max(-beyond, 0) if n == axis else pad for n, pad in enumerate(output_padding))
-    reached = max((span - left) // stride, 0)
-    if past or (delay and reached) or (pads, padding) != (window.pads, output_padding):
-        changed = None if padding == output_padding else padding
-        keep(flow, node, framing, past, left=reached, pads=pads, output_padding=changed)
-    return resampled(flow, node, framing, final)
+    # the default, written out: ONNX's inference takes an absent `onesided` as 0
+    onesided = ir.AttrInt64("onesided", node.attributes.get_int("onesided", 1))
+    flow.edits.append(SetAttributes(node, {"onesided": onesided}))
+    return read_window(flow, node, framing, Window(int(length) - 1, int(step)))
 
 
 def check_paddings(flow: Flow, node: ir.Node) -> None:
@@ -111,8 +208,8 @@ def check_paddings(flow: Flow, node: ir.Node) -> None:
         raise flow.refuse(node, "has negative paddings", "cut frames with a Slice")
 
 
-def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:
-    """Return the window that a node reads along the frames."""
+def window_of(flow: Flow, node: ir.Node, framing: Frames) -> tuple[Window, list[int]]:
+    """Return the window of a convolution along the frames, and its paddings of all spatial axes, starts first."""
     if not framing.plain or any(v is not None and flow.is_timed(v) for v in node.inputs[1:]):
         raise flow.refuse(
             node,
@@ -142,8 +239,8 @@ def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:
             "give the paddings as numbers",
         )
     spans = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
-    amounts = _pads(flow, node, framing, spans, strides)
-    return _Window(spans[n], strides[n], amounts[n], amounts[n + rank], tuple(amounts))
+    pads = _pads(flow, node, framing, spans, strides)
+    return Window(spans[n], strides[n], pads[n], pads[n + rank]), pads
 
 
 def _pads(flow: Flow, node: ir.Node, framing: Frames, spans: Sequence[int], strides: Sequence[int]) -> list[int]:
@@ -185,75 +282,3 @@ def _padding_value(flow: Flow, node: ir.Node) -> float:
             node, "averages over fewer frames at the start", "set count_include_pad, or pad before it"
         )
     return 0.0
-
-
-@dataclass(frozen=True)
-class OverlapAdd(FramesEdit):
-    """Puts past columns before those of the chunk in a Col2Im with one column for each frame, in a larger image.
-
-    Columns that are missing because of a delay count as 0.
-
-    Attributes:
-        past: The number of columns before the chunk that add to the chunk.
-        added: The image axis along which the columns are added, from 0.
-        rank: The number of image axes.
-        stride: The distance of two columns in the image.
-        cut: The part of the image after the chunk: the next chunk computes it, or it is beyond the end.
-    """
-
-    past: int
-    added: int
-    rank: int
-    stride: int
-    cut: int
-
-    def apply(self, editor: Editor) -> None:
-        node, result, more = self.node, self.node.outputs[0], self.past * self.stride
-        source = input_of(node)
-        columns = without_missing(editor, self, source, 0.0)
-        if self.past:
-            past, emit = self.past_input(editor, "x", source.name, self.past), editor.before(node)
-            columns = emit("Concat", past, columns, axis=2)
-            present = self.last(emit, columns, self.past)
-            wider = emit.constant([more if n == self.added else 0 for n in range(self.rank)])
-            node.replace_input_with(1, emit("Add", input_of(node, 1), wider))
-            editor.add_present(node, "x", past, present, self.path)
-        node.replace_input_with(0, columns)
-        if self.past or self.cut:
-            emit = editor.after(node)
-            own = emit.sliced(result, [2 + self.added], [more], [-self.cut or TO_THE_END])
-            emit.instead_of(result, own)
-
-
-def overlapped(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
-    """Return the framing of the output of a Col2Im, in which each column adds to several results."""
-    image, block = flow.known.numbers_of_input(node, 1), flow.known.numbers_of_input(node, 2)
-    if image is None or block is None or framing.axis != 2 or not framing.plain:
-        raise flow.refuse(
-            node, "its columns are not the frames, or its sizes are not known", "give one column for each frame"
-        )
-    rank = len(image)
-    strides, dilations = (
-        list(node.attributes.get_ints(name, ()) or [1] * rank) for name in ("strides", "dilations")
-    )
-    axes = [n for n, dim in enumerate(image) if dim.timed]
-    spans = [(int(k.constant or 1) - 1) * d + 1 for k, d in zip(block, dilations, strict=True)]
-    alone = all(image[n] == size(spans[n]) for n in range(rank) if n not in axes)
-    if len(axes) != 1 or not alone or any(node.attributes.get_ints("pads", ())):
-        raise flow.refuse(
-            node,
-            "adds its columns along several axes, or cuts some of the result off",
-            "add along time only, without pads",
-        )
-    (axis,) = axes
-    span, stride = spans[axis], strides[axis]
-    if span < stride or image[axis] != (framing.size() - 1) * stride + span:
-        raise flow.refuse(
-            node, "its size is not that of all its columns together", "make the image as long as all columns"
-        )
-    whole = framing.repeated(stride).padded(0, span - stride)
-    final = settled(flow, node, framing, whole, span - stride)
-    cut = span - stride + whole.known - final.known
-    place = flow.edit_fields(node, input_of(node), framing)
-    flow.edits.append(OverlapAdd(*place, (span - 1) // stride, axis, rank, stride, cut))
-    return resampled(flow, node, framing, replace(final, axis=2 + axis))

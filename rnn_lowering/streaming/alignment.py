@@ -1,0 +1,167 @@
+"""Values that meet in a node: their frames must be the same, and the earlier ones wait for the latest.
+
+`joined` decides the common framing. An operator that looks ahead returns a late value (`Frames.ready`): `Wait`
+delays the earlier values that it meets.
+
+Example: with delay 2 and chunks of 3 frames, the first chunk holds [missing, missing, frame 0] and the second
+[frame 1, frame 2, frame 3].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.facts.numbers import depends_on_time
+from rnn_lowering.facts.size import TIME, Size
+from rnn_lowering.streaming.editor import Editor, NodeEdit, home, input_of
+from rnn_lowering.streaming.edits import FramesEdit
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frame_counts import counts_so_far, of_type
+from rnn_lowering.streaming.frames import Delay, Frames, Unframed
+
+
+def joined(flow: Flow, node: ir.Node, slots: Sequence[int]) -> tuple[Frames | Unframed | None, dict[int, int]]:
+    """Return the common framing of the inputs of a node, and the axis of the frames by input slot."""
+    values = {slot: v for slot in slots if (v := node.inputs[slot]) is not None}
+    own = [m for v in values.values() if isinstance(m := flow.framings.get(v), Frames)]
+    own.sort(key=lambda frames: frames.ready)
+    by_slot: dict[int, Frames] = {}
+    last = False
+    for slot, value in values.items():
+        constant = next((same for each in own if (same := _in_every_frame(flow, value, each)) is not None), None)
+        framing = constant or _length(flow, node, slot, list(values.values())) or flow.read(value, node)
+        if isinstance(framing, Frames):
+            by_slot[slot] = framing
+        last = last or framing is Unframed.LAST
+    if last and by_slot:
+        raise flow.refuse(
+            node, "joins each frame with a value that is known only after the last one", "make that value an output"
+        )
+    kinds = sorted({replace(frames, axis=0) for frames in by_slot.values()}, key=lambda kind: kind.ready)
+    if len({replace(kind, ready=0) for kind in kinds}) > 1:
+        raise flow.refuse(
+            node, f"joins values whose frames are not aligned: {_listed(kinds)}", "trim the longer one with a Slice"
+        )
+    for slot, frames in by_slot.items():
+        if frames.ready > kinds[0].ready:
+            _wait(flow, node, slot, frames, kinds[0])
+    axes = {slot: frames.axis for slot, frames in by_slot.items()}
+    return (kinds[0] if kinds else Unframed.LAST if last else None), axes
+
+
+def _in_every_frame(flow: Flow, value: ir.Value, frames: Frames) -> Frames | None:
+    """Return the framing of a value that is equal in every frame, if its size matches `frames`."""
+    dims = flow.known.shapes.get(value, ())
+    timed = [axis for axis, dim in enumerate(dims) if dim.timed]
+    if value in flow.framings or depends_on_time(flow.known, value) or len(timed) != 1:
+        return None
+    return replace(frames, axis=timed[0]) if dims[timed[0]] == frames.size() else None
+
+
+def _length(flow: Flow, node: ir.Node, slot: int, values: Sequence[ir.Value]) -> Unframed | None:
+    """Return the framing of a number computed from the length, if a node reads it with a pooled value."""
+    value = node.inputs[slot]
+    numbers = flow.known.numbers(value) if value is not None and depends_on_time(flow.known, value) else None
+    if value is None or numbers is None or len(numbers) != 1 or flow.framings.get(value) is not None:
+        return None
+    number, dtype = numbers[0].whole(), flow.known.types[value]
+    factor, offset = number.coefficient(TIME), number.coefficient()
+    linear = number == Size.symbol(TIME) * factor + offset
+    whole = factor.denominator == offset.denominator == 1 or dtype.is_floating_point()
+    last = all(flow.framings.get(v) is Unframed.LAST for v in values if v is not value)
+    if not (linear and whole and last):
+        return None
+    shape = tuple(int(dim.constant or 1) for dim in flow.known.shapes[value])
+    flow.edits.append(LengthSoFar(node, slot, factor, offset, shape, dtype))
+    return Unframed.LAST
+
+
+def _listed(frames: Sequence[Frames]) -> str:
+    return " and ".join(
+        f"{f.ready} before, {f.extra - f.ready} behind"
+        + (f", {f.rate} for each of the stream" if f.rate != 1 else "")
+        + ("" if f.plain else f", merged {f.outer} x {f.inner}")
+        for f in frames
+    )
+
+
+def _wait(flow: Flow, node: ir.Node, slot: int, framing: Frames, later: Frames) -> None:
+    """Delay an input of a node until it has the delay of the other inputs."""
+    value = input_of(node, slot)
+    if not framing.plain:
+        raise flow.refuse(
+            node,
+            f"joins values whose frames are not aligned: {_listed([framing, later])}",
+            "trim the longer one with a Slice",
+        )
+    past = later.delay.frames - framing.delay.frames
+    drop = past + framing.overlap - later.overlap
+    flow.edits.append(Wait(node, value, framing, slot, past, drop))
+
+
+@dataclass(frozen=True)
+class Wait(FramesEdit):
+    """Delays an input of a node until it has the delay of the other inputs.
+
+    Attributes:
+        slot: The slot of the input.
+        past: The number of frames of the added delay.
+        drop: The number of frames at the end of the input that only the next chunk uses.
+    """
+
+    slot: int
+    past: int
+    drop: int
+
+    @property
+    def carries(self) -> bool:  # type: ignore[override]
+        return self.past > 0
+
+    def apply(self, editor: Editor) -> None:
+        source = input_of(self.node, self.slot)
+        frames = self.frames
+        key = ("wait", source, home(self.node), frames.axis, self.past, frames.overlap, self.drop)
+        if key not in editor.made:
+            editor.made[key] = self._delayed(editor, source)
+        self.node.replace_input_with(self.slot, editor.made[key])
+
+    def _delayed(self, editor: Editor, value: ir.Value) -> ir.Value:
+        emit, axis = editor.before(self.node), self.frames.axis
+        if self.past:
+            past = self.past_input(editor, "x", self.past)
+            value = emit("Concat", past, value, axis=axis)
+            editor.add_present(self.node, "x", past, self.last(emit, value, self.past))
+        return emit.sliced(value, [axis], [0], [-self.drop])
+
+
+@dataclass(frozen=True)
+class LengthSoFar(NodeEdit):
+    """Recomputes a number that follows from the length of the sequence: from the number of frames so far.
+
+    Attributes:
+        slot: The input slot of the number.
+        factor, offset: The number is frames * `factor` + `offset`.
+        shape, dtype: Shape and element type of the number.
+    """
+
+    node: ir.Node
+    slot: int
+    factor: Fraction
+    offset: Fraction
+    shape: tuple[int, ...]
+    dtype: ir.DataType
+    carries = False
+
+    def apply(self, editor: Editor) -> None:
+        emit = editor.before(self.node)
+        _, _, total = counts_so_far(editor, Delay(0, Fraction(1)))
+        number = of_type(emit, self.node, total, self.dtype)
+        for op_type, by in (("Mul", self.factor), ("Add", self.offset)):
+            operand = np.array([float(by)]).astype(self.dtype.numpy())
+            number = emit(op_type, number, emit.constant(operand, self.dtype))
+        self.node.replace_input_with(self.slot, emit("Reshape", number, emit.constant(self.shape)))
