@@ -551,15 +551,15 @@ def test_an_axis_that_is_cut_has_a_size_of_its_own(form: Any, opset: int) -> Non
     assert_close(run(lowered, fed, optimize=False), run(proto, fed))
 
 
-def test_how_often_a_model_with_sizes_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once to change it, once to infer its sizes, and once for the comparison of its nodes."""
+def test_how_often_a_model_with_sizes_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once to change it, and once to infer its sizes."""
     copies, clone = [], ir.Model.clone
 
     def counted(model: ir.Model, **options: Any) -> ir.Model:
         copies.append(model)
         return clone(model, **options)
 
-    onnx.save(chain(*STACKED), tmp_path / "in.onnx")
+    proto = chain(*STACKED)
     monkeypatch.setattr(ir.Model, "clone", counted)
-    rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", dims={"seq": 5}, verify=1)
-    assert len(copies) <= 3
+    rl.lower(proto, dims={"seq": 5, "batch": 2})
+    assert len(copies) == 2
