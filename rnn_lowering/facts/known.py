@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from itertools import count
 
 import numpy as np
@@ -15,7 +16,7 @@ import onnx_ir as ir
 from rnn_lowering.facts.node_outputs import numbers_in
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.facts.parameters import parameter
-from rnn_lowering.facts.size import CHUNK, PartialShape, Shape, Size, size
+from rnn_lowering.facts.size import CHUNK, PartialShape, Shape, Size, Symbol, size
 from rnn_lowering.types import Array
 
 LARGEST = 1 << 22
@@ -38,6 +39,46 @@ class SizingError(Exception):
         self.node = node
         self.reason = " ".join(reason.split())
         super().__init__(self.reason)
+
+
+@dataclass(frozen=True)
+class Known:
+    """The type and shape of a value, as far as they are known.
+
+    Attributes:
+        dtype: The element type, or UNDEFINED.
+        shape: The sizes, None for an unknown one; None for an unknown rank.
+    """
+
+    dtype: ir.DataType
+    shape: tuple[Size | None, ...] | None = None
+
+    @classmethod
+    def at(cls, dtype: ir.DataType | None, dims: Iterable[object] | None) -> Known:
+        """Return what is known of a value of a type and of dimensions, each known only if it is a number."""
+        shape = None if dims is None else (size(d) if isinstance(d, int) and d >= 0 else None for d in dims)
+        return cls(dtype or ir.DataType.UNDEFINED, None if shape is None else tuple(shape))
+
+    @cached_property
+    def dims(self) -> tuple[int | None, ...]:
+        """The sizes that are numbers, and None for each other; empty for an unknown rank."""
+        constants = (None if dim is None else dim.constant for dim in self.shape or ())
+        return tuple(None if number is None else int(number) for number in constants)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all sizes are numbers."""
+        return self.shape is not None and None not in self.dims
+
+    @property
+    def row(self) -> Known:
+        """What is known of a row: without the first axis."""
+        return Known(self.dtype, None if self.shape is None else self.shape[1:])
+
+    def stacked(self, rows: Size | int | None) -> Known:
+        """Return what is known of so many of them, along a new first axis."""
+        first = size(rows) if isinstance(rows, int) else rows
+        return Known(self.dtype, None if self.shape is None else (first, *self.shape))
 
 
 @dataclass
@@ -66,7 +107,7 @@ class SymbolicValues:
     _named: dict[str, Size] = field(default_factory=dict)
     _labels: dict[Size, str] = field(default_factory=dict)
     _unknown: dict[str, Size] = field(default_factory=dict)
-    _keys: dict[Size, str] = field(default_factory=dict)
+    _keys: dict[Symbol, str] = field(default_factory=dict)
     _symbols: Iterator[int] = field(default_factory=lambda: count(CHUNK + 1))
 
     @property
@@ -117,29 +158,27 @@ class SymbolicValues:
         if not key:
             return Size.symbol(next(self._symbols))
         if key not in self._unknown:
-            self._add_key(key, Size.symbol(next(self._symbols)))
+            symbol = next(self._symbols)
+            self._unknown[key], self._keys[symbol] = Size.symbol(symbol), key
         return self._unknown[key]
 
-    def _add_key(self, key: str, dim: Size) -> str:
-        self._unknown[key], self._keys[dim] = dim, key
-        return key
+    def is_named(self, dim: Size) -> bool:
+        """Return whether a size depends on no unknown one without a key."""
+        return dim.symbols <= self._keys.keys()
 
-    def number_or_name(self, dim: Size) -> int | str | None:
-        """Return a size as a number or a key, for which `unknown` gives it again; None if it depends on an unknown
-        size without a key."""
-        if dim.constant is not None:
-            return int(dim.constant)
-        if dim in self._keys:
-            return self._keys[dim]
-        return self._add_key(str(dim), dim) if self.named_terms(dim) else None
-
-    def named_terms(self, dim: Size) -> list[tuple[Fraction, list[str]]] | None:
-        """Return a size as a sum of products, each a factor and keys of unknown sizes; None if one has no key."""
-        if not all(Size.symbol(symbol) in self._keys for symbol in dim.symbols):
+    def of(self, value: ir.Value) -> Known | None:
+        """Return the type and shape of a value; sizes that depend on an unknown one without a key are unknown."""
+        if value not in self.types:
             return None
-        return [
-            (factor, [self._keys[Size.symbol(symbol)] for symbol in monomial]) for monomial, factor in dim.terms
-        ]
+        shape = self.shapes.get(value)
+        dims = None if shape is None else tuple(dim if self.is_named(dim) else None for dim in shape)
+        return Known(self.types[value], dims)
+
+    def declare(self, value: ir.Value, kind: Known) -> None:
+        """Set the type and shape of a value."""
+        self.types[value] = kind.dtype
+        if kind.shape is not None:
+            self.shapes[value] = tuple(self.unknown() if dim is None else dim for dim in kind.shape)
 
     def static_shape(self, value: ir.Value) -> tuple[int, ...] | None:
         """Return the shape of a value if all its sizes are numbers."""

@@ -235,7 +235,7 @@ def _for_inference(schema: OpSchema) -> OpSchema:
     some = OpSchema.FormalParameter("some", "T", param_option=options.Variadic, is_homogeneous=False, min_arity=0)
     attributes = [OpSchema.Attribute(a.name, a.type, required=False) for a in schema.attributes.values()]
     types = [("T", [f"tensor({kind})" for kind in _FLOATS], "")]
-    names = schema.name, INFERENCE_DOMAIN, 1
+    names = f"{DOMAIN}.{schema.name}", INFERENCE_DOMAIN, 1  # onnx.reference needs different names in all domains
     made = OpSchema(*names, inputs=[some], outputs=[some], type_constraints=types, attributes=attributes)
     made.set_type_and_shape_inference_function(infer)
     return made

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.constants import leaf
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.facts.bodies import bodies_of, graphs_of
+from rnn_lowering.facts.known import Known
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.facts.parameters import parameter
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
@@ -27,7 +28,6 @@ from rnn_lowering.loops.facts import (
     Facts,
     Item,
     KnownTensor,
-    TensorKind,
     common_kind,
     known_bounds,
     number_of,
@@ -186,7 +186,7 @@ class BodyCopy(BodyValues):
         for old, new in zip(node.outputs, copy.outputs, strict=True):
             new.name = new.name if old.name else ""
             if bodies and isinstance(old.type, ir.TensorType) and old.type.dtype != ir.DataType.UNDEFINED:
-                self.facts.declare(new, self.facts.kind(old) or TensorKind(int(old.type.dtype), None))
+                self.facts.declare(new, self.facts.kind(old) or Known(old.type.dtype))
         kinds = self._kinds_of_branches(attributes) if node.op_type == "If" else self.facts.infer(node, items)
         if node.op_type == "SequenceAt" and isinstance(items[0], Elements):
             kinds = [common_kind([self.facts.kind(element) for element in items[0].items])]
@@ -198,7 +198,7 @@ class BodyCopy(BodyValues):
             self._written[-1][key] = list(copy.outputs)
         return list(copy.outputs)
 
-    def _note_product(self, total: ir.Node, kind: TensorKind) -> None:
+    def _note_product(self, total: ir.Node, kind: Known) -> None:
         """Note a product of matrices to which an Add adds something of its shape or less: a Gemm does both."""
         value = total.inputs[0]
         product = None if value is None else value.producer()
@@ -210,7 +210,7 @@ class BodyCopy(BodyValues):
         if all(shape is not None and len(shape) == 2 for shape in shapes):
             self.op.matrices.add(value)
 
-    def _kinds_of_branches(self, attributes: Sequence[ir.Attr]) -> list[TensorKind | None]:
+    def _kinds_of_branches(self, attributes: Sequence[ir.Attr]) -> list[Known | None]:
         """Return what the branches of an If have in common."""
         branches = [[self.facts.kind(v) for v in graph.outputs] for a in attributes for graph in graphs_of(a)]
         return [common_kind(kinds) for kinds in zip(*branches, strict=False)]
@@ -309,7 +309,7 @@ RepeatBody = Callable[[BodyCopy, "LoopBody | ScanBody"], "list[Item]"]
 
 
 def _parts_of(
-    slices: Sequence[ir.Node], bounds: Sequence[Sequence[Item]], kind: TensorKind
+    slices: Sequence[ir.Node], bounds: Sequence[Sequence[Item]], kind: Known
 ) -> tuple[int, list[int]] | None:
     """Return the axis along which Slices of a value take all of it, and the start of each; None if they do not.
 
@@ -330,7 +330,7 @@ def _parts_of(
     return axis, [start for _, start, _ in parts]
 
 
-def _part(items: Sequence[Item], kind: TensorKind) -> tuple[int, int, int] | None:
+def _part(items: Sequence[Item], kind: Known) -> tuple[int, int, int] | None:
     """Return the one axis that a Slice shortens, its start and its end."""
     bounds = known_bounds(items)
     if bounds is None or kind.shape is None:

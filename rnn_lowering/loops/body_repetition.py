@@ -13,6 +13,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.composites import count
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import UnknownTripsError, UnsupportedError
+from rnn_lowering.facts.known import Known
 from rnn_lowering.loops.as_recurrence import (
     LoopRecurrence,
     is_used,
@@ -24,7 +25,7 @@ from rnn_lowering.loops.as_recurrence import (
 )
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.facts import TRUE, Elements, Item, KnownTensor, TensorKind, number_of
+from rnn_lowering.loops.facts import TRUE, Elements, Item, KnownTensor, number_of
 from rnn_lowering.loops.linear_counts import Counters
 from rnn_lowering.loops.trips import (
     ENDLESS,
@@ -76,7 +77,7 @@ def _check_tensors(copy: BodyCopy, read: LoopBody) -> None:
             )
 
 
-def _scan(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[TensorKind | None]]:
+def _scan(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[Known | None]]:
     """Emit a Scan; return its outputs, and the types and shapes of what it stacks in each step."""
     op, trips = copy.op, r.trips
     assert trips is not None
@@ -124,12 +125,12 @@ def _row(copy: BodyCopy, x: Tensor, rows: ir.Value) -> ir.Value:
     value = copy.op.value(copy.op.body_input("x", x.dtype, x.shape[1:]))
     kind = copy.facts.kind(rows)
     assert kind is not None
-    copy.facts.declare(value, TensorKind(kind.element, None if kind.shape is None else kind.shape[1:]))
+    copy.facts.declare(value, kind.row)
     return value
 
 
 def _check_shapes(
-    copy: BodyCopy, r: LoopRecurrence, firsts: Sequence[TensorKind | None], kinds: Sequence[TensorKind | None]
+    copy: BodyCopy, r: LoopRecurrence, firsts: Sequence[Known | None], kinds: Sequence[Known | None]
 ) -> None:
     """Check that a step leaves the shapes of states as they are, by induction from the first ones."""
     for state, before, after in zip(r.state_inputs, firsts, kinds, strict=False):
@@ -168,7 +169,7 @@ def _guarded(copy: BodyCopy, read: LoopBody, trips: LoopTrips) -> list[Item]:
     return r.results(list(found.outputs))
 
 
-def _empty(copy: BodyCopy, kind: TensorKind | None, value: ir.Value, read: LoopBody, trips: LoopTrips) -> ir.Value:
+def _empty(copy: BodyCopy, kind: Known | None, value: ir.Value, read: LoopBody, trips: LoopTrips) -> ir.Value:
     """Emit the stacked output of no steps; its number of rows is a constant only where the shapes of branches may
     differ."""
     sizes = None if kind is None or kind.shape is None else [copy.size(size) for size in kind.shape]
@@ -199,7 +200,7 @@ def to_loop(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
     return r.results(_in_order(copy, r, *_loop(copy, r)))
 
 
-def _loop(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[TensorKind | None]]:
+def _loop(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[Known | None]]:
     """Emit a Loop; return its outputs, and the types and shapes of what it stacks in each step."""
     op, trips = copy.op, r.trips
     initial = [copy.value(item) for item in r.init]
@@ -232,7 +233,7 @@ def _loop(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[Tenso
 
 
 def _in_order(
-    copy: BodyCopy, r: LoopRecurrence, found: Sequence[ir.Value], kinds: Sequence[TensorKind | None]
+    copy: BodyCopy, r: LoopRecurrence, found: Sequence[ir.Value], kinds: Sequence[Known | None]
 ) -> list[Item]:
     """Return the outputs of an emitted Loop or Scan, stacked along the axes of the original."""
     read, states = r.read, len(r.states)
@@ -240,8 +241,7 @@ def _in_order(
     results: list[Item] = list(found[:states])
     for n, value, kind in zip(r.stacked, found[states:], kinds, strict=True):
         if kind is not None:
-            shape = None if kind.shape is None else (length, *kind.shape)
-            copy.facts.declare(value, TensorKind(kind.element, shape))
+            copy.facts.declare(value, kind.stacked(length))
         if not (read.stacked_axes[n] or read.stacked_in_front[n]):
             results.append(value)
             continue
@@ -405,7 +405,7 @@ def _step(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item], ste
         return [copy.item(value) for value in (*read.state_outputs, *read.rows)]
 
 
-def _empty_constants(copy: BodyCopy, read: LoopBody | ScanBody, kinds: Sequence[TensorKind | None]) -> list[Item]:
+def _empty_constants(copy: BodyCopy, read: LoopBody | ScanBody, kinds: Sequence[Known | None]) -> list[Item]:
     """Return the stacked outputs of a Loop that has no step."""
     results: list[Item] = []
     for value, kind in zip(read.stacked, kinds, strict=False):
@@ -424,7 +424,7 @@ def _empty_constants(copy: BodyCopy, read: LoopBody | ScanBody, kinds: Sequence[
     return results
 
 
-def _kinds_of_rows(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item]) -> list[TensorKind | None]:
+def _kinds_of_rows(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item]) -> list[Known | None]:
     """Return the types and shapes of what a step of a Loop would stack.
 
     Step 0 may read a row that is not there; shapes then follow if the numbers of the step are unknown.
@@ -454,7 +454,7 @@ def _unknown_tensor(copy: BodyCopy, item: Item) -> Item:
     return value
 
 
-def _kinds_in_step(copy: BodyCopy, read: LoopBody, states: Sequence[Item], number: Item) -> list[TensorKind | None]:
+def _kinds_in_step(copy: BodyCopy, read: LoopBody, states: Sequence[Item], number: Item) -> list[Known | None]:
     """Return the types and shapes of what a step of a Loop would stack."""
     with copy.op.body(), copy.inner_scope():
         try:

@@ -18,8 +18,10 @@ from rnn_lowering.emit.constants import leaf, literal
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
+from rnn_lowering.facts.known import Known
 from rnn_lowering.facts.parameters import parameter
-from rnn_lowering.loops.facts import Elements, Facts, Item, KnownTensor, SizeOrName, TensorKind, is_plain
+from rnn_lowering.facts.size import Size
+from rnn_lowering.loops.facts import Elements, Facts, Item, KnownTensor, is_plain
 from rnn_lowering.model.scopes import LOWERED, REPEATING
 from rnn_lowering.types import array_of
 
@@ -132,7 +134,7 @@ class BodyValues:
         if self.facts.kind(value) is None:
             self._learn(value)
         if self.facts.kind(value) is None:
-            self.facts.declare(value, TensorKind(int(tensor.dtype), tensor.shape))
+            self.facts.declare(value, Known.at(tensor.dtype, tensor.shape))
         return value
 
     def declared(self, tensor: Tensor) -> Tensor:
@@ -171,10 +173,10 @@ class BodyValues:
             )
         return self.op.given(item, kind.dtype, kind.dims)
 
-    def size(self, size: SizeOrName) -> Tensor | None:
+    def size(self, size: Size | None) -> Tensor | None:
         """Return a size as an int64 [1]; None if no input has it."""
-        if isinstance(size, int):
-            return self.op.constant([size])
+        if size is not None and size.constant is not None:
+            return self.op.constant([int(size.constant)])
         places = None if size is None else self.facts.places(size)
         if places is None:
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,12 +17,12 @@ import onnx_ir as ir
 from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.infer import infer
-from rnn_lowering.facts.known import SymbolicValues
+from rnn_lowering.facts.known import Known, SymbolicValues
 from rnn_lowering.facts.node_outputs import NodeModel, numbers_in
 from rnn_lowering.facts.numbers import can_evaluate, compute_exactly, element_of, evaluate
 from rnn_lowering.facts.operators import RANDOM, is_of_default_domain
 from rnn_lowering.facts.parameters import TO_THE_END
-from rnn_lowering.facts.size import Size, size
+from rnn_lowering.facts.size import PartialShape, Size, Symbol, size
 from rnn_lowering.model.model_sizes import VARIES, inferred_values
 from rnn_lowering.model.onnx_checks import ANONYMOUS
 from rnn_lowering.types import Array
@@ -49,56 +49,17 @@ _FIRST_OF_SIZES = {
 }
 """By operator, the first input whose numbers decide the shape of the result."""
 
-SizeOrName = int | str | None
-"""A size, the name of an unknown one, or None."""
 
-
-@dataclass(frozen=True)
-class TensorKind:
-    """An element type, as a number of `onnx.TensorProto`, and a shape; None for an unknown rank."""
-
-    element: int
-    shape: tuple[SizeOrName, ...] | None
-
-    @property
-    def dtype(self) -> ir.DataType:
-        return ir.DataType(self.element)
-
-    @property
-    def is_static(self) -> bool:
-        return self.shape is not None and all(isinstance(size, int) for size in self.shape)
-
-    @property
-    def dims(self) -> tuple[int | None, ...]:
-        """The sizes that are known, of a known rank."""
-        return tuple(size if isinstance(size, int) else None for size in self.shape or ())
-
-    @classmethod
-    def of(cls, values: SymbolicValues, value: ir.Value) -> TensorKind | None:
-        """Return what is known of a value."""
-        if value not in values.types:
-            return None
-        shape = values.shapes.get(value)
-        return cls(int(values.types[value]), None if shape is None else tuple(map(values.number_or_name, shape)))
-
-    def add_to(self, values: SymbolicValues, value: ir.Value) -> None:
-        """Record it as the type and shape of a value."""
-        values.types[value] = ir.DataType(self.element)
-        if self.shape is not None:
-            dims = (size(dim) if isinstance(dim, int) else values.unknown(dim or "") for dim in self.shape)
-            values.shapes[value] = tuple(dims)
-
-
-def common_kind(kinds: Sequence[TensorKind | None]) -> TensorKind | None:
+def common_kind(kinds: Sequence[Known | None]) -> Known | None:
     """Return the kind that all these have in common."""
     known = [kind for kind in kinds if kind is not None]
-    if not known or len(known) < len(kinds) or len({kind.element for kind in known}) != 1:
+    if not known or len(known) < len(kinds) or len({kind.dtype for kind in known}) != 1:
         return None
     shapes = [kind.shape for kind in known if kind.shape is not None]
     if len(shapes) < len(kinds) or len({len(shape) for shape in shapes}) != 1:
-        return TensorKind(known[0].element, None)
+        return Known(known[0].dtype)
     sizes = (dims[0] if len(set(dims)) == 1 else None for dims in zip(*shapes, strict=True))
-    return TensorKind(known[0].element, tuple(sizes))
+    return Known(known[0].dtype, tuple(sizes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +74,8 @@ class KnownTensor:
             return self.value
         return self.array.dtype.str, self.array.shape, self.array.tobytes()
 
-    def kind(self) -> TensorKind:
-        return TensorKind(element_of(self.array), self.array.shape)
+    def kind(self) -> Known:
+        return Known.at(ir.DataType(element_of(self.array)), self.array.shape)
 
 
 TRUE = KnownTensor(np.asarray(True))
@@ -147,146 +108,149 @@ class Facts:
 
     def __init__(self, model: ir.Model, opset: int) -> None:
         self.opset = opset
-        self._opsets = {**{d: v for d, v in model.opset_imports.items() if d != "ai.onnx"}, "": opset}
-        self._kinds: dict[ir.Value, TensorKind] = {}
+        opsets = {**{d: v for d, v in model.opset_imports.items() if d != "ai.onnx"}, "": opset}
+        self._values = SymbolicValues(opsets, any_size=True)
         self._exact: set[ir.Value] = set()
-        self._known: dict[ir.Value, KnownTensor | None] = {}
-        self._outside = SymbolicValues(self._opsets, any_size=True)
+        self._followed: set[ir.Value] = set()
+        self._tensors: dict[ir.Value, KnownTensor | None] = {}
         self._elements: dict[ir.Value, Elements] = {}
-        self._inferred: dict[Hashable, list[TensorKind | None]] = {}
+        self._inferred: dict[Hashable, list[Known | None]] = {}
         self._shapes: dict[Hashable, list[Array] | None] = {}
         self._node_models: dict[ir.Node, NodeModel] = {}
-        self._places: dict[str, tuple[ir.Value, int]] = {}
+        self._anonymous: set[Size] = set()
+        self._places: dict[Symbol, tuple[ir.Value, int]] = {}
         with _distinct_names(model):
             for value in (*model.graph.inputs, *model.graph.initializers.values()):
                 self._add_inferred(value, value)
             for value, found in inferred_values(model).items():
                 self._add_inferred(value, found)
         for value in model.graph.inputs:
-            kind = self._kinds.get(value)
-            for axis, dim in enumerate((kind and kind.shape) or ()):
-                if isinstance(dim, str):
-                    self._places.setdefault(dim, (value, axis))
+            for axis, dim in enumerate(self._values.shapes.get(value, ())):
+                for symbol in dim.symbols:
+                    self._places.setdefault(symbol, (value, axis))
 
     def _add_inferred(self, value: ir.Value, found: ir.Value) -> None:
-        if value.const_value is not None and not value.is_graph_input():
-            tensor = value.const_value
-            self._kinds[value] = TensorKind(int(tensor.dtype), tuple(int(d) for d in tensor.shape.numpy()))
+        tensor = None if value.is_graph_input() else value.const_value
+        if tensor is not None:
+            self._values.declare(value, Known.at(tensor.dtype, tensor.shape.numpy()))
         elif isinstance(found.type, ir.TensorType):
-            shape = None if found.shape is None else tuple(map(_size, found.shape))
-            self._kinds[value] = TensorKind(int(found.type.dtype), shape)
+            shape = None if found.shape is None else tuple(map(self._size, found.shape))
+            self._values.declare(value, Known(found.type.dtype, shape))
+
+    def _size(self, dim: int | ir.SymbolicDim) -> Size | None:
+        """Return a dimension; equal names give equal sizes."""
+        if isinstance(dim, int):
+            return size(dim) if dim >= 0 else None
+        if dim.value is None or dim.value == VARIES:
+            return None
+        found = self._values.unknown(dim.value)
+        if dim.value.startswith(ANONYMOUS):
+            self._anonymous.add(found)
+        return found
 
     # Types and shapes
 
-    def kind(self, item: Item) -> TensorKind | None:
+    def kind(self, item: Item) -> Known | None:
         """Return the type and shape of a tensor; None if unknown, or if it is no tensor."""
         if isinstance(item, KnownTensor):
             return item.kind()
-        if isinstance(item, ir.Value) and item not in self._exact:
-            self._add_exact_sizes(item)
-        return self._kinds.get(item) if isinstance(item, ir.Value) else None
+        if not isinstance(item, ir.Value):
+            return None
+        if item not in self._exact:
+            self._exact.add(item)
+            if self._has_vague_sizes(item):
+                self.known_tensor(item)
+                self._follow(item)
+        return self._values.of(item)
 
-    def _add_exact_sizes(self, value: ir.Value) -> None:
+    def _is_vague(self, dim: Size) -> bool:
+        """Whether nothing is known of a size but its name, which ONNX's inference made."""
+        return dim in self._anonymous or not self._values.is_named(dim)
+
+    def _has_vague_sizes(self, value: ir.Value) -> bool:
+        return any(map(self._is_vague, self._values.shapes.get(value, ())))
+
+    def _follow(self, value: ir.Value) -> None:
         """Follow the sizes of a value from node to node, where ONNX's inference does not know them."""
-        self._exact.add(value)
-        kind = self._kinds.get(value)
-        if kind is None or kind.shape is None or not any(map(_is_vague, kind.shape)):
-            return
-        self.known_tensor(value)
-        self._record(value)
-        exact = TensorKind.of(self._outside, value)
-        if exact is not None and exact.shape is not None and len(exact.shape) == len(kind.shape):
-            sizes = (
-                b if _is_vague(a) and b is not None else a for a, b in zip(kind.shape, exact.shape, strict=True)
-            )
-            self._kinds[value] = TensorKind(kind.element, tuple(sizes))
+        nodes = list[ir.Node]()
+        while value not in self._followed and self._has_vague_sizes(value):
+            self._followed.add(value)
+            node = value.producer()
+            if node is None or not node.inputs or node.inputs[0] is None:
+                break
+            nodes.append(node)
+            value = node.inputs[0]
+        for node in reversed(nodes):
+            self._infer_vague_sizes(node)
 
-    def shape(self, item: Item) -> tuple[SizeOrName, ...] | None:
+    def _infer_vague_sizes(self, node: ir.Node) -> None:
+        """Infer the sizes of a node's outputs that nothing is known of."""
+        shapes = self._values.shapes
+        before = {value: shapes[value] for value in node.outputs if value in shapes}
+        _infer(self._values, node)
+        for value, dims in before.items():
+            if len(dims) == len(shapes[value]):
+                pairs = zip(dims, shapes[value], strict=True)
+                shapes[value] = tuple(b if self._is_vague(a) and self._values.is_named(b) else a for a, b in pairs)
+
+    def shape(self, item: Item) -> PartialShape | None:
         """Return the shape of a tensor; None if its rank is unknown."""
         kind = self.kind(item)
         return None if kind is None else kind.shape
 
-    def places(self, size: str) -> list[tuple[int, list[tuple[ir.Value, int]]]] | None:
-        """Return a size, by its name, as a sum of products: each a factor, and inputs of the model with the axes
-        that have the other factors. None if no inputs have them."""
-        terms = self._outside.named_terms(self._outside.unknown(size)) or []
-        found = [
-            (int(factor), [self._places[key] for key in keys if key in self._places]) for factor, keys in terms
-        ]
-        complete = all(
-            factor.denominator == 1 and len(places) == len(keys)
-            for (factor, keys), (_, places) in zip(terms, found, strict=True)
-        )
-        return found if found and complete else None
+    def places(self, dim: Size) -> list[tuple[int, list[tuple[ir.Value, int]]]] | None:
+        """Return a size as a sum of products: each a factor, and inputs of the model with the axes that have the
+        other factors. None if no inputs have them."""
+        if not dim.terms or not dim.symbols <= self._places.keys() or not dim.integral(1):
+            return None
+        return [(int(factor), [self._places[symbol] for symbol in monomial]) for monomial, factor in dim.terms]
 
-    def declare(self, value: ir.Value, kind: TensorKind | None) -> None:
+    def declare(self, value: ir.Value, kind: Known | None) -> None:
         """Record and declare the type and shape of a value that is emitted."""
         if kind is None:
             return
-        self._kinds[value] = kind
+        self._values.declare(value, kind)
         value.type = ir.TensorType(kind.dtype)
         if kind.shape is not None:
             value.shape = ir.Shape(kind.dims)
 
-    def infer(self, node: ir.Node, items: Sequence[Item]) -> list[TensorKind | None]:
+    def infer(self, node: ir.Node, items: Sequence[Item]) -> list[Known | None]:
         """Return the types and shapes of what a node computes from these items."""
         sizes = _sizes_in(node, items)
         kinds = tuple(map(self.kind, items))
         key = _operation(node), kinds, tuple((n, item.key()) for n, item in sizes.items())
         if key not in self._inferred:
-            values = self._values(node, items)
+            values = self._inputs(node, items)
             for n, item in sizes.items():
                 if (value := node.inputs[n]) is not None:
                     values.contents[value] = item.array
-            self._inferred[key] = _inferred_kinds(values, node)
+            _infer(values, node)
+            self._inferred[key] = [values.of(output) for output in node.outputs]
         return self._inferred[key]
 
-    def _values(self, node: ir.Node, items: Sequence[Item]) -> SymbolicValues:
+    def _inputs(self, node: ir.Node, items: Sequence[Item]) -> SymbolicValues:
         """Return the types and shapes of a node's inputs."""
-        values = self._outside.without_values()
+        values = self._values.without_values()
         for value, item in zip(node.inputs, items, strict=True):
             kind = self.kind(item)
             if value is not None and kind is not None:
-                kind.add_to(values, value)
+                values.declare(value, kind)
         return values
 
     # Sizes and numbers outside of the bodies
 
     def size_of_axis(self, value: ir.Value, axis: int) -> Size | None:
         """Return the size of an axis, as a polynomial of other sizes; None if the rank is unknown."""
-        self._record(value)
-        shape = self._outside.shapes.get(value)
+        self._follow(value)
+        shape = self._values.shapes.get(value)
         return None if shape is None else shape[axis]
 
     def size_in(self, value: ir.Value) -> Size | None:
         """Return the size that a value of one element holds: an unknown one that an axis has."""
         self.known_tensor(value)
-        numbers = self._outside.numbers(value)
-        sizes = {dim for shape in self._outside.shapes.values() for dim in shape if dim.constant is None}
+        numbers = self._values.numbers(value)
+        sizes = {dim for shape in self._values.shapes.values() for dim in shape if dim.constant is None}
         return numbers[0] if numbers is not None and len(numbers) == 1 and numbers[0] in sizes else None
-
-    def _record(self, value: ir.Value) -> None:
-        """Record the type and shape of a value; sizes without a name are followed from node to node."""
-        values, nodes = self._outside, list[ir.Node]()
-        kind = self._record_kind(value)
-        while kind is not None and any(map(_is_vague, kind.shape or ())):
-            node = value.producer()
-            if node is None or not node.inputs or node.inputs[0] is None:
-                break
-            nodes.append(node)
-            value = node.inputs[0]
-            kind = self._record_kind(value)
-        for node in reversed(nodes):
-            for other in node.inputs[1:]:
-                self._record_kind(other)
-            _inferred_kinds(values, node)
-
-    def _record_kind(self, value: ir.Value | None) -> TensorKind | None:
-        """Record the type and shape of a value; return them if they are new."""
-        kind = None if value is None or value in self._outside.types else self._kinds.get(value)
-        if value is not None and kind is not None:
-            kind.add_to(self._outside, value)
-        return kind
 
     def elements(self, value: ir.Value) -> Elements | None:
         """Return the elements of a sequence that is computed outside of bodies, as far as they were found."""
@@ -300,40 +264,37 @@ class Facts:
         pending = [value]
         while pending:
             current = pending[-1]
-            if current in self._known:
+            if current in self._tensors:
                 pending.pop()
                 continue
             node = current.producer()
-            missing = [v for v in self._needed(node) if v not in self._known] if node is not None else []
+            missing = [v for v in self._needed(node) if v not in self._tensors] if node is not None else []
             if missing and len(pending) < 10_000:
                 pending += missing
                 continue
-            self._known[current] = None
+            self._tensors[current] = None
             if node is None or node.op_type == "Constant":
                 self._read(current)
             else:
                 self._compute(node)
             pending.pop()
-        return self._known[value]
+        return self._tensors[value]
 
     def _needed(self, node: ir.Node) -> list[ir.Value]:
         """Return the inputs whose numbers a node needs; Shape and Size need those without an inferred shape."""
         if node.op_type not in _EVALUATED:
             return []
         given = [v for v in node.inputs if v is not None]
-        return given if node.op_type not in ("Shape", "Size") else [v for v in given if not self._is_static(v)]
-
-    def _is_static(self, value: ir.Value) -> bool:
-        kind = self._kinds.get(value)
-        return kind is not None and kind.is_static
+        of_shape = node.op_type in ("Shape", "Size")
+        return [v for v in given if self._values.static_shape(v) is None] if of_shape else given
 
     def _read(self, value: ir.Value) -> None:
         """Add the tensor of an initializer or a Constant."""
         array = self._constant(value)
         if array is not None:
-            self._known[value] = found = KnownTensor(array, value)
-            found.kind().add_to(self._outside, value)
-            self._outside.contents[value] = array
+            self._tensors[value] = found = KnownTensor(array, value)
+            self._values.declare(value, found.kind())
+            self._values.contents[value] = array
 
     def _constant(self, value: ir.Value) -> Array | None:
         """Return the array of an initializer or a Constant."""
@@ -344,20 +305,21 @@ class Facts:
 
     def _compute(self, node: ir.Node) -> None:
         """Add what a node outside of the bodies computes from constants and sizes."""
-        values = self._outside
+        values = self._values
         if node.op_type not in _EVALUATED or not is_of_default_domain(node):
             return
         for value in (*node.inputs, *node.outputs):
             if value is not None:
-                self._record(value)
+                self._follow(value)
         if not can_evaluate(values, node):
             return
-        if any(values.static_type(v) is None for v in node.outputs if v.name):
-            _inferred_kinds(values, node)
-        if all(_is_small(TensorKind.of(values, v)) for v in node.outputs if v.name):
+        outputs = [value for value in node.outputs if value.name]
+        if any(values.static_type(value) is None for value in outputs):
+            self._infer_vague_sizes(node)
+        if all(_is_small(values.of(value)) for value in outputs):
             evaluate(values, node)
             found = ((v, values.constant(v)) for v in node.outputs)
-            self._known |= {v: KnownTensor(np.array(array), v) for v, array in found if array is not None}
+            self._tensors |= {v: KnownTensor(np.array(array), v) for v, array in found if array is not None}
 
     def evaluate(self, node: ir.Node, items: Sequence[Item]) -> list[Array] | None:
         """Return what a node computes from these items, if it is small and they are known."""
@@ -382,15 +344,15 @@ class Facts:
         if node not in self._node_models:
             self._node_models[node] = NodeModel.of(node, self.opset)
         return compute_exactly(
-            self._node_models[node], arrays, [None if k is None else (k.element, k.dims) for k in kinds]
+            self._node_models[node], arrays, [None if k is None else (int(k.dtype), k.dims) for k in kinds]
         )
 
     def _shape(self, node: ir.Node, items: Sequence[Item]) -> list[Array] | None:
         """Return what a Shape or Size returns, if known."""
         key = node, self.kind(items[0])
         if key not in self._shapes:
-            values = self._values(node, items)
-            _inferred_kinds(values, node)
+            values = self._inputs(node, items)
+            _infer(values, node)
             evaluate(values, node)
             found = values.constant(node.outputs[0])
             self._shapes[key] = None if found is None else [np.array(found)]
@@ -415,17 +377,6 @@ def _distinct_name(dim: int | ir.SymbolicDim, otherwise: str) -> int | str:
     return otherwise if dim.value is None else f"size {dim.value}"
 
 
-def _is_vague(size: SizeOrName) -> bool:
-    """Whether nothing is known of a size but its name, which ONNX's inference made."""
-    return size is None or (isinstance(size, str) and size.startswith(ANONYMOUS))
-
-
-def _size(dim: int | ir.SymbolicDim) -> SizeOrName:
-    if isinstance(dim, int):
-        return dim if dim >= 0 else None
-    return None if dim.value == VARIES else dim.value
-
-
 def _operation(node: ir.Node) -> Hashable:
     """Return what two nodes have in common that compute the same of the same inputs."""
     if node.attributes:
@@ -434,15 +385,12 @@ def _operation(node: ir.Node) -> Hashable:
     return node.domain, node.op_type, *connected
 
 
-def _inferred_kinds(values: SymbolicValues, node: ir.Node) -> list[TensorKind | None]:
-    unknown: list[TensorKind | None] = [None] * len(node.outputs)
+def _infer(values: SymbolicValues, node: ir.Node) -> None:
+    """Add the types and shapes of a node's outputs, as far as they follow from its inputs."""
     if bodies_of(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
-        return unknown
-    try:
+        return
+    with suppress(Exception):  # inference has no common error: nothing is known
         infer(values, node)
-    except Exception:  # inference has no common error: nothing is known
-        return unknown
-    return [TensorKind.of(values, output) for output in node.outputs]
 
 
 def _sizes_in(node: ir.Node, items: Sequence[Item]) -> dict[int, KnownTensor]:
@@ -478,7 +426,7 @@ def is_plain(dtype: ir.DataType) -> bool:
     return dtype.numpy().kind in "biuf" and dtype.bitwidth >= 8
 
 
-def _is_small(kind: TensorKind | None) -> bool:
+def _is_small(kind: Known | None) -> bool:
     if kind is None or not kind.is_static or not is_plain(kind.dtype):
         return False
     return math.prod(kind.dims) <= _most(kind.dtype)  # type: ignore[arg-type]
@@ -488,6 +436,6 @@ def _most(dtype: ir.DataType) -> int:
     return _LARGEST_FLOATS if dtype.is_floating_point() else _LARGEST_MADE
 
 
-def _zero_like(kind: TensorKind) -> Item:
+def _zero_like(kind: Known) -> Item:
     dtype = kind.dtype
     return KnownTensor(np.zeros((), dtype.numpy())) if is_plain(dtype) else ir.Value(name="like")

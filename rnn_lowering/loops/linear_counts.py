@@ -114,7 +114,7 @@ class Counters:
         if isinstance(item, KnownTensor):
             return _whole_number(item)
         kind = self.copy.facts.kind(item)
-        if kind is None or kind.shape is None or any(size != 1 for size in kind.shape):
+        if kind is None or kind.shape is None or any(size != 1 for size in kind.dims):
             return None
         if kind.dtype.is_integer():
             size = self.copy.facts.size_in(item) if isinstance(item, ir.Value) else None

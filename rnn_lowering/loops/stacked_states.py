@@ -24,13 +24,15 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.facts.bodies import values_used
+from rnn_lowering.facts.known import Known
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, MOVING, moved_inputs
+from rnn_lowering.facts.size import ONE, PartialShape, Size, size
 from rnn_lowering.loops.as_recurrence import rows_along
 from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.body_repetition import unroll
 from rnn_lowering.loops.body_values import LoopLimits
-from rnn_lowering.loops.facts import Facts, KnownTensor, SizeOrName, TensorKind
+from rnn_lowering.loops.facts import Facts, KnownTensor
 from rnn_lowering.loops.linear_counts import STEP_NUMBER, Counters, LinearCount
 from rnn_lowering.loops.trips import runs_once_per_row, simulated_trips
 from rnn_lowering.model.replace import drop_unused, take_over
@@ -82,7 +84,7 @@ class _StackedState:
     number: int
     row: ir.Value
     joined: Sequence[_JoinedRows]
-    steps: SizeOrName = None
+    steps: int | Size | None = None
 
 
 def stack_rows_of_states(
@@ -166,7 +168,7 @@ def _rows_of_list(facts: Facts, user: ir.Node, row: ir.Value) -> _JoinedRows | N
         return None
     axis, rank = user.attributes.get_int("axis", 0) or 0, len(shape) + new_axis
     axis += rank if axis < 0 else 0
-    if not 0 <= axis < rank or not (new_axis or shape[axis] == 1):
+    if not 0 <= axis < rank or not (new_axis or shape[axis] == ONE):
         return None
     return _JoinedRows(user.outputs[0], axis, dropped=() if new_axis else (axis,))
 
@@ -179,7 +181,7 @@ def _state_of_concat(facts: Facts, read: LoopBody, step: ir.Node, n: int, first:
         return None
     axis = (step.attributes.get_int("axis", 0) or 0) % len(shape)
     joined = _JoinedRows(read.results[n], axis, dropped=(axis,), before=first)
-    return _StackedState(n, row, [joined]) if shape[axis] == 1 else None
+    return _StackedState(n, row, [joined]) if shape[axis] == ONE else None
 
 
 def _state_of_writes(
@@ -196,9 +198,9 @@ def _state_of_writes(
         scratch: Emits into a graph of its own, which is dropped.
     """
     plain = step.attributes.get_string("reduction", "none") == "none" and len(step.inputs) == 3
-    index, shape, place = step.inputs[1], facts.shape(first), facts.shape(step.inputs[1])
-    columns = place[-1] if place else None
-    if not (plain and read.results[n].name and shape and index is not None and isinstance(columns, int)):
+    index, shape, place = step.inputs[1], facts.shape(first), facts.kind(step.inputs[1])
+    columns = place.dims[-1] if place is not None and place.dims else None
+    if not (plain and read.results[n].name and shape and index is not None and columns is not None):
         return None
     if not 1 <= columns <= len(shape):
         return None
@@ -226,7 +228,8 @@ def _order_of_rows(
 ) -> tuple[bool, int | None] | None:
     """Return whether step 0 writes the last row, and the number of steps if there are more rows; None if the index
     is neither that of row i in step i nor that of the i-th row from the end."""
-    sizes = [size if isinstance(size, int) else None for size in counters.copy.facts.shape(first) or ()]
+    kind = counters.copy.facts.kind(first)
+    sizes = () if kind is None else kind.dims
     length, front = sizes[axis], sizes[:axis]
     steps = simulated_trips(counters.copy, counters.read)
     fills = runs_once_per_row(counters, first, axis) if steps is None else steps == length
@@ -239,7 +242,7 @@ def _order_of_rows(
     return (True, None) if fills and from_end and _is_index_of_row(counters, index, from_end, front) else None
 
 
-def _row(facts: Facts, write: ir.Node, shape: tuple[SizeOrName, ...]) -> tuple[ir.Value | None, int]:
+def _row(facts: Facts, write: ir.Node, shape: PartialShape) -> tuple[ir.Value | None, int]:
     """Return the value behind the one that is written that has the shape of a row, and the number of axes of size 1
     in front of it."""
     value = write.inputs[2]
@@ -249,7 +252,7 @@ def _row(facts: Facts, write: ir.Node, shape: tuple[SizeOrName, ...]) -> tuple[i
         if node is None or node.graph is not write.graph:
             break
         ones = 0 if given is None else len(given) - len(shape)
-        if given is not None and given == (*[1] * ones, *shape) and None not in given:
+        if given is not None and given == (*[ONE] * ones, *shape) and None not in given:
             found = value, ones
         if node.domain not in DEFAULT_DOMAIN or node.op_type not in _KEEPS_ORDER:
             break
@@ -288,7 +291,7 @@ def _numbers(counters: Counters, values: Sequence[ir.Value], number: LinearCount
     found: dict[ir.Value, _GrowingArray] = {}
     for value in values:
         kind = counters.copy.facts.kind(value)
-        if kind is not None and kind.shape is not None and {*kind.shape} <= {1} and counters.line(value) == number:
+        if kind is not None and kind.shape is not None and {*kind.dims} <= {1} and counters.line(value) == number:
             array = np.zeros([1] * len(kind.shape), kind.dtype.numpy())
             found[value] = array, array + 1
     return found
@@ -363,7 +366,7 @@ def _join(facts: Facts, op: Ops, node: ir.Node, state: _StackedState, rows: ir.V
     """Emit the values that the rows of all steps become after the Loop, and replace the original ones."""
     kind = facts.kind(state.row)
     assert kind is not None
-    facts.declare(rows, TensorKind(kind.element, (state.steps, *(kind.shape or ()))))
+    facts.declare(rows, kind.stacked(state.steps))
 
     def given(value: ir.Value) -> Tensor:
         known = facts.kind(value)
@@ -380,11 +383,12 @@ def _join(facts: Facts, op: Ops, node: ir.Node, state: _StackedState, rows: ir.V
             assert isinstance(state.steps, int)
             x = op.concat([x, op.slice(given(each.behind), each.axis, state.steps, None)], each.axis)
         (value,) = [rows] if x.value is rows and len(state.joined) == 1 else op.outputs([x])
-        shape: list[SizeOrName] = [size for n, size in enumerate(kind.shape or ()) if n not in each.dropped]
-        shape.insert(each.axis, state.steps if each.before is each.behind is None else x.shape[each.axis])
+        shape = [dim for n, dim in enumerate(kind.shape or ()) if n not in each.dropped]
+        rows_in_all = state.steps if each.before is each.behind is None else x.shape[each.axis]
+        shape.insert(each.axis, size(rows_in_all) if isinstance(rows_in_all, int) else rows_in_all)
         user = each.value.producer()
         take_over(each.value, value)
-        facts.declare(value, TensorKind(kind.element, tuple(shape)))
+        facts.declare(value, Known(kind.dtype, tuple(shape)))
         if user is not None and user is not node and user.graph is not None:
             user.replace_input_with(0, None)
             user.graph.remove(user, safe=True)

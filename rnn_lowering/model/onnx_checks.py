@@ -232,8 +232,9 @@ def _rename(proto: onnx.ModelProto) -> None:
             node.op_type, node.domain = f"Slice_{len(node.input)}", INFERENCE_DOMAIN
             functions[node.op_type] = _slice(node.op_type, len(node.input))
         elif node.domain == MICROSOFT and node.op_type in INFERENCE_SCHEMAS.keys() - own:
-            node.domain = INFERENCE_DOMAIN
-            known = [a for a in node.attribute if a.name in INFERENCE_SCHEMAS[node.op_type].attributes]
+            schema = INFERENCE_SCHEMAS[node.op_type]
+            node.op_type, node.domain = schema.name, schema.domain
+            known = [a for a in node.attribute if a.name in schema.attributes]
             del node.attribute[:]
             node.attribute.extend(known)
     proto.functions.extend(functions.values())
