@@ -57,7 +57,7 @@ class LoweredFile:
         while pending:
             value = pending.pop()
             node = value.producer()
-            if value.name in inputs:
+            if value.name in inputs and value not in outputs:  # which may be an input of another node
                 used.add(value.name)
             elif node is not None:
                 pending += () if node in needed else _outer_inputs(node)

@@ -434,10 +434,10 @@ def test_the_product_between_layers_is_one_kernel_with_tanh() -> None:
 # The comparison
 
 
-def compared(given: Net) -> Verification:
-    """Compare the nodes of a net with float64, one by one."""
+def compared(given: Net, count: int = 1) -> Verification:
+    """Compare the nodes of a net with float64, one by one; it becomes this many loops."""
     new = rl.lower(given.model, target="onnxruntime")
-    assert loops(new) == 1
+    assert loops(new) == count
     with Runner() as runner:
         files = [ModelSource(runner.folder / f"{n}.onnx", proto) for n, proto in enumerate((given.model, new))]
         return NodeComparison(files[0], files[1], runner, rl.Check(), None).result("asked for")
@@ -459,6 +459,14 @@ def test_joined_nodes_are_compared_with_float64(given: partial[Net]) -> None:
     if given.func is layers:  # which give Y of the last to the node after it
         wanted.add(f"Y of {made.members[-1].op} node 'node{len(made.members) - 1}'")
     assert {check.name.split(" in ")[0] for check in result.nodes} == wanted
+
+
+def test_an_output_of_a_joined_node_may_be_the_first_state_of_another() -> None:
+    own = ("B", "initial_h")
+    made = net(Member(inputs=own), Member(inputs=own), Member(taken={"initial_h": "Y_h0"}))
+    result = compared(made, 2)
+    assert result.status == "verified"
+    assert {check.name.split(" of ")[0] for check in result.nodes if "node0" in check.name} == {"Y", "Y_h"}
 
 
 def reversed_nodes(join: Any, op: Any, ks: Any) -> Any:
