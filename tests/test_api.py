@@ -366,8 +366,8 @@ def test_lower_file_writes_what_lower_returns(source: Path) -> None:
 def test_a_failed_verification_has_a_report(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rnn_lowering.recurrence import cells
 
-    good = cells.CELLS["GRU"]
-    monkeypatch.setitem(cells.CELLS, "GRU", lambda op, k, state, x: [s + s for s in good(op, k, state, x)])
+    good = cells.STEPS["GRU"]
+    monkeypatch.setitem(cells.STEPS, "GRU", lambda op, k, state, x: [s + s for s in good(op, k, state, x)])
     with pytest.raises(rl.VerificationError, match="output 'out'") as caught:
         rl.lower_file(source, source.with_name("out.onnx"), report=source.with_name("report.json"))
     assert not source.with_name("out.onnx").exists()

@@ -54,7 +54,7 @@ from rnn_lowering.compare.session import (
     session_with,
 )
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
-from rnn_lowering.nodes.rnn import DYNAMIC_QUANTIZE_LSTM
+from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.options import Tolerance
 from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
 

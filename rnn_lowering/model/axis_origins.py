@@ -16,7 +16,7 @@ import onnx_ir as ir
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.facts.parameters import parameter
-from rnn_lowering.nodes.rnn import GATES
+from rnn_lowering.nodes.cell import CELLS
 from rnn_lowering.types import Array, array_of
 
 
@@ -195,7 +195,7 @@ _RULES: dict[str, Callable[[Output], Source]] = {
     **dict.fromkeys(_ELEMENTWISE, _kept),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow"), _with_constant),
     **dict.fromkeys(("Split", "Concat"), _split_or_joined),
-    **dict.fromkeys(GATES, _recurrent),
+    **dict.fromkeys((name for domain, name in CELLS if not domain), _recurrent),
     "Transpose": _transposed,
     "Slice": _sliced,
     "Squeeze": _squeezed,

@@ -29,8 +29,9 @@ from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.messages import SMALL
 from rnn_lowering.model.scopes import all_graphs
+from rnn_lowering.nodes.cell import CELLS
 from rnn_lowering.nodes.kinds import is_recurrent
-from rnn_lowering.nodes.rnn import GATES, RecurrentSpec
+from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.types import in_memory
 
 
@@ -159,7 +160,7 @@ def _shapeless_outputs(node: ir.Node, model: ir.Model) -> Iterator[tuple[ir.Valu
     missing = [v for v in node.outputs if v.name and v.shape is None]
     if not missing:
         return
-    if node.op_type in GATES and node.inputs[0] is not None and node.inputs[0].shape is not None:
+    if ("", node.op_type) in CELLS and node.inputs[0] is not None and node.inputs[0].shape is not None:
         spec = RecurrentSpec.parse(node, default_opset(model.opset_imports))
         T, N, dirs, H = spec.seq_length, spec.batch_size, len(spec.directions), spec.hidden_size
         for symbol, value in spec.outputs.items():
@@ -224,7 +225,7 @@ def _unhide(proto: onnx.ModelProto) -> None:
     for node in proto.graph.node:
         if node.domain == _DOMAIN:
             node.domain = ""
-            kept = [a for a in node.attribute if a.name != "output_sequence" or node.op_type not in GATES]
+            kept = [a for a in node.attribute if a.name != "output_sequence" or ("", node.op_type) not in CELLS]
             for attribute in kept:
                 if attribute.name == "direction" and attribute.s == b"foward":
                     attribute.s = b"forward"

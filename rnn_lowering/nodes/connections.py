@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef
 from rnn_lowering.facts.constants import QuantizedTensor, constant_of, dims_of, quantized_of
+from rnn_lowering.nodes.cell import Cell
 from rnn_lowering.types import Dims
 
 
@@ -182,9 +183,9 @@ class RnnConnections(Connections):
             raise self.invalid(f"R has {found} columns", "it must be positive")
         return found
 
-    def sizes(self, gates: int, dirs: int, hidden: int, layout: int) -> dict[str, int]:
+    def sizes(self, cell: Cell, dirs: int, hidden: int, layout: int) -> dict[str, int]:
         """Return those of seq_length, batch_size and input_size that are known; the shapes must agree on them."""
-        wanted = specified_shapes(gates, dirs, hidden, layout)
+        wanted = specified_shapes(cell, dirs, hidden, layout)
         shapes = {symbol: shape for symbol in wanted if (shape := self.dims(symbol)) is not None}
         sizes, wrong = agree(shapes, wanted)
         if wrong is None:
@@ -212,17 +213,17 @@ SpecifiedShape = tuple["str | int", ...]
 """A shape in the operator specification: sizes that are known, and names of sizes."""
 
 
-def specified_shapes(gates: int, dirs: int, hidden: int, layout: int) -> dict[str, SpecifiedShape]:
+def specified_shapes(cell: Cell, dirs: int, hidden: int, layout: int) -> dict[str, SpecifiedShape]:
     """Return the shapes of the inputs by symbol; "seq_length", "batch_size" and "input_size" are to be found."""
     state: SpecifiedShape = ("batch_size", dirs, hidden) if layout else (dirs, "batch_size", hidden)
+    gates = len(cell.gates)
     return {
         "W": (dirs, gates * hidden, "input_size"),
         "R": (dirs, gates * hidden, hidden),
         "B": (dirs, 2 * gates * hidden),
-        "P": (dirs, 3 * hidden),
+        "P": (dirs, len(cell.peepholes) * hidden),
         "sequence_lens": ("batch_size",),
-        "initial_h": state,
-        "initial_c": state,
+        **dict.fromkeys(cell.initial_states, state),
         "X": (*(("batch_size", "seq_length") if layout else ("seq_length", "batch_size")), "input_size"),
     }
 

@@ -27,12 +27,11 @@ KINDS: tuple[type[NodeSpec], ...] = (
     GatedDeltaNetSpec,
 )
 
-_BY_OPERATOR = {operator: kind for kind in KINDS for operator in kind.operators}
-
 
 def kind_of(node: ir.Node | onnx.NodeProto) -> type[NodeSpec] | None:
     """Return the kind of a recurrent node; None for other nodes."""
-    return _BY_OPERATOR.get(("" if node.domain in DEFAULT_DOMAIN else node.domain, node.op_type))
+    operator = "" if node.domain in DEFAULT_DOMAIN else node.domain, node.op_type
+    return next((kind for kind in KINDS if operator in kind.operators), None)
 
 
 def is_recurrent(node: ir.Node | onnx.NodeProto) -> bool:

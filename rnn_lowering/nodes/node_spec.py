@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -88,7 +88,7 @@ class NodeSpec(ABC):
     hidden_size: int | None = None
     directions: tuple[str, ...] = ("forward",)
 
-    operators: ClassVar[frozenset[tuple[str, str]]]
+    operators: ClassVar[Collection[tuple[str, str]]]
     """The (domain, operator) of the nodes of this kind; "" for ONNX's own domain."""
 
     roles: ClassVar[Mapping[int, InputRole]] = MappingProxyType({})

@@ -12,26 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from rnn_lowering.facts.constants import QuantizedTensor
-from rnn_lowering.facts.schemas import DOMAIN
+from rnn_lowering.nodes.cell import CELLS, DYNAMIC_QUANTIZE_LSTM, Cell, cell_of
 from rnn_lowering.nodes.connections import RnnConnections
 from rnn_lowering.nodes.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 from rnn_lowering.types import Array, array_of, dequantized_numbers
 
-DYNAMIC_QUANTIZE_LSTM = "DynamicQuantizeLSTM"
-
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-"""Gates per operator: W and R have GATES * hidden_size rows in each direction."""
-
 DIRECTIONS = {"forward": ("forward",), "reverse": ("reverse",), "bidirectional": ("forward", "reverse")}
-
-_DEFAULT_ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 
 _QUANTIZED_TYPES = (ir.DataType.INT8, ir.DataType.UINT8)
 
@@ -90,6 +83,7 @@ class RecurrentSpec(NodeSpec):
 
     Attributes:
         node: Its name, operator and scope.
+        cell: The gates and states of its operator.
         version: Version of the operator: 1, 3, 7, 14 or 22.
         dtype: Element type T of the operator specification.
         directions: ("forward",), ("reverse",) or ("forward", "reverse").
@@ -116,9 +110,10 @@ class RecurrentSpec(NodeSpec):
         ('LSTM', 16, None, True)
     """
 
-    operators = frozenset({*(("", name) for name in GATES), (DOMAIN, DYNAMIC_QUANTIZE_LSTM)})
+    operators = CELLS.keys()
     data = "X"
 
+    cell: Cell = field(repr=False)
     hidden_size: int
     directions: tuple[str, ...]
     layout: int
@@ -133,20 +128,22 @@ class RecurrentSpec(NodeSpec):
         if slot == 0:
             layout = next((a.i for a in node.attribute if a.name == "layout"), 0)
             return InputRole(("N", "T") if layout else ("T", "N"), is_data=True)
-        if slot in (5, 6):
+        if slot in dict(cell_of(node).state_slots().values()):
             return InputRole((None, "N"), is_state=True)
         return InputRole(is_lengths=slot == 4)
 
     @property
     def op_type(self) -> str:
         """RNN, GRU or LSTM."""
-        return "LSTM" if self.node.operator == DYNAMIC_QUANTIZE_LSTM else self.node.operator
+        return self.cell.operator
 
     @property
     def details(self) -> str:
         return ", ".join(str(a) for per_direction in self.activations for a in per_direction)
 
     def axes(self, symbol: str) -> tuple[AxisName, ...]:
+        if symbol.startswith(("initial_", "Y_")):
+            return ("N", None, None) if self.layout else (None, "N", None)
         return _AXES[symbol][self.layout] if symbol in _AXES else ()
 
     def dtype_of(self, symbol: str) -> ir.DataType:
@@ -163,19 +160,20 @@ class RecurrentSpec(NodeSpec):
     @classmethod
     def read(cls, reader: NodeReader) -> RecurrentSpec:
         rounds = reader.node.op_type == DYNAMIC_QUANTIZE_LSTM
-        op_type = "LSTM" if rounds else reader.node.op_type
+        cell = cell_of(reader.node)
         connections = RnnConnections(reader.node, reader.ref, reader.schema, reader.opset, reader.known)
         directions, stored = _directions(reader), dict(connections.constants)
         if rounds:
             connections.quantized = _stored_weights(reader, stored, len(directions))
             connections.constants |= {s: _floats(q) for s, q in connections.quantized.items()}
         layout = reader.choice("layout", 0, (0, 1))
-        hidden_size = connections.hidden_size(reader.attribute("hidden_size", None), GATES[op_type])
-        sizes = connections.sizes(GATES[op_type], len(directions), hidden_size, layout)
-        activations = _activations(reader, op_type, len(directions), connections.warnings)
+        hidden_size = connections.hidden_size(reader.attribute("hidden_size", None), len(cell.gates))
+        sizes = connections.sizes(cell, len(directions), hidden_size, layout)
+        activations = _activations(reader, cell, len(directions), connections.warnings)
         connections.check_lengths(sizes.get("seq_length"))
         return cls(
             **connections.fields() | {"stored": stored},
+            cell=cell,
             dtype=connections.dtype(),
             directions=directions,
             hidden_size=hidden_size,
@@ -193,16 +191,14 @@ class RecurrentSpec(NodeSpec):
         )
 
 
-_STATE: tuple[tuple[AxisName, ...], tuple[AxisName, ...]] = (None, "N", None), ("N", None, None)
 _AXES: dict[str, tuple[tuple[AxisName, ...], tuple[AxisName, ...]]] = {
     "X": (("T", "N", None), ("N", "T", None)),
     "Y": (("T", None, "N", None), ("N", "T", None, None)),
     "sequence_lens": (("N",), ("N",)),
-    **dict.fromkeys(("initial_h", "initial_c", "Y_h", "Y_c"), _STATE),
     **dict.fromkeys(("B", "P"), ((None, None), (None, None))),
     **dict.fromkeys(("W", "R"), ((None, None, None), (None, None, None))),
 }
-"""The content of the axes of inputs and outputs, for layout 0 and layout 1."""
+"""The content of the axes of inputs and outputs but states, for layout 0 and layout 1."""
 
 
 def _directions(reader: NodeReader) -> tuple[str, ...]:
@@ -221,17 +217,17 @@ def _clip(reader: NodeReader) -> float | None:
 
 
 def _activations(
-    reader: NodeReader, op_type: str, directions: int, warnings: list[str]
+    reader: NodeReader, cell: Cell, directions: int, warnings: list[str]
 ) -> tuple[tuple[Activation, ...], ...]:
     """Return the activations of each direction; add to `warnings` which defaults are unclear."""
-    default = _DEFAULT_ACTIVATIONS[op_type]
+    default = cell.activations
     names = list(reader.attribute("activations", ())) or list(default * directions)
     wanted = len(default) * directions
-    if op_type == "RNN" and directions == 1 and len(names) == 2:
+    if cell.operator == "RNN" and directions == 1 and len(names) == 2:
         names = names[:1]  # the specification's own default has two
     if len(names) != wanted:
         raise reader.invalid(
-            f"{len(names)} activations, not {wanted}", f"a {op_type} has {len(default)} per direction"
+            f"{len(names)} activations, not {wanted}", f"a {cell.operator} has {len(default)} per direction"
         )
     alphas, betas = (list(reader.attribute(f"activation_{name}", ())) for name in ("alpha", "beta"))
     parsed = [_activation(reader, name, alphas, betas, warnings) for name in names]

@@ -18,7 +18,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.weights import Operands
 
-Cell = Callable[[Ops, Operands, Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
+CellStep = Callable[[Ops, Operands, Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
 
 
 def rnn(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
@@ -91,4 +91,5 @@ def _parts(op: Ops, groups: list[Tensor], sizes: list[int]) -> list[Tensor]:
     return groups if len(groups) == len(sizes) else op.split(groups[0], sizes)
 
 
-CELLS: dict[str, Cell] = {"RNN": rnn, "GRU": gru, "LSTM": lstm}
+STEPS: dict[str, CellStep] = {"RNN": rnn, "GRU": gru, "LSTM": lstm}
+"""By the operator of the `Cell`."""

@@ -18,7 +18,7 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.nodes.rnn import RecurrentSpec
-from rnn_lowering.recurrence.cells import CELLS
+from rnn_lowering.recurrence.cells import STEPS
 from rnn_lowering.recurrence.repetition import Recurrence, Repeat, Step, Tensors
 from rnn_lowering.recurrence.sequence_lens import Lengths, ragged, up_to_longest, with_ended_rows
 from rnn_lowering.recurrence.weights import (
@@ -36,8 +36,6 @@ OfDirection = Callable[[Ops, RecurrentSpec, Operands, Tensor, Tensors], Recurren
 
 Flip = Callable[[Tensor], Tensor]
 """Reverses a tensor in time."""
-
-STATES = {"RNN": ("h",), "GRU": ("h",), "LSTM": ("h", "c")}
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def run_directions(
     specs = [node.spec for node in nodes]
     if lengths is not None:
         outputs = {symbol for spec in specs for symbol in spec.outputs}
-        repeat = ragged(repeat, lengths, [f"Y_{s}" in outputs for s in STATES[specs[0].op_type]])
+        repeat = ragged(repeat, lengths, [f"Y_{s}" in outputs for s in specs[0].cell.states])
     if can_join(op.dialect, op.opset, specs):
         turn = partial(flip, op) if lengths is None else partial(lengths.reverse, op)
         return _run_joined(op, nodes, repeat, turn)
@@ -230,7 +228,7 @@ def _side_by_side(op: Ops, states: Sequence[Tensor], batch: Tensor) -> Tensor:
 
 def _step(op: Ops, spec: RecurrentSpec, k: Operands) -> Step:
     """Return the cell of the operator as the step of a recurrence."""
-    cell, with_Y = CELLS[spec.op_type], "Y" in spec.outputs
+    cell, with_Y = STEPS[spec.op_type], "Y" in spec.outputs
 
     def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
         new = cell(op, k, states, rows)

@@ -19,7 +19,7 @@ from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.causal_conv_node import lower_causal_conv
-from rnn_lowering.recurrence.directions import STATES, Finals, NodeInputs, OfDirection, of_cell, run_directions
+from rnn_lowering.recurrence.directions import Finals, NodeInputs, OfDirection, of_cell, run_directions
 from rnn_lowering.recurrence.linear_attention_node import (
     lower_attention_gate,
     lower_gated_delta_net,
@@ -81,7 +81,7 @@ def _outputs(op: Ops, spec: RecurrentSpec, finals: Finals, stacked: Tensors) -> 
     states_axis = 1 if spec.layout else 0
     outputs = {
         f"Y_{s}": op.concat([_at_axis(op, final[n], states_axis) for final in finals], states_axis)
-        for n, s in enumerate(STATES[spec.op_type])
+        for n, s in enumerate(spec.cell.states)
         if f"Y_{s}" in spec.outputs
     }
     if stacked:
@@ -91,7 +91,7 @@ def _outputs(op: Ops, spec: RecurrentSpec, finals: Finals, stacked: Tensors) -> 
 
 
 def _initial_states(op: Ops, spec: RecurrentSpec) -> list[Tensors]:
-    return [_initial_state(op, spec, f"initial_{s}") for s in STATES[spec.op_type]]
+    return [_initial_state(op, spec, symbol) for symbol in spec.cell.initial_states]
 
 
 def _initial_state(op: Ops, spec: RecurrentSpec, symbol: str) -> Tensors:

@@ -13,7 +13,7 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.nodes.rnn import RecurrentSpec
-from rnn_lowering.recurrence.cells import CELLS
+from rnn_lowering.recurrence.cells import STEPS
 from rnn_lowering.recurrence.directions import (
     OPEN_BATCH,
     Finals,
@@ -142,13 +142,13 @@ class _Stack:
 
     def _joint(self, layers: slice) -> tuple[Operands, Callable[[Tensors, Tensors], Tensors]]:
         """Return the operands of some layers as one, and their cell: it takes states and a row."""
-        op, ks, kind = self.op, self.ks[layers], self.specs[0].op_type
-        k, between = layered_operands(op, ks, hidden_apart=kind == "GRU") if len(ks) > 1 else (ks[0], None)
+        op, ks, cell = self.op, self.ks[layers], self.specs[0].cell
+        k, between = layered_operands(op, ks, hidden_apart=cell.resets) if len(ks) > 1 else (ks[0], None)
 
-        def cell(states: Tensors, row: Tensors) -> Tensors:
-            return CELLS[kind](op, k if between is None else _with_W(k, between, states[0]), states, row)
+        def step(states: Tensors, row: Tensors) -> Tensors:
+            return STEPS[cell.operator](op, k if between is None else _with_W(k, between, states[0]), states, row)
 
-        return k, cell
+        return k, step
 
     def _keep(self, layers: slice, joint: Tensors) -> None:
         """Keep the states of some layers, which are side by side."""

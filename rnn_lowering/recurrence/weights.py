@@ -25,14 +25,15 @@ from rnn_lowering.emit.constants import (
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import since
+from rnn_lowering.nodes.cell import CELLS
 from rnn_lowering.nodes.node_spec import NodeSpec
-from rnn_lowering.nodes.rnn import GATES, Activation, RecurrentSpec
+from rnn_lowering.nodes.rnn import Activation, RecurrentSpec
 from rnn_lowering.recurrence.activations import Function, activation_function
 from rnn_lowering.types import Dims, array_of
 
 _FLOAT, _UINT8 = ir.DataType.FLOAT, ir.DataType.UINT8
 
-_MAY_BE_ZERO = frozenset(("B", "P", "initial_h", "initial_c", "bias", "past_state"))
+_MAY_BE_ZERO = {"B", "P", "bias", "past_state", *(s for cell in CELLS.values() for s in cell.initial_states)}
 """Inputs for which zeros mean the same as no input."""
 
 
@@ -80,7 +81,7 @@ class Operands:
         product: Multiplies X by W, or H by a group of R: as tensors or, for a DynamicQuantizeLSTM, as integers.
         Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
         Rb: Rbh split like R, with zeros for the other gates.
-        P: LSTM: the peepholes i, o, f, each [hidden]; None without them.
+        P: The peepholes in the order of the node, each [hidden]; None without them.
         b, Pb: DynamicQuantizeLSTM: the bias, which follows the sum of both products and the peephole: by gate group
             of R, and by peephole; else zero.
         f, g, h: The activations of the operator specification.
@@ -97,7 +98,7 @@ class Operands:
     Rb: tuple[Tensor, ...]
     b: Sequence[Tensor]
     Pb: Sequence[Tensor]
-    P: tuple[Tensor, Tensor, Tensor] | None
+    P: tuple[Tensor, ...] | None
     f: Function
     g: Function
     h: Function
@@ -110,13 +111,13 @@ class Operands:
     def groups(self) -> list[int]:
         """The sizes of the gate groups of X W^T, which a cell gets one by one: those of R, or with
         linear_before_reset the hidden gate alone."""
-        H = self.hidden_size
-        return [2 * H, H] if self.linear_before_reset else [R.shape[-1] or 0 for R in self.R]
+        sizes = [R.shape[-1] or 0 for R in self.R]
+        return [sum(sizes) - self.hidden_size, self.hidden_size] if self.linear_before_reset else sizes
 
 
 def operands(op: Ops, spec: RecurrentSpec) -> list[Operands]:
     """Return the operands of each direction."""
-    H, rows = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size
+    H, rows = spec.hidden_size, len(spec.cell.gates) * spec.hidden_size
     return [
         _of_direction(op, spec, activations, *parts)
         for activations, *parts in zip(
@@ -124,7 +125,7 @@ def operands(op: Ops, spec: RecurrentSpec) -> list[Operands]:
             _by_direction(op, spec, "W", (rows, spec.input_size)),
             _by_direction(op, spec, "R", (rows, H)),
             _by_direction(op, spec, "B", (2 * rows,)),
-            _by_direction(op, spec, "P", (3 * H,)),
+            _by_direction(op, spec, "P", (len(spec.cell.peepholes) * H,)),
             strict=True,
         )
     ]
@@ -139,15 +140,15 @@ def _of_direction(
     B: Tensor,
     P: Tensor,
 ) -> Operands:
-    H, rows = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size
+    H, rows = spec.hidden_size, len(spec.cell.gates) * spec.hidden_size
     Wb, Rb = op.split(B, [rows, rows])
     Rbh = op.zero((H,))
-    if spec.op_type == "GRU" and spec.linear_before_reset:
-        Rb_zr, Rbh = op.split(Rb, [2 * H, H])
-        Rb = op.concat([Rb_zr, op.zero((H,))], 0)
+    if spec.linear_before_reset:
+        Rb_others, Rbh = op.split(Rb, [rows - H, H])
+        Rb = op.concat([Rb_others, op.zero((H,))], 0)
     groups = _groups(op, spec)
     *others, last = groups
-    Pi, Po, Pf = op.split(P, [H, H, H])
+    peepholes = None if P.is_zero else tuple(op.split(P, [H] * len(spec.cell.peepholes)))
     functions = [activation_function(op, a) for a in activations]
     f, g, h = (*functions, *functions[:1] * 2)[:3]
     operands = Operands(
@@ -158,8 +159,8 @@ def _of_direction(
         Rbh=Rbh,
         Rb=(*(op.zero((n,)) for n in others), op.concat([op.zero((last - H,)), Rbh], 0) if last > H else Rbh),
         b=[op.zero((n,)) for n in groups],
-        Pb=[op.zero((H,))] * 3,
-        P=None if P.is_zero else (Pi, Po, Pf),
+        Pb=[op.zero((H,))] * len(spec.cell.peepholes),
+        P=peepholes,
         f=f,
         g=g,
         h=h,
@@ -184,12 +185,12 @@ def _bias_last(op: Ops, k: Operands) -> Operands:
 def _groups(op: Ops, spec: RecurrentSpec) -> list[int]:
     """Return the sizes of the gate groups of R: one product computes the gates of a group.
 
-    The hidden gate of a GRU is a group of its own, unless it has linear_before_reset. With `gemm_per_activation`
-    the gates of each activation are a group.
+    A gate for which a reset gate multiplies H is a group of its own, unless it has linear_before_reset. With
+    `gemm_per_activation` the gates of each activation are a group.
     """
-    H, rows = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size
-    by_activation = op.dialect.gemm_per_activation and spec.op_type != "RNN"
-    hidden_apart = spec.op_type == "GRU" and not spec.linear_before_reset
+    H, rows = spec.hidden_size, len(spec.cell.gates) * spec.hidden_size
+    by_activation = op.dialect.gemm_per_activation and len(spec.cell.gates) > 1
+    hidden_apart = spec.cell.resets and not spec.linear_before_reset
     return [rows - H, H] if by_activation or hidden_apart else [rows]
 
 
@@ -251,10 +252,8 @@ def side_by_side_operands(op: Ops, ks: Sequence[Operands]) -> Operands:
     """
     first, sizes = ks[0], [k.hidden_size for k in ks]
     alike = all(k.W.shape[0] == first.W.shape[0] for k in ks)
-    peepholes: tuple[Tensor, Tensor, Tensor] | None = None
-    if all(k.P is not None for k in ks):
-        Pi, Po, Pf = (op.concat(parts, 0) for parts in zip(*(k.P for k in ks if k.P), strict=True))
-        peepholes = Pi, Po, Pf
+    Ps = zip(*(k.P or [op.zero(b.shape) for b in k.Pb] for k in ks), strict=True)
+    P = tuple(op.concat(parts, 0) for parts in Ps) if any(k.P for k in ks) else None
     return replace(
         first,
         W=interleaved_gates(op, [k.W for k in ks], sizes) if alike else first.W,
@@ -262,7 +261,7 @@ def side_by_side_operands(op: Ops, ks: Sequence[Operands]) -> Operands:
         R=tuple(_block_diagonal(op, parts, sizes) for parts in zip(*(k.R for k in ks), strict=True)),
         Rbh=op.concat([k.Rbh for k in ks], 0),
         Rb=tuple(interleaved_gates(op, parts, sizes) for parts in zip(*(k.Rb for k in ks), strict=True)),
-        P=peepholes,
+        P=P,
         hidden_size=sum(sizes),
     )
 

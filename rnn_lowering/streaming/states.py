@@ -16,8 +16,9 @@ import onnx_ir as ir
 from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.facts.numbers import compute_node
 from rnn_lowering.facts.size import Symbol
-from rnn_lowering.nodes.kinds import is_recurrent
+from rnn_lowering.nodes.kinds import is_recurrent, kind_of
 from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.streaming.editor import Editor, dim_of, input_of, label_of
 from rnn_lowering.streaming.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frame_counts import fold_sizes, past_or_first
@@ -35,9 +36,6 @@ from rnn_lowering.streaming.operators.recurrences import (
     steps_and_batch,
 )
 from rnn_lowering.types import Array, array_of
-
-_INPUT_NAMES = {"s": "past_state", "h": "initial_h", "c": "initial_c"}
-"""Kind of state -> the name of its input in the operator's specification."""
 
 _REARRANGING = frozenset(
     ("Identity", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Concat", "Gather", "Split", "Reshape", "Flatten")
@@ -238,7 +236,7 @@ def _constant_state(flow: Flow, node: ir.Node, kind: str, value: ir.Value) -> Ar
     constant, dims = flow.known.contents[value], flow.known.shapes[value]
     if constant.dtype == object:
         raise flow.refuse(
-            node, f"{_INPUT_NAMES.get(kind, kind)} depends on the size of an axis", "make it an input of the model"
+            node, f"{_input_name(node, kind)} depends on the size of an axis", "make it an input of the model"
         )
     if node.op_type == "Scan":
         return constant
@@ -247,6 +245,13 @@ def _constant_state(flow: Flow, node: ir.Node, kind: str, value: ir.Value) -> Ar
     kept = first if (constant == first).all() else constant
     sizes = [kept.shape[n] if n == batch else int(dim.constant or 1) for n, dim in enumerate(dims)]
     return np.broadcast_to(kept, sizes) if kept.ndim else kept
+
+
+def _input_name(node: ir.Node, kind: str) -> str:
+    """Return the name of the input of a state in the operator's specification."""
+    if kind_of(node) is RecurrentSpec:
+        return f"initial_{kind}"
+    return "past_state" if kind == "s" else kind
 
 
 def _check_unread(flow: Flow, value: ir.Value, name: str) -> None:
@@ -383,7 +388,7 @@ class StateExposer:
     def _specified_dims(self, state: NodeState) -> tuple[Dim, ...]:
         """Return the dimensions of a state, as the operator specifies them."""
         node = state.recurrent.node
-        if state.kind not in ("h", "c"):
+        if kind_of(node) is not RecurrentSpec:
             return _state_dims(self.flow, self._value_like(state))
         x, r = input_of(node), input_of(node, 2)
         batch_axis = steps_and_batch(node)[1]
@@ -433,8 +438,10 @@ class StateExposer:
 
     def _dtype_of(self, state: NodeState) -> ir.DataType:
         """Return the element type of a state: the type of R, or of a value like the state."""
-        of_cell = state.kind in ("h", "c")
-        return self.flow.known.types[input_of(state.recurrent.node, 2) if of_cell else self._value_like(state)]
+        node = state.recurrent.node
+        return self.flow.known.types[
+            input_of(node, 2) if kind_of(node) is RecurrentSpec else self._value_like(state)
+        ]
 
     def _value_like(self, state: NodeState) -> ir.Value:
         """Return a value with the type and shape of a state of a LinearAttention or Scan."""

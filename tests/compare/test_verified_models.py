@@ -74,8 +74,8 @@ def assert_compared(check: rl.Verification, original: onnx.ModelProto, lowered: 
 def test_a_wrong_lowering_is_not_verified(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if entry["ort"].get("with_optimisations") == "ok":  # of the others some take their process down
         run_workers_here(monkeypatch)
-    for op_type, cell in cells.CELLS.items():
-        monkeypatch.setitem(cells.CELLS, op_type, wrong(cell))
+    for op_type, cell in cells.STEPS.items():
+        monkeypatch.setitem(cells.STEPS, op_type, wrong(cell))
     try:
         report = rl.lower_file(MODELS / entry["file"], tmp_path / "out.onnx", verify=1)
     except rl.RnnLoweringError:

@@ -306,6 +306,12 @@ def test_siblings_become_one_loop(name: str, form: str) -> None:
     assert loops(lowered(given, form, join=False)) == sum(member.dirs for member in given.members)
 
 
+def test_peepholes_of_zeros_share_a_loop_with_others() -> None:
+    zeros = {"zeros": np.zeros((1, 12), np.float32)}
+    given = net(Member("LSTM", inputs=("B", "P")), Member("LSTM", taken={"P": "zeros"}), constants=zeros)
+    assert loops(lowered(given, "scan")) == 1
+
+
 @pytest.mark.parametrize(("name", "form"), by_turns(list(STACKS), ["scan", "loop"]))
 def test_layers_become_one_loop(name: str, form: str) -> None:
     given = STACKS[name]()

@@ -36,8 +36,8 @@ def test_a_fault_is_noticed(case: str, opset: int, fault: Fault, monkeypatch: py
 def test_nothing_is_noticed_without_a_fault(case: str, opset: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the package, and of it with the equations into which some faults are written."""
     assert not is_wrong(case, opset, rl.lower)
-    monkeypatch.setitem(cells.CELLS, "LSTM", lstm(""))
-    monkeypatch.setitem(cells.CELLS, "GRU", gru(clipped=False))
+    monkeypatch.setitem(cells.STEPS, "LSTM", lstm(""))
+    monkeypatch.setitem(cells.STEPS, "GRU", gru(clipped=False))
     assert not is_wrong(case, opset, rl.lower)
 
 

@@ -114,7 +114,7 @@ def wrong_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     def rnn(op: Any, k: Any, state: Any, x: Any) -> Any:
         return [state[0] @ k.R[0] + x[0]]
 
-    monkeypatch.setitem(cells.CELLS, "RNN", rnn)
+    monkeypatch.setitem(cells.STEPS, "RNN", rnn)
 
 
 def written(folder: Path, proto: onnx.ModelProto, **options: Any) -> Path:

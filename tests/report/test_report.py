@@ -66,12 +66,12 @@ def emitted(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def without_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let lowered RNN nodes compute NaN."""
-    good = cells.CELLS["RNN"]
+    good = cells.STEPS["RNN"]
 
     def rnn(op: Any, k: Any, state: Any, x: Any) -> Any:
         return [s * op.constant(np.nan) for s in good(op, k, state, x)]
 
-    monkeypatch.setitem(cells.CELLS, "RNN", rnn)
+    monkeypatch.setitem(cells.STEPS, "RNN", rnn)
 
 
 REPEATED = parse("""g (float[2] a) => (float[2] b) <bool yes = {1}, int64 M = {3}> {

@@ -54,12 +54,12 @@ class Splitting:
 
 
 def other_cell(op_type: str, cell: Callable[..., list[Any]]) -> Fault:
-    return lambda at: at.item(cells.CELLS, op_type, cell)
+    return lambda at: at.item(cells.STEPS, op_type, cell)
 
 
 def cell(op_type: str, change: Callable[..., tuple[Any, ...]]) -> Fault:
     """A cell runs on change(op, k, states, x)."""
-    original = cells.CELLS[op_type]
+    original = cells.STEPS[op_type]
     return other_cell(op_type, lambda *given: original(*change(*given)))
 
 
@@ -121,7 +121,7 @@ def without(k: Any, field: str, index: int | None = None) -> Any:
 
 def gru(clipped: bool) -> Callable[..., list[Any]]:
     """The equations of a GRU with linear_before_reset, whose reset product is clipped or not."""
-    original = cells.CELLS["GRU"]
+    original = cells.STEPS["GRU"]
 
     def equations(op: Any, k: Any, states: Any, x: Any) -> list[Any]:
         if not k.linear_before_reset:

@@ -7,7 +7,7 @@ ended keep their state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from rnn_lowering.compare.references.node_reference import (
     limits_of,
     moved_by_a_rounding,
 )
+from rnn_lowering.nodes.cell import cell_named
 from rnn_lowering.types import Array
 
 Function = Callable[[Array], Array]
@@ -32,9 +33,6 @@ ROUNDED = "rounded products"
 
 _LARGE = 1 << 21
 """A gate's weight of more numbers is converted in parts, each while it is used."""
-
-_PER_DIRECTION = {"RNN": 1, "GRU": 2, "LSTM": 3}
-_DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 
 _ACTIVATIONS: dict[str, tuple[Callable[..., Array], float | None, float | None]] = {
     "relu": (lambda x, a, b: np.maximum(x, 0), None, None),
@@ -63,10 +61,10 @@ _BAND = 8
 def evaluate(
     op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array], dtype: Any = np.float64
 ) -> dict[str, Array]:
-    """Return Y, Y_h and, for an LSTM, Y_c.
+    """Return Y and the final states, as Y_h.
 
     Args:
-        op_type: "RNN", "GRU" or "LSTM".
+        op_type: The operator of a `Cell`.
         attributes: Python values by attribute name; defaults are the operator specification's, except where
             onnxruntime's differ (parameters of Affine, ScaledTanh and ThresholdedRelu are 0). With `ROUNDED`, X
             and H are rounded to 8 bits before products; rows that have ended enter as "zeros", or are "held".
@@ -93,9 +91,8 @@ def float64_of_node(
     eps, _, too_large = limits_of(dtype)
     of_one, of_size, of_shown = _FACTORS[np.dtype(dtype).name]
     truth = evaluate(op_type, attributes, inputs)
-    rounded = evaluate(
-        op_type, attributes, moved_by_a_rounding(inputs, ("X", "initial_h", "initial_c")), np.float32
-    )
+    moved = moved_by_a_rounding(inputs, ("X", *cell_named(op_type).initial_states))
+    rounded = evaluate(op_type, attributes, moved, np.float32)
     beside = [evaluate(op_type, a, inputs) for a in _thresholds_beside(attributes, eps)]
     if attributes.get(ROUNDED):  # a rounding may move a number by a step of the 8 bits: as far as all do
         without = {name: value for name, value in attributes.items() if name != ROUNDED}
@@ -157,29 +154,29 @@ def _evaluate(
     ended = attributes.get(ROUNDED)
     if ended:
         X = _rounded(X, X[: lengths.max(initial=0)])
-    functions = _functions(op_type, attributes, dirs)
+    cell, (equation, default) = cell_named(op_type), EQUATIONS[op_type]
+    functions = _functions(attributes, default * dirs)
     Y, finals = np.zeros((T, dirs, N, H), dtype), []
     for d in range(dirs):
         backwards = attributes.get("direction") == "reverse" or d == 1
         order = _order(T, lengths, backwards)
-        states = [_initial(page, name, d, (N, H), batch_first) for name in ("initial_h", "initial_c")]
+        states = [_initial(page, name, d, (N, H), batch_first) for name in cell.initial_states]
         weights: dict[str, Array] = {name: page[name][d] for name in ("W", "R", "B", "P") if name in page}
-        activations = [next(functions) for _ in range(_PER_DIRECTION[op_type])]
-        step = _step(op_type, attributes, weights, activations, H, dtype)
+        k = _Direction(attributes, weights, [next(functions) for _ in default], H, dtype)
         rows = np.arange(N)
         for t in range(T):
             alive = (t < lengths)[:, None]
             given = states
             if ended:
                 h = np.where(t - 1 < lengths[:, None], states[0], 0.0) if ended == "zeros" and t else states[0]
-                given = [_rounded(h, h), states[1]]
-            new = step(X[order[t], rows], *given)
+                given = [_rounded(h, h), *states[1:]]
+            new = equation(k, X[order[t], rows], *given)
             states = [np.where(alive, n, old) for n, old in zip(new, states, strict=True)]
             Y[order[t], d, rows] = np.where(alive, states[0], 0.0)
         finals.append([np.where(lengths[:, None] > 0, s, 0.0) for s in states])
-    stacked = [np.stack([final[n] for final in finals], axis=1 if batch_first else 0) for n in (0, 1)]
-    result = {"Y": Y.transpose(2, 0, 1, 3) if batch_first else Y, "Y_h": stacked[0]}
-    return result | {"Y_c": stacked[1]} if op_type == "LSTM" else result
+    by_state = zip(cell.states, zip(*finals, strict=True), strict=True)
+    stacked = {f"Y_{state}": np.stack(parts, axis=1 if batch_first else 0) for state, parts in by_state}
+    return {"Y": Y.transpose(2, 0, 1, 3) if batch_first else Y, **stacked}
 
 
 def _rounded(array: Array, over: Array) -> Array:
@@ -192,11 +189,10 @@ def _rounded(array: Array, over: Array) -> Array:
     return np.asarray((quantized - zero_point).astype(array.dtype) * array.dtype.type(scale))
 
 
-def _functions(op_type: str, attributes: Mapping[str, Any], dirs: int) -> Iterator[Function]:
+def _functions(attributes: Mapping[str, Any], default: Sequence[str]) -> Iterator[Function]:
     """Yield the activations of all directions, each with its parameters from the two queues."""
     queues = [iter(attributes.get(f"activation_{name}", ())) for name in ("alpha", "beta")]
-    names = list(attributes.get("activations", ())) or _DEFAULTS[op_type] * dirs
-    for name in names:
+    for name in list(attributes.get("activations", ())) or default:
         function, *defaults = _ACTIVATIONS[name.lower()]
         taken = [None if d is None else np.float32(next(q, d)) for q, d in zip(queues, defaults, strict=True)]
         alpha, beta = (None if p is None else float(p) for p in taken)
@@ -228,48 +224,58 @@ def _product(parts: list[Array], x: Array) -> Array:
     return np.concatenate([x @ np.asarray(part, x.dtype).T for part in parts], axis=-1)
 
 
-def _step(
-    op_type: str,
-    attributes: Mapping[str, Any],
-    k: Mapping[str, Array],
-    functions: list[Function],
-    H: int,
-    dtype: Any,
-) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
-    """Return the step (Xt, Ht-1, Ct-1) -> (Ht, Ct) of one direction; Ct is idle outside an LSTM."""
-    gates = k["W"].shape[0] // H
-    W, R = ([partial(_product, _parts(gate, dtype)) for gate in np.split(k[name], gates)] for name in "WR")
-    bias = k.get("B", np.zeros(2 * gates * H, dtype)).reshape(2, gates, H)
-    bound = attributes.get("clip")
-    bound = np.inf if bound is None or np.isnan(bound) or bound < 0 else bound
+class _Direction:
+    """The weights, activations and attributes of one direction."""
 
-    def clip(x: Array) -> Array:
-        return np.clip(x, -bound, bound)
+    def __init__(
+        self, attributes: Mapping[str, Any], k: Mapping[str, Array], functions: list[Function], H: int, dtype: Any
+    ) -> None:
+        gates = k["W"].shape[0] // H
+        self.attributes, self.functions = attributes, functions
+        self.W, self.R = (
+            [partial(_product, _parts(gate, dtype)) for gate in np.split(k[name], gates)] for name in "WR"
+        )
+        self.bias = k.get("B", np.zeros(2 * gates * H, dtype)).reshape(2, gates, H)
+        self.P = k.get("P", np.zeros(gates * H, dtype)).reshape(-1, H)
+        bound = attributes.get("clip")
+        self.bound = np.inf if bound is None or np.isnan(bound) or bound < 0 else bound
 
-    def affine(gate: int, x: Array, h: Array) -> Array:
-        total: Array = W[gate](x) + R[gate](h) + bias[0, gate] + bias[1, gate]
+    def activated(self, number: int, x: Array) -> Array:
+        """Return activation f (0), g (1) or h (2) of a clipped pre-activation."""
+        return self.functions[number](np.clip(x, -self.bound, self.bound))
+
+    def affine(self, gate: int, x: Array, h: Array) -> Array:
+        total: Array = self.W[gate](x) + self.R[gate](h) + self.bias[0, gate] + self.bias[1, gate]
         return total
 
-    def rnn(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
-        return functions[0](clip(affine(0, x, h))), c
 
-    def gru(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
-        z, r = (functions[0](clip(affine(gate, x, h))) for gate in (0, 1))
-        if attributes.get("linear_before_reset", 0):
-            hidden = W[2](x) + bias[0, 2] + r * (R[2](h) + bias[1, 2])
-        else:
-            hidden = affine(2, x, r * h)
-        return (1 - z) * functions[1](clip(hidden)) + z * h, c
+def _rnn(k: _Direction, x: Array, h: Array) -> list[Array]:
+    return [k.activated(0, k.affine(0, x, h))]
 
-    def lstm(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
-        p = k.get("P", np.zeros(3 * H, dtype)).reshape(3, H)
-        i = functions[0](clip(affine(0, x, h) + p[0] * c))
-        f = 1 - i if attributes.get("input_forget", 0) else functions[0](clip(affine(2, x, h) + p[2] * c))
-        new = f * c + i * functions[1](clip(affine(3, x, h)))
-        o = functions[0](clip(affine(1, x, h) + p[1] * new))
-        return o * functions[2](new), new
 
-    return {"RNN": rnn, "GRU": gru, "LSTM": lstm}[op_type]
+def _gru(k: _Direction, x: Array, h: Array) -> list[Array]:
+    z, r = (k.activated(0, k.affine(gate, x, h)) for gate in (0, 1))
+    if k.attributes.get("linear_before_reset", 0):
+        hidden = k.W[2](x) + k.bias[0, 2] + r * (k.R[2](h) + k.bias[1, 2])
+    else:
+        hidden = k.affine(2, x, r * h)
+    return [(1 - z) * k.activated(1, hidden) + z * h]
+
+
+def _lstm(k: _Direction, x: Array, h: Array, c: Array) -> list[Array]:
+    i = k.activated(0, k.affine(0, x, h) + k.P[0] * c)
+    f = 1 - i if k.attributes.get("input_forget", 0) else k.activated(0, k.affine(2, x, h) + k.P[2] * c)
+    new = f * c + i * k.activated(1, k.affine(3, x, h))
+    o = k.activated(0, k.affine(1, x, h) + k.P[1] * new)
+    return [o * k.functions[2](new), new]
+
+
+EQUATIONS: dict[str, tuple[Callable[..., list[Array]], list[str]]] = {
+    "RNN": (_rnn, ["Tanh"]),
+    "GRU": (_gru, ["Sigmoid", "Tanh"]),
+    "LSTM": (_lstm, ["Sigmoid", "Tanh", "Tanh"]),
+}
+"""By the operator of a `Cell`: the step from Xt and the states to the next states, and the default activations."""
 
 
 def _same_rows(truth: Symbols, allowed: Symbols, batch_first: bool) -> Symbols:

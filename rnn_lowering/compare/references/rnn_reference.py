@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import cycle, islice, product
 from typing import Any
 
@@ -26,7 +26,8 @@ from rnn_lowering.compare.references.node_reference import (
 )
 from rnn_lowering.compare.references.rnn_float64 import ROUNDED, axes_of_a_row, evaluate, float64_of_node
 from rnn_lowering.limits import most_bytes
-from rnn_lowering.nodes.rnn import GATES, RecurrentSpec
+from rnn_lowering.nodes.cell import cell_named
+from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.types import Array, array_of
 
 _SIZES = ((1, 1), (5, 9), (2, 4), (70, 4), (33, 9), (3, 3), (4, 2))
@@ -47,11 +48,11 @@ _PER_STEP = 3e5
 
 @dataclass(frozen=True)
 class _Magnitudes:
-    """The magnitudes of one row: standard deviation of W * X, and bounds of initial_h and initial_c."""
+    """The magnitudes of one row: standard deviation of W * X, and bounds of the first state and of the others."""
 
     x: float
-    h: float
-    c: float
+    first: float
+    others: float
 
 
 _USUAL = (_Magnitudes(1, 0.5, 0.5), _Magnitudes(6, 1, 3), _Magnitudes(0.05, 0.05, 0.05), _Magnitudes(1, 10, 10))
@@ -118,9 +119,10 @@ class _InputMaker:
         self.constants = {symbol: array_of(tensor) for symbol, tensor in spec.constants.items()}
         self.longest = int(self.constants.get("sequence_lens", np.ones(1)).max(initial=1))
         H, dirs = spec.hidden_size, len(spec.directions)
-        gate_rows = GATES[spec.op_type] * H
+        gate_rows = len(spec.cell.gates) * H
         self.width = _INPUT_SIZE if spec.input_size is None else spec.input_size
-        shapes = {"W": (gate_rows, self.width), "R": (gate_rows, H), "B": (2 * gate_rows,), "P": (3 * H,)}
+        P = len(spec.cell.peepholes) * H
+        shapes = {"W": (gate_rows, self.width), "R": (gate_rows, H), "B": (2 * gate_rows,), "P": (P,)}
         T, N = (1 if size is None else size for size in (spec.seq_length, spec.batch_size))
         weights = sum(dirs * math.prod(shapes[s]) for s in shapes if s in names)
         check_size(spec, weights + _numbers(spec, T, N, self.width))
@@ -135,7 +137,7 @@ class _InputMaker:
         """Choose the magnitudes of the rows, the most usual first."""
         usual = [*_USUAL, *(_Magnitudes(1.5 * bound, 1, bound) for bound in self._bounds())]
         tried = [*usual, *_OTHERS]
-        terms = 4 * GATES[self.spec.op_type] + 8
+        terms = 4 * len(self.spec.cell.gates) + 8
         if "X" not in self.names or terms * self._cost(_PROBE_LENGTH, len(tried)) > 2 * _BUDGET:
             return usual
         T = self.spec.seq_length
@@ -148,7 +150,7 @@ class _InputMaker:
         batch_axis = 0 if self.spec.layout else 1
         inputs = {**self.constants, **self.feed(T, rows, 0)}
         inputs.pop("sequence_lens", None)
-        for symbol in sorted(self.constants.keys() & {"initial_h", "initial_c"}):
+        for symbol in sorted(self.constants.keys() & {*self.spec.cell.initial_states}):
             order = np.arange(len(rows)) % max(inputs[symbol].shape[batch_axis], 1)
             inputs[symbol] = inputs[symbol].take(order, batch_axis)
         return inputs
@@ -191,22 +193,22 @@ class _InputMaker:
     def _cost(self, T: int, N: int) -> float:
         """Estimate the multiplications of the reference in one run."""
         s = self.spec
-        per_row = len(s.directions) * GATES[s.op_type] * s.hidden_size * (self.width + s.hidden_size)
+        per_row = len(s.directions) * len(s.cell.gates) * s.hidden_size * (self.width + s.hidden_size)
         return T * (_PER_STEP * len(s.directions) + float(per_row) * max(N, 4))
 
     def feed(self, T: int, rows: Sequence[_Magnitudes], run: int) -> Symbols:
         """Return the inputs of one run."""
         N, spec = len(rows), self.spec
         limit = _LARGEST_HALF if self.dtype == np.float16 else _LARGEST
-        x, h, c = (np.array([getattr(row, name) for row in rows]).reshape(N) for name in ("x", "h", "c"))
+        x, first, others = (np.array(each).reshape(N) for each in zip(*map(astuple, rows), strict=True))
         made: Symbols = dict(self.weights)
         if "X" in self.names:
             scale = np.minimum(x * self.x_unit, limit)[:, None]
             made["X"] = self._per_row(self.rng.standard_normal((T, N, self.width)) * scale)
-        for symbol, bound in {"initial_h": h, "initial_c": c}.items():
+        for n, symbol in enumerate(spec.cell.initial_states):
             if symbol in self.names:
                 shape = len(spec.directions), N, spec.hidden_size
-                made[symbol] = self._per_row(self.rng.uniform(-1, 1, shape) * bound[:, None])
+                made[symbol] = self._per_row(self.rng.uniform(-1, 1, shape) * (others if n else first)[:, None])
         if "sequence_lens" in self.names:
             made["sequence_lens"] = self._lengths(T, N, run)
         return by_symbol(made, self.names)
@@ -269,8 +271,10 @@ def _without_each_term(
 ) -> Iterator[tuple[Attributes, Symbols]]:
     """Yield the node without each gate of each weight, without each state and its clip, and with each parameter
     changed."""
-    gates = GATES[op_type]
-    parts = {"W": gates, "R": gates, "B": 2 * gates, "P": 3, "initial_h": 1, "initial_c": 1}
+    cell = cell_named(op_type)
+    gates = len(cell.gates)
+    weights = {"W": gates, "R": gates, "B": 2 * gates, "P": len(cell.peepholes)}
+    parts = weights | dict.fromkeys(cell.initial_states, 1)
     for symbol, count in parts.items():
         if symbol in inputs:
             size = inputs[symbol].shape[1] // count

@@ -20,6 +20,7 @@ from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.parameters import TO_THE_END
 from rnn_lowering.facts.size import size
 from rnn_lowering.loops.body import ScanBody, checked_axis, read_body
+from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM, cell_of
 from rnn_lowering.nodes.kinds import has_steps, is_recurrent, kind_of
 from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.nodes.rnn import RecurrentSpec
@@ -52,7 +53,7 @@ def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
                 "export with dynamic axes",
             )
         return [common] * len(outputs)
-    if node.domain:
+    if node.op_type == DYNAMIC_QUANTIZE_LSTM:
         raise flow.refuse(
             node,
             "rounds all frames of a sequence with one scale, which a stream never knows",
@@ -111,7 +112,8 @@ def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing
     """Return the framings of a node along another axis, which treats each frame as a row of the batch."""
     value = input_of(node)
     steps, batch = steps_and_batch(node)
-    rows = [n for n in (4, 5, 6) if n < len(node.inputs) and node.inputs[n] is not None]
+    states = [slot for slot, _ in state_slots(node).values()]
+    rows = [n for n in (4, *states) if n < len(node.inputs) and node.inputs[n] is not None]
     common, axes = joined(flow, node, [0, *rows])
     framing = replace(framing, ready=common.ready) if isinstance(common, Frames) else framing
     if any(axes.get(n) != (0 if n == 4 else batch) for n in rows):
@@ -150,7 +152,7 @@ def _check_forward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], frami
         raise flow.refuse(
             node, f"has sequence_lens, and reads frames that come {framing.delay.frames} late", "drop sequence_lens"
         )
-    for slot in (5, 6):
+    for slot, _ in state_slots(node).values():
         _check_initial(flow, node, others.get(slot))
 
 
@@ -367,12 +369,12 @@ def state_slots(node: ir.Node) -> dict[str, tuple[int, int]]:
         return {f"state{n}": (n, n) for n in range(states)}
     if node.op_type == "LinearAttention":
         return {"s": (3, 1)}
-    return {"h": (5, 1)} | ({"c": (6, 2)} if node.op_type == "LSTM" else {})
+    return cell_of(node).state_slots()
 
 
 def lengths_of(node: ir.Node) -> ir.Value | None:
     """Return the sequence_lens of a recurrent node."""
-    return node.inputs[4] if "h" in state_slots(node) and len(node.inputs) > 4 else None
+    return node.inputs[4] if kind_of(node) is RecurrentSpec and len(node.inputs) > 4 else None
 
 
 def steps_and_batch(node: ir.Node) -> tuple[int, int]:
