@@ -16,7 +16,7 @@ import onnx_ir as ir
 from rnn_lowering.facts.node_outputs import numbers_in
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.facts.parameters import parameter
-from rnn_lowering.facts.size import CHUNK, PartialShape, Shape, Size, Symbol, size
+from rnn_lowering.facts.size import STEP, PartialShape, Shape, Size, Symbol, size
 from rnn_lowering.types import Array
 
 LARGEST = 1 << 22
@@ -108,7 +108,7 @@ class SymbolicValues:
     _labels: dict[Size, str] = field(default_factory=dict)
     _unknown: dict[str, Size] = field(default_factory=dict)
     _keys: dict[Symbol, str] = field(default_factory=dict)
-    _symbols: Iterator[int] = field(default_factory=lambda: count(CHUNK + 1))
+    _symbols: Iterator[int] = field(default_factory=lambda: count(STEP + 1))
 
     @property
     def opset(self) -> int:

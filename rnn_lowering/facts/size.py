@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-TIME, CHUNK = 0, 1
-"""The symbols of the frames of a stream and of what a chunk has more than the whole."""
+TIME, CHUNK, STEP = 0, 1, 2
+"""The symbols of the frames of a stream, of what a chunk has more than the whole, and of the step of a Loop."""
 
 
 Symbol = int | str
-"""TIME, CHUNK, a larger number for an unknown size, -n for min(frames, n), or the name of an open axis."""
+"""TIME, CHUNK, STEP, a larger number for an unknown size, -n for min(frames, n), or the name of an open axis."""
 
 
 Monomial = tuple[Symbol, ...]
@@ -215,7 +215,8 @@ def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
 def _text(symbol: Symbol) -> str:
     if isinstance(symbol, str):
         return symbol
-    return {TIME: "frames", CHUNK: "chunk"}.get(symbol, f"?{symbol}" if symbol > 0 else f"min(frames, {-symbol})")
+    otherwise = f"?{symbol}" if symbol > 0 else f"min(frames, {-symbol})"
+    return {TIME: "frames", CHUNK: "chunk", STEP: "step"}.get(symbol, otherwise)
 
 
 def in_chunk(number: Size, frames: int | None) -> int | None:

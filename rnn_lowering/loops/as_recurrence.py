@@ -28,11 +28,12 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, UnknownTripsError, UnsupportedError
 from rnn_lowering.facts.parameters import parameter
+from rnn_lowering.facts.size import size
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, KnownTensor
 from rnn_lowering.loops.hoisting import HoistedBody, hoist_invariants
-from rnn_lowering.loops.linear_counts import STEP_NUMBER, Counters
+from rnn_lowering.loops.linear_counts import STEP_NUMBER, Counters, first_of, rate_of
 from rnn_lowering.loops.trips import LoopTrips, number_of_trips
 
 
@@ -268,7 +269,8 @@ def _row_taken(counters: Counters, node: ir.Node) -> tuple[ir.Value, ir.Value, i
     if whole is None or starts is None or not single:
         return None
     start = counters.line(starts)
-    counts_up = start is not None and not start.terms and start.constant >= 0 and start.rate > 0
+    first = None if start is None else first_of(start).constant
+    counts_up = start is not None and first is not None and first >= 0 and rate_of(start) > 0
     return (whole, starts, axis[0]) if counts_up else None  # the Squeeze fails unless it is the row at the start
 
 
@@ -279,11 +281,12 @@ def _check_row_of_stream(counters: Counters, index: ir.Value, trips: LoopTrips, 
         UnsupportedError: It is so.
     """
     line, ref = counters.line(index), counters.read.ref
-    if line is None or not line.rate:
+    rate = 0 if line is None else rate_of(line)
+    if line is None or not rate:
         return
     if line != STEP_NUMBER:
-        number = "i" if line.rate == 1 else f"{line.rate} i"
-        row = f"row {number} + {line.constant}" if line.rate > 0 else "rows from the end on"
+        number = "i" if rate == 1 else f"{rate} i"
+        row = f"row {number} + {line.coefficient()}" if rate > 0 else "rows from the end on"
         raise UnsupportedError(
             f"in step i it reads {row} of '{data.name}', but a stream has only row i",
             hint="start at the first frame, with one frame in each step",
@@ -300,12 +303,14 @@ def _check_row_of_stream(counters: Counters, index: ir.Value, trips: LoopTrips, 
 def _positions(counters: Counters, index: ir.Value, trips: LoopTrips) -> Tensor | None:
     """Return the number in each step as an int64 [steps]; None if it is the same in each, or not linear."""
     op, line = counters.copy.op, counters.line(index)
-    if line is None or not line.rate:
+    rate = 0 if line is None else rate_of(line)
+    if line is None or not rate:
         return None
     numbers = count(op, trips.tensor)
-    if line.rate != 1:
-        numbers = numbers * op.constant([line.rate])
-    return numbers if line == STEP_NUMBER.times(line.rate) else numbers + counters.emit(line)
+    if rate != 1:
+        numbers = numbers * op.constant([rate])
+    first = first_of(line)
+    return numbers if first == size(0) else numbers + counters.emit(first)
 
 
 def _rows_at(copy: BodyCopy, x: Tensor, axis: int, positions: Tensor, steps: int | None, *, splits: bool) -> Tensor:

@@ -1,19 +1,20 @@
-"""Numbers of a Loop that are linear in the number of the step.
+"""Numbers of a Loop that are linear in the number of the step: polynomials with the symbol `STEP`.
 
 A state that grows by the same amount in each step is one. Integers that are cast to floats count as integers, which
 is the same below 2^24.
+
+What is emitted needs a value, and one may hold 2 N where none holds N. So each size and each value from outside is
+a symbol of its own here, whatever polynomial it is.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
-from rnn_lowering.facts.size import Size
+from rnn_lowering.facts.size import STEP, Size, size
 from rnn_lowering.loops.body import LoopBody, behind_identities
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, KnownTensor, number_of
@@ -23,48 +24,18 @@ _SHAPING = ("Identity", "Squeeze", "Unsqueeze", "Reshape")
 _WIDE = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-@dataclass(frozen=True)
-class LinearCount:
-    """A whole number that is linear in the number of the step: constant + the sum of terms + rate * i.
-
-    A term is a size, or a value of one element, and its factor. A polynomial would not do: a value may hold 2 N
-    where none holds N, and what is emitted needs a value.
-    """
-
-    constant: int = 0
-    terms: tuple[tuple[Size | ir.Value, int], ...] = ()
-    rate: int = 0
-
-    def plus(self, other: LinearCount, sign: int = 1) -> LinearCount:
-        sums: dict[Size | ir.Value, int] = dict(self.terms)
-        for value, factor in other.terms:
-            sums[value] = sums.get(value, 0) + sign * factor
-        terms = tuple((value, factor) for value, factor in sums.items() if factor)
-        return LinearCount(self.constant + sign * other.constant, terms, self.rate + sign * other.rate)
-
-    def times(self, factor: int) -> LinearCount:
-        terms = tuple((value, n * factor) for value, n in self.terms)
-        return LinearCount(self.constant * factor, terms, self.rate * factor)
-
-    @property
-    def start(self) -> LinearCount:
-        """The number in step 0."""
-        return replace(self, rate=0)
-
-    @property
-    def number(self) -> int | None:
-        """The number, if known and the same in each step."""
-        return None if self.terms or self.rate else self.constant
-
-    @property
-    def is_size(self) -> bool:
-        """Whether it is a size, and nothing else."""
-        ((term, factor),) = self.terms if len(self.terms) == 1 else ((None, 0),)
-        return not isinstance(term, ir.Value | None) and (self.constant, factor, self.rate) == (0, 1, 0)
-
-
-STEP_NUMBER = LinearCount(rate=1)
+STEP_NUMBER = Size.symbol(STEP)
 """The number of the step."""
+
+
+def rate_of(count: Size) -> int:
+    """Return how much a number grows in each step."""
+    return int(count.coefficient(STEP))
+
+
+def first_of(count: Size) -> Size:
+    """Return a number in step 0."""
+    return count - STEP_NUMBER * rate_of(count)
 
 
 class Counters:
@@ -80,9 +51,10 @@ class Counters:
         self.read = read
         self._invariant = read.invariant_states
         self._entered: set[ir.Value] = set()
-        self._holders: dict[Size | ir.Value, ir.Value] = {}
+        self._symbols: dict[Size | ir.Value, Size] = {}
+        self._holders: dict[Size, ir.Value] = {}
 
-    def line(self, value: ir.Value) -> LinearCount | None:
+    def line(self, value: ir.Value) -> Size | None:
         """Return a value of the body or from outside as a line; None if it is not linear."""
         read = self.read
         if value is read.number:
@@ -104,11 +76,10 @@ class Counters:
         if a is None or b is None:
             return None
         if node.op_type != "Mul":
-            return a.plus(b, 1 if node.op_type == "Add" else -1)
-        factor, other = (a, b) if a.number is not None else (b, a)
-        return None if factor.number is None else other.times(factor.number)
+            return a + b if node.op_type == "Add" else a - b
+        return a * b if a.constant is not None or b.constant is not None else None
 
-    def line_of_outside(self, value: ir.Value) -> LinearCount | None:
+    def line_of_outside(self, value: ir.Value) -> Size | None:
         """Return a value from around the Loop as a line."""
         item = self.copy.item(value)
         if isinstance(item, KnownTensor):
@@ -117,9 +88,10 @@ class Counters:
         if kind is None or kind.shape is None or any(size != 1 for size in kind.dims):
             return None
         if kind.dtype.is_integer():
-            size = self.copy.facts.size_in(item) if isinstance(item, ir.Value) else None
-            self._holders.setdefault(size or value, value)
-            return LinearCount(terms=((size or value, 1),))
+            held = self.copy.facts.size_in(item) if isinstance(item, ir.Value) else None
+            symbol = self._symbol(value if held is None else held)
+            self._holders.setdefault(symbol, value)
+            return symbol
         node = value.producer()
         source = node.inputs[0] if node is not None and _keeps_number(node) else None
         return None if source is None else self.line_of_outside(source)
@@ -133,26 +105,36 @@ class Counters:
         is_input = value.graph is body and node is None and value.is_graph_input()
         return None if is_input else self.copy.item(value)
 
-    def count_of_rows(self, item: Item, axis: int) -> LinearCount | None:
+    def count_of_rows(self, item: Item, axis: int) -> Size | None:
         """Return how many rows a value has along an axis."""
         kind = self.copy.facts.kind(item)
-        size = None if kind is None else kind.dims[axis]
-        if size is not None or not isinstance(item, ir.Value):
-            return None if size is None else LinearCount(size)
-        symbol = self.copy.facts.size_of_axis(item, axis)
-        return None if symbol is None else LinearCount(terms=((symbol, 1),))
+        known = None if kind is None else kind.dims[axis]
+        if known is not None or not isinstance(item, ir.Value):
+            return None if known is None else size(known)
+        rows = self.copy.facts.size_of_axis(item, axis)
+        return None if rows is None else self._symbol(rows)
 
-    def emit(self, line: LinearCount) -> Tensor:
-        """Emit the number in step 0 as an int64 [1]."""
+    def is_size(self, count: Size) -> bool:
+        """Whether a number is a size, and nothing else."""
+        return any(count == symbol for key, symbol in self._symbols.items() if isinstance(key, Size))
+
+    def emit(self, count: Size) -> Tensor:
+        """Emit a number that is the same in each step as an int64 [1]."""
         op = self.copy.op
-        total = op.constant([line.constant])
-        for term, factor in line.terms:
-            given = self.copy.tensor(self.copy.item(self._holders[term]), self.read.ref)
+        total = op.constant([int(count.coefficient())])
+        for monomial, factor in count.terms:
+            if not monomial:
+                continue
+            given = self.copy.tensor(self.copy.item(self._holders[Size.symbol(*monomial)]), self.read.ref)
             flat = op.cast(given if given.shape == (1,) else op.reshape(given, (1,)), _INT64)
-            total = total + (flat if factor == 1 else flat * op.constant([factor]))
+            total = total + (flat if factor == 1 else flat * op.constant([int(factor)]))
         return total
 
-    def _line_of_state(self, n: int) -> LinearCount | None:
+    def _symbol(self, key: Size | ir.Value) -> Size:
+        """Return the symbol of a size, or of the number that a value holds."""
+        return self._symbols.setdefault(key, Size.symbol(STEP + 1 + len(self._symbols)))
+
+    def _line_of_state(self, n: int) -> Size | None:
         read = self.read
         initial = read.initial[n]
         if initial is None or read.state_inputs[n] in self._entered:
@@ -161,7 +143,7 @@ class Counters:
         if start is None or n in self._invariant:
             return start
         growth = self._growth(read.state_outputs[n], read.state_inputs[n])
-        return None if growth is None else start.plus(LinearCount(rate=growth))
+        return None if growth is None else start + STEP_NUMBER * growth
 
     def _growth(self, value: ir.Value, state: ir.Value) -> int | None:
         """Return how much a state grows in a step: a constant."""
@@ -192,7 +174,7 @@ class Counters:
         self._entered.add(state)
         line = self.line(value)
         self._entered.discard(state)
-        return None if line is None else line.number
+        return None if line is None or line.constant is None else int(line.constant)
 
 
 def _keeps_number(node: ir.Node) -> bool:
@@ -204,7 +186,7 @@ def _keeps_number(node: ir.Node) -> bool:
     return node.op_type in _SHAPING or (node.op_type == "Cast" and node.attributes["to"].as_int() in _WIDE)
 
 
-def _whole_number(item: Item) -> LinearCount | None:
+def _whole_number(item: Item) -> Size | None:
     """Return a known whole number."""
     number = number_of(item)
-    return None if number is None or not np.isfinite(number) or number != int(number) else LinearCount(int(number))
+    return None if number is None or not np.isfinite(number) or number != int(number) else size(int(number))

@@ -33,7 +33,7 @@ from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.body_repetition import unroll
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.facts import Facts, KnownTensor
-from rnn_lowering.loops.linear_counts import STEP_NUMBER, Counters, LinearCount
+from rnn_lowering.loops.linear_counts import STEP_NUMBER, Counters
 from rnn_lowering.loops.trips import runs_once_per_row, simulated_trips
 from rnn_lowering.model.replace import drop_unused, take_over
 from rnn_lowering.model.scopes import detach
@@ -238,7 +238,7 @@ def _order_of_rows(
     if _is_index_of_row(counters, index, STEP_NUMBER, front):
         return False, None if fills else steps
     rows = counters.count_of_rows(first, axis)
-    from_end = None if rows is None else rows.plus(LinearCount(-1, rate=-1))
+    from_end = None if rows is None else rows - 1 - STEP_NUMBER
     return (True, None) if fills and from_end and _is_index_of_row(counters, index, from_end, front) else None
 
 
@@ -260,7 +260,7 @@ def _row(facts: Facts, write: ir.Node, shape: PartialShape) -> tuple[ir.Value | 
     return found
 
 
-def _is_index_of_row(counters: Counters, index: ir.Value, number: LinearCount, front: Sequence[int | None]) -> bool:
+def _is_index_of_row(counters: Counters, index: ir.Value, number: Size, front: Sequence[int | None]) -> bool:
     """Whether an index is that of each element of a row, in order.
 
     Args:
@@ -286,7 +286,7 @@ def _is_index_of_row(counters: Counters, index: ir.Value, number: LinearCount, f
     return start.size > 0 and np.array_equal(start, places) and bool(np.all(growth == [*[0] * len(sizes), 1]))
 
 
-def _numbers(counters: Counters, values: Sequence[ir.Value], number: LinearCount) -> dict[ir.Value, _GrowingArray]:
+def _numbers(counters: Counters, values: Sequence[ir.Value], number: Size) -> dict[ir.Value, _GrowingArray]:
     """Return which values are the number of the row, counted from that of step 0."""
     found: dict[ir.Value, _GrowingArray] = {}
     for value in values:

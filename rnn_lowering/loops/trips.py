@@ -16,10 +16,11 @@ import onnx_ir as ir
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import NodeRef, UnknownTripsError
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
+from rnn_lowering.facts.size import Size
 from rnn_lowering.loops.body import LoopBody, behind_identities
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import TRUE, Item, KnownTensor, number_of
-from rnn_lowering.loops.linear_counts import Counters, LinearCount
+from rnn_lowering.loops.linear_counts import Counters, first_of, rate_of
 
 ENDLESS = 1 << 62
 """A trip count this large means "no limit"."""
@@ -56,13 +57,13 @@ class LoopTrips:
     tensor: Tensor
     static_count: int | None
     positive: bool
-    length: LinearCount | None = None
+    length: Size | None = None
 
-    def are(self, rows: LinearCount | None) -> bool:
+    def are(self, rows: Size | None) -> bool:
         """Whether there are as many steps as rows."""
         if rows is None:
             return False
-        return self.length == rows if rows.number is None else self.static_count == rows.number
+        return self.length == rows if rows.constant is None else self.static_count == rows.constant
 
 
 def number_of_trips(counters: Counters) -> LoopTrips:
@@ -165,9 +166,9 @@ class _Limits:
         first_follows: Whether the first step is taken wherever that size is at least 1.
     """
 
-    lines: Sequence[LinearCount]
+    lines: Sequence[Size]
     most: Item
-    length: LinearCount | None
+    length: Size | None
     most_is_length: bool
     first_follows: bool
 
@@ -179,22 +180,22 @@ class _Limits:
             most = None
         lines = _comparisons(counters, read.going, read.body)
         limit = None if most is None or read.trips is None else counters.line_of_outside(read.trips)
-        length = None if most is not None and limit is None else _length(lines, limit)
+        length = None if most is not None and limit is None else _length(counters, lines, limit)
         follows = length is not None and _follows(counters, length)
         return cls(lines, most, length, length is not None and length == limit, follows)
 
 
-def _length(lines: Sequence[LinearCount], limit: LinearCount | None) -> LinearCount | None:
+def _length(counters: Counters, lines: Sequence[Size], limit: Size | None) -> Size | None:
     """Return the size that every limit gives as the number of steps, if there is a step; None if there is none."""
-    found = [LinearCount(1).plus(line.start, -1) if line.rate == 1 else None for line in lines]
+    found = [1 - first_of(line) for line in lines if rate_of(line) == 1]
     found += [] if limit is None else [limit]
-    least = min((line for line in found if line is not None), key=lambda line: line.constant, default=None)
-    if least is None or not least.is_size or any(line is None or line.terms != least.terms for line in found):
+    least = min(found, key=lambda count: count.coefficient(), default=None)
+    if least is None or not counters.is_size(least) or any(rate_of(line) != 1 for line in lines):
         return None
-    return least
+    return least if all((count - least).constant is not None for count in found) else None
 
 
-def _follows(counters: Counters, length: LinearCount) -> bool:
+def _follows(counters: Counters, length: Size) -> bool:
     """Whether the first condition is true where a size is at least 1."""
     first = counters.copy.item(counters.read.condition)
     if _is_true(first):
@@ -206,7 +207,7 @@ def _follows(counters: Counters, length: LinearCount) -> bool:
     return lines is not None and all(_is_negative(line, length) for line in lines)
 
 
-def _comparisons(counters: Counters, going: ir.Value, home: ir.Graph | None) -> list[LinearCount]:
+def _comparisons(counters: Counters, going: ir.Value, home: ir.Graph | None) -> list[Size]:
     """Return lines that are all negative as long as a condition is true.
 
     Args:
@@ -233,18 +234,19 @@ def _comparisons(counters: Counters, going: ir.Value, home: ir.Graph | None) -> 
     first, second = counters.line(a), counters.line(b)
     if first is None or second is None:
         raise depends_on_data(ref)
-    return [first.plus(second, -1).plus(LinearCount(-1 if node.op_type.endswith("OrEqual") else 0))]
+    return [first - second - (1 if node.op_type.endswith("OrEqual") else 0)]
 
 
-def _steps_while_negative(counters: Counters, line: LinearCount) -> Tensor:
+def _steps_while_negative(counters: Counters, line: Size) -> Tensor:
     """Return the number of steps of a Loop that goes on while a line is negative."""
     op = counters.copy.op
-    if line.rate <= 0:
+    rate = rate_of(line)
+    if rate <= 0:
         raise depends_on_data(counters.read.ref)
-    reach = counters.emit(LinearCount(line.rate - 1).plus(line.start, -1))
+    reach = counters.emit(rate - 1 - first_of(line))
     zero = op.constant([0])
     reach = op.where(op.less(reach, zero), zero, reach)
-    whole = reach if line.rate == 1 else op.emit("Div", [reach, op.constant([line.rate])], (1,))
+    whole = reach if rate == 1 else op.emit("Div", [reach, op.constant([rate])], (1,))
     return whole + op.constant([1])
 
 
@@ -253,8 +255,7 @@ def _is_true(condition: Item) -> bool:
     return condition is None or bool(number_of(condition))
 
 
-def _is_negative(line: LinearCount, length: LinearCount) -> bool:
+def _is_negative(line: Size, length: Size) -> bool:
     """Whether a line is negative where a size is at least 1."""
-    return any(
-        each.number is not None and each.number <= most for each, most in ((line, -1), (line.plus(length), 0))
-    )
+    pairs = (line, -1), (line + length, 0)
+    return any(each.constant is not None and each.constant <= most for each, most in pairs)
