@@ -75,7 +75,8 @@ def print_previews(previews: Sequence[Preview], report: Report, source: Path, gr
         _print(out, f"warning: {warning}")
     for hint in dict.fromkeys(preview.hint for preview in previews if preview.hint):
         _print(out, f"to lower refused nodes: {hint}")
-    _print_rest(report, out)
+    for note in report.notes:
+        _print(out, note)
 
 
 def _nothing_found(previews: Sequence[Preview]) -> str:
@@ -121,7 +122,10 @@ def print_report(report: FileReport, source: Path, target: Path, *, each_run: bo
             table.add(n.name, f"{n.operator}-{n.version}", n.direction, *sizes, n.form)
         _print_table(out, table)
         _print_table(out, _operator_table(report))
-    _print_rest(report, out)
+    for note in report.notes:
+        _print(out, note)
+    for text in report.left:
+        _print(out, f"left as it is: {text}")
     if report.stream is not None:
         _print_stream(report.stream, report.target, out)
     if report.verification is not None:
@@ -147,13 +151,6 @@ def _print_stream(plan: StreamPlan, target: str, out: Console) -> None:
         _print(out, "the stream has no states")
     for line in host_loop(plan, target).splitlines():
         _print(out, line)
-
-
-def _print_rest(report: Report, out: Console) -> None:
-    for text in report.notes:
-        _print(out, text)
-    for text in report.left:
-        _print(out, f"left as it is: {text}")
 
 
 def _operator_table(report: Report) -> Table:

@@ -47,7 +47,7 @@ _IF_OF_ANY_SHAPES = 11
 _UNLIMITED = (1 << 63) - 1
 """The number of steps of a Loop without a limit."""
 
-_WAY = "unroll it (--to unroll), or keep it, for a runtime that runs Loop (--targets)"
+_WAY = "unroll it (--to unroll)"
 
 
 def to_scan(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:

@@ -37,7 +37,7 @@ def depends_on_data(node: NodeRef, value: ir.Value | None = None) -> UnknownTrip
     """Return the error of a Loop that ends by a condition on data."""
     return UnknownTripsError(
         "the number of its steps depends on data",
-        hint="export it with a fixed number of steps, or keep it, for a runtime that runs Loop (--targets)",
+        hint="export it with a fixed number of steps",
         node=node,
         value=value,
     )

@@ -34,10 +34,11 @@ def lower_exported(
         with documented("loops.md#what-is-refused"):
             return _lowered(model, lowering)
     except UnsupportedError as error:
-        fixes = ""
+        fixes, keep = "", _way_to_keep(error.node, lowering)
         if isinstance(error, UnknownTripsError):
             fixes = open_trips(model, error.value, inputs, is_known=partial(_knows_trips, lowering))
-        error.advise(fixes, error.hint, _way_to_keep(error.node, lowering))
+            keep = keep or ("" if fixes else "keep it, for a runtime that runs Loop (--targets)")
+        error.advise(fixes, error.hint, keep)
         raise
 
 

@@ -160,16 +160,16 @@ def open_trips(
         stream: As for `open_sizes`.
         is_known: Returns whether a model has known numbers of steps.
     """
-    if value is None:
-        return ""
-    sources = {v.name for v in _sources(value, model) if v.is_graph_input()}
+    sources = set() if value is None else {v.name for v in _sources(value, model) if v.is_graph_input()}
     deciding = [v for v in model.graph.inputs if v.name in sources - stream.states]
     numbers = [v for v in deciding if v.dtype is not None and v.dtype.is_integer() and _is_small(v)]
     if numbers:
         return f"make them constants: {' '.join(map(_set_input, numbers))}"
     sizes = open_sizes(model, deciding[0], (0,), every=True, stream=stream) if deciding else ""
     names = [name for name in _open_names(model) if f"--set-dim {quote(f'{name}=')}?" in sizes]
-    if len(names) == len(sizes.split(" --")):
+    if not sizes and not stream.fewest:
+        names = _open_names(model)  # the number of a nested Loop may follow from another value of a body
+    if not sizes or len(names) == len(sizes.split(" --")):
         enough = (each for each in (*([name] for name in names), names) if _is_known_at(model, each, is_known))
         sizes = " ".join(f"--set-dim {quote(f'{name}=')}?" for name in next(enough, ()))
     return f"fix the sizes of the inputs, with a number for each ?: {sizes}" if sizes else ""

@@ -81,7 +81,7 @@ class ModelPlanner:
         plan = self.with_known_sizes(self.prepare(work, inferred=inferred))
         if plan.nodes and self.lowering.runtime.straight_line:
             plan = self._with_constants(plan)
-        self.report_preparation(plan.prepared)
+        self._report_preparation(plan.prepared)
         return plan
 
     def check_selection(self, model: ir.Model) -> None:
@@ -269,7 +269,7 @@ class ModelPlanner:
             raise
         return NodePlan(entry, spec, choice, opset)
 
-    def report_preparation(self, prepared: PreparedModel) -> None:
+    def _report_preparation(self, prepared: PreparedModel) -> None:
         """Add to the report what preparing a model did, and which nodes are not lowered."""
         wanted = set(prepared.wanted)
         left = [(entry.ref, why_left(self.lowering)) for entry in prepared.found if entry not in wanted]

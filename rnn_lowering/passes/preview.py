@@ -75,7 +75,7 @@ def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], R
             plan = planner.with_known_sizes(prepared)
             prepared = plan.prepared
             planner.report.notes += shared_loops(groups_of(plan.nodes))
-        planner.report_preparation(prepared)
+        planner.report.notes += prepared.notes
         known = known_inputs(prepared.model, prepared.found)
         nodes = [_preview_of(planner, entry, prepared, known, refusal) for entry in prepared.found]
         planner.report.spell()

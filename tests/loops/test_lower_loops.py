@@ -26,6 +26,13 @@ NESTED = parsed("""g (float[2] a, float[T,2] X) => (float[2] p) <bool yes = {1},
             t1 = Add (t, x) g1 = Identity (g) }>
         c1 = Identity (c) }> }""")
 
+ROWS_AND_COLUMNS = parsed("""g (float[T,K] X, float s0) => (float sn) <bool yes = {1}, int64 z = {0}> {
+    sh = Shape (X) M = Gather (sh, z)
+    sn = Loop (M, yes, s0) <body = d (int64 i, bool c, float s) => (bool c1, float s1) {
+        row = Gather (X, i)
+        s1 = Scan <num_scan_inputs = 1, body = e (float t, float x) => (float t1) { t1 = Add (t, x) }> (s, row)
+        c1 = Identity (c) }> }""")
+
 WITH_LSTM = parsed("""g (float[5,1,2] X, float[1,1,3] h0, float[1,12,2] W, float[1,12,3] R) => (float[T,1,1,1,3] Y)
     <bool yes = {1}, int64 M = {5}> {
     h, Y = Loop (M, yes, h0) <body = d (int64 i, bool c, float[1,1,3] s)
@@ -96,6 +103,27 @@ def test_a_loop_that_cannot_have_the_form_names_what_to_add() -> None:
     with pytest.raises(rl.UnsupportedError) as caught:
         rl.lower(NESTED, "unroll", loops=True)
     assert "except_" not in caught.value.hint
+
+
+def test_the_size_that_a_loop_in_a_body_needs_is_named() -> None:
+    with pytest.raises(rl.UnsupportedError, match="Scan node '-> s1' in Loop node '-> sn'") as caught:
+        rl.lower(ROWS_AND_COLUMNS, target="tvm", dims={"T": 3})
+    assert caught.value.hint == 'fix the sizes of the inputs, with a number for each ?: dims={"K": ?}'
+    assert not operators(rl.lower(ROWS_AND_COLUMNS, target="tvm", dims={"T": 3, "K": 4})) & {"Loop", "Scan"}
+
+
+def test_a_loop_that_depends_on_data_is_kept_in_one_way() -> None:
+    model = parsed("""g (float a) => (float p) <int64 M = {9}, bool yes = {1}, float two = {2.0}> {
+        p = Loop (M, yes, a) <body = d (int64 i, bool c, float s) => (bool c1, float s1) {
+            s1 = Add (s, s) c1 = Less (s1, two) }> }""")
+    ways: dict[Any, str] = {
+        "portable": 'keep it: except_="Loop"',
+        "tvm": "keep it, for a runtime that runs Loop (rl.TARGETS)",
+    }
+    for target, way in ways.items():
+        with pytest.raises(rl.UnsupportedError, match="depends on data") as caught:
+            rl.lower(model, "unroll", target=target)
+        assert caught.value.hint == f"export it with a fixed number of steps, or {way}"
 
 
 def test_an_unknown_length_names_the_option_that_fixes_it() -> None:
