@@ -11,12 +11,9 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from rnn_lowering.compare.judging.tolerance import blocks
-from rnn_lowering.facts.operators import RANDOM
+from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.model.messages import bodies_in, nodes_in
 from rnn_lowering.types import Array, array_of
-
-_MOVING = frozenset(("Constant", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Cast"))
-"""A branch of only these operators computes nothing."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +55,13 @@ def _branches(graph: onnx.GraphProto, outer: tuple[tuple[str, bool], ...]) -> It
         for attribute in node.attribute:
             if node.op_type == "If" and attribute.name in ("then_branch", "else_branch"):
                 taken_if = (*outer, (node.input[0], attribute.name == "then_branch"))
-                if not {inner.op_type for inner in attribute.g.node} <= _MOVING:
+                if any(map(_computes, attribute.g.node)):
                     yield _Branch(f"{attribute.name} of If node '{node.name or node.output[0]}'", taken_if)
                 yield from _branches(attribute.g, taken_if)
+
+
+def _computes(node: onnx.NodeProto) -> bool:
+    return not (operator_of(node).keeps_order or node.op_type in ("Cast", "Constant"))
 
 
 def zero_weights(weights: Iterable[tuple[str, object, ir.TensorProtocol | None]]) -> list[str]:
@@ -138,7 +139,7 @@ class _RandomOperators:
         return next(filter(None, map(self._of_one, (node, *_inner(node)))), "")
 
     def _of_one(self, node: onnx.NodeProto) -> str:
-        if node.op_type in RANDOM:
+        if operator_of(node).random:
             return node.op_type
         if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] and node.input[2] not in self._off:
             return "Dropout in training mode"

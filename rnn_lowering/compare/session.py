@@ -14,12 +14,12 @@ from typing import Any
 import onnx
 
 from rnn_lowering.compare.coverage import conditions
-from rnn_lowering.facts.operators import MOVING, moved_inputs
+from rnn_lowering.facts.operators import moved_inputs, operator_of
 from rnn_lowering.files.locations import from_the_root
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.messages import bodies_in, graphs_in, nodes_in
 from rnn_lowering.model.scopes import REPEATING
-from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM
+from rnn_lowering.nodes.cell import CELLS, DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.nodes.kinds import is_recurrent, role_of
 
 
@@ -90,7 +90,7 @@ def nodes_by_output(proto: onnx.ModelProto) -> dict[str, str]:
     }
 
 
-_RECURRENT = ("GRU", "LSTM", "RNN", "Scan")
+_RECURRENT = (*(name for domain, name in CELLS if not domain), "Scan")
 
 
 def states_returned(proto: onnx.ModelProto, output: str) -> dict[str, onnx.NodeProto]:
@@ -103,7 +103,7 @@ def states_returned(proto: onnx.ModelProto, output: str) -> dict[str, onnx.NodeP
         node = sources.get(name)
         if node is None or (node.domain == "" and node.op_type == "Constant"):
             continue
-        if node.domain or node.op_type not in (*_RECURRENT, *MOVING):
+        if node.domain or not (node.op_type in _RECURRENT or operator_of(node).moves):
             return {}
         if node.op_type in _RECURRENT:
             found[name] = node

@@ -15,24 +15,16 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.facts.node_outputs import NodeModel
-from rnn_lowering.facts.operators import MOVING, is_of_default_domain, moved_inputs
+from rnn_lowering.facts.operators import is_of_default_domain, moved_inputs, operator_of
 from rnn_lowering.limits import excess, most_bytes
 from rnn_lowering.types import Array, Dims, array_of
-
-FOLDABLE = frozenset(
-    (
-        *("Identity", "Cast", "Transpose", "Unsqueeze", "Squeeze", "Reshape", "Slice", "Concat", "Split"),
-        *("Gather", "Expand", "ConstantOfShape", "DequantizeLinear", "Constant", "Shape"),
-    )
-)
-"""Operators of the default domain that exporters put between a constant and a recurrent node."""
 
 KEPT_BYTES = 1 << 24
 """Maximum bytes of a computed constant that is cached; a larger one is computed at each read."""
 
 
 def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
-    """Return the tensor of an initializer, a Constant node or a chain of `FOLDABLE` operators over these.
+    """Return the tensor of an initializer, a Constant node or a chain of foldable operators over these.
 
     None if it depends on an input (an initializer that is an input too is only a default) or on other operators, or
     would exceed the limit.
@@ -125,7 +117,7 @@ def _collect(value: ir.Value, nodes: dict[ir.Node, None], leaves: dict[ir.Value,
 
 
 def _is_foldable(node: ir.Node) -> bool:
-    return node.op_type in FOLDABLE and node.op_type != "Shape" and is_of_default_domain(node)
+    return operator_of(node).foldable and node.op_type != "Shape" and is_of_default_domain(node)
 
 
 def _filled(node: onnx.NodeProto, given: Sequence[Array]) -> int:
@@ -273,7 +265,7 @@ def _moves_and_sources(value: ir.Value) -> tuple[list[ir.Node], list[ir.Value]] 
             return None
         if node.op_type == "DequantizeLinear":
             sources[item] = None
-        elif node.op_type not in MOVING:
+        elif not operator_of(node).moves:
             return None
         elif node not in moves:
             pending += [node, *node.inputs[: moved_inputs(node)]]

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rnn_lowering.facts.known import SizingError, SymbolicValues, shape_of
 from rnn_lowering.facts.node_outputs import infer_outputs
-from rnn_lowering.facts.operators import ELEMENTWISE, SAME_SHAPE
+from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.parameters import TO_THE_END
 from rnn_lowering.facts.size import TIME, PartialShape, Shape, Size, first_frames, product, size
 
@@ -27,7 +27,7 @@ def infer(known: SymbolicValues, node: ir.Node) -> None:
         SizingError: The node does not accept the sizes that it gets.
     """
     if all(v is None or v in known.types for v in node.inputs) and _infer_by_onnx(known, node):
-        rule = _RULES.get(node.op_type) if node.domain == "" else None
+        rule = _rule_of(node)
         for output, dims in zip(node.outputs, () if rule is None else rule(known, node), strict=False):
             if dims is not None:
                 known.set_shape(output, dims)
@@ -277,8 +277,6 @@ def _stft(known: SymbolicValues, node: ir.Node) -> Outputs:
 
 
 _RULES: dict[str, Callable[[SymbolicValues, ir.Node], Outputs]] = {
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
-    **dict.fromkeys(SAME_SHAPE, _same_shape),
     "Col2Im": _col2im,
     "Concat": _concat,
     "ConstantOfShape": _of_shape,
@@ -294,3 +292,10 @@ _RULES: dict[str, Callable[[SymbolicValues, ir.Node], Outputs]] = {
     "Tile": _tile,
     "Upsample": _resize,
 }
+
+
+def _rule_of(node: ir.Node) -> Callable[[SymbolicValues, ir.Node], Outputs] | None:
+    operator = operator_of(node)
+    if operator.elementwise or operator.same_shape:
+        return _elementwise if operator.elementwise else _same_shape
+    return _RULES.get(node.op_type) if node.domain == "" else None

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.known import LARGEST, SymbolicValues, shape_of
 from rnn_lowering.facts.node_outputs import NodeModel, numbered
-from rnn_lowering.facts.operators import ELEMENTWISE, MOVING, RANDOM, is_of_default_domain, moved_inputs
+from rnn_lowering.facts.operators import is_of_default_domain, moved_inputs, operator_of
 from rnn_lowering.facts.size import Size, product, size
 from rnn_lowering.types import Array
 
@@ -41,7 +41,7 @@ def evaluate(known: SymbolicValues, node: ir.Node) -> None:
     Raises:
         UnfollowedError: They depend on the number of frames, but not as a polynomial.
     """
-    if not is_of_default_domain(node) or node.op_type in RANDOM or bodies_of(node):
+    if not is_of_default_domain(node) or operator_of(node).random or bodies_of(node):
         return
     if not can_evaluate(known, node):
         return
@@ -205,7 +205,8 @@ def _broadcastable(known: SymbolicValues, node: ir.Node) -> _Results | None:
         if shape is None:
             return None
         return [arrays[0].reshape((1,) * (len(shape) - arrays[0].ndim) + arrays[0].shape)]
-    if not symbolic and (node.op_type in ELEMENTWISE or node.op_type in ("CastLike", "Transpose", "Unsqueeze")):
+    of_any_size = operator_of(node).elementwise or node.op_type in ("CastLike", "Transpose")
+    if not symbolic and (of_any_size or node.op_type == "Unsqueeze"):
         return compute_node(node, known.contents, known.opset)
     if not symbolic and node.op_type == "Concat":
         return _concatenation(known, node)
@@ -229,7 +230,7 @@ def _concatenation(known: SymbolicValues, node: ir.Node) -> _Results:
 def _rearrangement(known: SymbolicValues, node: ir.Node) -> _Results | None:
     """Reshape, slice or gather an array that broadcasts along the other axes."""
     value = node.inputs[0]
-    if node.op_type not in MOVING or node.op_type == "Concat" or value is None:
+    if not operator_of(node).moves or node.op_type == "Concat" or value is None:
         return None
     array, shape = known.contents[value], known.shapes[value]
     if array.dtype == object or _is_full(known, value):
@@ -253,7 +254,7 @@ def _rearrangement(known: SymbolicValues, node: ir.Node) -> _Results | None:
 
 
 def _symbolic(known: SymbolicValues, node: ir.Node) -> _Results | None:
-    if node.op_type in MOVING:
+    if operator_of(node).moves:
         return _moved_labels(known, node)
     if not all(_are_numbers(known.contents[v]) for v in _read(node)):
         return None

@@ -1,10 +1,19 @@
-"""What operators of ONNX do: which act on each element, which only move elements, which are random."""
+"""What the operators of ONNX do: `OPERATORS` has a row for each.
+
+What is known of an operator is said here, once: how it uses axes, whether it acts on each element or only moves
+elements, which inputs are sizes. Every other module asks `operator_of(node)`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+import onnx
 import onnx_ir as ir
+
+from rnn_lowering.facts import axes as rules
+from rnn_lowering.facts.axes import AxisRule
 
 DEFAULT_DOMAIN = ("", "ai.onnx")
 """The two names of ONNX's own domain. In the intermediate form a node has the first, an opset import either."""
@@ -15,48 +24,180 @@ def default_opset(imports: Mapping[str, int]) -> int:
     return next((imports[name] for name in DEFAULT_DOMAIN if name in imports), 1)
 
 
-RANDOM = frozenset(
-    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
-)
-"""Operators whose results differ each time."""
+@dataclass(frozen=True)
+class Operator:
+    """What an operator does. The defaults claim nothing.
+
+    Attributes:
+        axes: Returns how a node uses its axes (`facts/axes`).
+        elementwise: It acts on each element by itself, of inputs that broadcast.
+        boolean: It is element-wise and returns booleans of inputs of another type.
+        same_shape: The first output has the shape of the first input.
+        moves: The outputs have elements of the first input, or of all inputs (Concat), and no others.
+        keeps_order: It moves all elements, in their order.
+        keeps_axes: It moves all elements; axes change places, or have size 1 and come or go.
+        data: The number of first inputs that are data. Those behind it are sizes, axes, positions and the like.
+        sized: What is behind the data are the sizes of the output, or the positions of a cut.
+        exact: Every runtime computes the same integers, and rounds real numbers once.
+        may_fail: It fails for some numbers, though types and shapes fit. Divisors of integers and strings aside.
+        random: The results differ each time.
+        foldable: Exporters write it between a constant and a recurrent node.
+    """
+
+    axes: AxisRule | None = None
+    elementwise: bool = False
+    boolean: bool = False
+    same_shape: bool = False
+    moves: bool = False
+    keeps_order: bool = False
+    keeps_axes: bool = False
+    data: int | None = None
+    sized: bool = False
+    exact: bool = False
+    may_fail: bool = True
+    random: bool = False
+    foldable: bool = False
 
 
-ELEMENTWISE = frozenset(
-    (
-        *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd"),
-        *("BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu"),
-        *("Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish"),
-        *("Identity", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish"),
-        *("Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink"),
-        *("Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh"),
-        *("ThresholdedRelu", "Where", "Xor"),
-    )
-)
-"""Operators that act on each element by itself, of inputs that broadcast."""
+def _each_of(names: str, row: Operator) -> dict[str, Operator]:
+    return dict.fromkeys(names.split(), row)
 
 
-SAME_SHAPE = frozenset(
-    (
-        *("BatchNormalization", "CastLike", "CumSum", "DequantizeLinear", "Dropout", "GroupNormalization"),
-        *("Hardmax", "InstanceNormalization", "LRN", "LayerNormalization", "LogSoftmax", "LpNormalization"),
-        *("MeanVarianceNormalization", "QuantizeLinear", "RMSNormalization", "Softmax"),
-    )
-)
-"""Operators whose first output has the shape of the first input."""
+_FUNCTION = Operator(rules.broadcast, elementwise=True, may_fail=False)
+_ARITHMETIC = Operator(rules.broadcast, elementwise=True, exact=True, may_fail=False)
+_TEST = Operator(rules.broadcast, elementwise=True, boolean=True, exact=True, may_fail=False)
+_REDUCTION = Operator(rules.reduction, data=1)
+_EXACT_REDUCTION = Operator(rules.reduction, data=1, exact=True)
+_CHANNELS = Operator(rules.first_only(rules.all_from(1, keeps=True)), same_shape=True)
+_SOFTMAX = Operator(rules.softmax, same_shape=True)
+_NORMALIZATION = Operator(rules.normalization, same_shape=True)
+_RANDOM = Operator(random=True)
+_RANDOM_LIKE = Operator(random=True, same_shape=True)
+_WRITE = Operator(same_shape=True, exact=True)
+
+OPERATORS: Mapping[str, Operator] = {
+    # Element-wise
+    **_each_of(
+        "Acos Acosh Asin Asinh Atan Atanh BitCast BitShift Celu Cos Cosh Elu Erf Exp Gelu HardSigmoid HardSwish "
+        "LeakyRelu Log Mean Mish PRelu Pow Reciprocal Selu Shrink Sigmoid Sin Sinh Softplus Softsign Sqrt SwiGLU "
+        "Swish Tan Tanh ThresholdedRelu",
+        _FUNCTION,
+    ),
+    **_each_of(
+        "Abs Add And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Clip Div Floor Max Min Mod Mul Neg Not Or "
+        "Relu Round Sign Sub Sum Where Xor",
+        _ARITHMETIC,
+    ),
+    **_each_of("Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual", _TEST),
+    "Cast": Operator(rules.broadcast, elementwise=True, exact=True, may_fail=False, foldable=True),
+    "CastLike": Operator(rules.first_only(rules.alone), same_shape=True, exact=True),
+    # Moving elements
+    "Concat": Operator(rules.joining, moves=True, exact=True, may_fail=False, foldable=True),
+    "Expand": Operator(rules.repeated, moves=True, data=1, sized=True, exact=True, may_fail=False, foldable=True),
+    "Flatten": Operator(moves=True, keeps_order=True, exact=True, may_fail=False),
+    "Gather": Operator(rules.gather, moves=True, exact=True, foldable=True),
+    "GatherElements": Operator(rules.gather_elements, moves=True, exact=True),
+    "GatherND": Operator(moves=True, exact=True),
+    "Identity": Operator(
+        rules.broadcast,
+        elementwise=True,
+        moves=True,
+        keeps_order=True,
+        keeps_axes=True,
+        exact=True,
+        may_fail=False,
+        foldable=True,
+    ),
+    "Reshape": Operator(
+        rules.reshaped, moves=True, keeps_order=True, data=1, sized=True, exact=True, may_fail=False, foldable=True
+    ),
+    "Slice": Operator(rules.sliced, moves=True, data=1, sized=True, exact=True, may_fail=False, foldable=True),
+    "Split": Operator(rules.along_axis(0), moves=True, data=1, exact=True, may_fail=False, foldable=True),
+    "Squeeze": Operator(
+        rules.squeezed,
+        moves=True,
+        keeps_order=True,
+        keeps_axes=True,
+        data=1,
+        exact=True,
+        may_fail=False,
+        foldable=True,
+    ),
+    "Tile": Operator(rules.repeated, moves=True, data=1, sized=True, exact=True),
+    "Transpose": Operator(
+        rules.transposition, moves=True, keeps_axes=True, exact=True, may_fail=False, foldable=True
+    ),
+    "Unsqueeze": Operator(
+        rules.unsqueezed,
+        moves=True,
+        keeps_order=True,
+        keeps_axes=True,
+        data=1,
+        exact=True,
+        may_fail=False,
+        foldable=True,
+    ),
+    # Reading, writing and making elements
+    "CenterCropPad": Operator(data=1, sized=True),
+    "Col2Im": Operator(data=1),
+    "Constant": Operator(exact=True, foldable=True),
+    "ConstantOfShape": Operator(data=0, exact=True, foldable=True),
+    "EyeLike": Operator(same_shape=True),
+    "OneHot": Operator(rules.one_hot, data=1),
+    "Pad": Operator(data=1),
+    "Range": Operator(data=0, exact=True),
+    "ReverseSequence": Operator(same_shape=True),
+    **_each_of("Scatter ScatterElements ScatterND TensorScatter", _WRITE),
+    "Shape": Operator(exact=True, may_fail=False, foldable=True),
+    "Size": Operator(exact=True, may_fail=False),
+    "TopK": Operator(rules.along_axis(-1), data=1),
+    "Trilu": Operator(same_shape=True, data=1, exact=True),
+    # Along axes
+    **_each_of("ArgMax ArgMin", Operator(rules.arg_reduction)),
+    **_each_of("ReduceMax ReduceMin ReduceProd ReduceSum", _EXACT_REDUCTION),
+    **_each_of("ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceSumSquare", _REDUCTION),
+    **_each_of("Hardmax LogSoftmax Softmax", _SOFTMAX),
+    **_each_of("LayerNormalization RMSNormalization", _NORMALIZATION),
+    **_each_of("GroupNormalization InstanceNormalization", _CHANNELS),
+    **_each_of("AveragePool LpPool MaxPool", Operator(rules.all_from(1))),
+    **_each_of("Conv ConvTranspose", Operator(rules.first_only(rules.all_from(1)))),
+    **_each_of("GlobalAveragePool GlobalLpPool GlobalMaxPool", Operator(rules.all_from(2))),
+    "DequantizeLinear": Operator(rules.quantization, same_shape=True, foldable=True),
+    "QuantizeLinear": Operator(rules.quantization, same_shape=True),
+    "BatchNormalization": Operator(rules.first_only(rules.batch_normalization), same_shape=True),
+    "CumProd": Operator(rules.cumulation, same_shape=True, data=1),
+    "CumSum": Operator(rules.cumulation, same_shape=True, data=1, exact=True),
+    "Dropout": Operator(rules.alone, same_shape=True),
+    "Einsum": Operator(rules.einsum),
+    "Gemm": Operator(rules.gemm),
+    "LRN": Operator(rules.along_channels, same_shape=True),
+    "LpNormalization": Operator(rules.along_axis(-1, keeps=True), same_shape=True),
+    "MatMul": Operator(rules.matmul, may_fail=False),
+    "MeanVarianceNormalization": Operator(rules.mean_variance, same_shape=True),
+    "Resize": Operator(rules.resized, data=1, sized=True),
+    "Upsample": Operator(rules.resized, data=1, sized=True),
+    # Random
+    **_each_of("Bernoulli RandomNormalLike RandomUniformLike", _RANDOM_LIKE),
+    **_each_of("Multinomial RandomNormal RandomUniform", _RANDOM),
+}
+"""By the operator's name, of the default domain."""
+
+_UNKNOWN = Operator()
 
 
-MOVING = frozenset(
-    (
-        *("Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice"),
-        *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
-    )
-)
-"""Operators that move elements of all inputs (Concat) or of the first one."""
+def operator_of(node: ir.Node | onnx.NodeProto) -> Operator:
+    """Return what the operator of a node does."""
+    return OPERATORS.get(node.op_type, _UNKNOWN) if node.domain in DEFAULT_DOMAIN else _UNKNOWN
 
 
-def moved_inputs(node: ir.Node) -> int:
-    """Return how many of the first inputs of a node of `MOVING` are those whose elements it moves."""
-    return len(node.inputs) if node.op_type == "Concat" else 1
+def may_differ(node: ir.Node) -> bool:
+    """Whether a node may return something else each time; Dropout does so in training."""
+    return operator_of(node).random or (node.op_type == "Dropout" and node.domain in DEFAULT_DOMAIN)
+
+
+def moved_inputs(node: ir.Node | onnx.NodeProto) -> int:
+    """Return how many of the first inputs of a node that moves elements are those whose elements it moves."""
+    return len(node.inputs if isinstance(node, ir.Node) else node.input) if node.op_type == "Concat" else 1
 
 
 def is_of_default_domain(node: ir.Node) -> bool:

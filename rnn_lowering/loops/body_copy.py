@@ -18,12 +18,11 @@ from rnn_lowering.emit.constants import leaf
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.facts.bodies import bodies_of, graphs_of
 from rnn_lowering.facts.known import Known
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, may_differ
 from rnn_lowering.facts.parameters import parameter
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
 from rnn_lowering.loops.body_values import SHARED_SIZE, BodyValues, LoopLimits, is_constant
 from rnn_lowering.loops.facts import (
-    CHANCE,
     Elements,
     Facts,
     Item,
@@ -176,7 +175,7 @@ class BodyCopy(BodyValues):
         """Emit a copy of a node, once for equal inputs, and return its outputs."""
         bodies = bodies_of(node)
         key: Hashable = None
-        if not bodies and node.op_type not in CHANCE:
+        if not bodies and not may_differ(node):
             key = node, tuple(map(_key, items))
             if key in self._written[-1]:
                 return self._written[-1][key]

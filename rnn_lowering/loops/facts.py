@@ -20,7 +20,7 @@ from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import Known, SymbolicValues
 from rnn_lowering.facts.node_outputs import NodeModel, numbers_in
 from rnn_lowering.facts.numbers import can_evaluate, compute_exactly, element_of, evaluate
-from rnn_lowering.facts.operators import RANDOM, is_of_default_domain
+from rnn_lowering.facts.operators import is_of_default_domain, operator_of
 from rnn_lowering.facts.parameters import TO_THE_END
 from rnn_lowering.facts.size import PartialShape, Size, Symbol, size
 from rnn_lowering.model.model_sizes import VARIES, inferred_values
@@ -29,25 +29,6 @@ from rnn_lowering.types import Array
 
 _LARGEST_READ, _LARGEST_MADE, _LARGEST_FLOATS = 1 << 16, 1 << 14, 64
 """Maximum elements of a tensor that is read, of one that is computed, and of floats that are computed."""
-
-_EVALUATED = frozenset(
-    (
-        *("Identity", "Cast", "CastLike", "Transpose", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Slice"),
-        *("Concat", "Split", "Gather", "GatherElements", "GatherND", "Expand", "Tile", "ConstantOfShape", "Range"),
-        *("ScatterND", "Shape", "Size", "Add", "Sub", "Mul", "Div", "Mod", "Neg", "Abs", "Sign", "Min", "Max"),
-        *("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "And", "Or", "Not", "Xor", "Where"),
-        *("Floor", "Ceil", "ReduceMin", "ReduceMax", "ReduceSum", "ReduceProd", "Constant", "CumSum", "Trilu"),
-    )
-)
-CHANCE = RANDOM | {"Dropout"}
-"""Operators whose results may differ each time."""
-
-_FIRST_OF_SIZES = {
-    **{"Reshape": 1, "Expand": 1, "Tile": 1, "ConstantOfShape": 0, "Range": 0, "Slice": 1, "Pad": 1, "Split": 1},
-    **{"Squeeze": 1, "Unsqueeze": 1, "ReduceSum": 1, "ReduceMean": 1, "ReduceMax": 1, "ReduceMin": 1, "TopK": 1},
-    **{"ReduceProd": 1, "ReduceL2": 1, "ReduceL1": 1, "Resize": 1, "OneHot": 1, "CenterCropPad": 1},
-}
-"""By operator, the first input whose numbers decide the shape of the result."""
 
 
 def common_kind(kinds: Sequence[Known | None]) -> Known | None:
@@ -282,7 +263,7 @@ class Facts:
 
     def _needed(self, node: ir.Node) -> list[ir.Value]:
         """Return the inputs whose numbers a node needs; Shape and Size need those without an inferred shape."""
-        if node.op_type not in _EVALUATED:
+        if not operator_of(node).exact:
             return []
         given = [v for v in node.inputs if v is not None]
         of_shape = node.op_type in ("Shape", "Size")
@@ -306,7 +287,7 @@ class Facts:
     def _compute(self, node: ir.Node) -> None:
         """Add what a node outside of the bodies computes from constants and sizes."""
         values = self._values
-        if node.op_type not in _EVALUATED or not is_of_default_domain(node):
+        if not operator_of(node).exact or not is_of_default_domain(node):
             return
         for value in (*node.inputs, *node.outputs):
             if value is not None:
@@ -323,7 +304,7 @@ class Facts:
 
     def evaluate(self, node: ir.Node, items: Sequence[Item]) -> list[Array] | None:
         """Return what a node computes from these items, if it is small and they are known."""
-        if node.op_type not in _EVALUATED or not is_of_default_domain(node):
+        if not operator_of(node).exact or not is_of_default_domain(node):
             return None
         if node.op_type in ("Shape", "Size"):
             return self._shape(node, items)
@@ -395,7 +376,8 @@ def _infer(values: SymbolicValues, node: ir.Node) -> None:
 
 def _sizes_in(node: ir.Node, items: Sequence[Item]) -> dict[int, KnownTensor]:
     """Return, by their place, the known inputs whose numbers decide the shape of the result."""
-    first = _FIRST_OF_SIZES.get(node.op_type, len(items))
+    data = operator_of(node).data
+    first = len(items) if data is None else data
     return {n: item for n, item in enumerate(items) if n >= first and isinstance(item, KnownTensor)}
 
 

@@ -18,23 +18,11 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor, broadcast_shape
 from rnn_lowering.facts.bodies import bodies_of, values_used
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
 from rnn_lowering.facts.parameters import inputs_and_attributes
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, KnownTensor
-
-_UNARY = frozenset(
-    (
-        *("Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Abs", "Sqrt", "Log", "Erf", "Softplus", "Softsign", "Identity"),
-        *("Sin", "Cos", "Reciprocal", "Floor", "Ceil", "LeakyRelu", "Elu", "HardSigmoid", "Cast"),
-    )
-)
-
-_BINARY = frozenset(("Add", "Sub", "Mul", "Div", "Pow"))
-
-_MOVING = frozenset(("Split", "Squeeze", "Slice", "Reshape", "Concat", "Expand"))
-"""Operators that cannot fail if all shapes are known."""
 
 FindRows = Callable[[ir.Node], "Tensor | None"]
 """Returns the rows that a Gather takes, one in each step; None if it is another Gather."""
@@ -104,19 +92,18 @@ def _is_safe(copy: BodyCopy, node: ir.Node) -> bool:
         return True
     if node.op_type == "Slice" and copy.is_whole(items):
         return True
-    kinds = copy.facts.infer(node, items)
-    if node.op_type in _MOVING:
-        return all(kind is not None and kind.is_static for kind in (*kinds, *map(copy.facts.kind, items)))
-    if not all(kind is not None and kind.shape is not None for kind in kinds):
+    operator, kinds, given = operator_of(node), copy.facts.infer(node, items), [*map(copy.facts.kind, items)]
+    if operator.may_fail or any(kind is not None and _may_fail(node, kind.dtype) for kind in given):
         return False
-    if any(kind is not None and _divides_integers(node, kind.dtype) for kind in kinds):
-        return False
-    return node.op_type in (*_UNARY, *_BINARY, "MatMul", "Transpose", "Unsqueeze", "Shape")
+    if operator.moves and (node.op_type == "Squeeze" or not operator.keeps_axes):  # its sizes must fit
+        return all(kind is not None and kind.is_static for kind in (*kinds, *given))
+    return all(kind is not None and kind.shape is not None for kind in kinds)
 
 
-def _divides_integers(node: ir.Node, dtype: ir.DataType) -> bool:
-    """Whether a node is a Div of integers, which fails if the divisor is 0."""
-    return node.op_type == "Div" and not dtype.is_floating_point()
+def _may_fail(node: ir.Node, dtype: ir.DataType) -> bool:
+    """Whether an operator may fail for some numbers of a type: a division of integers, a cast of texts."""
+    divides = node.op_type in ("Div", "Mod") and not dtype.is_floating_point()
+    return operator_of(node).may_fail or divides or dtype == ir.DataType.STRING
 
 
 def _of_all_steps(
@@ -153,9 +140,7 @@ def _from_rows(
         return None
     given = [operand for operand in operands if operand is not None]
     are_rows = [value in rows for value in node.inputs if value is not None]
-    if node.op_type in _UNARY and len(given) == 1:
-        return _like(copy, node, given, given[0].shape)
-    if node.op_type in _BINARY and len(given) == 2:
+    if operator_of(node).elementwise:
         return _elementwise(copy, node, given, are_rows)
     if node.op_type == "MatMul" and are_rows == [True, False] and given[1].rank == 2 and given[0].rank > 1:
         return copy.declared(given[0] @ given[1]) if _same_type(given) else None
@@ -181,8 +166,9 @@ def _like(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], shape: tuple[i
     """Emit a node for the rows of all steps."""
     values = [copy.value_of(operand) for operand in given]
     new = copy.new_node(node.op_type, values, list(node.attributes.values()))
-    to = node.attributes.get("to") if node.op_type == "Cast" else None
+    to = node.attributes.get("to")
     dtype = given[0].dtype if to is None else ir.DataType(to.as_int())
+    dtype = ir.DataType.BOOL if operator_of(node).boolean else dtype
     return copy.declared(copy.op.given(new.outputs[0], dtype, shape))
 
 
@@ -192,7 +178,7 @@ def _elementwise(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], are_row
     others = [operand.rank for operand, is_row in zip(given, are_rows, strict=True) if not is_row]
     if not _same_type(given) or len(ranks) > 1 or any(rank >= max(ranks) for rank in others):
         return None
-    if _divides_integers(node, given[0].dtype):
+    if _may_fail(node, given[0].dtype):
         return None
     return _like(copy, node, given, broadcast_shape(*(operand.shape for operand in given)))
 

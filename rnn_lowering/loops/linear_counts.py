@@ -13,14 +13,13 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
 from rnn_lowering.facts.size import STEP, Size, size
 from rnn_lowering.loops.body import LoopBody, behind_identities
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, KnownTensor, number_of
 
 _INT64 = ir.DataType.INT64
-_SHAPING = ("Identity", "Squeeze", "Unsqueeze", "Reshape")
 _WIDE = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
@@ -183,7 +182,7 @@ def _keeps_number(node: ir.Node) -> bool:
         return False
     if node.op_type == "Concat":
         return len(node.inputs) == 1
-    return node.op_type in _SHAPING or (node.op_type == "Cast" and node.attributes["to"].as_int() in _WIDE)
+    return operator_of(node).keeps_order or (node.op_type == "Cast" and node.attributes["to"].as_int() in _WIDE)
 
 
 def _whole_number(item: Item) -> Size | None:

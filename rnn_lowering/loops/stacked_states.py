@@ -25,7 +25,7 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.facts.bodies import values_used
 from rnn_lowering.facts.known import Known
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, MOVING, moved_inputs
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, moved_inputs, operator_of
 from rnn_lowering.facts.size import ONE, PartialShape, Size, size
 from rnn_lowering.loops.as_recurrence import rows_along
 from rnn_lowering.loops.body import LoopBody
@@ -38,9 +38,6 @@ from rnn_lowering.loops.trips import runs_once_per_row, simulated_trips
 from rnn_lowering.model.replace import drop_unused, take_over
 from rnn_lowering.model.scopes import detach
 from rnn_lowering.types import Array
-
-_KEEPS_ORDER = ("Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Expand")
-"""Operators that keep the elements and their order if they keep their number."""
 
 _MOST_NODES = 256
 """Maximum nodes behind the index of a row; above it, the state stays a state."""
@@ -254,7 +251,7 @@ def _row(facts: Facts, write: ir.Node, shape: PartialShape) -> tuple[ir.Value | 
         ones = 0 if given is None else len(given) - len(shape)
         if given is not None and given == (*[ONE] * ones, *shape) and None not in given:
             found = value, ones
-        if node.domain not in DEFAULT_DOMAIN or node.op_type not in _KEEPS_ORDER:
+        if not (operator_of(node).keeps_order or node.op_type == "Expand"):  # of as many elements
             break
         value = node.inputs[0]
     return found
@@ -310,7 +307,7 @@ def _growing_outputs(facts: Facts, node: ir.Node, arrays: dict[ir.Value, _Growin
     if None in given or node.domain not in DEFAULT_DOMAIN:
         return []
     starts, growths = ([KnownTensor(array[part]) for array in given if array is not None] for part in (0, 1))
-    linear = len(given) if node.op_type in ("Add", "Sub") else moved_inputs(node) * (node.op_type in MOVING)
+    linear = len(given) if node.op_type in ("Add", "Sub") else moved_inputs(node) * operator_of(node).moves
     if node.op_type in ("Shape", "Size"):
         growths = starts
     elif any(item.array.any() for item in growths[linear:]):

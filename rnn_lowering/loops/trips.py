@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import NodeRef, UnknownTripsError
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
 from rnn_lowering.facts.size import Size
 from rnn_lowering.loops.body import LoopBody, behind_identities
 from rnn_lowering.loops.body_copy import BodyCopy
@@ -29,8 +29,6 @@ _INT64 = ir.DataType.INT64
 _RANGE_OPSET = 11
 """First opset whose Range accepts a negative limit; before it, the number of steps is at least 0."""
 _MOST_SIMULATED = 1 << 12
-
-_COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 
 
 def depends_on_data(node: NodeRef, value: ir.Value | None = None) -> UnknownTripsError:
@@ -229,7 +227,7 @@ def _comparisons(counters: Counters, going: ir.Value, home: ir.Graph | None) -> 
         return [*_comparisons(counters, a, home), *_comparisons(counters, b, home)]
     if node.op_type in ("Greater", "GreaterOrEqual"):
         a, b = b, a
-    if node.op_type not in _COMPARISONS or a is None or b is None:
+    if not (operator_of(node).boolean and node.op_type != "Equal") or a is None or b is None:
         raise depends_on_data(ref)
     first, second = counters.line(a), counters.line(b)
     if first is None or second is None:

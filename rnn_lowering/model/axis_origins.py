@@ -1,69 +1,127 @@
 """Where the axes of a value come from: the input of a node whose axis has the same rows, one operator at a time.
 
-`origin_of` follows an axis back while its size stays the same, `input_moved` a value while its elements do.
+`origin_of` follows an axis back while its size stays the same, `input_moved` a value while its elements do. What an
+operator does to its axes is in `facts/operators`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.facts.axes import Axes, Label, Mixed, NodeShapes
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
 from rnn_lowering.facts.parameters import parameter
 from rnn_lowering.nodes.cell import CELLS
 from rnn_lowering.types import Array, array_of
 
+_MOST_AXES = 8
+"""Maximum rank of an input that no shape declares."""
+
 
 @dataclass(frozen=True)
 class Output:
-    """An output of a node, its number and rank."""
+    """An output of a node, and its rank."""
 
     node: ir.Node
-    number: int
     rank: int
     opset: int
-
-    def attribute(self, name: str) -> Any:
-        given = self.node.attributes.get(name)
-        return None if given is None or given.is_ref() else given.value
 
     def constant(self, place: int) -> ir.TensorProtocol | None:
         """Return an input of the node that is a constant."""
         value = self.node.inputs[place] if place < len(self.node.inputs) else None
         return None if value is None else constant_of(value, self.opset)
 
-    def axes(self) -> list[int] | None:
-        """Return the axes that are given, by an attribute or a constant input; None if there is neither."""
-        axes = parameter(self.node, "axes", self.opset)
-        if isinstance(axes, ir.Attr):
-            return list(axes.as_ints())
-        tensor = None if axes is None else constant_of(axes, self.opset)
+    def numbers(self, name: str) -> list[int] | None:
+        """Return a parameter of integers: none if it is absent, None if it is not constant."""
+        given = parameter(self.node, name, self.opset)
+        if given is None:
+            return []
+        if isinstance(given, ir.Attr):
+            return [*given.as_ints()]
+        tensor = constant_of(given, self.opset)
         return None if tensor is None else [int(n) for n in array_of(tensor).reshape(-1)]
+
+    def axes(self) -> Axes | None:
+        """Return how the node uses its axes; None if unknown. An undeclared rank follows from the output."""
+        given = [(n, value) for n, value in enumerate(self.node.inputs) if value is not None]
+        ranks = {value: rank for n, value in given if (rank := self._rank(n)) is not None}
+        undeclared = next((value for _, value in given if value not in ranks), None)
+        tried = [ranks] if undeclared is None else [{**ranks, undeclared: n} for n in range(_MOST_AXES)]
+        found = [axes for each in tried if (axes := self._axes_at(each)) and len(axes.output) == self.rank]
+        return found[0] if len(found) == 1 else None
+
+    def _axes_at(self, ranks: Mapping[ir.Value, int]) -> Axes | None:
+        """Return how the node uses its axes if its inputs have these ranks."""
+
+        def shape(value: ir.Value) -> list[None]:
+            return [None] * (self.rank if value is self.node.outputs[0] else ranks[value])
+
+        rule = operator_of(self.node).axes
+        try:
+            return rule and rule(NodeShapes(self.node, self.opset, shape, self.numbers))
+        except (LookupError, ValueError, ArithmeticError):  # a rank that is unknown, or does not fit the node
+            return None
+
+    def _rank(self, place: int) -> int | None:
+        tensor = self.constant(place)
+        return _rank(self.node.inputs[place]) if tensor is None else len(tensor.shape)
 
 
 def origin_of(value: ir.Value, axis: int, opset: int) -> tuple[ir.Value, int]:
     """Follow an axis of a value of rank 3 back while its size stays the same."""
     rank = 3
-    while (node := value.producer()) is not None and node.domain in DEFAULT_DOMAIN and node.op_type in _RULES:
-        place, axes = _RULES[node.op_type](Output(node, value.index() or 0, rank, opset)) or (0, [])
-        source = node.inputs[place]
-        if source is None or axis not in axes:
+    while (node := value.producer()) is not None and (value.index() == 0 or node.op_type == "Split"):
+        found = _source(Output(node, rank, opset), axis)
+        if found is None:
             break
-        value, axis, rank = source, axes.index(axis), len(axes)
+        value, axis, rank = found
     return value, axis
+
+
+def _source(out: Output, axis: int) -> tuple[ir.Value, int, int] | None:
+    """Return the input that has the size of an axis of the output, the axis there, and its rank."""
+    node, found = out.node, _recurrent(out.node) or out.axes()
+    if found is None or found.repeats:
+        return None
+    label = found.output[axis]
+    label = label.label if isinstance(label, Mixed) else label
+    slots = [slot for slot, labels in found.inputs.items() if label in labels]
+    if not (operator_of(node).same_shape or operator_of(node).moves):  # an axis of size 1 may be broadcast
+        slots = [slot for slot in slots if not _has_size_1(out.constant(slot), found.inputs[slot], label)]
+        slots = slots if len(slots) == 1 else []
+    source = node.inputs[slots[0]] if slots else None
+    if source is None or label is None:
+        return None
+    labels = found.inputs[slots[0]]
+    return source, labels.index(label), len(labels)
+
+
+def _has_size_1(tensor: ir.TensorProtocol | None, labels: Sequence[Label], label: Label | None) -> bool:
+    return tensor is not None and label is not None and tensor.shape[labels.index(label)] == 1
+
+
+def _recurrent(node: ir.Node) -> Axes | None:
+    """Return how RNN, GRU and LSTM use the axes of X and Y; None for any other node."""
+    if ("", node.op_type) not in CELLS or node.domain not in DEFAULT_DOMAIN:
+        return None
+    batch_first = node.attributes.get_int("layout", 0)
+    X, Y = ("NTI", "NTDH") if batch_first else ("TNI", "TDNH")
+    return Axes({0: X}, Y)
 
 
 def input_moved(out: Output, axes: list[str]) -> tuple[int, list[str]] | None:
     """Return the input whose elements an output has, moved or plus a constant, as its number and its axes."""
-    if out.node.op_type in _MOVES:
-        found = _RULES[out.node.op_type](out)
-        return None if found is None else (found[0], ["1" if n is None else axes[n] for n in found[1]])
+    if operator_of(out.node).keeps_axes:
+        found = out.axes()
+        if found is None:
+            return None
+        places = [found.output.index(label) if label in found.output else None for label in found.inputs[0]]
+        return 0, ["1" if place is None else axes[place] for place in places]
     if out.node.op_type == "Reshape" and _merges_directions(out) and axes[2:] == ["H"]:
         return 0, [*axes[:2], "1", "H"]
     constant = _place_added(out, axes) if out.node.op_type == "Add" else None
@@ -93,7 +151,7 @@ def _is_finite(tensor: ir.TensorProtocol) -> bool:
 def _merges_directions(out: Output) -> bool:
     """Return whether a Reshape merges directions and hidden size as exporters do: rank 4 to [0, 0, -1]."""
     shape = out.constant(1)
-    if shape is None or out.attribute("allowzero") or _rank(out.node.inputs[0]) != 4:
+    if shape is None or out.node.attributes.get_int("allowzero") or _rank(out.node.inputs[0]) != 4:
         return False
     return array_of(shape).reshape(-1).tolist() == [0, 0, -1]
 
@@ -107,99 +165,3 @@ def _rank(value: ir.Value | None) -> int | None:
     if perm is not None and not perm.is_ref():
         return len(perm.as_ints())
     return None if value.shape is None else value.shape.rank()
-
-
-Source = tuple[int, list[int | None]] | None
-"""The number of an input of a node, and for each axis of that input the axis of the output that has its size; None
-if none has. A rule returns None if nothing is known."""
-
-
-def _kept(out: Output) -> Source:
-    return None if out.number else (0, [*range(out.rank)])
-
-
-def _transposed(out: Output) -> Source:
-    perm = out.attribute("perm") or list(reversed(range(out.rank)))
-    return (0, [perm.index(n) for n in range(out.rank)]) if sorted(perm) == [*range(out.rank)] else None
-
-
-def _squeezed(out: Output) -> Source:
-    axes = out.axes()
-    if axes is None:
-        return None
-    before, left = out.rank + len(axes), iter(range(out.rank))
-    dropped = {n % before for n in axes}
-    return (0, [None if n in dropped else next(left) for n in range(before)]) if len(dropped) == len(axes) else None
-
-
-def _unsqueezed(out: Output) -> Source:
-    axes = out.axes()
-    return None if axes is None else (0, [n for n in range(out.rank) if n not in {m % out.rank for m in axes}])
-
-
-def _sliced(out: Output) -> Source:
-    axes = out.axes()
-    return None if axes is None else (0, _but(out, axes))
-
-
-def _split_or_joined(out: Output) -> Source:
-    return 0, _but(out, [out.attribute("axis") or 0])
-
-
-def _but(out: Output, axes: Sequence[int]) -> list[int | None]:
-    """Return the axes of an output, None in place of these."""
-    changed = {n % out.rank for n in axes}
-    return [None if n in changed else n for n in range(out.rank)]
-
-
-def _reshaped(out: Output) -> Source:
-    """Handle a Reshape that copies the first axes."""
-    shape, rank = out.constant(1), _rank(out.node.inputs[0])
-    if shape is None or rank is None or out.attribute("allowzero"):
-        return None
-    copied = [*takewhile(lambda size: size == 0, array_of(shape).reshape(-1))]
-    return 0, [n if n < len(copied) else None for n in range(rank)]
-
-
-def _multiplied(out: Output) -> Source:
-    """Handle a product with a constant matrix."""
-    matrix = out.constant(1)
-    return (0, _but(out, [-1])) if matrix is not None and len(matrix.shape) == 2 else None
-
-
-def _with_constant(out: Output) -> Source:
-    """Handle an element-wise operator with a constant operand: an axis of size 1 there has the other's size."""
-    for place in (1, 0):
-        tensor = out.constant(place)
-        if tensor is not None and len(tensor.shape) < out.rank:
-            sizes = (1,) * (out.rank - len(tensor.shape)) + tuple(tensor.shape.numpy())
-            return 1 - place, [n if size == 1 else None for n, size in enumerate(sizes)]
-    return None
-
-
-def _recurrent(out: Output) -> Source:
-    """Handle Y [seq, directions, batch, hidden], with layout 1 [batch, seq, directions, hidden]."""
-    return None if out.number else (0, [0, 1 if out.attribute("layout") else 2, None])
-
-
-_ELEMENTWISE = (
-    *("Identity", "Cast", "Relu", "Sigmoid", "Tanh", "LeakyRelu", "PRelu", "Elu", "Selu", "Softplus", "Softsign"),
-    *("HardSigmoid", "Gelu", "Erf", "Neg", "Abs", "Exp", "Log", "Sqrt", "Clip", "Dropout", "Softmax", "LogSoftmax"),
-    *("LayerNormalization", "BatchNormalization", "InstanceNormalization"),
-)
-
-_MOVES = ("Identity", "Transpose", "Squeeze", "Unsqueeze")
-"""Operators whose output has the elements of the input."""
-
-_RULES: dict[str, Callable[[Output], Source]] = {
-    **dict.fromkeys(_ELEMENTWISE, _kept),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow"), _with_constant),
-    **dict.fromkeys(("Split", "Concat"), _split_or_joined),
-    **dict.fromkeys((name for domain, name in CELLS if not domain), _recurrent),
-    "Transpose": _transposed,
-    "Slice": _sliced,
-    "Squeeze": _squeezed,
-    "Unsqueeze": _unsqueezed,
-    "MatMul": _multiplied,
-    "Reshape": _reshaped,
-}

@@ -141,7 +141,7 @@ def _source_of_X(planned: NodePlan) -> tuple[ir.Value | None, Between]:
     moves: list[tuple[ir.Node, int]] = []
     added: list[ir.Value] = []
     while (node := value.producer()) is not None and node.domain in DEFAULT_DOMAIN:
-        found = input_moved(Output(node, 0, len(axes), opset), axes)
+        found = input_moved(Output(node, len(axes), opset), axes)
         source = None if found is None else node.inputs[found[0]]
         if found is None or source is None:
             break

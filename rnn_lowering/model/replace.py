@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Mapping, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -13,7 +13,8 @@ from rnn_lowering.emit.draft import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import boundary
 from rnn_lowering.facts.bodies import values_used, with_bodies
-from rnn_lowering.facts.constants import FOLDABLE, constant_of
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.model.loop_sharing import Between, Group, groups_of, shared_loops
 from rnn_lowering.model.model_sizes import merge_shapes
 from rnn_lowering.model.preparation import NodePlan
@@ -159,7 +160,7 @@ def _replace_group(group: Group, specs: Sequence[NodeSpec], op: Ops) -> dict[ir.
     for node, between in zip(reversed(nodes), below, strict=True):
         graph.remove(node, safe=True)
         _drop_moves(between)
-    drop_unused(inputs, FOLDABLE)
+    drop_unused(inputs, only_foldable=True)
     return taken_over
 
 
@@ -183,7 +184,7 @@ def _drop_moves(between: Between) -> None:
             return
         others = [v for n, v in enumerate(node.inputs) if v is not None and n != place]
         node.graph.remove(node, safe=True)
-        drop_unused(others, FOLDABLE)
+        drop_unused(others, only_foldable=True)
 
 
 def prefix_of(node: ir.Node) -> str:
@@ -203,12 +204,12 @@ def take_over(old: ir.Value, new: ir.Value) -> None:
     new.metadata_props.update(old.metadata_props)
 
 
-def drop_unused(values: Sequence[ir.Value], operators: Container[str] | None = None) -> None:
+def drop_unused(values: Sequence[ir.Value], *, only_foldable: bool = False) -> None:
     """Remove what only a removed node used, and what only that used.
 
     Args:
         values: What it used.
-        operators: Of nodes, only those of these operators are removed; None: of any.
+        only_foldable: Whether to remove only nodes of foldable operators.
     """
     pending = list(values)
     while pending:
@@ -220,7 +221,7 @@ def drop_unused(values: Sequence[ir.Value], operators: Container[str] | None = N
             if value.graph is not None and value.name is not None:
                 value.graph.initializers.pop(value.name, None)
             continue
-        removable = operators is None or (node.domain == "" and node.op_type in operators)
+        removable = not only_foldable or operator_of(node).foldable
         used = any(v.uses() or v.is_graph_output() for v in node.outputs)
         if node.graph is not None and removable and not used:
             pending += values_used(node)

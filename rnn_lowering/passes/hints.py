@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import RnnLoweringError, UnknownLengthsError, UnknownSizeError
 from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import default_opset
+from rnn_lowering.facts.operators import default_opset, operator_of
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import fix_dimensions, folded, input_arrays
 from rnn_lowering.model.model_sizes import inferred_values
@@ -23,15 +23,10 @@ from rnn_lowering.options import Lowering
 if TYPE_CHECKING:  # most models are no streams
     from rnn_lowering.streaming.metadata import StreamPlan
 
-_COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
-_SAME_NUMBERS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
 _MOST_CANDIDATES = 12
 
 _TRIED = 2
 """The size at which is tried whether a number of steps follows from sizes."""
-
-_SHAPES = {"Reshape": 1, "Expand": 1, "Tile": 1, "ConstantOfShape": 0, "Range": 0, "Slice": 1, "Pad": 1, "Split": 1}
-"""By operator, its first input that holds sizes or positions instead of data; so do all later ones."""
 
 _SIZES_ONLY = ("Shape", "Size")
 
@@ -208,11 +203,17 @@ def _holds_sizes(value: ir.Value) -> bool:
     if value.dtype is None or not value.dtype.is_integer():
         return False
     for node, index in value.uses():
-        if index >= _SHAPES.get(node.op_type, index + 1):
+        data = operator_of(node).data
+        if data is not None and index >= data:
             return True
-        if node.op_type in _SAME_NUMBERS and any(map(_holds_sizes, node.outputs)):
+        if _keeps_numbers(node) and any(map(_holds_sizes, node.outputs)):
             return True
     return False
+
+
+def _keeps_numbers(node: ir.Node) -> bool:
+    """Whether a node returns the numbers of its input, in another shape or type."""
+    return operator_of(node).keeps_order or (node.op_type == "Cast" and node.domain == "")
 
 
 def _open_lengths(model: ir.Model, lengths: ir.Value, X: ir.Value) -> str:
@@ -273,7 +274,7 @@ def _candidates(model: ir.Model) -> Iterator[tuple[str, int]]:
     """Yield inputs, and the integers that they are compared with, also one more and one less."""
     opset = default_opset(model.opset_imports)
     for node in model.graph.all_nodes():
-        if node.domain or node.op_type not in _COMPARISONS:
+        if not operator_of(node).boolean:
             continue
         for value, other in permutations(node.inputs, 2):
             source = _integer_input(value)
@@ -286,7 +287,7 @@ def _candidates(model: ir.Model) -> Iterator[tuple[str, int]]:
 def _integer_input(value: ir.Value | None) -> ir.Value | None:
     """Return the integer input of the model whose elements a value has, in any shape."""
     while value is not None and (node := value.producer()) is not None:
-        value = node.inputs[0] if node.inputs and node.op_type in _SAME_NUMBERS else None
+        value = node.inputs[0] if node.inputs and _keeps_numbers(node) else None
     if value is None or value.dtype is None or not value.dtype.is_integer() or not value.is_graph_input():
         return None
     return value

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from rnn_lowering import argument_checks
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, counted, documented, warn
 from rnn_lowering.facts.bodies import values_used
-from rnn_lowering.facts.operators import default_opset
+from rnn_lowering.facts.operators import default_opset, operator_of
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
@@ -32,8 +32,6 @@ from rnn_lowering.streaming.frames import Delay, Frames, TimeInputs, time_inputs
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
 from rnn_lowering.streaming.operators.recurrences import lengths_of, steps_and_batch
 from rnn_lowering.streaming.states import StateExposer, late_outputs, state_dim, states_of
-
-_MOVING = ("Identity", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "Split", "Reshape")
 
 _LOG = logging.getLogger("rnn_lowering")
 
@@ -205,7 +203,7 @@ def _nothing_carried(work: ir.Model, time: TimeInputs, flow: Flow) -> str:
 def _rearranged(value: ir.Value | None) -> ir.Value | None:
     """Return the value that this one rearranges."""
     while value is not None and (node := value.producer()) is not None:
-        value = node.inputs[0] if node.op_type in _MOVING else None
+        value = node.inputs[0] if operator_of(node).moves else None
     return value
 
 

@@ -186,11 +186,14 @@ def _along_frames(flow: Flow, node: ir.Node) -> list[Framing] | None:
 
 _RULES = {
     **dict.fromkeys(POOLINGS, pooled),
-    **dict.fromkeys(("AveragePool", "Conv", "LpPool", "MaxPool"), windowed),
+    "AveragePool": windowed,
     "Col2Im": overlapped,
+    "Conv": windowed,
     "ConvTranspose": transposed,
     "CumSum": summed,
     "Gather": picked,
+    "LpPool": windowed,
+    "MaxPool": windowed,
     "Pad": padded,
     "Resize": resized,
     "STFT": transformed,

@@ -15,8 +15,9 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.facts.numbers import compute_node
+from rnn_lowering.facts.operators import moved_inputs, operator_of
 from rnn_lowering.facts.size import Symbol
-from rnn_lowering.nodes.kinds import is_recurrent, kind_of
+from rnn_lowering.nodes.kinds import kind_of
 from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.streaming.editor import Editor, dim_of, input_of, label_of
@@ -25,7 +26,6 @@ from rnn_lowering.streaming.frame_counts import fold_sizes, past_or_first
 from rnn_lowering.streaming.frames import NOT_LATE, Delay, Frames, TimeInputs, Unframed
 from rnn_lowering.streaming.metadata import Dim, StreamPlan
 from rnn_lowering.streaming.operators.counters import continued_counters
-from rnn_lowering.streaming.operators.frame_by_frame import data_slots
 from rnn_lowering.streaming.operators.recurrences import (
     keep_empty_rows,
     keep_until_frame_0,
@@ -36,11 +36,6 @@ from rnn_lowering.streaming.operators.recurrences import (
     steps_and_batch,
 )
 from rnn_lowering.types import Array, array_of
-
-_REARRANGING = frozenset(
-    ("Identity", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Concat", "Gather", "Split", "Reshape", "Flatten")
-)
-"""Operators that may be between an input or output that is a state and its node."""
 
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29)
 
@@ -139,15 +134,16 @@ def _rearranged(flow: Flow, graph: ir.Graph, labels: dict[ir.Value, Array]) -> d
     """Add the values of nodes that only rearrange numbered elements."""
     known, sizes = dict(labels), _example(flow, graph)
     for node in graph:
-        if node.domain or node.op_type not in _REARRANGING or not any(v in known for v in node.inputs):
+        if not operator_of(node).moves or not any(v in known for v in node.inputs):
             continue
-        data = [node.inputs[n] for n in (data_slots(node) if node.op_type == "Concat" else [0])]
+        data = node.inputs[: moved_inputs(node)]
         feed = {v: known[v] for v in data if v is not None and v in known}
         rest = [v for v in node.inputs if v is not None and v not in known]
         parameters = {v: array for v in rest if (array := _parameter(flow, v, sizes)) is not None}
         if len(feed) == len(set(data)) and len(parameters) == len(set(rest)):
             rearranged = compute_node(node, feed | parameters, flow.opset)
-            known.update((v, a) for v, a in zip(node.outputs, rearranged, strict=False) if v.name)
+            named = ((v, a) for v, a in zip(node.outputs, rearranged, strict=False) if v.name)
+            known.update((v, a) for v, a in named if np.unique(a).size == a.size)  # equal rows part later
     return known
 
 
@@ -263,8 +259,7 @@ def _check_unread(flow: Flow, value: ir.Value, name: str) -> None:
             continue
         if node in flow.caches and used_slot == 0:
             continue
-        rearranged = node.op_type in _REARRANGING and used_slot in data_slots(node)
-        if is_recurrent(node) or node.domain or not rearranged:
+        if not operator_of(node).moves or used_slot >= moved_inputs(node):
             raise flow.refuse(
                 node,
                 f"reads '{name}', a state, which changes after the first chunk",

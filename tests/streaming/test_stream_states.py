@@ -324,3 +324,10 @@ def test_the_only_row_of_a_table_serves_every_frame(end: str) -> None:
     model = over("float[batch, time, 3] X", nodes)
     assert shown(plan_of(assert_streams(model, "time", {"X": random((2, 19, 3))}))) == "none"
     assert_streams(model, "time=1", {"X": random((2, 19, 3))}, [[1]])
+
+
+@pytest.mark.parametrize("repeat", ["Gather <axis = 1> (h, [0, 0])", "Expand (h, [1, 2, 4])"])
+def test_rows_that_start_from_one_input_are_carried_apart(repeat: str) -> None:
+    nodes = f"h0 = {repeat}  Y, end = GRU <hidden_size = 4> (X, W, R, B, , h0)  last = Gather <axis = 1> (end, [0])"
+    model = over("float[time, 2, 3] X, float[1, 1, 4] h => float[time, 1, 2, 4] Y, float[1, 1, 4] last", nodes)
+    assert_streams(model, "time", random_feed(model, time=7))

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper, numpy_helper
 
+from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.model.messages import bodies_in, nodes_in
 from rnn_lowering.nodes.kinds import is_recurrent, role_of
 from rnn_lowering.nodes.node_spec import AxisName, InputRole
-
-_PARTS = ("Cast", "Identity", "Gather", "Split", "Slice", "Squeeze", "Unsqueeze")
-"""Operators that take the state of one recurrent node from a tensor with several."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,8 @@ def _starts_a_state(graph: onnx.GraphProto, names: set[str]) -> bool:
         states = (name for n, name in enumerate(node.input) if is_recurrent(node) and role_of(node, n).is_state)
         if not names.isdisjoint(states):
             return True
-        if node.op_type in _PARTS and not names.isdisjoint(node.input[:1]):
+        takes_part = operator_of(node).moves or node.op_type == "Cast"
+        if takes_part and not names.isdisjoint(node.input[:1]):
             names.update(filter(None, node.output))
         for body in bodies_in(node):
             if _starts_a_state(body, names):

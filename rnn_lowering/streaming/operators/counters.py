@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from rnn_lowering.facts.infer import slice_bounds
 from rnn_lowering.facts.numbers import compute_node
+from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.size import TIME, in_chunk, size
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of, producer
 from rnn_lowering.streaming.flow import Flow
@@ -38,7 +39,8 @@ def counting(flow: Flow, node: ir.Node) -> list[Framing] | None:
         return _range(flow, node)
     if node.op_type == "Slice":
         return _table_rows(flow, node)
-    if node.op_type in ("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"):
+    row = operator_of(node)
+    if row.keeps_order or row.keeps_axes or node.op_type == "Cast":
         counter = _rearranged(flow, node)
     else:
         counter = _calculated(flow, node) if node.op_type in ("Add", "Mul", "Sub") else None

@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.parameters import parameter
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, dim_of, input_of
 from rnn_lowering.streaming.edits import FramesEdit
@@ -286,7 +287,7 @@ def of_pooled(flow: Flow, node: ir.Node) -> list[Framing]:
         has_axes = node.op_type != "Squeeze" or parameter(node, "axes", flow.opset) is not None
         if node.op_type == "MatMul":
             framing = _matrix_product(flow, node, slots[0], pending)
-        elif node.op_type in ("Identity", "Squeeze", "Transpose", "Unsqueeze") and slots == [0] and has_axes:
+        elif operator_of(node).keeps_axes and slots == [0] and has_axes:
             framing = replace(pending, frames=_as_frames(flow, node, pending), moves=(*pending.moves, node))
         elif node.op_type == "Mul":
             frames = _as_frames(flow, node, pending)

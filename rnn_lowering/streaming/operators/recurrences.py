@@ -17,6 +17,7 @@ from rnn_lowering.facts.bodies import bodies_of, values_used
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
+from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.parameters import TO_THE_END
 from rnn_lowering.facts.size import size
 from rnn_lowering.loops.body import ScanBody, checked_axis, read_body
@@ -175,10 +176,6 @@ def pad_in_front(framing: Frames) -> str:
     return f"pad it in front by the {count} that are cut off at its end, or do not cut them off"
 
 
-_RESHAPED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
-"""Operators that may be between an input with lengths and a recurrent node."""
-
-
 def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames) -> None:
     """Refuse lengths that are neither the number of frames nor an input that only recurrent nodes read."""
     if flow.framings.get(lengths) is not None:
@@ -195,7 +192,7 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames
         return
     value: ir.Value | None = lengths
     while value is not None and (producer := value.producer()) is not None:
-        if producer.domain or producer.op_type not in _RESHAPED:
+        if not _keeps_numbers(producer):
             raise flow.refuse(
                 producer,
                 "computes the sequence lengths, which differ in a chunk",
@@ -213,12 +210,17 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames
         flow.lengths.add(value)
 
 
+def _keeps_numbers(node: ir.Node) -> bool:
+    """Whether a node may be between an input with lengths and a recurrent node."""
+    return operator_of(node).keeps_order or (node.op_type == "Cast" and node.domain == "")
+
+
 def _check_only_lengths(flow: Flow, value: ir.Value, name: str) -> None:
     """Refuse lengths that a node reads as data: those of a chunk differ from those of the whole."""
     for node, slot in value.uses():
         if (is_recurrent(node) and slot == 4) or (node.domain == "" and node.op_type in ("Shape", "Size")):
             continue
-        if node.domain or node.op_type not in _RESHAPED or slot != 0:
+        if not _keeps_numbers(node) or slot != 0:
             raise flow.refuse(
                 node, f"reads '{name}', the sequence lengths, which differ in a chunk", "give it its own input"
             )

@@ -203,8 +203,7 @@ def transformed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | N
 
 def check_paddings(flow: Flow, node: ir.Node) -> None:
     """Refuse negative paddings of a convolution or pooling; ONNX's inference does so from some version on."""
-    padded = node.domain == "" and node.op_type in ("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool")
-    if padded and min(node.attributes.get_ints("pads", ()) or [0]) < 0:
+    if node.domain == "" and node.op_type != "Pad" and min(node.attributes.get_ints("pads", ()) or [0]) < 0:
         raise flow.refuse(node, "has negative paddings", "cut frames with a Slice")
 
 
