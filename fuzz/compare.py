@@ -4,7 +4,8 @@ they differ or where onnxruntime has no kernel."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from cases import Array, Arrays
 from onnx import TensorProto, helper
 from running import nodes, session
 
-from fuzz.double import truth
+from fuzz.case import Outcome, agreed, fault
+from fuzz.double import OVERFLOWS, truth, within_range
 from fuzz.driver import Host
+from fuzz.oracles import retype
 
 os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
 
@@ -31,25 +34,40 @@ class Running:
         session: Of onnxruntime, if it has all kernels.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.model, self.session, self.why = model, None, ""
+    def __init__(self, model: onnx.ModelProto, widened: bool = False) -> None:
+        self.model, self.session, self.why, self.widened = model, None, "", widened
         self.late = _fails_late(model)
         try:
             self.session = session(_with_floats(model), optimize=False)
         except Exception as error:  # onnxruntime has no common error
             self.why = " ".join(str(error).split())
 
+    @cached_property
+    def wide(self) -> Running:
+        """The same in float32, with inputs of any floats."""
+        copy: onnx.ModelProto = onnx.ModelProto.FromString(self.model.SerializeToString())
+        retype(copy, (TensorProto.FLOAT16, TensorProto.BFLOAT16), TensorProto.FLOAT)
+        return Running(copy, widened=True)
+
     def run(self, feed: Arrays) -> Arrays:
-        """Return the outputs by name; of the reference evaluator, if onnxruntime has no kernel."""
+        """Return the outputs by name; in float32 or of the reference evaluator, if onnxruntime has no kernel."""
+        if self.widened:
+            feed = {n: a.astype(np.float32) if a.dtype.name in NEAR else a for n, a in feed.items()}
+        outputs = self.model.graph.output
+        kinds = {v.name: helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in outputs}
         if self.session is not None and not self.late:
-            names = [output.name for output in self.model.graph.output]
             wanted = {value.name for value in self.session.get_inputs()}
             floats = {f"{n}/float": a.astype(np.float32) for n, a in feed.items() if a.dtype == BRAIN}
             given = {name: array for name, array in (feed | floats).items() if name in wanted}
-            results = zip(names, self.session.run(None, given), strict=True)
-            kinds = {v.name: v.type.tensor_type.elem_type for v in self.model.graph.output}
-            return {n: a.astype(BRAIN) if kinds[n] == TensorProto.BFLOAT16 else a for n, a in results}
-        return evaluated(self.model, feed)
+            results = zip(kinds, self.session.run(None, given), strict=True)
+            return {n: a.astype(BRAIN) if kinds[n] == BRAIN else a for n, a in results}
+        if nearness(self.model) and self.wide.session is not None:
+            wide = self.wide.run(feed)
+        else:
+            known = {value.name for value in self.model.graph.input}
+            wide = truth(self.model, {name: array for name, array in feed.items() if name in known})
+        with np.errstate(all="ignore"):
+            return {name: array.astype(kinds[name]) for name, array in wide.items()}
 
 
 def _fails_late(model: onnx.ModelProto) -> bool:
@@ -79,15 +97,6 @@ def _with_floats(model: onnx.ModelProto) -> onnx.ModelProto:
             )
             value.name, value.type.tensor_type.elem_type = f"{value.name}/float", TensorProto.FLOAT
     return new
-
-
-def evaluated(model: onnx.ModelProto, feed: Arrays) -> Arrays:
-    """Return the outputs in float64, of the types that the model declares."""
-    kinds = {v.name: helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in model.graph.output}
-    known = {value.name for value in model.graph.input}
-    found = truth(model, {name: array for name, array in feed.items() if name in known})
-    with np.errstate(all="ignore"):
-        return {name: array.astype(kinds[name]) for name, array in found.items()}
 
 
 def nearness(model: onnx.ModelProto) -> float:
@@ -142,12 +151,12 @@ def distance(got: Array, expected: Array) -> float:
 
 
 def rounding(model: onnx.ModelProto, feed: Arrays, got: Arrays, expected: Arrays) -> bool:
-    """Return whether got is about as near to the truth as expected is, or whether a single rounding of the inputs
-    moves the truth as far: a recurrence amplifies rounding."""
+    """Return whether got is about as near to the truth as expected is, or as rounding in the model's own types is,
+    or whether a single rounding of the inputs moves the truth as far: a recurrence amplifies rounding."""
     try:
         known = {value.name for value in model.graph.input}
         given = {name: array for name, array in feed.items() if name in known}
-        true = truth(model, given)
+        true, rounded = truth(model, given), truth(model, given, rounded=True)
         moved = truth(
             model, {n: np.nextafter(a, a.dtype.type(9)) if a.dtype == np.float32 else a for n, a in given.items()}
         )
@@ -156,86 +165,85 @@ def rounding(model: onnx.ModelProto, feed: Arrays, got: Arrays, expected: Arrays
     for name, array in true.items():
         if array.dtype.kind != "f":
             continue
-        amplified = 1e3 * distance(moved[name], array)
-        bound = max(4 * distance(expected[name], array), amplified, NEAR.get(expected[name].dtype.name, 0.0))
-        if expected[name].shape != got[name].shape or not distance(got[name], array) <= bound:
+        own = max(distance(expected[name], array), distance(rounded[name], array))
+        bound = max(4 * own, 1e3 * distance(moved[name], array), NEAR.get(expected[name].dtype.name, 0.0))
+        if expected[name].shape != got[name].shape or not distance(got[name], array) <= bound < np.inf:
             return False
     return True
 
 
-def judged_pair(model: onnx.ModelProto, lowered: onnx.ModelProto, feeds: Sequence[Arrays]) -> tuple[str, str, int]:
-    """Compare two models on some inputs.
-
-    Returns:
-        What is wrong, "" for nothing; why nothing was compared, if so; the number of comparisons.
-    """
+def judged_pair(model: onnx.ModelProto, lowered: onnx.ModelProto, feeds: Sequence[Arrays]) -> Outcome:
+    """Compare two models on some inputs."""
     first, second = Running(model), Running(lowered)
     if second.session is None and first.session is not None:
-        return f"onnxruntime refuses the result: {second.why}", "", 0
-    count, why = 0, ""
-    for feed in feeds:
-        try:
-            expected = first.run(feed)
-        except Exception as error:  # also of the evaluator
-            why = " ".join(str(error).split())
-            continue
-        try:
-            got = second.run(feed)
-        except Exception as error:
-            if second.session is None:  # the evaluator misreads some bodies
-                why = " ".join(str(error).split())
-                continue
-            return f"the result fails: {' '.join(str(error).split())}", "", count
-        if not got.keys() <= expected.keys():
-            return f"outputs {sorted(got)}, not {sorted(expected)}", "", count
-        different = differ(got, expected, nearness(model))
-        if different and not rounding(model, feed, got, expected):
-            sizes = {name: list(array.shape) for name, array in feed.items()}
-            return f"{different} for {sizes}", "", count
-        count += 1
-    return "", "" if count else why or first.why, count
+        return fault("onnxruntime refuses the result", second.why)
+    return _together(_judged(first, second, feed) for feed in feeds)
 
 
 def judged_stream(
     model: onnx.ModelProto, stream: onnx.ModelProto, feeds: Sequence[Arrays], chunks: Sequence[Sequence[int]]
-) -> tuple[str, str, int]:
-    """Compare a stream that is not late with the whole, by its metadata; returns as `judged_pair`."""
+) -> Outcome:
+    """Compare a stream that is not late with the whole, by its metadata."""
     first, second = Running(model), Running(stream)
     host = Host(stream, second.run)
     plan = host.plan
     if second.session is None and first.session is not None:
-        return f"onnxruntime refuses the stream: {second.why}", "", 0
+        return fault("onnxruntime refuses the stream", second.why)
     if (
         plan["delay"]
         or plan["short"]
         or plan["unit"] != 1
         or (plan["rates"] and set(plan["rates"].values()) != {"1"})
     ):
-        return "", "late, short, or of another rate", 0
-    count, why = 0, ""
-    for feed in feeds:
-        length, size = host.frames(feed), host.call
-        if length < size or length % size:
-            continue
-        try:
-            expected = first.run(feed)
-        except Exception as error:
-            why = " ".join(str(error).split())
-            continue
-        for sizes in [[size]] if plan["frames"] else chunks:
-            try:
-                outputs, states = host(feed, sizes)
-            except Exception as error:
-                return f"the stream fails: {' '.join(str(error).split())}", "", count
-            got = states | outputs
-            wanted = {name: array for name, array in expected.items() if name in got}
-            lost = expected.keys() - got.keys()
-            if lost:
-                return f"outputs {sorted(lost)} are missing", "", count
-            carried = {state["dtype"] for state in plan["states"]}  # what rounds in each call
-            rounded = 5 * max((NEAR[kind] for kind in carried & {"float16", "bfloat16"}), default=0.0)
-            different = differ(got, wanted, max(rounded, nearness(model)))
-            if different and not rounding(model, feed, got, wanted):
-                return f"{different} for {length} frames in chunks of {sizes}", "", count
-            count += 1
-    return "", "" if count else why or "no sequence fits the chunks", count
+        return Outcome("invalid", "late, short, or of another rate")
+    given = [feed for feed in feeds if host.frames(feed) >= host.call and not host.frames(feed) % host.call]
+    calls = [[host.call]] if plan["frames"] else chunks
+    return _together(_judged(first, second, feed, sizes) for feed in given for sizes in calls)
+
+
+def _together(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the first fault; else how many comparisons agreed, or why there was none."""
+    count, last = 0, Outcome("invalid", "no sequence fits the chunks")
+    for last in outcomes:
+        if last.kind == "fault":
+            return fault(last.what, last.detail, count)
+        count += last.comparisons
+    return agreed(count) if count else last
+
+
+def _judged(first: Running, second: Running, feed: Arrays, sizes: Sequence[int] = ()) -> Outcome:
+    """Compare on some inputs, or on smaller ones where a type overflows; a stream in calls of some sizes."""
+    try:
+        expected = first.run(feed)
+    except Exception as error:  # also of the evaluator
+        return _invalid(first.why or str(error))
+    try:
+        got = _streamed(second, feed, expected, sizes) if sizes else second.run(feed)
+    except Exception as error:
+        # The evaluator misreads some bodies.
+        return _invalid(str(error)) if second.session is None else fault("the result fails", str(error)[:500])
+    if not got.keys() <= expected.keys():
+        return fault("other outputs", f"{sorted(got)}, not {sorted(expected)}")
+    different = differ(got, expected, nearness(first.model))
+    if not different:
+        return agreed(1)
+    if rounding(first.model, feed, got, expected):  # less of it in float32
+        return _judged(first.wide, second.wide, feed, sizes) if nearness(first.model) else agreed(1)
+    less = within_range(first.model, feed)
+    if less is None:
+        return _invalid(OVERFLOWS)
+    if less is not feed:
+        return _judged(first, second, less, sizes)
+    shapes = {name: list(array.shape) for name, array in feed.items()}
+    return fault("other numbers", f"{different} for {shapes}" + (f" in calls of {sizes}" if sizes else ""))
+
+
+def _invalid(why: str) -> Outcome:
+    text = " ".join(why.split())
+    return Outcome("invalid", text[:90], text)
+
+
+def _streamed(second: Running, feed: Arrays, names: Collection[str], sizes: Sequence[int]) -> Arrays:
+    """Return those outputs and last states of a stream that the whole has."""
+    outputs, states = Host(second.model, second.run)(feed, sizes)
+    return {name: array for name, array in (states | outputs).items() if name in names}

@@ -5,7 +5,7 @@ runs in float32 with layout=0. The rest, such as opsets 1 to 6, onnx's evaluator
 tests/support for the recurrent operators.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,7 +120,7 @@ def _held(model: onnx.ModelProto, exactly: bool) -> tuple[str, Any]:
 def in_float32(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with float32 for float64 and bfloat16, and Transposes around nodes with layout=1."""
     copy: onnx.ModelProto = onnx.ModelProto.FromString(model.SerializeToString())
-    _widen(copy)
+    retype(copy, (onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16), onnx.TensorProto.FLOAT)
     within = [body for node in nodes(copy) for body in bodies(node)]
     for graph in (*reversed(within), *copy.functions, copy.graph):
         laid_out = [new for node in graph.node for new in _transposed(node)]
@@ -129,22 +129,21 @@ def in_float32(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _widen(message: Any) -> None:
-    """Replace element types in a message and all below it."""
-    kinds = (onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
+def retype(message: Any, kinds: Collection[int], kind: int) -> None:
+    """Let all tensors and declared types of some floats, at any depth, be of another."""
     if isinstance(message, onnx.TensorProto):
         if message.data_type in kinds:
-            array = numpy_helper.to_array(message).astype(np.float32)
+            array = numpy_helper.to_array(message).astype(helper.tensor_dtype_to_np_dtype(kind))
             message.CopyFrom(numpy_helper.from_array(array, message.name))
         return
     if isinstance(message, onnx.TypeProto.Tensor) and message.elem_type in kinds:
-        message.elem_type = onnx.TensorProto.FLOAT
+        message.elem_type = kind
     if isinstance(message, onnx.AttributeProto) and message.name in ("to", "dtype") and message.i in kinds:
-        message.i = onnx.TensorProto.FLOAT
+        message.i = kind
     for field, value in message.ListFields():
         if field.message_type is not None:
             for inner in [value] if hasattr(value, "ListFields") else value:
-                _widen(inner)
+                retype(inner, kinds, kind)
 
 
 def _transposed(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:

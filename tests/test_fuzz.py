@@ -17,6 +17,7 @@ from fuzz import kinds
 from fuzz.__main__ import main, smaller
 from fuzz.campaign import Counts, Found, search
 from fuzz.case import agreed
+from fuzz.planting import planted
 from fuzz.script import script
 from fuzz.worker import case_of, judged, kind_of
 
@@ -99,6 +100,25 @@ def other_tanh(model: onnx.ModelProto) -> None:
 def other_states(model: onnx.ModelProto) -> None:
     for entry in model.metadata_props:
         entry.value = entry.value.replace('"initial": "zeros"', '"initial": 0.5')
+
+
+# A state overflows, a sum cancels, or a sequence is long, in float16; in the last, a state overflows in float32.
+@pytest.mark.parametrize(
+    ("kind", "seed", "number"),
+    [("attention", 101, 1901), ("attention", 101, 4807), ("attention", 101, 3567), ("joined", 102, 2062)],
+)
+def test_what_a_type_cannot_hold_is_no_fault_but_a_planted_one_is(
+    kind: str, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = case_of(kind_of(kind), seed, number)
+    assert judged(kind_of(kind), case).kind == "agreed"
+    lowered = rl.lower(case.model, **case.options["lowering"])
+    found = Counter[str]()
+    for fault in range(8):
+        wrong, _ = planted(lowered, fault)
+        monkeypatch.setattr(rl, "lower", lambda *_, wrong=wrong, **__: wrong)
+        found[judged(kind_of(kind), case).kind] += 1
+    assert found["fault"] >= 4
 
 
 @pytest.mark.parametrize(

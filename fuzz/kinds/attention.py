@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import rnn_lowering as rl
-from fuzz.case import Case, Outcome, agreed, attempt, fault
+from fuzz.case import Case, Outcome, attempt
 from fuzz.compare import judged_pair, judged_stream
 from fuzz.nets.attention import LENGTHS, feeds, net_of
 
@@ -54,9 +54,5 @@ def judge(case: Case) -> Outcome:
     if isinstance(lowered, Outcome):
         return lowered
     if "stream" in options["lowering"]:
-        wrong, why, count = judged_stream(case.model, lowered, given, CHUNKS)
-    else:
-        wrong, why, count = judged_pair(case.model, lowered, given)
-    if wrong:
-        return fault(wrong.partition(" by ")[0].partition(":")[0], wrong, count)
-    return agreed(count) if count else Outcome("invalid", why[:90], why)
+        return judged_stream(case.model, lowered, given, CHUNKS)
+    return judged_pair(case.model, lowered, given)

@@ -280,5 +280,7 @@ def _result(case: Case, work: Path, shown: str) -> Outcome:
                 feed[name] = array % 2
         if sum(array.nbytes for array in feed.values()) > 1 << 24:
             return agreed(1)
-    wrong, _, count = judged_pair(original, written, given)
-    return fault(wrong.partition(" by ")[0].partition(":")[0], f"{shown}: {wrong}") if wrong else agreed(count + 1)
+    found = judged_pair(original, written, given)
+    if found.kind == "fault":
+        return fault(found.what, f"{shown}: {found.detail}")
+    return agreed(found.comparisons + 1)

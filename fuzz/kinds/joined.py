@@ -7,9 +7,9 @@ import numpy as np
 from cases import Arrays
 
 import rnn_lowering as rl
-from fuzz.case import Case, Outcome, agreed, attempt, fault
+from fuzz.case import Case, Outcome, attempt
+from fuzz.compare import judged_pair
 from fuzz.nets.joined import in_a_body, net_of
-from fuzz.oracles import Running, difference, steady
 from fuzz.sizes import feeds
 
 CASES = 250
@@ -43,37 +43,13 @@ def generate(rng: random.Random) -> Case:
 
 def judge(case: Case) -> Outcome:
     """Compare at several sizes, with lengths of 0 to T."""
-    try:
-        whole = Running(case.model)
-    except Exception as error:
-        return Outcome("invalid", "the original is not loaded", str(error)[:500])
     lowered = attempt(lambda: rl.lower(case.model, **case.options["lowering"]))
     if isinstance(lowered, Outcome):
         return lowered
-    try:
-        running = Running(lowered)
-    except Exception as error:
-        return fault("the result is not loaded", str(error)[:500])
-    count = 0
-    for number, sizes in enumerate(case.options["sizes"]):
-        feed = _with_lengths(feeds(case.model, sizes, case.options["seed"] + number))
-        try:
-            expected = whole(feed)
-        except Exception as error:
-            return Outcome("invalid", "the original does not run", str(error)[:500])
-        try:
-            got = running(feed)
-        except Exception as error:
-            return fault("the result does not run", f"{sizes}: {str(error)[:400]}", count)
-        if [*got] != [*expected]:
-            return fault("other outputs", f"{[*got]}, not {[*expected]}", count)
-        for name, array in expected.items():
-            if text := difference(got[name], array, near=whole.near):
-                if not steady(whole, feed):
-                    return Outcome("invalid", "the original amplifies rounding", text)
-                return fault("other numbers", f"{sizes}, {name}: {text}", count)
-        count += 1
-    return agreed(count)
+    seeds = enumerate(case.options["sizes"], case.options["seed"])
+    return judged_pair(
+        case.model, lowered, [_with_lengths(feeds(case.model, sizes, seed)) for seed, sizes in seeds]
+    )
 
 
 def _with_lengths(feed: Arrays) -> Arrays:
