@@ -105,7 +105,8 @@ def make(client: str) -> str | None:
     _failure(client).unlink(missing_ok=True)
     try:
         _run([sys.executable, "-m", "venv", "--without-pip", ROOT / client])
-        install: list[str | Path] = ["install", "--quiet", "--no-deps", "-r", _requirements(client)]
+        # Python compiles what is imported: compiling all of it takes most of an installation.
+        install: list[str | Path] = ["install", "--quiet", "--no-deps", "--no-compile", "-r", _requirements(client)]
         _run([sys.executable, "-m", "pip", "--python", python(client), *install])
         if package := of_npm(client):
             options = ["--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]
