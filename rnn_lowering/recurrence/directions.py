@@ -20,7 +20,7 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.cells import STEPS
 from rnn_lowering.recurrence.repetition import Recurrence, Repeat, Step, Tensors
-from rnn_lowering.recurrence.sequence_lens import Lengths, ragged, up_to_longest, with_ended_rows
+from rnn_lowering.recurrence.sequence_lens import Lengths, up_to_longest, with_ended_rows
 from rnn_lowering.recurrence.weights import (
     Operands,
     interleaved_gates,
@@ -34,7 +34,7 @@ Finals = list[Tensors]
 OfDirection = Callable[[Ops, RecurrentSpec, Operands, Tensor, Tensors], Recurrence]
 """Returns the recurrence of one direction, given its operands, X of the node and the initial states."""
 
-Flip = Callable[[Tensor], Tensor]
+Turn = Callable[[Tensor], Tensor]
 """Reverses a tensor in time."""
 
 
@@ -55,47 +55,37 @@ class NodeInputs:
     added: Sequence[Constant] = ()
 
 
-def run_directions(
+def run_apart(
     op: Ops, nodes: Sequence[NodeInputs], repeat: Repeat, lengths: Lengths | None, recurrence: OfDirection
 ) -> list[tuple[Finals, Tensors]]:
-    """Emit the recurrence of a node, or of several that `can_join`.
+    """Emit a loop for each direction of each node.
 
     Args:
+        op: The emitter.
         nodes: The nodes and their inputs.
         repeat: The form that repeats the steps.
         lengths: Rows by sequence_lens; None if every sequence has full length.
-        recurrence: Returns the recurrence of a direction that has a loop of its own.
+        recurrence: Returns the recurrence of a direction.
 
     Returns:
         For each node, the final states; and Y by direction, each [seq, 1, batch, hidden], empty if Y is not
         connected.
     """
-    specs = [node.spec for node in nodes]
-    if lengths is not None:
-        outputs = {symbol for spec in specs for symbol in spec.outputs}
-        repeat = ragged(repeat, lengths, [f"Y_{s}" in outputs for s in specs[0].cell.states])
-    if can_join(op.dialect, op.opset, specs):
-        turn = partial(flip, op) if lengths is None else partial(lengths.reverse, op)
-        return _run_joined(op, nodes, repeat, turn)
-    return [_run_apart(op, node, repeat, lengths, recurrence) for node in nodes]
-
-
-def _run_apart(
-    op: Ops, node: NodeInputs, repeat: Repeat, lengths: Lengths | None, recurrence: OfDirection
-) -> tuple[Finals, Tensors]:
-    """Emit a loop for each direction of a node."""
-    spec, ks = node.spec, operands(op, node.spec)
-    X = up_to_longest(op, node.X, lengths) if spec.rounds and lengths is not None else node.X
-    finals, stacked = [], []
-    for n, (direction, k) in enumerate(zip(spec.directions, ks, strict=True)):
-        with op.under(direction if len(ks) > 1 else ""):
-            r = recurrence(op, spec, k, X, [states[n] for states in node.init])
-            if spec.rounds and lengths is not None:
-                r = with_ended_rows(op, r, lengths, zeros=spec.gives_sequence)
-            final, ys = repeat(op, replace(r, reverse=direction == "reverse"))
-        finals.append(final)
-        stacked += ys
-    return finals, stacked
+    found = []
+    for node in nodes:
+        spec, ks = node.spec, operands(op, node.spec)
+        ended = lengths if spec.rounds else None
+        X = node.X if ended is None else up_to_longest(op, node.X, ended)
+        finals, stacked = [], []
+        for n, (direction, k) in enumerate(zip(spec.directions, ks, strict=True)):
+            with op.under(direction if len(ks) > 1 else ""):
+                r = recurrence(op, spec, k, X, [states[n] for states in node.init])
+                r = r if ended is None else with_ended_rows(op, r, ended, zeros=spec.gives_sequence)
+                final, ys = repeat(op, replace(r, reverse=direction == "reverse"))
+            finals.append(final)
+            stacked += ys
+        found.append((finals, stacked))
+    return found
 
 
 def of_cell(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor, init: Tensors) -> Recurrence:
@@ -164,8 +154,11 @@ class _Part:
     reverse: bool
 
 
-def _run_joined(op: Ops, nodes: Sequence[NodeInputs], repeat: Repeat, flip: Flip) -> list[tuple[Finals, Tensors]]:
-    """Emit one loop for all directions of nodes."""
+def run_joined(
+    op: Ops, nodes: Sequence[NodeInputs], repeat: Repeat, lengths: Lengths | None
+) -> list[tuple[Finals, Tensors]]:
+    """Emit one loop for all directions of nodes that `can_join`; return what `run_apart` does."""
+    turn = partial(flip, op) if lengths is None else partial(lengths.reverse, op)
     parts = [
         _Part(node, k, [states[n] for states in node.init], direction == "reverse")
         for node in nodes
@@ -173,7 +166,7 @@ def _run_joined(op: Ops, nodes: Sequence[NodeInputs], repeat: Repeat, flip: Flip
     ]
     backwards = all(part.reverse for part in parts)
     turned = [part.reverse and not backwards for part in parts]
-    final, ys = repeat(op, replace(_joined(op, parts, turned, flip), reverse=backwards))
+    final, ys = repeat(op, replace(_joined(op, parts, turned, turn), reverse=backwards))
     sizes = [part.k.hidden_size for part in parts]
     by_state = [op.split(state, sizes) for state in final]
     Ys = op.split(ys[0], sizes) if ys else []
@@ -183,11 +176,11 @@ def _run_joined(op: Ops, nodes: Sequence[NodeInputs], repeat: Repeat, flip: Flip
         places = [next(left) for _ in node.spec.directions]
         wanted = places if "Y" in node.spec.outputs else []
         finals = [[states[n] for states in by_state] for n in places]
-        found.append((finals, [flip(Ys[n]) if turned[n] else Ys[n] for n in wanted]))
+        found.append((finals, [turn(Ys[n]) if turned[n] else Ys[n] for n in wanted]))
     return found
 
 
-def _joined(op: Ops, parts: Sequence[_Part], turned: Sequence[bool], flip: Flip) -> Recurrence:
+def _joined(op: Ops, parts: Sequence[_Part], turned: Sequence[bool], turn: Turn) -> Recurrence:
     """Return directions as one recurrence of states [batch, sum of hidden sizes].
 
     Example: a bidirectional node of hidden size H has the states [h0, h1] of shape [batch, 2 * H]. The loop runs
@@ -196,7 +189,7 @@ def _joined(op: Ops, parts: Sequence[_Part], turned: Sequence[bool], flip: Flip)
     Args:
         parts: The directions.
         turned: For each direction, whether it runs against the loop.
-        flip: Reverses a tensor in time.
+        turn: Reverses a tensor in time.
     """
     spec, sizes = parts[0].node.spec, [part.k.hidden_size for part in parts]
     k = side_by_side_operands(op, [part.k for part in parts])
@@ -204,7 +197,7 @@ def _joined(op: Ops, parts: Sequence[_Part], turned: Sequence[bool], flip: Flip)
         xs = input_products(op, spec, k, parts[0].node.X)
     else:
         each = [input_products(op, part.node.spec, part.k, part.node.X) for part in parts]
-        flipped = [[flip(x) for x in xw] if turn else xw for xw, turn in zip(each, turned, strict=True)]
+        flipped = [[turn(x) for x in xw] if against else xw for xw, against in zip(each, turned, strict=True)]
         xs = [interleaved_gates(op, of_group, sizes) for of_group in zip(*flipped, strict=True)]
     batch = op.dim(xs[0], 1)
     init = each_side_by_side(op, [part.init for part in parts], batch)

@@ -7,7 +7,7 @@ sequence_lens and outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from rnn_lowering.emit.composites import zeros
 from rnn_lowering.emit.constants import Constant
@@ -19,7 +19,15 @@ from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.causal_conv_node import lower_causal_conv
-from rnn_lowering.recurrence.directions import Finals, NodeInputs, OfDirection, of_cell, run_directions
+from rnn_lowering.recurrence.directions import (
+    Finals,
+    NodeInputs,
+    OfDirection,
+    can_join,
+    of_cell,
+    run_apart,
+    run_joined,
+)
 from rnn_lowering.recurrence.linear_attention_node import (
     lower_attention_gate,
     lower_gated_delta_net,
@@ -27,48 +35,49 @@ from rnn_lowering.recurrence.linear_attention_node import (
     lower_linear_attention,
 )
 from rnn_lowering.recurrence.repetition import Repeat, Tensors
-from rnn_lowering.recurrence.sequence_lens import Lengths, read_lengths
+from rnn_lowering.recurrence.sequence_lens import Lengths, ragged, read_lengths
 from rnn_lowering.recurrence.stacked_layers import run_stack
 from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.types import Dims
 
 
 def lower_rnn(
-    op: Ops, specs: Sequence[RecurrentSpec], repeat: Repeat, recurrence: OfDirection = of_cell
+    op: Ops,
+    specs: Sequence[RecurrentSpec],
+    added: Sequence[Sequence[Constant]],
+    repeat: Repeat,
+    recurrence: OfDirection = of_cell,
 ) -> list[dict[str, Tensor]]:
-    """Emit the equivalent of a node, or of several of the same T, batch and sequence_lens that `can_join`.
+    """Emit the equivalent of a node, of several that `can_join`, or of layers that `can_stack`.
 
     Args:
         op: The emitter.
-        specs: The nodes.
+        specs: The nodes; those that `can_join` have the same T, batch and sequence_lens.
+        added: Of layers, the constants that are added to Y below each but the first, which is X of it; else empty.
         repeat: The form that repeats the steps.
         recurrence: Returns the recurrence of a direction that has a loop of its own.
-
-    Returns:
-        The connected outputs of each node by their names in the operator specification.
     """
-    values = {spec.inputs["X"]: spec for spec in specs}
-    Xs = {value: _X(op, spec) for value, spec in values.items()}
-    first, X = specs[0], Xs[specs[0].inputs["X"]]
+    first = specs[0]
+    own = {spec.inputs["X"]: spec for spec in (specs[:1] if added else specs)}
+    Xs = {value: _X(op, spec) for value, spec in own.items()}
+    X = Xs[first.inputs["X"]]
     if first.seq_length == 0 or first.batch_size == 0:
         return [_empty_outputs(op, spec, Xs[spec.inputs["X"]]) for spec in specs]
     lengths = _lengths(op, first, X)
-    nodes = [NodeInputs(spec, Xs[spec.inputs["X"]], _initial_states(op, spec)) for spec in specs]
-    results = run_directions(op, nodes, repeat, lengths, recurrence)
-    return [_outputs(op, spec, *result) for spec, result in zip(specs, results, strict=True)]
-
-
-def lower_stack(
-    op: Ops, specs: Sequence[RecurrentSpec], repeat: Repeat, added: Sequence[Sequence[Constant]]
-) -> list[dict[str, Tensor]]:
-    """Emit the equivalent of layers that `can_stack`: X of each is Y of the one before and the constants `added`;
-    return the outputs of each as `lower_rnn` does."""
-    X = _X(op, specs[0])
-    layers = [
-        NodeInputs(spec, X, _initial_states(op, spec), constants)
-        for spec, constants in zip(specs, [(), *added], strict=True)
+    nodes = [
+        NodeInputs(spec, Xs.get(spec.inputs["X"], X), _initial_states(op, spec), constants)
+        for spec, constants in zip(specs, [(), *added] if added else [()] * len(specs), strict=True)
     ]
-    return [_outputs(op, spec, *found) for spec, found in zip(specs, run_stack(op, layers, repeat), strict=True)]
+    if lengths is not None:
+        wanted = {symbol for spec in specs for symbol in spec.outputs}
+        repeat = ragged(repeat, lengths, [f"Y_{state}" in wanted for state in first.cell.states])
+    if added:
+        found = run_stack(op, nodes, repeat)
+    elif can_join(op.dialect, op.opset, specs):
+        found = run_joined(op, nodes, repeat, lengths)
+    else:
+        found = run_apart(op, nodes, repeat, lengths, recurrence)
+    return [_outputs(op, spec, *results) for spec, results in zip(specs, found, strict=True)]
 
 
 def _X(op: Ops, spec: RecurrentSpec) -> Tensor:
@@ -77,7 +86,7 @@ def _X(op: Ops, spec: RecurrentSpec) -> Tensor:
 
 
 def _outputs(op: Ops, spec: RecurrentSpec, finals: Finals, stacked: Tensors) -> dict[str, Tensor]:
-    """Return the outputs of a node from what `run_directions` returns of it."""
+    """Return the outputs of a node from its final states and Y by direction."""
     states_axis = 1 if spec.layout else 0
     outputs = {
         f"Y_{s}": op.concat([_at_axis(op, final[n], states_axis) for final in finals], states_axis)
@@ -126,38 +135,20 @@ def _at_axis(op: Ops, state: Tensor, axis: int) -> Tensor:
     return op.unsqueeze(op.squeeze(state, [0]), [1]) if axis else state
 
 
-EQUIVALENTS: dict[type[NodeSpec], Callable[[Ops, Any, Repeat], dict[str, Tensor]]] = {
-    RecurrentSpec: lambda op, spec, repeat: lower_rnn(op, [spec], repeat)[0],
-    CausalConvSpec: lower_causal_conv,
-    AttentionGateSpec: lower_attention_gate,
-    GatedNormSpec: lower_gated_norm,
-    GatedDeltaNetSpec: lower_gated_delta_net,
-    LinearAttentionSpec: lower_linear_attention,
+def _single(lower: Callable[[Ops, Any, Repeat], dict[str, Tensor]]) -> Callable[..., list[dict[str, Tensor]]]:
+    """Return what emits the equivalent of a node of a kind whose nodes share no loop."""
+    return lambda op, specs, added, repeat: [lower(op, spec, repeat) for spec in specs]
+
+
+EQUIVALENTS: dict[type[NodeSpec], Callable[..., list[dict[str, Tensor]]]] = {
+    RecurrentSpec: lower_rnn,
+    CausalConvSpec: _single(lower_causal_conv),
+    AttentionGateSpec: _single(lower_attention_gate),
+    GatedNormSpec: _single(lower_gated_norm),
+    GatedDeltaNetSpec: _single(lower_gated_delta_net),
+    LinearAttentionSpec: _single(lower_linear_attention),
 }
-"""By kind: emits the equivalent of a node."""
+"""By kind: emits the equivalents of nodes that become one recurrence, as `lower_rnn` does."""
 
-
-def lower_node(op: Ops, spec: NodeSpec, repeat: Repeat) -> dict[str, Tensor]:
-    """Emit the equivalent of a node; return its connected outputs by their names in the operator specification."""
-    return EQUIVALENTS[type(spec)](op, spec, repeat)
-
-
-Lower = Callable[[Ops, Sequence[NodeSpec], Sequence[Sequence[Constant]]], list[dict[str, Tensor]]]
-"""Emits the equivalents of nodes: `lower_nodes` in a form."""
-
-
-def lower_nodes(
-    op: Ops, specs: Sequence[NodeSpec], added: Sequence[Sequence[Constant]], repeat: Repeat
-) -> list[dict[str, Tensor]]:
-    """Emit the equivalent of a node, of several that `can_join`, or of layers that `can_stack`.
-
-    Args:
-        added: Of layers, the constants that are added below each but the first; else empty.
-
-    Returns:
-        The outputs of each, as `lower_node` does.
-    """
-    if len(specs) == 1:
-        return [lower_node(op, specs[0], repeat)]
-    nodes = cast(Sequence[RecurrentSpec], specs)
-    return lower_stack(op, nodes, repeat, added) if added else lower_rnn(op, nodes, repeat)
+Lower = Callable[[Ops, Sequence[Any], Sequence[Sequence[Constant]]], list[dict[str, Tensor]]]
+"""One of `EQUIVALENTS` in a form; returns the connected outputs of each node by their names in the schema."""

@@ -65,7 +65,7 @@ def run_stack(op: Ops, layers: Sequence[NodeInputs], repeat: Repeat) -> list[tup
     layer 0 and steps 0 to 3 of layer 1. Step 4 of layer 1 comes after the loop.
 
     Returns:
-        For each layer, the result of `run_directions`.
+        For each layer, the result of `run_apart`.
     """
     return _Stack(op, layers).run(repeat)
 

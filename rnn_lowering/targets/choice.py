@@ -15,7 +15,7 @@ from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError, documented
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.recurrence.chunks import chunked
-from rnn_lowering.recurrence.equivalents import Lower, lower_nodes
+from rnn_lowering.recurrence.equivalents import EQUIVALENTS, Lower
 from rnn_lowering.recurrence.repetition import Repeat, loop, scan, unroll
 from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target, check_node, check_operators
 
@@ -148,7 +148,7 @@ class FormChooser:
         choice = Choice(
             form,
             reason,
-            own or partial(lower_nodes, repeat=self._repeat(form)),
+            own or partial(EQUIVALENTS[type(self.spec)], repeat=self._repeat(form)),
             replace(dialect, join_up_to=0, stack_up_to=0) if own else dialect,
             target.rules(self.opset),
             (*target.finish, *(target.loop_finish if tuned else ())),

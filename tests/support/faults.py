@@ -242,10 +242,6 @@ def overridable_as_constants(node: onnx.NodeProto, model: onnx.ModelProto) -> No
         node.input[:] = [copy.name if name == tensor.name else name for name in node.input]
 
 
-def bidirectional_is_reverse_first(lower: Any, op: Any, spec: Any, repeat: Any) -> Any:
-    return lower(op, replace(spec, directions=spec.directions[::-1]), repeat)
-
-
 # Weights and nodes
 
 
@@ -275,7 +271,20 @@ def each_operands(change: Callable[[Any, Any], dict[str, Any]]) -> Fault:
 def outputs(change: Callable[[Any, Any, dict[str, Any]], dict[str, Any]]) -> Fault:
     """A node has other outputs: change(op, spec, outputs)."""
     return function(
-        equivalents.lower_node, lambda lower, op, spec, repeat: change(op, spec, lower(op, spec, repeat))
+        equivalents.lower_rnn,
+        lambda lower, op, specs, *form, **repeat: [
+            change(op, spec, found) for spec, found in zip(specs, lower(op, specs, *form, **repeat), strict=True)
+        ],
+    )
+
+
+def read_as(change: Callable[[Any], dict[str, Any]]) -> Fault:
+    """A node is lowered as another: change(spec) returns the fields."""
+    return function(
+        equivalents.lower_rnn,
+        lambda lower, op, specs, *form, **repeat: lower(
+            op, [replace(spec, **change(spec)) for spec in specs], *form, **repeat
+        ),
     )
 
 
@@ -284,9 +293,9 @@ def states_swapped(op: Any, spec: Any, found: dict[str, Any]) -> dict[str, Any]:
     return found | ({"Y_h": found["Y_c"], "Y_c": found["Y_h"]} if both else {})
 
 
-def initial_c_is_h(lower: Any, op: Any, spec: Any, repeat: Any) -> Any:
+def initial_c_is_h(spec: Any) -> dict[str, Any]:
     c = {"initial_c": spec.inputs["initial_h"]} if "initial_c" in spec.inputs else {}
-    return lower(op, replace(spec, inputs=spec.inputs | c), repeat)
+    return {"inputs": spec.inputs | c}
 
 
 def run_with(change: Callable[[Any, bool, list[Any], list[Any]], tuple[list[Any], list[Any]]]) -> Fault:
@@ -303,7 +312,17 @@ def run_with(change: Callable[[Any, bool, list[Any], list[Any]], tuple[list[Any]
         pairs = zip(nodes, found, strict=True)
         return [change(op, len(n.spec.directions) == 2 and len(calls) == 1, *results) for n, results in pairs]
 
-    return function(directions.run_directions, fault)
+    return each_run(fault)
+
+
+def each_run(fault: Callable[..., Any]) -> Fault:
+    """Plant a fault where directions have a loop each, and where one loop computes several."""
+
+    def plant(at: Planting) -> None:
+        at.function(directions.run_apart, fault)
+        at.function(directions.run_joined, fault)
+
+    return plant
 
 
 def start_from_the_first(run: Any, op: Any, nodes: Any, *rest: Any) -> Any:
@@ -429,7 +448,7 @@ FAULTS: dict[tuple[str, int], dict[str, Fault]] = {
         "the second of two names": reading(second_of_two_names),
     },
     ("RNN_initial_states_bidirectional", 13): {
-        "bidirectional is reverse first": function(equivalents.lower_node, bidirectional_is_reverse_first),
+        "bidirectional is reverse first": read_as(lambda spec: {"directions": spec.directions[::-1]}),
         "directions joined the other way": function(
             weights.side_by_side_operands, lambda join, op, ks: join(op, ks[::-1])
         ),
@@ -439,9 +458,7 @@ FAULTS: dict[tuple[str, int], dict[str, Fault]] = {
         "joined directions swapped": run_with(
             lambda op, joined, finals, ys: (finals[::-1] if joined else finals, ys)
         ),
-        "second direction starts from the first's states": function(
-            directions.run_directions, start_from_the_first
-        ),
+        "second direction starts from the first's states": each_run(start_from_the_first),
     },
     ("RNN_initial_states_reverse", 13): {
         "Scan's Y not flipped back": function(repetition.scan, not_turned_back),
@@ -550,7 +567,7 @@ FAULTS: dict[tuple[str, int], dict[str, Fault]] = {
         "C is clipped": with_operands("LSTM", h=lambda k: lambda x: k.h(k.clip(x))),
     },
     ("LSTM_initial_states_reverse", 13): {
-        "initial_c ignored": function(equivalents.lower_node, initial_c_is_h),
+        "initial_c ignored": read_as(initial_c_is_h),
     },
     ("LSTM_input_forget_1", 13): {
         "input_forget ignored": with_operands("LSTM", input_forget=lambda k: False),

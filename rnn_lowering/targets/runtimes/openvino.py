@@ -11,13 +11,13 @@ added to f. Source: in OpenVINO, src/common/transformations/src/transformations/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.composites import equal_parts, flip
-from rnn_lowering.emit.constants import Constant, literal
+from rnn_lowering.emit.constants import literal
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
@@ -55,12 +55,7 @@ def recognized_lstm(spec: NodeSpec, opset: int) -> Lower | None:
         and None not in (spec.seq_length, spec.batch_size)
         and {activation.name for group in spec.activations for activation in group} <= _ACTIVATIONS
     )
-    return _lower if fits else None
-
-
-def _lower(op: Ops, specs: Sequence[NodeSpec], _: Sequence[Sequence[Constant]]) -> list[dict[str, Tensor]]:
-    nodes = [spec for spec in specs if isinstance(spec, RecurrentSpec)]
-    return lower_rnn(op, nodes, _scan, _recurrence)
+    return partial(lower_rnn, repeat=_scan, recurrence=_recurrence) if fits else None
 
 
 def _recurrence(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor, init: Tensors) -> Recurrence:
