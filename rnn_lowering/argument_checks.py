@@ -232,6 +232,11 @@ def option(default: T, take: Take[Any], help: str = "", group: str = "", **more:
     return made  # type: ignore[no-any-return]  # its values have the type of the default
 
 
+def switch(help: str, group: str) -> bool:
+    """Return a field that is False unless it is given."""
+    return option(False, flag, help, group)
+
+
 def take_fields(options: object) -> None:
     """Check and convert every field of a frozen dataclass by its metadata."""
     for each in fields(options):  # type: ignore[arg-type]

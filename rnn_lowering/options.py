@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
 
 from rnn_lowering import argument_checks
-from rnn_lowering.argument_checks import option
+from rnn_lowering.argument_checks import option, switch
 from rnn_lowering.errors import OptionError
 from rnn_lowering.limits import MOST_BYTES
 from rnn_lowering.targets.names import FormName, TargetName
@@ -118,16 +118,10 @@ class Tolerance:
     """
 
     rtol: float | None = option(
-        None,
-        argument_checks.tolerance,
-        "relative tolerance (default: by element type)",
-        _COMPARISON,
+        None, argument_checks.tolerance, "relative tolerance (default: by element type)", _COMPARISON
     )
     atol: float | None = option(
-        None,
-        argument_checks.tolerance,
-        "absolute tolerance (default: by element type)",
-        _COMPARISON,
+        None, argument_checks.tolerance, "absolute tolerance (default: by element type)", _COMPARISON
     )
 
     def __post_init__(self) -> None:
@@ -190,11 +184,7 @@ class Lowering:
         choices=FORMS,
     )
     target: TargetName = option(
-        "portable",
-        _target,
-        "the runtime that will run OUT.onnx (default: {default})",
-        _FORM,
-        metavar="NAME",
+        "portable", _target, "the runtime that will run OUT.onnx (default: {default})", _FORM, metavar="NAME"
     )
     only: Selection = option(
         (), _selection, "lower only these operators or node names (globs)", _FORM, metavar="OP|NAME"
@@ -229,16 +219,11 @@ class Lowering:
         _FORM,
         choices=get_args(ComputeName),
     )
-    dequantize: bool = option(False, argument_checks.flag, "convert weights stored as integers to floats", _FORM)
-    keep_opset: bool = option(
-        False,
-        argument_checks.flag,
-        "keep the opset of the model (default: replace opset 27 with a lower one if no node needs 27)",
-        _FORM,
+    dequantize: bool = switch("convert weights stored as integers to floats", _FORM)
+    keep_opset: bool = switch(
+        "keep the opset of the model (default: replace opset 27 with a lower one if no node needs 27)", _FORM
     )
-    loops: bool = option(
-        False,
-        argument_checks.flag,
+    loops: bool = switch(
         "lower every Loop and Scan of the model too (default: those that the target does not run, or that have "
         "another form than --to)",
         _FORM,
@@ -250,18 +235,10 @@ class Lowering:
         _FORM,
     )
     dims: Mapping[str, int] = option(
-        {},
-        argument_checks.sizes,
-        "fix the size of a dimension",
-        _SIZES,
-        metavar="NAME=SIZE",
+        {}, argument_checks.sizes, "fix the size of a dimension", _SIZES, metavar="NAME=SIZE"
     )
     input_shapes: Shapes = option(
-        {},
-        argument_checks.shapes,
-        "fix the shape of an input",
-        _SIZES,
-        metavar="NAME:D0,D1,...",
+        {}, argument_checks.shapes, "fix the shape of an input", _SIZES, metavar="NAME:D0,D1,..."
     )
     set_inputs: Mapping[str, ArrayLike] = option(
         {},
@@ -436,12 +413,8 @@ class Files:
         _FILES,
         metavar="auto|always|never|FILE",
     )
-    trust_external_data: bool = option(
-        False, argument_checks.flag, "read data files outside the folder of IN.onnx", _FILES
-    )
-    require_verified: bool = option(
-        False, argument_checks.flag, "write nothing if no comparison is possible", _COMPARISON
-    )
+    trust_external_data: bool = switch("read data files outside the folder of IN.onnx", _FILES)
+    require_verified: bool = switch("write nothing if no comparison is possible", _COMPARISON)
     calibrate: Sequences | None = option(
         None,
         argument_checks.optional(_calibration),
@@ -457,12 +430,7 @@ class Files:
         _QUANTIZATION,
         choices=BITS,
     )
-    overwrite: bool = option(
-        False,
-        argument_checks.flag,
-        "replace existing files; a data file gets a new name if one exists",
-        _FILES,
-    )
+    overwrite: bool = switch("replace existing files; a data file gets a new name if one exists", _FILES)
 
     def __post_init__(self) -> None:
         argument_checks.take_fields(self)

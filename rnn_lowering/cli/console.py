@@ -16,7 +16,7 @@ from rich.progress import Progress as Bar
 from rnn_lowering.cli.tables import Table, width
 from rnn_lowering.errors import printable
 from rnn_lowering.model.scopes import REPEATING
-from rnn_lowering.streaming.metadata import host_loop
+from rnn_lowering.report.file_report import Port
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rnn_lowering.nodes.node_spec import NodeSpec
     from rnn_lowering.passes.preview import Preview
     from rnn_lowering.passes.report import Report
-    from rnn_lowering.report.file_report import FileReport, Port
+    from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.streaming.metadata import StreamPlan
     from rnn_lowering.types import Progress
 
@@ -50,8 +50,8 @@ def _print_table(out: Console, table: Table) -> None:
         out.print(line, style=style or None)
 
 
-def _size(number: int | None) -> str:
-    return "?" if number is None else str(number)
+def _size(dim: int | str | None) -> str:
+    return "?" if dim is None else str(dim)
 
 
 def print_previews(previews: Sequence[Preview], report: Report, source: Path, graph: ir.Graph) -> None:
@@ -69,8 +69,8 @@ def print_previews(previews: Sequence[Preview], report: Report, source: Path, gr
         _print(out, f"{source}: {_nothing_found(previews)}")
     if previews:
         _print_table(out, table)
-        _print(out, f"inputs: {_named([v for v in graph.inputs if not v.is_initializer()])}")
-        _print(out, f"outputs: {_named(graph.outputs)}")
+        _print(out, f"inputs: {_ports([Port.of(v) for v in graph.inputs if not v.is_initializer()])}")
+        _print(out, f"outputs: {_ports([Port.of(v) for v in graph.outputs])}")
     for warning in (text for preview in previews if preview.spec for text in preview.spec.warnings):
         _print(out, f"warning: {warning}")
     for hint in dict.fromkeys(preview.hint for preview in previews if preview.hint):
@@ -85,22 +85,9 @@ def _nothing_found(previews: Sequence[Preview]) -> str:
     return f"no recurrent nodes other than a {kinds}, which stays as it is" if previews else "no recurrent nodes"
 
 
-def _named(values: Sequence[ir.Value]) -> str:
-    sizes = [[_dim(d) for d in v.shape] if v.shape is not None else ["unknown shape"] for v in values]
-    return ", ".join(f"{v.name} [{', '.join(dims)}]" for v, dims in zip(values, sizes, strict=True))
-
-
 def _ports(ports: Sequence[Port]) -> str:
-    return ", ".join(f"{p.name} [{', '.join(map(_size_or_name, p.shape or ()))}]" for p in ports) or "none"
-
-
-def _size_or_name(dim: int | str | None) -> str:
-    return "?" if dim is None else str(dim)
-
-
-def _dim(dim: int | ir.SymbolicDim) -> str:
-    size = dim if isinstance(dim, int) else dim.value
-    return "?" if size in (None, -1) else str(size)
+    sizes = ["unknown shape" if p.shape is None else ", ".join(map(_size, p.shape)) for p in ports]
+    return ", ".join(f"{p.name} [{shown}]" for p, shown in zip(ports, sizes, strict=True)) or "none"
 
 
 def _spec_cells(spec: NodeSpec) -> list[str]:
@@ -149,6 +136,8 @@ def _print_stream(plan: StreamPlan, target: str, out: Console) -> None:
         _print_table(out, table)
     else:
         _print(out, "the stream has no states")
+    from rnn_lowering.streaming.metadata import host_loop
+
     for line in host_loop(plan, target).splitlines():
         _print(out, line)
 

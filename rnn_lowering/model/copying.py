@@ -58,8 +58,7 @@ def _copied(make: Callable[[], T]) -> T:
         if isinstance(cause, RecursionError | MemoryError):
             raise cause from None
         raise UnsupportedError(
-            f"the model is inconsistent: {' '.join(str(cause).split())}",
-            hint="check it with onnx.checker",
+            f"the model is inconsistent: {' '.join(str(cause).split())}", hint="check it with onnx.checker"
         ) from error
 
 

@@ -118,11 +118,7 @@ def _zeros(port: Port) -> str:
 
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_shown,
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_shown
     )
     return environment.from_string(
         files("rnn_lowering.report").joinpath("page.html.j2").read_text(encoding="utf-8")
