@@ -5,13 +5,10 @@ A quantized constant is behind a DequantizeLinear: https://onnx.ai/onnx/operator
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from rnn_lowering.facts.node_outputs import NodeModel
@@ -120,41 +117,6 @@ def _is_foldable(node: ir.Node) -> bool:
     return operator_of(node).foldable and node.op_type != "Shape" and is_of_default_domain(node)
 
 
-def _filled(node: onnx.NodeProto, given: Sequence[Array]) -> int:
-    value = next((a.t for a in node.attribute if a.name == "value"), None)
-    itemsize = 4 if value is None else int(onnx.helper.tensor_dtype_to_np_dtype(value.data_type).itemsize)
-    return _product(given[0]) * itemsize
-
-
-def _expanded(_: onnx.NodeProto, given: Sequence[Array]) -> int:
-    array, shape = given
-    sizes = zip_longest(reversed(array.shape), reversed(shape.ravel().tolist()), fillvalue=1)
-    numbers: int = math.prod(max(own, asked) for own, asked in sizes)
-    return numbers * int(array.itemsize)
-
-
-def _gathered(node: onnx.NodeProto, given: Sequence[Array]) -> int:
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-    return int(given[1].size * (given[0].nbytes // max(given[0].shape[axis], 1)))
-
-
-def _joined(_: onnx.NodeProto, given: Sequence[Array]) -> int:
-    return sum(array.nbytes for array in given)
-
-
-def _product(sizes: Array) -> int:
-    return math.prod(int(size) for size in sizes.ravel())
-
-
-_BYTES: dict[str, Callable[[onnx.NodeProto, Sequence[Array]], int]] = {
-    "ConstantOfShape": _filled,
-    "Expand": _expanded,
-    "Gather": _gathered,
-    "Concat": _joined,
-}
-"""The bytes of the result, or a bound, of foldable operators whose result may be much larger than their inputs."""
-
-
 @dataclass(frozen=True)
 class _Step:
     """A node of a chain, which the graph may lose before the chain is computed."""
@@ -176,14 +138,16 @@ class _Step:
 
         Raises:
             MemoryError: They would have more than `most` bytes.
+            ValueError: onnxruntime may compute something else.
         """
         arrays = {value: array_of(tensors[value]) for value in self.given}
-        node, given = self.alone.node, [arrays[value] for value in self.inputs if value is not None]
-        if node.op_type in _BYTES and (fault := excess(node.op_type, _BYTES[node.op_type](node, given), most)):
+        inputs = [None if value is None else arrays[value] for value in self.inputs]
+        if fault := excess(self.alone.node.op_type, self.alone.bytes_of_outputs(inputs), most):
             raise MemoryError(fault)
-        results = self.alone.run([None if value is None else arrays[value] for value in self.inputs])
-        pairs = zip(self.outputs, results, strict=True)
-        return {v: ir.tensor(array, name=v.name) for v, array in pairs if array is not None}
+        results = self.alone.compute(inputs)
+        if results is None:
+            raise ValueError(f"{self.alone.node.op_type} cannot be computed")
+        return {v: ir.tensor(array, name=v.name) for v, array in zip(self.outputs, results, strict=True)}
 
 
 def _evaluate(

@@ -5,6 +5,7 @@ A node is taken alone, between inputs i0, i1, ... and outputs o0, o1, ..., so na
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -17,6 +18,15 @@ from onnx.reference import ReferenceEvaluator
 
 from rnn_lowering.facts.schemas import DOMAIN, INFERENCE_SCHEMAS
 from rnn_lowering.types import Array, array_of
+
+ALONG_ONE_AXIS = ("Softmax", "LogSoftmax", "Hardmax")
+"""Operators that onnx's evaluator computes along one axis at each opset."""
+
+_FIRST_ALONG_ONE_AXIS = 13
+"""Since this opset they work along one axis, before along all from the axis on."""
+
+_MOST_SENT = 1 << 12
+"""Maximum elements of an input whose numbers ONNX's inference sees."""
 
 
 def numbers_in(tensor: ir.TensorProtocol) -> Array | None:
@@ -67,11 +77,16 @@ def _imports(opsets: tuple[tuple[str, int], ...]) -> list[onnx.OperatorSetIdProt
     return [onnx.helper.make_opsetid(domain, version) for domain, version in opsets]
 
 
+ElementAndShape = tuple[int, Sequence[int | None]]
+"""An element type, as a number of `onnx.TensorProto`, and a shape."""
+
+
 @dataclass(frozen=True)
 class NodeModel:
     """A node as a model of its own, between values without types: its graph may lose it meanwhile."""
 
     model: onnx.ModelProto
+    opset: int
 
     @classmethod
     def of(cls, node: ir.Node, opset: int) -> NodeModel:
@@ -82,7 +97,7 @@ class NodeModel:
         graph = onnx.helper.make_graph([proto], "node", given, returned)
         # The evaluator knows DequantizeLinear from 19 on; it means the same before.
         version = max(opset, 19) if node.op_type == "DequantizeLinear" else opset
-        return cls(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)]))
+        return cls(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)]), opset)
 
     @property
     def node(self) -> onnx.NodeProto:
@@ -93,14 +108,92 @@ class NodeModel:
     def _evaluator(self) -> ReferenceEvaluator:
         return ReferenceEvaluator(self.model)
 
-    def run(self, inputs: Sequence[Array | None]) -> list[Array | None]:
-        """Return the outputs, None for one that is absent; may raise any exception."""
+    def compute(
+        self, inputs: Sequence[Array | None], expected: Sequence[ElementAndShape | None] = ()
+    ) -> list[Array] | None:
+        """Return the outputs, without numbers for one that is absent; None if onnxruntime may compute others.
+
+        Args:
+            inputs: None for one that is absent.
+            expected: What is known of each output; nothing if nothing is known.
+        """
+        try:
+            if self._may_differ(inputs):
+                return None
+            with np.errstate(all="ignore"):
+                quotient = _integer_quotient(inputs) if self.node.op_type == "Div" else None
+                found = self._run(inputs) if quotient is None else [quotient]
+        except Exception:  # the evaluator has no common error; what it cannot do is unknown
+            return None
+        for name, array, known in zip(self.node.output, found, expected, strict=bool(expected)):
+            if name and known is not None and (element_of(array), array.shape) != known:
+                return None
+        return found
+
+    def _run(self, inputs: Sequence[Array | None]) -> list[Array]:
         feed = {f"i{n}": array for n, array in enumerate(inputs) if array is not None}
         results: Any = iter(self._evaluator.run(None, feed))
-        found = [next(results) if name else None for name in self.node.output]
-        if not all(result is None or isinstance(result, np.ndarray | np.generic) for result in found):
+        found = [next(results) if name else np.empty(0) for name in self.node.output]
+        if not all(isinstance(result, np.ndarray | np.generic) for result in found):
             raise TypeError(f"{self.node.op_type} returns no tensors")
-        return [None if result is None else np.asarray(result) for result in found]
+        return [np.asarray(result) for result in found]
+
+    def _may_differ(self, inputs: Sequence[Array | None]) -> bool:
+        """Whether the evaluator and onnxruntime may differ, or ONNX does not specify the result."""
+        name, given = self.node.op_type, [array for array in inputs if array is not None]
+        if name in ALONG_ONE_AXIS and self.opset < _FIRST_ALONG_ONE_AXIS:
+            return True
+        if name in ("Div", "Mod") and given[0].dtype.kind in "iu":
+            return not np.all(given[1])
+        if name in ("Mod", "Range", "CumSum"):  # sums of fractions are rounded
+            return any((array != np.trunc(array)).any() for array in given)
+        if name in ("Cast", "CastLike") and given[0].dtype.kind == "f":
+            to = next((ir.DataType(a.i).numpy() for a in self.node.attribute if a.name == "to"), given[-1].dtype)
+            return to.kind in "iu" and not _fit(given[0], to)
+        return False
+
+    def bytes_of_outputs(self, inputs: Sequence[Array | None]) -> int:
+        """Return the bytes of the outputs, as far as ONNX infers their sizes from those of the inputs.
+
+        Raises:
+            Exception: Inference refuses the node: inference, the checker and protobuf have no common error.
+        """
+        given = {f"i{n}": array for n, array in enumerate(inputs) if array is not None}
+        types = {n: onnx.helper.make_tensor_type_proto(element_of(a), a.shape) for n, a in given.items()}
+        small = {n: a for n, a in given.items() if a.size <= _MOST_SENT and a.dtype.kind in "iu"}
+        data = {n: onnx.numpy_helper.from_array(a, n) for n, a in small.items()}
+        imports = list(self.model.opset_import)
+        schema = onnx.defs.get_schema(self.node.op_type, imports[0].version, "")
+        inferred = onnx.shape_inference.infer_node_outputs(schema, self.node, types, data, None, imports, 10)
+        outputs = [found.tensor_type for found in inferred.values()]
+        counts = [math.prod(dim.dim_value for dim in output.shape.dim) for output in outputs]
+        return sum(int(n * ir.DataType(each.elem_type).itemsize) for n, each in zip(counts, outputs, strict=True))
+
+
+def compute_node(node: ir.Node, arrays: Mapping[ir.Value, Array], opset: int) -> list[Array]:
+    """Return what a node computes from arrays, by input; nothing if that is not possible."""
+    given = [None if value is None else arrays.get(value) for value in node.inputs]
+    return NodeModel.of(node, opset).compute(given) or []
+
+
+def element_of(array: Array) -> int:
+    """Return the element type of an array, as a number of `onnx.TensorProto`."""
+    return int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+
+
+def _integer_quotient(arrays: Sequence[Array | None]) -> Array | None:
+    """Divide integers and round towards 0, as ONNX says; the evaluator of some versions of onnx rounds down."""
+    first, second = arrays
+    if first is None or second is None or first.dtype.kind not in "iu":
+        return None
+    quotient, rest = np.floor_divide(first, second), np.remainder(first, second)
+    return np.asarray(quotient + ((rest != 0) & ((first < 0) != (second < 0))).astype(quotient.dtype))
+
+
+def _fit(numbers: Array, to: np.dtype[Any]) -> bool:
+    """Whether real numbers are in the range of a type of integers."""
+    limits, whole = np.iinfo(to), numbers.astype(np.float64)
+    return bool(np.all((whole > float(limits.min) - 1) & (whole < float(limits.max))))
 
 
 def _alone(node: ir.Node, present: Iterable[bool]) -> onnx.NodeProto:

@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.known import LARGEST, SymbolicValues, shape_of
-from rnn_lowering.facts.node_outputs import NodeModel, numbered
+from rnn_lowering.facts.node_outputs import NodeModel, compute_node, numbered
 from rnn_lowering.facts.operators import is_of_default_domain, moved_inputs, operator_of
 from rnn_lowering.facts.size import Size, product, size
 from rnn_lowering.types import Array
@@ -87,69 +86,7 @@ def _of_constants(known: SymbolicValues, node: ir.Node) -> _Results:
     if node.op_type == "CastLike" and node.inputs[1] in known.types:
         arrays[1] = np.zeros((), known.types[node.inputs[1]].numpy())
     expected = [known.static_type(v) for v in node.outputs]
-    return compute_exactly(NodeModel.of(node, known.opset), arrays, expected) or []
-
-
-def compute_node(node: ir.Node, arrays: Mapping[ir.Value, Array], opset: int) -> list[Array]:
-    """Return what a node computes from arrays, by input; nothing if that is not possible."""
-    given = [None if value is None else arrays.get(value) for value in node.inputs]
-    return compute_exactly(NodeModel.of(node, opset), given, [None] * len(node.outputs)) or []
-
-
-def compute_exactly(
-    alone: NodeModel, arrays: Sequence[Array | None], expected: Sequence[tuple[int, Sequence[int | None]] | None]
-) -> list[Array] | None:
-    """Return what a node computes from constants; None if onnxruntime may compute something else.
-
-    Args:
-        alone: The node.
-        arrays: Its inputs.
-        expected: The element type and the shape of each output; None if unknown.
-    """
-    if _differs_from_onnxruntime(alone.node.op_type, arrays, expected[0]):
-        return None
-    try:
-        with np.errstate(all="ignore"):
-            found = _integer_quotient(arrays) if alone.node.op_type == "Div" else None
-            found = alone.run(arrays) if found is None else found
-    except Exception:  # the evaluator has no common error; what it cannot do is unknown
-        return None
-    for array, wanted in zip(found, expected, strict=True):
-        if array is not None and wanted is not None and (element_of(array), array.shape) != wanted:
-            return None
-    return [np.empty(0) if array is None else array for array in found]
-
-
-def _integer_quotient(arrays: Sequence[Array | None]) -> list[Array | None] | None:
-    """Divide integers and round towards 0, as ONNX says; the evaluator of some versions of onnx rounds down."""
-    first, second = arrays
-    if first is None or second is None or first.dtype.kind not in "iu":
-        return None
-    quotient, rest = np.floor_divide(first, second), np.remainder(first, second)
-    return [quotient + ((rest != 0) & ((first < 0) != (second < 0))).astype(quotient.dtype)]
-
-
-def _differs_from_onnxruntime(
-    op_type: str, arrays: Sequence[Array | None], expected: tuple[int, Sequence[int | None]] | None
-) -> bool:
-    """Return whether the evaluator and onnxruntime may differ, or ONNX does not specify the result."""
-    given = [array for array in arrays if array is not None]
-    if op_type in ("Div", "Mod") and given[0].dtype.kind in "iu":
-        return not np.all(given[1])
-    if op_type in ("Mod", "Range", "CumSum"):
-        return not all(np.array_equal(array, np.trunc(array)) for array in given)  # sums of fractions are rounded
-    if op_type in ("Cast", "CastLike") and given[0].dtype.kind == "f" and expected is not None:
-        target = ir.DataType(expected[0]).numpy()
-        if target.kind in "iu":
-            limits = np.iinfo(target)
-            whole = given[0].astype(np.float64)
-            return not bool(np.all((whole > float(limits.min) - 1) & (whole < float(limits.max))))
-    return False
-
-
-def element_of(array: Array) -> int:
-    """Return the element type of an array, as a number of `onnx.TensorProto`."""
-    return int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+    return NodeModel.of(node, known.opset).compute(arrays, expected) or []
 
 
 def _has_frames(array: Array) -> bool:

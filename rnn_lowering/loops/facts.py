@@ -18,8 +18,8 @@ from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import Known, SymbolicValues
-from rnn_lowering.facts.node_outputs import NodeModel, numbers_in
-from rnn_lowering.facts.numbers import can_evaluate, compute_exactly, element_of, evaluate
+from rnn_lowering.facts.node_outputs import NodeModel, element_of, numbers_in
+from rnn_lowering.facts.numbers import can_evaluate, evaluate
 from rnn_lowering.facts.operators import is_of_default_domain, operator_of
 from rnn_lowering.facts.parameters import TO_THE_END
 from rnn_lowering.facts.size import PartialShape, Size, Symbol, size
@@ -324,9 +324,8 @@ class Facts:
             return None
         if node not in self._node_models:
             self._node_models[node] = NodeModel.of(node, self.opset)
-        return compute_exactly(
-            self._node_models[node], arrays, [None if k is None else (int(k.dtype), k.dims) for k in kinds]
-        )
+        expected = [None if k is None else (int(k.dtype), k.dims) for k in kinds]
+        return self._node_models[node].compute(arrays, expected)
 
     def _shape(self, node: ir.Node, items: Sequence[Item]) -> list[Array] | None:
         """Return what a Shape or Size returns, if known."""

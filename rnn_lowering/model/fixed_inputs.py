@@ -22,6 +22,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.node_outputs import ALONG_ONE_AXIS
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.limits import most_bytes
 from rnn_lowering.model.copying import clone
@@ -46,10 +47,6 @@ _FIRST_OPSET_OF_CAST = 6
 
 _FIRST_OPSET_OF_INTEGERS = 9
 """Of Constant: https://onnx.ai/onnx/operators/onnx__Constant.html."""
-
-_CHANGED = ("Softmax", "LogSoftmax", "Hardmax")
-"""Operators that onnx's evaluator computes along one axis at each opset. Before opset 7, it also aligns the
-operands of element-wise nodes at the last axis, whatever their `axis` is."""
 
 _MOST_PASSES = 4
 
@@ -403,8 +400,9 @@ def _should_fold(node: ir.Node) -> bool | None:
 
     ConstantOfShape is folded too, which the folder does not do by itself; stored integers stay integers; nothing
     large is computed, nor anything of unknown size, nor what the evaluator computes by the rules of later versions.
+    Before opset 7, it aligns the operands of element-wise nodes at the last axis, whatever their `axis` is.
     """
-    if node.op_type in _CHANGED or "broadcast" in node.attributes:
+    if node.op_type in ALONG_ONE_AXIS or "broadcast" in node.attributes:
         return False
     if node.op_type == "DequantizeLinear" or any(_bytes(value) * _SHARE > most_bytes() for value in node.outputs):
         return False

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, counted
-from rnn_lowering.facts.numbers import compute_node
+from rnn_lowering.facts.node_outputs import compute_node
 from rnn_lowering.facts.operators import moved_inputs, operator_of
 from rnn_lowering.facts.size import Symbol
 from rnn_lowering.nodes.kinds import kind_of

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.infer import slice_bounds
-from rnn_lowering.facts.numbers import compute_node
+from rnn_lowering.facts.node_outputs import compute_node
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.size import TIME, in_chunk, size
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of, producer
