@@ -17,9 +17,9 @@ from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.streaming.editor import NodeEdit
 from rnn_lowering.streaming.frames import (
     NOT_LATE,
-    Counter,
     Delay,
     FirstFrame,
+    FrameNumbers,
     Frames,
     Framing,
     Pooled,
@@ -56,7 +56,7 @@ class Flow:
         framings: Framing by value; a value without an entry does not depend on the stream.
         recurrent, edits: The changes that a stream needs, in the order of the model.
         units: Pairs of a node and the number that must divide the number of frames.
-        counted: By counter, the nodes that read it as data. It must continue in the next chunk.
+        numbers_read: By value, the nodes that read numbers of frames as data. These continue in the next chunk.
         caches: The Concat nodes that put frames before those of the stream, which an input may hold; each with the
             values that are its last frames, as many as it puts there.
         ahead: Pairs of a node that reads future frames and the number of these, in frames of the stream.
@@ -70,7 +70,7 @@ class Flow:
     recurrent: list[StatefulNode] = field(default_factory=list)
     edits: list[NodeEdit] = field(default_factory=list)
     units: list[tuple[NodeRef | None, int]] = field(default_factory=list)
-    counted: dict[ir.Value, list[ir.Node]] = field(default_factory=dict)
+    numbers_read: dict[ir.Value, list[ir.Node]] = field(default_factory=dict)
     caches: dict[ir.Node, list[ir.Value]] = field(default_factory=dict)
     ahead: list[tuple[NodeRef, int]] = field(default_factory=list)
     loops: Mapping[NodeRef, UnsupportedError] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Flow:
         """The number of frames of the shortest sequence from which no node cuts off more than it has."""
         needed = 1
         for value, framing in self.framings.items():
-            frames = framing.frames if isinstance(framing, Counter | Pooled) else framing
+            frames = framing.frames if isinstance(framing, FrameNumbers | Pooled) else framing
             if isinstance(frames, Frames):
                 node = value.producer()
                 least = 0 if node is not None and node.op_type == "Slice" else 1
@@ -134,8 +134,8 @@ class Flow:
         framing = self.framings.get(value)
         if isinstance(framing, WholeSequenceValue | FirstFrame | Pooled):
             raise framing.error
-        if isinstance(framing, Counter):
-            self.counted.setdefault(value, []).append(node)
+        if isinstance(framing, FrameNumbers):
+            self.numbers_read.setdefault(value, []).append(node)
             return framing.frames
         if framing is not None:
             return framing
@@ -148,7 +148,7 @@ class Flow:
         return self.by_size(value, node) if any(dim.timed for dim in self.known.shapes.get(value, ())) else None
 
     def by_size(self, value: ir.Value, node: ir.Node) -> Frames:
-        """Return the framing of a counter, or of a value that is equal in every frame, from its size."""
+        """Return the framing of numbers of frames, or of a value that is equal in every frame, from its size."""
         frames, lacking = self.frames_and_lacking(value, node)
         if lacking:
             raise self.refuse(

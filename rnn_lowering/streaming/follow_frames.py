@@ -26,9 +26,9 @@ from rnn_lowering.streaming.frames import (
     Unframed,
     WholeSequenceValue,
 )
-from rnn_lowering.streaming.operators.counters import counting
 from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded, picked, resized, sliced
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
+from rnn_lowering.streaming.operators.frame_numbers import numbering
 from rnn_lowering.streaming.operators.overlaps import overlapped, transposed
 from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed, summed
 from rnn_lowering.streaming.operators.recurrences import frames_compared, pad_in_front, recurrent, scanned
@@ -107,11 +107,11 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
         return _rule(flow, node)
     if any(flow.is_timed(v) for v in read):
         try:
-            counters = counting(flow, node)
+            numbers = numbering(flow, node)
         except UnsupportedError as error:
             return _of_whole(flow, outputs, WholeSequenceValue(error))
-        if counters is not None:
-            return counters
+        if numbers is not None:
+            return numbers
     return _without_stream(flow, node, read)
 
 

@@ -13,7 +13,7 @@ from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.size import in_chunk, size
 from rnn_lowering.streaming.editor import Editor, Emitter, home
 from rnn_lowering.streaming.flow import Flow
-from rnn_lowering.streaming.frames import Counter, Delay
+from rnn_lowering.streaming.frames import Delay, FrameNumbers
 from rnn_lowering.types import Array
 
 P = ParamSpec("P")
@@ -187,14 +187,14 @@ def fold_sizes(flow: Flow, editor: Editor) -> None:
     """Replace integers that are equal in every call with constants, since most runtimes do not fold them. The nodes
     that computed them become unused."""
     frames = editor.time.frames
-    for value in [*flow.known.contents, *(v for v, f in flow.framings.items() if isinstance(f, Counter))]:
+    numbered = [value for value, framing in flow.framings.items() if isinstance(framing, FrameNumbers)]
+    for value in [*flow.known.contents, *numbered]:
         node, dtype = value.producer(), flow.known.types.get(value)
         if node is None or node.op_type == "Constant" or not value.uses() or value.is_graph_output():
             continue
         if dtype is None or not dtype.is_integer():
             continue
-        numbers_of = _counter_in_chunk if value in flow.framings else _numbers_in_chunk
-        array = numbers_of(flow, value, frames)
+        array = _numbers_in_chunk(flow, value, frames)
         if array is not None and node.graph is not None:
             constant = editor.constant(array.astype(dtype.numpy()), home(node))
             value.replace_all_uses_with(constant)
@@ -202,21 +202,14 @@ def fold_sizes(flow: Flow, editor: Editor) -> None:
 
 def _numbers_in_chunk(flow: Flow, value: ir.Value, frames: int | None) -> Array | None:
     """Return the numbers of a value if every chunk has the same; None otherwise."""
+    framing = flow.framings.get(value)
+    if isinstance(framing, FrameNumbers):
+        count = in_chunk(framing.frames.size(), frames)
+        few = count is not None and count * framing.offsets.size <= _MOST_ELEMENTS
+        return framing.of_first(count) if few and count is not None else None
     shape = [in_chunk(dim, frames) for dim in flow.known.shapes.get(value, (size(_MOST_ELEMENTS + 1),))]
     if None in shape or np.prod([float(n or 0) for n in shape]) > _MOST_ELEMENTS:
         return None
     whole = np.broadcast_to(flow.known.contents[value], [int(n or 0) for n in shape])
     numbers = [in_chunk(size(n), frames) for n in whole.reshape(-1).tolist()]
     return None if None in numbers else np.array(numbers, np.int64).reshape(whole.shape)
-
-
-def _counter_in_chunk(flow: Flow, value: ir.Value, frames: int | None) -> Array | None:
-    """Return the numbers of a counter in a chunk; None if chunks differ."""
-    counter = flow.framings[value]
-    assert isinstance(counter, Counter)
-    count = in_chunk(counter.frames.size(), frames)
-    if count is None or count * counter.offsets.size > _MOST_ELEMENTS:
-        return None
-    shape = [1] * counter.offsets.ndim
-    shape[counter.frames.axis] = count
-    return counter.offsets + counter.step * np.arange(count).reshape(shape)

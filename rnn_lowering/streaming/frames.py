@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
@@ -143,8 +144,8 @@ class FirstFrame:
 
 
 @dataclass(frozen=True)
-class Counter:
-    """A value that counts frames: `step` * t + `offsets` at frame t. In a chunk, t starts from 0 again.
+class FrameNumbers:
+    """Numbers of frames: `step` * t + `offsets` at frame t. In a chunk, t starts from 0 again.
 
     Attributes:
         frames: The framing of the value.
@@ -155,6 +156,11 @@ class Counter:
     frames: Frames
     step: int
     offsets: Array = field(compare=False)
+
+    def of_first(self, count: int) -> Array:
+        """Return the numbers of the first `count` frames."""
+        shape = [count if axis == self.frames.axis else 1 for axis in range(self.offsets.ndim)]
+        return self.offsets + self.step * np.arange(count).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -178,7 +184,7 @@ class Pooled:
     axis: int = 0
 
 
-Framing = Frames | Pooled | Unframed | WholeSequenceValue | FirstFrame | Counter | None
+Framing = Frames | Pooled | Unframed | WholeSequenceValue | FirstFrame | FrameNumbers | None
 """None: the value does not depend on the frames. Its shape or numbers may depend on the number of frames."""
 
 

@@ -25,7 +25,7 @@ from rnn_lowering.streaming.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frame_counts import fold_sizes, past_or_first
 from rnn_lowering.streaming.frames import NOT_LATE, Delay, Frames, TimeInputs, Unframed
 from rnn_lowering.streaming.metadata import Dim, StreamPlan
-from rnn_lowering.streaming.operators.counters import continued_counters
+from rnn_lowering.streaming.operators.frame_numbers import continued_numbers
 from rnn_lowering.streaming.operators.recurrences import (
     keep_empty_rows,
     keep_until_frame_0,
@@ -356,7 +356,7 @@ class StateExposer:
             dims = _state_dims(self.flow, cache.input)
             self._add_pair(cache.node, "x", cache.input, cache.output, dims, defaults[cache.input])
         kept = {cache.node for cache in states.caches}
-        for edit in (*continued_counters(self.flow), *self.flow.edits):
+        for edit in (*continued_numbers(self.flow), *self.flow.edits):
             if edit.node not in kept:
                 edit.apply(self.editor)
         fold_sizes(self.flow, self.editor)

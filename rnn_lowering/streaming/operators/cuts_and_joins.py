@@ -16,7 +16,7 @@ from rnn_lowering.facts.size import Size, first_frames, size
 from rnn_lowering.streaming.alignment import Wait
 from rnn_lowering.streaming.editor import Editor, NodeEdit, home, input_of
 from rnn_lowering.streaming.flow import Flow
-from rnn_lowering.streaming.frames import Counter, FirstFrame, Frames, Framing, Unframed, WholeSequenceValue
+from rnn_lowering.streaming.frames import FirstFrame, FrameNumbers, Frames, Framing, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.operators.windows import Computed, KeepRows, Window, read_window, rows_before, settled
 from rnn_lowering.types import Array
 
@@ -115,8 +115,8 @@ def picked(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     shape, index = flow.shape(input_of(node), node), input_of(node, 1)
     if (node.attributes.get_int("axis", 0) or 0) % len(shape) != framing.axis:
         return None
-    if isinstance(counter := flow.framings.get(index), Counter):
-        return _around(flow, node, framing, counter)
+    if isinstance(table := flow.framings.get(index), FrameNumbers):
+        return _around(flow, node, framing, table)
     numbers = flow.known.numbers(index)
     last = index not in flow.framings and numbers in ([size(-1)], [shape[framing.axis] - 1])
     if last and _last_frames(framing, shape[framing.axis], shape[framing.axis] - 1):
@@ -124,20 +124,20 @@ def picked(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     return [_by_position(flow, node)]
 
 
-def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> list[Framing]:
+def _around(flow: Flow, node: ir.Node, framing: Frames, table: FrameNumbers) -> list[Framing]:
     """Return the framing of windows that a table of frame numbers picks."""
-    frames, offsets = counter.frames, counter.offsets
-    if not framing.plain or counter.step < 1 or frames.rate * counter.step != framing.rate:
+    frames, offsets = table.frames, table.offsets
+    if not framing.plain or table.step < 1 or frames.rate * table.step != framing.rate:
         raise flow.refuse(
             node, "picks frames at another rate than that of its table", "give the table one row for each frame"
         )
     if int(offsets.min()) < 0:
         raise flow.refuse(node, "picks a frame before the first one, which is the last one", "pad them in front")
-    ready = min(framing.windows(int(offsets.max()) + 1, counter.step).ready, frames.ready)
+    ready = min(framing.windows(int(offsets.max()) + 1, table.step).ready, frames.ready)
     after = replace(frames, axis=framing.axis + frames.axis, ready=ready)
     if beyond := frames.ready - after.overlap:  # windows at the end of the table read frames of the next chunk
         flow.edits.append(Wait(node, input_of(node, 1), frames, slot=1, past=0, drop=beyond))
-    if rows := rows_before(framing, after, stride=counter.step):
+    if rows := rows_before(framing, after, stride=table.step):
         flow.edits.append(KeepRows(node, input_of(node), framing, 0, rows))
     return [flow.resampled(node, node.outputs[0], framing, after)]
 

@@ -1,7 +1,7 @@
-"""Counters of frames: Range, values calculated from a Range, and tables with a row per frame.
+"""Numbers of frames: Range, values calculated from a Range, and tables with a row per frame.
 
-In a chunk, a counter starts from 0. A counter that picks frames of the chunk is right as it is. If a node reads a
-counter as data, the edit adds the number of frames before the chunk, which is a state.
+In a chunk, they start from 0. Numbers that pick frames of the chunk are right as they are. If a node reads them as
+data, the edit adds the number of frames before the chunk, which is a state.
 
 Example: chunks of 4 frames. The Range of the second chunk is [0, 1, 2, 3]; the edit adds 4: [4, 5, 6, 7].
 """
@@ -9,7 +9,7 @@ Example: chunks of 4 frames. The Range of the second chunk is [0, 1, 2, 3]; the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -21,17 +21,17 @@ from rnn_lowering.facts.size import TIME, in_chunk, size
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of, producer
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frame_counts import frames_before, of_type
-from rnn_lowering.streaming.frames import Counter, Frames, Framing
+from rnn_lowering.streaming.frames import FrameNumbers, Frames, Framing
 from rnn_lowering.types import Array
 
 _MOST_OFFSETS = 1 << 12
-"""Counters with more offsets are read as numbers."""
+"""Frame numbers with more offsets are read as data."""
 
 _UNIQUE_SIZE = 997
 """A number of frames that no other axis has: it shows to which axis they go."""
 
 
-def counting(flow: Flow, node: ir.Node) -> list[Framing] | None:
+def numbering(flow: Flow, node: ir.Node) -> list[Framing] | None:
     """Return the framing of the output of a node that counts frames; None for other nodes."""
     if node.domain or len(node.outputs) != 1 or node.outputs[0].is_graph_output():
         return None
@@ -41,10 +41,10 @@ def counting(flow: Flow, node: ir.Node) -> list[Framing] | None:
         return _table_rows(flow, node)
     row = operator_of(node)
     if row.keeps_order or row.keeps_axes or node.op_type == "Cast":
-        counter = _rearranged(flow, node)
+        numbers = _rearranged(flow, node)
     else:
-        counter = _calculated(flow, node) if node.op_type in ("Add", "Mul", "Sub") else None
-    return None if counter is None else [counter]
+        numbers = _calculated(flow, node) if node.op_type in ("Add", "Mul", "Sub") else None
+    return None if numbers is None else [numbers]
 
 
 def _range(flow: Flow, node: ir.Node) -> list[Framing] | None:
@@ -58,7 +58,7 @@ def _range(flow: Flow, node: ir.Node) -> list[Framing] | None:
     if lacking:
         flow.edits.append(RaisedLimit(node, lacking * int(change), flow.known.types[output]))
         flow.known.shapes[output] = (frames.size(),)
-    return [Counter(frames, int(change), np.array([int(start)]))]
+    return [FrameNumbers(frames, int(change), np.array([int(start)]))]
 
 
 def _table_rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
@@ -83,59 +83,60 @@ def _table_rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
     return [frames]
 
 
-def _rearranged(flow: Flow, node: ir.Node) -> Counter | None:
-    """Return a counter whose axes or type a node changes."""
-    read = _counter_read(flow, node)
+def _rearranged(flow: Flow, node: ir.Node) -> FrameNumbers | None:
+    """Return frame numbers whose axes or type a node changes."""
+    read = _numbers_read(flow, node)
     narrow = node.op_type == "Cast" and ir.DataType(node.attributes.get_int("to", 1) or 1).itemsize < 4
     if read is None or read[0] != 0 or narrow or _UNIQUE_SIZE in read[1].offsets.shape:
         return None
-    counter = read[1]
-    array = _run(flow, node, 0, np.repeat(counter.offsets, _UNIQUE_SIZE, counter.frames.axis))
+    numbers = read[1]
+    array = _run(flow, node, 0, np.repeat(numbers.offsets, _UNIQUE_SIZE, numbers.frames.axis))
     axes = [] if array is None else [n for n, length in enumerate(array.shape) if length == _UNIQUE_SIZE]
     if array is None or len(axes) != 1:
         return None
-    return _checked(flow, node, counter, axes[0], counter.step, array.take([0], axes[0]))
+    return _fitting(flow, node, axes[0], numbers.step, array.take([0], axes[0]), numbers.frames)
 
 
-def _calculated(flow: Flow, node: ir.Node) -> Counter | None:
-    """Return a counter plus, minus or times a constant that is equal in each frame."""
-    read, dtype = _counter_read(flow, node), flow.known.types.get(node.outputs[0])
+def _calculated(flow: Flow, node: ir.Node) -> FrameNumbers | None:
+    """Return frame numbers plus, minus or times a constant that is equal in each frame."""
+    read, dtype = _numbers_read(flow, node), flow.known.types.get(node.outputs[0])
     if read is None or dtype is None or not dtype.is_integer():
         return None
-    slot, counter = read
+    slot, numbers = read
     other = flow.known.constant(node.inputs[1 - slot])
     if other is None or (node.op_type == "Sub" and slot != 0) or (node.op_type == "Mul" and other.size != 1):
         return None
-    step = counter.step * int(other.reshape(-1)[0]) if node.op_type == "Mul" else counter.step
-    array = _run(flow, node, slot, counter.offsets)
+    step = numbers.step * int(other.reshape(-1)[0]) if node.op_type == "Mul" else numbers.step
+    array = _run(flow, node, slot, numbers.offsets)
     if array is None:
         return None
-    axis = counter.frames.axis + array.ndim - counter.offsets.ndim
-    return _checked(flow, node, counter, axis, step, array) if array.shape[axis] == 1 else None
+    axis = numbers.frames.axis + array.ndim - numbers.offsets.ndim
+    return _fitting(flow, node, axis, step, array, numbers.frames) if array.shape[axis] == 1 else None
 
 
-def _counter_read(flow: Flow, node: ir.Node) -> tuple[int, Counter] | None:
-    """Return the input of a node that counts frames, and its counter, if all other inputs are constant."""
+def _numbers_read(flow: Flow, node: ir.Node) -> tuple[int, FrameNumbers] | None:
+    """Return the input of a node that has frame numbers, and these, if all other inputs are constant."""
     slots = [n for n, v in enumerate(node.inputs) if v is not None and flow.known.constant(v) is None]
-    counter = flow.framings.get(input_of(node, slots[0])) if len(slots) == 1 else None
-    if not isinstance(counter, Counter) or counter.offsets.size > _MOST_OFFSETS:
+    numbers = flow.framings.get(input_of(node, slots[0])) if len(slots) == 1 else None
+    if not isinstance(numbers, FrameNumbers) or numbers.offsets.size > _MOST_OFFSETS:
         return None
-    return slots[0], counter
+    return slots[0], numbers
 
 
 def _run(flow: Flow, node: ir.Node, slot: int, frames: Array) -> Array | None:
-    """Run a node on frames of its counter."""
+    """Run a node on frame numbers."""
     constants = {v: array for v in node.inputs if v is not None and (array := flow.known.constant(v)) is not None}
     outputs = compute_node(node, {**constants, input_of(node, slot): frames}, flow.opset)
     return outputs[0] if outputs else None
 
 
-def _checked(flow: Flow, node: ir.Node, counter: Counter, axis: int, step: int, offsets: Array) -> Counter | None:
-    """Return the counter that a node computes of another one, if its shape matches the output."""
-    before = counter.frames
-    frames = Frames(axis, extra=before.extra, ready=before.ready, rate=before.rate)
-    shape = tuple(frames.size() if n == axis else size(length) for n, length in enumerate(offsets.shape))
-    return Counter(frames, step, offsets) if flow.known.shapes.get(node.outputs[0]) == shape else None
+def _fitting(
+    flow: Flow, node: ir.Node, axis: int, step: int, offsets: Array, frames: Frames
+) -> FrameNumbers | None:
+    """Return the frame numbers that a node computes, if their shape matches the output."""
+    numbers = FrameNumbers(replace(frames, axis=axis), step, offsets)
+    shape = tuple(numbers.frames.size() if n == axis else size(length) for n, length in enumerate(offsets.shape))
+    return numbers if flow.known.shapes.get(node.outputs[0]) == shape else None
 
 
 @dataclass(frozen=True)
@@ -194,29 +195,29 @@ class PickedRows(NodeEdit):
         return emit.as_counts(emit("Range", emit.constant(0), number, emit.constant(1)))
 
 
-def continued_counters(flow: Flow) -> Iterator[ContinuedCounter]:
-    """Yield the edits of the counters that nodes read as numbers."""
-    for value, readers in flow.counted.items():
-        counter = flow.framings[value]
-        assert isinstance(counter, Counter)
-        yield ContinuedCounter(producer(value), value, counter, readers, flow.known.types[value])
+def continued_numbers(flow: Flow) -> Iterator[ContinuedNumbers]:
+    """Yield the edits of the frame numbers that nodes read as data."""
+    for value, readers in flow.numbers_read.items():
+        numbers = flow.framings[value]
+        assert isinstance(numbers, FrameNumbers)
+        yield ContinuedNumbers(producer(value), value, numbers, readers, flow.known.types[value])
 
 
 @dataclass(frozen=True)
-class ContinuedCounter(NodeEdit):
-    """Adds the number of the frames before the chunk to a counter that nodes read as numbers.
+class ContinuedNumbers(NodeEdit):
+    """Adds the number of frames before the chunk to frame numbers that nodes read as data.
 
     Attributes:
-        node: The node that computes the counter.
-        value: The value of the counter.
-        counter: Its step and offsets.
+        node: The node that computes them.
+        value: Their value.
+        numbers: Their step and offsets.
         readers: The nodes that read the value as data.
         dtype: The element type of the value.
     """
 
     node: ir.Node
     value: ir.Value
-    counter: Counter
+    numbers: FrameNumbers
     readers: Sequence[ir.Node]
     dtype: ir.DataType
 
@@ -231,17 +232,17 @@ class ContinuedCounter(NodeEdit):
             self._continue(editor, self.value, readers, self.dtype)
 
     def _picks_rows(self, reader: ir.Node) -> bool:
-        """Whether a node reads the counter as indices only, which may have any type of integers."""
+        """Whether a node reads them as indices only, which may have any type of integers."""
         slots = [slot for slot, read in enumerate(reader.inputs) if read is self.value]
         return reader.op_type == "Gather" and not reader.domain and slots == [1]
 
     def _continue(self, editor: Editor, own: ir.Value, readers: Sequence[ir.Node], dtype: ir.DataType) -> None:
-        """Give nodes the counter of the chunk plus the number of the frames before it."""
-        emit, before = editor.after(producer(own)), frames_before(editor, self.counter.frames.rate)
-        if self.counter.step != 1:
-            before = emit("Mul", before, emit.counts([self.counter.step]))
-        numbers = emit("Add", own, of_type(emit, readers[0], before, dtype))
+        """Give nodes the numbers in the chunk plus the number of the frames before it."""
+        emit, before = editor.after(producer(own)), frames_before(editor, self.numbers.frames.rate)
+        if self.numbers.step != 1:
+            before = emit("Mul", before, emit.counts([self.numbers.step]))
+        continued = emit("Add", own, of_type(emit, readers[0], before, dtype))
         for reader in readers:
             for slot, read in enumerate(reader.inputs):
                 if read is self.value:
-                    reader.replace_input_with(slot, numbers)
+                    reader.replace_input_with(slot, continued)
