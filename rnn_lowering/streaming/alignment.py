@@ -17,12 +17,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.numbers import depends_on_time
-from rnn_lowering.facts.size import TIME, Size
-from rnn_lowering.streaming.editor import Editor, NodeEdit, home, input_of
+from rnn_lowering.facts.size import TIME, Shape, Size
+from rnn_lowering.streaming.editor import Editor, home, input_of
 from rnn_lowering.streaming.edits import FramesEdit
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frame_counts import counts_so_far, of_type
-from rnn_lowering.streaming.frames import Delay, Frames, Unframed
+from rnn_lowering.streaming.frames import NOT_LATE, Frames, Unframed
 
 
 def joined(flow: Flow, node: ir.Node, slots: Sequence[int]) -> tuple[Frames | Unframed | None, dict[int, int]]:
@@ -76,8 +76,7 @@ def _length(flow: Flow, node: ir.Node, slot: int, values: Sequence[ir.Value]) ->
     last = all(flow.framings.get(v) is Unframed.LAST for v in values if v is not value)
     if not (linear and whole and last):
         return None
-    shape = tuple(int(dim.constant or 1) for dim in flow.known.shapes[value])
-    flow.edits.append(LengthSoFar(node, slot, factor, offset, shape, dtype))
+    flow.change(node, _count_so_far, slot, factor, offset, flow.known.shapes[value], dtype)
     return Unframed.LAST
 
 
@@ -139,29 +138,14 @@ class Wait(FramesEdit):
         return emit.sliced(value, [axis], [0], [-self.drop])
 
 
-@dataclass(frozen=True)
-class LengthSoFar(NodeEdit):
-    """Recomputes a number that follows from the length of the sequence: from the number of frames so far.
-
-    Attributes:
-        slot: The input slot of the number.
-        factor, offset: The number is frames * `factor` + `offset`.
-        shape, dtype: Shape and element type of the number.
-    """
-
-    node: ir.Node
-    slot: int
-    factor: Fraction
-    offset: Fraction
-    shape: tuple[int, ...]
-    dtype: ir.DataType
-    carries = False
-
-    def apply(self, editor: Editor) -> None:
-        emit = editor.before(self.node)
-        _, _, total = counts_so_far(editor, Delay(0, Fraction(1)))
-        number = of_type(emit, self.node, total, self.dtype)
-        for op_type, by in (("Mul", self.factor), ("Add", self.offset)):
-            operand = np.array([float(by)]).astype(self.dtype.numpy())
-            number = emit(op_type, number, emit.constant(operand, self.dtype))
-        self.node.replace_input_with(self.slot, emit("Reshape", number, emit.constant(self.shape)))
+def _count_so_far(
+    editor: Editor, node: ir.Node, slot: int, factor: Fraction, offset: Fraction, shape: Shape, dtype: ir.DataType
+) -> None:
+    """Replace a number that is frames * `factor` + `offset`: of the sequence, then of the frames so far."""
+    emit = editor.before(node)
+    _, _, total = counts_so_far(editor, NOT_LATE)
+    number = of_type(emit, node, total, dtype)
+    for op_type, by in (("Mul", factor), ("Add", offset)):
+        number = emit(op_type, number, emit.constant(np.array([float(by)]).astype(dtype.numpy()), dtype))
+    sizes = [int(dim.constant or 1) for dim in shape]
+    node.replace_input_with(slot, emit("Reshape", number, emit.constant(sizes)))

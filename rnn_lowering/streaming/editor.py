@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from shlex import quote
 
@@ -50,6 +51,18 @@ class NodeEdit(ABC):
     @abstractmethod
     def apply(self, editor: Editor) -> None:
         """Edit the node."""
+
+
+@dataclass(frozen=True)
+class Change(NodeEdit):
+    """A change of a node that adds no state: what a function does."""
+
+    node: ir.Node
+    make: Callable[[Editor], None]
+    carries = False
+
+    def apply(self, editor: Editor) -> None:
+        self.make(editor)
 
 
 class Editor:

@@ -66,17 +66,10 @@ class FramesEdit(NodeEdit):
         return emit.chosen(missing, fill, value, dtype)
 
 
-@dataclass(frozen=True)
-class SetAttributes(NodeEdit):
-    """Sets attributes of a node, and removes those that are None."""
-
-    node: ir.Node
-    attributes: Mapping[str, ir.Attr | None]
-    carries = False
-
-    def apply(self, editor: Editor) -> None:
-        for name, attribute in self.attributes.items():
-            if attribute is None:
-                self.node.attributes.pop(name, None)
-            else:
-                self.node.attributes[name] = attribute
+def set_attributes(editor: Editor, node: ir.Node, attributes: Mapping[str, ir.Attr | None]) -> None:
+    """Set attributes of a node, and remove those that are None."""
+    for name, attribute in attributes.items():
+        if attribute is None:
+            node.attributes.pop(name, None)
+        else:
+            node.attributes[name] = attribute

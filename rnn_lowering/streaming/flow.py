@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Concatenate, ParamSpec
 
 import onnx_ir as ir
 
@@ -14,7 +15,7 @@ from rnn_lowering.facts.numbers import depends_on_time
 from rnn_lowering.facts.size import CHUNK, TIME, Shape, Size
 from rnn_lowering.model.scopes import ORIGIN
 from rnn_lowering.nodes.node_spec import node_ref
-from rnn_lowering.streaming.editor import NodeEdit
+from rnn_lowering.streaming.editor import Change, Editor, NodeEdit
 from rnn_lowering.streaming.frames import (
     NOT_LATE,
     Delay,
@@ -26,6 +27,8 @@ from rnn_lowering.streaming.frames import (
     Unframed,
     WholeSequenceValue,
 )
+
+P = ParamSpec("P")
 
 MAIN_GRAPH = "main graph"
 """The scope of the nodes that are in no branch."""
@@ -99,6 +102,16 @@ class Flow:
                 least = 0 if node is not None and node.op_type == "Slice" else 1
                 needed = max(needed, math.ceil((least - frames.extra) / frames.rate))
         return -(-needed // self.unit) * self.unit
+
+    def change(
+        self,
+        node: ir.Node,
+        function: Callable[Concatenate[Editor, ir.Node, P], None],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Record a change of a node that adds no state: a call of a function."""
+        self.edits.append(Change(node, lambda editor: function(editor, node, *args, **kwargs)))
 
     def require_multiple(self, node: NodeRef | None, unit: int) -> None:
         """Require that `unit` divides the number of frames, for a node."""

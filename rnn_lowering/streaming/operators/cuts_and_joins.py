@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -14,7 +14,7 @@ from rnn_lowering.facts.infer import pads, position, slice_bounds
 from rnn_lowering.facts.parameters import TO_THE_END, parameter
 from rnn_lowering.facts.size import Size, first_frames, size
 from rnn_lowering.streaming.alignment import Wait
-from rnn_lowering.streaming.editor import Editor, NodeEdit, home, input_of
+from rnn_lowering.streaming.editor import Editor, home, input_of
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frames import FirstFrame, FrameNumbers, Frames, Framing, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.operators.windows import Computed, KeepRows, Window, read_window, rows_before, settled
@@ -87,27 +87,24 @@ def _trimmed(
     beyond = (whole.ready - final.ready) * step
     in_chunk[framing.axis] = [-rows_before(framing, final, -left, step), -beyond or TO_THE_END, step]
     starts, ends, steps = zip(*in_chunk.values(), strict=True)
-    flow.edits.append(Trim(node, tuple(in_chunk), starts, ends, steps))
+    flow.change(node, _cut, tuple(in_chunk), starts, ends, steps)
     return [flow.resampled(node, node.outputs[0], framing, final)]
 
 
-@dataclass(frozen=True)
-class Trim(NodeEdit):
-    """Replaces the starts and ends of a Slice over the frames with those in a chunk."""
-
-    node: ir.Node
-    axes: tuple[int, ...]
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
-    steps: tuple[int, ...]
-    carries = False
-
-    def apply(self, editor: Editor) -> None:
-        node, emit, value = self.node, editor.before(self.node), input_of(self.node)
-        whole = set(self.starts) == {0} and set(self.ends) == {TO_THE_END} and set(self.steps) == {1}
-        own = value if whole else emit.sliced(value, self.axes, self.starts, self.ends, self.steps)
-        editor.replace(node.outputs[0], own, emit.graph)
-        emit.graph.remove(node, safe=True)
+def _cut(
+    editor: Editor,
+    node: ir.Node,
+    axes: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    steps: Sequence[int],
+) -> None:
+    """Replace a Slice over the frames with that of a chunk."""
+    emit, value = editor.before(node), input_of(node)
+    whole = set(starts) == {0} and set(ends) == {TO_THE_END} and set(steps) == {1}
+    own = value if whole else emit.sliced(value, axes, starts, ends, steps)
+    editor.replace(node.outputs[0], own, emit.graph)
+    emit.graph.remove(node, safe=True)
 
 
 def picked(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
@@ -219,27 +216,19 @@ def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
             node, "repeats or cuts off the first frame of a value that comes late", "pad with a constant"
         )
     if any(others):
-        flow.edits.append(PadOtherAxes(node, others))
+        flow.change(node, _pad_others, others)
     initial = Computed(0, first_row=True) if edge else _constant_value(flow, node)
     return _in_front(flow, node, framing, Window(left=int(left), right=int(right), initial=initial))
 
 
-@dataclass(frozen=True)
-class PadOtherAxes(NodeEdit):
-    """Lets a Pad read what is padded along the axes without frames already."""
-
-    node: ir.Node
-    pads: Sequence[int]
-    carries = False
-
-    def apply(self, editor: Editor) -> None:
-        node, emit = self.node, editor.before(self.node)
-        fill = node.inputs[2] if len(node.inputs) > 2 else None
-        more = {} if fill is None else {"constant_value": fill}
-        padded = emit("Pad", input_of(node), pads=self.pads, **more)
-        kept = {name: a for name, a in node.attributes.items() if name in ("value", "mode")}
-        emit.nodes[-1].attributes.update(kept)
-        node.replace_input_with(0, padded)
+def _pad_others(editor: Editor, node: ir.Node, pads: Sequence[int]) -> None:
+    """Let a Pad read what is padded along the axes without frames already."""
+    emit, fill = editor.before(node), node.inputs[2] if len(node.inputs) > 2 else None
+    more = {} if fill is None else {"constant_value": fill}
+    padded = emit("Pad", input_of(node), pads=pads, **more)
+    kept = {name: a for name, a in node.attributes.items() if name in ("value", "mode")}
+    emit.nodes[-1].attributes.update(kept)
+    node.replace_input_with(0, padded)
 
 
 def _in_front(flow: Flow, node: ir.Node, framing: Frames, window: Window, slot: int = 0) -> list[Framing]:
@@ -247,22 +236,14 @@ def _in_front(flow: Flow, node: ir.Node, framing: Frames, window: Window, slot: 
     edits = len(flow.edits)
     framings = read_window(flow, node, framing, window, slot)
     if len(flow.edits) > edits:
-        flow.edits.append(ReplaceByInput(node, slot))
+        flow.change(node, _replace_by_input, slot)
     return framings
 
 
-@dataclass(frozen=True)
-class ReplaceByInput(NodeEdit):
-    """Replaces a node with one of its inputs."""
-
-    node: ir.Node
-    slot: int
-    carries = False
-
-    def apply(self, editor: Editor) -> None:
-        graph = home(self.node)
-        editor.replace(self.node.outputs[0], input_of(self.node, self.slot), graph)
-        graph.remove(self.node, safe=True)
+def _replace_by_input(editor: Editor, node: ir.Node, slot: int) -> None:
+    graph = home(node)
+    editor.replace(node.outputs[0], input_of(node, slot), graph)
+    graph.remove(node, safe=True)
 
 
 def _constant_value(flow: Flow, node: ir.Node) -> float:

@@ -18,7 +18,7 @@ from rnn_lowering.facts.infer import slice_bounds
 from rnn_lowering.facts.node_outputs import compute_node
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.size import TIME, in_chunk, size
-from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of, producer
+from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of, producer
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frame_counts import frames_before, of_type
 from rnn_lowering.streaming.frames import FrameNumbers, Frames, Framing
@@ -56,7 +56,7 @@ def _range(flow: Flow, node: ir.Node) -> list[Framing] | None:
         return None
     frames, lacking = flow.frames_and_lacking(output, node)
     if lacking:
-        flow.edits.append(RaisedLimit(node, lacking * int(change), flow.known.types[output]))
+        flow.change(node, _raise_limit, lacking * int(change), flow.known.types[output])
         flow.known.shapes[output] = (frames.size(),)
     return [FrameNumbers(frames, int(change), np.array([int(start)]))]
 
@@ -79,7 +79,7 @@ def _table_rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
         return [None]
     flow.known.shapes[output] = tuple(last if n == axis else dim for n, dim in enumerate(shape))
     frames = flow.by_size(output, node)
-    flow.edits.append(PickedRows(node, axis, frames))
+    flow.change(node, _pick_rows, axis, frames)
     return [frames]
 
 
@@ -139,60 +139,32 @@ def _fitting(
     return numbers if flow.known.shapes.get(node.outputs[0]) == shape else None
 
 
-@dataclass(frozen=True)
-class RaisedLimit(NodeEdit):
-    """Raises the limit of a Range that lacks frames in each chunk: it is the size of a value padded on the right.
-
-    Attributes:
-        more: What the limit lacks in a chunk.
-        dtype: The element type of the limit.
-    """
-
-    node: ir.Node
-    more: int
-    dtype: ir.DataType
-    carries = False
-
-    def apply(self, editor: Editor) -> None:
-        limit, emit = input_of(self.node, 1), editor.before(self.node)
-        self.node.replace_input_with(1, emit("Add", limit, emit.constant(self.more, self.dtype)))
+def _raise_limit(editor: Editor, node: ir.Node, more: int, dtype: ir.DataType) -> None:
+    """Raise the limit of a Range that lacks frames in each chunk: it is the size of a value padded on the right."""
+    limit, emit = input_of(node, 1), editor.before(node)
+    node.replace_input_with(1, emit("Add", limit, emit.constant(more, dtype)))
 
 
-@dataclass(frozen=True)
-class PickedRows(NodeEdit):
-    """Picks the rows of a table by the numbers of the frames, where a Slice cuts it to the number of frames.
+def _pick_rows(editor: Editor, node: ir.Node, axis: int, frames: Frames) -> None:
+    """Pick the rows of a table by the numbers of the frames, where a Slice cuts it to the number of frames.
 
     A number beyond the end of the table is an error.
-
-    Attributes:
-        axis: The axis of the table.
-        frames: The framing of the rows.
     """
-
-    node: ir.Node
-    axis: int
-    frames: Frames
-    carries = False
-
-    def apply(self, editor: Editor) -> None:
-        emit, table, rows = editor.after(self.node), input_of(self.node), self.node.outputs[0]
-        rows.type = rows.type or table.type
-        readers = list(rows.uses())
-        numbers = emit("Add", self._indices(emit, rows), frames_before(editor, self.frames.rate))
-        picked = emit("Gather", table, numbers, axis=self.axis)
-        picked.type = rows.type
-        for reader, slot in readers:
-            if reader.op_type != "Shape":
-                reader.replace_input_with(slot, picked)
-
-    def _indices(self, emit: Emitter, rows: ir.Value) -> ir.Value:
-        """Return the numbers 0, 1, ... of the rows of a chunk."""
-        time = emit.editor.time
-        count = None if time is None else in_chunk(self.frames.size(), time.frames)
-        if count is not None:
-            return emit.counts(range(count))
-        number = emit("Gather", emit("Shape", rows), emit.constant(self.axis), axis=0)
-        return emit.as_counts(emit("Range", emit.constant(0), number, emit.constant(1)))
+    emit, table, rows = editor.after(node), input_of(node), node.outputs[0]
+    rows.type = rows.type or table.type
+    readers = list(rows.uses())
+    count = in_chunk(frames.size(), editor.time.frames)
+    if count is not None:
+        indices = emit.counts(range(count))
+    else:
+        number = emit("Gather", emit("Shape", rows), emit.constant(axis), axis=0)
+        indices = emit.as_counts(emit("Range", emit.constant(0), number, emit.constant(1)))
+    numbers = emit("Add", indices, frames_before(editor, frames.rate))
+    picked = emit("Gather", table, numbers, axis=axis)
+    picked.type = rows.type
+    for reader, slot in readers:
+        if reader.op_type != "Shape":
+            reader.replace_input_with(slot, picked)
 
 
 def continued_numbers(flow: Flow) -> Iterator[ContinuedNumbers]:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnn_lowering.facts.parameters import TO_THE_END
 from rnn_lowering.facts.size import size
 from rnn_lowering.streaming.editor import Editor, input_of
-from rnn_lowering.streaming.edits import FramesEdit, SetAttributes
+from rnn_lowering.streaming.edits import FramesEdit, set_attributes
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frames import Frames, Framing
 from rnn_lowering.streaming.operators.windows import KeepRows, paddings, settled, window_of
@@ -40,7 +40,7 @@ def transposed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | No
         if padding != output_padding:
             attributes["output_padding"] = ir.AttrInt64s("output_padding", padding)
         flow.edits.append(KeepRows(node, input_of(node), framing, 0, past, left=reached))
-        flow.edits.append(SetAttributes(node, attributes))
+        flow.change(node, set_attributes, attributes)
     return [flow.resampled(node, node.outputs[0], framing, final)]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -26,7 +26,7 @@ from rnn_lowering.nodes.kinds import has_steps, is_recurrent, kind_of
 from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.streaming.alignment import joined
-from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of
+from rnn_lowering.streaming.editor import Editor, Emitter, input_of
 from rnn_lowering.streaming.flow import MAIN_GRAPH, Flow, StatefulNode
 from rnn_lowering.streaming.frame_counts import frames_before, missing_frames, numbers_in_call
 from rnn_lowering.streaming.frames import Delay, FirstFrame, Frames, Framing, Unframed, WholeSequenceValue
@@ -267,7 +267,7 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
     _infer_outputs(flow, node, read, framing)
     flow.recurrent.append(StatefulNode(node, late=framing.late))
     if framing.delay and states:
-        flow.edits.append(KeepScanStates(node, framing.delay))
+        flow.change(node, _keep_scan_states, framing.delay)
     last = _last_state(flow, node, framing)
     framings: list[Framing] = [last for value in read.results if value.name]
     for value, axis in zip(read.stacked, read.stacked_axes, strict=False):
@@ -338,30 +338,23 @@ def _infer_outputs(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames) -
         known.types[value], known.shapes[value] = known.types[row], tuple(shape)
 
 
-@dataclass(frozen=True)
-class KeepScanStates(NodeEdit):
-    """Keeps the states of a Scan in steps whose frames are missing because of a delay."""
-
-    node: ir.Node
-    delay: Delay
-
-    def apply(self, editor: Editor) -> None:
-        node, body = self.node, self.node.attributes["body"].as_graph()
-        xs = node.attributes.get_int("num_scan_inputs", 0) or 0
-        states = len(node.inputs) - xs
-        node.resize_inputs(len(node.inputs) + 1)
-        node.replace_input_with(states + xs, missing_frames(editor, self.delay))
-        node.attributes["num_scan_inputs"] = ir.AttrInt64("num_scan_inputs", xs + 1)
-        for name in ("scan_input_axes", "scan_input_directions"):
-            if name in node.attributes:
-                node.attributes[name] = ir.AttrInt64s(name, [*node.attributes[name].as_ints(), 0])
-        row = ir.Value(name=editor.name("missing"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
-        body.inputs.append(row)
-        for n, (before, after) in enumerate(zip(body.inputs[:states], body.outputs[:states], strict=True)):
-            emit = Emitter(editor, body, after=body[-1] if len(body) else None)
-            kept = emit.chosen(row, before, after, before.dtype or input_of(node, n).dtype or ir.DataType.FLOAT)
-            kept.type, kept.shape = after.type, after.shape
-            body.outputs[n] = kept
+def _keep_scan_states(editor: Editor, node: ir.Node, delay: Delay) -> None:
+    """Keep the states of a Scan in steps whose frames are missing because of a delay."""
+    body, xs = node.attributes["body"].as_graph(), node.attributes.get_int("num_scan_inputs", 0) or 0
+    states = len(node.inputs) - xs
+    node.resize_inputs(len(node.inputs) + 1)
+    node.replace_input_with(states + xs, missing_frames(editor, delay))
+    node.attributes["num_scan_inputs"] = ir.AttrInt64("num_scan_inputs", xs + 1)
+    for name in ("scan_input_axes", "scan_input_directions"):
+        if name in node.attributes:
+            node.attributes[name] = ir.AttrInt64s(name, [*node.attributes[name].as_ints(), 0])
+    row = ir.Value(name=editor.name("missing"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+    body.inputs.append(row)
+    for n, (before, after) in enumerate(zip(body.inputs[:states], body.outputs[:states], strict=True)):
+        emit = Emitter(editor, body, after=body[-1] if len(body) else None)
+        kept = emit.chosen(row, before, after, before.dtype or input_of(node, n).dtype or ir.DataType.FLOAT)
+        kept.type, kept.shape = after.type, after.shape
+        body.outputs[n] = kept
 
 
 def state_slots(node: ir.Node) -> dict[str, tuple[int, int]]:

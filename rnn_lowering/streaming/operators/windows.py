@@ -21,7 +21,7 @@ from rnn_lowering.facts.known import shape_of
 from rnn_lowering.facts.parameters import TO_THE_END
 from rnn_lowering.facts.size import Size, size
 from rnn_lowering.streaming.editor import Editor, Emitter, input_of
-from rnn_lowering.streaming.edits import FramesEdit, SetAttributes
+from rnn_lowering.streaming.edits import FramesEdit, set_attributes
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frame_counts import past_or_first
 from rnn_lowering.streaming.frames import Frames, Framing
@@ -173,7 +173,7 @@ def windowed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None
     edits = len(flow.edits)
     framings = read_window(flow, node, framing, replace(window, initial=initial))
     if len(flow.edits) > edits:
-        flow.edits.append(SetAttributes(node, paddings(pads, framing.axis - 2)))
+        flow.change(node, set_attributes, paddings(pads, framing.axis - 2))
     return framings
 
 
@@ -197,7 +197,7 @@ def transformed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | N
         )
     # the default, written out: ONNX's inference takes an absent `onesided` as 0
     onesided = ir.AttrInt64("onesided", node.attributes.get_int("onesided", 1))
-    flow.edits.append(SetAttributes(node, {"onesided": onesided}))
+    flow.change(node, set_attributes, {"onesided": onesided})
     return read_window(flow, node, framing, Window(int(length) - 1, int(step)))
 
 
