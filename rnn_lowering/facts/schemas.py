@@ -25,6 +25,8 @@ INFERENCE_DOMAIN = "rnn_lowering.inference"
 
 _FLOATS = ("float", "float16", "bfloat16")
 
+_TYPES = (*_FLOATS, "double", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+
 
 def _schema(
     operator: str,
@@ -234,7 +236,7 @@ def _for_inference(schema: OpSchema) -> OpSchema:
     options = OpSchema.FormalParameterOption
     some = OpSchema.FormalParameter("some", "T", param_option=options.Variadic, is_homogeneous=False, min_arity=0)
     attributes = [OpSchema.Attribute(a.name, a.type, required=False) for a in schema.attributes.values()]
-    types = [("T", [f"tensor({kind})" for kind in _FLOATS], "")]
+    types = [("T", [f"tensor({kind})" for kind in _TYPES], "")]
     names = f"{DOMAIN}.{schema.name}", INFERENCE_DOMAIN, 1  # onnx.reference needs different names in all domains
     made = OpSchema(*names, inputs=[some], outputs=[some], type_constraints=types, attributes=attributes)
     made.set_type_and_shape_inference_function(infer)
