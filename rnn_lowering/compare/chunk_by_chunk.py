@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.compare.coverage import constant_outputs, untaken_branches, zero_weights
-from rnn_lowering.compare.judging.rounded_integers import integer_outputs, note_of_integers, uncertain_integers
+from rnn_lowering.compare.judging.rounded_integers import UncertainIntegers
 from rnn_lowering.compare.judging.tolerance import allowance, compare, distance
 from rnn_lowering.compare.result import (
     CHUNKED,
@@ -74,7 +74,7 @@ class StreamComparison:
         runnable: The original, or what it was lowered to because onnxruntime does not run it.
         whole: The original with open time axes.
         unsteady: Outputs that a rounding of the inputs changes -> the first such frame.
-        uncertain: The integers that may be one unit more or less, by output, for each whole sequence.
+        uncertain: The integers that may be one unit more or less.
         longest: The number of frames of the longest sequence that is compared.
         seconds_per_frame: The time of the stream in the last run.
     """
@@ -88,7 +88,7 @@ class StreamComparison:
         self.plan, self.sequences, self.check = self.runs.plan, self.runs.sequences, self.runs.check
         self.whole = self.runs.original.parsed
         self.unsteady: dict[str, int] = {}
-        self.uncertain: dict[str, dict[str, Array]] = {}
+        self.uncertain = UncertainIntegers(runner, self.check.tolerance, self.runs.axes)
         self.longest, self.seconds_per_frame = 0, 0.0
 
     def result(self) -> Verification:
@@ -142,7 +142,7 @@ class StreamComparison:
         if wrong:
             status, reason = "failed", wrong + self._first_node(next(iter(expected)))
         else:
-            integers = note_of_integers(over_all(runs), self.uncertain.values())
+            integers = self.uncertain.note(over_all(runs))
             notes = [integers, *self.runs.notes, *self._not_covered(expected)]
             status, reason = "verified", "; ".join(dict.fromkeys(filter(None, notes)))
         return Verification(status, self._method(), len(runs), over_all(runs), reason, tuple(runs))
@@ -221,14 +221,15 @@ class StreamComparison:
             self.longest = self._called([lengths[part] for part in expected])
             chunked = {part: ((self.plan.frames,),) for part in expected if lengths[part] == self.longest}
         sequences = [s for part, sizes in chunked.items() for s in self.sequences.in_chunks(part, sizes)]
-        runs = [*self._beginnings(expected, feed, {}), *self._in_chunks(sequences, expected)]
+
+        def compared(steady: Mapping[str, int]) -> list[RunCheck]:
+            beginnings = self._beginnings(expected, feed, steady)
+            return [*beginnings, *self._in_chunks(sequences, expected, dict.fromkeys(expected, steady))]
+
+        runs = compared({})
         if _wrong(runs) and self._find_uncertain_integers(expected, runs):
-            runs = [*self._beginnings(expected, feed, {}), *self._in_chunks(sequences, expected)]
-        if _wrong(runs):
-            steady = self._steady(feed, whole)
-            of_all = dict.fromkeys(expected, steady)
-            runs = [*self._beginnings(expected, feed, steady), *self._in_chunks(sequences, expected, of_all)]
-        return runs
+            runs = compared({})
+        return compared(self._steady(feed, whole)) if _wrong(runs) else runs
 
     def _lengths(self) -> list[int]:
         """Return the numbers of frames of the long sequences to try, the greatest first."""
@@ -278,17 +279,10 @@ class StreamComparison:
                 yield RunCheck((), tuple(checks))
 
     def _output(self, name: str, feed: str = "") -> _StreamOutput:
-        return _StreamOutput(self.plan, name, self.check.tolerance, self.uncertain.get(feed, {}).get(name))
+        return _StreamOutput(self.plan, name, self.check.tolerance, self.uncertain.of(feed, name))
 
     def _find_uncertain_integers(self, expected: Expected, runs: Sequence[RunCheck]) -> bool:
-        """Find the integers that may differ by one unit, if integers differ; return whether there are any."""
-        integers = integer_outputs(self.runnable.proto)
-        if any(check.name in integers and not check.passed for run in runs for check in run.outputs):
-            for feed in expected:
-                self.uncertain[feed] = uncertain_integers(
-                    self.runnable, self.runs.original, feed, self.runner, self.check.tolerance, self.runs.axes
-                )
-        return any(self.uncertain.get(feed) for feed in expected)
+        return self.uncertain.look_for(self.runnable, self.runs.original, expected, runs)
 
     def _steady(self, feed: str, outputs: Mapping[str, Array]) -> dict[str, int]:
         """Return the `steady_frames` of each unstable output; none if the user gives a tolerance."""
@@ -341,11 +335,10 @@ class StreamComparison:
         """Name the first node of the original whose frames differ from those of the chunks."""
         sequence = next(self.sequences.in_chunks(feed, ((self.plan.frames or self.plan.unit,),)))
         try:
-            whole = session_with(
-                self.runnable, self.runner.folder / "whole_values.onnx", nodes_by_output, self.runs.axes
-            )
-            inner = session_with(self.stepped, self.runner.folder / "chunk_values.onnx", nodes_by_output)
-            names, others = nodes_by_output(whole.parsed), nodes_by_output(inner.parsed)
+            names, others = nodes_by_output(self.runnable.proto), nodes_by_output(self.stepped.proto)
+            folder, axes = self.runner.folder, self.runs.axes
+            whole = session_with(self.runnable, folder / "whole_values.onnx", names, axes)
+            inner = session_with(self.stepped, folder / "chunk_values.onnx", others)
             (values,) = self.runner.run(whole, [[feed]], chunks=Chunks([[1]])).steps(0)
             parts = self.runs.chunks_in(inner, sequence)
         except (SessionError, ValueError, OSError):

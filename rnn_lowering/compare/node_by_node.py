@@ -222,7 +222,7 @@ class NodeComparison(Comparison):
                     "each lowered node is as close to float64 as the original, which rounds to 8 bits"
                 )
         try:
-            session = session_with(self.original, self.runner.folder / "judged.onnx", lambda _: ())
+            session = session_with(self.original, self.runner.folder / "judged.onnx", ())
         except RnnLoweringError:
             return failed
         judge = Judge(self.original, replace(session, optimize=optimize), self.runner)
@@ -239,9 +239,7 @@ class NodeComparison(Comparison):
 
     def _first_wrong(self, feeds: Iterable[str], optimize: bool) -> str:
         """Return the first lowered node that is wrong on the inputs of the original, and where; "" if none is."""
-        session = session_with(
-            self.original, self.runner.folder / "nodes.onnx", lambda _: _inputs_and_outputs(self.pairs)
-        )
+        session = session_with(self.original, self.runner.folder / "nodes.onnx", _inputs_and_outputs(self.pairs))
         outcome = self.runner.run(replace(session, optimize=optimize), [[feed] for feed in feeds])
         for run in outcome.accepted(all_must_run=True):
             values = {**run.tensors(), **self.runner.feed(run.feed)}

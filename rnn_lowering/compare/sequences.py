@@ -19,7 +19,6 @@ import onnx
 from rnn_lowering.compare.inputs.feeds import (
     candidate_feeds,
     length_inputs,
-    overridden_defaults,
     recorded_inputs,
 )
 from rnn_lowering.compare.inputs.given import take_feeds
@@ -151,19 +150,15 @@ class Sequences:
 
     def _alternatives(self, run: int, given: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
         """Yield alternative inputs of one run: of the usual length, or of that which the original declares."""
-        other = {} if self.check.feeds is not None else overridden_defaults(self.whole, run, self.check.seed)
-        for defaults in (other, {}) if other else ({},):
-            for frames in dict.fromkeys((self._frames(run), self.declared or self._frames(run))):
-                yield from self.made(run, frames, {**defaults, **given})
+        for frames in dict.fromkeys((self._frames(run), self.declared or self._frames(run))):
+            yield from self.made(run, frames, given)
 
     def made(
         self, run: int, frames: int, given: Mapping[str, Array] = MappingProxyType({})
     ) -> Iterator[dict[str, Array]]:
         """Yield alternative inputs of one run; those that are not given have this many frames."""
         fixed = {**given, **self.constants}
-        for feed in candidate_feeds(
-            self.whole, run, self.check.seed, self._declared(frames), fixed, self.check.shapes
-        ):
+        for feed in candidate_feeds(self.whole, run, self.check, self._declared(frames), fixed):
             yield self._with_lengths_in_range(self._with_an_end(feed))
 
     def _with_an_end(self, feed: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -273,7 +268,9 @@ class StreamRuns:
         self.axes = _time_axes(self.plan)
         _check_axes(original, self.axes)
         late = {name: n for name, n in self.plan.delay.items() if name not in self.plan.outputs}
-        self.original = session_with(original, runner.folder / "opened.onnx", deciding_values, self.axes, late)
+        self.original = session_with(
+            original, runner.folder / "opened.onnx", deciding_values(original.proto), self.axes, late
+        )
         misread = misread_nodes(original.proto)
         self.stream = session_of(stepped, runner.folder, misread)
         opened = self.original.parsed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ class Session:
 def session_with(
     original: ModelSource,
     path: Path,
-    outputs: Callable[[onnx.ModelProto], Iterable[str]],
+    outputs: Iterable[str],
     axes: Mapping[str, int] | None = None,
     late: Mapping[str, int] | None = None,
 ) -> Session:
@@ -63,7 +63,7 @@ def session_with(
     Args:
         original: The model.
         path: The file for the changed model.
-        outputs: Returns the names of the values to return too; those outside the main graph are ignored.
+        outputs: The names of the values to return too; those outside the main graph are ignored.
         axes: The axis that gets no fixed size, by input name.
         late: By the name of an output: how many frames before the end its states are (`states_returned`).
 
@@ -75,8 +75,7 @@ def session_with(
     _return_earlier_states(proto, late or {})
     inner = {name for node in proto.graph.node for name in node.output if name}
     inner -= {value.name for value in proto.graph.output}
-    wanted = dict.fromkeys(outputs(proto))
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name in inner)
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(outputs) if name in inner)
     return _saved(proto, original, path)
 
 

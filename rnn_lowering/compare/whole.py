@@ -7,7 +7,7 @@ float64 than onnxruntime's own kernel, the model passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -19,11 +19,10 @@ from rnn_lowering.compare.inputs.feeds import (
     candidate_feeds,
     length_inputs,
     lost_defaults,
-    overridden_defaults,
     recorded_inputs,
 )
 from rnn_lowering.compare.inputs.runs import given_in_runs
-from rnn_lowering.compare.judging.rounded_integers import integer_outputs, note_of_integers, uncertain_integers
+from rnn_lowering.compare.judging.rounded_integers import UncertainIntegers
 from rnn_lowering.compare.judging.tolerance import are_no_rows, compare
 from rnn_lowering.compare.node_by_node import Comparison, NodeComparison
 from rnn_lowering.compare.result import (
@@ -86,9 +85,9 @@ class ModelComparison(Comparison):
         return outputs_of_rows(self.original.proto.graph)
 
     @cached_property
-    def uncertain(self) -> dict[str, dict[str, Array]]:
-        """The integers that may be one unit more or less, by output, for each feed."""
-        return {}
+    def uncertain(self) -> UncertainIntegers:
+        """The integers that may be one unit more or less."""
+        return UncertainIntegers(self.runner, self.check.tolerance)
 
     def result(self) -> Verification:
         """Compare the models; raise the errors of `verify`."""
@@ -117,15 +116,11 @@ class ModelComparison(Comparison):
         counts."""
         original, lowered, check = self.original.proto, self.lowered.proto, self.check
         recorded = recorded_inputs(original, lowered)
-
-        def feeds(run: int, given: Mapping[str, Array]) -> Iterator[Mapping[str, Array]]:
-            other = {} if check.feeds is not None else overridden_defaults(original, run, check.seed)
-            for defaults in (other, {}) if other else ({},):
-                fixed = {**defaults, **given, **recorded}
-                yield from candidate_feeds(original, run, check.seed, lowered, fixed, check.shapes)
-
         runs = given_in_runs(check, original.graph, lowered.graph)
-        return [self.runner.write_feeds(feeds(run, given)) for run, given in enumerate(runs)]
+        return [
+            self.runner.write_feeds(candidate_feeds(original, run, check, lowered, {**given, **recorded}))
+            for run, given in enumerate(runs)
+        ]
 
     def _compare_whole(self, groups: list[Alternatives]) -> Verification:
         """Compare the outputs of the two models, then their nodes."""
@@ -145,7 +140,7 @@ class ModelComparison(Comparison):
             return Verification("failed", reason=f"the model has lost the inputs with defaults {lost}")
         pairs: _Pairs = {feed: (expected[feed], found[feed]) for feed in expected}
         result = self._compare(pairs)
-        if not result and self._find_uncertain_integers(session, result, pairs):
+        if not result and self.uncertain.look_for(self.original, session, pairs, result.each_run):
             result = self._compare(pairs)
         if not result:
             if undetermined := self._undetermined(result, session, expected):
@@ -154,24 +149,16 @@ class ModelComparison(Comparison):
         if not result:
             return result
         constant = constant_outputs(tensors_by_name(self.names, outputs) for outputs in expected.values())
-        integers = note_of_integers(result.outputs, self.uncertain.values())
+        integers = self.uncertain.note(result.outputs)
         facts = [integers, self._only_sizes(groups, result), plain, plain_lowered, *constant, *self._zero_weights()]
         return self._with_nodes(result, facts)
-
-    def _find_uncertain_integers(self, session: Session, failed: Verification, pairs: _Pairs) -> bool:
-        """Find the integers that may differ by one unit, if integers differ; return whether there are any."""
-        integers = integer_outputs(self.original.proto)
-        if any(check.name in integers and not check.passed for check in failed.outputs):
-            for feed in pairs:
-                self.uncertain[feed] = uncertain_integers(
-                    self.original, session, feed, self.runner, self.check.tolerance
-                )
-        return any(self.uncertain.values())
 
     def _run_original(self, groups: list[Alternatives]) -> tuple[Session, dict[str, Outputs], str]:
         """Run the original; return its session, its outputs by accepted feed, and why the optimizer was off, if it
         was."""
-        session = session_with(self.original, self.runner.folder / "original.onnx", recurrent_inputs)
+        session = session_with(
+            self.original, self.runner.folder / "original.onnx", recurrent_inputs(self.original.proto)
+        )
         ran, all_must_run = counter(self.progress, ORIGINAL, len(groups)), self.check.feeds is not None
         session, outcome, why = self.runner.run_optimized_or_not(session, groups, ran, all_must_run=all_must_run)
         runs = outcome.accepted(all_must_run=all_must_run)
@@ -303,7 +290,7 @@ class ModelComparison(Comparison):
             given = self.runner.feed(feed)
             inputs = tuple(RunInput.of(name, given[name], are_lengths=name in lengths) for name in given)
             outputs = tuple(
-                self._compare_output(n, name, before, after, self.uncertain.get(feed, {}).get(name))
+                self._compare_output(n, name, before, after, self.uncertain.of(feed, name))
                 for n, name in enumerate(self.names)
             )
             each_run.append(RunCheck(inputs, outputs))

@@ -18,6 +18,7 @@ from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import from_proto
 from rnn_lowering.limits import excess
 from rnn_lowering.model.fixed_inputs import has_record, recorded
+from rnn_lowering.options import Check
 from rnn_lowering.types import Array
 
 Feed = dict[str, Array]
@@ -39,35 +40,39 @@ _MOST_DEFAULT = 1 << 20
 
 
 def candidate_feeds(
-    model: onnx.ModelProto,
-    run: int,
-    seed: int,
-    declared: onnx.ModelProto | None = None,
-    given: Mapping[str, Array] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    model: onnx.ModelProto, run: int, check: Check, declared: onnx.ModelProto, given: Mapping[str, Array]
 ) -> Iterator[Feed]:
     """Yield feeds for one run of `model`, the likeliest to be accepted first.
+
+    In every third run, defaults are overridden, unless the user gives the inputs.
 
     Args:
         model: The original model; its graph inputs that are not initializers are fed.
         run: The number of the run: each has other sizes for dynamic dimensions.
-        seed: Seed of the values.
-        declared: The model that declares the shapes of the inputs, if not `model`; the lowered one may fix sizes.
+        check: Has the seed, and the user's inputs and shapes. A symbolic dimension has the same size in the other
+            inputs.
+        declared: The model that declares the shapes of the inputs; the lowered one may fix sizes.
         given: Inputs that are not random.
-        shapes: Shapes of random inputs, by name. A symbolic dimension has the same size in the other inputs.
 
     Raises:
         UnsupportedError: All feeds would be larger than the memory limit.
     """
-    given = given or {}
+    others = {} if check.feeds is not None else _overridden_defaults(model, run, check.seed)
+    for defaults in (others, {}) if others else ({},):
+        yield from _feeds(model, run, check, declared, {**defaults, **given})
+
+
+def _feeds(
+    model: onnx.ModelProto, run: int, check: Check, declared: onnx.ModelProto, given: Mapping[str, Array]
+) -> Iterator[Feed]:
     initializers = {tensor.name for tensor in model.graph.initializer}
-    inputs = [v for v in (declared or model).graph.input if v.name not in initializers]
+    inputs = [v for v in declared.graph.input if v.name not in initializers]
     made = [value for value in inputs if value.name not in given]
     if not made:
         yield dict(given)
         return
     uses = {value.name: use_of(model.graph, value.name) for value in inputs}
-    fixed = {name: list(shape) for name, shape in (shapes or {}).items()}
+    fixed = {name: list(shape) for name, shape in (check.shapes or {}).items()}
     fixed |= {name: list(array.shape) for name, array in given.items()}
     switches = combinations_of(model.graph)
     sizes_of_run = alternative_sizes(inputs, uses, column(run, len(switches)), fixed)
@@ -77,12 +82,12 @@ def candidate_feeds(
         lengths = (longest, 1) if any(use.lengths for use in uses.values()) else (longest,)
         kinds = ((_SCALES[run % len(_SCALES)], False), (_SCALES[run % len(_SCALES)], True), (_SMALL, False))
         for length, (scale, positive) in product(lengths, kinds):
-            rng, numbers = np.random.default_rng((seed, run)), _Numbers(length, scale, positive)
+            rng, numbers = np.random.default_rng((check.seed, run)), _Numbers(length, scale, positive)
             random = {v.name: numbers.of(v, sizes[v.name], uses[v.name], constants.get(v.name), rng) for v in made}
             yield {**given, **random}
 
 
-def overridden_defaults(model: onnx.ModelProto, run: int, seed: int) -> Feed:
+def _overridden_defaults(model: onnx.ModelProto, run: int, seed: int) -> Feed:
     """Return other numbers for the inputs that have defaults, in every third run; else none."""
     if run % 3 != 2 or model.ir_version < _FIRST_IR_WITH_DEFAULTS:
         return {}

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 
 from rnn_lowering.compare.judging.tolerance import allowance
-from rnn_lowering.compare.result import OutputCheck
+from rnn_lowering.compare.result import OutputCheck, RunCheck
 from rnn_lowering.compare.runner import Runner, SessionError
 from rnn_lowering.compare.session import Session, session_with
 from rnn_lowering.errors import RnnLoweringError
@@ -53,63 +53,79 @@ class _Rounding:
     given: Collection[str]
     nodes: Collection[int]
 
-    def names_of_reals(self, _: onnx.ModelProto) -> Collection[str]:
-        return self.reals
-
 
 def integer_outputs(proto: onnx.ModelProto) -> set[str]:
     """Return the names of the outputs that are integers."""
     return {v.name for v in proto.graph.output if v.type.tensor_type.elem_type in _INTEGERS}
 
 
-def uncertain_integers(
-    original: ModelSource,
-    session: Session,
-    feed: str,
-    runner: Runner,
-    tolerance: Tolerance,
-    axes: Mapping[str, int] | None = None,
-) -> dict[str, Array]:
-    """Return, for each integer output that rounds real numbers, which elements may be one unit more or less.
+@dataclass(eq=False)
+class UncertainIntegers:
+    """The integers of outputs that may be one unit more or less; none until they are looked for.
 
-    Args:
-        original: The original.
-        session: How onnxruntime runs it.
-        feed: The inputs of a run.
-        runner: Runs it again.
+    Attributes:
+        runner: Runs the original again.
         tolerance: The tolerance of the real numbers.
         axes: The axis that gets no fixed size, by input name.
     """
-    found: dict[str, Array] = {}
-    with suppress(SessionError, RnnLoweringError, onnx.shape_inference.InferenceError):
-        for rounding in _roundings(original.proto):
-            path = runner.folder / "rounded.onnx"
-            with_reals = session_with(original, path, rounding.names_of_reals, axes)
-            (run,) = runner.run(replace(with_reals, optimize=session.optimize), [[feed]]).accepted(
-                all_must_run=True
-            )
-            arrays, given = run.tensors(), runner.feed(feed)
-            reals = {name: arrays[name] if name in arrays else given[name] for name in rounding.reals}
-            spread = {name: allowance(array, tolerance) for name, array in reals.items()}
-            moved = [
-                {name: (array + sign * spread[name]).astype(array.dtype) for name, array in reals.items()}
-                for sign in (0, 1, -1)
-            ]
-            feeds = [runner.write_feed({**{n: given[n] for n in rounding.given}, **each}) for each in moved]
-            alone = _alone(original, rounding, runner.folder / "rounding.onnx")
-            runs = runner.run(alone, [[each] for each in feeds]).accepted(all_must_run=True)
-            middle, *others = (np.asarray(each.outputs()["0:0"]) for each in runs)
-            found[rounding.output] = np.logical_or(*(other != middle for other in others))
-    return found
 
+    runner: Runner
+    tolerance: Tolerance
+    axes: Mapping[str, int] | None = None
+    _found: dict[str, dict[str, Array]] = field(default_factory=dict)
 
-def note_of_integers(checks: Iterable[OutputCheck], uncertain: Iterable[Mapping[str, Array]]) -> str:
-    """Return a note on outputs that passed though some of their integers differ by one unit; "" if none does."""
-    names = {name for each in uncertain for name in each}
-    found = [f"'{check.name}'" for check in checks if check.passed and check.max_abs and check.name in names]
-    if not found:
-        return ""
-    return f"integers of {', '.join(found)} differ by one unit, where rounding moves real numbers over a boundary"
+    def of(self, feed: str, output: str) -> Array | None:
+        """Return which elements of an output may differ for the inputs of a run; None: none."""
+        return self._found.get(feed, {}).get(output)
+
+    def look_for(
+        self, original: ModelSource, session: Session, feeds: Collection[str], runs: Iterable[RunCheck]
+    ) -> bool:
+        """Look for them if integers differ; return whether there are any.
+
+        Args:
+            original: The original.
+            session: How onnxruntime runs it.
+            feeds: The inputs of the runs.
+            runs: The comparison.
+        """
+        integers = integer_outputs(original.proto)
+        if any(check.name in integers and not check.passed for run in runs for check in run.outputs):
+            for feed in feeds:
+                self._found[feed] = found = dict[str, Array]()
+                with suppress(SessionError, RnnLoweringError, onnx.shape_inference.InferenceError):
+                    for rounding in _roundings(original.proto):
+                        found[rounding.output] = self._moved(original, session, feed, rounding)
+        return any(self._found.get(feed) for feed in feeds)
+
+    def note(self, checks: Iterable[OutputCheck]) -> str:
+        """Return a note on outputs that passed though some integers differ by one unit; "" if none does."""
+        names = {name for each in self._found.values() for name in each}
+        found = [f"'{check.name}'" for check in checks if check.passed and check.max_abs and check.name in names]
+        if not found:
+            return ""
+        return (
+            f"integers of {', '.join(found)} differ by one unit, where rounding moves real numbers over a boundary"
+        )
+
+    def _moved(self, original: ModelSource, session: Session, feed: str, rounding: _Rounding) -> Array:
+        """Return which integers change if the real numbers before them move by the tolerance."""
+        runner = self.runner
+        with_reals = session_with(original, runner.folder / "rounded.onnx", rounding.reals, self.axes)
+        plain = replace(with_reals, optimize=session.optimize)
+        (run,) = runner.run(plain, [[feed]]).accepted(all_must_run=True)
+        arrays, given = run.tensors(), runner.feed(feed)
+        reals = {name: arrays[name] if name in arrays else given[name] for name in rounding.reals}
+        spread = {name: allowance(array, self.tolerance) for name, array in reals.items()}
+        moved = [
+            {name: (array + sign * spread[name]).astype(array.dtype) for name, array in reals.items()}
+            for sign in (0, 1, -1)
+        ]
+        feeds = [runner.write_feed({**{n: given[n] for n in rounding.given}, **each}) for each in moved]
+        alone = _alone(original, rounding, runner.folder / "rounding.onnx")
+        runs = runner.run(alone, [[each] for each in feeds]).accepted(all_must_run=True)
+        middle, *others = (np.asarray(each.outputs()["0:0"]) for each in runs)
+        return np.asarray(np.logical_or(*(other != middle for other in others)))
 
 
 def _roundings(proto: onnx.ModelProto) -> list[_Rounding]:

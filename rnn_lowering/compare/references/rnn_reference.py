@@ -7,17 +7,15 @@ and threshold. If a term of the node affects none of these rows, rows are added.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from itertools import cycle, islice, product
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.compare.references.node_reference import (
     ROWS,
-    Attributes,
     NodeReference,
     Symbols,
     by_symbol,
@@ -113,7 +111,7 @@ class _InputMaker:
     """Makes the inputs of one node. Weights that are not constant are the same in all runs."""
 
     def __init__(self, node: RnnReference, names: Mapping[str, str], rng: np.random.Generator) -> None:
-        self.spec, self.attributes, self.names, self.rng = node.spec, node.attributes, names, rng
+        self.node, self.spec, self.names, self.rng = node, node.spec, names, rng
         spec = node.spec
         self.dtype = spec.dtype.numpy()
         self.constants = {symbol: array_of(tensor) for symbol, tensor in spec.constants.items()}
@@ -142,8 +140,7 @@ class _InputMaker:
             return usual
         T = self.spec.seq_length
         inputs = self._probe(_PROBE_LENGTH if T is None else min(T, _PROBE_LENGTH), tried)
-        known = self.spec.op_type, self.attributes, inputs, self.dtype, list(self.spec.outputs)
-        return [*usual, *(tried[n] for n in _rows_that_matter(*known, len(usual)))]
+        return [*usual, *(tried[n] for n in _rows_that_matter(self.node, inputs, len(usual)))]
 
     def _probe(self, T: int, rows: Sequence[_Magnitudes]) -> Symbols:
         """Return all inputs of a run of full length, whatever batch size the node has."""
@@ -230,27 +227,18 @@ _CLEARLY = 20
 """A fault in a term shows if the term changes the result by this many times the allowed difference."""
 
 
-def _rows_that_matter(
-    op_type: str,
-    attributes: Mapping[str, Any],
-    inputs: Mapping[str, Array],
-    dtype: Any,
-    outputs: Collection[str],
-    chosen: int,
-) -> list[int]:
+def _rows_that_matter(node: RnnReference, inputs: Symbols, chosen: int) -> list[int]:
     """Return the rows of the batch to add to the first `chosen` ones, so that each term matters to one of them.
 
     Args:
-        op_type, attributes, inputs, dtype: As in `float64_of_node`; all rows have full length.
-        outputs: The symbols of the connected outputs.
+        inputs: All inputs of the node; all rows have full length.
         chosen: The number of rows that are always used.
     """
-    batch_first = bool(attributes.get("layout", 0))
-    truth, allowed = float64_of_node(op_type, attributes, inputs, dtype)
+    truth, allowed = node.outputs_and_allowed(inputs)
     added: list[int] = []
-    for other_attributes, other_inputs in _without_each_term(op_type, attributes, inputs):
-        other = evaluate(op_type, other_attributes, other_inputs)
-        moved = [_by_row((other[s] - truth[s]) / allowed[s], s, batch_first) for s in outputs]
+    for other, other_inputs in _without_each_term(node, inputs):
+        found = other.outputs(other_inputs)
+        moved = [_by_row(node, (found[s] - truth[s]) / allowed[s], s) for s in node.spec.outputs]
         for by_row in np.max(moved, axis=0):  # of each direction
             used = max(by_row[:chosen].max(initial=0.0), by_row[added].max(initial=0.0))
             best = int(by_row.argmax())
@@ -259,19 +247,16 @@ def _rows_that_matter(
     return added
 
 
-def _by_row(array: Array, symbol: str, batch_first: bool) -> Array:
+def _by_row(node: RnnReference, array: Array, symbol: str) -> Array:
     """The largest magnitude, [directions, batch]."""
-    over = axes_of_a_row(symbol, batch_first)
-    largest: Array = np.nan_to_num(np.abs(array)).max(axis=over, initial=0.0)
-    return largest.T if batch_first else largest
+    largest: Array = np.nan_to_num(np.abs(array)).max(axis=node.axes_of_a_row(symbol), initial=0.0)
+    return largest.T if node.spec.layout else largest
 
 
-def _without_each_term(
-    op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array]
-) -> Iterator[tuple[Attributes, Symbols]]:
+def _without_each_term(node: RnnReference, inputs: Symbols) -> Iterator[tuple[RnnReference, Symbols]]:
     """Yield the node without each gate of each weight, without each state and its clip, and with each parameter
     changed."""
-    cell = cell_named(op_type)
+    cell, attributes = cell_named(node.spec.op_type), node.attributes
     gates = len(cell.gates)
     weights = {"W": gates, "R": gates, "B": 2 * gates, "P": len(cell.peepholes)}
     parts = weights | dict.fromkeys(cell.initial_states, 1)
@@ -281,12 +266,13 @@ def _without_each_term(
             for n in range(count):
                 less = np.array(inputs[symbol])
                 less[:, n * size : (n + 1) * size] = 0
-                yield dict(attributes), {**inputs, symbol: less}
+                yield node, {**inputs, symbol: less}
     for name in ("activation_alpha", "activation_beta"):
         given = list(attributes.get(name, ()))
         for n, number in enumerate(given):
-            yield {**attributes, name: [*given[:n], 1.05 * number + 0.01, *given[n + 1 :]]}, dict(inputs)
+            moved = [*given[:n], 1.05 * number + 0.01, *given[n + 1 :]]
+            yield replace(node, attributes={**attributes, name: moved}), inputs
     clip = attributes.get("clip")
     if clip is not None and np.isfinite(clip):
-        yield {name: a for name, a in attributes.items() if name != "clip"}, dict(inputs)
-        yield {**attributes, "clip": 1.1 * clip}, dict(inputs)
+        yield replace(node, attributes={name: a for name, a in attributes.items() if name != "clip"}), inputs
+        yield replace(node, attributes={**attributes, "clip": 1.1 * clip}), inputs
