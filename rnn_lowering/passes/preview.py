@@ -13,7 +13,7 @@ from rnn_lowering.model.loop_sharing import groups_of, shared_loops
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.preparation import NodeSelection, PreparedModel, read_node
 from rnn_lowering.model.scopes import REPEATING, RecurrentNode, recurrent_nodes
-from rnn_lowering.nodes.connections import InputFacts
+from rnn_lowering.nodes.connections import KnownInputs
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.left import others_left, refusals, why_left
@@ -111,7 +111,7 @@ def _preview_of(
     planner: ModelPlanner,
     entry: RecurrentNode,
     prepared: PreparedModel,
-    known: InputFacts,
+    known: KnownInputs,
     refusal: UnsupportedError | None,
 ) -> Preview:
     if entry not in prepared.wanted:
@@ -126,7 +126,7 @@ def _preview_of(
     return Preview(entry.ref, spec, choice.form, choice.reason)
 
 
-def _readable(model: ir.Model, entry: RecurrentNode, known: InputFacts) -> NodeSpec | None:
+def _readable(model: ir.Model, entry: RecurrentNode, known: KnownInputs) -> NodeSpec | None:
     with suppress(RnnLoweringError):
         return read_node(model, entry, known)
     return None
