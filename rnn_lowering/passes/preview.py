@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, OptionError, RnnLoweringError, UnsupportedError
-from rnn_lowering.model.copying import restored
+from rnn_lowering.model.copying import order_restored
 from rnn_lowering.model.loop_sharing import groups_of, shared_loops
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.preparation import NodeSelection, PreparedModel, read_node
@@ -68,7 +68,7 @@ def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], R
     """
     planner = ModelPlanner(lowering, Report(lowering.target))
     planner.check_selection(model)
-    with restored(model):
+    with order_restored(model):
         work, loops = _without_loops(planner, planner.as_stream(planner.at_given_sizes(model)))
         prepared, refusal = _prepared(planner, work)
         with suppress(RnnLoweringError):  # the preview of each node says it
