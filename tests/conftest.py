@@ -1,5 +1,6 @@
 """What all tests share: child processes are kept from test to test."""
 
+import json
 import logging
 import os
 import subprocess
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from one_process import Kept, keep_processes, run_workers_here
+from provoked import expected, recorded
 
 # Containers often forbid bytecode; then each process compiles the package anew.
 sys.dont_write_bytecode = False
@@ -31,6 +33,25 @@ def _children(request: pytest.FixtureRequest, kept: None, monkeypatch: pytest.Mo
         keep_processes(monkeypatch)
         if "workers_here" in request.fixturenames:
             run_workers_here(monkeypatch)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--hints", metavar="FILE", help="append each test and the hints that it provokes, as JSON")
+
+
+@pytest.fixture(autouse=True)
+def _hints(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that is to provoke hints does."""
+    test, path = request.node.nodeid, request.config.getoption("--hints")
+    if path is None and test not in expected():
+        yield
+        return
+    with recorded() as found:
+        yield
+    if path is not None:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps([test, sorted(found)]) + "\n")
+    assert expected().get(test, set()) <= found, "it is named in tests/support/hints_provoked.json"
 
 
 @pytest.fixture

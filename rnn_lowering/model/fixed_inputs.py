@@ -134,9 +134,7 @@ def fix_dimensions(
 
 def _check_names(sizes: Mapping[str, int], model: ir.Model) -> None:
     present = {d.value for v in _values(model) for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
-    for name, size in sizes.items():
-        if size < 0:
-            raise OptionError(f"dimension '{name}' cannot be {size}", hint="give a size of 0 or more")
+    for name in sizes:
         if name not in present:
             known = ", ".join(sorted(present)) or "none"
             raise OptionError(f"no dimension is called '{name}'", hint=f"the model's symbolic dimensions: {known}")

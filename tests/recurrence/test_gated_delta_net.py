@@ -201,6 +201,7 @@ INPUTS = [
     (1, "", "key or value is missing: packed queries, keys and values cannot be lowered"),
     (3, "lengths", "cu_seqlens is connected: lengths of packed sequences cannot be lowered"),
     (4, "", "input decay is missing; update_rule gated_delta needs it"),
+    (7, "a_log", "input a_log is connected; it needs another gate_activation than none"),
 ]
 
 
@@ -209,9 +210,29 @@ def test_each_invalid_one_has_one_error() -> None:
         refusal(Net().model(**attributes), text)
     for symbol, shape, text in SHAPES:
         refusal(with_shapes(Net().model(), {symbol: shape}), text)
+    refusal(Net(heads=3).model(), "value has 4 heads, query 3; the first must be a multiple of the second")
     for slot, name, text in INPUTS:
         original = Net().model()
-        original.graph.node[0].input[slot] = name
+        inputs = original.graph.node[0].input
+        inputs.extend([""] * (slot + 1 - len(inputs)))
+        inputs[slot] = name
         if name:
-            original.graph.input.append(value(name, [3], np.int32))
+            dtype = np.float32 if name == "a_log" else np.int32
+            original.graph.input.append(value(name, [3], dtype))
         refusal(original, text)
+
+
+def test_it_cannot_be_streamed() -> None:
+    """It is lowered without --stream."""
+    with pytest.raises(rl.UnsupportedError, match=r"its state cannot be carried .*; lower it without stream$"):
+        rl.lower(replace(NETS["gated_delta"], open=True).model(), stream="T")
+
+
+def test_a_comparison_that_needs_too_much_memory() -> None:
+    """It takes place with smaller sizes, or a higher limit."""
+    original = NETS["gated_delta"].model()
+    lowered = rl.lower(original)
+    found = rl.verify(original, lowered, max_bytes=1000)
+    assert not found
+    assert "more than the limit of 1,000 bytes (max_bytes); compare it at smaller sizes" in str(found)
+    assert rl.verify(original, lowered, max_bytes=100_000)
