@@ -155,14 +155,13 @@ class Ops:
         values = self.outputs(outputs)
         for value, tensor in zip(values, outputs, strict=True):
             value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
-        self.finish(values)
-        return ir.Graph(
-            [self.value(t) for t in inputs],
-            values,
-            nodes=self.nodes,
-            initializers=self.initializers,
-            name=self._prefix.name("body"),
-        )
+        return self.graph([self.value(t) for t in inputs], values)
+
+    def graph(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> ir.Graph:
+        """Return the open scope as a graph, finished, with these values of it as outputs."""
+        self.finish(outputs)
+        name = self._prefix.name("body")
+        return ir.Graph(inputs, outputs, nodes=self.nodes, initializers=self.initializers, name=name)
 
     def outputs(self, tensors: Sequence[Tensor]) -> list[ir.Value]:
         """Return a value for each tensor: all are different, and each is computed by a node of the open scope.
@@ -203,21 +202,30 @@ class Ops:
     ) -> list[Tensor]:
         """Append a node with several outputs, as `emit` does."""
         given, attributes = inputs_and_attributes(op_type, self.opset, inputs, attributes, self.constant)
-        node = ir.Node(
-            "",
-            op_type,
-            [None if t is None else self.value(t) for t in given],
-            [ir.convenience.convert_attribute(k, v) for k, v in attributes.items()],
-            num_outputs=len(shapes),
-            name=self._prefix.name(op_type),
-            metadata_props=dict(self._origin),
-        )
+        values = [None if t is None else self.value(t) for t in given]
+        converted = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
+        node = self.node(op_type, values, converted, len(shapes))
         if node.metadata_props:
             constants = (t.value for t in given if t is not None)
             add_weights(node, (c.symbol for c in constants if isinstance(c, Constant)))
+        return [self.given(v, d, s) for v, d, s in zip(node.outputs, dtypes, shapes, strict=True)]
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Sequence[ir.Attr] = (),
+        outputs: int = 1,
+        domain: str = "",
+    ) -> ir.Node:
+        """Append a node to the open scope as it is given, with names for it and its outputs."""
+        name = self._prefix.name(op_type)
+        node = ir.Node(
+            domain, op_type, inputs, attributes, num_outputs=outputs, name=name, metadata_props=dict(self._origin)
+        )
         self.name_outputs(node)
         self.nodes.append(node)
-        return [self.given(v, d, s) for v, d, s in zip(node.outputs, dtypes, shapes, strict=True)]
+        return node
 
     def substitute(self, op_type: str, *operands: Any, **attributes: float) -> Any:
         """Emit the runtime's substitute for an operator; return None if there is none."""

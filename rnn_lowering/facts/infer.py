@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.facts.known import SizingError, SymbolicValues, shape_of
+from rnn_lowering.facts.known import KnownValues, SizingError, shape_of
 from rnn_lowering.facts.node_outputs import infer_outputs
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.parameters import TO_THE_END
@@ -20,7 +20,7 @@ from rnn_lowering.facts.size import TIME, PartialShape, Shape, Size, first_frame
 Outputs = Sequence[PartialShape | None]
 
 
-def infer(known: SymbolicValues, node: ir.Node) -> None:
+def infer(known: KnownValues, node: ir.Node) -> None:
     """Add the types and shapes of a node's outputs, as far as they follow from its inputs.
 
     Raises:
@@ -33,7 +33,7 @@ def infer(known: SymbolicValues, node: ir.Node) -> None:
                 known.set_shape(output, dims)
 
 
-def _infer_by_onnx(known: SymbolicValues, node: ir.Node) -> bool:
+def _infer_by_onnx(known: KnownValues, node: ir.Node) -> bool:
     """Add what ONNX's inference finds; return whether it knows the operator."""
     types = [None if v is None else known.type_of(v) for v in node.inputs]
     data = {n: array for n, v in enumerate(node.inputs) if v is not None and (array := known.data(v)) is not None}
@@ -49,14 +49,14 @@ def _infer_by_onnx(known: SymbolicValues, node: ir.Node) -> bool:
     return True
 
 
-def _broadcast(known: SymbolicValues, shapes: Sequence[Shape]) -> PartialShape:
+def _broadcast(known: KnownValues, shapes: Sequence[Shape]) -> PartialShape:
     """Broadcast shapes; an axis is None if its size is unknown."""
     rank = max((len(shape) for shape in shapes), default=0)
     padded = [(size(1),) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     return [_broadcast_size(known, [shape[axis] for shape in padded]) for axis in range(rank)]
 
 
-def _broadcast_size(known: SymbolicValues, dims: Sequence[Size]) -> Size | None:
+def _broadcast_size(known: KnownValues, dims: Sequence[Size]) -> Size | None:
     found = list(dict.fromkeys(dim for dim in dims if dim != size(1)))
     if len(found) <= 1:
         return found[0] if found else size(1)
@@ -68,16 +68,16 @@ def _broadcast_size(known: SymbolicValues, dims: Sequence[Size]) -> Size | None:
     return known.unknown(f"the largest of {sorted(map(repr, found))}")  # the others are 1, or all are equal
 
 
-def _elementwise(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _elementwise(known: KnownValues, node: ir.Node) -> Outputs:
     shapes = [known.shapes.get(v) for v in node.inputs if v is not None]
     return [] if None in shapes else [_broadcast(known, [s for s in shapes if s is not None])]
 
 
-def _same_shape(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _same_shape(known: KnownValues, node: ir.Node) -> Outputs:
     return [shape_of(known, node)]
 
 
-def _reshape(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _reshape(known: KnownValues, node: ir.Node) -> Outputs:
     before, target = shape_of(known, node), known.numbers_of_input(node, 1)
     if target is None:
         return []
@@ -109,26 +109,26 @@ def _unlike(before: Shape, after: Sequence[Size | None]) -> tuple[Shape, Shape]:
     return tuple(first), tuple(second)
 
 
-def _flatten(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _flatten(known: KnownValues, node: ir.Node) -> Outputs:
     shape, axis = shape_of(known, node), node.attributes.get_int("axis", 1) or 0
     return [] if shape is None else [[product(shape[:axis]), product(shape[axis:])]]
 
 
-def _expand(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _expand(known: KnownValues, node: ir.Node) -> Outputs:
     shape, target = shape_of(known, node), known.numbers_of_input(node, 1)
     return [] if shape is None or target is None else [_broadcast(known, [shape, tuple(target)])]
 
 
-def _tile(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _tile(known: KnownValues, node: ir.Node) -> Outputs:
     shape, times = shape_of(known, node), known.numbers_of_input(node, 1)
     return [] if shape is None or times is None else [[a * b for a, b in zip(shape, times, strict=True)]]
 
 
-def _of_shape(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _of_shape(known: KnownValues, node: ir.Node) -> Outputs:
     return [known.numbers_of_input(node, 0)]
 
 
-def _range(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _range(known: KnownValues, node: ir.Node) -> Outputs:
     bounds = [known.numbers_of_input(node, slot) for slot in range(3)]
     first, limit, step = (None if b is None or len(b) != 1 else b[0] for b in bounds)
     if first is None or limit is None or step is None:
@@ -137,12 +137,12 @@ def _range(known: SymbolicValues, node: ir.Node) -> Outputs:
     return [[count if count is not None and known.is_whole(count) and _is_size(known, count) else None]]
 
 
-def _is_size(known: SymbolicValues, number: Size) -> bool:
+def _is_size(known: KnownValues, number: Size) -> bool:
     """Return whether a number is never negative; without `any_size`, one with symbols counts as such."""
     return number.at_least(0) or (number.constant is None and not known.any_size)
 
 
-def _concat(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _concat(known: KnownValues, node: ir.Node) -> Outputs:
     shapes = [known.shapes.get(v) for v in node.inputs if v is not None]
     if not shapes or any(s is None or not s for s in shapes):
         return []
@@ -153,7 +153,7 @@ def _concat(known: SymbolicValues, node: ir.Node) -> Outputs:
     return [dims]
 
 
-def slice_bounds(known: SymbolicValues, node: ir.Node, rank: int) -> dict[int, tuple[Size, Size, Size]] | None:
+def slice_bounds(known: KnownValues, node: ir.Node, rank: int) -> dict[int, tuple[Size, Size, Size]] | None:
     """Return (start, end, step) for each axis that a Slice names; None if unknown."""
     starts, ends, axes, steps = (known.parameter(node, name) for name in ("starts", "ends", "axes", "steps"))
     if starts is None or ends is None or axes is None or steps is None:
@@ -186,7 +186,7 @@ def position(bound: Size, length: Size, any_size: bool = False) -> Size | None:
     return length if (found - length).whole().never_negative else None
 
 
-def _slice(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _slice(known: KnownValues, node: ir.Node) -> Outputs:
     shape = shape_of(known, node)
     if not shape:
         return []
@@ -202,7 +202,7 @@ def _slice(known: SymbolicValues, node: ir.Node) -> Outputs:
     return [dims]
 
 
-def _size_of_slice(known: SymbolicValues, length: Size, first: Size, last: Size, step: Size) -> Size | None:
+def _size_of_slice(known: KnownValues, length: Size, first: Size, last: Size, step: Size) -> Size | None:
     """Return how much of an axis a Slice takes."""
     begin, end = position(first, length, known.any_size), position(last, length, known.any_size)
     if begin == size(0) and end is None and step == size(1) and length == Size.symbol(TIME):
@@ -217,7 +217,7 @@ def _size_of_slice(known: SymbolicValues, length: Size, first: Size, last: Size,
     return count if count is not None and _is_size(known, count) else None
 
 
-def pads(known: SymbolicValues, node: ir.Node, rank: int) -> list[Size] | None:
+def pads(known: KnownValues, node: ir.Node, rank: int) -> list[Size] | None:
     """Return the paddings of all axes, those at the starts first; None if unknown."""
     amounts, axes = known.parameter(node, "pads"), known.parameter(node, "axes")
     if amounts is None or axes is None or any(a.constant is None for a in axes):
@@ -228,7 +228,7 @@ def pads(known: SymbolicValues, node: ir.Node, rank: int) -> list[Size] | None:
     return found
 
 
-def _pad(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _pad(known: KnownValues, node: ir.Node) -> Outputs:
     shape = shape_of(known, node)
     amounts = None if shape is None else pads(known, node, len(shape))
     if shape is None or amounts is None:
@@ -236,7 +236,7 @@ def _pad(known: SymbolicValues, node: ir.Node) -> Outputs:
     return [[dim + amounts[n] + amounts[n + len(shape)] for n, dim in enumerate(shape)]]
 
 
-def _split(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _split(known: KnownValues, node: ir.Node) -> Outputs:
     shape = shape_of(known, node)
     if not shape:
         return []
@@ -248,7 +248,7 @@ def _split(known: SymbolicValues, node: ir.Node) -> Outputs:
     return [[part if n == axis else dim for n, dim in enumerate(shape)] for part in parts]
 
 
-def _resize(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _resize(known: KnownValues, node: ir.Node) -> Outputs:
     shape = shape_of(known, node)
     sizes, scales = known.parameter(node, "sizes"), known.parameter(node, "scales")
     if shape is None or node.attributes.get_ints("axes"):
@@ -260,14 +260,14 @@ def _resize(known: SymbolicValues, node: ir.Node) -> Outputs:
     return [sizes] if sizes is not None and len(sizes) == len(shape) and not keeps_ratio else []
 
 
-def _col2im(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _col2im(known: KnownValues, node: ir.Node) -> Outputs:
     shape, image, block = shape_of(known, node), known.numbers_of_input(node, 1), known.numbers_of_input(node, 2)
     if shape is None or image is None or block is None:
         return []
     return [[shape[0], shape[1].divided(product(block)), *image]]
 
 
-def _stft(known: SymbolicValues, node: ir.Node) -> Outputs:
+def _stft(known: KnownValues, node: ir.Node) -> Outputs:
     shape, window, length = shape_of(known, node), shape_of(known, node, 2), known.numbers_of_input(node, 3)
     size_of_frame = length[0].constant if length else window[0].constant if window else None
     if shape is None or size_of_frame is None:
@@ -276,7 +276,7 @@ def _stft(known: SymbolicValues, node: ir.Node) -> Outputs:
     return [[shape[0], None, size(bins), size(2)]]
 
 
-_RULES: dict[str, Callable[[SymbolicValues, ir.Node], Outputs]] = {
+_RULES: dict[str, Callable[[KnownValues, ir.Node], Outputs]] = {
     "Col2Im": _col2im,
     "Concat": _concat,
     "ConstantOfShape": _of_shape,
@@ -294,7 +294,7 @@ _RULES: dict[str, Callable[[SymbolicValues, ir.Node], Outputs]] = {
 }
 
 
-def _rule_of(node: ir.Node) -> Callable[[SymbolicValues, ir.Node], Outputs] | None:
+def _rule_of(node: ir.Node) -> Callable[[KnownValues, ir.Node], Outputs] | None:
     operator = operator_of(node)
     if operator.elementwise or operator.same_shape:
         return _elementwise if operator.elementwise else _same_shape

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from rnn_lowering.facts.node_outputs import numbers_in
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.facts.parameters import parameter
-from rnn_lowering.facts.size import STEP, PartialShape, Shape, Size, Symbol, size
+from rnn_lowering.facts.size import NUMBERS, STEP, PartialShape, Shape, Size, Symbol, size
 from rnn_lowering.types import Array
 
 LARGEST = 1 << 22
@@ -82,7 +82,7 @@ class Known:
 
 
 @dataclass
-class SymbolicValues:
+class KnownValues:
     """Types, shapes and numbers of values, as far as they are known.
 
     Attributes:
@@ -114,10 +114,10 @@ class SymbolicValues:
     def opset(self) -> int:
         return self.opsets[""]
 
-    def without_values(self) -> SymbolicValues:
+    def without_values(self) -> KnownValues:
         """Return one that knows no value, and in which equal keys give the same symbols as here."""
         shared = {"_unknown": self._unknown, "_keys": self._keys, "_symbols": self._symbols}
-        return SymbolicValues(self.opsets, any_size=self.any_size, **shared)  # type: ignore[arg-type]
+        return KnownValues(self.opsets, any_size=self.any_size, **shared)  # type: ignore[arg-type]
 
     def is_whole(self, number: Size) -> bool:
         """Return whether a size is an integer for every number of frames; if not, `wanted` gets its unit."""
@@ -153,12 +153,12 @@ class SymbolicValues:
             return self.numbers(given)
         return [] if given is None else [size(Fraction(n)) for n in given.value]
 
-    def unknown(self, key: str = "") -> Size:
-        """Return a symbol for an unknown size: equal keys give equal symbols."""
+    def unknown(self, key: str = "", *, negative: bool = False) -> Size:
+        """Return a symbol for an unknown size, or a number that may be negative: equal keys give equal symbols."""
         if not key:
             return Size.symbol(next(self._symbols))
         if key not in self._unknown:
-            symbol = next(self._symbols)
+            symbol = next(self._symbols) + (NUMBERS if negative else 0)
             self._unknown[key], self._keys[symbol] = Size.symbol(symbol), key
         return self._unknown[key]
 
@@ -233,9 +233,9 @@ class SymbolicValues:
         return np.ascontiguousarray(array).reshape(array.shape)
 
 
-def start(model: ir.Model, inputs: Mapping[str, Shape]) -> SymbolicValues:
+def start(model: ir.Model, inputs: Mapping[str, Shape]) -> KnownValues:
     """Return what is known of inputs with these shapes."""
-    known = SymbolicValues({**model.opset_imports, "": default_opset(model.opset_imports)})
+    known = KnownValues({**model.opset_imports, "": default_opset(model.opset_imports)})
     for value in model.graph.inputs:
         if value.name and value.name in inputs:
             known.shapes[value] = tuple(inputs[value.name])
@@ -246,7 +246,7 @@ def start(model: ir.Model, inputs: Mapping[str, Shape]) -> SymbolicValues:
     return known
 
 
-def add_initializers(known: SymbolicValues, graph: ir.Graph) -> None:
+def add_initializers(known: KnownValues, graph: ir.Graph) -> None:
     """Add the types, shapes and contents of initializers; one that is an input has no fixed contents."""
     for value in graph.initializers.values():
         tensor = value.const_value
@@ -263,6 +263,6 @@ def has(node: ir.Node, slot: int) -> bool:
     return len(node.inputs) > slot and node.inputs[slot] is not None
 
 
-def shape_of(known: SymbolicValues, node: ir.Node, slot: int = 0) -> Shape | None:
+def shape_of(known: KnownValues, node: ir.Node, slot: int = 0) -> Shape | None:
     value = node.inputs[slot] if has(node, slot) else None
     return None if value is None else known.shapes.get(value)

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.bodies import bodies_of
-from rnn_lowering.facts.known import LARGEST, SymbolicValues, shape_of
+from rnn_lowering.facts.known import LARGEST, KnownValues, shape_of
 from rnn_lowering.facts.node_outputs import NodeModel, compute_node, numbered
 from rnn_lowering.facts.operators import is_of_default_domain, moved_inputs, operator_of
 from rnn_lowering.facts.size import Size, product, size
@@ -24,7 +24,10 @@ from rnn_lowering.types import Array
 
 _Results = Sequence[Array | None]
 """The numbers of each output of a node; None if unknown."""
-_Rule = Callable[[SymbolicValues, ir.Node], _Results | None]
+_Rule = Callable[[KnownValues, ir.Node], _Results | None]
+
+_NEVER_NEGATIVE = frozenset(("Abs", "Cast", "Div", "Max", "Min", "Mod", "Mul", "ReduceProd", "Sum", "Where"))
+"""Operators that return no negative number if they are given none, as those that only move elements do."""
 
 _MOST_SYMBOLS = 64
 """Maximum elements of a tensor whose numbers are computed as symbols."""
@@ -34,7 +37,7 @@ class UnfollowedError(Exception):
     """A value depends on the number of frames, but not as a polynomial."""
 
 
-def evaluate(known: SymbolicValues, node: ir.Node) -> None:
+def evaluate(known: KnownValues, node: ir.Node) -> None:
     """Evaluate a node that reads constants and sizes only, and add the numbers of its outputs.
 
     Raises:
@@ -52,7 +55,7 @@ def evaluate(known: SymbolicValues, node: ir.Node) -> None:
                 known.shapes[output] = tuple(size(n) for n in array.shape)
 
 
-def can_evaluate(known: SymbolicValues, node: ir.Node) -> bool:
+def can_evaluate(known: KnownValues, node: ir.Node) -> bool:
     """Return whether the numbers that a node reads are known; of a Shape or Size, whether the shape is."""
     if node.op_type in ("Shape", "Size"):
         return shape_of(known, node) is not None
@@ -64,7 +67,7 @@ def _read(node: ir.Node) -> list[ir.Value]:
     return [v for v in node.inputs[: 1 if node.op_type == "CastLike" else None] if v is not None]
 
 
-def _result(known: SymbolicValues, node: ir.Node) -> _Results:
+def _result(known: KnownValues, node: ir.Node) -> _Results:
     if all(known.constant(v) is not None for v in _read(node)):
         return _of_constants(known, node)
     results = _broadcastable(known, node)
@@ -79,7 +82,7 @@ def _result(known: SymbolicValues, node: ir.Node) -> _Results:
     return _new_symbols(known, node) if results is None else results
 
 
-def _of_constants(known: SymbolicValues, node: ir.Node) -> _Results:
+def _of_constants(known: KnownValues, node: ir.Node) -> _Results:
     if sum(float(product(known.shapes[v]).constant or 0) for v in node.outputs if v in known.shapes) > LARGEST:
         return []
     arrays = [None if v is None else known.constant(v) for v in node.inputs]
@@ -93,13 +96,13 @@ def _has_frames(array: Array) -> bool:
     return any(isinstance(n, Size) and n.timed for n in array.reshape(-1))
 
 
-def depends_on_time(known: SymbolicValues, value: ir.Value) -> bool:
+def depends_on_time(known: KnownValues, value: ir.Value) -> bool:
     """Whether the contents of a value depend on the number of frames."""
     array = known.contents.get(value)
     return array is not None and array.dtype == object and _has_frames(array)
 
 
-def _without_objects(known: SymbolicValues, value: ir.Value, array: Array) -> Array:
+def _without_objects(known: KnownValues, value: ir.Value, array: Array) -> Array:
     """Return the array in its own type if no element depends on a size."""
     if array.dtype != object:
         return array
@@ -109,7 +112,7 @@ def _without_objects(known: SymbolicValues, value: ir.Value, array: Array) -> Ar
     return np.array([float(n or 0) for n in constants]).astype(known.types[value].numpy()).reshape(array.shape)
 
 
-def _shape(known: SymbolicValues, node: ir.Node) -> _Results:
+def _shape(known: KnownValues, node: ir.Node) -> _Results:
     shape = shape_of(known, node)
     if shape is None:
         return []
@@ -129,7 +132,7 @@ def _objects(numbers: Sequence[Size], shape: tuple[int, ...]) -> Array:
 # Constants that are the same along an axis of unknown size
 
 
-def _broadcastable(known: SymbolicValues, node: ir.Node) -> _Results | None:
+def _broadcastable(known: KnownValues, node: ir.Node) -> _Results | None:
     """Return the outputs of a node as arrays that broadcast to their shapes; None for other operators."""
     arrays = [known.contents[v] for v in _read(node)]
     symbolic = any(array.dtype == object for array in arrays)
@@ -150,7 +153,7 @@ def _broadcastable(known: SymbolicValues, node: ir.Node) -> _Results | None:
     return _rearrangement(known, node)
 
 
-def _concatenation(known: SymbolicValues, node: ir.Node) -> _Results:
+def _concatenation(known: KnownValues, node: ir.Node) -> _Results:
     values, axis = _read(node), node.attributes.get_int("axis", 1) or 0
     arrays = [known.contents[v] for v in values]
     if any(known.shapes[v][axis] != size(a.shape[axis]) for v, a in zip(values, arrays, strict=True)):
@@ -164,7 +167,7 @@ def _concatenation(known: SymbolicValues, node: ir.Node) -> _Results:
     ]
 
 
-def _rearrangement(known: SymbolicValues, node: ir.Node) -> _Results | None:
+def _rearrangement(known: KnownValues, node: ir.Node) -> _Results | None:
     """Reshape, slice or gather an array that broadcasts along the other axes."""
     value = node.inputs[0]
     if not operator_of(node).moves or node.op_type == "Concat" or value is None:
@@ -190,7 +193,7 @@ def _rearrangement(known: SymbolicValues, node: ir.Node) -> _Results | None:
 # Numbers that depend on sizes
 
 
-def _symbolic(known: SymbolicValues, node: ir.Node) -> _Results | None:
+def _symbolic(known: KnownValues, node: ir.Node) -> _Results | None:
     if operator_of(node).moves:
         return _moved_labels(known, node)
     if not all(_are_numbers(known.contents[v]) for v in _read(node)):
@@ -203,22 +206,26 @@ def _are_numbers(array: Array) -> bool:
     return array.dtype.kind in "iubO" or (array.dtype.kind == "f" and bool(np.isfinite(array).all()))
 
 
-def _new_symbols(known: SymbolicValues, node: ir.Node) -> _Results:
+def _new_symbols(known: KnownValues, node: ir.Node) -> _Results:
     """Return symbols for integers that are no polynomials but do not depend on the number of frames."""
     shape, dtype = known.static_shape(node.outputs[0]), known.types.get(node.outputs[0])
     if dtype is None or not dtype.is_integer() or shape is None or math.prod(shape) > _MOST_SYMBOLS:
         return []
     attributes = [(name, a.value) for name, a in sorted(node.attributes.items())]
-    key = f"{node.op_type} {attributes} {[known.contents[v].tolist() for v in _read(node)]}"
-    return [_objects([known.unknown(f"{key} {n}") for n in range(math.prod(shape))], shape)]
+    arrays = [known.contents[v].tolist() for v in _read(node)]
+    given = [known.numbers(v) for v in _read(node)]
+    positive = all(numbers is not None and all(n.at_least(0) for n in numbers) for numbers in given)
+    negative = not positive or not (operator_of(node).moves or node.op_type in _NEVER_NEGATIVE)
+    keys = (f"{node.op_type} {attributes} {arrays} {n}" for n in range(math.prod(shape)))
+    return [_objects([known.unknown(key, negative=negative) for key in keys], shape)]
 
 
-def _is_full(known: SymbolicValues, value: ir.Value | None) -> bool:
+def _is_full(known: KnownValues, value: ir.Value | None) -> bool:
     """Whether the array has the whole shape of the value, not one that broadcasts to it."""
     return value is not None and tuple(size(n) for n in known.contents[value].shape) == known.shapes.get(value)
 
 
-def _moved_labels(known: SymbolicValues, node: ir.Node) -> _Results | None:
+def _moved_labels(known: KnownValues, node: ir.Node) -> _Results | None:
     """Return the outputs of a node that only moves elements, by running it on labels of them."""
     data = [v for v in node.inputs[: moved_inputs(node)] if v is not None]
     others = {v for v in node.inputs if v is not None and v not in data}
@@ -231,7 +238,7 @@ def _moved_labels(known: SymbolicValues, node: ir.Node) -> _Results | None:
     return [_objects([sizes[n] for n in array.reshape(-1).astype(int)], array.shape) for array in found]
 
 
-def _polynomials(known: SymbolicValues, node: ir.Node) -> list[Array]:
+def _polynomials(known: KnownValues, node: ir.Node) -> list[Array]:
     """Return the inputs as arrays of polynomials."""
     arrays = [known.contents[v] for v in _read(node)]
     return [_objects([size(n) for n in a.reshape(-1).tolist()], a.shape) for a in arrays]
@@ -240,7 +247,7 @@ def _polynomials(known: SymbolicValues, node: ir.Node) -> list[Array]:
 def _each(function: Callable[..., Size | None]) -> _Rule:
     """Apply a rule to each element; return None if it returns None for one."""
 
-    def rule(known: SymbolicValues, node: ir.Node) -> _Results | None:
+    def rule(known: KnownValues, node: ir.Node) -> _Results | None:
         arrays = np.broadcast_arrays(*_polynomials(known, node))
         found = [function(*each) for each in zip(*(a.reshape(-1).tolist() for a in arrays), strict=True)]
         numbers = [number for number in found if number is not None]
@@ -249,7 +256,7 @@ def _each(function: Callable[..., Size | None]) -> _Rule:
     return rule
 
 
-def _cast(known: SymbolicValues, node: ir.Node) -> _Results | None:
+def _cast(known: KnownValues, node: ir.Node) -> _Results | None:
     """Apply a Cast that changes no number: it truncates no fraction, and a long sequence does not overflow."""
     found, (array,) = known.types.get(node.outputs[0]), _polynomials(known, node)
     if found is None:
@@ -260,23 +267,23 @@ def _cast(known: SymbolicValues, node: ir.Node) -> _Results | None:
     return [array] if fits else None
 
 
-def _whole(known: SymbolicValues, node: ir.Node) -> _Results | None:
+def _whole(known: KnownValues, node: ir.Node) -> _Results | None:
     """Apply Ceil or Round to integers, which stay the same."""
     (array,) = _polynomials(known, node)
     return [array] if all(map(known.is_whole, array.reshape(-1))) else None
 
 
-def _floor_of(known: SymbolicValues, number: Size) -> Size | None:
+def _floor_of(known: KnownValues, number: Size) -> Size | None:
     """Apply Floor, if only the constant part of a polynomial has a fraction."""
     rounded = number.rounded_down()
     return rounded if known.is_whole(rounded) else None
 
 
-def _floor(known: SymbolicValues, node: ir.Node) -> _Results | None:
+def _floor(known: KnownValues, node: ir.Node) -> _Results | None:
     return _each(lambda number: _floor_of(known, number))(known, node)
 
 
-def _quotient(known: SymbolicValues, node: ir.Node) -> _Results | None:
+def _quotient(known: KnownValues, node: ir.Node) -> _Results | None:
     """Apply Div; integers are rounded towards 0, which is down for numbers that are surely not negative."""
     dtype = known.types.get(node.outputs[0])
 
@@ -290,7 +297,7 @@ def _quotient(known: SymbolicValues, node: ir.Node) -> _Results | None:
     return _each(quotient)(known, node)
 
 
-def _product_of_all(known: SymbolicValues, node: ir.Node) -> _Results | None:
+def _product_of_all(known: KnownValues, node: ir.Node) -> _Results | None:
     shape = known.shapes.get(node.outputs[0])
     (array, *_) = _polynomials(known, node)
     total = product(array.reshape(-1))

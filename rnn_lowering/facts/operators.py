@@ -7,7 +7,7 @@ elements, which inputs are sizes. Every other module asks `operator_of(node)`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 import onnx_ir as ir
@@ -66,6 +66,8 @@ def _each_of(names: str, row: Operator) -> dict[str, Operator]:
 _FUNCTION = Operator(rules.broadcast, elementwise=True, may_fail=False)
 _ARITHMETIC = Operator(rules.broadcast, elementwise=True, exact=True, may_fail=False)
 _TEST = Operator(rules.broadcast, elementwise=True, boolean=True, exact=True, may_fail=False)
+_MOVES = Operator(moves=True, exact=True, may_fail=False, foldable=True)
+_RESHAPES = replace(_MOVES, keeps_order=True)
 _REDUCTION = Operator(rules.reduction, data=1)
 _EXACT_REDUCTION = Operator(rules.reduction, data=1, exact=True)
 _CHANNELS = Operator(rules.first_only(rules.all_from(1, keeps=True)), same_shape=True)
@@ -92,51 +94,20 @@ OPERATORS: Mapping[str, Operator] = {
     "Cast": Operator(rules.broadcast, elementwise=True, exact=True, may_fail=False, foldable=True),
     "CastLike": Operator(rules.first_only(rules.alone), same_shape=True, exact=True),
     # Moving elements
-    "Concat": Operator(rules.joining, moves=True, exact=True, may_fail=False, foldable=True),
-    "Expand": Operator(rules.repeated, moves=True, data=1, sized=True, exact=True, may_fail=False, foldable=True),
-    "Flatten": Operator(moves=True, keeps_order=True, exact=True, may_fail=False),
-    "Gather": Operator(rules.gather, moves=True, exact=True, foldable=True),
+    "Concat": replace(_MOVES, axes=rules.joining),
+    "Expand": replace(_MOVES, axes=rules.repeated, data=1, sized=True),
+    "Flatten": replace(_RESHAPES, foldable=False),
+    "Gather": replace(_MOVES, axes=rules.gather, may_fail=True),
     "GatherElements": Operator(rules.gather_elements, moves=True, exact=True),
     "GatherND": Operator(moves=True, exact=True),
-    "Identity": Operator(
-        rules.broadcast,
-        elementwise=True,
-        moves=True,
-        keeps_order=True,
-        keeps_axes=True,
-        exact=True,
-        may_fail=False,
-        foldable=True,
-    ),
-    "Reshape": Operator(
-        rules.reshaped, moves=True, keeps_order=True, data=1, sized=True, exact=True, may_fail=False, foldable=True
-    ),
-    "Slice": Operator(rules.sliced, moves=True, data=1, sized=True, exact=True, may_fail=False, foldable=True),
-    "Split": Operator(rules.along_axis(0), moves=True, data=1, exact=True, may_fail=False, foldable=True),
-    "Squeeze": Operator(
-        rules.squeezed,
-        moves=True,
-        keeps_order=True,
-        keeps_axes=True,
-        data=1,
-        exact=True,
-        may_fail=False,
-        foldable=True,
-    ),
+    "Identity": replace(_RESHAPES, axes=rules.broadcast, elementwise=True, keeps_axes=True),
+    "Reshape": replace(_RESHAPES, axes=rules.reshaped, data=1, sized=True),
+    "Slice": replace(_MOVES, axes=rules.sliced, data=1, sized=True),
+    "Split": replace(_MOVES, axes=rules.along_axis(0), data=1),
+    "Squeeze": replace(_RESHAPES, axes=rules.squeezed, keeps_axes=True, data=1),
     "Tile": Operator(rules.repeated, moves=True, data=1, sized=True, exact=True),
-    "Transpose": Operator(
-        rules.transposition, moves=True, keeps_axes=True, exact=True, may_fail=False, foldable=True
-    ),
-    "Unsqueeze": Operator(
-        rules.unsqueezed,
-        moves=True,
-        keeps_order=True,
-        keeps_axes=True,
-        data=1,
-        exact=True,
-        may_fail=False,
-        foldable=True,
-    ),
+    "Transpose": replace(_MOVES, axes=rules.transposition, keeps_axes=True),
+    "Unsqueeze": replace(_RESHAPES, axes=rules.unsqueezed, keeps_axes=True, data=1),
     # Reading, writing and making elements
     "CenterCropPad": Operator(data=1, sized=True),
     "Col2Im": Operator(data=1),

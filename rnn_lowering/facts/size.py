@@ -16,6 +16,10 @@ TIME, CHUNK, STEP = 0, 1, 2
 """The symbols of the frames of a stream, of what a chunk has more than the whole, and of the step of a Loop."""
 
 
+NUMBERS = 1 << 40
+"""The first symbol of a number that may be negative, as a size may not."""
+
+
 Symbol = int | str
 """TIME, CHUNK, STEP, a larger number for an unknown size, -n for min(frames, n), or the name of an open axis."""
 
@@ -79,6 +83,8 @@ class Size:
     def least(self) -> Fraction | None:
         """A lower bound, when all sizes of inputs are at least 1; None if none is known."""
         least = Fraction(0)
+        if any(isinstance(symbol, int) and symbol >= NUMBERS for symbol in self.symbols):
+            return None
         for monomial, coefficient in self.terms:
             if (coefficient < 0 and monomial) or CHUNK in monomial:
                 return None

@@ -66,7 +66,7 @@ def to_scan(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
         r = loop_as_recurrence(copy, read, gathers=True, trips=trips)
     else:
         r = scan_as_recurrence(copy, read)
-    return r.results(_in_order(copy, r, *_scan(copy, r)))
+    return r.results(_in_order(copy, r, _scan(copy, r)))
 
 
 def _check_tensors(copy: BodyCopy, read: LoopBody) -> None:
@@ -77,8 +77,8 @@ def _check_tensors(copy: BodyCopy, read: LoopBody) -> None:
             )
 
 
-def _scan(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[Known | None]]:
-    """Emit a Scan; return its outputs, and the types and shapes of what it stacks in each step."""
+def _scan(copy: BodyCopy, r: LoopRecurrence) -> Sequence[ir.Value]:
+    """Emit a Scan; return its outputs."""
     op, trips = copy.op, r.trips
     assert trips is not None
     initial, firsts = [copy.value(item) for item in r.init], [copy.facts.kind(item) for item in r.init]
@@ -98,9 +98,7 @@ def _scan(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[Known
         copy.facts.declare(value, kind)
     attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(xs))]
     scan = copy.new_node("Scan", [*initial, *xs], attributes, len(outputs))
-    for new, kind in zip(scan.outputs, firsts, strict=False):
-        copy.facts.declare(new, kind)
-    return list(scan.outputs), kinds[len(states) :]
+    return _declared(copy, r, scan.outputs, firsts, kinds[len(states) :])
 
 
 def _takes_numbers(copy: BodyCopy, r: LoopRecurrence) -> bool:
@@ -152,15 +150,14 @@ def _guarded(copy: BodyCopy, read: LoopBody, trips: LoopTrips) -> list[Item]:
     ran = copy.value_of(op.squeeze(op.less(op.constant([0]), trips.tensor), [0]))
     with op.body(), copy.inner_scope():
         r = loop_as_recurrence(copy, read, gathers=True, trips=trips)
-        outputs, stacked = _scan(copy, r)
-        _in_order(copy, r, outputs, stacked)
+        outputs = _scan(copy, r)
         kinds = [copy.facts.kind(value) for value in outputs]
         types = [value.type for value in outputs]
         some = copy.body_graph([], outputs, types)
     with op.body(), copy.inner_scope():
         initial = [copy.value(item) for item in r.init]
-        rows = zip(stacked, r.stacked, strict=True)
-        empty = [_empty(copy, kind, read.rows[n], read, trips) for kind, n in rows]
+        rows = zip(kinds[len(initial) :], r.stacked, strict=True)
+        empty = [_empty(copy, kind and kind.row, read.rows[n], read, trips) for kind, n in rows]
         none = copy.body_graph([], [*initial, *empty], types)
     branches = [ir.AttrGraph("then_branch", some), ir.AttrGraph("else_branch", none)]
     found = copy.new_node("If", [ran], branches, len(outputs))
@@ -197,11 +194,11 @@ def to_loop(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
         r = loop_as_recurrence(copy, read, gathers=False)
     else:
         r = scan_as_recurrence(copy, read)
-    return r.results(_in_order(copy, r, *_loop(copy, r)))
+    return r.results(_in_order(copy, r, _loop(copy, r)))
 
 
-def _loop(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[Known | None]]:
-    """Emit a Loop; return its outputs, and the types and shapes of what it stacks in each step."""
+def _loop(copy: BodyCopy, r: LoopRecurrence) -> Sequence[ir.Value]:
+    """Emit a Loop; return its outputs."""
     op, trips = copy.op, r.trips
     initial = [copy.value(item) for item in r.init]
     limits: list[ir.Value | None]
@@ -226,22 +223,29 @@ def _loop(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[Known
         body = copy.body_graph([i, going, *unchanged, *states], [after, *unchanged, *outputs], types)
     attributes = [ir.AttrGraph("body", body)]
     loop = copy.new_node("Loop", [*limits, *kept, *initial], attributes, len(kept) + len(outputs))
-    found = list(loop.outputs[len(kept) :])
-    for new, state in zip(found, states, strict=False):
-        copy.facts.declare(new, copy.facts.kind(state))
-    return found, kinds[len(states) :]
+    return _declared(copy, r, loop.outputs[len(kept) :], list(map(copy.facts.kind, states)), kinds[len(states) :])
 
 
-def _in_order(
-    copy: BodyCopy, r: LoopRecurrence, found: Sequence[ir.Value], kinds: Sequence[Known | None]
-) -> list[Item]:
+def _declared(
+    copy: BodyCopy,
+    r: LoopRecurrence,
+    outputs: Sequence[ir.Value],
+    states: Sequence[Known | None],
+    rows: Sequence[Known | None],
+) -> Sequence[ir.Value]:
+    """Declare the types and shapes of final states and of stacked rows, and return them."""
+    length = None if r.trips is None else r.trips.static_count
+    stacked = [None if row is None else row.stacked(length) for row in rows]
+    for value, kind in zip(outputs, [*states, *stacked], strict=True):
+        copy.facts.declare(value, kind)
+    return outputs
+
+
+def _in_order(copy: BodyCopy, r: LoopRecurrence, found: Sequence[ir.Value]) -> list[Item]:
     """Return the outputs of an emitted Loop or Scan, stacked along the axes of the original."""
     read, states = r.read, len(r.states)
-    length = None if r.trips is None else r.trips.static_count
     results: list[Item] = list(found[:states])
-    for n, value, kind in zip(r.stacked, found[states:], kinds, strict=True):
-        if kind is not None:
-            copy.facts.declare(value, kind.stacked(length))
+    for n, value in zip(r.stacked, found[states:], strict=True):
         if not (read.stacked_axes[n] or read.stacked_in_front[n]):
             results.append(value)
             continue

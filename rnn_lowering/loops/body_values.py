@@ -245,12 +245,9 @@ class BodyValues:
                 hint="raise the limit (--max-nodes N) if this is intended",
                 node=self.outermost,
             )
-        name = self.op.unique_name(op_type)
-        node = ir.Node(domain, op_type, given, attributes, num_outputs=outputs, name=name)
-        self.op.name_outputs(node)
+        node = self.op.node(op_type, given, attributes, outputs, domain)
         if op_type in REPEATING:
             node.meta[LOWERED] = True
-        self.op.nodes.append(node)
         return node
 
     def input_like(self, value: ir.Value) -> ir.Value:
@@ -268,9 +265,7 @@ class BodyValues:
             value = self.own_value(item, outputs)
             value.type = value.type or given
             outputs.append(value)
-        self.op.finish(outputs)
-        name = self.op.unique_name("body")
-        return ir.Graph(inputs, outputs, nodes=self.op.nodes, initializers=self.op.initializers, name=name)
+        return self.op.graph(inputs, outputs)
 
     def own_value(self, item: Item, others: Sequence[ir.Value]) -> ir.Value:
         """Return a value that a node of the open graph computes, and that is none of others."""

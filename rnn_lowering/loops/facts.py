@@ -17,7 +17,7 @@ import onnx_ir as ir
 from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.infer import infer
-from rnn_lowering.facts.known import Known, SymbolicValues
+from rnn_lowering.facts.known import Known, KnownValues
 from rnn_lowering.facts.node_outputs import NodeModel, element_of, numbers_in
 from rnn_lowering.facts.numbers import can_evaluate, evaluate
 from rnn_lowering.facts.operators import is_of_default_domain, operator_of
@@ -90,7 +90,7 @@ class Facts:
     def __init__(self, model: ir.Model, opset: int) -> None:
         self.opset = opset
         opsets = {**{d: v for d, v in model.opset_imports.items() if d != "ai.onnx"}, "": opset}
-        self._values = SymbolicValues(opsets, any_size=True)
+        self._values = KnownValues(opsets, any_size=True)
         self._exact: set[ir.Value] = set()
         self._followed: set[ir.Value] = set()
         self._tensors: dict[ir.Value, KnownTensor | None] = {}
@@ -209,7 +209,7 @@ class Facts:
             self._inferred[key] = [values.of(output) for output in node.outputs]
         return self._inferred[key]
 
-    def _inputs(self, node: ir.Node, items: Sequence[Item]) -> SymbolicValues:
+    def _inputs(self, node: ir.Node, items: Sequence[Item]) -> KnownValues:
         """Return the types and shapes of a node's inputs."""
         values = self._values.without_values()
         for value, item in zip(node.inputs, items, strict=True):
@@ -229,9 +229,9 @@ class Facts:
     def size_in(self, value: ir.Value) -> Size | None:
         """Return the size that a value of one element holds: an unknown one that an axis has."""
         self.known_tensor(value)
-        numbers = self._values.numbers(value)
-        sizes = {dim for shape in self._values.shapes.values() for dim in shape if dim.constant is None}
-        return numbers[0] if numbers is not None and len(numbers) == 1 and numbers[0] in sizes else None
+        numbers = self._values.numbers(value) or []
+        held = numbers[0] if len(numbers) == 1 and numbers[0].constant is None else None
+        return held if held is not None and any(held in shape for shape in self._values.shapes.values()) else None
 
     def elements(self, value: ir.Value) -> Elements | None:
         """Return the elements of a sequence that is computed outside of bodies, as far as they were found."""
@@ -365,7 +365,7 @@ def _operation(node: ir.Node) -> Hashable:
     return node.domain, node.op_type, *connected
 
 
-def _infer(values: SymbolicValues, node: ir.Node) -> None:
+def _infer(values: KnownValues, node: ir.Node) -> None:
     """Add the types and shapes of a node's outputs, as far as they follow from its inputs."""
     if bodies_of(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
         return

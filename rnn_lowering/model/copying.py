@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 import onnx
@@ -133,75 +132,44 @@ def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 @contextmanager
-def restored_on_failure(model: ir.Model) -> Iterator[None]:
-    """Restore a model when the block fails: its graph and functions, the order of their nodes, and the types and
-    shapes of values. Nothing else may be changed in the block."""
-    before = _State.of(model)
+def order_restored(model: ir.Model, *, on_success: bool = True) -> Iterator[None]:
+    """Restore the order of the nodes of a model after the block, or only when it fails. Nothing else may be changed
+    in the block: a model that is to be copied is sorted, all else is done to the copies."""
+    before = [(graph, list(graph)) for graph in all_graphs(model)]
+
+    def restore() -> None:
+        for graph, nodes in before:
+            if list(graph) != nodes:
+                graph.extend(nodes)  # moves each node to the end, so that they are in this order
+
     try:
         yield
     except BaseException:
-        before.restore()
+        restore()
         raise
+    if on_success:
+        restore()
 
 
 @contextmanager
-def restored(model: ir.Model) -> Iterator[None]:
-    """Restore a model after the block, whether it fails or not; otherwise as `restored_on_failure`."""
-    before = _State.of(model)
+def changed(model: ir.Model, work: ir.Model, original: ir.Model) -> Iterator[None]:
+    """If the block succeeds, a model has the graph, functions, IR version and metadata of `work`, which the block
+    changes; otherwise those of `original`. Each of them may be the model itself."""
     try:
         yield
-    finally:
-        before.restore()
-
-
-@contextmanager
-def changed(model: ir.Model, work: ir.Model) -> Iterator[tuple[ir.Model, ir.Model]]:
-    """Yield a model to change, and the original. If the block succeeds, the given model has the graph,
-    functions, IR version and metadata of the changed one, otherwise those that it had.
-
-    Args:
-        model: The model.
-        work: A copy of it, to be changed further; or `model` itself: then the original is a copy.
-    """
-    before = clone(model) if work is model else model
-    try:
-        yield work, before
     except BaseException:
-        if before is not model:
-            _take_over(model, before)
+        _take_over(model, original)
         raise
-    if work is not model:
-        _take_over(model, work)
+    _take_over(model, work)
 
 
 def _take_over(model: ir.Model, other: ir.Model) -> None:
+    if other is model:
+        return
     replace_content(model, other.graph, other.functions)
     model.ir_version = other.ir_version
     model.metadata_props.clear()
     model.metadata_props.update(other.metadata_props)
-
-
-@dataclass(frozen=True)
-class _State:
-    model: ir.Model
-    graph: ir.Graph
-    functions: dict[ir.OperatorIdentifier, ir.Function]
-    nodes: list[tuple[ir.Graph, list[ir.Node]]]
-    values: list[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None]]
-
-    @classmethod
-    def of(cls, model: ir.Model) -> _State:
-        graphs = list(all_graphs(model))
-        values = [(v, v.type, v.shape) for graph in graphs for v in _values(graph)]
-        return cls(model, model.graph, dict(model.functions), [(graph, list(graph)) for graph in graphs], values)
-
-    def restore(self) -> None:
-        replace_content(self.model, self.graph, self.functions)
-        for graph, nodes in self.nodes:
-            if list(graph) != nodes:
-                graph.extend(nodes)  # moves each node to the end, so that they are in this order
-        for value, value_type, shape in self.values:
-            value.type, value.shape = value_type, shape
 
 
 def replace_content(model: ir.Model, graph: ir.Graph, functions: dict[ir.OperatorIdentifier, ir.Function]) -> None:

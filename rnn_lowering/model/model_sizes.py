@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.known import Known
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.messages import as_proto
@@ -30,7 +31,7 @@ from rnn_lowering.model.onnx_checks import (
     problem_of,
 )
 from rnn_lowering.model.scopes import RecurrentNode
-from rnn_lowering.nodes.connections import InputFacts, ValueFacts
+from rnn_lowering.nodes.connections import KnownInputs
 
 VARIES = "rnn_lowering_varies"
 """Name of the dimensions that are known to differ between steps."""
@@ -202,7 +203,7 @@ def forget_sizes(model: ir.Model) -> None:
             value.shape = with_sizes(value.shape, [None] * len(value.shape))
 
 
-def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: bool = False) -> InputFacts:
+def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: bool = False) -> KnownInputs:
     """Return the inferred types and shapes of those inputs of nodes that are computed.
 
     What a model declares about computed values may be wrong: it counts only for sizes that inference does not find.
@@ -220,10 +221,10 @@ def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: b
     if not wanted:
         return {}
     if inferred:
-        return {value: ValueFacts(value.dtype, value.shape) for value in wanted}
+        return {value: Known.at(value.dtype, value.shape) for value in wanted}
     known = inferred_values(model)
     return {
-        value: ValueFacts(value.dtype or known[value].dtype, merge_shapes(known[value].shape, value.shape))
+        value: Known.at(value.dtype or known[value].dtype, merge_shapes(known[value].shape, value.shape))
         for value in wanted
         if value in known
     }

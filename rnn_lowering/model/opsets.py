@@ -25,7 +25,7 @@ from onnx.defs import OpSchema
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.constants import dims_of
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset, operator_of
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.messages import SMALL
 from rnn_lowering.model.scopes import all_graphs
@@ -61,11 +61,6 @@ _FIRST_OF_UNLISTED = 4
 """First IR version that allows an initializer that is no input of the graph."""
 
 _DOMAIN = "rnn_lowering.hidden"
-
-_LIKE_FIRST_INPUT = frozenset(
-    ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Greater", "Less", "Equal", "PRelu")
-)
-"""Operators with legacy broadcasting: the output has the shape of the first input."""
 
 
 def modernize(model: ir.Model, opset: int) -> None:
@@ -166,12 +161,11 @@ def _shapeless_outputs(node: ir.Node, model: ir.Model) -> Iterator[tuple[ir.Valu
         for symbol, value in spec.outputs.items():
             if value in missing:
                 yield value, spec.dtype, [T, dirs, N, H] if symbol == "Y" else [dirs, N, H]
-    elif node.op_type in _LIKE_FIRST_INPUT and node.inputs[0] is not None:
+    elif operator_of(node).elementwise and len(node.inputs) == 2 and node.inputs[0] is not None:
         first = node.inputs[0]
         dims = dims_of(first.shape)
-        compares = node.op_type in ("Greater", "Less", "Equal")
-        if dims is not None and first.dtype is not None:
-            yield missing[0], ir.DataType.BOOL if compares else first.dtype, list(dims)
+        if dims is not None and first.dtype is not None:  # the second input is broadcast to the first one
+            yield missing[0], ir.DataType.BOOL if operator_of(node).boolean else first.dtype, list(dims)
 
 
 def _hide(proto: onnx.ModelProto, opset: int) -> None:
@@ -182,7 +176,7 @@ def _hide(proto: onnx.ModelProto, opset: int) -> None:
         attributes = {a.name: a.i for a in node.attribute}
         if is_recurrent(node):
             node.domain = _DOMAIN
-        elif node.op_type in _LIKE_FIRST_INPUT and attributes.get("broadcast", 0):
+        elif operator_of(node).elementwise and attributes.get("broadcast", 0):
             nodes += _align(node, attributes.get("axis"), ranks, opset)
             node.domain = _DOMAIN
         nodes.append(node)

@@ -16,7 +16,7 @@ from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.opsets import NEW_OPSET, OLDEST_LOWERED_OPSET, modernize
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, sort_nodes
-from rnn_lowering.nodes.connections import InputFacts
+from rnn_lowering.nodes.connections import KnownInputs
 from rnn_lowering.nodes.kinds import read_spec
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import KEEP, Lowering, Selection
@@ -162,7 +162,7 @@ def read(model: ir.Model, found: Sequence[RecurrentNode], *, inferred: bool = Fa
     return [read_node(model, entry, known) for entry in found]
 
 
-def read_node(model: ir.Model, entry: RecurrentNode, known: InputFacts) -> NodeSpec:
+def read_node(model: ir.Model, entry: RecurrentNode, known: KnownInputs) -> NodeSpec:
     """Return what a node of a model specifies, as `read` does."""
     spec = read_spec(entry.node, entry.opset, entry.scope, known)
     return replace(spec, warnings=(*spec.warnings, *export_faults(model, entry)))

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef
-from rnn_lowering.facts.constants import QuantizedTensor, constant_of, dims_of, quantized_of
+from rnn_lowering.facts.constants import QuantizedTensor, constant_of, quantized_of
+from rnn_lowering.facts.known import Known
 from rnn_lowering.nodes.cell import Cell
 from rnn_lowering.types import Dims
 
-
-@dataclass(frozen=True)
-class ValueFacts:
-    """The type and shape of a value, as far as they are known."""
-
-    dtype: ir.DataType | None
-    shape: ir.Shape | None
-
-
-InputFacts = Mapping[ir.Value, ValueFacts]
+KnownInputs = Mapping[ir.Value, Known]
 
 HINT_OF_TYPE = "declare it in the model (value_info)"
 """What to try where inference does not find an element type."""
@@ -49,7 +40,7 @@ class Connections:
     """
 
     def __init__(
-        self, node: ir.Node, ref: NodeRef, schema: onnx.defs.OpSchema, opset: int, known: InputFacts
+        self, node: ir.Node, ref: NodeRef, schema: onnx.defs.OpSchema, opset: int, known: KnownInputs
     ) -> None:
         self.ref = ref
         self.known = known
@@ -78,8 +69,8 @@ class Connections:
         types: dict[str, ir.DataType] = {}
         for symbol, value in self.inputs.items():
             tensor = self.constants.get(symbol)
-            dtype = tensor.dtype if tensor is not None else self.facts_of(value).dtype
-            if dtype is not None:
+            dtype = tensor.dtype if tensor is not None else self.known_of(value).dtype
+            if dtype != ir.DataType.UNDEFINED:
                 types[symbol] = dtype
         return types
 
@@ -132,10 +123,11 @@ class Connections:
         if symbol not in self.inputs:
             return None
         tensor = self.constants.get(symbol)
-        return dims_of(self.facts_of(self.inputs[symbol]).shape) if tensor is None else dims_of(tensor.shape)
+        known = self.known_of(self.inputs[symbol]) if tensor is None else Known.at(tensor.dtype, tensor.shape)
+        return None if known.shape is None else known.dims
 
-    def facts_of(self, value: ir.Value) -> ValueFacts:
-        return self.known.get(value) or ValueFacts(value.dtype, value.shape)
+    def known_of(self, value: ir.Value) -> Known:
+        return self.known.get(value) or Known.at(value.dtype, value.shape)
 
 
 class RnnConnections(Connections):
@@ -146,7 +138,7 @@ class RnnConnections(Connections):
     """
 
     def __init__(
-        self, node: ir.Node, ref: NodeRef, schema: onnx.defs.OpSchema, opset: int, known: InputFacts
+        self, node: ir.Node, ref: NodeRef, schema: onnx.defs.OpSchema, opset: int, known: KnownInputs
     ) -> None:
         super().__init__(node, ref, schema, opset, known)
         weights = {

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import documented
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.nodes.causal_conv import CausalConvSpec
-from rnn_lowering.nodes.connections import InputFacts
+from rnn_lowering.nodes.connections import KnownInputs
 from rnn_lowering.nodes.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
 from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
 from rnn_lowering.nodes.node_spec import InputRole, NodeSpec
@@ -53,7 +53,7 @@ def calls_function(node: ir.Node, functions: Container[ir.OperatorIdentifier]) -
 
 
 def read_spec(
-    node: ir.Node, opset: int, scope: str = "main graph", known: InputFacts = MappingProxyType({})
+    node: ir.Node, opset: int, scope: str = "main graph", known: KnownInputs = MappingProxyType({})
 ) -> NodeSpec:
     """Return what a recurrent node specifies; see `NodeSpec.parse`."""
     kind = kind_of(node)

@@ -17,7 +17,7 @@ from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, bou
 from rnn_lowering.facts.constants import QuantizedTensor
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.facts.schemas import CONTRIB_SCHEMAS, DOMAIN
-from rnn_lowering.nodes.connections import REQUIRED, Connections, InputFacts
+from rnn_lowering.nodes.connections import REQUIRED, Connections, KnownInputs
 from rnn_lowering.types import Array
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -105,7 +105,7 @@ class NodeSpec(ABC):
 
     @classmethod
     def parse(
-        cls, node: ir.Node, opset: int, scope: str = "main graph", known: InputFacts = MappingProxyType({})
+        cls, node: ir.Node, opset: int, scope: str = "main graph", known: KnownInputs = MappingProxyType({})
     ) -> Self:
         """Read a node of this kind.
 
@@ -244,7 +244,7 @@ class NodeReader:
     node: ir.Node
     opset: int
     ref: NodeRef
-    known: InputFacts
+    known: KnownInputs
 
     @property
     def is_standard(self) -> bool:

@@ -16,7 +16,7 @@ from rnn_lowering.errors import boundary, warn
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.limits import limited
 from rnn_lowering.model import onnx_checks
-from rnn_lowering.model.copying import changed, clone, restored_on_failure
+from rnn_lowering.model.copying import changed, clone, order_restored
 from rnn_lowering.model.fixed_inputs import input_arrays, record
 from rnn_lowering.model.model_sizes import ensure_valid, forget_names, name_cut_axes
 from rnn_lowering.model.opsets import import_opset
@@ -114,7 +114,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def _lowered(self, model: ir.Model, keep: bool, as_message: bool) -> LoweringResult:
         report = Report(self.lowering.target, operators_before=count_operators(model))
-        with restored_on_failure(model):
+        with order_restored(model, on_success=False):
             plan = ModelPlanner(self.lowering, report).plan(model)
             for refusal in refusals(plan.model, self.lowering):
                 raise refusal
@@ -122,19 +122,24 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report.nodes += map(NodeReport.of, plan.nodes)
         for text in _warnings(plan, report):
             warn(text)
-        prepared = None
-        if keep and plan.nodes:
-            prepared = replace(plan.prepared, model=clone(plan.model), found=(), wanted=())
         modified = bool(plan.nodes or report.loops) or self.lowering.fixes_inputs or report.stream is not None
-        message = self._write(model, plan, report, as_message) if modified else None
+        in_place, keep = plan.model is model, keep and bool(plan.nodes)
+        copied = clone(plan.model) if keep or (modified and in_place) else model
+        prepared = replace(plan.prepared, model=copied, found=(), wanted=()) if keep else None
+        message = None
+        if modified:
+            message = self._write(model, plan, report, copied if in_place else model, as_message)
         report.spell()
         _log(plan, report)
         report.operators_after = count_operators(model)
         return LoweringResult(model, modified, report, prepared, message)
 
-    def _write(self, model: ir.Model, plan: ModelPlan, report: Report, as_message: bool) -> onnx.ModelProto | None:
+    def _write(
+        self, model: ir.Model, plan: ModelPlan, report: Report, original: ir.Model, as_message: bool
+    ) -> onnx.ModelProto | None:
         """Make `model` the lowered one, once it is checked; return its message if `as_message`."""
-        with without_collector(), changed(model, plan.model) as (work, original):
+        work = plan.model
+        with without_collector(), changed(model, work, original):
             record(work, input_arrays(original, self.lowering.set_inputs))
             if report.stream is not None:
                 report.stream.write(work)

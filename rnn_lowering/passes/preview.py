@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, OptionError, RnnLoweringError, UnsupportedError
-from rnn_lowering.model.copying import restored
+from rnn_lowering.model.copying import order_restored
 from rnn_lowering.model.loop_sharing import groups_of, shared_loops
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.preparation import NodeSelection, PreparedModel, read_node
 from rnn_lowering.model.scopes import REPEATING, RecurrentNode, recurrent_nodes
-from rnn_lowering.nodes.connections import InputFacts
+from rnn_lowering.nodes.connections import KnownInputs
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.left import others_left, refusals, why_left
@@ -68,7 +68,7 @@ def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], R
     """
     planner = ModelPlanner(lowering, Report(lowering.target))
     planner.check_selection(model)
-    with restored(model):
+    with order_restored(model):
         work, loops = _without_loops(planner, planner.as_stream(planner.at_given_sizes(model)))
         prepared, refusal = _prepared(planner, work)
         with suppress(RnnLoweringError):  # the preview of each node says it
@@ -111,7 +111,7 @@ def _preview_of(
     planner: ModelPlanner,
     entry: RecurrentNode,
     prepared: PreparedModel,
-    known: InputFacts,
+    known: KnownInputs,
     refusal: UnsupportedError | None,
 ) -> Preview:
     if entry not in prepared.wanted:
@@ -126,7 +126,7 @@ def _preview_of(
     return Preview(entry.ref, spec, choice.form, choice.reason)
 
 
-def _readable(model: ir.Model, entry: RecurrentNode, known: InputFacts) -> NodeSpec | None:
+def _readable(model: ir.Model, entry: RecurrentNode, known: KnownInputs) -> NodeSpec | None:
     with suppress(RnnLoweringError):
         return read_node(model, entry, known)
     return None

@@ -17,7 +17,7 @@ from rnn_lowering.facts.bodies import values_used
 from rnn_lowering.facts.operators import default_opset, operator_of
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
-from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
+from rnn_lowering.model.copying import clone, order_restored, replace_content
 from rnn_lowering.model.fixed_inputs import fix_dimensions
 from rnn_lowering.model.inlining import inline_holders
 from rnn_lowering.model.onnx_checks import infer_shapes, is_sound
@@ -98,7 +98,7 @@ class StreamPass(ir.passes.InPlacePass):
 
     def _streamed(self, model: ir.Model) -> tuple[StreamResult, str]:
         """Return the result, and a warning if no state is carried, else ""."""
-        with restored_on_failure(model):
+        with order_restored(model, on_success=False):
             sort_nodes(model)  # a copy needs that
             work = _prepared(model)
             time = time_inputs(work, self.stream)

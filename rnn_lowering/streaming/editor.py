@@ -21,7 +21,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.bodies import bodies_of
-from rnn_lowering.facts.known import SymbolicValues
+from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.parameters import inputs_and_attributes
 from rnn_lowering.facts.size import CHUNK, Size
 from rnn_lowering.model.scopes import ORIGIN, all_names
@@ -80,7 +80,7 @@ class Editor:
     def __init__(
         self,
         model: ir.Model,
-        known: SymbolicValues,
+        known: KnownValues,
         time: TimeInputs,
         count_type: ir.DataType = ir.DataType.INT64,
     ) -> None:

@@ -10,7 +10,7 @@ from typing import Concatenate, ParamSpec
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.facts.known import SymbolicValues
+from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.numbers import depends_on_time
 from rnn_lowering.facts.size import CHUNK, TIME, Shape, Size
 from rnn_lowering.model.scopes import ORIGIN
@@ -67,7 +67,7 @@ class Flow:
         lengths: Inputs of the model that are sequence lengths.
     """
 
-    known: SymbolicValues
+    known: KnownValues
     scope: str = MAIN_GRAPH
     framings: dict[ir.Value, Framing] = field(default_factory=dict)
     recurrent: list[StatefulNode] = field(default_factory=list)

@@ -667,3 +667,19 @@ def test_an_input_with_a_default_that_decides_the_number_of_steps_is_named() -> 
     with pytest.raises(rl.OptionError) as unknown:
         rl.lower(model, "unroll", loops=True, input_shapes={"Q": (4, 2)})
     assert unknown.value.hint == "its inputs: X, a, Z"
+
+
+FEW_ROWS = parsed("""g (float[N,2] X, float[2] h) => (float[2] y)
+    <int64 ten = {10}, int64 three = {3}, int64 zero = {0}, int64 five = {5}, int64[1] first = {0}> {
+    sh = Shape <end = 1> (X) N = Squeeze (sh, first)
+    d = Sub (N, ten) k = Div (d, three) few = Less (k, zero)
+    y = Loop (five, few, h) <body = b (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
+        s1 = Add (s, s) c1 = Identity (c) }> }""")
+
+
+@pytest.mark.parametrize("form", ["scan", "loop"])
+@pytest.mark.parametrize("rows", [4, 20])
+def test_a_number_from_a_size_may_be_negative(form: Any, rows: int) -> None:
+    """(N - 10) / 3 is no polynomial, and negative at some sizes only."""
+    feed = {"X": numbers(rows, 2), "h": numbers(2)}
+    assert_same(run(rl.lower(FEW_ROWS, form), feed), run(as_meant(FEW_ROWS), feed))
