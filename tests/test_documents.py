@@ -346,6 +346,7 @@ def test_the_readme_runs_as_it_stands() -> None:
     assert recurrent_left(onnx_ir.to_proto(names["ir_model"])) == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("quiet")
 def test_the_pages_run_in_one_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One after the other, without a file that another step has written, unless --force is typed; Python prints."""

@@ -72,7 +72,7 @@ def test_a_crash_is_found_and_the_search_goes_on(fakes: tuple[Counts, list[Found
     assert all(f.case.model.graph.node for f in found)
 
 
-@pytest.mark.parametrize("op_type", ["Tanh", "Exp"])
+@pytest.mark.parametrize("op_type", ["Tanh", exhaustive("Exp")])
 def test_what_is_found_is_reduced(fakes: tuple[Counts, list[Found]], op_type: str) -> None:
     small = smaller(of(fakes, op_type))
     assert [node.op_type for node in small.case.model.graph.node] == [op_type]

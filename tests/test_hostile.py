@@ -19,10 +19,10 @@ from thinning import exhaustive, thinned
 import rnn_lowering as rl
 
 pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
-FIRST = {"bytes": 120, "fields": 120, "streams": 40}
+FIRST = {"bytes": 60, "fields": 60, "streams": 20}
 """The models of each class that the default run has."""
 
-MORE = {"bytes": 1200, "fields": 1200, "streams": 500}
+MORE = {"bytes": 1260, "fields": 1260, "streams": 520}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from onnx import numpy_helper
 from paths import SRC
 from running import assert_close, recurrent_left, run
 from texts import random_feed
-from thinning import exhaustive, thinned
+from thinning import by_turns, exhaustive, thinned
 
 import rnn_lowering as rl
 from rnn_lowering.files.locations import external_entries
@@ -548,8 +548,7 @@ STREAMS: dict[str, tuple[Callable[[], int], str]] = {
 
 
 @UNIX
-@pytest.mark.parametrize("kind", STREAMS)
-@pytest.mark.parametrize("task", thinned(["lower", "list", "help", "quiet"], 2))
+@pytest.mark.parametrize(("kind", "task"), by_turns(list(STREAMS), ["lower", "list", "help", "quiet"]))
 def test_stdout_that_cannot_be_written(tmp_path: Path, kind: str, task: str) -> None:
     opened, reason = STREAMS[kind]
     source, out = write(tmp_path / IN, "w.bin"), tmp_path / OUT

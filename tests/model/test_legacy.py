@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from oracle import GATES, evaluate
 from running import assert_close, operators, recurrent_left, run
 from texts import FORMS, parse
+from thinning import exhaustive
 
 import rnn_lowering as rl
 
@@ -91,16 +92,25 @@ SYMBOLIC = [
 ]
 
 
-@pytest.mark.parametrize("case", [*NODES, *SYMBOLIC], ids=lambda case: case.name)
-def test_node(case: Case) -> None:
+def in_forms() -> list[Any]:
+    """Every case in each form that it has; in the default run in one, by turns."""
+    found = []
+    for n, case in enumerate([*NODES, *SYMBOLIC]):
+        forms = FORMS if case.knows_length else FORMS[:2]
+        for form in forms:
+            parameter = pytest.param(case, form, id=f"{case.name}-{form}")
+            found.append(parameter if form == forms[n % len(forms)] else exhaustive(parameter))
+    return found
+
+
+@pytest.mark.parametrize(("case", "form"), in_forms())
+def test_node(case: Case, form: str) -> None:
     possible = [opset for opset in OPSETS if opset in case.opsets]
     assert possible
-    forms = FORMS if case.knows_length else FORMS[:2]
     chosen = possible if case.name.startswith("legacy_plain") else possible[:: max(len(possible) - 1, 1)]
     for opset in chosen:
-        for form in forms:
-            results = run(lowered_to(model(case, opset), form), feed(case))
-            assert_close(results, expected(case), case.dtype, f"opset {opset}, {form}")
+        results = run(lowered_to(model(case, opset), form), feed(case))
+        assert_close(results, expected(case), case.dtype, f"opset {opset}, {form}")
 
 
 @pytest.mark.parametrize(("op_type", "version"), [("RNN", 1), ("GRU", 1), ("GRU", 3), ("LSTM", 1)])

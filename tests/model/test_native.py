@@ -50,10 +50,15 @@ CRASHES: dict[str, onnx.ModelProto] = {
 
 @pytest.mark.parametrize("name", CRASHES)
 def test_inference_that_may_crash_runs_elsewhere(name: str, started: list[subprocess.Popen[bytes]]) -> None:
-    """And nothing is folded."""
     original = CRASHES[name]
     assert onnx_checks.with_inferred_shapes(original).graph.name == original.graph.name
     assert len(started) == 1
+
+
+@pytest.mark.parametrize("name", thinned(list(CRASHES), len(CRASHES)))
+def test_a_model_that_crashes_inference_is_refused(name: str) -> None:
+    """And nothing is folded."""
+    original = CRASHES[name]
     assert not is_sound(ir.from_proto(original))
     rl.inspect(original)
     refusal(lambda: rl.lower(original, "unroll", input_shapes={"X": [5, 2, 3]}))

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning
 
 
 def forms() -> list[Any]:
-    """The models that onnxruntime runs, each in all forms that its opset has; a fifth of it in the default run."""
+    """The models that onnxruntime runs, each in all forms that its opset has; a ninth of it in the default run."""
     absent = pytest.param({}, "", marks=pytest.mark.skip(reason=f"{MODELS.name} is not there"))
     found = [
         pytest.param(entry, form, id=f"{entry['file']}-{form}", marks=pytest.mark.shared)
@@ -35,7 +35,7 @@ def forms() -> list[Any]:
         for form in FORMS
         if form != "scan" or entry["opsets"]["ai.onnx"] >= 9
     ]
-    return thinned(found, 5) or [absent]
+    return thinned(found, 9) or [absent]
 
 
 @lru_cache(maxsize=2)

@@ -26,11 +26,12 @@ def test_each_output_is_each_input(target: str, symbol: str, form: str) -> None:
         check(Wiring([Member(source), Member(target, {symbol: (0, output)})]), form)
 
 
-@pytest.mark.parametrize(("first", "second"), thinned(list(product(PLACES, PLACES))[1:], 14))
-@pytest.mark.parametrize(("target", "symbol"), every_input())
-def test_through_bodies_and_functions(target: str, symbol: str, first: str, second: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "symbol", "places"), by_turns(list(every_input()), list(product(PLACES, PLACES))[1:])
+)
+def test_through_bodies_and_functions(target: str, symbol: str, places: tuple[str, str]) -> None:
     for n, (source, output) in enumerate(DIRECT):
-        wiring = Wiring([Member(source), Member(target, {symbol: (0, output)})], (first, second))
+        wiring = Wiring([Member(source), Member(target, {symbol: (0, output)})], places)
         check(wiring, FORMS[n % len(FORMS)])
 
 

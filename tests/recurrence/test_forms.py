@@ -73,18 +73,19 @@ EMISSION_CHANGES = (6, 7, 8, 9, 10, 11, 13)
 
 def picks() -> list[Any]:
     """Every case in each form at one opset by turns, and the core cases at the oldest, at the newest and wherever
-    the emission changes. The default run has each case in one form, and a sixth of the core cases in each form."""
+    the emission changes. The default run has each case in one form, but a third of the random ones, and a sixth of
+    the core cases in each form."""
     found = []
     for index, case in enumerate(CASES):
-        core = case.name in CORE
+        core, random = case.name in CORE, index >= len(CASES) - len(RANDOM)
         for number, form in enumerate(FORMS):
             possible = [o for o in OPSETS if o in case.opsets and runs(case, form, o)]
             in_turn = possible[(index + 5 * number) % len(possible)] if possible else 0
             for opset in possible:
                 if opset == in_turn or (core and opset in (*EMISSION_CHANGES, possible[0], possible[-1])):
                     third = opset in EMISSION_CHANGES and (index + number + EMISSION_CHANGES.index(opset)) % 6 == 0
-                    always = third if core else number == index % len(FORMS)
-                    found.append(_parameter(case, form, opset, always))
+                    single = number == index % len(FORMS) and not (random and index // len(FORMS) % 3)
+                    found.append(_parameter(case, form, opset, third if core else single))
     return found
 
 

@@ -420,8 +420,11 @@ def test_the_console_is_read(browser: list[str], tmp_path: Path) -> None:
 @pytest.mark.browser
 @pytest.mark.parametrize(
     "options",
-    [["--window-size=1280,2000"], ["--window-size=400,2000"], ["--blink-settings=preferredColorScheme=0"]],
-    ids=["desktop", "phone", "dark"],
+    [
+        pytest.param(["--window-size=1280,2000"], id="desktop"),
+        pytest.param(["--window-size=400,2000"], id="phone", marks=pytest.mark.exhaustive),
+        pytest.param(["--blink-settings=preferredColorScheme=0"], id="dark", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_in_a_browser(ragged: Path, browser: list[str], tmp_path: Path, options: list[str]) -> None:
     picture = tmp_path / "page.png"
