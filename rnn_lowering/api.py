@@ -188,7 +188,9 @@ def lower_file(
         verify: The number of runs of `check`; 0 for no comparison.
         test_shapes: The shapes of random inputs of `check`.
         verify_timeout: The time limit of `check`.
-        seed, tolerance, feeds: As in `check`.
+        seed: As in `check`.
+        tolerance: As in `check`.
+        feeds: As in `check`.
         options: The attributes of `Lowering` as keywords; `max_bytes` holds for the comparison too.
 
     Returns:
