@@ -156,9 +156,9 @@ class KnownValues:
     def unknown(self, key: str = "", *, negative: bool = False) -> Size:
         """Return a symbol for an unknown size, or a number that may be negative: equal keys give equal symbols."""
         if not key:
-            return Size.symbol(next(self._symbols))
+            return Size.symbol(next(self._symbols) + NUMBERS * negative)
         if key not in self._unknown:
-            symbol = next(self._symbols) + (NUMBERS if negative else 0)
+            symbol = next(self._symbols) + NUMBERS * negative
             self._unknown[key], self._keys[symbol] = Size.symbol(symbol), key
         return self._unknown[key]
 

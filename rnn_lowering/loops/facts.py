@@ -100,6 +100,7 @@ class Facts:
         self._node_models: dict[ir.Node, NodeModel] = {}
         self._anonymous: set[Size] = set()
         self._places: dict[Symbol, tuple[ir.Value, int]] = {}
+        self._symbols: dict[Size | ir.Value, Size] = {}
         with _distinct_names(model):
             for value in (*model.graph.inputs, *model.graph.initializers.values()):
                 self._add_inferred(value, value)
@@ -232,6 +233,16 @@ class Facts:
         numbers = self._values.numbers(value) or []
         held = numbers[0] if len(numbers) == 1 and numbers[0].constant is None else None
         return held if held is not None and any(held in shape for shape in self._values.shapes.values()) else None
+
+    def symbol_of(self, key: Size | ir.Value) -> Size:
+        """Return a symbol for a size, whatever polynomial it is, or for the number that a value holds."""
+        if key not in self._symbols:
+            self._symbols[key] = self._values.unknown(negative=True)
+        return self._symbols[key]
+
+    def is_size(self, symbol: Size) -> bool:
+        """Whether a number is the symbol of a size, and nothing else."""
+        return any(symbol == each for key, each in self._symbols.items() if isinstance(key, Size))
 
     def elements(self, value: ir.Value) -> Elements | None:
         """Return the elements of a sequence that is computed outside of bodies, as far as they were found."""

@@ -50,7 +50,6 @@ class Counters:
         self.read = read
         self._invariant = read.invariant_states
         self._entered: set[ir.Value] = set()
-        self._symbols: dict[Size | ir.Value, Size] = {}
         self._holders: dict[Size, ir.Value] = {}
 
     def line(self, value: ir.Value) -> Size | None:
@@ -88,7 +87,7 @@ class Counters:
             return None
         if kind.dtype.is_integer():
             held = self.copy.facts.size_in(item) if isinstance(item, ir.Value) else None
-            symbol = self._symbol(value if held is None else held)
+            symbol = self.copy.facts.symbol_of(value if held is None else held)
             self._holders.setdefault(symbol, value)
             return symbol
         node = value.producer()
@@ -111,11 +110,7 @@ class Counters:
         if known is not None or not isinstance(item, ir.Value):
             return None if known is None else size(known)
         rows = self.copy.facts.size_of_axis(item, axis)
-        return None if rows is None else self._symbol(rows)
-
-    def is_size(self, count: Size) -> bool:
-        """Whether a number is a size, and nothing else."""
-        return any(count == symbol for key, symbol in self._symbols.items() if isinstance(key, Size))
+        return None if rows is None else self.copy.facts.symbol_of(rows)
 
     def emit(self, count: Size) -> Tensor:
         """Emit a number that is the same in each step as an int64 [1]."""
@@ -128,10 +123,6 @@ class Counters:
             flat = op.cast(given if given.shape == (1,) else op.reshape(given, (1,)), _INT64)
             total = total + (flat if factor == 1 else flat * op.constant([int(factor)]))
         return total
-
-    def _symbol(self, key: Size | ir.Value) -> Size:
-        """Return the symbol of a size, or of the number that a value holds."""
-        return self._symbols.setdefault(key, Size.symbol(STEP + 1 + len(self._symbols)))
 
     def _line_of_state(self, n: int) -> Size | None:
         read = self.read

@@ -188,7 +188,7 @@ def _length(counters: Counters, lines: Sequence[Size], limit: Size | None) -> Si
     found = [1 - first_of(line) for line in lines if rate_of(line) == 1]
     found += [] if limit is None else [limit]
     least = min(found, key=lambda count: count.coefficient(), default=None)
-    if least is None or not counters.is_size(least) or any(rate_of(line) != 1 for line in lines):
+    if least is None or not counters.copy.facts.is_size(least) or any(rate_of(line) != 1 for line in lines):
         return None
     return least if all((count - least).constant is not None for count in found) else None
 

@@ -683,3 +683,14 @@ def test_a_number_from_a_size_may_be_negative(form: Any, rows: int) -> None:
     """(N - 10) / 3 is no polynomial, and negative at some sizes only."""
     feed = {"X": numbers(rows, 2), "h": numbers(2)}
     assert_same(run(rl.lower(FEW_ROWS, form), feed), run(as_meant(FEW_ROWS), feed))
+
+
+def test_rows_of_another_size_than_the_steps_are_not_all_taken() -> None:
+    """There are N steps; which of N and M is asked for first, and by whom, must not matter."""
+    model = parsed("""g (float[N,2] A, float[M,2] B, float[2] h) => (float[2] y)
+        <int64 zero = {0}, bool yes = {1}> {
+        sh = Shape (A) N = Gather (sh, zero)
+        y = Loop (N, yes, h) <body = b (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
+            x = Gather (B, i) s1 = Add (s, x) c1 = Identity (c) }> }""")
+    feed = {"A": numbers(2, 2), "B": numbers(5, 2), "h": numbers(2)}
+    assert_same(run(rl.lower(model, "scan", loops=True), feed), run(as_meant(model), feed))
