@@ -165,8 +165,7 @@ def open_trips(
     if not sizes and not stream.fewest:
         names = _open_names(model)  # the number of a nested Loop may follow from another value of a body
     if not sizes or len(names) == len(sizes.split(" --")):
-        enough = (each for each in (*([name] for name in names), names) if _is_known_at(model, each, is_known))
-        sizes = " ".join(f"--set-dim {quote(f'{name}=')}?" for name in next(enough, ()))
+        sizes = " ".join(f"--set-dim {quote(f'{name}=')}?" for name in _enough(model, names, is_known))
     return f"fix the sizes of the inputs, with a number for each ?: {sizes}" if sizes else ""
 
 
@@ -174,6 +173,13 @@ def _open_names(model: ir.Model) -> list[str]:
     """Return the names of the open sizes of the inputs."""
     dims = [dim for value in model.graph.inputs for dim in value.shape or ()]
     return list(dict.fromkeys(dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value))
+
+
+def _enough(model: ir.Model, names: list[str], is_known: Callable[[ir.Model], bool]) -> list[str]:
+    """Return one of the sizes, or all, that make the numbers of steps known; none if they do not."""
+    if not _is_known_at(model, names, is_known):
+        return []
+    return next(([name] for name in names if _is_known_at(model, [name], is_known)), names)
 
 
 def _is_known_at(model: ir.Model, names: Iterable[str], is_known: Callable[[ir.Model], bool]) -> bool:
