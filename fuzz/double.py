@@ -22,7 +22,7 @@ from onnx.reference.ops import op_loop
 from oracle import GATES, evaluate
 from running import nodes
 
-from fuzz.oracles import retype
+from fuzz.element_types import retype
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 MS = "com.microsoft"

@@ -1,149 +1,165 @@
 """What a model computes, and which numbers count as equal; nothing here comes from the package.
 
 Onnxruntime runs a model without optimizations. What it has no kernel for in float64, bfloat16 or with layout=1, it
-runs in float32 with layout=0. The rest, such as opsets 1 to 6, onnx's evaluator runs, with the float64 equations of
-tests/support for the recurrent operators.
+runs in float32 with layout=0. The rest, such as opsets 1 to 6, onnx's evaluator runs in float64.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx.inliner
 from cases import Array, Arrays
-from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
-from oracle import GATES, evaluate
+from onnx import TensorProto, helper
+from oracle import GATES
 from running import bodies, nodes, session
+
+from fuzz.double import truth
+from fuzz.element_types import element_types, retype
+
+os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
 
 NEAR = {"float32": 1e-4, "float64": 1e-8, "float16": 2e-2, "bfloat16": 1.5e-1}
 """The largest difference by type, relative to the largest number of an output, or to 1."""
 
 
-class _Recurrent(OpRun):
-    """A recurrent operator of the evaluator, by the equations of tests/support/oracle.py."""
-
-    op_domain = ""
-    formals = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-
-    def _run(self, *inputs: Any, **_: Any) -> tuple[Any, ...]:
-        node = self.onnx_node
-        given: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        texts = {n: v.decode() if isinstance(v, bytes) else v for n, v in given.items()}
-        if "activations" in texts:
-            texts["activations"] = [n.decode() if isinstance(n, bytes) else n for n in texts["activations"]]
-        held = dict(zip(self.formals, inputs, strict=False))
-        results = evaluate(node.op_type, texts, held)
-        arrays = [results[name].astype(inputs[0].dtype) for name in ("Y", "Y_h", "Y_c") if name in results]
-        return tuple(arrays[: len(node.output)])
-
-
-class RNN(_Recurrent):
-    """RNN."""
-
-
-class GRU(_Recurrent):
-    """GRU."""
-
-
-class LSTM(_Recurrent):
-    """LSTM."""
+_HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_BRAIN: Any = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
 
 
 class Running:
     """A model that can be run many times.
 
+    Args:
+        exactly: Whether it is an error that onnxruntime refuses it.
+        narrow: Whether float32 is as good as float64, and better than the evaluator.
+
     Raises:
         Exception: Nothing can run it.
 
     Attributes:
-        by: "onnxruntime"; "float32", if onnxruntime runs it with these floats and layout=0; or "evaluator".
+        by: "onnxruntime"; "float32", if onnxruntime runs it with these floats and layout=0; or "float64", if onnx's
+            evaluator does.
+        why: Why onnxruntime refuses it; "" if it does not.
         near: The type whose rounding counts, if it is not that of the outputs.
     """
 
-    def __init__(self, model: onnx.ModelProto, exactly: bool = False) -> None:
+    def __init__(self, model: onnx.ModelProto, *, exactly: bool = False, narrow: bool = True) -> None:
+        self.model, self.why = model, ""
         self.names = [value.name for value in model.graph.output]
         self.types = [helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in _tensors(model)]
-        inputs = {value.name for value in model.graph.input}
-        self.inputs = inputs - {tensor.name for tensor in model.graph.initializer}
-        self.by, self._held = _held(model, exactly)
+        self.by, message, self._session = self._first_that_runs(exactly, narrow)
+        held = {tensor.name for tensor in message.graph.initializer}
+        self._takes = {
+            v.name: helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)
+            for v in message.graph.input
+            if v.name not in held
+        }
         self.near = "float32" if self.by == "float32" else ""
+
+    def _first_that_runs(self, exactly: bool, narrow: bool) -> tuple[str, onnx.ModelProto, Any]:
+        """Return what runs the model, the model that it runs, and its session if it has one."""
+        try:
+            if not _fails_late(self.model):
+                message = _with_floats(self.model)
+                return "onnxruntime", message, _session(message)
+        except Exception as error:  # onnxruntime's errors have no common class
+            self.why = " ".join(str(error).split())
+            if exactly:
+                raise
+        if narrow or element_types(self.model) & {"float16", "bfloat16"}:
+            message = in_float32(self.model, (TensorProto.DOUBLE, TensorProto.BFLOAT16) if narrow else _HALVES)
+            try:
+                return "float32", message, _session(message)
+            except Exception:
+                if narrow and any(node.attribute and [*bodies(node)] for node in nodes(self.model)):
+                    raise  # the evaluator misreads some bodies
+        return "float64", self.model, None
+
+    @cached_property
+    def wide(self) -> "Running":
+        """The same in float32 where it is in half precision, with inputs of any floats."""
+        copy: onnx.ModelProto = onnx.ModelProto.FromString(self.model.SerializeToString())
+        retype(copy, _HALVES, TensorProto.FLOAT)
+        return Running(copy, narrow=False)
 
     def __call__(self, feed: Mapping[str, Array]) -> Arrays:
         """Return the outputs by name; further arrays in `feed` do not matter."""
-        given = {name: array for name, array in feed.items() if name in self.inputs}
-        if self.by == "float32":
-            given = {n: a.astype(np.float32) if a.dtype.name in _WIDE else a for n, a in given.items()}
-        got = dict(zip(self.names, self._held.run(None, given), strict=True))
-        if self.by == "float32":
-            got = {
-                n: a.astype(t) if isinstance(a, np.ndarray) and a.dtype == np.float32 else a
-                for (n, a), t in zip(got.items(), self.types, strict=True)
-            }
-        return got
+        renamed = {_as_float(name): array for name, array in feed.items()} | dict(feed)
+        given = {name: _of_type(renamed[name], dtype) for name, dtype in self._takes.items() if name in renamed}
+        if self._session is None:
+            results = list(truth(self.model, given).values())
+        else:
+            results = self._session.run(None, given)
+        return {n: self._as_declared(a, t) for n, a, t in zip(self.names, results, self.types, strict=True)}
+
+    def _as_declared(self, array: Any, dtype: Any) -> Any:
+        """Return an output in the type that the model declares; a sequence as it is."""
+        exact = self.by == "onnxruntime" and dtype != _BRAIN
+        return array if exact or not isinstance(array, np.ndarray) else _of_type(array, dtype)
 
 
-_WIDE = ("float64", "bfloat16")
+def _of_type(array: Array, dtype: Any) -> Array:
+    """Return real numbers in another type."""
+    with np.errstate(all="ignore"):
+        return array.astype(dtype) if array.dtype.name in NEAR and dtype.name in NEAR else array
 
 
 def _tensors(model: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
     """The outputs, those that are no tensors as if they were float32."""
-    float32 = helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None)
+    float32 = helper.make_tensor_value_info("", TensorProto.FLOAT, None)
     yield from (v if v.type.tensor_type.elem_type else float32 for v in model.graph.output)
 
 
-def _held(model: onnx.ModelProto, exactly: bool) -> tuple[str, Any]:
-    """Return what runs a model, with its kind."""
-    used = {node.op_type for node in nodes(model)}
+def _fails_late(model: onnx.ModelProto) -> bool:
+    """Whether onnxruntime loads a model that it cannot run: recurrent operators in float64."""
     kinds = {v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)}
-    runs_late = onnx.TensorProto.DOUBLE in kinds and used & {*GATES}  # is loaded, and fails when it is run
-    try:
-        if not runs_late and onnx.TensorProto.BFLOAT16 not in kinds:
-            return "onnxruntime", session(model, optimize=False, relabel=True)
-    except Exception:  # onnxruntime's errors have no common class
-        if exactly:
-            raise
-    try:
-        return "float32", session(in_float32(model), optimize=False, relabel=True)
-    except Exception:
-        if any(node.attribute and [*bodies(node)] for node in nodes(model)):
-            raise  # the evaluator does not know our operators in bodies
-        flat = onnx.ModelProto.FromString(model.SerializeToString())
-        flat = onnx.inliner.inline_local_functions(flat) if model.functions else flat
-        for number, node in enumerate(flat.graph.node):  # it would take an output "" for an absent input
-            node.output[:] = [name or f"unused_{number}_{place}" for place, name in enumerate(node.output)]
-        return "evaluator", ReferenceEvaluator(flat, new_ops=[RNN, GRU, LSTM])
+    return TensorProto.DOUBLE in kinds and any(node.op_type in GATES for node in nodes(model))
 
 
-def in_float32(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with float32 for float64 and bfloat16, and Transposes around nodes with layout=1."""
+def _session(model: onnx.ModelProto) -> Any:
+    """Return a session without optimizations, at the newest opset that onnxruntime knows."""
+    with suppress(Exception):  # onnxruntime's errors have no common class
+        return session(model, optimize=False)
+    return session(model, optimize=False, relabel=True)
+
+
+def _with_floats(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with inputs and outputs of float where they are of bfloat16, which Python cannot pass."""
     copy: onnx.ModelProto = onnx.ModelProto.FromString(model.SerializeToString())
-    retype(copy, (onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16), onnx.TensorProto.FLOAT)
+    brain, single = TensorProto.BFLOAT16, TensorProto.FLOAT
+    read, returned = (_of_kind(values, brain) for values in (copy.graph.input, copy.graph.output))
+    before = [helper.make_node("Cast", [_as_float(v.name)], [v.name], to=brain) for v in read]
+    after = [helper.make_node("Cast", [v.name], [_as_float(v.name)], to=single) for v in returned]
+    for value in (*read, *returned):
+        value.name, value.type.tensor_type.elem_type = _as_float(value.name), single
+    inner = [*copy.graph.node]
+    del copy.graph.node[:]
+    copy.graph.node.extend([*before, *inner, *after])
+    return copy
+
+
+def _of_kind(values: Iterable[onnx.ValueInfoProto], kind: int) -> list[onnx.ValueInfoProto]:
+    return [value for value in values if value.type.tensor_type.elem_type == kind]
+
+
+def _as_float(name: str) -> str:
+    return f"{name}/float"
+
+
+def in_float32(model: onnx.ModelProto, kinds: Collection[int]) -> onnx.ModelProto:
+    """The model with float32 for some floats, and Transposes around nodes with layout=1."""
+    copy: onnx.ModelProto = onnx.ModelProto.FromString(model.SerializeToString())
+    retype(copy, kinds, TensorProto.FLOAT)
     within = [body for node in nodes(copy) for body in bodies(node)]
     for graph in (*reversed(within), *copy.functions, copy.graph):
         laid_out = [new for node in graph.node for new in _transposed(node)]
         del graph.node[:]
         graph.node.extend(laid_out)
     return copy
-
-
-def retype(message: Any, kinds: Collection[int], kind: int) -> None:
-    """Let all tensors and declared types of some floats, at any depth, be of another."""
-    if isinstance(message, onnx.TensorProto):
-        if message.data_type in kinds:
-            array = numpy_helper.to_array(message).astype(helper.tensor_dtype_to_np_dtype(kind))
-            message.CopyFrom(numpy_helper.from_array(array, message.name))
-        return
-    if isinstance(message, onnx.TypeProto.Tensor) and message.elem_type in kinds:
-        message.elem_type = kind
-    if isinstance(message, onnx.AttributeProto) and message.name in ("to", "dtype") and message.i in kinds:
-        message.i = kind
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for inner in [value] if hasattr(value, "ListFields") else value:
-                retype(inner, kinds, kind)
 
 
 def _transposed(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:

@@ -11,9 +11,10 @@ from oracle import GATES
 
 import rnn_lowering as rl
 from fuzz.case import Case, Outcome, agreed, attempt, fault
-from fuzz.compare import Running, distance
+from fuzz.compare import distance
 from fuzz.driver import plan_of
 from fuzz.nets import attention, joined
+from fuzz.oracles import Running
 from fuzz.planting import planted
 from fuzz.sizes import feeds
 
@@ -77,19 +78,19 @@ def visible(model: onnx.ModelProto, right: onnx.ModelProto, wrong: onnx.ModelPro
     """Return on which inputs the fault shows, where the right model agrees with the original; "" for none."""
     stream = any(entry.key == "rnn_lowering.stream" for entry in right.metadata_props)
     original = right if stream else model
-    whole, good, bad = Running(original), Running(right), Running(wrong)
-    if bad.session is None:
+    whole, good, bad = (Running(each, narrow=False) for each in (original, right, wrong))
+    if bad.why:
         return ""
     for number in range(12):
         rng = random.Random(seed + number)
         sizes = {"T": rng.choice((1, 2, 5, 17, 40, 60)), "N": rng.choice((1, 3, 8)), "B": rng.choice((1, 3, 8))}
         given = _lengths(feeds(original, sizes, seed + number), stream, right)
         try:
-            expected, got = whole.run(given), good.run(given)
+            expected, got = whole(given), good(given)
         except Exception:
             continue
         try:
-            other = bad.run(given)
+            other = bad(given)
         except Exception:
             return "it fails"
         for name, array in expected.items():
