@@ -8,12 +8,11 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from onnx.external_data_helper import load_external_data_for_tensor
 
 from rnn_lowering.compare.references.evaluator import widen
 from rnn_lowering.facts.bodies import bodies_of, values_used
 from rnn_lowering.facts.operators import default_opset
-from rnn_lowering.files.locations import external_entries, from_the_root, refer
+from rnn_lowering.files.locations import from_the_root, refer
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.messages import graphs_with_messages
 from rnn_lowering.model.scopes import RecurrentNode
@@ -129,10 +128,7 @@ def _as_runnable(model: onnx.ModelProto) -> onnx.ModelProto:
 
     The locations of its tensors start from the root of the file system.
     """
-    for tensor in [tensor for tensor, _ in external_entries(model)]:
-        if tensor.data_type == onnx.TensorProto.BFLOAT16:
-            load_external_data_for_tensor(tensor, Path.cwd().anchor)
-    widen(model.graph, (onnx.TensorProto.BFLOAT16,), onnx.TensorProto.FLOAT)
+    widen(model.graph, (onnx.TensorProto.BFLOAT16,), onnx.TensorProto.FLOAT, Path.cwd().anchor)
     return model
 
 

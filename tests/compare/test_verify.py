@@ -410,6 +410,16 @@ def test_both_models_with_external_data(to: Any, tmp_path: Path) -> None:
     assert verify(source, target, runs=1).status == "failed"
 
 
+def test_bfloat16_in_external_data(tmp_path: Path) -> None:
+    """The nodes are compared in float32, as onnxruntime does not run bfloat16; their weights are in a file."""
+    original = model(Case("verify_external", "GRU", dtype="bfloat16", H=8, optional=("B",)), 22)
+    onnx.save(original, tmp_path / "in.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", external_data="always", verify=0)
+    check = verify(tmp_path / "in.onnx", tmp_path / "out.onnx", runs=1)
+    assert check
+    assert len(check.nodes) == 2
+
+
 def test_a_missing_model_is_an_error(tmp_path: Path) -> None:
     missing = tmp_path / "missing.onnx"
     for models in ((missing, lstm()), (lstm(), missing)):

@@ -155,19 +155,23 @@ def _wide(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind == "f" or array.dtype.name == "bfloat16" else array
 
 
-def widen(graph: Any, narrow: Collection[int], wide: int) -> None:
-    """Convert certain element types of a graph or function to another one, in place."""
+def widen(graph: Any, narrow: Collection[int], wide: int, folder: str = "") -> None:
+    """Convert certain element types of a graph or function to another one, in place.
+
+    Args:
+        folder: The folder that the locations of external tensors start from.
+    """
     for value in (*getattr(graph, "input", ()), *getattr(graph, "output", ())):
         if isinstance(value, onnx.ValueInfoProto) and value.type.tensor_type.elem_type in narrow:
             value.type.tensor_type.elem_type = wide
     attributes = [(node, attribute) for node in graph.node for attribute in node.attribute]
     for tensor in (*getattr(graph, "initializer", ()), *(a.t for _, a in attributes if a.HasField("t"))):
         if tensor.data_type in narrow:
-            array = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(wide))
+            array = numpy_helper.to_array(tensor, folder).astype(helper.tensor_dtype_to_np_dtype(wide))
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     for body in (body for node in graph.node for body in bodies_in(node)):
         del body.value_info[:]
-        widen(body, narrow, wide)
+        widen(body, narrow, wide, folder)
     for node, attribute in attributes:
         if attribute.name in ("to", "dtype") and attribute.i in narrow:
             attribute.i = wide
