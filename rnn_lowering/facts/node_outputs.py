@@ -25,6 +25,9 @@ ALONG_ONE_AXIS = ("Softmax", "LogSoftmax", "Hardmax")
 _FIRST_ALONG_ONE_AXIS = 13
 """Since this opset they work along one axis, before along all from the axis on."""
 
+_INPUTS_OF_SLICE = 5
+"""Its inputs, if it has steps."""
+
 _MOST_SENT = 1 << 12
 """Maximum elements of an input whose numbers ONNX's inference sees."""
 
@@ -131,6 +134,8 @@ class NodeModel:
         return found
 
     def _run(self, inputs: Sequence[Array | None]) -> list[Array]:
+        if self.node.op_type == "Slice" and len(inputs) == _INPUTS_OF_SLICE:
+            inputs = _from_the_first(*inputs)
         feed = {f"i{n}": array for n, array in enumerate(inputs) if array is not None}
         results: Any = iter(self._evaluator.run(None, feed))
         found = [next(results) if name else np.empty(0) for name in self.node.output]
@@ -188,6 +193,17 @@ def _integer_quotient(arrays: Sequence[Array | None]) -> Array | None:
         return None
     quotient, rest = np.floor_divide(first, second), np.remainder(first, second)
     return np.asarray(quotient + ((rest != 0) & ((first < 0) != (second < 0))).astype(quotient.dtype))
+
+
+def _from_the_first(
+    data: Array | None, starts: Array | None, ends: Array | None, axes: Array | None, steps: Array | None
+) -> list[Array | None]:
+    """Return the inputs of a Slice such that none starts before the first element and goes backwards: it takes the
+    first, and onnx's evaluator nothing."""
+    if data is not None and starts is not None and steps is not None:
+        sizes = np.array(data.shape, starts.dtype)[slice(len(starts)) if axes is None else axes]
+        starts = np.where(steps < 0, np.maximum(starts, -sizes), starts)
+    return [data, starts, ends, axes, steps]
 
 
 def _fit(numbers: Array, to: np.dtype[Any]) -> bool:

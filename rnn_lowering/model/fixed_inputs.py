@@ -398,13 +398,22 @@ def _should_fold(node: ir.Node) -> bool | None:
 
     ConstantOfShape is folded too, which the folder does not do by itself; stored integers stay integers; nothing
     large is computed, nor anything of unknown size, nor what the evaluator computes by the rules of later versions.
-    Before opset 7, it aligns the operands of element-wise nodes at the last axis, whatever their `axis` is.
+    Before opset 7, it aligns the operands of element-wise nodes at the last axis, whatever their `axis` is. Where a
+    Slice goes back from before the first element, it takes nothing.
     """
-    if node.op_type in ALONG_ONE_AXIS or "broadcast" in node.attributes:
+    if node.op_type in ALONG_ONE_AXIS or "broadcast" in node.attributes or _goes_back(node):
         return False
     if node.op_type == "DequantizeLinear" or any(_bytes(value) * _SHARE > most_bytes() for value in node.outputs):
         return False
     return True if node.op_type == "ConstantOfShape" else None
+
+
+def _goes_back(node: ir.Node) -> bool:
+    """Whether a Slice has negative steps, but does not start at a position from the start or at the end."""
+    if node.op_type != "Slice" or len(node.inputs) < 5 or node.inputs[1] is None or node.inputs[4] is None:
+        return False
+    starts, steps = (ir.convenience.get_const_tensor(value) for value in (node.inputs[1], node.inputs[4]))
+    return starts is None or steps is None or bool(((starts.numpy() < -1) & (steps.numpy() < 0)).any())
 
 
 def _bytes(value: ir.Value) -> float:

@@ -48,6 +48,20 @@ IN_A_FUNCTION = parsed("""g (float[2] a) => (float[2] p) <int64 two = {2}, int64
             s1 = Add (s, s) c1 = Identity (c) }> }""")
 
 
+BACKWARDS = parsed("""g (float[2] a, float[3,2] X) => (float[2] p)
+    <bool yes = {1}, int64 M = {3}, int64[1] from = {-2}, int64[1] to = {-9}, int64[1] z = {0},
+     int64[1] back = {-1}> {
+    p = Loop (M, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
+        many = Unsqueeze (i, z) at = Slice (many, from, to, z, back) row = Gather (X, at) x = Squeeze (row, z)
+        s1 = Add (s, x) c1 = Identity (c) }> }""")
+
+
+def test_a_slice_from_before_the_first_element_takes_the_first() -> None:
+    feed = {"a": numbers(2), "X": numbers(3, 2)}
+    lowered = rl.lower(BACKWARDS, target="tvm")
+    assert_same(run(lowered, feed), run(as_meant(BACKWARDS), feed))
+
+
 def test_a_target_without_loops_gets_steps() -> None:
     feed = {"a": numbers(2), "X": numbers(3, 2)}
     lowered, report = rl.lower(NESTED, target="tvm", dims={"T": 3}, full=True)

@@ -347,6 +347,18 @@ def test_what_follows_from_the_sizes_is_folded(op_type: str) -> None:
     assert operators(rl.lower(annotated(), "scan", dims={"seq": 5, "batch": 2})) >= {"Mul", "Scan"}
 
 
+def test_a_slice_from_before_the_first_row_takes_the_first() -> None:
+    """Onnx's evaluator, by which constants are folded, takes nothing."""
+    original = parse("""main (float[T,1,3] x) => (float[a,b,c,d] Y) <float[1,2,3] W = {}, float[1,2,2] R = {},
+        int64[1] n = {1}, int64[1] from = {-3}, int64[1] to = {-9}, int64[1] axes = {0}, int64[1] steps = {-1},
+        int64[1] rows = {-1}, int64[1] three = {3}> {
+        one = Slice (n, from, to, axes, steps) sizes = Concat <axis = 0> (rows, one, three) X = Reshape (x, sizes)
+        Y = RNN <hidden_size = 2> (X, W, R) }""")
+    lowered = rl.lower(original, dims={"T": 4}, target="ncnn")
+    x = random_feed(original, T=4)
+    assert_close(run(lowered, x), run(original, x))
+
+
 def test_a_refused_model_is_not_folded_either() -> None:
     read = ir.from_proto(padded())
     before = ir.to_proto(read)

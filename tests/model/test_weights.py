@@ -46,6 +46,11 @@ CHAINS = {
         "float[2,16,5] w = {}, int64[2] from = {1,1}, int64[2] to = {2,4}, int64[2] axes = {0,2}",
         "W = Slice(w, from, to, axes)",
     ),
+    "slice_from_before_the_first": (
+        "float[2,16,3] w = {}, int64[2] from = {-3,-1}, int64[2] to = {-9,-99}, int64[2] axes = {0,1}, "
+        "int64[2] steps = {-1,-1}",
+        "W = Slice(w, from, to, axes, steps)",
+    ),
     "concat": (
         "float[1,4,3] wi = {}, float[1,4,3] wo = {}, float[1,4,3] wf = {}, float[1,4,3] wc = {}",
         "W = Concat <axis=1> (wi, wo, wf, wc)",
