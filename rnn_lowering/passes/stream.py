@@ -25,13 +25,13 @@ from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET, modernize
 from rnn_lowering.model.preparation import read
 from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes
 from rnn_lowering.options import Lowering, Stream, parse_delay, parse_stream
-from rnn_lowering.streaming.editor import remove_unused
+from rnn_lowering.streaming.editor import dim_of, input_of, remove_unused
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.follow_frames import follow
 from rnn_lowering.streaming.frames import Delay, Frames, TimeInputs, time_inputs
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
-from rnn_lowering.streaming.operators.recurrences import lengths_of, steps_and_batch
-from rnn_lowering.streaming.states import StateExposer, late_outputs, state_dim, states_of
+from rnn_lowering.streaming.recurrent_states import lengths_of, steps_and_batch
+from rnn_lowering.streaming.states import expose, late_outputs, states_of
 
 _LOG = logging.getLogger("rnn_lowering")
 
@@ -109,7 +109,7 @@ class StreamPass(ir.passes.InPlacePass):
             late = late_outputs(flow, states, time.frames)
             _check_delay(flow, work, late, self.delay)
             text = "" if states.nodes else _nothing_carried(work, time, flow)
-            plan = StateExposer(work, flow, time, self.count_type).expose(states, late)
+            plan = expose(work, flow, time, states, late, self.count_type)
             text = "" if plan.states else text
             remove_unused(work)
             _declare(work, flow, time)
@@ -192,7 +192,8 @@ def _nothing_carried(work: ir.Model, time: TimeInputs, flow: Flow) -> str:
         sources = [_rearranged(value) for value in node.inputs[5:7]]
         states |= {v.name: None for v in sources if v is not None and v.name and v.name in time.axes}
         with suppress(UnsupportedError, KeyError):
-            size = None if node.inputs[0] is None else state_dim(flow, node.inputs[0], steps_and_batch(node)[0])
+            axis, x = steps_and_batch(node)[0], input_of(node)
+            size = dim_of(flow.known.shapes[x][axis], axis, x.name)
             runs.setdefault(f"'{size}'" if isinstance(size, str) else f"an axis of {size}", entry.ref)
     said = [f"no state is carried from chunk to chunk along {axes}"]
     said += [f"{ref} runs along {axis}" for axis, ref in list(runs.items())[:3]]

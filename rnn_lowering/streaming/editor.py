@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from shlex import quote
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -93,11 +94,21 @@ class Editor:
         self.start = Emitter(self, model.graph)
         self._names = Names({*all_names(model), *(v.name or "" for v in model.graph.outputs)})
         self.states: list[State] = []
+        self._positions = {value: n for n, value in enumerate(model.graph.outputs)}  # an edit may replace one
         self._paths = dict(_branch_paths(model.graph, ()))
 
     def own_frames(self, rate: Fraction) -> int | None:
         """Return the number of frames per call at this rate, or None if calls differ."""
         return None if self.time.frames is None else int(self.time.frames * rate)
+
+    def dim(self, value: ir.Value, axis: int) -> Dim:
+        """Return the size of an axis of a value as that of a state."""
+        return dim_of(self.known.shapes[value][axis], axis, value.name)
+
+    def dims(self, value: ir.Value, rows: Mapping[int, int] = MappingProxyType({})) -> list[Dim]:
+        """Return the dimensions of a state like a value, but with this many rows along an axis."""
+        axes = range(len(self.known.shapes[value]))
+        return [rows[axis] if axis in rows else self.dim(value, axis) for axis in axes]
 
     def add_past(self, node: ir.Node | None, kind: str, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
         """Add an input that takes a state of a node, or of the model without one."""
@@ -147,6 +158,23 @@ class Editor:
         dtype = (past.dtype or ir.DataType.FLOAT).numpy().name
         names = past.name or "", present.name or "", label
         self.states.append(State(*names, kind, tuple(shape), dtype, initial_of(initial)))
+
+    def add_pair(
+        self,
+        node: ir.Node,
+        kind: str,
+        past: ir.Value,
+        output: ir.Value,
+        dims: Sequence[Dim],
+        initial: Array | None,
+    ) -> None:
+        """Add a state that the model has already: `output` returns the next value of `past`. Nodes may share it."""
+        for n, state in enumerate(self.states):
+            if state.input == past.name:
+                nodes = dict.fromkeys([*state.node.split(", "), node_ref(node, "").name])
+                self.states[n] = replace(state, node=", ".join(nodes))
+                return
+        self.add_state(past, self.model.graph.outputs[self._positions[output]], node, kind, initial, dims)
 
     def ref(self, node: ir.Node) -> NodeRef:
         """Return a node for an error."""

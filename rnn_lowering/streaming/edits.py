@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.parameters import TO_THE_END
-from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, dim_of
+from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit
 from rnn_lowering.streaming.frame_counts import frame_indices, missing_frames
 from rnn_lowering.streaming.frames import Frames
 from rnn_lowering.types import ArrayLike
@@ -35,8 +35,7 @@ class FramesEdit(NodeEdit):
 
     def past_input(self, editor: Editor, kind: str, rows: int = 1) -> ir.Value:
         """Add an input that takes rows of the value from call to call."""
-        shape, axis = editor.known.shapes[self.value], self.frames.axis
-        dims = [rows if n == axis else dim_of(dim, n, self.value.name) for n, dim in enumerate(shape)]
+        dims = editor.dims(self.value, {self.frames.axis: rows})
         return editor.add_past(self.node, kind, editor.known.types[self.value], dims)
 
     def last(self, emit: Emitter, value: ir.Value, rows: int) -> ir.Value:

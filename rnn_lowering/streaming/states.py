@@ -1,14 +1,14 @@
 """The states of a model become inputs and outputs, with metadata for the host.
 
 `states_of` finds the states of recurrent nodes: their initial values, and inputs and outputs of the model that are
-states already. `StateExposer` edits the model.
+states already. `expose` edits the model.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -17,52 +17,24 @@ from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.facts.node_outputs import compute_node
 from rnn_lowering.facts.operators import moved_inputs, operator_of
 from rnn_lowering.facts.size import Symbol
-from rnn_lowering.nodes.kinds import kind_of
-from rnn_lowering.nodes.node_spec import node_ref
-from rnn_lowering.nodes.rnn import RecurrentSpec
-from rnn_lowering.streaming.editor import Editor, dim_of, input_of, label_of
+from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.flow import Flow, StatefulNode
-from rnn_lowering.streaming.frame_counts import fold_sizes, past_or_first
+from rnn_lowering.streaming.frame_counts import fold_sizes
 from rnn_lowering.streaming.frames import NOT_LATE, Delay, Frames, TimeInputs, Unframed
-from rnn_lowering.streaming.metadata import Dim, StreamPlan
+from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.streaming.operators.frame_numbers import continued_numbers
-from rnn_lowering.streaming.operators.recurrences import (
-    keep_empty_rows,
-    keep_until_frame_0,
-    late_state_error,
-    lengths_of,
-    start_at_frame_0,
+from rnn_lowering.streaming.operators.recurrences import late_state_error
+from rnn_lowering.streaming.recurrent_states import (
+    NodeState,
+    dims_of,
+    expose_state,
+    input_name,
     state_slots,
     steps_and_batch,
 )
 from rnn_lowering.types import Array, array_of
 
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29)
-
-
-@dataclass(frozen=True)
-class NodeState:
-    """A state of one recurrent node, and its source.
-
-    Attributes:
-        recurrent: The node.
-        kind: "h", "c", "s", or "state0" and so on of a Scan.
-        constant: The initial value if it is constant: an array that broadcasts to the state.
-        input: The model input that is the initial value. Without a constant or an input, the model computes the
-            initial value from inputs without frames.
-        output: The model output that returns the next value of `input`, or None.
-    """
-
-    recurrent: StatefulNode
-    kind: str
-    constant: Array | None
-    input: ir.Value | None = None
-    output: ir.Value | None = None
-
-    @property
-    def slot(self) -> int:
-        """The input of the node that holds the state."""
-        return state_slots(self.recurrent.node)[self.kind][0]
 
 
 @dataclass(frozen=True)
@@ -232,7 +204,7 @@ def _constant_state(flow: Flow, node: ir.Node, kind: str, value: ir.Value) -> Ar
     constant, dims = flow.known.contents[value], flow.known.shapes[value]
     if constant.dtype == object:
         raise flow.refuse(
-            node, f"{_input_name(node, kind)} depends on the size of an axis", "make it an input of the model"
+            node, f"{input_name(node, kind)} depends on the size of an axis", "make it an input of the model"
         )
     if node.op_type == "Scan":
         return constant
@@ -241,13 +213,6 @@ def _constant_state(flow: Flow, node: ir.Node, kind: str, value: ir.Value) -> Ar
     kept = first if (constant == first).all() else constant
     sizes = [kept.shape[n] if n == batch else int(dim.constant or 1) for n, dim in enumerate(dims)]
     return np.broadcast_to(kept, sizes) if kept.ndim else kept
-
-
-def _input_name(node: ir.Node, kind: str) -> str:
-    """Return the name of the input of a state in the operator's specification."""
-    if kind_of(node) is RecurrentSpec:
-        return f"initial_{kind}"
-    return "past_state" if kind == "s" else kind
 
 
 def _check_unread(flow: Flow, value: ir.Value, name: str) -> None:
@@ -319,148 +284,56 @@ def late_outputs(flow: Flow, states: States, frames: int | None) -> dict[str, De
     return {name: own for name, own in late.items() if own}
 
 
-class StateExposer:
-    """Makes the states of one model its inputs and outputs."""
+def expose(
+    work: ir.Model,
+    flow: Flow,
+    time: TimeInputs,
+    states: States,
+    late: Mapping[str, Delay],
+    count_type: ir.DataType = ir.DataType.INT64,
+) -> StreamPlan:
+    """Make the states of a model its inputs and outputs, and return the plan for its host.
 
-    def __init__(
-        self, work: ir.Model, flow: Flow, time: TimeInputs, count_type: ir.DataType = ir.DataType.INT64
-    ) -> None:
-        self.work, self.flow, self.time = work, flow, time
-        self.editor = Editor(work, flow.known, time, count_type)
-        self.positions = {value: n for n, value in enumerate(work.graph.outputs)}
-        """The position of each output: an edit may replace its value."""
-        self.sharing: dict[str, dict[str, None]] = {}
-        """The nodes that share a state, by its input."""
-
-    def expose(self, states: States, late: Mapping[str, Delay]) -> StreamPlan:
-        """Edit the model and return the plan for its host.
-
-        Args:
-            states: The states.
-            late: How long after the sequence has ended outputs come that return states, by name.
-        """
-        graph = self.work.graph
-        inputs = [v for v in graph.inputs if not v.is_initializer()]
-        outputs = list(graph.outputs)
-        framings = {v.name or "": self.flow.framings.get(v) for v in outputs}
-        nodes = states.nodes
-        shapes = [self._dims_of(s) for s in nodes]
-        for node in (s.recurrent.node for s in nodes):
-            if self.flow.opset < 9 and lengths_of(node) is not None:
-                raise self.flow.refuse(node, "a stream with sequence_lens needs opset 9", "convert the model first")
-        own_inputs = [s.input for s in nodes if s.input is not None] + [cache.input for cache in states.caches]
-        defaults = {value: _take_default(value, graph) for value in dict.fromkeys(own_inputs)}
-        for state, dims in zip(nodes, shapes, strict=True):
-            self._expose_node_state(state, dims, defaults)
-        for cache in states.caches:
-            dims = _state_dims(self.flow, cache.input)
-            self._add_pair(cache.node, "x", cache.input, cache.output, dims, defaults[cache.input])
-        kept = {cache.node for cache in states.caches}
-        for edit in (*continued_numbers(self.flow), *self.flow.edits):
-            if edit.node not in kept:
-                edit.apply(self.editor)
-        fold_sizes(self.flow, self.editor)
-        exposed = self.editor.states
-        of_states = {s.input for s in exposed} | {s.output for s in exposed}
-        axes = {v.name or "": self.time.axes.get(v.name or "") for v in inputs}
-        framed = {n: f for n, f in framings.items() if isinstance(f, Frames) and n not in of_states}
-        delays = {name: framing.delay for name, framing in framed.items()} | {**late}
-        return StreamPlan(
-            frames=self.time.frames,
-            inputs={name: axis for name, axis in axes.items() if name not in of_states},
-            outputs={
-                n: f.axis if isinstance(f, Frames) else None for n, f in framings.items() if n not in of_states
-            },
-            states=tuple(exposed),
-            unit=self.flow.unit,
-            rates={name: str(delay.rate) for name, delay in delays.items()},
-            delay={name: delay.frames for name, delay in delays.items() if delay},
-            short={name: -f.extra for name, f in framed.items() if f.extra},
-            lengths=tuple(v.name or "" for v in inputs if v in self.flow.lengths),
-            shortest=self.flow.shortest,
-        )
-
-    def _specified_dims(self, state: NodeState) -> tuple[Dim, ...]:
-        """Return the dimensions of a state, as the operator specifies them."""
-        node = state.recurrent.node
-        if kind_of(node) is not RecurrentSpec:
-            return _state_dims(self.flow, self._value_like(state))
-        x, r = input_of(node), input_of(node, 2)
-        batch_axis = steps_and_batch(node)[1]
-        batch, hidden = state_dim(self.flow, x, batch_axis), state_dim(self.flow, r, 2)
-        return (1, batch, hidden) if batch_axis else (batch, 1, hidden)
-
-    def _dims_of(self, state: NodeState) -> tuple[Dim, ...]:
-        """Return the dimensions of a state: those that its input declares, or that the operator specifies."""
-        node, dims = state.recurrent.node, self._specified_dims(state)
-        if state.input is None:
-            return dims
-        declared = _state_dims(self.flow, state.input)
-        if state.input is not node.inputs[state.slot]:
-            return declared
-        return tuple(own if isinstance(own, int) else dim for own, dim in zip(declared, dims, strict=True))
-
-    def _expose_node_state(
-        self, state: NodeState, dims: tuple[Dim, ...], defaults: Mapping[ir.Value, Array | None]
-    ) -> None:
-        node = state.recurrent.node
-        slot, output = state_slots(node)[state.kind]
-        dtype = self._dtype_of(state)
-        past = state.input
-        if past is None:
-            past = self.editor.add_past(node, state.kind, dtype, dims)
-            first = node.inputs[slot] if slot < len(node.inputs) and state.constant is None else None
-            node.resize_inputs(max(len(node.inputs), slot + 1))
-            node.replace_input_with(slot, past if first is None else past_or_first(self.editor, node, past, first))
-        if len(node.outputs) <= output:
-            node.resize_outputs(output + 1)
-        final = node.outputs[output]
-        if not final.name:
-            final.name = self.editor.name(f"{label_of(node)}_Y_{state.kind}")
-        final.type = final.type or ir.TensorType(dtype)
-        initial, lengths = input_of(node, slot), lengths_of(node)
-        if delay := state.recurrent.delay:
-            if state.kind == "h":
-                start_at_frame_0(self.editor, node, delay, dtype)
-            final = keep_until_frame_0(self.editor, node, delay, final, initial)
-        elif lengths is not None and lengths not in self.flow.known.contents:
-            final = keep_empty_rows(self.editor, node, final, initial)
-        first_numbers = state.constant if state.input is None else defaults[state.input]
-        if state.output is not None:
-            self._add_pair(node, state.kind, past, state.output, dims, first_numbers)
-        else:
-            self.editor.add_present(node, state.kind, past, final, first_numbers, dims)
-
-    def _dtype_of(self, state: NodeState) -> ir.DataType:
-        """Return the element type of a state: the type of R, or of a value like the state."""
-        node = state.recurrent.node
-        return self.flow.known.types[
-            input_of(node, 2) if kind_of(node) is RecurrentSpec else self._value_like(state)
-        ]
-
-    def _value_like(self, state: NodeState) -> ir.Value:
-        """Return a value with the type and shape of a state of a LinearAttention or Scan."""
-        node = state.recurrent.node
-        return input_of(node, state.slot) if node.op_type == "Scan" else node.outputs[1]
-
-    def _add_pair(
-        self,
-        node: ir.Node,
-        kind: str,
-        past: ir.Value,
-        output: ir.Value,
-        dims: tuple[Dim, ...],
-        initial: Array | None,
-    ) -> None:
-        """Add an input that is a state already, because an output returns its next value."""
-        for n, added in enumerate(self.editor.states):
-            if added.input == past.name:
-                nodes = self.sharing.setdefault(added.input, {added.node: None})
-                nodes[node_ref(node, self.flow.scope).name] = None
-                self.editor.states[n] = replace(added, node=", ".join(nodes))
-                return
-        present = self.work.graph.outputs[self.positions[output]]
-        self.editor.add_state(past, present, node, kind, initial, dims)
+    Args:
+        work: The model; it is changed.
+        flow: What `follow` found.
+        time: The axes of the frames.
+        states: The states of recurrent nodes, and those that the caller keeps.
+        late: How long after the sequence has ended outputs come that return states, by name.
+        count_type: The integers in which frames are counted at run time.
+    """
+    graph = work.graph
+    inputs = [v for v in graph.inputs if not v.is_initializer()]
+    framings = {v.name or "": flow.framings.get(v) for v in graph.outputs}
+    editor = Editor(work, flow.known, time, count_type)
+    shapes = [dims_of(editor, state) for state in states.nodes]
+    own_inputs = dict.fromkeys([s.input for s in states.nodes] + [cache.input for cache in states.caches])
+    defaults = {value: _take_default(value, graph) for value in own_inputs if value is not None}
+    for state, dims in zip(states.nodes, shapes, strict=True):
+        expose_state(editor, flow, state, dims, state.constant if state.input is None else defaults[state.input])
+    for cache in states.caches:
+        editor.add_pair(cache.node, "x", cache.input, cache.output, editor.dims(cache.input), defaults[cache.input])
+    kept = {cache.node for cache in states.caches}
+    for edit in (*continued_numbers(flow), *flow.edits):
+        if edit.node not in kept:
+            edit.apply(editor)
+    fold_sizes(flow, editor)
+    of_states = {s.input for s in editor.states} | {s.output for s in editor.states}
+    rest = {name: framing for name, framing in framings.items() if name not in of_states}
+    framed = {name: framing for name, framing in rest.items() if isinstance(framing, Frames)}
+    delays = {name: framing.delay for name, framing in framed.items()} | {**late}
+    return StreamPlan(
+        frames=time.frames,
+        inputs={v.name or "": time.axes.get(v.name or "") for v in inputs if v.name not in of_states},
+        outputs={name: framing.axis if isinstance(framing, Frames) else None for name, framing in rest.items()},
+        states=tuple(editor.states),
+        unit=flow.unit,
+        rates={name: str(delay.rate) for name, delay in delays.items()},
+        delay={name: delay.frames for name, delay in delays.items() if delay},
+        short={name: -f.extra for name, f in framed.items() if f.extra},
+        lengths=tuple(v.name or "" for v in inputs if v in flow.lengths),
+        shortest=flow.shortest,
+    )
 
 
 def _take_default(value: ir.Value, graph: ir.Graph) -> Array | None:
@@ -471,12 +344,3 @@ def _take_default(value: ir.Value, graph: ir.Graph) -> Array | None:
     graph.initializers.pop(value.name or "", None)
     value.const_value = None
     return array_of(tensor)
-
-
-def _state_dims(flow: Flow, value: ir.Value) -> tuple[Dim, ...]:
-    return tuple(state_dim(flow, value, axis) for axis in range(len(flow.known.shapes[value])))
-
-
-def state_dim(flow: Flow, value: ir.Value, axis: int) -> Dim:
-    """Return a dimension of a value that becomes a state: a number, a name, or "2*name"."""
-    return dim_of(flow.known.shapes[value][axis], axis, value.name)

@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.parameters import parameter
-from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, dim_of, input_of
+from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of
 from rnn_lowering.streaming.edits import FramesEdit
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frame_counts import counts_so_far
@@ -121,9 +121,7 @@ class RunningPool(FramesEdit):
 
     def pooled_past(self, editor: Editor) -> ir.Value:
         """Add an input that takes the value so far."""
-        output = self.node.outputs[0]
-        dims = [dim_of(dim, n, output.name) for n, dim in enumerate(editor.known.shapes[output])]
-        return editor.add_past(self.node, "pool", editor.known.types[self.value], dims)
+        return editor.add_past(self.node, "pool", editor.known.types[self.value], editor.dims(self.node.outputs[0]))
 
     def finish(self, emit: Emitter, past: ir.Value, total: ir.Value, neutral: float = 0.0) -> None:
         """Make `total` the output of the node and the next state."""

@@ -1,7 +1,6 @@
 """Recurrent nodes and Scans: along the frames, their states are carried from chunk to chunk.
 
-A recurrent node along another axis treats each frame as a row of its batch, and carries nothing. A state does not
-change in rows of length 0, nor before frame 0 if the frames are late.
+A recurrent node along another axis treats each frame as a row of its batch, and carries nothing.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.facts.parameters import TO_THE_END
 from rnn_lowering.facts.size import size
 from rnn_lowering.loops.body import ScanBody, checked_axis, read_body
-from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM, cell_of
+from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.nodes.kinds import has_steps, is_recurrent, kind_of
 from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.streaming.alignment import joined
 from rnn_lowering.streaming.editor import Editor, Emitter, input_of
 from rnn_lowering.streaming.flow import MAIN_GRAPH, Flow, StatefulNode
-from rnn_lowering.streaming.frame_counts import frames_before, missing_frames, numbers_in_call
+from rnn_lowering.streaming.frame_counts import missing_frames
 from rnn_lowering.streaming.frames import Delay, FirstFrame, Frames, Framing, Unframed, WholeSequenceValue
+from rnn_lowering.streaming.recurrent_states import state_slots, steps_and_batch
 
 
 def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -355,77 +354,3 @@ def _keep_scan_states(editor: Editor, node: ir.Node, delay: Delay) -> None:
         kept = emit.chosen(row, before, after, before.dtype or input_of(node, n).dtype or ir.DataType.FLOAT)
         kept.type, kept.shape = after.type, after.shape
         body.outputs[n] = kept
-
-
-def state_slots(node: ir.Node) -> dict[str, tuple[int, int]]:
-    """Return the kinds of states of a recurrent node, each with its input slot and its output slot."""
-    if node.op_type == "Scan":
-        states = len(node.inputs) - (node.attributes.get_int("num_scan_inputs", 0) or 0)
-        return {f"state{n}": (n, n) for n in range(states)}
-    if node.op_type == "LinearAttention":
-        return {"s": (3, 1)}
-    return cell_of(node).state_slots()
-
-
-def lengths_of(node: ir.Node) -> ir.Value | None:
-    """Return the sequence_lens of a recurrent node."""
-    return node.inputs[4] if kind_of(node) is RecurrentSpec and len(node.inputs) > 4 else None
-
-
-def steps_and_batch(node: ir.Node) -> tuple[int, int]:
-    """Return the axes of the steps and of the batch in X and Y of an RNN, GRU or LSTM."""
-    return (1, 0) if node.attributes.get_int("layout", 0) == 1 else (0, 1)
-
-
-def keep_empty_rows(editor: Editor, node: ir.Node, output: ir.Value, past: ir.Value) -> ir.Value:
-    """Return the final state with the past state in rows of length 0; all readers get it."""
-    emit, lengths = editor.after(node), input_of(node, 4)
-    empty = emit("Equal", lengths, emit.constant([0], ir.DataType.INT32))
-    mask = emit("Unsqueeze", empty, axes=[steps_and_batch(node)[0], 2])
-    kept = emit("Where", mask, past, output)
-    kept.type = past.type
-    emit.instead_of(output, kept)
-    return kept
-
-
-def keep_until_frame_0(editor: Editor, node: ir.Node, delay: Delay, final: ir.Value, initial: ir.Value) -> ir.Value:
-    """Return the final state, or the initial state if all frames of the chunk are missing; all readers get it."""
-    emit, missing = editor.after(node), missing_frames(editor, delay)
-    if editor.own_frames(delay.rate) != 1:
-        missing = emit.sliced(missing, [0], [-1], [TO_THE_END])
-    kept = emit.chosen(missing, initial, final, initial.dtype or ir.DataType.FLOAT)
-    emit.instead_of(final, kept)
-    return kept
-
-
-def start_at_frame_0(editor: Editor, node: ir.Node, delay: Delay, dtype: ir.DataType) -> None:
-    """Start a recurrent node at its frame 0: move the missing frames to the end, beyond `sequence_lens`."""
-    if editor.own_frames(delay.rate) == 1:
-        return
-    start, counts = editor.start, editor.start.counts
-    sequence, batch = steps_and_batch(node)
-    number, indices = numbers_in_call(editor, delay.rate)
-    missing = _clipped(start, start("Sub", counts([delay.frames]), frames_before(editor, delay.rate)), number)
-    last = start("Sub", number, counts([1]))
-    from_frame_0 = _clipped(start, start("Add", indices, missing), last)
-    back = _clipped(start, start("Sub", indices, missing), last)
-    length = start("Sub", number, missing)
-    x, y, emit = input_of(node), node.outputs[0], editor.before(node)
-    moved = emit("Gather", x, from_frame_0, axis=sequence)
-    rows = emit("Gather", emit("Shape", x), emit.constant([batch]), axis=0)
-    lengths = emit("Expand", emit("Cast", length, to=ir.DataType.INT32.value), rows)
-    node.resize_inputs(max(len(node.inputs), 5))
-    node.replace_input_with(0, moved)
-    node.replace_input_with(4, lengths)
-    if y.name:
-        behind = editor.after(node)
-        moved_back = behind("Gather", y, back, axis=sequence)
-        moved_back.type = ir.TensorType(dtype)
-        behind.instead_of(y, moved_back)
-
-
-def _clipped(emit: Emitter, number: ir.Value, most: ir.Value) -> ir.Value:
-    """Clip numbers to 0 and a maximum."""
-    zero = emit.counts([0])
-    number = emit("Where", emit("Less", number, zero), zero, number)
-    return emit("Where", emit("Less", most, number), most, number)
