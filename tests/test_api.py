@@ -412,6 +412,11 @@ def test_importing_is_lazy() -> None:
     assert in_child(code).strip() == "set()"
 
 
+def test_a_host_of_streams_needs_neither_onnx_nor_onnx_ir() -> None:
+    code = "import sys, rnn_lowering as rl; rl.Stream; print({'onnx', 'onnx_ir'} & set(sys.modules))"
+    assert in_child(code).strip() == "set()"
+
+
 @pytest.mark.parametrize(
     "first", thinned(["lower", "verify", "LowerRecurrentPass", "VerificationError", "Tolerance"], 3)
 )

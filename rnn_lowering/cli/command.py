@@ -95,7 +95,7 @@ def _asks_for_axes(args: argparse.Namespace) -> bool:
 def _axes(args: argparse.Namespace) -> RnnLoweringError:
     """Return an error that names the axes of the model's inputs."""
     from rnn_lowering.files.reading import load_model
-    from rnn_lowering.streaming.frames import time_inputs
+    from rnn_lowering.streaming.time_axes import time_inputs
 
     model = load_model(args.input, trust_external_data=options_of(Files, args).trust_external_data)
     try:

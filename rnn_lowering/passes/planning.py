@@ -146,7 +146,7 @@ class ModelPlanner:
         Return them by the prefix of the names in their equivalents.
         """
         from rnn_lowering.passes.stream import open_time
-        from rnn_lowering.streaming.frames import time_inputs
+        from rnn_lowering.streaming.time_axes import time_inputs
 
         inline_functions(model, lambda entry: not has_steps(entry.node), self.lowering.max_nodes)
         found = [entry for entry in recurrent_nodes(model) if not has_steps(entry.node)]

@@ -28,10 +28,11 @@ from rnn_lowering.options import Lowering, Stream, parse_delay, parse_stream
 from rnn_lowering.streaming.editor import dim_of, input_of, remove_unused
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.follow_frames import follow
-from rnn_lowering.streaming.frames import Delay, Frames, TimeInputs, time_inputs
+from rnn_lowering.streaming.frames import Delay, Frames
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
 from rnn_lowering.streaming.recurrent_states import lengths_of, steps_and_batch
 from rnn_lowering.streaming.states import expose, late_outputs, states_of
+from rnn_lowering.streaming.time_axes import TimeInputs, time_inputs
 
 _LOG = logging.getLogger("rnn_lowering")
 

@@ -27,8 +27,8 @@ from rnn_lowering.facts.parameters import inputs_and_attributes
 from rnn_lowering.facts.size import CHUNK, Size
 from rnn_lowering.model.scopes import ORIGIN, all_names
 from rnn_lowering.nodes.node_spec import node_ref
-from rnn_lowering.streaming.frames import TimeInputs
 from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of
+from rnn_lowering.streaming.time_axes import TimeInputs
 from rnn_lowering.types import Array, ArrayLike
 
 _BRANCHES = ("then_branch", "else_branch")

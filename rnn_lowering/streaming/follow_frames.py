@@ -22,7 +22,6 @@ from rnn_lowering.streaming.frames import (
     Frames,
     Framing,
     Pooled,
-    TimeInputs,
     Unframed,
     WholeSequenceValue,
 )
@@ -33,6 +32,7 @@ from rnn_lowering.streaming.operators.overlaps import overlapped, transposed
 from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed, summed
 from rnn_lowering.streaming.operators.recurrences import frames_compared, pad_in_front, recurrent, scanned
 from rnn_lowering.streaming.operators.windows import check_paddings, transformed, windowed
+from rnn_lowering.streaming.time_axes import TimeInputs
 
 
 def follow(model: ir.Model, time: TimeInputs, loops: Mapping[NodeRef, UnsupportedError]) -> Flow:

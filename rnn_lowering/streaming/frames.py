@@ -1,4 +1,4 @@
-"""The frames in each value of a model, from the input axes that `stream=` names on: their axis, number and order.
+"""The frames in each value of a model: their axis, number and order.
 
 A value has T * rate + extra frames in all. After t frames, t * rate + ready of them are final. If `ready` is
 negative, the value has a delay of -ready frames, and its first chunks start with that many frames of no meaning.
@@ -14,7 +14,6 @@ Example, with T = 10 and t = 4:
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -22,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.facts.size import CHUNK, ONE, TIME, Size, size
+from rnn_lowering.facts.size import CHUNK, ONE, TIME, Size
 from rnn_lowering.types import Array
 
 
@@ -186,139 +185,3 @@ class Pooled:
 
 Framing = Frames | Pooled | Unframed | WholeSequenceValue | FirstFrame | FrameNumbers | None
 """None: the value does not depend on the frames. Its shape or numbers may depend on the number of frames."""
-
-
-_Shapes = Mapping[str, tuple[int | str, ...]]
-"""By the name of an input the sizes of its axes: numbers or names."""
-
-
-@dataclass(frozen=True)
-class TimeInputs:
-    """The axes of inputs that hold frames.
-
-    Attributes:
-        axes: The axis by the name of the input.
-        frames: The number of frames of each call; None: any number.
-        shapes: The sizes of all axes by the name of the input.
-    """
-
-    axes: Mapping[str, int]
-    frames: int | None
-    shapes: _Shapes
-
-    @property
-    def symbol(self) -> str:
-        """The name of the time axis: that of the model, unless another axis has that name."""
-        names = {d for name, axis in self.axes.items() if isinstance(d := self.shapes[name][axis], str)}
-        if len(names) == 1 and not names & self.symbols:
-            return names.pop()
-        name = "frames"
-        while name in self.symbols:
-            name += "_"
-        return name
-
-    @property
-    def symbols(self) -> set[str]:
-        """The names of open axes other than time."""
-        return {
-            d
-            for name, dims in self.shapes.items()
-            for axis, d in enumerate(dims)
-            if isinstance(d, str) and axis != self.axes.get(name)
-        }
-
-    def open_shape(self, name: str) -> list[int | str]:
-        """Return the sizes of the axes of an input, with a name for the time axis."""
-        return [self.symbol if axis == self.axes.get(name) else d for axis, d in enumerate(self.shapes[name])]
-
-    def sizes(self) -> dict[str, tuple[Size, ...]]:
-        """Return the shapes of all inputs, the time axes as the number of frames."""
-        return {
-            name: tuple(
-                Size.symbol(TIME if axis == self.axes.get(name) else d)
-                if isinstance(d, str) or axis == self.axes.get(name)
-                else size(d)
-                for axis, d in enumerate(dims)
-            )
-            for name, dims in self.shapes.items()
-        }
-
-
-def time_inputs(model: ir.Model, stream: Mapping[str, int | None]) -> TimeInputs:
-    """Find the axes that `stream` names.
-
-    Args:
-        model: The model; it stays as it is.
-        stream: For each axis (a symbolic dimension, or INPUT:AXIS) the number of frames in a call, None for any.
-
-    Raises:
-        UnsupportedError: An axis that the model does not have, two axes of one input, or numbers that contradict
-            each other.
-    """
-    inputs = {v.name or "": v for v in model.graph.inputs if not v.is_initializer() and v.shape is not None}
-    shapes = {name: _dims(name, value) for name, value in inputs.items()}
-    axes: dict[str, int] = {}
-    for text in stream:
-        for name, axis in _named(text, shapes, model):
-            if axes.setdefault(name, axis) != axis:
-                raise UnsupportedError(
-                    f"input '{name}' has two time axes, {axes[name]} and {axis}", hint="give one"
-                )
-    if not axes:
-        raise UnsupportedError("no time axis is given", hint=_listing(shapes))
-    frames = set(stream.values())
-    if len(frames) > 1:
-        raise UnsupportedError("the time axes have different numbers of frames", hint="give all the same number")
-    (count,) = frames
-    sizes = {d for name, axis in axes.items() if isinstance(d := shapes[name][axis], int)}
-    if len(sizes) > 1:
-        raise UnsupportedError(
-            f"the time axes have {' and '.join(map(str, sorted(sizes)))} frames, but must have the same number",
-            hint=_listing(shapes),
-        )
-    return TimeInputs(axes, count, shapes)
-
-
-def _named(text: str, shapes: _Shapes, model: ir.Model) -> list[tuple[str, int]]:
-    """Return the inputs and axes that a text names."""
-    axes = _axes_of_size(shapes, text)
-    twice = [name for name in dict(axes) if sum(n == name for n, _ in axes) > 1]
-    if twice:
-        places = " or ".join(f"{name}:{axis}" for name, axis in axes if name == twice[0])
-        raise UnsupportedError(f"input '{twice[0]}' has '{text}' twice", hint=f"name the axis: {places}")
-    if axes:
-        return axes
-    name, colon, axis = text.rpartition(":")
-    if colon and name in shapes and axis.lstrip("-").isdigit():
-        rank = len(shapes[name])
-        if -rank <= int(axis) < rank:
-            number = int(axis) % rank
-            size = shapes[name][number]
-            alike = _symbol(model, name, number) is not None and shapes[name].count(size) == 1
-            return _axes_of_size(shapes, size) if alike else [(name, number)]
-    raise UnsupportedError(f"no axis is called '{text}'", hint=_listing(shapes))
-
-
-def _axes_of_size(shapes: _Shapes, size: int | str) -> list[tuple[str, int]]:
-    return [(name, axis) for name, dims in shapes.items() for axis, d in enumerate(dims) if d == size]
-
-
-def _symbol(model: ir.Model, name: str, axis: int) -> str | None:
-    """Return the name that an axis of an input has in the model."""
-    value = next(v for v in model.graph.inputs if v.name == name)
-    dim = value.shape[axis] if value.shape is not None else None
-    return dim.value if isinstance(dim, ir.SymbolicDim) else None
-
-
-def _dims(name: str, value: ir.Value) -> tuple[int | str, ...]:
-    """Return the sizes of the axes of an input: numbers or names; an axis without either gets a name."""
-    dims = []
-    for axis, dim in enumerate(value.shape or ()):
-        known = dim if isinstance(dim, int) else dim.value
-        dims.append(known if known is not None and known != -1 else f"{name}_{axis}")
-    return tuple(dims)
-
-
-def _listing(shapes: _Shapes) -> str:
-    inputs = ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in shapes.items())
-    return f"the model's inputs: {inputs}; name a dimension, or INPUT:AXIS"

@@ -11,13 +11,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
 from rnn_lowering.errors import ModelFileError, counted
 from rnn_lowering.types import Array
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 KEY = "rnn_lowering.stream"
 VERSION = 1

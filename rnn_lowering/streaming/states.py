@@ -20,7 +20,7 @@ from rnn_lowering.facts.size import Symbol
 from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frame_counts import fold_sizes
-from rnn_lowering.streaming.frames import NOT_LATE, Delay, Frames, TimeInputs, Unframed
+from rnn_lowering.streaming.frames import NOT_LATE, Delay, Frames, Unframed
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.streaming.operators.frame_numbers import continued_numbers
 from rnn_lowering.streaming.operators.recurrences import late_state_error
@@ -32,6 +32,7 @@ from rnn_lowering.streaming.recurrent_states import (
     state_slots,
     steps_and_batch,
 )
+from rnn_lowering.streaming.time_axes import TimeInputs
 from rnn_lowering.types import Array, array_of
 
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29)
