@@ -206,8 +206,10 @@ SpecifiedShape = tuple["str | int", ...]
 
 
 def specified_shapes(cell: Cell, dirs: int, hidden: int, layout: int) -> dict[str, SpecifiedShape]:
-    """Return the shapes of the inputs by symbol; "seq_length", "batch_size" and "input_size" are to be found."""
+    """Return the shapes of inputs and outputs by symbol; "seq_length", "batch_size" and "input_size" are to be
+    found."""
     state: SpecifiedShape = ("batch_size", dirs, hidden) if layout else (dirs, "batch_size", hidden)
+    steps: SpecifiedShape = ("batch_size", "seq_length") if layout else ("seq_length", "batch_size")
     gates = len(cell.gates)
     return {
         "W": (dirs, gates * hidden, "input_size"),
@@ -216,7 +218,9 @@ def specified_shapes(cell: Cell, dirs: int, hidden: int, layout: int) -> dict[st
         "P": (dirs, len(cell.peepholes) * hidden),
         "sequence_lens": ("batch_size",),
         **dict.fromkeys(cell.initial_states, state),
-        "X": (*(("batch_size", "seq_length") if layout else ("seq_length", "batch_size")), "input_size"),
+        "X": (*steps, "input_size"),
+        "Y": (*steps, dirs, hidden) if layout else ("seq_length", dirs, "batch_size", hidden),
+        **{f"Y_{name}": state for name in cell.states},
     }
 
 

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from rnn_lowering.facts.constants import QuantizedTensor
 from rnn_lowering.nodes.cell import CELLS, DYNAMIC_QUANTIZE_LSTM, Cell, cell_of
-from rnn_lowering.nodes.connections import RnnConnections
+from rnn_lowering.nodes.connections import RnnConnections, specified_shapes
 from rnn_lowering.nodes.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 from rnn_lowering.types import Array, array_of, dequantized_numbers
 
@@ -142,9 +142,8 @@ class RecurrentSpec(NodeSpec):
         return ", ".join(str(a) for per_direction in self.activations for a in per_direction)
 
     def axes(self, symbol: str) -> tuple[AxisName, ...]:
-        if symbol.startswith(("initial_", "Y_")):
-            return ("N", None, None) if self.layout else (None, "N", None)
-        return _AXES[symbol][self.layout] if symbol in _AXES else ()
+        shapes = specified_shapes(self.cell, len(self.directions), self.hidden_size, self.layout)
+        return tuple(_AXES.get(size) for size in shapes.get(symbol, ()))
 
     def dtype_of(self, symbol: str) -> ir.DataType:
         return ir.DataType.INT32 if symbol == "sequence_lens" else self.dtype
@@ -191,14 +190,7 @@ class RecurrentSpec(NodeSpec):
         )
 
 
-_AXES: dict[str, tuple[tuple[AxisName, ...], tuple[AxisName, ...]]] = {
-    "X": (("T", "N", None), ("N", "T", None)),
-    "Y": (("T", None, "N", None), ("N", "T", None, None)),
-    "sequence_lens": (("N",), ("N",)),
-    **dict.fromkeys(("B", "P"), ((None, None), (None, None))),
-    **dict.fromkeys(("W", "R"), ((None, None, None), (None, None, None))),
-}
-"""The content of the axes of inputs and outputs but states, for layout 0 and layout 1."""
+_AXES: dict[str | int, AxisName] = {"seq_length": "T", "batch_size": "N"}
 
 
 def _directions(reader: NodeReader) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from onnx.reference.ops.op_loop import Loop as LoopOfOnnx
 
 from rnn_lowering.compare.references.attention_reference import LinearAttention, LinearAttentionOfMicrosoft
 from rnn_lowering.compare.references.node_reference import attributes_of
-from rnn_lowering.compare.references.rnn_float64 import GRU, LSTM, RNN
+from rnn_lowering.compare.references.rnn_float64 import RECURRENT
 from rnn_lowering.model.messages import bodies_in, nodes_in
 from rnn_lowering.types import Array
 
@@ -123,7 +123,9 @@ _REPAIRED: dict[str, type[OpRun]] = {
 """By operator."""
 
 OPERATORS: tuple[type[OpRun], ...] = (
-    *(RNN, GRU, LSTM, LinearAttention, LinearAttentionOfMicrosoft),
+    *RECURRENT,
+    LinearAttention,
+    LinearAttentionOfMicrosoft,
     *(type(name, (operator,), {}) for name, operator in _REPAIRED.items()),
 )
 """Operators that onnx's evaluator lacks, computes otherwise, or does not compute in float64."""

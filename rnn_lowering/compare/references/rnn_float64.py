@@ -23,7 +23,7 @@ from rnn_lowering.compare.references.node_reference import (
     limits_of,
     moved_by_a_rounding,
 )
-from rnn_lowering.nodes.cell import cell_named
+from rnn_lowering.nodes.cell import CELLS, cell_named
 from rnn_lowering.types import Array
 
 Function = Callable[[Array], Array]
@@ -130,16 +130,8 @@ class _Recurrent(OpRun):
         return tuple(found[formal.name] for formal in schema.outputs[: len(node.output)])
 
 
-class RNN(_Recurrent):
-    """RNN in float64."""
-
-
-class GRU(_Recurrent):
-    """GRU in float64."""
-
-
-class LSTM(_Recurrent):
-    """LSTM in float64."""
+RECURRENT: list[type[OpRun]] = [type(name, (_Recurrent,), {}) for domain, name in CELLS if not domain]
+"""RNN, GRU and LSTM."""
 
 
 def _evaluate(
