@@ -47,7 +47,7 @@ _GrowingArray = tuple[Array, Array]
 
 
 @dataclass(frozen=True)
-class _JoinedRows:
+class JoinedRows:
     """A value after the Loop that the rows become.
 
     Attributes:
@@ -68,7 +68,7 @@ class _JoinedRows:
 
 
 @dataclass(frozen=True)
-class _StackedState:
+class StackedState:
     """A state that gets a row in each step.
 
     Attributes:
@@ -80,7 +80,7 @@ class _StackedState:
 
     number: int
     row: ir.Value
-    joined: Sequence[_JoinedRows]
+    joined: Sequence[JoinedRows]
     steps: int | Size | None = None
 
 
@@ -106,7 +106,7 @@ def stack_rows_of_states(
 
 def _stacked_state(
     facts: Facts, read: LoopBody, n: int, scratch: Ops, *, written_only: bool
-) -> _StackedState | None:
+) -> StackedState | None:
     """Return a state that gets a row in each step; None if that is not certain."""
     before, after, first = read.state_inputs[n], read.state_outputs[n], read.initial[n]
     step = after.producer()
@@ -114,13 +114,10 @@ def _stacked_state(
         return None
     if len(step.inputs) < 2 or step.inputs[0] is not before:
         return None
-    state: _StackedState | None = None
-    if step.op_type == "ScatterND":
-        state = _state_of_writes(facts, read, step, n, first, scratch)
-    elif step.op_type == "SequenceInsert" and not written_only:
-        state = _state_of_list(facts, read, step, n, first)
-    elif step.op_type == "Concat" and not written_only:
-        state = _state_of_concat(facts, read, step, n, first)
+    rule = GIVES_A_ROW.get(step.op_type)
+    if rule is None or (written_only and step.op_type != "ScatterND"):
+        return None
+    state = rule(facts, read, step, n, first, scratch)
     return state if state is not None and _only_gets_rows(read.body, before, after, state.row) else None
 
 
@@ -144,7 +141,9 @@ def _users(body: ir.Graph, value: ir.Value) -> dict[ir.Node, None]:
     return users
 
 
-def _state_of_list(facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value) -> _StackedState | None:
+def _state_of_list(
+    facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value, scratch: Ops
+) -> StackedState | None:
     """Return a list to which each step appends a row; None if its elements are used otherwise than joined."""
     row, final, source = step.inputs[1], read.results[n], first.producer()
     users = [use.node for use in final.uses()]
@@ -155,10 +154,10 @@ def _state_of_list(facts: Facts, read: LoopBody, step: ir.Node, n: int, first: i
         return None
     found = [_rows_of_list(facts, user, row) for user in users]
     joined = [each for each in found if each is not None]
-    return _StackedState(n, row, joined) if len(joined) == len(found) else None
+    return StackedState(n, row, joined) if len(joined) == len(found) else None
 
 
-def _rows_of_list(facts: Facts, user: ir.Node, row: ir.Value) -> _JoinedRows | None:
+def _rows_of_list(facts: Facts, user: ir.Node, row: ir.Value) -> JoinedRows | None:
     """Return what a ConcatFromSequence makes of rows; None if the size of a row along its axis is not 1."""
     shape, new_axis = facts.shape(row), bool(user.attributes.get_int("new_axis", 0))
     if shape is None:
@@ -167,23 +166,25 @@ def _rows_of_list(facts: Facts, user: ir.Node, row: ir.Value) -> _JoinedRows | N
     axis += rank if axis < 0 else 0
     if not 0 <= axis < rank or not (new_axis or shape[axis] == ONE):
         return None
-    return _JoinedRows(user.outputs[0], axis, dropped=() if new_axis else (axis,))
+    return JoinedRows(user.outputs[0], axis, dropped=() if new_axis else (axis,))
 
 
-def _state_of_concat(facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value) -> _StackedState | None:
+def _state_of_concat(
+    facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value, scratch: Ops
+) -> StackedState | None:
     """Return a tensor to which each step joins a row."""
     row = step.inputs[1]
     shape = facts.shape(row)
     if row is None or len(step.inputs) > 2 or not shape or facts.kind(first) is None:
         return None
     axis = (step.attributes.get_int("axis", 0) or 0) % len(shape)
-    joined = _JoinedRows(read.results[n], axis, dropped=(axis,), before=first)
-    return _StackedState(n, row, [joined]) if shape[axis] == ONE else None
+    joined = JoinedRows(read.results[n], axis, dropped=(axis,), before=first)
+    return StackedState(n, row, [joined]) if shape[axis] == ONE else None
 
 
 def _state_of_writes(
     facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value, scratch: Ops
-) -> _StackedState | None:
+) -> StackedState | None:
     """Return a tensor into which each step writes a row with ScatterND.
 
     Args:
@@ -216,8 +217,19 @@ def _state_of_writes(
         return None
     backwards, steps = order
     behind = None if steps is None else first
-    joined = _JoinedRows(read.results[n], axis, dropped=range(ones), backwards=backwards, behind=behind)
-    return _StackedState(n, row, [joined], shape[axis] if steps is None else steps)
+    joined = JoinedRows(read.results[n], axis, dropped=range(ones), backwards=backwards, behind=behind)
+    return StackedState(n, row, [joined], shape[axis] if steps is None else steps)
+
+
+GIVES_A_ROW: dict[str, Callable[[Facts, LoopBody, ir.Node, int, ir.Value, Ops], StackedState | None]] = {
+    "Concat": _state_of_concat,
+    "ScatterND": _state_of_writes,
+    "SequenceInsert": _state_of_list,
+}
+"""By the operator with which a step gives a row to a state, its first input: what reads it.
+
+It gets the Loop, the node, the number of the state, the initial state, and what emits into a graph that is dropped.
+"""
 
 
 def _order_of_rows(
@@ -322,7 +334,7 @@ def _growing_outputs(facts: Facts, node: ir.Node, arrays: dict[ir.Value, _Growin
 # The Loop without these states
 
 
-def _replace_loop(facts: Facts, read: LoopBody, stacked: Sequence[_StackedState], op: Ops) -> ir.Node:
+def _replace_loop(facts: Facts, read: LoopBody, stacked: Sequence[StackedState], op: Ops) -> ir.Node:
     """Replace a Loop by one without these states, which stacks their rows, and return it."""
     node, body, graph, states = read.node, read.body, read.node.graph, len(read.initial)
     assert graph is not None
@@ -359,7 +371,7 @@ def _replace_loop(facts: Facts, read: LoopBody, stacked: Sequence[_StackedState]
     return new
 
 
-def _join(facts: Facts, op: Ops, node: ir.Node, state: _StackedState, rows: ir.Value) -> None:
+def _join(facts: Facts, op: Ops, node: ir.Node, state: StackedState, rows: ir.Value) -> None:
     """Emit the values that the rows of all steps become after the Loop, and replace the original ones."""
     kind = facts.kind(state.row)
     assert kind is not None

@@ -179,12 +179,12 @@ def _along_frames(flow: Flow, node: ir.Node) -> list[Framing] | None:
     """Return the framings of the outputs of an operator that acts along the frames; None if it does not."""
     if node.op_type in _JOINING:
         return _JOINING[node.op_type](flow, node)
-    value, rule = node.inputs[0] if node.inputs else None, _RULES.get(node.op_type)
+    value, rule = node.inputs[0] if node.inputs else None, ALONG_FRAMES.get(node.op_type)
     framing = None if rule is None or value is None else flow.read(value, node)
     return rule(flow, node, framing) if rule is not None and isinstance(framing, Frames) else None
 
 
-_RULES = {
+ALONG_FRAMES = {
     **dict.fromkeys(POOLINGS, pooled),
     "AveragePool": windowed,
     "Col2Im": overlapped,
