@@ -57,44 +57,59 @@ Repeat = Callable[[Ops, Recurrence], "tuple[Tensors, Tensors]"]
 """Repeats a recurrence: returns the final states, each [1, batch, ...], and outputs, each [seq, 1, batch, ...]."""
 
 
+Stack = Callable[[Ops, Tensors, Tensors], "tuple[Tensors, Callable[[Tensors], Tensors]]"]
+"""Given ys and the new states of a step, returns what a body outputs, and what makes the ys of all steps of it."""
+
+
 @since(9)
-def scan(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
+def scan(
+    op: Ops, r: Recurrence, stack: Stack | None = None, swap: Callable[[Ops, Tensor], Tensor] | None = None
+) -> tuple[Tensors, Tensors]:
     """Emit a Scan of opset 9 or later; that of opset 8 has a batch axis.
 
     In reverse the rows are flipped before and after it, which every runtime supports. At an unknown length the
     Scan's direction attributes are used instead with `reverse_in_loop`, and at opset 9, where `can_flip` is false.
+
+    Args:
+        op: The emitter.
+        r: The recurrence.
+        stack: How ys are stacked; by default no body outputs a state again.
+        swap: Swaps the axes of steps and batch, for a Scan along axis 1; by default it runs along axis 0.
     """
     T = r.xs[0].shape[0]
     by_directions = r.reverse and _runs_in_reverse(op, r.xs[0])
     flipped = r.reverse and not by_directions
     rows = [flip(op, x) for x in r.xs] if flipped else r.xs
-    states = carried(op, r)
+    states = _carried(op, r)
     with op.body():
         inputs = [
             *(op.body_input(f"state{n}", s.dtype, s.shape) for n, s in enumerate(states)),
             *(op.body_input(f"Xt{n}", x.dtype, x.shape[1:]) for n, x in enumerate(r.xs)),
         ]
         new, ys = r.step(inputs[: len(states)], inputs[len(states) :])
-        stacked, assemble = _stackable(op, ys, new)
+        stacked, assemble = (stack or _stackable)(op, ys, new)
         body = op.body_graph(inputs, [*new, *stacked])
+    rows = [swap(op, x) for x in rows] if swap else rows
     outputs = op.emit_all(
         "Scan",
         [*states, *rows],
-        [*(s.shape for s in states), *((T, *y.shape) for y in stacked)],
+        [*(s.shape for s in states), *((y.shape[0], T, *y.shape[1:]) if swap else (T, *y.shape) for y in stacked)],
         [s.dtype for s in (*states, *stacked)],
         body=body,
         num_scan_inputs=len(rows),
-        **(_backwards(len(rows), len(stacked)) if by_directions else {}),
+        **_axes_and_directions(len(rows), len(stacked), swap is not None, by_directions),
     )
     final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
-    all_ys = _with_axis_1(op, assemble(outputs[len(states) :]), ys)
+    collected = [swap(op, y) if swap else y for y in outputs[len(states) :]]
+    all_ys = _with_axis_1(op, assemble(collected), ys)
     return final, [flip(op, y) for y in all_ys] if flipped else all_ys
 
 
-def _backwards(inputs: int, outputs: int) -> dict[str, list[int]]:
-    """Return the attributes of a Scan in reverse; an empty list would have no type."""
+def _axes_and_directions(inputs: int, outputs: int, by_axis_1: bool, reverse: bool) -> dict[str, list[int]]:
+    """Return the attributes of a Scan along axis 1, or in reverse; an empty list would have no type."""
     counts = {"input": inputs, "output": outputs}
-    return {f"scan_{end}_directions": [1] * n for end, n in counts.items() if n}
+    kinds = ["axes"] * by_axis_1 + ["directions"] * reverse
+    return {f"scan_{end}_{kind}": [1] * n for kind in kinds for end, n in counts.items() if n}
 
 
 def loop(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
@@ -107,7 +122,7 @@ def loop(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
     counts_down = r.reverse and _runs_in_reverse(op, r.xs[0])
     flipped = r.reverse and not counts_down
     rows = [flip(op, x) for x in r.xs] if flipped else r.xs
-    states = carried(op, r)
+    states = _carried(op, r)
     last = op.squeeze(length - op.constant([1]), [0]) if counts_down else None
     with op.body():
         i, going = op.loop_inputs()
@@ -217,7 +232,7 @@ def _with_axis_1(op: Ops, stacked: Tensors, ys: Tensors) -> Tensors:
     return [op.unsqueeze(all_ys, [1]) if all_ys.rank == y.rank + 1 else all_ys for all_ys, y in pairs]
 
 
-def carried(op: Ops, r: Recurrence) -> Tensors:
+def _carried(op: Ops, r: Recurrence) -> Tensors:
     """Return the initial states of a Scan or Loop, [batch, ...].
 
     Symbolic zeros of one shape share one tensor, whose batch size is that of the inputs; with `zeros_apart` each

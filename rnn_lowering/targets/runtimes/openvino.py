@@ -11,12 +11,13 @@ added to f. Source: in OpenVINO, src/common/transformations/src/transformations/
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.composites import equal_parts, flip
+from rnn_lowering.emit.composites import equal_parts
 from rnn_lowering.emit.constants import literal
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
@@ -25,7 +26,7 @@ from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.directions import by_steps
 from rnn_lowering.recurrence.equivalents import Lower, lower_rnn
-from rnn_lowering.recurrence.repetition import Recurrence, Tensors, carried
+from rnn_lowering.recurrence.repetition import Recurrence, Tensors, scan
 from rnn_lowering.recurrence.weights import Operands
 from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target
 
@@ -55,7 +56,9 @@ def recognized_lstm(spec: NodeSpec, opset: int) -> Lower | None:
         and None not in (spec.seq_length, spec.batch_size)
         and {activation.name for group in spec.activations for activation in group} <= _ACTIVATIONS
     )
-    return partial(lower_rnn, repeat=_scan, recurrence=_recurrence) if fits else None
+    if not fits:
+        return None
+    return partial(lower_rnn, repeat=partial(scan, stack=_stacked, swap=_swapped), recurrence=_recurrence)
 
 
 def _recurrence(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor, init: Tensors) -> Recurrence:
@@ -84,37 +87,13 @@ def _in_order(op: Ops, tensor: Tensor, H: int) -> Tensor:
     return op.concat([i, c, f, o], -1)
 
 
-def _scan(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
-    """Emit a Scan along axis 1 of X [batch, seq, input].
-
-    OpenVINO computes a loop wrongly that stacks a state behind an Unsqueeze alone; an Unsqueeze with a Squeeze it
-    removes.
-    """
-    (x,) = r.xs
-    X, T, states = flip(op, x) if r.reverse else x, x.shape[0], carried(op, r)
-    with op.body():
-        before = [op.body_input(f"state{n}", s.dtype, s.shape) for n, s in enumerate(states)]
-        row = op.body_input("Xt0", X.dtype, X.shape[1:])
-        new, ys = r.step(before, [row])
-        stacked = [op.squeeze(op.unsqueeze(y, [0]), [0]) for y in ys]
-        body = op.body_graph([*before, row], [*new, *stacked])
-    outputs = op.emit_all(
-        "Scan",
-        [*states, _seq_and_batch_swapped(op, X)],
-        [*(s.shape for s in states), *((y.shape[0], T, *y.shape[1:]) for y in stacked)],
-        [s.dtype for s in (*states, *stacked)],
-        body=body,
-        num_scan_inputs=1,
-        scan_input_axes=[1],
-        **({"scan_output_axes": [1] * len(stacked)} if stacked else {}),
-    )
-    final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
-    collected = [_seq_and_batch_swapped(op, y) for y in outputs[len(states) :]]
-    all_ys = [op.unsqueeze(y, [1]) for y in collected]  # [seq, 1, batch, hidden]
-    return final, [flip(op, y) for y in all_ys] if r.reverse else all_ys
+def _stacked(op: Ops, ys: Tensors, _: Tensors) -> tuple[Tensors, Callable[[Tensors], Tensors]]:
+    """Stack states by an Unsqueeze and a Squeeze, which OpenVINO removes: it computes an Unsqueeze alone
+    wrongly."""
+    return [op.squeeze(op.unsqueeze(y, [0]), [0]) for y in ys], lambda stacked: stacked
 
 
-def _seq_and_batch_swapped(op: Ops, x: Tensor) -> Tensor:
+def _swapped(op: Ops, x: Tensor) -> Tensor:
     """Return x [a, b, n] as [b, a, n] by a Transpose of rank 4: where OpenVINO runs a loop as its own LSTM it makes
     a Reshape of one of rank 3, for all that use it (rnn_sequences_optimization.cpp)."""
     return op.squeeze(op.transpose(op.unsqueeze(x, [1]), [2, 1, 0, 3]), [1])
