@@ -264,9 +264,7 @@ def preview(
     """
     lowers = LowerRecurrentPass(lowering_of(lowering, options, preview))
     with boundary():
-        given = argument_checks.model_or_path("model", model)
-        work = clone(given) if isinstance(given, ir.Model) else _read(given)
-        return lowers.preview(work)[0]
+        return lowers.preview(_read(argument_checks.model_or_path("model", model)))[0]
 
 
 def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[NodeSpec]:
