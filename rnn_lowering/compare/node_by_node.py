@@ -15,7 +15,7 @@ import onnx
 from rnn_lowering.compare.judging.judgement import Judge
 from rnn_lowering.compare.judging.tolerance import NodeOutput, allowance, blocks_of_rows, compare
 from rnn_lowering.compare.node_models import with_shapes
-from rnn_lowering.compare.node_pairs import NodeFeed, NodePair, node_pairs, pairs_of_prepared, random_inputs
+from rnn_lowering.compare.node_pairs import NodePair, Values, node_pairs, pairs_of_prepared
 from rnn_lowering.compare.references.node_reference import Symbols
 from rnn_lowering.compare.result import EACH_NODE, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.compare.runner import Outputs, Runner, SessionError
@@ -136,14 +136,14 @@ class NodeComparison(Comparison):
             inputs = tuple(given for check in of_nodes for given in check.inputs)
             yield RunCheck(inputs, tuple(output for check in of_nodes for output in check.outputs))
 
-    def _check_runs(self, node: NodePair, feeds: list[NodeFeed]) -> Iterator[RunCheck]:
-        rows = node.reference.single_rows([given.feed for given in feeds])
+    def _check_runs(self, node: NodePair, runs: list[Values]) -> Iterator[RunCheck]:
+        rows = node.reference.single_rows([node.fed(values) for values in runs])
         if rows:
             yield from self._until_alike(node, rows)
             return
-        results = _run_node(node, feeds, self.runner)
-        for given, got in zip(feeds, results, strict=True):
-            yield RunCheck(_inputs(node, given.feed), self._check_node(node, given, got))
+        results = _run_node(node, runs, self.runner)
+        for values, got in zip(runs, results, strict=True):
+            yield RunCheck(_inputs(node, node.fed(values)), self._check_node(node, values, got))
 
     def _until_alike(self, node: NodePair, rows: list[Symbols]) -> Iterator[RunCheck]:
         """Compare a node that rounds to 8 bits with onnxruntime's kernel, fed one row of the batch at a time.
@@ -162,8 +162,8 @@ class NodeComparison(Comparison):
 
     def _beside_kernel(self, node: NodePair, rows: list[Symbols]) -> Iterator[RunCheck]:
         tolerance = _BESIDE_KERNEL if self.check.tolerance == Tolerance() else self.check.tolerance
-        feeds = [NodeFeed(row) for row in rows]
-        both = (_run_node(node, feeds, self.runner, original=original) for original in (False, True))
+        runs = [node.values(row) for row in rows]
+        both = (_run_node(node, runs, self.runner, original=original) for original in (False, True))
         for feed, got, kernel in zip(rows, *map(list, both), strict=True):
             checks = []
             for symbol in node.spec.outputs:
@@ -172,16 +172,16 @@ class NodeComparison(Comparison):
                 checks.append(OutputCheck.of(f"{symbol} of {node.spec.node}", far, reason))
             yield RunCheck(_inputs(node, feed), tuple(checks))
 
-    def _check_node(self, node: NodePair, given: NodeFeed, got: Symbols) -> tuple[OutputCheck, ...]:
+    def _check_node(self, node: NodePair, values: Values, got: Symbols) -> tuple[OutputCheck, ...]:
         """Check the outputs of a lowered node, a few rows of the batch at a time: they may be large."""
-        spec, inputs, rounding = node.spec, node.inputs(given.feed), node.rounding_of_X(given.values)
+        spec, inputs, rounding = node.spec, node.inputs(values), node.rounding_of_X(values)
         original: Symbols | None = None
         blocks = []
         for rows in blocks_of_rows(spec, inputs[spec.data], got):
             of_rows = None if rounding is None else spec.of_rows({spec.data: rounding}, rows)[spec.data]
             outputs = self._outputs(node, spec.of_rows(inputs, rows), spec.of_rows(got, rows), of_rows)
             if original is None and not all(output.right for output in outputs):
-                original = self._in_onnxruntime(node, given.feed)
+                original = self._in_onnxruntime(node, values)
             theirs = spec.of_rows(original or {}, rows)
             blocks.append(RunCheck((), tuple(_check(output, theirs) for output in outputs)))
         return over_all(blocks)
@@ -195,10 +195,10 @@ class NodeComparison(Comparison):
             allowed = {s: allowance(array.astype(types[s]), tolerance) for s, array in truth.items()}
         return [NodeOutput(node.reference, s, got[s], truth[s], allowed[s]) for s in spec.outputs]
 
-    def _in_onnxruntime(self, node: NodePair, feed: Symbols) -> Symbols:
+    def _in_onnxruntime(self, node: NodePair, values: Values) -> Symbols:
         """Return the outputs of the original node in onnxruntime, or no outputs if it has no kernel."""
         try:
-            (outputs,) = _run_node(node, [NodeFeed(feed)], self.runner, original=True)
+            (outputs,) = _run_node(node, [values], self.runner, original=True)
         except SessionError:
             return {}
         return outputs
@@ -248,18 +248,17 @@ class NodeComparison(Comparison):
                     return f"{node.spec.node}, {where}"
         return ""
 
-    def _against_original(self, node: NodePair, values: Mapping[str, Array]) -> str:
+    def _against_original(self, node: NodePair, values: Values) -> str:
         """Run a lowered node on the original's inputs; return where it is wrong, or "".
 
         It is wrong if it is further from float64 than rounding and the original's kernel explain.
         """
-        feed = {symbol: values[name] for symbol, name in node.feeds.items() if name in values}
         named = {symbol: value.name or "" for symbol, value in node.spec.outputs.items()}
-        original = {symbol: values[name] for symbol, name in named.items() if name in values}
-        if len(feed) < len(node.feeds) or len(original) < len(named):
+        if not values.keys() >= {*node.feeds.values(), *named.values()}:
             raise SessionError("the node is in a subgraph")
-        (got,) = _run_node(node, [NodeFeed(feed, values)], self.runner)
-        for output in self._outputs(node, node.inputs(feed), got, node.rounding_of_X(values)):
+        original = {symbol: values[name] for symbol, name in named.items()}
+        (got,) = _run_node(node, [values], self.runner)
+        for output in self._outputs(node, node.inputs(values), got, node.rounding_of_X(values)):
             if not output.right and not output.no_further(original[output.symbol]):
                 return f"output {output.symbol}: {output.reason}"
         return ""
@@ -279,11 +278,11 @@ def _why_judged(within: Mapping[str, float], unused: str) -> str:
     return f"{why}; a rounding of the inputs changes outputs of the original: compared {bounds}"
 
 
-def _node_run(node: NodePair, given: NodeFeed, runner: Runner) -> NodeRun:
-    run = NodeRun(node, node.float64(given.feed), {}, {})
+def _node_run(node: NodePair, values: Values, runner: Runner) -> NodeRun:
+    run = NodeRun(node, node.float64(values), {}, {})
     for name in (ORIGINAL_NODE, LOWERED_NODE):
         try:
-            (outputs,) = _run_node(node, [given], runner, original=name == ORIGINAL_NODE)
+            (outputs,) = _run_node(node, [values], runner, original=name == ORIGINAL_NODE)
         except SessionError as error:
             run.failures[name] = str(error)
             continue
@@ -296,14 +295,14 @@ def _node_run(node: NodePair, given: NodeFeed, runner: Runner) -> NodeRun:
 
 
 def _run_node(
-    node: NodePair, feeds: Sequence[NodeFeed], runner: Runner, *, original: bool = False
+    node: NodePair, runs: Sequence[Values], runner: Runner, *, original: bool = False
 ) -> Iterator[Symbols]:
-    """Run a lowered node in onnxruntime; return its connected outputs by symbol, feed by feed.
+    """Run a lowered node in onnxruntime; return its connected outputs by symbol, run by run.
 
     The arrays are mapped files, as `Run.outputs` returns them.
 
     Args:
-        feeds: Its inputs. Inputs of nodes that share its loop are random if they have no values.
+        runs: Its inputs. Inputs of nodes that share its loop are random if they have no values.
         original: Run the node of the original instead.
 
     Raises:
@@ -312,7 +311,7 @@ def _run_node(
     model = node.whole() if original else node.cut
     if model is None:
         raise SessionError(f"{node.spec.node} has no counterpart in the lowered model")
-    named = [_named(node, model, given.feed, given.values) for given in feeds]
+    named = [_named(node, model, values) for values in runs]
     returned: list[Mapping[str, Array]] = []
     try:
         long = len(model.graph.node) > _LONG
@@ -328,17 +327,14 @@ def _run_node(
     return ({s: outputs[f"{k}:0"] for k, s in enumerate(node.spec.outputs)} for outputs in returned)
 
 
-def _named(
-    node: NodePair, model: onnx.ModelProto, feed: Mapping[str, Array], values: Mapping[str, Array]
-) -> Symbols:
+def _named(node: NodePair, model: onnx.ModelProto, values: Values) -> Symbols:
     """Return all inputs of the model of a node by name, those of the nodes beside it too."""
-    names = {value.name for value in model.graph.input}
-    arrays = dict(values) | {name: feed[symbol] for symbol, name in node.feeds.items()}
+    names, arrays = {value.name for value in model.graph.input}, dict(values)
     if names - arrays.keys():
-        data, axes = node.inputs(feed)[node.spec.data], node.spec.axes(node.spec.data)
+        data, axes = node.inputs(values)[node.spec.data], node.spec.axes(node.spec.data)
         T, N = (data.shape[axes.index(axis)] for axis in ("T", "N"))
         for other in node.beside:
-            arrays = random_inputs(other.reference, other.feeds, T, N) | arrays
+            arrays = other.random_values(T, N) | arrays
     inputs = {name: array for name, array in arrays.items() if name in names}
     return {n: a.astype(np.float32) if a.dtype.name == "bfloat16" else a for n, a in inputs.items()}
 

@@ -7,7 +7,7 @@ share a loop, that model has the inputs of all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -31,6 +31,9 @@ from rnn_lowering.nodes.kinds import read_spec
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering
 from rnn_lowering.types import Array, array_of
+
+Values = Mapping[str, Array]
+"""Inputs of a node, and of the nodes that share its loop, by the name of the value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,47 +79,52 @@ class NodePair:
             yield self.below
             yield from self.below.layers_below()
 
-    def inputs(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """Return all inputs by symbol: the feed and the constants."""
-        return {**{symbol: array_of(tensor) for symbol, tensor in self.spec.constants.items()}, **feed}
+    def fed(self, values: Values) -> Symbols:
+        """Return its non-constant inputs by symbol."""
+        return {symbol: values[name] for symbol, name in self.feeds.items()}
 
-    def float64(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def values(self, feed: Symbols) -> dict[str, Array]:
+        """Return the values that `fed` gives as these inputs."""
+        return {name: feed[symbol] for symbol, name in self.feeds.items()}
+
+    def inputs(self, values: Values) -> Symbols:
+        """Return all its inputs by symbol."""
+        return {**{symbol: array_of(tensor) for symbol, tensor in self.spec.constants.items()}, **self.fed(values)}
+
+    def float64(self, values: Values) -> Symbols:
         """The node's connected outputs by the operator specification, in float64."""
-        result = self.reference.outputs(self.inputs(feed))
+        result = self.reference.outputs(self.inputs(values))
         return {symbol: result[symbol] for symbol in self.spec.outputs}
 
-    def runs(self, rng: np.random.Generator) -> list[NodeFeed]:
-        """Return inputs of several runs, chosen for this node, or for the lowest of its layers."""
-        if self.below is None:
-            return [NodeFeed(feed) for feed in self.reference.feeds(self.feeds, rng)]
-        return [self._above(self.below, given) for given in self.below.runs(rng)]
+    def random_values(self, T: int, N: int) -> dict[str, Array]:
+        """Return random inputs of a length and batch size."""
+        sized = replace(self.reference, spec=replace(self.reference.spec, seq_length=T, batch_size=N))
+        return self.values(sized.usual_feed(self.feeds, np.random.default_rng(0), T))
 
-    def usual_run(self, rng: np.random.Generator, steps: int) -> NodeFeed:
-        """Return inputs of one ordinary run; see `NodeReference.usual_feed`."""
+    def runs(self, rng: np.random.Generator) -> list[Values]:
+        """Return the inputs of several runs, chosen for this node, or for the lowest of its layers."""
         if self.below is None:
-            return NodeFeed(self.reference.usual_feed(self.feeds, rng, steps))
+            return [self.values(feed) for feed in self.reference.feeds(self.feeds, rng)]
+        return [self._above(self.below, values) for values in self.below.runs(rng)]
+
+    def usual_run(self, rng: np.random.Generator, steps: int) -> Values:
+        """Return the inputs of one ordinary run; see `NodeReference.usual_feed`."""
+        if self.below is None:
+            return self.values(self.reference.usual_feed(self.feeds, rng, steps))
         return self._above(self.below, self.below.usual_run(rng, steps))
 
-    def _above(self, below: NodePair, given: NodeFeed) -> NodeFeed:
-        """Return the inputs of this layer for inputs of the layer below."""
-        X = self.moves(below.reference.outputs(below.inputs(given.feed))["Y"])
+    def _above(self, below: NodePair, values: Values) -> Values:
+        """Return the inputs of this layer and of the layers below, for those of the layer below."""
+        X = self.moves(below.reference.outputs(below.inputs(values))["Y"])
         T, N = (X.shape[self.spec.axes(self.spec.data).index(axis)] for axis in ("T", "N"))
-        own = random_inputs(self.reference, self.feeds, T, N)
-        feed = {symbol: own[name] for symbol, name in self.feeds.items()}
-        feed[self.spec.data] = X.astype(self.spec.dtype.numpy())
-        named = {name: given.feed[symbol] for symbol, name in below.feeds.items()}
-        return NodeFeed(feed, {**given.values, **named})
+        own = self.random_values(T, N) | {self.feeds[self.spec.data]: X.astype(self.spec.dtype.numpy())}
+        return {**own, **values}
 
-    def rounding_of_X(self, values: Mapping[str, Array]) -> Array | None:
-        """Return the allowed difference of X, if the layer below computes X in the same loop.
-
-        Args:
-            values: The inputs of the layers below, by name.
-        """
+    def rounding_of_X(self, values: Values) -> Array | None:
+        """Return the allowed difference of X, if the layer below computes X in the same loop."""
         if self.below is None:
             return None
-        inputs = self.below.inputs({symbol: values[name] for symbol, name in self.below.feeds.items()})
-        return self.moves(self.below.expected(inputs, self.below.rounding_of_X(values))[1]["Y"])
+        return self.moves(self.below.expected(self.below.inputs(values), self.below.rounding_of_X(values))[1]["Y"])
 
     def expected(self, inputs: Symbols, rounding: Array | None) -> tuple[Symbols, Symbols]:
         """Return the outputs in float64, and their allowed difference if X may differ by `rounding`."""
@@ -131,26 +139,6 @@ class NodePair:
                 symbol: level + 2 * np.abs(moved[symbol] - truth[symbol]) for symbol, level in allowed.items()
             }
         return truth, allowed
-
-
-@dataclass(frozen=True)
-class NodeFeed:
-    """Inputs of a node for one run.
-
-    Attributes:
-        feed: Its inputs by symbol.
-        values: The inputs of the layers below it, by name.
-    """
-
-    feed: Symbols
-    values: Mapping[str, Array] = field(default_factory=dict)
-
-
-def random_inputs(reference: NodeReference[Any], feeds: Mapping[str, str], T: int, N: int) -> dict[str, Array]:
-    """Return random inputs of a node of a length and batch size, by the names of the values."""
-    at_sizes = replace(reference, spec=replace(reference.spec, seq_length=T, batch_size=N))
-    made = at_sizes.usual_feed(feeds, np.random.default_rng(0), T)
-    return {name: made[symbol] for symbol, name in feeds.items()}
 
 
 def node_pairs(original: ir.Model, lowered: ModelSource) -> list[NodePair]:
