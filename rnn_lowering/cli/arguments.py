@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         help="list the recurrent nodes with their forms, the inputs and the outputs; write nothing",
     )
     groups = {title: p.add_argument_group(title) for title in GROUPS}
-    _add_options(groups)
+    add_options(groups)
     form = next(iter(groups.values()))
     form.add_argument("--targets", action=_ListTargets, help="show what each runtime supports, and exit")
     p.add_argument("-q", "--quiet", action="store_true", help="print errors only")
@@ -94,13 +94,14 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def _add_options(groups: Mapping[str, argparse._ArgumentGroup]) -> None:
-    """Add the options that fields declare; the parsed arguments lack an option that is not used."""
+def add_options(groups: Mapping[str, argparse._ArgumentGroup], names: Collection[str] = ()) -> None:
+    """Add the options that fields declare, or those of these fields only; the parsed arguments lack an option that
+    is not used."""
     absent = argparse.SUPPRESS
     declarations = [(kind, each) for kind in (Lowering, Check, Tolerance, Files) for each in fields(kind)]
     for kind, declared in declarations:
         option: Option = declared.metadata["option"]
-        if not option.help:
+        if not option.help or (names and declared.name not in names):
             continue
         group: argparse._ActionsContainer = groups[option.group]
         settings: dict[str, Any] = {"dest": declared.name, "default": absent}

@@ -6,14 +6,11 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rnn_lowering.cli.arguments import dim, target
+from rnn_lowering.cli.arguments import add_options, options_of
 from rnn_lowering.errors import RnnLoweringError, printable, version
+from rnn_lowering.options import GROUPS, Lowering
 from rnn_lowering.spelling import for_command
-
-if TYPE_CHECKING:
-    from rnn_lowering.options import Lowering
 
 
 def parser() -> argparse.ArgumentParser:
@@ -24,16 +21,8 @@ def parser() -> argparse.ArgumentParser:
         epilog="exit codes: 0 all can be lowered; 1 a node cannot be, or a file is no model; 2 wrong usage",
     )
     p.add_argument("models", nargs="+", metavar="MODEL.onnx")
-    p.add_argument("--target", type=target, default="portable", metavar="NAME", help="see rnn-lower --targets")
-    p.add_argument("--to", default="auto", metavar="FORM", help="scan, loop, unroll or chunked")
-    p.add_argument(
-        "--set-dim",
-        type=dim,
-        action="append",
-        default=[],
-        metavar="NAME=SIZE",
-        help="fix a dimension in the models that have it",
-    )
+    group = p.add_argument_group("as in rnn-lower; a dimension is fixed in the models that have it")
+    add_options(dict.fromkeys(GROUPS, group), ("to", "target", "dims"))
     p.add_argument("--version", action="version", version=f"rnn-lower-check {version()}")
     return p
 
@@ -42,17 +31,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     p = parser()
     args = p.parse_args(argv)
-    from rnn_lowering.options import Lowering  # takes time
-
     with for_command():
         try:
-            lowering = Lowering(to=args.to, target=args.target)
+            lowering = options_of(Lowering, args)
         except RnnLoweringError as error:
             p.error(str(error))
-        return max([_check(path, lowering, dict(args.set_dim)) for path in args.models])
+        return max([_check(path, lowering) for path in args.models])
 
 
-def _check(path: str, lowering: Lowering, sizes: dict[str, int]) -> int:
+def _check(path: str, lowering: Lowering) -> int:
     """Print what would become of each recurrent node of a model; return 1 if one cannot be lowered."""
     from rnn_lowering.api import preview
     from rnn_lowering.files.reading import load_model
@@ -62,7 +49,8 @@ def _check(path: str, lowering: Lowering, sizes: dict[str, int]) -> int:
     try:
         model = load_model(Path(path))
         dims = {str(dim) for value in model.graph.inputs for dim in value.shape or ()}
-        found = preview(model, replace(lowering, dims={key: sizes[key] for key in sizes if key in dims}))
+        sizes = {name: size for name, size in lowering.dims.items() if name in dims}
+        found = preview(model, replace(lowering, dims=sizes))
     except RnnLoweringError as error:
         print(f"{name}: {error}")
         return 1
