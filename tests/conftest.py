@@ -20,6 +20,11 @@ pytest_plugins = ["commands"]
 """Fixtures of the command."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that take long start first, so that no process waits for one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(scope="session")
 def kept() -> Iterator[None]:
     """The child processes, which end with the last test."""

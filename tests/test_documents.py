@@ -97,6 +97,7 @@ def test_a_command_mends_each_message(
     assert recurrent_left(onnx.load("lowered.onnx")) == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not SILERO.exists(), reason=f"{SILERO.name} is not there")
 @pytest.mark.usefixtures("quiet")
 def test_the_if_of_silero_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,6 +348,7 @@ def test_the_readme_runs_as_it_stands() -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.long
 @pytest.mark.usefixtures("quiet")
 def test_the_pages_run_in_one_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One after the other, without a file that another step has written, unless --force is typed; Python prints."""

@@ -39,6 +39,7 @@ def parts() -> list[Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "first", "cases"), parts())
 def test_nothing_is_found(kind: str, first: int, cases: int) -> None:
     counts = Counts()

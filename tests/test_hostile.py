@@ -25,6 +25,7 @@ FIRST = {"bytes": 60, "fields": 60, "streams": 20}
 MORE = {"bytes": 1260, "fields": 1260, "streams": 520}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "first", "count"),
     [

@@ -489,7 +489,7 @@ def assert_nothing_left(tmp_path: Path, scratch: Path, expected: set[str]) -> No
     thinned(
         [*((moment, "SIGTERM") for moment in MOMENTS)]
         + [(moment, name) for name in ("SIGHUP", "SIGINT") for moment in ("import", "written", "worker runs")],
-        3,
+        5,
     ),
 )
 def test_a_signal_leaves_nothing(tmp_path: Path, moment: str, name: str) -> None:
