@@ -92,8 +92,7 @@ class LinearAttentionReference(ShapedReference[LinearAttentionSpec]):
     def outputs(self, inputs: Mapping[str, Array]) -> Symbols:
         return evaluate(self.attributes, inputs)
 
-    def outputs_and_allowed(self, inputs: Mapping[str, Array]) -> tuple[Symbols, Symbols]:
-        truth = evaluate(self.attributes, inputs)
+    def allowed(self, inputs: Mapping[str, Array], truth: Symbols) -> Symbols:
         rounded = evaluate(self.attributes, moved_by_a_rounding(inputs, inputs), np.float32)
         allowed: Symbols = {}
         for symbol, array in truth.items():
@@ -101,9 +100,8 @@ class LinearAttentionReference(ShapedReference[LinearAttentionSpec]):
             axes = tuple(range(1, array.ndim))
             size, shown = largest(array, axes), largest(rounded[symbol] - array, axes)
             level = _OF_SIZE * FLOAT32_EPS * size + _OF_SHOWN * shown + eps * np.abs(array) + tiny
-            level = np.where(np.isfinite(level) & (size < too_large), level, np.inf)
-            allowed[symbol] = np.broadcast_to(level, array.shape)
-        return truth, allowed
+            allowed[symbol] = np.where(np.isfinite(level) & (size < too_large), level, np.inf)
+        return allowed
 
     def sizes(self) -> list[tuple[int, int]]:
         """Return the sizes of the runs; a large node gets fewer and shorter ones."""
@@ -191,11 +189,11 @@ class AttentionGateReference(ShapedReference[AttentionGateSpec]):
         found = {"decay": given["decay_scale"] * np.logaddexp(0, given["a"] + given["dt_bias"])}
         return found | ({"beta": _sigmoid(given["b"])} if "b" in given else {})
 
-    def outputs_and_allowed(self, inputs: Mapping[str, Array]) -> tuple[Symbols, Symbols]:
-        truth, given = self.outputs(inputs), in_float64(inputs)
+    def allowed(self, inputs: Mapping[str, Array], truth: Symbols) -> Mapping[str, Array | float]:
+        given = in_float64(inputs)
         terms = (np.abs(given["a"]) + np.abs(given["dt_bias"]) + 1) * np.abs(given["decay_scale"])
         level = _ROUNDINGS * limits_of(self.spec.dtype.numpy())[0]
-        return truth, {s: level * (terms if s == "decay" else np.ones(a.shape)) for s, a in truth.items()}
+        return {"decay": level * terms, "beta": level}
 
     def shapes(self, N: int, T: int) -> Mapping[str, tuple[int, ...]]:
         rows = _closed((N, T, self.spec.heads), N, T)
@@ -218,12 +216,12 @@ class GatedNormReference(ShapedReference[GatedNormSpec]):
         size = np.sqrt((grouped**2).mean(axis=-1, keepdims=True) + self.attributes.get("epsilon", 1e-5))
         return np.asarray((grouped / size * scale).reshape(x.shape))
 
-    def outputs_and_allowed(self, inputs: Mapping[str, Array]) -> tuple[Symbols, Symbols]:
+    def allowed(self, inputs: Mapping[str, Array], truth: Symbols) -> Symbols:
         given = in_float64(inputs)
         # A gate that is closed, at -20, is as far from 0 in a kernel as an open one from its number.
         size = np.abs(self._normalized(given)) * (1 + np.abs(given["gate"]))
         roundings = _ROUNDINGS + math.log2(len(given["scale"]) + 1)
-        return self.outputs(inputs), {"Y": limits_of(self.spec.dtype.numpy())[0] * roundings * size}
+        return {"Y": limits_of(self.spec.dtype.numpy())[0] * roundings * size}
 
     def shapes(self, N: int, T: int) -> Mapping[str, tuple[int, ...]]:
         *rows, width = self.spec.shape
@@ -287,17 +285,11 @@ class GatedDeltaNetReference(ShapedReference[GatedDeltaNetSpec]):
             return np.asarray(-rate * np.logaddexp(0, g))
         return np.asarray(float(self.attributes.get("gate_lower_bound", -5.0)) / (1 + np.exp(-rate * g)))
 
-    def outputs_and_allowed(self, inputs: Mapping[str, Array]) -> tuple[Symbols, Symbols]:
-        truth = self.outputs(inputs)
+    def allowed(self, inputs: Mapping[str, Array], truth: Symbols) -> Symbols:
         eps, _, _ = limits_of(self.spec.dtype.numpy())
-        allowed = {}
-        for symbol, array in truth.items():
-            size = largest(array, tuple(range(1, array.ndim)))
-            level = _DELTA_NET_OF_SIZE * FLOAT32_EPS * (size + 1)
-            if symbol == "output":
-                level = level + eps * np.abs(array)
-            allowed[symbol] = np.broadcast_to(level, array.shape)
-        return truth, allowed
+        sizes = {symbol: largest(array, tuple(range(1, array.ndim))) for symbol, array in truth.items()}
+        levels = {symbol: _DELTA_NET_OF_SIZE * FLOAT32_EPS * (size + 1) for symbol, size in sizes.items()}
+        return levels | {"output": levels["output"] + eps * np.abs(truth["output"])}
 
     def shapes(self, N: int, T: int) -> Mapping[str, tuple[int, ...]]:
         a = self.spec.attention

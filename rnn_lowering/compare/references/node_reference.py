@@ -98,6 +98,16 @@ class ShapedReference(NodeReference[Spec]):
     def shapes(self, N: int, T: int) -> Mapping[str, tuple[int, ...]]:
         """Return the shapes of all inputs for a batch size and a length."""
 
+    @abstractmethod
+    def allowed(self, inputs: Mapping[str, Array], truth: Symbols) -> Mapping[str, Array | float]:
+        """Return how far a correct lowering may be from each output, as `outputs_and_allowed` does; sizes may be
+        1."""
+
+    def outputs_and_allowed(self, inputs: Mapping[str, Array]) -> tuple[Symbols, Symbols]:
+        truth = self.outputs(inputs)
+        allowed = self.allowed(inputs, truth)
+        return truth, {symbol: np.broadcast_to(allowed[symbol], array.shape) for symbol, array in truth.items()}
+
     def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
         return [self._feed(N, T, run, names, rng) for run, (N, T) in enumerate(self.sizes(), 1)]
 
