@@ -261,8 +261,9 @@ def _cast(known: KnownValues, node: ir.Node) -> _Results | None:
     found, (array,) = known.types.get(node.outputs[0]), _polynomials(known, node)
     if found is None:
         return None
-    dtype = found.numpy()
-    whole = dtype.kind == "f" or (dtype.kind in "iu" and all(map(known.is_whole, array.reshape(-1))))
+    dtype, numbers = found.numpy(), array.reshape(-1)
+    whole = dtype.kind == "f" or (dtype.kind in "iu" and all(map(known.is_whole, numbers)))
+    whole = whole and (dtype.kind != "u" or all(number.whole().at_least(0) for number in numbers))
     fits = whole and dtype.itemsize >= 4
     return [array] if fits else None
 

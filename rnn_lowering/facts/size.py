@@ -54,8 +54,8 @@ class Size:
 
     @property
     def timed(self) -> bool:
-        """Whether the number of frames occurs in it."""
-        return any(isinstance(symbol, int) and symbol <= CHUNK for symbol in self.symbols)
+        """Whether the number of frames, or of the step, occurs in it."""
+        return any(isinstance(symbol, int) and symbol <= STEP for symbol in self.symbols)
 
     def coefficient(self, *monomial: Symbol) -> Fraction:
         return dict(self.terms).get(monomial, Fraction(0))

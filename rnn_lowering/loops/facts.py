@@ -19,7 +19,7 @@ from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import Known, KnownValues
 from rnn_lowering.facts.node_outputs import NodeModel, element_of, numbers_in
-from rnn_lowering.facts.numbers import can_evaluate, evaluate
+from rnn_lowering.facts.numbers import UnfollowedError, can_evaluate, evaluate
 from rnn_lowering.facts.operators import is_of_default_domain, operator_of
 from rnn_lowering.facts.parameters import TO_THE_END
 from rnn_lowering.facts.size import PartialShape, Size, Symbol, size
@@ -219,6 +219,28 @@ class Facts:
                 values.declare(value, kind)
         return values
 
+    def without_values(self) -> KnownValues:
+        """Return what knows no value, for values of a step, and gives the same symbols as here."""
+        return self._values.without_values()
+
+    def read_by(self, node: ir.Node) -> list[ir.Value]:
+        """Return the inputs whose numbers decide those of the outputs; none if they are not followed."""
+        return [value for value in node.inputs if value is not None] if _is_followed(node) else []
+
+    def follow(self, values: KnownValues, node: ir.Node) -> None:
+        """Add the types, shapes and small numbers of what a node of a step computes."""
+        _infer(values, node)
+        for value in node.outputs:
+            if value not in values.types and (kind := self.kind(value)) is not None:
+                values.declare(value, kind)
+        if _is_followed(node) and all(_is_small(values.of(value)) for value in node.outputs if value.name):
+            with suppress(UnfollowedError):
+                evaluate(values, node)
+            for value in node.outputs:
+                array = values.contents.pop(value, None)
+                if array is not None and not _has_fractions(array):
+                    values.contents[value] = np.broadcast_to(array, values.static_shape(value) or ())
+
     # Sizes and numbers outside of the bodies
 
     def size_of_axis(self, value: ir.Value, axis: int) -> Size | None:
@@ -298,7 +320,7 @@ class Facts:
     def _compute(self, node: ir.Node) -> None:
         """Add what a node outside of the bodies computes from constants and sizes."""
         values = self._values
-        if not operator_of(node).exact or not is_of_default_domain(node):
+        if not _is_followed(node):
             return
         for value in (*node.inputs, *node.outputs):
             if value is not None:
@@ -315,7 +337,7 @@ class Facts:
 
     def evaluate(self, node: ir.Node, items: Sequence[Item]) -> list[Array] | None:
         """Return what a node computes from these items, if it is small and they are known."""
-        if not operator_of(node).exact or not is_of_default_domain(node):
+        if not _is_followed(node):
             return None
         if node.op_type in ("Shape", "Size"):
             return self._shape(node, items)
@@ -366,6 +388,16 @@ def _distinct_name(dim: int | ir.SymbolicDim, otherwise: str) -> int | str:
     if isinstance(dim, int):
         return dim
     return otherwise if dim.value is None else f"size {dim.value}"
+
+
+def _is_followed(node: ir.Node) -> bool:
+    """Whether the numbers that a node computes are known if those of its inputs are."""
+    return operator_of(node).exact and is_of_default_domain(node)
+
+
+def _has_fractions(array: Array) -> bool:
+    """Whether an element is a polynomial that may be a fraction: a runtime rounds it in each operator."""
+    return array.dtype == object and not all(size(number).integral(1) for number in array.reshape(-1))
 
 
 def _operation(node: ir.Node) -> Hashable:

@@ -9,13 +9,15 @@ a symbol of its own here, whatever polynomial it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
 from rnn_lowering.facts.size import STEP, Size, size
-from rnn_lowering.loops.body import LoopBody, behind_identities
+from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, KnownTensor, number_of
 
@@ -49,33 +51,24 @@ class Counters:
         self.copy = copy
         self.read = read
         self._invariant = read.invariant_states
-        self._entered: set[ir.Value] = set()
         self._holders: dict[Size, ir.Value] = {}
+        self._lines: dict[ir.Value, Size | None] = {}
+        self._step = _Step(self, {})
+
+    def numbers(self, value: ir.Value) -> list[Size] | None:
+        """Return the elements of a value of the body, or from outside, in each step; None if unknown."""
+        return self._step.numbers(value)
 
     def line(self, value: ir.Value) -> Size | None:
         """Return a value of the body or from outside as a line; None if it is not linear."""
-        read = self.read
-        if value is read.number:
-            return STEP_NUMBER
-        if value in read.state_inputs:
-            return self._line_of_state(list(read.state_inputs).index(value))
-        node = value.producer()
-        if node is None or node.graph is not read.body:
-            return self.line_of_outside(value)
-        if node.op_type == "Constant":
-            return _whole_number(self.item_of_outside(value))
-        if node.domain not in DEFAULT_DOMAIN or not node.inputs or node.inputs[0] is None:
-            return None
-        if _keeps_number(node):
-            return self.line(node.inputs[0])
-        if node.op_type not in ("Add", "Sub", "Mul") or node.inputs[1] is None:
-            return None
-        a, b = self.line(node.inputs[0]), self.line(node.inputs[1])
-        if a is None or b is None:
-            return None
-        if node.op_type != "Mul":
-            return a + b if node.op_type == "Add" else a - b
-        return a * b if a.constant is not None or b.constant is not None else None
+        count = _only(self.numbers(value))
+        return count if count is not None and self._is_linear(count) else None
+
+    def _is_linear(self, count: Size) -> bool:
+        """Whether a number is whole, and a multiple of the step plus multiples of numbers from outside."""
+        known = {STEP}.union(*(holder.symbols for holder in self._holders))
+        linear = all(len(monomial) <= 1 for monomial, _ in count.terms)
+        return linear and count.symbols <= known and count.integral(1)
 
     def line_of_outside(self, value: ir.Value) -> Size | None:
         """Return a value from around the Loop as a line."""
@@ -124,47 +117,80 @@ class Counters:
             total = total + (flat if factor == 1 else flat * op.constant([int(factor)]))
         return total
 
-    def _line_of_state(self, n: int) -> Size | None:
+    def line_of_input(self, value: ir.Value) -> Size | None:
+        """Return an input of the body as a line; None if it is not linear."""
         read = self.read
-        initial = read.initial[n]
-        if initial is None or read.state_inputs[n] in self._entered:
-            return None
-        start = self.line_of_outside(initial)
-        if start is None or n in self._invariant:
-            return start
-        growth = self._growth(read.state_outputs[n], read.state_inputs[n])
-        return None if growth is None else start + STEP_NUMBER * growth
+        if value is read.number:
+            return STEP_NUMBER
+        if value in read.state_inputs and value not in self._lines:
+            self._lines[value] = None  # while it is looked for: what depends on it is unknown
+            self._lines[value] = self._line_of_state(list(read.state_inputs).index(value))
+        return self._lines.get(value)
 
-    def _growth(self, value: ir.Value, state: ir.Value) -> int | None:
-        """Return how much a state grows in a step: a constant."""
-        value = behind_identities(value)
-        if value is state:
-            return 0
-        node = value.producer()
-        if node is None or node.graph is not self.read.body or node.domain not in DEFAULT_DOMAIN:
-            return None
-        if _keeps_number(node) and node.inputs[0] is not None:
-            return self._growth(node.inputs[0], state)
-        a, b = (*node.inputs[:2], None, None)[:2]
-        if node.op_type not in ("Add", "Sub", "Mul") or a is None or b is None:
-            return None
-        for base, other in ((a, b), (b, a)):
-            number = self._number_beside(other, state)
-            if node.op_type == "Mul":
-                if number == 1:  # paddle2onnx writes i * 1 + 1
-                    return self._growth(base, state)
-            elif number is not None and (node.op_type == "Add" or base is a):
-                growth = self._growth(base, state)
-                if growth is not None:
-                    return growth + (number if node.op_type == "Add" else -number)
-        return None
+    def _line_of_state(self, n: int) -> Size | None:
+        read, initial = self.read, self.read.initial[n]
+        first = None if initial is None else self.line_of_outside(initial)
+        if first is None or n in self._invariant:
+            return first
+        before = read.state_inputs[n]
+        symbol = self.copy.facts.symbol_of(before)
+        after = _only(_Step(self, {before: symbol}).numbers(read.state_outputs[n]))
+        growth = None if after is None else (after - symbol).constant
+        return None if growth is None or growth.denominator > 1 else first + STEP_NUMBER * growth
 
-    def _number_beside(self, value: ir.Value, state: ir.Value) -> int | None:
-        """Return the number that a value is in each step, whatever a state is."""
-        self._entered.add(state)
-        line = self.line(value)
-        self._entered.discard(state)
-        return None if line is None or line.constant is None else int(line.constant)
+
+class _Step:
+    """The numbers of the values of a body in one step.
+
+    Args:
+        counters: The numbers of the Loop.
+        states: Numbers of states at the start of the step; other states are lines.
+    """
+
+    def __init__(self, counters: Counters, states: Mapping[ir.Value, Size]) -> None:
+        self._counters = counters
+        self._states = states
+        self._values = counters.copy.facts.without_values()
+        self._seen: set[ir.Value] = set()
+
+    def numbers(self, value: ir.Value) -> list[Size] | None:
+        """Return the elements of a value of the body or from outside; None if unknown."""
+        pending, facts = [value], self._counters.copy.facts
+        while pending:
+            current = pending.pop()
+            node = current.producer()
+            if current in self._seen:
+                continue
+            if node is None or node.graph is not self._counters.read.body:
+                self._seen.add(current)
+                self._add_input(current)
+            elif missing := [v for v in facts.read_by(node) if v not in self._seen]:
+                pending += [current, *missing]
+            else:
+                self._seen.update(node.outputs)
+                facts.follow(self._values, node)
+        return self._values.numbers(value)
+
+    def _add_input(self, value: ir.Value) -> None:
+        """Add a value that no node of the body computes."""
+        counters, facts = self._counters, self._counters.copy.facts
+        inside = value.graph is counters.read.body and value.is_graph_input()
+        item = value if inside else counters.copy.item(value)
+        kind = facts.kind(item)
+        if kind is None:
+            return
+        self._values.declare(value, kind)
+        if isinstance(item, KnownTensor):
+            self._values.contents[value] = item.array
+        elif kind.is_static and set(kind.dims) <= {1}:
+            found = counters.line_of_input(value) if inside else counters.line_of_outside(value)
+            number = self._states.get(value, found)
+            if number is not None:
+                self._values.contents[value] = np.full(kind.dims, number, object)
+
+
+def _only(numbers: list[Size] | None) -> Size | None:
+    return numbers[0] if numbers is not None and len(numbers) == 1 else None
 
 
 def _keeps_number(node: ir.Node) -> bool:

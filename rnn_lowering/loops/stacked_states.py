@@ -25,25 +25,18 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.facts.bodies import values_used
 from rnn_lowering.facts.known import Known
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, moved_inputs, operator_of
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
 from rnn_lowering.facts.size import ONE, PartialShape, Size, size
 from rnn_lowering.loops.as_recurrence import rows_along
 from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.body_repetition import unroll
 from rnn_lowering.loops.body_values import LoopLimits
-from rnn_lowering.loops.facts import Facts, KnownTensor
+from rnn_lowering.loops.facts import Facts
 from rnn_lowering.loops.linear_counts import STEP_NUMBER, Counters
 from rnn_lowering.loops.trips import runs_once_per_row, simulated_trips
 from rnn_lowering.model.replace import drop_unused, take_over
 from rnn_lowering.model.scopes import detach
-from rnn_lowering.types import Array
-
-_MOST_NODES = 256
-"""Maximum nodes behind the index of a row; above it, the state stays a state."""
-
-_GrowingArray = tuple[Array, Array]
-"""The value of a tensor of integers in step 0, and its growth in each step."""
 
 
 @dataclass(frozen=True)
@@ -278,57 +271,10 @@ def _is_index_of_row(counters: Counters, index: ir.Value, number: Size, front: S
         number: The number of the row.
         front: The sizes before the axis of the rows.
     """
-    read, columns = counters.read, len(front) + 1
-    behind = read.values_behind([index], in_one_step=True)
-    nodes = [node for node in read.body if not behind.isdisjoint(node.outputs)]
-    if len(nodes) > _MOST_NODES:
+    numbers, sizes = counters.numbers(index), [size for size in front if size is not None]
+    if not numbers or len(sizes) < len(front) or len(numbers) != math.prod(sizes) * (len(front) + 1):
         return False
-    arrays = _numbers(counters, read.body.inputs, number)
-    for node in nodes:
-        arrays |= dict(zip(node.outputs, _growing_outputs(counters.copy.facts, node, arrays), strict=False))
-        arrays |= _numbers(counters, node.outputs, number)
-    sizes = [size for size in front if size is not None]
-    if index not in arrays or len(sizes) < len(front) or arrays[index][0].size != math.prod(sizes) * columns:
-        return False
-    start, growth = (each.reshape(-1, columns) for each in arrays[index])
-    places = [[*place, 0] for place in np.ndindex(*sizes)]
-    return start.size > 0 and np.array_equal(start, places) and bool(np.all(growth == [*[0] * len(sizes), 1]))
-
-
-def _numbers(counters: Counters, values: Sequence[ir.Value], number: Size) -> dict[ir.Value, _GrowingArray]:
-    """Return which values are the number of the row, counted from that of step 0."""
-    found: dict[ir.Value, _GrowingArray] = {}
-    for value in values:
-        kind = counters.copy.facts.kind(value)
-        if kind is not None and kind.shape is not None and {*kind.dims} <= {1} and counters.line(value) == number:
-            array = np.zeros([1] * len(kind.shape), kind.dtype.numpy())
-            found[value] = array, array + 1
-    return found
-
-
-def _growing_outputs(facts: Facts, node: ir.Node, arrays: dict[ir.Value, _GrowingArray]) -> list[_GrowingArray]:
-    """Return the outputs of a node; nothing if its numbers are unknown."""
-    known = [facts.known_tensor(value) for value in node.outputs]
-    if all(item is not None for item in known):
-        return [(item.array, np.zeros_like(item.array)) for item in known if item is not None]
-    given: list[_GrowingArray | None] = []
-    for value in node.inputs:
-        item = None if value is None else facts.known_tensor(value)
-        constant = None if item is None else (item.array, np.zeros_like(item.array))
-        given.append(constant if value is None else arrays.get(value, constant))
-    if None in given or node.domain not in DEFAULT_DOMAIN:
-        return []
-    starts, growths = ([KnownTensor(array[part]) for array in given if array is not None] for part in (0, 1))
-    linear = len(given) if node.op_type in ("Add", "Sub") else moved_inputs(node) * operator_of(node).moves
-    if node.op_type in ("Shape", "Size"):
-        growths = starts
-    elif any(item.array.any() for item in growths[linear:]):
-        return []
-    found = facts.evaluate(node, starts)
-    if found is None or node.op_type in ("Shape", "Size") or not any(g.array.any() for g in growths):
-        return [(array, np.zeros_like(array)) for array in found or ()]
-    grown = facts.evaluate(node, [*growths[:linear], *starts[linear:]])
-    return list(zip(found, grown or (), strict=False))
+    return numbers == [each for place in np.ndindex(*sizes) for each in (*map(size, place), number)]
 
 
 # The Loop without these states

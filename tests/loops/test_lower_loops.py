@@ -708,3 +708,15 @@ def test_rows_of_another_size_than_the_steps_are_not_all_taken() -> None:
             x = Gather (B, i) s1 = Add (s, x) c1 = Identity (c) }> }""")
     feed = {"A": numbers(2, 2), "B": numbers(5, 2), "h": numbers(2)}
     assert_same(run(rl.lower(model, "scan", loops=True), feed), run(as_meant(model), feed))
+
+
+def test_a_row_by_a_fraction_that_is_rounded() -> None:
+    """1 / 41 * 41 is less than 1 in float32, and the row is 0, not 1."""
+    model = parsed("""g (float[6,2] B, float[2] h) => (float[2] y)
+        <int64 six = {6}, bool yes = {1}, float parts = {41}> {
+        y = Loop (six, yes, h) <body = b (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
+            real = Cast <to = 1> (i) part = Div (real, parts) whole = Mul (part, parts) at = Cast <to = 7> (whole)
+            x = Gather (B, at) s1 = Add (s, x) c1 = Identity (c) }> }""")
+    feed = {"B": numbers(6, 2), "h": numbers(2)}
+    for form in ("scan", "loop"):
+        assert_same(run(rl.lower(model, form, loops=True), feed), run(as_meant(model), feed))
