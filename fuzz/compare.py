@@ -122,7 +122,7 @@ def _judged(first: Running, second: Running, feed: Arrays, sizes: Sequence[int] 
     except Exception as error:  # also of the evaluator
         return _invalid(first.why or str(error))
     try:
-        got = _streamed(second, feed, expected, sizes) if sizes else second(feed)
+        got = streamed(second, feed, expected, sizes) if sizes else second(feed)
     except Exception as error:
         # The evaluator misreads some bodies.
         return _invalid(str(error)) if second.why else fault("the result fails", str(error)[:500])
@@ -147,7 +147,7 @@ def _invalid(why: str) -> Outcome:
     return Outcome("invalid", text[:90], text)
 
 
-def _streamed(second: Running, feed: Arrays, names: Collection[str], sizes: Sequence[int]) -> Arrays:
+def streamed(second: Running, feed: Arrays, names: Collection[str], sizes: Sequence[int]) -> Arrays:
     """Return those outputs and last states of a stream that the whole has."""
     outputs, states = Host(second.model, second)(feed, sizes)
     return {name: array for name, array in (states | outputs).items() if name in names}

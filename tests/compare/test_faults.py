@@ -11,6 +11,7 @@ from cases import Case, model
 from impostors import IMPOSTORS, Impostor
 from onnx import TensorProto, helper, numpy_helper
 from running import scopes
+from texts import parse
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -165,3 +166,18 @@ def test_what_an_impostor_imitates_is_verified(impostor: Impostor) -> None:
 
 def test_there_are_enough_impostors() -> None:
     assert len({name for name, _ in IMPOSTORS}) == len(IMPOSTORS) >= 209
+
+
+def test_a_bound_that_only_the_largest_inputs_reach() -> None:
+    """The longest run has the largest numbers, so many that some are far out."""
+    bounded = (
+        parse(
+            f"""main (float[T,1,3] X) => (float[a,b,c,d] Y, float[T,1,3] Z)
+            <float[1,2,3] W = {{}}, float[1,2,2] R = {{}}, float low = {{-{bound}}}, float high = {{{bound}}}> {{
+            Y = RNN <hidden_size = 2> (X, W, R)  Z = Clip (X, low, high) }}"""
+        )
+        for bound in ("100.0", "4.5")
+    )
+    original, wrong = bounded
+    assert rl.verify(original, rl.lower(original))
+    assert not rl.verify(original, rl.lower(wrong))
