@@ -88,19 +88,13 @@ class FileLowering:
                 after = ModelFile.of(written, written.parent.iterdir(), result.model)
                 report = FileReport.of(result.report, before, after, self.command)
                 comparison = cache(lambda: until_reported.enter_context(self._open(original, written, result)))
-                write_report = partial(
-                    writer.write,
-                    report,
-                    lambda places: self._node_runs(comparison, places),
-                    overwrite=outputs.overwrite,
-                )
+                node_runs = partial(_node_runs, comparison)
+                write_report = partial(writer.write, report, node_runs, overwrite=outputs.overwrite)
                 if result.modified and self.check.runs:
-                    if absent := without_onnxruntime("a comparison"):
-                        report.verification = Verification("not verified", reason=absent)
-                    elif runner is not None:
-                        report.verification = compare_stream(original, written, runner, **self._comparing)
+                    if runner is None:  # no stream, or no onnxruntime
+                        report.verification = _compared(comparison)
                     else:
-                        report.verification = comparison().result()
+                        report.verification = compare_stream(original, written, runner, **self._comparing)
                     keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)
                     self._refuse(report, report.verification, keep, write_report)
                 if sequences:
@@ -176,14 +170,6 @@ class FileLowering:
     ) -> AbstractContextManager[ModelComparison]:
         return open_comparison(original, written, prepared=result.prepared, **self._comparing)
 
-    def _node_runs(
-        self, comparison: Callable[[], ModelComparison], places: Collection[NodePlace]
-    ) -> dict[NodePlace, NodeRun]:
-        """Run nodes on their own, for a page."""
-        if absent := without_onnxruntime("a plot"):
-            raise UnsupportedError(absent)
-        return comparison().nodes_one_by_one.runs(places)
-
     def _started_early(self) -> AbstractContextManager[Runner | None]:
         """Return the process that compares a stream: it imports onnxruntime while the stream is made. None if no
         stream is compared."""
@@ -207,6 +193,22 @@ class FileLowering:
             pass
         hint = "; ".join([*facts, _ADVICE] if failed else facts)
         raise (VerificationError if failed else NotVerifiedError)(str(check), hint=hint, report=report)
+
+
+def _compared(comparison: Callable[[], ModelComparison]) -> Verification:
+    """Return the result of a comparison, or that there can be none."""
+    if absent := without_onnxruntime("a comparison"):
+        return Verification("not verified", reason=absent)
+    return comparison().result()
+
+
+def _node_runs(
+    comparison: Callable[[], ModelComparison], places: Collection[NodePlace]
+) -> dict[NodePlace, NodeRun]:
+    """Run nodes on their own, for a page."""
+    if absent := without_onnxruntime("a plot"):
+        raise UnsupportedError(absent)
+    return comparison().nodes_one_by_one.runs(places)
 
 
 def _keep(model: ir.Model, place: Place | None, overwrite: bool) -> str:
