@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -19,8 +20,13 @@ UNRELATED = {"nodes", "emit"}
 """Folders that do not know each other."""
 
 
-def imports() -> Iterator[tuple[str, str]]:
-    """Yield (module, imported module) of the package, wherever in a module the import is."""
+@cache
+def imports() -> tuple[tuple[str, str], ...]:
+    """Return each (module, imported module) of the package, wherever in a module the import is."""
+    return tuple(_imports())
+
+
+def _imports() -> Iterator[tuple[str, str]]:
     modules = {_name(path): path for path in PACKAGE.rglob("*.py")}
     for module, path in modules.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
