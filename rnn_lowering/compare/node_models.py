@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.compare.references.evaluator import widen
-from rnn_lowering.facts.bodies import bodies_of, values_used
+from rnn_lowering.facts.bodies import captured_values
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.files.locations import from_the_root, refer
 from rnn_lowering.files.reading import ModelSource
@@ -103,8 +103,8 @@ def _declared(name: str, spec: NodeSpec, symbol: str, shape: list[None] | None) 
 
 def _outer_inputs(node: ir.Node) -> list[ir.Value]:
     """Return the values that a node uses, also in its bodies, without those that belong to a body."""
-    inside = {graph for body in bodies_of(node) for graph in (body, *body.subgraphs())}
-    return [value for value in values_used(node) if value.graph not in inside]
+    own = [value for value in node.inputs if value is not None]
+    return list(dict.fromkeys([*own, *captured_values(node)]))
 
 
 def _model(

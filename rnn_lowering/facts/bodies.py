@@ -35,3 +35,11 @@ def values_used(node: ir.Node) -> list[ir.Value]:
     used = [value for each in with_bodies(node) for value in each.inputs]
     used += [value for body in bodies_of(node) for graph in (body, *body.subgraphs()) for value in graph.outputs]
     return list(dict.fromkeys(value for value in used if value is not None))
+
+
+def captured_values(node: ir.Node) -> list[ir.Value]:
+    """Return what the bodies of a node use of the graphs around them."""
+    graphs = [graph for body in bodies_of(node) for graph in (body, *body.subgraphs())]
+    used = [value for graph in graphs for each in graph for value in each.inputs]
+    used += [value for graph in graphs for value in graph.outputs]
+    return list(dict.fromkeys(value for value in used if value is not None and value.graph not in graphs))

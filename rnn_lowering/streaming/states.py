@@ -7,7 +7,7 @@ states already. `expose` edits the model.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from rnn_lowering.facts.size import Symbol
 from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frame_counts import fold_sizes
-from rnn_lowering.streaming.frames import NOT_LATE, Delay, Frames, Unframed
+from rnn_lowering.streaming.frames import NOT_LATE, Delay, Frames, Framing, Unframed
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.streaming.operators.frame_numbers import continued_numbers
 from rnn_lowering.streaming.operators.recurrences import late_state_error
@@ -319,6 +319,18 @@ def expose(
         if edit.node not in kept:
             edit.apply(editor)
     fold_sizes(flow, editor)
+    return _plan(editor, flow, inputs, framings, late)
+
+
+def _plan(
+    editor: Editor,
+    flow: Flow,
+    inputs: Sequence[ir.Value],
+    framings: Mapping[str, Framing],
+    late: Mapping[str, Delay],
+) -> StreamPlan:
+    """Return the plan of an edited model, from its inputs and the framings of its outputs before."""
+    time = editor.time
     of_states = {s.input for s in editor.states} | {s.output for s in editor.states}
     rest = {name: framing for name, framing in framings.items() if name not in of_states}
     framed = {name: framing for name, framing in rest.items() if isinstance(framing, Frames)}

@@ -5,14 +5,14 @@ A recurrent node along another axis treats each frame as a row of its batch, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, counted
-from rnn_lowering.facts.bodies import bodies_of, values_used
+from rnn_lowering.facts.bodies import bodies_of, captured_values
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
@@ -240,7 +240,7 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
     read = read_body(node, flow.scope, flow.opset)
     assert isinstance(read, ScanBody)
     states = len(read.initial)
-    for value in _outer_values(read.body):
+    for value in captured_values(node):
         _check_captured(flow, node, value)
     for initial in read.initial:
         _check_initial(flow, node, initial)
@@ -248,21 +248,7 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
     framing, axes = joined(flow, node, list(slots))
     if not isinstance(framing, Frames):
         return [framing for value in node.outputs if value.name]
-    ranks = [len(flow.shape(x, node)) for x in read.xs]
-    numbers = [checked_axis(axis, rank, read) for axis, rank in zip(read.axes, ranks, strict=True)]
-    scanned_axes = dict(zip(slots, numbers, strict=True))
-    if axes != scanned_axes or not framing.plain:
-        raise flow.refuse(
-            node, "its frames are not along the axis that it scans", "scan along the axis of the frames"
-        )
-    if any((*read.backwards, *read.stacked_in_front)):
-        raise flow.refuse(
-            node,
-            "goes backwards: it starts at the last frame, which a stream has not seen yet",
-            "train a forward model",
-        )
-    if framing.ready > 0 or framing.extra:
-        raise flow.refuse(node, "does not read one frame for each of the stream", "trim its inputs with a Slice")
+    _check_scanned(flow, node, read, framing, [axes.get(slot) for slot in slots])
     _infer_outputs(flow, node, read, framing)
     flow.recurrent.append(StatefulNode(node, late=framing.late))
     if framing.delay and states:
@@ -276,13 +262,22 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
     return framings
 
 
-def _outer_values(body: ir.Graph) -> Iterator[ir.Value]:
-    """Yield what a body uses of the graphs around it."""
-    graphs = (body, *body.subgraphs())
-    own = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
-    own |= {value for node in body.all_nodes() for value in node.outputs}
-    used = [*(value for node in body for value in values_used(node)), *body.outputs]
-    yield from dict.fromkeys(value for value in used if value not in own)
+def _check_scanned(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames, axes: Sequence[int | None]) -> None:
+    """Refuse a Scan that does not read the frames one by one, from the first to the last."""
+    ranks = [len(flow.shape(x, node)) for x in read.xs]
+    numbers = [checked_axis(axis, rank, read) for axis, rank in zip(read.axes, ranks, strict=True)]
+    if axes != numbers or not framing.plain:
+        raise flow.refuse(
+            node, "its frames are not along the axis that it scans", "scan along the axis of the frames"
+        )
+    if any((*read.backwards, *read.stacked_in_front)):
+        raise flow.refuse(
+            node,
+            "goes backwards: it starts at the last frame, which a stream has not seen yet",
+            "train a forward model",
+        )
+    if framing.ready > 0 or framing.extra:
+        raise flow.refuse(node, "does not read one frame for each of the stream", "trim its inputs with a Slice")
 
 
 def _check_captured(flow: Flow, node: ir.Node, value: ir.Value) -> None:
