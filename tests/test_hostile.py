@@ -10,13 +10,13 @@ from typing import Any
 import hostile
 import onnx
 import pytest
+from found import FOUND
 from oracle import GATES
 from scope_models import LOCAL, SCOPES
 from texts import parse
 from thinning import exhaustive, thinned
 
 import rnn_lowering as rl
-from found import FOUND
 
 pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
 FIRST = {"bytes": 60, "fields": 60, "streams": 20}
