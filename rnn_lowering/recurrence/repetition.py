@@ -34,7 +34,7 @@ class Recurrence:
         step: Takes the states and a row of each of xs; returns the new states and the outputs of the step. Its
             tensors are [batch, ...] or, where a form keeps the first axis, [1, batch, ...].
         reverse: It runs from the last row to the first; output t is still that of row t.
-        keeps_states: Whether the states after no step are those before; otherwise they are zero.
+        keeps_states: After zero steps, return the initial states; otherwise (RNN, GRU, LSTM) zeros.
 
     An exponential average of X:
 

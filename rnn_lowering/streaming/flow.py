@@ -9,7 +9,7 @@ from typing import Concatenate, ParamSpec
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import NodeRef, UnsupportedError
+from rnn_lowering.errors import NodeRef, UnsupportedError, counted
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.numbers import depends_on_time
 from rnn_lowering.facts.size import CHUNK, TIME, Shape, Size
@@ -166,7 +166,7 @@ class Flow:
         if lacking:
             raise self.refuse(
                 node,
-                f"'{value.name}' lacks {lacking} of the frames of each chunk",
+                f"'{value.name}' has {counted(lacking, 'frame')} fewer than the chunk",
                 "count as many frames as the other inputs have",
             )
         return frames

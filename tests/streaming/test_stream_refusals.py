@@ -131,10 +131,10 @@ Max node '-> m'
     m = Max (t, [8])  f = Cast <to = 1> (m)  z = Div (X, f)  Y = Neg (z)
 Clip node '-> m'
     q = Squeeze (t, [0])  m = Clip (q, 1, 1099511627776)  f = Cast <to = 1> (m)  z = Div (X, f)  Y = Neg (z)
-Pad node '-> p' in main graph: 'k' lacks 1 of the frames of each chunk
+Pad node '-> p' in main graph: 'k' has 1 frame fewer than the chunk
     q = Concat <axis = 0> ([1], t, [1])  o = ConstantOfShape <value = float[1] {1.0}> (q)
         k = Slice (o, [0], [-1], [1])  p = Pad (k, [0, 1, 0, 0, 0, 0])  z = Mul (X, p)  Y = Neg (z)
-Concat node '-> p' in main graph: 'o' lacks 2 of the frames of each chunk
+Concat node '-> p' in main graph: 'o' has 2 frames fewer than the chunk
     n = Sub (t, [2])  q = Concat <axis = 0> ([1], n, [3])  o = ConstantOfShape <value = float[1] {1.0}> (q)
         p = Concat <axis = 1> (zeros[1, 1, 3], zeros, o)  z = Mul (X, p)  Y = Neg (z)
 Sqrt node '-> m'
