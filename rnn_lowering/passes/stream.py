@@ -173,12 +173,14 @@ def _reads(value: ir.Value, time: TimeInputs, reached: dict[ir.Value, bool]) -> 
     pending = [value]
     while pending:
         current = pending[-1]
+        if current in reached:  # what is before it may be new: a Loop was lowered meanwhile
+            pending.pop()
+            continue
         node = current.producer()
         used = [] if node is None else values_used(node)
-        missing = [v for v in used if v not in reached] if current not in reached else []
+        missing = [v for v in used if v not in reached]
         if not missing:
-            reached.setdefault(current, current.name in time.axes or any(reached[v] for v in used))
-            pending.pop()
+            reached[current] = current.name in time.axes or any(reached[v] for v in used)
         pending += missing
     return reached[value]
 

@@ -235,6 +235,19 @@ def test_other_loops_are_refused_by_name() -> None:
         assert " node 'sum' in main graph: " in str(caught.value)
 
 
+def test_a_loop_behind_the_last_state_of_another_is_refused_by_name() -> None:
+    model = net("""g (float[T,3] X, float[3] s0) => (float[T,3] Z) <bool yes = {1}, int64 zero = {0}> {
+        sh = Shape (X) M = Gather (sh, zero)
+        sn = Loop (M, yes, s0) <body = b (int64 i, bool c, float[3] s) => (bool c1, float[3] s1) {
+            x = Gather (X, i) s1 = Add (s, x) c1 = Identity (c) }>
+        t0 = Relu (sn)
+        tn, Z = Loop ("", yes, t0) <body = d (int64 j, bool go, float[3] t) => (bool go1, float[3] t1, float[3] o)
+            <int64 one = {1}> {
+            y = Gather (X, j) t1 = Add (t, y) o = Relu (t1) k = Add (j, one) go1 = Less (k, M) }> }""")
+    with pytest.raises(rl.UnsupportedError, match="its initial state is computed from the stream"):
+        rl.lower(model, stream="T")
+
+
 @pytest.mark.parametrize(
     "entry", [each for each in entries() if not each.values[0] or each.values[0].get("stream")]
 )
