@@ -275,11 +275,11 @@ def deepest_cause(error: BaseException) -> BaseException:
     return error
 
 
-_INNER = ("rnn_lowering", "onnx_ir", "onnxscript")
+_INNER = ("rnn_lowering", "onnx_ir")
 
 
 def warn(text: str) -> None:
-    """Issue a warning at the line of the caller outside this package, onnx_ir and onnxscript."""
+    """Issue a warning at the line of the caller outside this package and onnx_ir."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INNER:
         level, frame = level + 1, frame.f_back

@@ -19,7 +19,7 @@ from onnx.reference import ReferenceEvaluator
 from rnn_lowering.facts.schemas import DOMAIN, INFERENCE_SCHEMAS
 from rnn_lowering.types import Array, array_of
 
-ALONG_ONE_AXIS = ("Softmax", "LogSoftmax", "Hardmax")
+_ALONG_ONE_AXIS = ("Softmax", "LogSoftmax", "Hardmax")
 """Operators that onnx's evaluator computes along one axis at each opset."""
 
 _FIRST_ALONG_ONE_AXIS = 13
@@ -146,7 +146,9 @@ class NodeModel:
     def _may_differ(self, inputs: Sequence[Array | None]) -> bool:
         """Whether the evaluator and onnxruntime may differ, or ONNX does not specify the result."""
         name, given = self.node.op_type, [array for array in inputs if array is not None]
-        if name in ALONG_ONE_AXIS and self.opset < _FIRST_ALONG_ONE_AXIS:
+        if any(attribute.name == "broadcast" for attribute in self.node.attribute):
+            return True  # before opset 7, which aligns other axes
+        if name in _ALONG_ONE_AXIS and self.opset < _FIRST_ALONG_ONE_AXIS:
             return True
         if name in ("Div", "Mod") and given[0].dtype.kind in "iu":
             return not np.all(given[1])

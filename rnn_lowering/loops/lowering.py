@@ -23,7 +23,8 @@ from rnn_lowering.loops.facts import Elements, Facts, Item, number_of
 from rnn_lowering.loops.stacked_states import stack_rows_of_states
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_holders
-from rnn_lowering.model.replace import drop_unused, take_over
+from rnn_lowering.model.model_sizes import take_over
+from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import (
     ORIGIN,
     REPEATING,

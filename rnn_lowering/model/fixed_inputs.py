@@ -6,7 +6,6 @@ Folding makes more sizes known, and removes Ifs with constant conditions.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -18,14 +17,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.node_outputs import ALONG_ONE_AXIS
 from rnn_lowering.facts.operators import default_opset
-from rnn_lowering.limits import most_bytes
 from rnn_lowering.model.copying import clone
+from rnn_lowering.model.folding import fold
 from rnn_lowering.model.model_sizes import (
     Inferred,
     computed_values,
@@ -37,7 +34,7 @@ from rnn_lowering.model.model_sizes import (
 )
 from rnn_lowering.model.onnx_checks import fault_of, is_sound
 from rnn_lowering.model.scopes import recurrent_nodes
-from rnn_lowering.types import Array, ArrayLike, Shapes, in_memory
+from rnn_lowering.types import Array, ArrayLike, Shapes
 
 _KEY = "rnn_lowering.set_inputs"
 """Key of the values in the metadata."""
@@ -49,9 +46,6 @@ _FIRST_OPSET_OF_INTEGERS = 9
 """Of Constant: https://onnx.ai/onnx/operators/onnx__Constant.html."""
 
 _MOST_PASSES = 4
-
-_SHARE = 16
-"""The share of the limit that one folded tensor may have, since it is written to the file."""
 
 
 @dataclass(frozen=True)
@@ -310,8 +304,9 @@ def folded(model: ir.Model, *, decide: bool = False, inferred: Inferred | None =
     best, unknown = None, _count_unknown(model, decide, known)
     for _ in range(_MOST_PASSES if unknown else 0):
         trial = _inferred(model, known) if best is None else clone(best)
-        if not is_sound(trial) or not _fold(trial):
+        if not is_sound(trial):
             break
+        fold(trial)
         _infer(trial)
         before, unknown = unknown, _count_unknown(trial, decide)
         if unknown >= before:
@@ -330,8 +325,9 @@ def with_constants(model: ir.Model, *, sizes: bool = False) -> ir.Model | None:
     if not any(_is_constant(node) or (sizes and node.op_type == "Shape") for node in model.graph.all_nodes()):
         return None
     trial = _inferred(model, inferred_values(model))
-    if not is_sound(trial) or not _fold(trial):
+    if not is_sound(trial):
         return None
+    fold(trial)
     _infer(trial)
     _declare_again(trial, model)
     return trial
@@ -362,64 +358,6 @@ def _infer(model: ir.Model) -> None:
 def _declare(values: Iterable[tuple[ir.Value, ir.Value]]) -> None:
     for value, known in values:
         value.type, value.shape = value.type or known.type, merge_shapes(known.shape, None)
-
-
-def _fold(model: ir.Model) -> bool:
-    """Fold constants, in place; return False if the folder fails on the model."""
-    from onnxscript.optimizer import fold_constants
-
-    try:
-        fold_constants(model, onnx_shape_inference=True, should_fold=_should_fold)
-    except Exception:  # a node that the folder cannot evaluate, whatever it raises
-        return False
-    _hold_in_nodes(model.functions.values())
-    RemoveUnusedNodesPass()(model)
-    return True
-
-
-def _hold_in_nodes(functions: Iterable[ir.Function]) -> None:
-    """Replace initializers in functions with Constant nodes: functions cannot have initializers, but a branch of an
-    If may bring some."""
-    for function in functions:
-        graph = function.graph
-        for name, value in list(graph.initializers.items()):
-            del graph.initializers[name]
-            tensor = value.const_value
-            tensor = in_memory(tensor) if isinstance(tensor, ir.ExternalTensor) else tensor
-            node = ir.node("Constant", [], {"value": tensor}, num_outputs=1, name="")
-            constant = node.outputs[0]
-            constant.name, constant.type, constant.shape = name, value.type, value.shape
-            value.replace_all_uses_with(constant, replace_graph_outputs=True)
-            graph.insert_before(graph[0], node)
-
-
-def _should_fold(node: ir.Node) -> bool | None:
-    """Return whether to fold a node, None for the folder's own decision.
-
-    ConstantOfShape is folded too, which the folder does not do by itself; stored integers stay integers; nothing
-    large is computed, nor anything of unknown size, nor what the evaluator computes by the rules of later versions.
-    Before opset 7, it aligns the operands of element-wise nodes at the last axis, whatever their `axis` is. Where a
-    Slice goes back from before the first element, it takes nothing.
-    """
-    if node.op_type in ALONG_ONE_AXIS or "broadcast" in node.attributes or _goes_back(node):
-        return False
-    if node.op_type == "DequantizeLinear" or any(_bytes(value) * _SHARE > most_bytes() for value in node.outputs):
-        return False
-    return True if node.op_type == "ConstantOfShape" else None
-
-
-def _goes_back(node: ir.Node) -> bool:
-    """Whether a Slice has negative steps, but does not start at a position from the start or at the end."""
-    if node.op_type != "Slice" or len(node.inputs) < 5 or node.inputs[1] is None or node.inputs[4] is None:
-        return False
-    starts, steps = (ir.convenience.get_const_tensor(value) for value in (node.inputs[1], node.inputs[4]))
-    return starts is None or steps is None or bool(((starts.numpy() < -1) & (steps.numpy() < 0)).any())
-
-
-def _bytes(value: ir.Value) -> float:
-    if value.shape is None or not value.shape.is_static():
-        return math.inf
-    return math.prod(value.shape.numpy()) * (8 if value.dtype is None else value.dtype.itemsize)
 
 
 def _count_unknown(model: ir.Model, decide: bool, known: Inferred = MappingProxyType({})) -> int:

@@ -279,6 +279,18 @@ def _size(inferred: int | ir.SymbolicDim, declared: int | ir.SymbolicDim) -> int
     return None if isinstance(inferred, ir.SymbolicDim) and inferred.value == VARIES else inferred
 
 
+def take_over(old: ir.Value, new: ir.Value) -> None:
+    """Replace an output of a node by a value, which gets its name and what it declares."""
+    name = old.name
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    old.name = None
+    new.name = name
+    new.type = new.type or old.type
+    new.shape = merge_shapes(new.shape, old.shape)
+    new.doc_string = old.doc_string
+    new.metadata_props.update(old.metadata_props)
+
+
 def with_sizes(shape: ir.Shape, sizes: Sequence[int | ir.SymbolicDim | None]) -> ir.Shape:
     return ir.Shape(sizes, [shape.get_denotation(axis) for axis in range(len(shape))])
 

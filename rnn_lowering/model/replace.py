@@ -16,7 +16,7 @@ from rnn_lowering.facts.bodies import values_used, with_bodies
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.model.loop_sharing import Between, Group, groups_of, shared_loops
-from rnn_lowering.model.model_sizes import merge_shapes
+from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import all_graphs, all_names, detach, sort_nodes
 from rnn_lowering.nodes.causal_conv import CausalConvSpec
@@ -190,18 +190,6 @@ def _drop_moves(between: Between) -> None:
 def prefix_of(node: ir.Node) -> str:
     """Return the prefix for names of nodes and values that replace a node."""
     return node.name or f"{node.op_type}_{next((v.name for v in node.outputs if v.name), 'unused')}"
-
-
-def take_over(old: ir.Value, new: ir.Value) -> None:
-    """Replace an output of a node by a value, which gets its name and what it declares."""
-    name = old.name
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    old.name = None
-    new.name = name
-    new.type = new.type or old.type
-    new.shape = merge_shapes(new.shape, old.shape)
-    new.doc_string = old.doc_string
-    new.metadata_props.update(old.metadata_props)
 
 
 def drop_unused(values: Sequence[ir.Value], *, only_foldable: bool = False) -> None:

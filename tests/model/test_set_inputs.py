@@ -11,6 +11,7 @@ import pytest
 from cases import Arrays, Case, expected, model
 from cases import feed as feed_of
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from paths import SHARED
 from running import assert_close, operators, recurrent_left, run
 from texts import parse
@@ -286,3 +287,59 @@ def test_amounts_of_a_pad_are_constants_for_compilers(before: bool) -> None:
     assert "ConstantOfShape" in operators(rl.lower(original))
     with pytest.raises(rl.UnsupportedError, match=r": dims=\{.N.: \?, .T.: \?\}$"):
         rl.lower(parse(PADDED), target="tvm")
+
+
+BRANCHES = """g (float[5, 2, 3] X, bool chosen) => (float[] Y, float[] a, float[] b, float[] c)
+<float[1, 16, 3] W = {}, float[1, 16, 4] R = {}>
+{
+    a, b, c = If (chosen) <
+        then_branch = one () => (float[5, 2, 3] u, float[5, 2, 3] u, float[1] k) <float[1] k = {2}>
+            { u = Mul (X, k) },
+        else_branch = two () => (float[5, 2, 3] p, float[5, 2, 3] q, float[1] s)
+            { p = Neg (X)  q = Abs (X)  s = Constant <value = float[1] {7}> () }>
+    x = If (chosen) <
+        then_branch = three () => (float[5, 2, 3] w) <float[1] k = {3}> { u = Add (a, k)  w = Tanh (u) },
+        else_branch = four () => (float[5, 2, 3] r) { r = Add (a, c) }>
+    Y = LSTM <hidden_size = 4> (x, W, R)
+}"""
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_chosen_branch_takes_the_place_of_its_if(chosen: bool) -> None:
+    """The branches use the same names, and return a constant, and one value as two outputs."""
+    original = parse(BRANCHES)
+    new = rl.lower(original, set_inputs={"chosen": chosen})
+    onnx.checker.check_model(new, full_check=True)
+    assert "If" not in operators(new)
+    assert_close(run(new, {"X": X3}), _truth(original, chosen))
+
+
+def _truth(model: onnx.ModelProto, chosen: bool) -> Arrays:
+    """What onnx's evaluator computes: onnxruntime gives garbage for a branch that returns one value twice."""
+    results = ReferenceEvaluator(model).run(None, {"X": X3, "chosen": np.array(chosen)})
+    return {output.name: np.asarray(array) for output, array in zip(model.graph.output, results, strict=True)}
+
+
+def test_a_branch_of_a_function_takes_the_place_of_its_if() -> None:
+    original = parse(
+        BRANCHES.replace("Y = LSTM <hidden_size = 4> (x,", "z = local.scaled (x)  Y = LSTM <hidden_size = 4> (z,")
+        + SCALED,
+        domains=LOCAL,
+    )
+    new = rl.lower(original, set_inputs={"chosen": True})
+    onnx.checker.check_model(new, full_check=True)
+    assert "If" not in {node.op_type for function in new.functions for node in function.node}
+    assert_close(run(new, {"X": X3}), _truth(original, True))
+
+
+X3 = np.random.default_rng(3).standard_normal((5, 2, 3)).astype(np.float32)
+LOCAL = ', "local": 1'
+SCALED = """
+<domain: "local", opset_import: ["": 17]>
+scaled (X) => (y)
+{
+    yes = Constant <value = bool {1}> ()
+    y = If (yes) <
+        then_branch = one () => (float[5, 2, 3] u) <float[1] k = {2}> { u = Mul (X, k) },
+        else_branch = two () => (float[5, 2, 3] v) { v = Neg (X) }>
+}"""
