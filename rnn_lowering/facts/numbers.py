@@ -19,7 +19,7 @@ from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.known import LARGEST, KnownValues, shape_of
 from rnn_lowering.facts.node_outputs import NodeModel, compute_node, numbered
 from rnn_lowering.facts.operators import is_of_default_domain, moved_inputs, operator_of
-from rnn_lowering.facts.size import Size, product, size
+from rnn_lowering.facts.size import TIME, Size, product, size
 from rnn_lowering.types import Array
 
 _Results = Sequence[Array | None]
@@ -256,6 +256,28 @@ def _each(function: Callable[..., Size | None]) -> _Rule:
     return rule
 
 
+def _rounded(function: Callable[..., Size | None]) -> _Rule:
+    """Apply an operator that rounds floats, to each element. T / 41 is rounded, so T / 41 * 41 may not be T."""
+    rule = _each(function)
+
+    def calculated(known: KnownValues, node: ir.Node) -> _Results | None:
+        results, dtype = rule(known, node), known.types.get(node.outputs[0])
+        if results is None or dtype is None or not dtype.is_floating_point():
+            return results
+        before = math.lcm(*(_rounds(n, known.unit) for a in _polynomials(known, node) for n in a.reshape(-1)))
+        after = [_rounds(size(n), known.unit) for array in results if array is not None for n in array.reshape(-1)]
+        return results if all(n % before == 0 for n in after) else None
+
+    return calculated
+
+
+def _rounds(number: Size, unit: int) -> int:
+    """Return the odd part of the denominator of a polynomial of a multiple of `unit` frames: floats hold no other
+    fractions exactly."""
+    denominator = math.lcm(*((c * unit ** m.count(TIME)).denominator for m, c in number.terms))
+    return denominator // (denominator & -denominator)
+
+
 def _cast(known: KnownValues, node: ir.Node) -> _Results | None:
     """Apply a Cast that changes no number: it truncates no fraction, and a long sequence does not overflow."""
     found, (array,) = known.types.get(node.outputs[0]), _polynomials(known, node)
@@ -295,7 +317,7 @@ def _quotient(known: KnownValues, node: ir.Node) -> _Results | None:
         down = found.whole().at_least(0) and found.chunk().at_least(0)
         return _floor_of(known, found) if down else None
 
-    return _each(quotient)(known, node)
+    return _rounded(quotient)(known, node)
 
 
 def _product_of_all(known: KnownValues, node: ir.Node) -> _Results | None:
@@ -338,7 +360,7 @@ def _chosen(condition: Size, first: Size, second: Size) -> Size | None:
 
 _CALCULATED: Mapping[str, _Rule] = {
     "Abs": _each(_absolute),
-    "Add": _each(operator.add),
+    "Add": _rounded(operator.add),
     "Cast": _cast,
     "CastLike": _cast,
     "Ceil": _whole,
@@ -351,11 +373,11 @@ _CALCULATED: Mapping[str, _Rule] = {
     "LessOrEqual": _each(_comparison(lambda d: d.at_most(0), lambda d: d.at_least(1))),
     "Max": _each(_larger),
     "Min": _each(_smaller),
-    "Mul": _each(operator.mul),
+    "Mul": _rounded(operator.mul),
     "Neg": _each(operator.neg),
     "ReduceProd": _product_of_all,
     "Round": _whole,
-    "Sub": _each(operator.sub),
-    "Sum": _each(lambda *numbers: reduce(operator.add, numbers)),
+    "Sub": _rounded(operator.sub),
+    "Sum": _rounded(lambda *numbers: reduce(operator.add, numbers)),
     "Where": _each(_chosen),
 }

@@ -1,5 +1,6 @@
 """A net that is no stream is refused, with the reason that docs/streaming.md lists: a net or more for each."""
 
+import onnx
 import onnx_ir as ir
 import pytest
 from stream_models import over, rows
@@ -271,6 +272,10 @@ its signal is not the stream, or its frames have no constant length and step
 returns positions, which would restart in each chunk
     Y, Z = MaxPool <kernel_shape = [2], pads = [1, 0]> (X)
 
+# float[time, 2, 6] X => float[] Y, int64[] Z
+returns positions, which would restart in each chunk
+    Y, Z = MaxPool <kernel_shape = [2]> (X)
+
 # float[2, 3, time, width] X
 its paddings depend on a size that is not fixed
     Y = Conv <auto_pad = "SAME_UPPER", strides = [1, 2]> (X, K[3, 3, 3, 3])
@@ -469,6 +474,18 @@ def test_a_net_that_is_no_stream_is_refused(head: str, message: str, nodes: str)
     model = ir.from_proto(over(head, nodes, opset=opset))
     said = refusal(model, delay="ahead" not in message)
     assert all(part.strip() in said for part in message.split("..."))
+
+
+def test_a_number_that_is_rounded_on_the_way() -> None:
+    """In float32, T / 41 * 41 is 40.999996 for some T."""
+    text = """g (float[T, 2] X) => (float[K] Y) <int64 zero = {0}, int64[1] first = {0}, float by = {41}>
+        { s = Shape (X) n = Gather (s, zero) f = Cast <to = 1> (n) q = Div (f, by) p = Mul (q, by)
+          c = Cast <to = 7> (p) k = Unsqueeze (c, first) Y = ConstantOfShape (k) }"""
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> ' + text)
+    assert "Mul node '-> p' in main graph: uses the number of frames" in refusal(ir.from_proto(model), "T")
+    model.graph.initializer[2].float_data[0] = 4  # not rounded
+    with pytest.warns(rl.RnnLoweringWarning, match="no state is carried"):
+        rl.lower(model, stream="T")
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,8 @@ def rows_before(before: Frames, after: Frames, left: int = 0, stride: int = 1) -
 
 def windowed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a convolution or pooling over time: a state replaces its paddings."""
+    if len([v for v in node.outputs if v.name]) > 1:
+        raise flow.refuse(node, "returns positions, which would restart in each chunk", "drop the second output")
     if framing.axis < 2:
         return None
     window, pads = window_of(flow, node, framing)
@@ -215,8 +217,6 @@ def window_of(flow: Flow, node: ir.Node, framing: Frames) -> tuple[Window, list[
             "its frames are merged with another axis, or its weights depend on them",
             "undo the Reshape before it, and make the weights constant",
         )
-    if len([v for v in node.outputs if v.name]) > 1:
-        raise flow.refuse(node, "returns positions, which would restart in each chunk", "drop the second output")
     n, attributes = framing.axis - 2, node.attributes
     weights = node.inputs[1] if len(node.inputs) > 1 else None
     rank = len(flow.shape(input_of(node), node)) - 2
