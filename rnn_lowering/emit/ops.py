@@ -1,6 +1,7 @@
 """`Ops`: emit primitive operators at any opset into the current graph.
 
-Outside of emit/ nothing depends on the opset. On constants and symbolic zeros an operator is computed at once.
+Callers say what an operator does; `Ops` knows how the opset writes it. On constants and symbolic zeros most
+operators emit no node: they become expressions (`emit/constants`).
 """
 
 from __future__ import annotations

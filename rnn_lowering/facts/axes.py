@@ -29,8 +29,8 @@ class Axes:
     """How the axes of a node's inputs become those of its first output.
 
     Attributes:
-        inputs: By slot, a label for each axis. An axis without one may not hold frames, and meets none; all axes of
-            a slot that is absent may meet the frames.
+        inputs: By slot, a label for each axis. An axis without a label holds no frames and is beside none. A slot
+            that is absent may be beside the frames with each of its axes.
         output: A label for each axis. An axis along which the node acts has a label that is not here.
         repeats: Whether an axis may be longer than that of the input with its label, whose rows are repeated.
     """
@@ -145,7 +145,7 @@ def along_channels(given: NodeShapes) -> Axes:
 
 
 def first_only(rule: AxisRule) -> AxisRule:
-    """The other inputs meet no axis that may hold frames: each has entries per channel, or gives a type."""
+    """Only the first input may have frames. The others have a number per channel, or only give a type."""
 
     def of_first(given: NodeShapes) -> Axes | None:
         first = rule(given)

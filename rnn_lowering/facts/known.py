@@ -163,11 +163,11 @@ class KnownValues:
         return self._unknown[key]
 
     def is_named(self, dim: Size) -> bool:
-        """Return whether a size depends on no unknown one without a key."""
+        """Return whether each unknown size in a size has a key."""
         return dim.symbols <= self._keys.keys()
 
     def of(self, value: ir.Value) -> Known | None:
-        """Return the type and shape of a value; sizes that depend on an unknown one without a key are unknown."""
+        """Return the type and shape of a value; a size is unknown if an unknown size without a key is in it."""
         if value not in self.types:
             return None
         shape = self.shapes.get(value)

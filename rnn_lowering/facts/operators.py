@@ -167,7 +167,7 @@ def may_differ(node: ir.Node) -> bool:
 
 
 def moved_inputs(node: ir.Node | onnx.NodeProto) -> int:
-    """Return how many of the first inputs of a node that moves elements are those whose elements it moves."""
+    """Return the number of data inputs of a node that moves elements: all for Concat, one for the others."""
     return len(node.inputs if isinstance(node, ir.Node) else node.input) if node.op_type == "Concat" else 1
 
 

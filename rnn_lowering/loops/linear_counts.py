@@ -3,8 +3,8 @@
 A state that grows by the same amount in each step is one. Integers that are cast to floats count as integers, which
 is the same below 2^24.
 
-What is emitted needs a value, and one may hold 2 N where none holds N. So each size and each value from outside is
-a symbol of its own here, whatever polynomial it is.
+A number can be emitted only if some value holds it. A value may hold 2 N while no value holds N, so each size and
+each value from outside is a symbol of its own here.
 """
 
 from __future__ import annotations

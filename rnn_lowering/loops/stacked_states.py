@@ -246,8 +246,8 @@ def _order_of_rows(
 
 
 def _row(facts: Facts, write: ir.Node, shape: PartialShape) -> tuple[ir.Value | None, int]:
-    """Return the value behind the one that is written that has the shape of a row, and the number of axes of size 1
-    in front of it."""
+    """Go back from the written value to the first value with the shape of a row. Return it, and how many axes of
+    size 1 were put in front of it."""
     value = write.inputs[2]
     found: tuple[ir.Value | None, int] = None, 0
     while value is not None:

@@ -49,7 +49,7 @@ class LoopTrips:
         tensor: The number as an int64 [1]; no step where it is 0 or less.
         static_count: The number, if known at lowering time.
         positive: Whether there is a step for certain.
-        length: The size that the number is, if there is a step; None if it is not a size.
+        length: The size that equals the number, if there is a step; None if no size does.
     """
 
     tensor: Tensor

@@ -105,7 +105,7 @@ def fix_dimensions(
         What follows from the inputs alone.
 
     Raises:
-        OptionError: The model has no such name, or a size is negative. The model is unchanged.
+        OptionError: The model has no such name, or a default has another shape. The model is unchanged.
         UnsupportedError: A size contradicts another. The model is unchanged.
     """
     sizes = dict(dims or {})
@@ -115,12 +115,13 @@ def fix_dimensions(
         _bind(inputs[name], list(array.shape), sizes)
     shapes = {name: _bind(_input(model, name), list(shape), sizes) for name, shape in (input_shapes or {}).items()}
     _check_names(sizes, model)
+    for name, shape in shapes.items():
+        _check_default(inputs[name], shape)
     for value in model.graph.inputs:
         if value.shape is not None:
             value.shape = with_sizes(value.shape, [size_of_dim(dim, sizes) for dim in value.shape])
     for name, shape in shapes.items():
-        value = _input(model, name)
-        _check_default(value, shape)
+        value = inputs[name]
         value.shape = ir.Shape(shape) if value.shape is None else with_sizes(value.shape, shape)
     _fix_inputs(model, arrays)
     return infer_anew(model, sizes)

@@ -201,7 +201,7 @@ def deciding_conditions(model: ir.Model) -> str:
     deciding = [value for value in model.graph.inputs if value in sources]
     if len(conditions) < len(holders) or not deciding or not all(map(_is_small, deciding)):
         return ""
-    return f"make what decides a constant: {' '.join(map(_set_input, deciding))}"
+    return f"give fixed values to the inputs that decide: {' '.join(map(_set_input, deciding))}"
 
 
 def _holds_sizes(value: ir.Value) -> bool:

@@ -53,7 +53,8 @@ def lower_rnn(
     Args:
         op: The emitter.
         specs: The nodes; those that `can_join` have the same T, batch and sequence_lens.
-        added: Of layers, the constants that are added to Y below each but the first, which is X of it; else empty.
+        added: For layers, the constants that are added to Y of each layer before the next one reads it; empty for
+            others.
         repeat: The form that repeats the steps.
         recurrence: Returns the recurrence of a direction that has a loop of its own.
     """

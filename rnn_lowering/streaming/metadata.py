@@ -132,8 +132,8 @@ class StreamPlan:
         unit: The number of frames of each call is a multiple of this.
         rates: How many frames an output has for each frame of the inputs, by name: "1", "15" or "1/8".
         delay: The delay of an output in its own frames, by name; absent: 0. Drop this many frames at the start;
-            the last ones come after zeros that follow the sequence (`frames_late`). An output that returns a state
-            of the model (`hn`) is that of the last frame after as many frames of zeros, and moves on with more.
+            the last ones come after zeros that follow the sequence (`frames_late`). If an output returns a state
+            (`hn`), give as many frames of zeros after the sequence, then read it; more zeros change it.
         short: How many frames fewer than the sequence an output has, by name; absent: 0.
         lengths: The inputs that are lengths of rows; each call takes the lengths in its chunk. Other inputs without
             frames are the same in each call.

@@ -156,7 +156,17 @@ class Stream:
             raise OptionError("nothing was given since the last reset", hint="give a chunk first")
         if self._ended:
             return {}
+        before = dict(self.states), dict(self._returned)
         self._ended = True
+        try:
+            return self._late_frames()
+        except UnsupportedError:  # it can be called again
+            self._ended = False
+            self.states, self._returned = before
+            raise
+
+    def _late_frames(self) -> dict[str, Array]:
+        """Run the frames of zeros behind the sequence; return the outputs that come with them."""
         parts: dict[str, list[Array]] = {name: [] for name in self.plan.delay if name in self.plan.outputs}
         complete = {state.input: self.plan.zeros_for(state.output) for state in self.plan.states}
         given, last = 0, self._complete(complete, 0)
@@ -205,9 +215,9 @@ class Stream:
 
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model on the next chunk; keep the states."""
-        self.states = self._next_states(inputs)
+        states = self._next_states(inputs)
         try:
-            results = self.session.run(None, {**inputs, **self.states})
+            results = self.session.run(None, {**inputs, **states})
         except Exception as error:  # onnxruntime's errors have no common class
             raise UnsupportedError(f"onnxruntime cannot run this chunk: {' '.join(str(error).split())}") from error
         outputs = dict(zip(self._outputs, results, strict=True))

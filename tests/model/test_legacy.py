@@ -463,7 +463,9 @@ def test_an_if_that_is_decided(opset: int) -> None:
     open_if = behind_an_if(case, opset, constant=False)
     with pytest.raises(rl.UnsupportedError, match="cannot be converted") as caught:
         rl.lower(open_if)
-    assert caught.value.hint.startswith('make what decides a constant: set_inputs={"c": ?}, or export')
+    assert caught.value.hint.startswith(
+        'give fixed values to the inputs that decide: set_inputs={"c": ?}, or export'
+    )
     lowered = {
         "then": [
             rl.lower(behind_an_if(case, opset, constant=True)),

@@ -240,3 +240,48 @@ STATES: list[dict[str, Any]] = [
 def test_edited_metadata_are_one_clear_error(fields: dict[str, Any], state: dict[str, Any]) -> None:
     with pytest.raises(rl.ModelFileError, match=r"stream's metadata|state 'past_Y_h'"):
         rl.Stream(with_metadata(fields, state))({"X": X})
+
+
+class FailsOnce:
+    """A session whose next run fails."""
+
+    def __init__(self, session: Any) -> None:
+        self._session, self.fails = session, False
+
+    def run(self, *args: Any) -> Any:
+        if self.fails:
+            self.fails = False
+            raise RuntimeError("out of memory")
+        return self._session.run(*args)
+
+
+LATE = over(
+    "float[1, 3, time] X => float[] Y",
+    "c = Conv <pads = [1, 1]> (X, K[3, 3, 3])  x = Transpose <perm = [2, 0, 1]> (c)  "
+    "Y = GRU <hidden_size = 4> (x, W, R)",
+)
+
+
+def test_a_run_that_fails_changes_no_state() -> None:
+    """A first chunk of another batch size may follow, and `flush` can be called again."""
+    stream = stream_of(NET)
+    stream.session = failing = FailsOnce(stream.session)
+    failing.fails = True
+    with pytest.raises(rl.UnsupportedError, match="out of memory"):
+        stream({"X": X})
+    assert stream.states == {}
+    stream({"X": X[:, :1]})
+    late = rl.Stream(rl.lower(LATE, stream="time", delay=True).SerializeToString())
+    frames, expected = random((1, 3, 5)), None
+    for fails in (False, True):
+        late.reset()
+        late({"X": frames})
+        late.session = failing = FailsOnce(late.session)
+        failing.fails = fails
+        if fails:
+            with pytest.raises(rl.UnsupportedError, match="out of memory"):
+                late.flush()
+        last = late.flush()["Y"]
+        assert last.shape[0] == 1
+        expected = last if expected is None else expected
+        np.testing.assert_array_equal(last, expected)

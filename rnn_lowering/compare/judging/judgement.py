@@ -1,7 +1,8 @@
 """Whether rounding explains that the outputs of two models differ.
 
 What rounding can do is measured: the original runs again on inputs and weights that are moved by half a rounding,
-and with or without optimizations. The original in float64 is a truth only if it is no further from it than that.
+and with or without optimizations. The result in float64 counts as true only if it is as close to the original's as
+rounding explains.
 """
 
 from __future__ import annotations
