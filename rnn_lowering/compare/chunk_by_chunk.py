@@ -9,6 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from rnn_lowering.compare.coverage import constant_outputs, untaken_branches, zero_weights
@@ -98,6 +99,8 @@ class StreamComparison:
         except SessionError as error:
             if error.over_limit:
                 return self._not_verified(f"the original {error}")
+            if name := _bfloat16_of(self.stepped.proto.graph):
+                return self._not_verified(f"onnxruntime passes no bfloat16 to or from Python, which '{name}' is")
             reason = f"onnxruntime cannot run the original: {error}"
             if not self._use_lowered_original():
                 if self.check.feeds is None and (fault := self.runs.error_of_all_calls()):
@@ -348,6 +351,12 @@ class StreamComparison:
             if _chunks_differ(values[name], arrays, self.check.tolerance, self.plan.frames_late):
                 return f"; the first node that differs: {names[name]}"
         return ""
+
+
+def _bfloat16_of(graph: onnx.GraphProto) -> str:
+    """Return the name of an input or output in bfloat16; "" if there is none."""
+    infos = (*graph.input, *graph.output)
+    return next((v.name for v in infos if v.type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16), "")
 
 
 def _wrong(runs: Sequence[RunCheck]) -> bool:

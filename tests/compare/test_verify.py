@@ -436,3 +436,14 @@ def test_inputs_of_any_name_are_compared(name: str) -> None:
     check = verify(original, rl.lower(original), runs=1)
     assert check.status == "verified", check
     assert [given.name for run in check.each_run for given in run.inputs] == [name]
+
+
+def test_a_stream_with_bfloat16_is_not_called_wrong() -> None:
+    """onnxruntime's Python can neither take nor return it."""
+    original = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (bfloat16[T,2] X, float[T,2] Z) => (bfloat16[T,2] V, float[T,2] s)
+        <int64 zero = {0}> { V = Identity (X) s = CumSum (Z, zero) }"""
+    )
+    found = rl.verify_stream(original, rl.lower(original, stream="T"))
+    assert found.status == "not verified"
+    assert "passes no bfloat16 to or from Python, which 'X' is" in found.reason
