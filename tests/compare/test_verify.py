@@ -441,8 +441,8 @@ def test_inputs_of_any_name_are_compared(name: str) -> None:
 def test_a_stream_with_bfloat16_is_not_called_wrong() -> None:
     """onnxruntime's Python can neither take nor return it."""
     original = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17]> g (bfloat16[T,2] X, float[T,2] Z) => (bfloat16[T,2] V, float[T,2] s)
-        <int64 zero = {0}> { V = Identity (X) s = CumSum (Z, zero) }"""
+        """<ir_version: 8, opset_import: ["": 17]> g (bfloat16[T,2] X, float[T,2] Z)
+        => (bfloat16[T,2] V, float[T,2] s) <int64 zero = {0}> { V = Identity (X) s = CumSum (Z, zero) }"""
     )
     found = rl.verify_stream(original, rl.lower(original, stream="T"))
     assert found.status == "not verified"
