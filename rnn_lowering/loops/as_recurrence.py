@@ -10,7 +10,7 @@ Each of these is decided in turn:
 5. What depends on rows and constants only leaves the step and is computed for all steps at once (`hoisting`). The
    results are xs too.
 
-`body_repetition` repeats the result. The forms of recurrence/ cannot: they carry tensors of known rank with a batch
+`loop_forms` repeats the result. The forms of recurrence/ cannot: they carry tensors of known rank with a batch
 axis. A Loop carries lists and scalars too, may end on a condition, and an unrolled `if i == 0` differs by step.
 """
 

@@ -25,7 +25,7 @@ from rnn_lowering.model.replace import replace_nodes
 from rnn_lowering.model.scopes import drop_unused_constants, nodes_with_functions
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
-from rnn_lowering.passes.left import refusals
+from rnn_lowering.passes.not_lowered import refusals
 from rnn_lowering.passes.planning import ModelPlan, ModelPlanner, without_collector
 from rnn_lowering.passes.preview import Preview, preview_model
 from rnn_lowering.passes.report import NodeReport, Report, count_operators

@@ -24,7 +24,7 @@ from rnn_lowering.nodes.kinds import has_steps
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering, Stream, parse_stream
 from rnn_lowering.passes.hints import NO_STREAM, StreamInputs, advise, deciding_conditions, deciding_input
-from rnn_lowering.passes.left import others_left, why_left
+from rnn_lowering.passes.not_lowered import others_left, why_left
 from rnn_lowering.passes.report import NodeReport, Report, SetInput
 from rnn_lowering.targets.choice import Choice, FormChooser
 

@@ -16,7 +16,7 @@ from rnn_lowering.model.scopes import REPEATING, RecurrentNode, recurrent_nodes
 from rnn_lowering.nodes.connections import KnownInputs
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering
-from rnn_lowering.passes.left import others_left, refusals, why_left
+from rnn_lowering.passes.not_lowered import others_left, refusals, why_left
 from rnn_lowering.passes.planning import ModelPlanner
 from rnn_lowering.passes.report import Report
 from rnn_lowering.spelling import spelled

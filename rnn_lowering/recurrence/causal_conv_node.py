@@ -15,7 +15,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.facts.constants import dims_of
 from rnn_lowering.nodes.causal_conv import CausalConvSpec
-from rnn_lowering.recurrence.repetition import Repeat
+from rnn_lowering.recurrence.forms import Repeat
 from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.types import Dims
 

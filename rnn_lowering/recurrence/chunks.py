@@ -45,8 +45,8 @@ from rnn_lowering.emit.composites import first_rows, followed_by_zeros
 from rnn_lowering.emit.constants import literal, zeros_of
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor, static
+from rnn_lowering.recurrence.forms import Recurrence, Repeat, Tensors, unroll
 from rnn_lowering.recurrence.linear_attention_node import LinearParts, LinearRecurrence, linear_attention
-from rnn_lowering.recurrence.repetition import Recurrence, Repeat, Tensors, unroll
 from rnn_lowering.types import Array
 
 _MOST_DECAY = 1e4

@@ -19,7 +19,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.cells import STEPS
-from rnn_lowering.recurrence.repetition import Recurrence, Repeat, Step, Tensors
+from rnn_lowering.recurrence.forms import Recurrence, Repeat, Step, Tensors
 from rnn_lowering.recurrence.sequence_lens import Lengths, up_to_longest, with_ended_rows
 from rnn_lowering.recurrence.weights import (
     Operands,

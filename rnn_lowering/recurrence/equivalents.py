@@ -28,13 +28,13 @@ from rnn_lowering.recurrence.directions import (
     run_apart,
     run_joined,
 )
+from rnn_lowering.recurrence.forms import Repeat, Tensors
 from rnn_lowering.recurrence.linear_attention_node import (
     lower_attention_gate,
     lower_gated_delta_net,
     lower_gated_norm,
     lower_linear_attention,
 )
-from rnn_lowering.recurrence.repetition import Repeat, Tensors
 from rnn_lowering.recurrence.sequence_lens import Lengths, ragged, read_lengths
 from rnn_lowering.recurrence.stacked_layers import run_stack
 from rnn_lowering.recurrence.weights import node_input

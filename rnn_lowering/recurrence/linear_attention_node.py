@@ -24,7 +24,7 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.nodes.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
 from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
 from rnn_lowering.nodes.node_spec import NodeSpec
-from rnn_lowering.recurrence.repetition import Recurrence, Repeat, Tensors
+from rnn_lowering.recurrence.forms import Recurrence, Repeat, Tensors
 from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.types import Dims
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from rnn_lowering.emit.composites import count
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.repetition import Recurrence, Repeat, Tensors
+from rnn_lowering.recurrence.forms import Recurrence, Repeat, Tensors
 
 
 @dataclass(frozen=True)

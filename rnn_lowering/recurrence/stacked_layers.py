@@ -24,7 +24,7 @@ from rnn_lowering.recurrence.directions import (
     each_side_by_side,
     input_product,
 )
-from rnn_lowering.recurrence.repetition import Recurrence, Repeat, Tensors
+from rnn_lowering.recurrence.forms import Recurrence, Repeat, Tensors
 from rnn_lowering.recurrence.weights import Operands, layered_operands, operands, with_added_constants
 
 _MOST_PRODUCTS = 1 << 15

@@ -16,7 +16,7 @@ from rnn_lowering.errors import UnknownSizeError, UnsupportedError, documented
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.recurrence.chunks import chunked
 from rnn_lowering.recurrence.equivalents import EQUIVALENTS, Lower
-from rnn_lowering.recurrence.repetition import Repeat, loop, scan, unroll
+from rnn_lowering.recurrence.forms import Repeat, loop, scan, unroll
 from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target, check_node, check_operators
 
 _REPEATS: dict[str, Repeat] = {"scan": scan, "loop": loop, "unroll": unroll}

@@ -13,7 +13,7 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.repetition import Recurrence, Tensors, loop, scan, unroll
+from rnn_lowering.recurrence.forms import Recurrence, Tensors, loop, scan, unroll
 from rnn_lowering.targets.runtimes.onnxruntime import gemms
 
 T, N, K, V = 5, 2, 3, 4

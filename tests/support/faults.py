@@ -17,12 +17,12 @@ from rnn_lowering.recurrence import (
     cells,
     directions,
     equivalents,
-    repetition,
+    forms,
     sequence_lens,
     weights,
 )
 from rnn_lowering.recurrence.activations import FORMULAS
-from rnn_lowering.recurrence.repetition import Recurrence
+from rnn_lowering.recurrence.forms import Recurrence
 from rnn_lowering.recurrence.sequence_lens import Lengths
 
 
@@ -461,12 +461,12 @@ FAULTS: dict[tuple[str, int], dict[str, Fault]] = {
         "second direction starts from the first's states": each_run(start_from_the_first),
     },
     ("RNN_initial_states_reverse", 13): {
-        "Scan's Y not flipped back": function(repetition.scan, not_turned_back),
-        "Loop's Y not flipped back": function(repetition.loop, not_turned_back),
-        "unrolled reverse runs forward": function(repetition.unroll, always_forward),
-        "initial states ignored when unrolled": function(repetition.unroll, from_zeros),
-        "initial states ignored in a Scan": function(repetition.scan, from_zeros),
-        "initial states ignored in a Loop": function(repetition.loop, from_zeros),
+        "Scan's Y not flipped back": function(forms.scan, not_turned_back),
+        "Loop's Y not flipped back": function(forms.loop, not_turned_back),
+        "unrolled reverse runs forward": function(forms.unroll, always_forward),
+        "initial states ignored when unrolled": function(forms.unroll, from_zeros),
+        "initial states ignored in a Scan": function(forms.scan, from_zeros),
+        "initial states ignored in a Loop": function(forms.loop, from_zeros),
         "flip with a known length does not": function(
             flip, lambda flip, op, x: flip(op, x) if x.shape[0] is None or isinstance(x.value, Constant) else x
         ),
@@ -516,7 +516,7 @@ FAULTS: dict[tuple[str, int], dict[str, Fault]] = {
     },
     ("RNN_x_unknown", 9): {
         "Scan's Y forward at opset 9": method(Ops, "emit_all", output_directions_forward),
-        "Loop counts up in reverse": function(repetition.loop, forward_where_it_cannot_flip),
+        "Loop counts up in reverse": function(forms.loop, forward_where_it_cannot_flip),
     },
     ("GRU_clip_bidirectional", 13): {
         "hidden gate of GRU not clipped": unclipped("GRU", 2),
@@ -547,7 +547,7 @@ FAULTS: dict[tuple[str, int], dict[str, Fault]] = {
         "reset after the product": reading(
             lambda node: given(node, linear_before_reset=1) if node.op_type == "GRU" else None
         ),
-        "the operator after the loop is another": function(repetition.scan, another_operator_outside),
+        "the operator after the loop is another": function(forms.scan, another_operator_outside),
         "0 - b is b": method(
             Ops, "binary", lambda emit, op, name, a, b: b if name == "Sub" and a.is_zero else emit(op, name, a, b)
         ),

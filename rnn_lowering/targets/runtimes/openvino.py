@@ -26,7 +26,7 @@ from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.directions import by_steps
 from rnn_lowering.recurrence.equivalents import Lower, lower_rnn
-from rnn_lowering.recurrence.repetition import Recurrence, Tensors, scan
+from rnn_lowering.recurrence.forms import Recurrence, Tensors, scan
 from rnn_lowering.recurrence.weights import Operands
 from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target
 
