@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.facts.node_outputs import numbers_in
+from rnn_lowering.facts.node_outputs import MOST_SENT, numbers_in
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.facts.parameters import parameter
 from rnn_lowering.facts.size import NUMBERS, STEP, PartialShape, Shape, Size, Symbol, size
@@ -24,9 +24,6 @@ LARGEST = 1 << 22
 
 LARGEST_UNIT = 1 << 16
 """The largest multiple of frames that a stream takes per call, unless the strides of its nodes need more."""
-
-_LARGEST_SENT = 1 << 12
-"""Maximum elements of a constant that ONNX's inference sees."""
 
 
 # Types, shapes and numbers
@@ -136,7 +133,7 @@ class KnownValues:
     def numbers(self, value: ir.Value | None) -> list[Size] | None:
         """Return the elements of a value that holds sizes; None if unknown."""
         array = None if value is None else self.contents.get(value)
-        if value is None or array is None or array.size > _LARGEST_SENT or array.dtype.kind not in "iufO":
+        if value is None or array is None or array.size > MOST_SENT or array.dtype.kind not in "iufO":
             return None
         if array.shape != self.static_shape(value) or (array.dtype.kind == "f" and not np.isfinite(array).all()):
             return None
@@ -228,7 +225,7 @@ class KnownValues:
         """Return the numbers of a value for ONNX's inference; None if unknown, or too many."""
         is_number = value in self.contents and self.types[value] != ir.DataType.STRING
         array = self.constant(value) if is_number else None
-        if array is None or array.size > _LARGEST_SENT:
+        if array is None or array.size > MOST_SENT:
             return None
         return np.ascontiguousarray(array).reshape(array.shape)
 

@@ -28,8 +28,8 @@ _FIRST_ALONG_ONE_AXIS = 13
 _INPUTS_OF_SLICE = 5
 """Its inputs, if it has steps."""
 
-_MOST_SENT = 1 << 12
-"""Maximum elements of an input whose numbers ONNX's inference sees."""
+MOST_SENT = 1 << 12
+"""Maximum elements of a constant whose numbers ONNX's inference sees."""
 
 
 def numbers_in(tensor: ir.TensorProtocol) -> Array | None:
@@ -167,7 +167,7 @@ class NodeModel:
         """
         given = {f"i{n}": array for n, array in enumerate(inputs) if array is not None}
         types = {n: onnx.helper.make_tensor_type_proto(element_of(a), a.shape) for n, a in given.items()}
-        small = {n: a for n, a in given.items() if a.size <= _MOST_SENT and a.dtype.kind in "iu"}
+        small = {n: a for n, a in given.items() if a.size <= MOST_SENT and a.dtype.kind in "iu"}
         data = {n: onnx.numpy_helper.from_array(a, n) for n, a in small.items()}
         imports = list(self.model.opset_import)
         schema = onnx.defs.get_schema(self.node.op_type, imports[0].version, "")

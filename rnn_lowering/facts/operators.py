@@ -166,6 +166,11 @@ def may_differ(node: ir.Node) -> bool:
     return operator_of(node).random or (node.op_type == "Dropout" and node.domain in DEFAULT_DOMAIN)
 
 
+def keeps_numbers(node: ir.Node) -> bool:
+    """Whether a node returns the numbers of its input, in another shape or type."""
+    return operator_of(node).keeps_order or (node.op_type == "Cast" and node.domain in DEFAULT_DOMAIN)
+
+
 def moved_inputs(node: ir.Node | onnx.NodeProto) -> int:
     """Return the number of data inputs of a node that moves elements: all for Concat, one for the others."""
     return len(node.inputs if isinstance(node, ir.Node) else node.input) if node.op_type == "Concat" else 1

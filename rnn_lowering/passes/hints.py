@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import RnnLoweringError, UnknownLengthsError, UnknownSizeError
 from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import default_opset, operator_of
+from rnn_lowering.facts.operators import default_opset, keeps_numbers, operator_of
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import fix_dimensions, folded, input_arrays
 from rnn_lowering.model.model_sizes import inferred_values
@@ -212,14 +212,9 @@ def _holds_sizes(value: ir.Value) -> bool:
         data = operator_of(node).data
         if data is not None and index >= data:
             return True
-        if _keeps_numbers(node) and any(map(_holds_sizes, node.outputs)):
+        if keeps_numbers(node) and any(map(_holds_sizes, node.outputs)):
             return True
     return False
-
-
-def _keeps_numbers(node: ir.Node) -> bool:
-    """Whether a node returns the numbers of its input, in another shape or type."""
-    return operator_of(node).keeps_order or (node.op_type == "Cast" and node.domain == "")
 
 
 def _open_lengths(model: ir.Model, lengths: ir.Value, X: ir.Value) -> str:
@@ -293,7 +288,7 @@ def _candidates(model: ir.Model) -> Iterator[tuple[str, int]]:
 def _integer_input(value: ir.Value | None) -> ir.Value | None:
     """Return the integer input of the model whose elements a value has, in any shape."""
     while value is not None and (node := value.producer()) is not None:
-        value = node.inputs[0] if node.inputs and _keeps_numbers(node) else None
+        value = node.inputs[0] if node.inputs and keeps_numbers(node) else None
     if value is None or value.dtype is None or not value.dtype.is_integer() or not value.is_graph_input():
         return None
     return value

@@ -16,7 +16,7 @@ from rnn_lowering.facts.bodies import bodies_of, captured_values
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
-from rnn_lowering.facts.operators import operator_of
+from rnn_lowering.facts.operators import keeps_numbers
 from rnn_lowering.facts.size import size
 from rnn_lowering.loops.body import ScanBody, checked_axis, read_body
 from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM
@@ -191,7 +191,7 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames
         return
     value: ir.Value | None = lengths
     while value is not None and (producer := value.producer()) is not None:
-        if not _keeps_numbers(producer):
+        if not keeps_numbers(producer):
             raise flow.refuse(
                 producer,
                 "computes the sequence lengths, which differ in a chunk",
@@ -209,17 +209,12 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames
         flow.lengths.add(value)
 
 
-def _keeps_numbers(node: ir.Node) -> bool:
-    """Whether a node may be between an input with lengths and a recurrent node."""
-    return operator_of(node).keeps_order or (node.op_type == "Cast" and node.domain == "")
-
-
 def _check_only_lengths(flow: Flow, value: ir.Value, name: str) -> None:
     """Refuse lengths that a node reads as data: those of a chunk differ from those of the whole."""
     for node, slot in value.uses():
         if (is_recurrent(node) and slot == 4) or (node.domain == "" and node.op_type in ("Shape", "Size")):
             continue
-        if not _keeps_numbers(node) or slot != 0:
+        if not keeps_numbers(node) or slot != 0:
             raise flow.refuse(
                 node, f"reads '{name}', the sequence lengths, which differ in a chunk", "give it its own input"
             )
