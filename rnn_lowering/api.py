@@ -19,8 +19,8 @@ from rnn_lowering.files.reading import from_proto, load_model, parse_file, reada
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_functions
-from rnn_lowering.model.messages import as_proto
 from rnn_lowering.model.preparation import read
+from rnn_lowering.model.protobuf import as_proto
 from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import (

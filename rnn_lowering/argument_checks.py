@@ -208,7 +208,7 @@ def model_or_path(name: str, given: Any) -> onnx.ModelProto | ir.Model | Path:
 
 @dataclass(frozen=True)
 class Option:
-    """The metadata of an option field; its flag is in `spelling.KEYWORDS`.
+    """The metadata of an option field; its flag is in `flags.KEYWORDS`.
 
     Attributes:
         take: Takes what is given.

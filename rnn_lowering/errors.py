@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
-from rnn_lowering.spelling import is_for_command, spelled
+from rnn_lowering.flags import is_for_command, spelled
 
 SIZES = "getting-started.md#sizes-and-inputs"
 """The section of docs/ about unknown sizes."""

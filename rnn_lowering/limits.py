@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
-from rnn_lowering.spelling import spelled
+from rnn_lowering.flags import spelled
 
 MOST_BYTES = 1 << 28
 """The default limit in bytes, for one computed constant and for the inputs of one test run."""

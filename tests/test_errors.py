@@ -14,8 +14,8 @@ from paths import EXAMPLES
 import rnn_lowering as rl
 from rnn_lowering.cli.arguments import TEXTS, flag_of, parser
 from rnn_lowering.errors import NodeRef, RnnLoweringError
+from rnn_lowering.flags import KEYWORDS, for_command, spelled
 from rnn_lowering.options import Check, Files, Lowering, Tolerance
-from rnn_lowering.spelling import KEYWORDS, for_command, spelled
 
 NODE = NodeRef("node\n", "LSTM", "main graph")
 

@@ -10,7 +10,7 @@ from commands import child
 from paths import EXAMPLES, PACKAGE
 
 ORDER = [
-    *("spelling", "errors", "types", "argument_checks", "child", "limits", "needs"),
+    *("flags", "errors", "types", "argument_checks", "child", "limits", "needs"),
     *("facts", "nodes", "emit", "recurrence", "targets", "options", "model", "loops", "streaming"),
     *("passes", "files", "compare", "report", "file_lowering", "api", "olive", "cli", "__init__", "__main__"),
 ]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from rnn_lowering.argument_checks import Option, meant
 from rnn_lowering.errors import RnnLoweringError, printable, version
+from rnn_lowering.flags import KEYWORDS
 from rnn_lowering.options import GROUPS, Check, Files, Lowering, Tolerance
-from rnn_lowering.spelling import KEYWORDS
 
 if TYPE_CHECKING:
     from rnn_lowering.types import Array, ArrayLike
@@ -328,4 +328,4 @@ TEXTS = {
     "stream": Text(stream, {**_REPEATED, "nargs": "?"}, _once),
     "feed": Text(feed, _REPEATED, lambda files, _: [_read_feeds(files)]),
 }
-"""The kinds of texts, by their names in `spelling.KEYWORDS`."""
+"""The kinds of texts, by their names in `flags.KEYWORDS`."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rnn_lowering.cli.arguments import add_options, options_of
 from rnn_lowering.errors import RnnLoweringError, printable, version
+from rnn_lowering.flags import for_command
 from rnn_lowering.options import GROUPS, Lowering
-from rnn_lowering.spelling import for_command
 
 
 def parser() -> argparse.ArgumentParser:

@@ -25,8 +25,8 @@ from rnn_lowering.errors import (
     printable,
 )
 from rnn_lowering.files.scratch import remove_scratch
+from rnn_lowering.flags import for_command
 from rnn_lowering.options import Check, Files, Lowering, Tolerance
-from rnn_lowering.spelling import for_command
 
 __all__ = ["main", "parser"]
 

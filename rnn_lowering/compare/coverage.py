@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 from rnn_lowering.compare.judging.tolerance import blocks
 from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.model.messages import bodies_in, nodes_in
+from rnn_lowering.model.protobuf import bodies_in, nodes_in
 from rnn_lowering.types import Array, array_of
 
 

@@ -14,7 +14,7 @@ from rnn_lowering.facts.bodies import captured_values
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.files.locations import from_the_root, refer
 from rnn_lowering.files.reading import ModelSource
-from rnn_lowering.model.messages import graphs_with_messages
+from rnn_lowering.model.protobuf import graphs_with_messages
 from rnn_lowering.model.scopes import RecurrentNode
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.types import array_of

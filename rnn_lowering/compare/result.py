@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rnn_lowering.spelling import spelled
+from rnn_lowering.flags import spelled
 from rnn_lowering.types import Array
 
 WHOLE = "onnxruntime"

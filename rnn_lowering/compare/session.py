@@ -17,7 +17,7 @@ from rnn_lowering.compare.coverage import conditions
 from rnn_lowering.facts.operators import moved_inputs, operator_of
 from rnn_lowering.files.locations import from_the_root
 from rnn_lowering.files.reading import ModelSource
-from rnn_lowering.model.messages import bodies_in, graphs_in, nodes_in
+from rnn_lowering.model.protobuf import bodies_in, graphs_in, nodes_in
 from rnn_lowering.model.scopes import REPEATING
 from rnn_lowering.nodes.cell import CELLS, DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.nodes.kinds import is_recurrent, role_of

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import onnx
 
 from rnn_lowering.errors import ModelFileError
-from rnn_lowering.model.messages import bodies_in, nodes_in
+from rnn_lowering.model.protobuf import bodies_in, nodes_in
 
 
 @dataclass(frozen=True)

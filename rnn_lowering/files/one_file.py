@@ -19,7 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.files.locations import ALIGNMENT, external_entries, refer
-from rnn_lowering.model.messages import to_message
+from rnn_lowering.model.protobuf import to_message
 
 BYTES = 2
 """The wire type of messages, strings and bytes."""

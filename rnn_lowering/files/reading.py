@@ -20,7 +20,7 @@ from rnn_lowering.files import one_file
 from rnn_lowering.files.locations import DataFolders, external_entries
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.model.copying import own_tensors
-from rnn_lowering.model.messages import graphs_in, mark_undeclared
+from rnn_lowering.model.protobuf import graphs_in, mark_undeclared
 
 _OF_FRAMEWORKS = (".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tflite", ".pdmodel")
 """Suffixes of the models of PyTorch, Keras, TensorFlow and Paddle."""

@@ -243,7 +243,7 @@ def _rows_of(counters: Counters, trips: LoopTrips, node: ir.Node, *, splits: boo
     item, line = copy.item(data), counters.line(index)
     x = copy.tensor(item, counters.read.ref)
     axis %= x.rank
-    if line != STEP_NUMBER or not trips.are(counters.count_of_rows(item, axis)):
+    if line != STEP_NUMBER or not trips.equal_rows(counters.count_of_rows(item, axis)):
         if copy.some_rows and x.shape[axis] is None:
             _check_row_of_stream(counters, index, trips, data)
         positions = _positions(counters, index, trips)

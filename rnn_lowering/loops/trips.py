@@ -57,7 +57,7 @@ class LoopTrips:
     positive: bool
     length: Size | None = None
 
-    def are(self, rows: Size | None) -> bool:
+    def equal_rows(self, rows: Size | None) -> bool:
         """Whether there are as many steps as rows."""
         if rows is None:
             return False

@@ -21,7 +21,6 @@ from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.known import Known
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.messages import as_proto
 from rnn_lowering.model.onnx_checks import (
     ANONYMOUS,
     accepts,
@@ -30,6 +29,7 @@ from rnn_lowering.model.onnx_checks import (
     is_misread,
     problem_of,
 )
+from rnn_lowering.model.protobuf import as_proto
 from rnn_lowering.model.scopes import RecurrentNode
 from rnn_lowering.nodes.connections import KnownInputs
 

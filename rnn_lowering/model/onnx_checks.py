@@ -26,7 +26,7 @@ from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.facts.schemas import DOMAIN as MICROSOFT
 from rnn_lowering.facts.schemas import INFERENCE_DOMAIN, INFERENCE_SCHEMAS
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
-from rnn_lowering.model.messages import graphs_in, message_for_inference, nodes_in, pairs_in
+from rnn_lowering.model.protobuf import graphs_in, message_for_inference, nodes_in, pairs_in
 
 CHECK_SECONDS, INFERENCE_SECONDS = 30, 10
 """Time limits of a conversion, and of the inference of an invalid model: each needs about a second if large."""

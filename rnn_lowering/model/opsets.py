@@ -27,7 +27,7 @@ from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.constants import dims_of
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset, operator_of
 from rnn_lowering.model import onnx_checks
-from rnn_lowering.model.messages import SMALL
+from rnn_lowering.model.protobuf import SMALL
 from rnn_lowering.model.scopes import all_graphs
 from rnn_lowering.nodes.cell import CELLS
 from rnn_lowering.nodes.kinds import is_recurrent

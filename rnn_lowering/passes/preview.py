@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, OptionError, RnnLoweringError, UnsupportedError
+from rnn_lowering.flags import spelled
 from rnn_lowering.model.copying import order_restored
 from rnn_lowering.model.loop_sharing import groups_of, shared_loops
 from rnn_lowering.model.model_sizes import known_inputs
@@ -19,7 +20,6 @@ from rnn_lowering.options import Lowering
 from rnn_lowering.passes.not_lowered import others_left, refusals, why_left
 from rnn_lowering.passes.planning import ModelPlanner
 from rnn_lowering.passes.report import Report
-from rnn_lowering.spelling import spelled
 
 REFUSED, LEFT = "refused", "left as it is"
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from rnn_lowering.errors import version
+from rnn_lowering.flags import spelled
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import NodePlace, all_graphs
-from rnn_lowering.spelling import spelled
 from rnn_lowering.types import Array
 
 if TYPE_CHECKING:  # most models have neither loops of their own nor frames

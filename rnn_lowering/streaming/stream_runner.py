@@ -363,7 +363,7 @@ def _message(model: Any) -> onnx.ModelProto:
     import onnx  # a path or bytes need neither
     import onnx_ir as ir
 
-    from rnn_lowering.model.messages import as_proto
+    from rnn_lowering.model.protobuf import as_proto
 
     if not isinstance(model, onnx.ModelProto | ir.Model):
         give = "an onnx.ModelProto, an onnx_ir.Model, a path, the bytes of a model or a session"

@@ -19,7 +19,7 @@ from thinning import exhaustive
 
 import rnn_lowering as rl
 from rnn_lowering.cli.arguments import parser
-from rnn_lowering.spelling import KEYWORDS
+from rnn_lowering.flags import KEYWORDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
 
@@ -170,7 +170,7 @@ def test_every_option_in_a_message_exists() -> None:
     known = {flag for action in parser()._actions for flag in action.option_strings}
     said = set()
     for path in PACKAGE.rglob("*.py"):
-        if path.parent.name == "cli" or path.name in ("spelling.py", "options.py"):
+        if path.parent.name == "cli" or path.name in ("flags.py", "options.py"):
             continue
         for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(each, ast.Constant) and isinstance(each.value, str):

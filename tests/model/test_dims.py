@@ -22,7 +22,7 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
-from rnn_lowering.spelling import for_command
+from rnn_lowering.flags import for_command
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 

@@ -17,7 +17,7 @@ from texts import FORMS
 
 import rnn_lowering as rl
 from rnn_lowering.errors import UnknownSizeError
-from rnn_lowering.spelling import for_command
+from rnn_lowering.flags import for_command
 
 OPS = tuple(GATES)
 T, N, I, H = 5, 3, 2, 4  # noqa: E741

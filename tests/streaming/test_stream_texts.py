@@ -10,7 +10,7 @@ from loop_models import operators
 from stream_models import assert_streams, chunked, expected_of, net, over, plan_of, random, streamed, whole
 
 import rnn_lowering as rl
-from rnn_lowering.spelling import for_command
+from rnn_lowering.flags import for_command
 
 pytestmark = pytest.mark.filterwarnings("ignore:no state is carried")
 

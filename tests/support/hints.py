@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 import rnn_lowering as rl
 from rnn_lowering.cli.arguments import options_of, parser
-from rnn_lowering.spelling import for_command
+from rnn_lowering.flags import for_command
 
 SIZE = "8"
 """Fills each ? of a hint."""

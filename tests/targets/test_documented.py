@@ -18,7 +18,7 @@ from running import assert_close, operators, run
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
-from rnn_lowering.spelling import for_command
+from rnn_lowering.flags import for_command
 
 DOCUMENTED = [name for name, target in rl.TARGETS.items() if target.evidence == "documented"]
 OPSET = 17

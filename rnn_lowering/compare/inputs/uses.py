@@ -9,7 +9,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.model.messages import bodies_in, nodes_in
+from rnn_lowering.model.protobuf import bodies_in, nodes_in
 from rnn_lowering.nodes.kinds import is_recurrent, role_of
 from rnn_lowering.nodes.node_spec import AxisName, InputRole
 

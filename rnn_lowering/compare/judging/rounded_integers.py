@@ -19,7 +19,7 @@ from rnn_lowering.compare.runner import Runner, SessionError
 from rnn_lowering.compare.session import Session, session_with
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.files.reading import ModelSource
-from rnn_lowering.model.messages import bodies_in
+from rnn_lowering.model.protobuf import bodies_in
 from rnn_lowering.options import Tolerance
 from rnn_lowering.types import Array
 

@@ -20,7 +20,7 @@ from onnx.reference.ops.op_loop import Loop as LoopOfOnnx
 from rnn_lowering.compare.references.attention_reference import LinearAttention, LinearAttentionOfMicrosoft
 from rnn_lowering.compare.references.node_reference import attributes_of
 from rnn_lowering.compare.references.rnn_float64 import RECURRENT
-from rnn_lowering.model.messages import bodies_in, nodes_in
+from rnn_lowering.model.protobuf import bodies_in, nodes_in
 from rnn_lowering.types import Array
 
 MISCOMPUTED = frozenset(("Attention", "DynamicQuantizeLinear", "MaxUnpool", "Resize"))

@@ -1,4 +1,4 @@
-"""Options in messages: flags of the command, or keywords of Python.
+"""The flags of the command, their keywords in Python, and how messages spell them.
 
 Messages are written with flags; `spelled` returns them as the caller types them:
 
@@ -103,7 +103,7 @@ def spelled(text: str) -> str:
     """Return a message with its options as the caller types them.
 
     Examples:
-        >>> from rnn_lowering.spelling import spelled
+        >>> from rnn_lowering.flags import spelled
         >>> spelled("fix the sizes: --set-dim 'a b='? --set-dim N=4, or use --to scan")
         'fix the sizes: dims={"a b": ?, "N": 4}, or use to="scan"'
     """
