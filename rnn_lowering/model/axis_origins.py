@@ -64,7 +64,7 @@ class Output:
         rule = operator_of(self.node).axes
         try:
             return rule and rule(NodeShapes(self.node, self.opset, shape, self.numbers))
-        except (LookupError, ValueError, ArithmeticError):  # a rank that is unknown, or does not fit the node
+        except (LookupError, ValueError, ArithmeticError, TypeError):  # an unknown rank, or an invalid node
             return None
 
     def _rank(self, place: int) -> int | None:
