@@ -104,7 +104,7 @@ def lower(
     Raises:
         InvalidNodeError: A node breaks the specification of its operator.
         UnsupportedError: A valid node or model that these options cannot lower.
-        OptionError: A form, target or dimension that does not exist.
+        OptionError: A form, target, option or dimension that does not exist.
         ModelFileError: The path is not an ONNX model, or its data cannot be read or has more than 1.8 GB.
 
     Examples:
@@ -255,7 +255,7 @@ def preview(
 
     Raises:
         InvalidNodeError, UnsupportedError: A selected node that cannot be read.
-        OptionError: An option has a value that does not exist.
+        OptionError: An option that does not exist, or has a value that does not exist.
         ModelFileError: The path is not an ONNX model.
 
     Examples:

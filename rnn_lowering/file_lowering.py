@@ -36,7 +36,7 @@ _NOT_KEPT = "the model is not written; --keep-failed FILE keeps it"
 
 _ADVICE = (
     "if this difference is acceptable, raise the tolerance (--atol, --rtol); otherwise please report it "
-    "with the original, the kept model and the file of --report FILE.json"
+    "with the original, the kept model and {report}"
 )
 
 _OPSETS = {"w8a16": 21}
@@ -189,9 +189,12 @@ class FileLowering:
             with _told(facts):
                 report.kept = keep()
                 facts.append(f"it is kept as '{self.files.keep_failed}'" if report.kept else _NOT_KEPT)
-        with _told(facts), write_report():
-            pass
-        hint = "; ".join([*facts, _ADVICE] if failed else facts)
+        named = "the file of --report FILE.json"
+        with _told(facts):
+            with write_report():
+                pass
+            named = f"'{self.files.report}'" if self.files.report else named
+        hint = "; ".join([*facts, _ADVICE.format(report=named)] if failed else facts)
         raise (VerificationError if failed else NotVerifiedError)(str(check), hint=hint, report=report)
 
 

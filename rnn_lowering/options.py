@@ -165,8 +165,9 @@ class Lowering:
         delay: By how many frames a stream may be late if its nodes look ahead; True: by any number.
 
     Raises:
-        OptionError: A form, target or option that does not exist, a negative limit, a pattern that is not text, or
-            an impossible number of frames.
+        OptionError: A form or target that does not exist, a negative limit, a pattern that is not text, or an
+            impossible number of frames.
+        TypeError: An attribute that does not exist; as a keyword of `lower` and the others it is an OptionError.
 
     Examples:
         >>> lowering = rl.Lowering("unroll", dims={"seq": 16})
@@ -314,7 +315,8 @@ class Check:
     """How two models are compared.
 
     Attributes:
-        runs: The number of runs with random inputs, each with other sizes of dynamic dimensions; 0: no comparison.
+        runs: The number of runs with random inputs; 0: no comparison. The sizes of dynamic dimensions change from
+            run to run, and are used again after a few runs.
         seed: Seed of the random inputs.
         tolerance: Values that count as equal.
         feeds: Inputs to compare with, one run each; inputs that you do not name are random.
@@ -434,14 +436,15 @@ class Files:
 
     def __post_init__(self) -> None:
         argument_checks.take_fields(self)
+        if self.calibrate is None and self.bits != Files.bits:
+            raise OptionError("the number of bits needs a calibration", hint="add --calibrate FILE, or drop --bits")
 
 
 def lowering_of(given: Lowering | FormName, options: LoweringOptions, function: Callable[..., Any]) -> Lowering:
     """Return a lowering from an object or a form, with keywords of a function.
 
     Raises:
-        OptionError: As `Lowering`; or a form that is given twice.
-        TypeError: A keyword that does not exist.
+        OptionError: As `Lowering`; or a form that is given twice, or a keyword that does not exist.
     """
     if isinstance(given, str) and given != "auto" and options.get("to", given) != given:
         raise OptionError(f"two forms are given: '{given}' and '{options['to']}'", hint="give one")
@@ -463,14 +466,14 @@ def refuse_unknown(options: Mapping[str, Any], kind: type, function: Callable[..
     """Refuse keywords of a function that are no attributes of a kind of options.
 
     Raises:
-        TypeError: A keyword that does not exist; it names those that are like it.
+        OptionError: A keyword that does not exist; it names those that are like it.
     """
     known = [field.name for field in fields(kind)]
     for name in options:
         if name not in known:
             own = (p.name for p in signature(function).parameters.values() if p.kind == Parameter.KEYWORD_ONLY)
-            question = argument_checks.meant(name, (*known, *own), most=2)
-            raise TypeError(f"{function.__name__}() got an unexpected keyword argument '{name}'{question}")
+            question = argument_checks.meant(name, (*known, *own), most=2).removeprefix("; ")
+            raise OptionError(f"{function.__name__}() has no keyword '{name}'", hint=question)
 
 
 _Options = TypeVar("_Options", Lowering, Check)

@@ -320,5 +320,10 @@ def test_an_unknown_keyword_names_the_function(tmp_path: Path) -> None:
         (rl.LowerRecurrentPass, {"zzz": 1}, r"^LowerRecurrentPass\(\) .*'zzz'$"),
     ]
     for function, keywords, text in calls:
-        with pytest.raises(TypeError, match=text):
+        with pytest.raises(rl.OptionError, match=text):
             function(**keywords)
+
+
+def test_bits_need_a_calibration(tmp_path: Path) -> None:
+    with pytest.raises(rl.OptionError, match=r"needs a calibration; add calibrate=\"FILE\", or drop bits$"):
+        rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", stream="seq=1", bits="w8a16")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -29,9 +30,11 @@ _USAGE = """rnn-lower IN.onnx OUT.onnx [options]
 
 _DESCRIPTION = """Replace the recurrent nodes of an ONNX model (LSTM, GRU, ...) with basic operators (MatMul, ...).
 
-  rnn-lower model.onnx --list                                   the recurrent nodes and the inputs
-  rnn-lower model.onnx out.onnx --target tvm --set-dim seq=16   for one runtime
-  rnn-lower model.onnx out.onnx --to unroll --set-dim seq=16    no loops, one fixed length"""
+List the recurrent nodes and the inputs; lower for one runtime; lower to one fixed length, without loops:
+
+  rnn-lower model.onnx --list
+  rnn-lower model.onnx out.onnx --target tvm --set-dim seq=16
+  rnn-lower model.onnx out.onnx --to unroll --set-dim seq=16"""
 
 _EXIT = """exit codes:
   0  OUT.onnx is written, also if there was nothing to lower
@@ -42,8 +45,23 @@ _EXIT = """exit codes:
   5  --require-verified, and no comparison was possible; OUT.onnx is not written
   130  interrupted (129 SIGHUP, 143 SIGTERM); nothing is written unless the message says so
 
-OUT.onnx cannot be a file of the input, a symbolic link, a folder, a FIFO or a device. Existing files are replaced
-only with --force; a model and its data file are replaced together."""
+OUT.onnx cannot be a file of the input, a symbolic link, a folder, a FIFO or a device.
+Existing files are replaced only with --force; a model and its data file are replaced together."""
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Each line of a description is wrapped on its own, below its text; a command stays whole."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(_wrapped(line, width) for line in text.splitlines())
+
+
+def _wrapped(line: str, width: int) -> str:
+    head = re.match(r"  (?:\d+  )?", line)
+    if line.startswith("  rnn-lower "):
+        return line
+    below = " " * len(head[0]) if head else ""
+    return textwrap.fill(line, width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -69,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
         usage=_USAGE,
         description=_DESCRIPTION,
         epilog=_EXIT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
     )
     p.add_argument("input", type=Path, metavar="IN.onnx", help="the model; - is stdin")
     p.add_argument("output", type=Path, metavar="OUT.onnx", nargs="?", help="the file to write")
@@ -81,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
     groups = {title: p.add_argument_group(title) for title in GROUPS}
     add_options(groups)
     form = next(iter(groups.values()))
-    form.add_argument("--targets", action=_ListTargets, help="show what each runtime supports, and exit")
+    form.add_argument("--targets", action=ListTargets, help="show what each runtime supports, and exit")
     p.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     p.add_argument(
         "-v",
@@ -129,7 +147,7 @@ def flag_of(kind: type, name: str) -> tuple[str, str]:
     return _FLAGS.get(f"rl.{kind.__name__}({name}=...)") or _FLAGS[keyword]
 
 
-class _ListTargets(argparse.Action):
+class ListTargets(argparse.Action):
     """Print the table of targets and exit, even if other arguments are missing."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rnn_lowering.cli.arguments import add_options, options_of
+from rnn_lowering.cli.arguments import ListTargets, add_options, options_of
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.flags import for_command
-from rnn_lowering.options import GROUPS, Lowering
+from rnn_lowering.options import GROUPS, Files, Lowering
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 def parser() -> argparse.ArgumentParser:
@@ -21,8 +25,10 @@ def parser() -> argparse.ArgumentParser:
         epilog="exit codes: 0 all can be lowered; 1 a node cannot be, or a file is no model; 2 wrong usage",
     )
     p.add_argument("models", nargs="+", metavar="MODEL.onnx")
-    group = p.add_argument_group("as in rnn-lower; a dimension is fixed in the models that have it")
-    add_options(dict.fromkeys(GROUPS, group), ("to", "target", "dims"))
+    group = p.add_argument_group("as in rnn-lower; a dimension or an input is fixed in the models that have it")
+    names = [field.name for field in fields(Lowering)]
+    add_options(dict.fromkeys(GROUPS, group), (*names, "trust_external_data"))
+    group.add_argument("--targets", action=ListTargets, help="show what each runtime supports, and exit")
     p.add_argument("--version", action="version", version=f"rnn-lower-check {version()}")
     return p
 
@@ -31,15 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     p = parser()
     args = p.parse_args(argv)
+    if None in vars(args).get("stream", ()):
+        p.error("--stream needs an AXIS; rnn-lower MODEL.onnx --stream lists them")
     with for_command():
         try:
-            lowering = options_of(Lowering, args)
+            lowering, files = options_of(Lowering, args), options_of(Files, args)
         except RnnLoweringError as error:
             p.error(str(error))
-        return max([_check(path, lowering) for path in args.models])
+        return max([_check(path, lowering, files) for path in args.models])
 
 
-def _check(path: str, lowering: Lowering) -> int:
+def _check(path: str, lowering: Lowering, files: Files) -> int:
     """Print what would become of each recurrent node of a model; return 1 if one cannot be lowered."""
     from rnn_lowering.api import preview
     from rnn_lowering.files.reading import load_model
@@ -47,10 +55,8 @@ def _check(path: str, lowering: Lowering) -> int:
 
     name = printable(path)
     try:
-        model = load_model(Path(path))
-        dims = {str(dim) for value in model.graph.inputs for dim in value.shape or ()}
-        sizes = {name: size for name, size in lowering.dims.items() if name in dims}
-        found = preview(model, replace(lowering, dims=sizes))
+        model = load_model(Path(path), trust_external_data=files.trust_external_data)
+        found = preview(model, _fitting(lowering, model))
     except RnnLoweringError as error:
         print(f"{name}: {error}")
         return 1
@@ -60,3 +66,15 @@ def _check(path: str, lowering: Lowering) -> int:
         refusal = f": {printable(each.reason)}; {printable(each.hint)}" if each.form == REFUSED else ""
         print(f"{name}: {each.node}: {each.form}{refusal}".removesuffix("; "))
     return int(any(each.form == REFUSED for each in found))
+
+
+def _fitting(lowering: Lowering, model: ir.Model) -> Lowering:
+    """Return the lowering without sizes and values of what a model does not have."""
+    inputs = {value.name for value in model.graph.inputs}
+    dims = {str(dim) for value in model.graph.inputs for dim in value.shape or ()}
+    return replace(
+        lowering,
+        dims={name: size for name, size in lowering.dims.items() if name in dims},
+        input_shapes={name: shape for name, shape in lowering.input_shapes.items() if name in inputs},
+        set_inputs={name: value for name, value in lowering.set_inputs.items() if name in inputs},
+    )

@@ -83,7 +83,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.output is None and not args.list and not _asks_for_axes(args):
         p.error("OUT.onnx is missing; name the file to write, or add --list")
     if "require_verified" in args and vars(args).get("runs") == 0:
-        p.error("--require-verified needs a comparison; drop --no-verify")
+        p.error("--require-verified needs a comparison; drop it, or compare 1 run or more")
+    if "bits" in args and "calibrate" not in args:
+        p.error("--bits needs a calibration; add --calibrate, or drop --bits")
+    if args.list and "report" in args:
+        p.error("--list writes no report; drop --report or --list")
     return args
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rnn_lowering.errors import counted
 from rnn_lowering.flags import spelled
 from rnn_lowering.types import Array
 
@@ -129,7 +130,7 @@ class Verification:
             return f"verification failed ({self.method}): {self.reason}"
         if self.status != "verified":
             return f"not verified: {self.reason}"
-        numbers = f"{self.runs} runs, largest difference {self.max_abs:.2g}{self._sizes()}"
+        numbers = f"{counted(self.runs, 'run')}, largest difference {self.max_abs:.2g}{self._sizes()}"
         if self.method == EACH_NODE:
             return f"nodes verified, not the whole model ({EACH_NODE}): {numbers}; {self.reason}"
         line = f"verified ({self.method}): {numbers}"

@@ -58,7 +58,7 @@ def verify(
 
     Raises:
         UnsupportedError: Neither model runs at the fixed sizes.
-        OptionError: An option has a value that does not exist, or the models do not have a given input or shape.
+        OptionError: An option or its value does not exist, or the models do not have a given input or shape.
         ModelFileError: A file cannot be read, or its data is missing or outside its folder.
 
     Examples:

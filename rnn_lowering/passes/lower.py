@@ -73,7 +73,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     Raises:
         InvalidNodeError: A node breaks the specification of its operator.
-        UnsupportedError: A valid node that the chosen form cannot express, or an option that does not exist.
+        UnsupportedError: A valid node that the chosen form cannot express.
+        OptionError: A form, target or option that does not exist.
 
     Examples:
         >>> model = onnx_ir.load("model.onnx")

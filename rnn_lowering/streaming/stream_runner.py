@@ -264,7 +264,7 @@ class Stream:
             known: The known names; all inputs must be given.
         """
         if not isinstance(given, Mapping):
-            raise OptionError(f"a {type(given).__name__} is given", hint=f"give arrays by {what} name")
+            raise OptionError(f"the {what}s cannot be {type(given).__name__}", hint=f"give arrays by {what} name")
         if what == "input" and given.keys() != set(known):
             names = ", ".join(sorted(map(str, given))) or "none"
             raise OptionError(

@@ -60,6 +60,25 @@ def test_wrong_usage(wrong: list[str]) -> None:
     assert ended.value.code == 2
 
 
+def test_the_options_of_a_hint_can_be_given(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An input that a model does not have is no error: others may have it."""
+    arguments = ["nets/model.onnx", "--to", "unroll", "--set-dim", "seq=600"]
+    assert main(arguments) == 1
+    assert "--max-unroll 600" in capsys.readouterr().out
+    assert main([*arguments, "--max-unroll", "600", "--input-shape", "other:1,2", "--set-input", "third=1"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"nets/model.onnx: {LSTM}: unroll",
+        f"nets/model.onnx: {GRU}: unroll",
+    ]
+
+
+def test_a_stream_needs_an_axis(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["model.onnx", "--stream"])
+    assert ended.value.code == 2
+    assert "error: --stream needs an AXIS; rnn-lower MODEL.onnx --stream lists them" in capsys.readouterr().err
+
+
 # The action and the hook
 
 

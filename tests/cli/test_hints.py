@@ -4,6 +4,7 @@ message whose hint has no option, and never the same message twice."""
 import ast
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -18,6 +19,7 @@ from stored_models import Entry, load, parameters
 from thinning import exhaustive
 
 import rnn_lowering as rl
+from rnn_lowering.cli import check_models
 from rnn_lowering.cli.arguments import parser
 from rnn_lowering.flags import KEYWORDS
 
@@ -165,16 +167,34 @@ def test_no_converter_where_it_cannot_go() -> None:
     assert recurrent_left(rl.lower(converted, target="executorch")) == []
 
 
+def flags_in(path: Path) -> set[str]:
+    """Return the flags in the texts of a module."""
+    texts = (each.value for each in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(each, ast.Constant))
+    found = {flag for text in texts for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", str(text))}
+    return found - {"--help", "--name"}  # of docstrings
+
+
+def modules() -> list[Path]:
+    """Return the modules that write messages, without the command's."""
+    others = ("flags.py", "options.py")
+    return [path for path in PACKAGE.rglob("*.py") if path.parent.name != "cli" and path.name not in others]
+
+
 def test_every_option_in_a_message_exists() -> None:
     """Whatever the package says, its flags are those of the command and have a spelling in Python."""
     known = {flag for action in parser()._actions for flag in action.option_strings}
-    said = set()
-    for path in PACKAGE.rglob("*.py"):
-        if path.parent.name == "cli" or path.name in ("flags.py", "options.py"):
-            continue
-        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(each, ast.Constant) and isinstance(each.value, str):
-                said |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", each.value))
-    said -= {"--help", "--name"}  # of docstrings
+    said = set().union(*map(flags_in, modules()))
     assert said <= known
     assert said <= {*KEYWORDS}
+
+
+NOT_OF_A_PREVIEW = ("compare/", "report/", "file_lowering.py", "files/atomic.py", "files/external_data.py")
+"""What only a written file needs: names of folders and modules."""
+
+
+def test_every_option_in_a_message_of_a_preview_is_one_of_the_check() -> None:
+    known = {flag for action in check_models.parser()._actions for flag in action.option_strings}
+    of_previews = [
+        path for path in modules() if not path.relative_to(PACKAGE).as_posix().startswith(NOT_OF_A_PREVIEW)
+    ]
+    assert {str(path): flags_in(path) - known for path in of_previews if flags_in(path) - known} == {}

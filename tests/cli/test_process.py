@@ -71,6 +71,14 @@ def test_help_names_the_exit_codes(rnn_lower: Command) -> None:
         assert any(line.strip().startswith(f"{code}  ") for line in lines)
 
 
+@pytest.mark.parametrize("columns", [60, 80])
+def test_help_fits_the_terminal(columns: int, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command of an example stays whole."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    wide = [line for line in rnn_lower("--help").lines if len(line) > columns]
+    assert [line for line in wide if columns == 80 or not line.startswith("  rnn-lower ")] == []
+
+
 @pytest.mark.parametrize(
     "environment", thinned([{"COLUMNS": "40", "TERM": "dumb"}, {"TERM": "xterm-256color"}], 2), ids=str
 )

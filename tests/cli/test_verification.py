@@ -28,7 +28,7 @@ def reported(rnn_lower: Command, source: Path, *options: object) -> Reported:
 def test_verified_runs(source: Path, rnn_lower: Command, options: str, runs: int) -> None:
     outcome, check = reported(rnn_lower, source, *options.split())
     assert outcome.code == 0
-    assert re.search(rf"^verified.*: {runs} runs, ", outcome.out, re.MULTILINE)
+    assert re.search(rf"^verified.*: {runs} runs?, ", outcome.out, re.MULTILINE)
     assert check["runs"] == runs
 
 
@@ -102,7 +102,7 @@ def test_a_failed_verification(source: Path, rnn_lower: Command, tmp_path: Path,
     assert ("Traceback" in outcome.err) == (options == "-vv")
     assert options == "-vv" or outcome.err.count("\n") == 1
     assert options == "-vv" or outcome.err.startswith("rnn-lower: error: verification failed")
-    for told in ("output 'Y'", "Y_c", "--atol", "--keep-failed", "--report FILE.json"):
+    for told in ("output 'Y'", "Y_c", "--atol", "--keep-failed", "report.json'"):
         assert told in outcome.err
     if options.startswith("-v"):
         rows = table(outcome, "run")[1:]
@@ -153,6 +153,19 @@ def test_a_report_that_cannot_be_written(
     outcome = rnn_lower(source, tmp_path / "out.onnx", "--report", vanishing / name)
     assert_refused(outcome, f"cannot write '{vanishing / name}'")
     assert files(tmp_path).keys() == {"in.onnx"}
+
+
+@pytest.mark.usefixtures("wrong_cell")
+def test_the_report_to_send_is_named(source: Path, rnn_lower: Command, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    for options, named in (((), "the file of --report FILE.json"), (("--report", report), f"'{report}'")):
+        outcome = rnn_lower(source, tmp_path / "out.onnx", "--verify", "1", *options)
+        assert outcome.code == 3
+        assert outcome.err.endswith(f"with the original, the kept model and {named}\n")
+
+
+def test_one_run_is_no_runs() -> None:
+    assert "): 1 run, largest" in str(rl.Verification("verified", "onnxruntime", 1))
 
 
 @pytest.mark.usefixtures("wrong_cell")

@@ -80,7 +80,7 @@ def test_wrong_states_are_refused() -> None:
     stream = stream_of(LSTM)
     with pytest.raises(rl.OptionError, match="no state 'h'; its states: past_Y_h, past_Y_c"):
         stream.reset({"h": X})
-    with pytest.raises(rl.OptionError, match="a list is given; give arrays by state name"):
+    with pytest.raises(rl.OptionError, match="the states cannot be list; give arrays by state name"):
         stream.reset([0.5])  # type: ignore[arg-type]
     stream.reset({"past_Y_h": [0.5]})
     with pytest.raises(rl.OptionError, match=r"has shape \[1\], but these inputs need \[1, 2, 4\]"):
