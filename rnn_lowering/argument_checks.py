@@ -251,3 +251,21 @@ def given_progress(progress: Progress | None) -> Progress | None:
         OptionError: It is not a function.
     """
     return None if progress is None else callers(function("progress", progress))
+
+
+def why_no_arrays(file: str, kinds: str, error: Exception) -> str:
+    """Return why a file gives no arrays.
+
+    Args:
+        file: Its name, as the text begins with it.
+        kinds: The endings of the files that would do.
+        error: What `numpy.load` raised without pickles.
+    """
+    text = str(error)
+    if isinstance(error, OSError):
+        return f"cannot read {file}: {error.strerror or text}"
+    if text.startswith("Object arrays"):
+        return f"{file} holds Python objects, not numbers"
+    if isinstance(error, EOFError) or "pickle" in text:  # it begins as neither
+        return f"{file} is no {kinds} file"
+    return f"cannot read {file}: {text}"

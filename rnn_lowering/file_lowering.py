@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -34,10 +35,8 @@ from rnn_lowering.types import WRITING, Array, Progress
 
 _NOT_KEPT = "the model is not written; --keep-failed FILE keeps it"
 
-_ADVICE = (
-    "if this difference is acceptable, raise the tolerance (--atol, --rtol); otherwise please report it "
-    "with the original, the kept model and {report}"
-)
+_REPORT = "please report it with the original, the kept model and {report}"
+_ADVICE = f"if this difference is acceptable, raise the tolerance (--atol, --rtol); otherwise {_REPORT}"
 
 _OPSETS = {"w8a16": 21}
 """First opset whose QuantizeLinear has these bits; others need none newer than a lowered model has."""
@@ -194,7 +193,8 @@ class FileLowering:
             with write_report():
                 pass
             named = f"'{self.files.report}'" if self.files.report else named
-        hint = "; ".join([*facts, _ADVICE.format(report=named)] if failed else facts)
+        advice = _ADVICE if math.isfinite(check.max_abs) else _REPORT
+        hint = "; ".join([*facts, advice.format(report=named)] if failed else facts)
         raise (VerificationError if failed else NotVerifiedError)(str(check), hint=hint, report=report)
 
 

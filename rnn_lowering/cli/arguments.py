@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from rnn_lowering.argument_checks import Option, meant
+from rnn_lowering.argument_checks import Option, meant, why_no_arrays
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.flags import KEYWORDS
 from rnn_lowering.options import GROUPS, Check, Files, Lowering, Tolerance
@@ -298,7 +298,7 @@ def _read_feeds(files: list[tuple[str, str]]) -> dict[str, Array]:
         try:
             array = np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise RnnLoweringError(f"cannot read '{path}' for input '{name}': {error}") from error
+            raise RnnLoweringError(why_no_arrays(f"'{path}' for input '{name}'", ".npy", error)) from error
         if not isinstance(array, np.ndarray):
             raise RnnLoweringError(f"'{path}' contains several arrays", hint="give one .npy file per input")
         feed[name] = array

@@ -19,6 +19,7 @@ from rnn_lowering.compare.inputs.feeds import (
     candidate_feeds,
     length_inputs,
     lost_defaults,
+    other_names,
     recorded_inputs,
 )
 from rnn_lowering.compare.inputs.runs import given_in_runs
@@ -91,6 +92,8 @@ class ModelComparison(Comparison):
 
     def result(self) -> Verification:
         """Compare the models; raise the errors of `verify`."""
+        if other := other_names(self.original.proto, self.lowered.proto):
+            return Verification("failed", reason=f"the models have other inputs or outputs: {other}")
         if odd := self._odd_inputs():
             return self._nodes_only(f"cannot generate test data for non-numeric inputs: {odd}")
         try:

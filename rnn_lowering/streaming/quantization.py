@@ -17,7 +17,7 @@ import onnx
 import onnxruntime
 from onnxruntime.quantization import QuantType, quantize_static
 
-from rnn_lowering.argument_checks import feeds, one_of
+from rnn_lowering.argument_checks import feeds, one_of, why_no_arrays
 from rnn_lowering.errors import (
     ModelFileError,
     OptionError,
@@ -264,7 +264,10 @@ def _opened(file: Path) -> Iterator[Any]:
     except RnnLoweringError:  # also an OptionError, which is a ValueError
         raise
     except (OSError, ValueError, EOFError) as error:
-        raise ModelFileError(f"cannot read '{file}': {error}", hint="save arrays with numpy.save") from error
+        raise ModelFileError(
+            why_no_arrays(f"'{file}'", ".npy or .npz", error),
+            hint="" if isinstance(error, OSError) else "save arrays with numpy.save",
+        ) from error
 
 
 @contextmanager

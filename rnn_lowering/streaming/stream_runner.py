@@ -239,7 +239,7 @@ class Stream:
             if own_shape != shape:
                 raise OptionError(
                     f"state '{state.input}' has shape {list(own_shape)}, but these inputs need {list(shape)}",
-                    hint="reset the stream to change the batch size",
+                    hint="reset the stream to change the batch size" if self._last else "",
                 )
         return states
 
@@ -291,8 +291,7 @@ class Stream:
                 axis = self.plan.inputs[name]
                 raise OptionError(
                     f"input '{name}' has shape {list(shape)}, expected [{expected}]"
-                    + ("" if axis is None else f", with the frames of the chunk on axis {axis}"),
-                    hint="the batch size is fixed until reset",
+                    + ("" if axis is None else f", with the frames of the chunk on axis {axis}")
                 )
             axis = self.plan.inputs[name]
             if axis is not None and (not shape[axis] or shape[axis] % self.plan.unit):

@@ -115,10 +115,17 @@ COMPARED = ("--stream", "seq=1")
 WRONG = {
     "no stream": (("--calibrate", "signals"), "only a stream can be calibrated"),
     "any number of frames": (("--stream", "seq", "--calibrate", "signals"), "a stream for any number of frames"),
-    "no file": ((*COMPARED, "--calibrate", "absent.npy"), "cannot read 'absent.npy'"),
+    "no file": ((*COMPARED, "--calibrate", "absent.npy"), "cannot read 'absent.npy': No such file or directory\n"),
     "no sequences": ((*COMPARED, "--calibrate", "empty"), "folder 'empty' has no .npy or .npz file"),
-    "no array": ((*COMPARED, "--calibrate", "signals/notes.txt"), "cannot read 'signals/notes.txt'"),
-    "another shape": ((*COMPARED, "--calibrate", "flat.npy"), "input 'X' has shape [1], expected [1, 1, 80]"),
+    "no array": (
+        (*COMPARED, "--calibrate", "signals/notes.txt"),
+        "'signals/notes.txt' is no .npy or .npz file; save",
+    ),
+    "objects": ((*COMPARED, "--calibrate", "objects.npz"), "'objects.npz' holds Python objects, not numbers; save"),
+    "another shape": (
+        (*COMPARED, "--calibrate", "flat.npy"),
+        "[1], expected [1, 1, 80], with the frames of the chunk on axis 0\n",
+    ),
     "another shape in one of two": (
         (*COMPARED, "--calibrate", "two"),
         "input 'X' has shape [1, 1, 3], expected [1, 1, 80]",
@@ -149,6 +156,7 @@ def test_wrong_commands(wrong: str, model: Path, rnn_lower: Command, monkeypatch
     np.save("two/b.npy", sequence(1)[:, :, :3])
     np.save("none.npy", sequence(1)[:0])
     np.savez("other.npz", Z=sequence(1))
+    np.savez("objects.npz", X=np.array([None]))
     options, message = WRONG[wrong]
     done = rnn_lower(model, "int8.onnx", *options)
     assert done.code in (1, 2)

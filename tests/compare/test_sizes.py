@@ -141,6 +141,24 @@ def test_an_input_with_a_default_stays_one(names: tuple[str, ...]) -> None:
     assert "lost the inputs with defaults ['k']" in check.reason
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("X", "V"), "the lowered model has no input 'X'; the original has no input 'V'"),
+        (("Y", "V"), "the lowered model has no output 'Y'; the original has no output 'V'"),
+        (("4] Y)", "4] Y, float[T,N,2] Z)"), "the original has no output 'Z'"),
+        (("X)", "X, float[N] V)"), ""),
+    ],
+    ids=["input", "output", "one more output", "one more input"],
+)
+def test_other_inputs_and_outputs_are_named(change: tuple[str, str], reason: str) -> None:
+    """A new input that changes nothing is allowed."""
+    text = NODE.replace("FACTOR", "k")
+    check = rl.verify(parse(text), rl.lower(parse(text.replace(*change, 1 if ")" in change[0] else -1))))
+    assert check.status == ("failed" if reason else "verified")
+    assert check.reason == (reason and f"the models have other inputs or outputs: {reason}")
+
+
 def test_an_input_with_a_default_that_nothing_reads_any_more() -> None:
     original = with_defaults(parse(NODE.replace("FACTOR", "k")), "k")
     ignored = with_defaults(parse(NODE.replace("FACTOR", "l")), "k")

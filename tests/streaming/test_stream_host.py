@@ -82,8 +82,9 @@ def test_wrong_states_are_refused() -> None:
         stream.reset({"h": X})
     with pytest.raises(rl.OptionError, match="the states cannot be list; give arrays by state name"):
         stream.reset([0.5])  # type: ignore[arg-type]
+    stream({"X": X})
     stream.reset({"past_Y_h": [0.5]})
-    with pytest.raises(rl.OptionError, match=r"has shape \[1\], but these inputs need \[1, 2, 4\]"):
+    with pytest.raises(rl.OptionError, match=r"has shape \[1\], but these inputs need \[1, 2, 4\]$"):
         stream({"X": X})
 
 
@@ -94,7 +95,11 @@ SHAPED = r"expected \[2, batch, 3\]"
     ("given", "message"),
     [
         ({"X": X[:4]}, rf"input 'X' has shape \[4, 2, 3\], {SHAPED}, with the frames of the chunk on axis 0"),
-        ({"X": X[:2, 0]}, rf"input 'X' has shape \[2, 3\], {SHAPED}"),
+        ({"X": X[:2, 0]}, rf"input 'X' has shape \[2, 3\], {SHAPED}, with the frames of the chunk on axis 0$"),
+        (
+            {"X": X[:2, :, 1:]},
+            r"input 'X' has shape \[2, 2, 2\], expected \[2, batch=2, 3\], with the frames of the chunk on axis 0$",
+        ),
         ({}, "got the inputs none, expected X"),
         ({"X": X[:2], "past_Y_h": X}, "got the inputs X, past_Y_h, expected X"),
         (

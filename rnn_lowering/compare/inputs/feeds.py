@@ -119,6 +119,36 @@ def lost_defaults(original: onnx.ModelProto, lowered: onnx.ModelProto) -> list[s
     return [v.name for v in original.graph.input if v.name in defaults and v.name not in kept]
 
 
+def other_names(original: onnx.ModelProto, lowered: onnx.ModelProto) -> str:
+    """Return which inputs and outputs only one of the models has, if they cannot be compared; else "".
+
+    The lowered model may have inputs of the original as constants, and more inputs. Inputs with defaults do not
+    count.
+    """
+    lost_inputs, lost_outputs = _lacking(original, lowered)
+    lost_inputs = [name for name in lost_inputs if name not in recorded_inputs(original, lowered)]
+    more_inputs, more_outputs = _lacking(lowered, original)
+    if not (lost_inputs or lost_outputs or more_outputs):
+        return ""
+    lost, more = _named(lost_inputs, lost_outputs), _named(more_inputs, more_outputs)
+    facts = (lost and f"the lowered model has no {lost}", more and f"the original has no {more}")
+    return "; ".join(filter(None, facts))
+
+
+def _lacking(one: onnx.ModelProto, other: onnx.ModelProto) -> tuple[list[str], list[str]]:
+    """Return the inputs and outputs of a model that another model does not have."""
+    inputs, outputs = ({value.name for value in values} for values in (other.graph.input, other.graph.output))
+    inputs |= {tensor.name for tensor in one.graph.initializer}
+    return (
+        [value.name for value in one.graph.input if value.name not in inputs],
+        [value.name for value in one.graph.output if value.name not in outputs],
+    )
+
+
+def _named(inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    return ", ".join([*(f"input '{name}'" for name in inputs), *(f"output '{name}'" for name in outputs)])
+
+
 def length_inputs(graph: onnx.GraphProto) -> set[str]:
     """Return the names of the inputs that are sequence lengths."""
     return {value.name for value in graph.input if use_of(graph, value.name).lengths}
