@@ -142,6 +142,15 @@ def test_a_warning_names_the_callers_line(call: Callable[[Path], Any], tmp_path:
     assert [(w.filename, w.lineno) for w in caught] == [(__file__, call.__code__.co_firstlineno)]
 
 
+def test_a_warning_of_both_directions_comes_once() -> None:
+    both = chain(Link("RNN", "both", {"direction": "bidirectional", "activations": ["Affine", "Affine"]}))
+    with pytest.warns(rl.RnnLoweringWarning) as caught:
+        _, report = rl.lower(both, full=True)
+    assert len(caught) == 1
+    (node,), (spec,) = report.nodes, rl.inspect(both)
+    assert len(node.warnings) == len(spec.warnings) == 1
+
+
 # Which nodes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -81,8 +82,12 @@ def print_previews(previews: Sequence[Preview], report: Report, source: Path, gr
 
 def _nothing_found(previews: Sequence[Preview]) -> str:
     """Return what a list without recurrent nodes says: Loops and Scans of the model may be in it, and stay."""
-    kinds = " or ".join(dict.fromkeys(preview.node.operator for preview in previews))
-    return f"no recurrent nodes other than a {kinds}, which stays as it is" if previews else "no recurrent nodes"
+    if not previews:
+        return "no recurrent nodes"
+    kinds = Counter(preview.node.operator for preview in previews)
+    found = " and ".join(f"{count} {kind}s" if count > 1 else f"a {kind}" for kind, count in kinds.items())
+    stay = "which stays as it is" if len(previews) == 1 else "which stay as they are"
+    return f"no recurrent nodes other than {found}, {stay}"
 
 
 def _ports(ports: Sequence[Port]) -> str:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.dialect import PLAIN, Dialect
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.emit.ops import Finish, Ops, Rule
-from rnn_lowering.errors import NodeRef, UnsupportedError, boundary
+from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
 from rnn_lowering.facts.bodies import bodies_of, values_used
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
@@ -117,7 +117,12 @@ _FORMS: dict[str, RepeatBody] = {"unroll": unroll, "loop": to_loop, "scan": to_s
 
 
 def lower_loops(
-    model: ir.Model, choose: Choose, limits: LoopLimits, refused: dict[NodeRef, UnsupportedError] | None = None
+    model: ir.Model,
+    choose: Choose,
+    limits: LoopLimits,
+    refused: dict[NodeRef, UnsupportedError] | None = None,
+    *,
+    some_rows: bool = False,
 ) -> tuple[ir.Model, list[LoopReport], list[str]]:
     """Give Loops and Scans the chosen forms in a copy of a model; return it, a report of each, and notes.
 
@@ -127,25 +132,30 @@ def lower_loops(
         model: The model.
         choose: Returns the forms of a Loop or Scan.
         limits: The limits of unrolling.
-        refused: For a stream, in which no size is 0: takes the error of each node that cannot have its form.
+        refused: Takes the error of each node that cannot have its form, which stays; None to raise the first.
+        some_rows: For a stream: no size is 0.
 
     Raises:
         InvalidNodeError: A node breaks the specification of its operator.
         UnsupportedError: A node cannot have its form.
     """
-    if not any(_chosen(choose, node, scope).may_change for scope, node in repeating_nodes(model)):
+    collects = refused is not None and not some_rows
+    if not collects:
+        for scope, node in repeating_nodes(model):
+            _chosen(choose, node, scope)
+    if not any(_forms(choose, node).may_change for _, node in repeating_nodes(model)):
         return model, [], []
     work = clone(model)
     sort_nodes(work)
     holders = {
         s.function.identifier()
         for s, node in repeating_nodes(work)
-        if s.function is not None and choose(node).forms
+        if s.function is not None and _forms(choose, node).forms
     }
     notes = inline_holders(work, holders, limits.nodes)
-    lowering = _LoopLowering(work, choose, limits, refused)
+    lowering = _LoopLowering(work, choose, limits, refused, some_rows)
     lowering.graph(next(scope for scope in scopes(work) if scope.graph is work.graph))
-    if not lowering.reports:
+    if not lowering.reports and not (collects and refused):
         return model, [], []
     return work, lowering.reports, notes
 
@@ -158,6 +168,14 @@ def _chosen(choose: Choose, node: ir.Node, scope: Scope) -> LoopForms:
         raise UnsupportedError(error.reason, hint=error.hint, node=node_ref(node, scope.text)) from None
 
 
+def _forms(choose: Choose, node: ir.Node) -> LoopForms:
+    """Return the forms of a node, or those of a node that changes if it is refused, which `_chosen` then says."""
+    try:
+        return choose(node)
+    except UnsupportedError:
+        return _EMPTY
+
+
 class _LoopLowering:
     """Lowers the Loops and Scans of a model in place."""
 
@@ -167,16 +185,18 @@ class _LoopLowering:
         choose: Choose,
         limits: LoopLimits,
         refused: dict[NodeRef, UnsupportedError] | None,
+        some_rows: bool,
     ) -> None:
         self.model = model
         self.choose = choose
         self.limits = limits
         self.refused = refused
+        self.some_rows = some_rows
         self.opset = default_opset(model.opset_imports)
         self.facts = Facts(model, self.opset)
         self.names = Names(all_names(model))
         self.reports: list[LoopReport] = []
-        self.stays = {node for _, node in repeating_nodes(model) if choose(node).stays_in_bodies}
+        self.stays = {node for _, node in repeating_nodes(model) if _forms(choose, node).stays_in_bodies}
         self._shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
 
     def graph(self, scope: Scope) -> None:
@@ -185,15 +205,19 @@ class _LoopLowering:
             if node.graph is None:  # what was emitted for a Loop before it has its place
                 continue
             repeats = node.domain in DEFAULT_DOMAIN and node.op_type in REPEATING
-            if repeats and self.choose(node).forms:
+            if repeats and _forms(self.choose, node).forms:
                 ref = node_ref(node, scope.text)
                 try:
                     with boundary(ref):
-                        self._lower(node, scope, self.choose(node))
+                        self._lower(node, scope, _chosen(self.choose, node, scope))
                 except UnsupportedError as error:
                     if self.refused is None:
                         raise
-                    self.refused[ref] = error
+                    self._refuse(node, scope, error)
+                except InvalidNodeError as error:
+                    if self.refused is None or self.some_rows:
+                        raise
+                    self._refuse(node, scope, UnsupportedError(error.reason, hint=error.hint, node=ref))
             elif repeats and self.choose(node).without_steps and self._has_no_step(node):
                 with boundary(node_ref(node, scope.text)), suppress(UnsupportedError):
                     self._lower(node, scope, _EMPTY)
@@ -204,6 +228,19 @@ class _LoopLowering:
             else:
                 for inner in inner_scopes(node, scope):
                     self.graph(inner)
+
+    def _refuse(self, node: ir.Node, scope: Scope, error: UnsupportedError) -> None:
+        """Note the error of a node that stays, and that those in its body stay with it."""
+        assert self.refused is not None
+        ref = node_ref(node, scope.text)
+        self.refused[ref] = error
+        if self.some_rows:
+            return
+        for inner in inner_scopes(node, scope):
+            for each in inner.graph:
+                if each.domain in DEFAULT_DOMAIN and each.op_type in REPEATING and each not in self.stays:
+                    within = f"it is in the body of '{ref.name}', which is refused"
+                    self._refuse(each, inner, UnsupportedError(within, node=node_ref(each, inner.text)))
 
     def _has_no_step(self, node: ir.Node) -> bool:
         """Whether a Loop is known to have no step."""
@@ -245,13 +282,13 @@ class _LoopLowering:
             nested=_as_it_is if wanted.nested_stay else repeat,
             needs_rows=wanted.scans_need_rows,
             stays=self.stays,
-            some_rows=self.refused is not None,
+            some_rows=self.some_rows,
         )
         try:
             items = copy.write(node, scope.text)
             if wanted.check is not None:
                 wanted.check(operators_in(copy.op.nodes), ref)
-        except UnsupportedError:
+        except (InvalidNodeError, UnsupportedError):
             copy.op.abandon()
             self._shared[scope.graph] = shared  # constants that were emitted since are in no graph
             raise

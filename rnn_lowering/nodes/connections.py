@@ -109,7 +109,7 @@ class Connections:
             "outputs": self.outputs,
             "constants": self.constants,
             "stored": dict(self.constants),
-            "warnings": tuple(self.warnings),
+            "warnings": tuple(dict.fromkeys(self.warnings)),  # once for all directions
         }
 
     def check_type(self, dtype: ir.DataType, parameter: str = "T") -> None:

@@ -2,60 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from shlex import quote
 
 import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import PLAIN
-from rnn_lowering.errors import NodeRef, UnknownTripsError, UnsupportedError, documented
+from rnn_lowering.errors import NodeRef, RnnLoweringError, UnknownTripsError, UnsupportedError, documented
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.model.preparation import NodeSelection
 from rnn_lowering.options import KEEP, Lowering
-from rnn_lowering.passes.hints import StreamInputs, open_trips
+from rnn_lowering.passes.hints import StreamInputs, open_trips, tried_at
 from rnn_lowering.targets.target import check_operators, check_types
 
 _QUOTE = "'"
 
 
 def lower_exported(
-    model: ir.Model, lowering: Lowering, inputs: StreamInputs
+    model: ir.Model,
+    lowering: Lowering,
+    inputs: StreamInputs,
+    refused: dict[NodeRef, UnsupportedError] | None = None,
 ) -> tuple[ir.Model, list[LoopReport], list[str]]:
     """Lower Loops and Scans as the options or the target ask, in a copy; return it, a report of each, and notes.
 
     Where nothing changes, the model itself is returned.
 
+    With `refused`, the nodes that are refused stay, and it takes their errors.
+
     Raises:
         InvalidNodeError, UnsupportedError: As `lower_loops`; the hint says which inputs to fix, or how to keep it.
     """
+    trials = _Trials(model, lowering)
     try:
         with documented("loops.md#what-is-refused"):
-            return _lowered(model, lowering)
+            result = _lowered(model, lowering, refused)
     except UnsupportedError as error:
-        fixes, keep = "", _way_to_keep(error.node, lowering)
-        if isinstance(error, UnknownTripsError):
-            fixes = open_trips(model, error.value, inputs, is_known=partial(_knows_trips, lowering))
-            keep = keep or ("" if fixes else "keep it, for a runtime that runs Loop (--targets)")
-        error.advise(fixes, error.hint, keep)
+        _advise(error, trials, inputs, trials.all_known)
         raise
+    for ref, each in (refused or {}).items():
+        _advise(each, trials, inputs, partial(trials.is_known, ref))
+    return result
 
 
-def _lowered(model: ir.Model, lowering: Lowering) -> tuple[ir.Model, list[LoopReport], list[str]]:
+def _advise(
+    error: UnsupportedError, trials: _Trials, inputs: StreamInputs, is_known: Callable[[Sequence[str]], bool]
+) -> None:
+    """Let an error say which inputs to fix, or how to keep the node."""
+    fixes, keep = "", _way_to_keep(error.node, trials.lowering)
+    if isinstance(error, UnknownTripsError):
+        fixes = open_trips(trials.model, error.value, inputs, is_known=is_known)
+        keep = keep or ("" if fixes else "keep it, for a runtime that runs Loop (--targets)")
+    error.advise(fixes, error.hint, keep)
+
+
+def _lowered(
+    model: ir.Model, lowering: Lowering, refused: dict[NodeRef, UnsupportedError] | None = None
+) -> tuple[ir.Model, list[LoopReport], list[str]]:
     forms = partial(_forms_of, lowering, default_opset(model.opset_imports))
-    return lower_loops(model, forms, LoopLimits(lowering.max_unroll, lowering.max_nodes))
+    return lower_loops(model, forms, LoopLimits(lowering.max_unroll, lowering.max_nodes), refused)
 
 
-def _knows_trips(lowering: Lowering, model: ir.Model) -> bool:
-    """Return whether the numbers of steps of Loops and Scans are known where they must be."""
-    try:
-        _lowered(model, lowering)
-    except UnknownTripsError:
-        return False
-    except UnsupportedError:
-        pass
-    return True
+class _Trials:
+    """Tells whether the numbers of steps of Loops and Scans are known once sizes are; each trial is made once."""
+
+    def __init__(self, model: ir.Model, lowering: Lowering) -> None:
+        self.model = model
+        self.lowering = lowering
+        self._unknown: dict[tuple[str, ...], set[NodeRef]] = {}
+
+    def all_known(self, names: Sequence[str]) -> bool:
+        """Return whether they are known where they must be."""
+        trial = tried_at(self.model, names)
+        try:
+            if trial is not None:
+                _lowered(trial, self.lowering)
+        except UnknownTripsError:
+            return False
+        except UnsupportedError:
+            pass
+        return True
+
+    def is_known(self, ref: NodeRef, names: Sequence[str]) -> bool:
+        """Return whether that of one node is."""
+        if (*names,) not in self._unknown:
+            trial = tried_at(self.model, names)
+            refused: dict[NodeRef, UnsupportedError] = {}
+            with suppress(RnnLoweringError):
+                if trial is not None:
+                    _lowered(trial, self.lowering, refused)
+            unknown = {each for each, error in refused.items() if isinstance(error, UnknownTripsError)}
+            self._unknown[(*names,)] = unknown
+        return ref not in self._unknown[(*names,)]
 
 
 def _way_to_keep(ref: NodeRef | None, lowering: Lowering) -> str:

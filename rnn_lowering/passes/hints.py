@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 from shlex import quote
@@ -112,9 +112,12 @@ def open_sizes(
     sources = _sources(value, model)
     inputs = [v for v in model.graph.inputs if v.shape is not None and (not v.is_initializer() or v in sources)]
     names = {d.value for v in inputs for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
-    known = inferred_values(model).get(value, value).shape
-    wanted = [known[axis] for axis in axes] if known is not None and len(known) > max(axes) else [None]
-    wanted = [dim for v in inputs for dim in v.shape or ()] if every else wanted
+    wanted: list[int | ir.SymbolicDim | None]
+    if every:
+        wanted = [dim for v in inputs for dim in v.shape or ()]
+    else:
+        known = inferred_values(model).get(value, value).shape
+        wanted = [known[axis] for axis in axes] if known is not None and len(known) > max(axes) else [None]
     missing = [dim.value if isinstance(dim, ir.SymbolicDim) else None for dim in wanted if not isinstance(dim, int)]
     own = [v for v in inputs if v.name not in stream.states]
     set_by_numbers = every and any(map(_holds_sizes, own))
@@ -145,7 +148,7 @@ def open_trips(
     value: ir.Value | None,
     stream: StreamInputs = NO_STREAM,
     *,
-    is_known: Callable[[ir.Model], bool],
+    is_known: Callable[[Sequence[str]], bool],
 ) -> str:
     """Return which inputs to fix so that the number of steps is known; "" if it follows from none.
 
@@ -153,7 +156,7 @@ def open_trips(
         model: The model.
         value: What the number of steps follows from, in a copy of the model.
         stream: As for `open_sizes`.
-        is_known: Returns whether a model has known numbers of steps.
+        is_known: Returns whether the numbers of steps are known once these sizes are (`tried_at`).
     """
     sources = set() if value is None else {v.name for v in _sources(value, model) if v.is_graph_input()}
     deciding = [v for v in model.graph.inputs if v.name in sources - stream.states]
@@ -165,7 +168,7 @@ def open_trips(
     if not sizes and not stream.fewest:
         names = _open_names(model)  # the number of a nested Loop may follow from another value of a body
     if not sizes or len(names) == len(sizes.split(" --")):
-        sizes = " ".join(f"--set-dim {quote(f'{name}=')}?" for name in _enough(model, names, is_known))
+        sizes = " ".join(f"--set-dim {quote(f'{name}=')}?" for name in _enough(names, is_known))
     return f"fix the sizes of the inputs, with a number for each ?: {sizes}" if sizes else ""
 
 
@@ -175,21 +178,21 @@ def _open_names(model: ir.Model) -> list[str]:
     return list(dict.fromkeys(dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value))
 
 
-def _enough(model: ir.Model, names: list[str], is_known: Callable[[ir.Model], bool]) -> list[str]:
+def _enough(names: list[str], is_known: Callable[[Sequence[str]], bool]) -> list[str]:
     """Return one of the sizes, or all, that make the numbers of steps known; none if they do not."""
-    if not _is_known_at(model, names, is_known):
+    if not is_known(names):
         return []
-    return next(([name] for name in names if _is_known_at(model, [name], is_known)), names)
+    return next(([name] for name in names if is_known([name])), names)
 
 
-def _is_known_at(model: ir.Model, names: Iterable[str], is_known: Callable[[ir.Model], bool]) -> bool:
-    """Return whether the numbers of steps are known once these sizes are."""
+def tried_at(model: ir.Model, names: Iterable[str]) -> ir.Model | None:
+    """Return a copy of a model in which these sizes are known; None if it cannot have them."""
     trial = clone(model)
     try:
         fix_dimensions(trial, dict.fromkeys(names, _TRIED), {}, {})
     except RnnLoweringError:
-        return True
-    return is_known(trial)
+        return None
+    return trial
 
 
 def deciding_conditions(model: ir.Model) -> str:

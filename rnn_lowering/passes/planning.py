@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import InvalidNodeError, UnknownLengthsError, UnknownSizeError, UnsupportedError
+from rnn_lowering.errors import InvalidNodeError, NodeRef, UnknownLengthsError, UnknownSizeError, UnsupportedError
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import at_sizes, folded, input_arrays, with_constants
@@ -161,14 +161,17 @@ class ModelPlanner:
         self.report.notes += replace_nodes(model, plan, widen=self.lowering.widens)
         return lowered
 
-    def without_loops(self, model: ir.Model) -> ir.Model:
-        """Return the model, or a copy in which Loops and Scans are lowered as the options or the target ask."""
+    def without_loops(self, model: ir.Model, refused: dict[NodeRef, UnsupportedError] | None = None) -> ir.Model:
+        """Return the model, or a copy in which Loops and Scans are lowered as the options or the target ask.
+
+        With `refused`, the nodes that are refused stay, and it takes their errors.
+        """
         if not any(repeating_nodes(model)):
             return model
         from rnn_lowering.passes.exported_loops import lower_exported  # most models have none
 
         with without_collector():
-            lowered, loops, notes = lower_exported(model, self.lowering, self.inputs)
+            lowered, loops, notes = lower_exported(model, self.lowering, self.inputs, refused)
             self.report.notes += notes
             self.report.loops += loops
             if loops and self.lowering.runtime.loop_forms == ("unroll",):

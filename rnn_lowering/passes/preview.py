@@ -13,7 +13,7 @@ from rnn_lowering.model.copying import order_restored
 from rnn_lowering.model.loop_sharing import groups_of, shared_loops
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.preparation import NodeSelection, PreparedModel, read_node
-from rnn_lowering.model.scopes import REPEATING, RecurrentNode, recurrent_nodes
+from rnn_lowering.model.scopes import REPEATING, RecurrentNode, exported_loops, recurrent_nodes
 from rnn_lowering.nodes.connections import KnownInputs
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering
@@ -69,7 +69,9 @@ def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], R
     planner = ModelPlanner(lowering, Report(lowering.target))
     planner.check_selection(model)
     with order_restored(model):
-        work, loops = _without_loops(planner, planner.as_stream(planner.at_given_sizes(model)))
+        given = planner.as_stream(planner.at_given_sizes(model))
+        order = {ref: n for n, (ref, _) in enumerate(exported_loops(given))}
+        work, loops = _without_loops(planner, given)
         prepared, refusal = _prepared(planner, work)
         with suppress(RnnLoweringError):  # the preview of each node says it
             plan = planner.with_known_sizes(prepared)
@@ -79,21 +81,24 @@ def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], R
         known = known_inputs(prepared.model, prepared.found)
         nodes = [_preview_of(planner, entry, prepared, known, refusal) for entry in prepared.found]
         planner.report.spell()
-        return [*nodes, *_others(prepared.model, lowering, loops).values()], planner.report
+        others = _others(prepared.model, lowering, loops).values()
+        return [*nodes, *sorted(others, key=lambda each: order.get(each.node, -1))], planner.report
 
 
 def _without_loops(planner: ModelPlanner, model: ir.Model) -> tuple[ir.Model, dict[NodeRef, Preview]]:
-    """Return the model without the Loops and Scans that are lowered, and their previews; if one is refused, the
-    model itself and the preview of that one."""
+    """Return the model without the Loops and Scans that are lowered, and the previews of all that are judged."""
+    refused: dict[NodeRef, UnsupportedError] = {}
     try:
-        lowered = planner.without_loops(model)
+        lowered = planner.without_loops(model, refused)
     except OptionError:
         raise
     except RnnLoweringError as error:
         if error.node is None:
             raise
         return model, {error.node: Preview.refused(error, error.node)}
-    return lowered, {each.ref: Preview(each.ref, None, each.form, each.reason) for each in planner.report.loops}
+    loops = {each.ref: Preview(each.ref, None, each.form, each.reason) for each in planner.report.loops}
+    loops |= {ref: Preview.refused(error, ref) for ref, error in refused.items()}
+    return lowered, loops
 
 
 def _prepared(planner: ModelPlanner, model: ir.Model) -> tuple[PreparedModel, UnsupportedError | None]:

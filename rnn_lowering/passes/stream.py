@@ -153,7 +153,7 @@ def _with_scans(
 
     refused: dict[NodeRef, UnsupportedError] = {}
     limits = LoopLimits(Lowering.max_unroll, Lowering.max_nodes)
-    lowered, loops, _ = lower_loops(work, choose, limits, refused)
+    lowered, loops, _ = lower_loops(work, choose, limits, refused, some_rows=True)
     return lowered, loops, refused
 
 

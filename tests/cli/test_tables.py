@@ -136,3 +136,10 @@ def test_a_list_with_a_loop_that_stays(tmp_path: Path, rnn_lower: Command) -> No
     outcome = rnn_lower(saved(tmp_path / "in.onnx", onnx.parser.parse_model(text)), "--list")
     assert outcome.code == 0
     assert outcome.lines[0].endswith("in.onnx: no recurrent nodes other than a Loop, which stays as it is")
+    two = onnx.parser.parse_model(text)
+    two.graph.node.add().CopyFrom(two.graph.node[0])
+    two.graph.node[1].output[0] = "b2"
+    two.graph.output.add().CopyFrom(two.graph.output[0])
+    two.graph.output[1].name = "b2"
+    outcome = rnn_lower(saved(tmp_path / "two.onnx", two), "--list")
+    assert outcome.lines[0].endswith("two.onnx: no recurrent nodes other than 2 Loops, which stay as they are")

@@ -123,3 +123,47 @@ def test_operators_in_bodies_are_those_that_a_document_names() -> None:
     open_sizes = parser.parse_model((text % "Celu").replace("[T,3]", "[T,K]").replace("float[3]", "float[K]"))
     with pytest.raises(rl.UnsupportedError, match="rten is not known to support Celu "):  # though it has no step
         rl.lower(open_sizes, target="rten", loops=True, set_inputs={"M": 0})
+
+
+# Each has a reason of its own
+
+EACH = """<ir_version: 8, opset_import: ["": 17]>
+g (float[T,3] X, float[U,3] Z, float[3] s0, int64 M) => (float[3] p, float[3] q, float[3] r, float[3] u)
+    <bool yes = {1}, int64 three = {3}, int64 zero = {0}> {
+    xs = Shape (X) T0 = Gather (xs, zero) zs = Shape (Z) U0 = Gather (zs, zero)
+    [first] p = Loop (T0, yes, s0) <body = b0 (int64 i0, bool c0, float[3] a0) => (bool d0, float[3] e0) {
+        [inner] e0 = Loop (T0, yes, a0) <body = b4 (int64 i4, bool c4, float[3] a4) => (bool d4, float[3] e4) {
+            e4 = Tanh (a4) d4 = Identity (c4) }> d0 = Identity (c0) }>
+    [known] q = Loop (three, yes, s0) <body = b1 (int64 i1, bool c1, float[3] a1) => (bool d1, float[3] e1) {
+        e1 = Tanh (a1) d1 = Identity (c1) }>
+    [second] r = Loop (U0, yes, s0) <body = b2 (int64 i2, bool c2, float[3] a2) => (bool d2, float[3] e2) {
+        e2 = Tanh (a2) d2 = Identity (c2) }>
+    [third] u = Loop (M, yes, s0) <body = b3 (int64 i3, bool c3, float[3] a3) => (bool d3, float[3] e3) {
+        e3 = Tanh (a3) d3 = Identity (c3) }> }"""
+
+
+@pytest.mark.parametrize("options", [{"target": "tvm"}, {"lowering": "unroll"}], ids=["tvm", "unroll"])
+def test_each_loop_has_its_own_reason_and_hint(options: dict[str, Any]) -> None:
+    """Not that of the first that is refused."""
+    source = parser.parse_model(EACH)
+    previews = {each.node.name: each for each in rl.preview(source, **options)}
+    assert [*previews] == ["first", "known", "second", "third", "inner"]
+    assert previews.pop("known").form == "unroll"
+    assert {each.form for each in previews.values()} == {"refused"}
+    assert previews.pop("inner").reason == "it is in the body of 'first', which is refused"
+    assert {each.reason for each in previews.values()} == {"the number of its steps is not known"}
+    for name, fix in (("first", 'dims={"T": ?}'), ("second", 'dims={"U": ?}'), ("third", 'set_inputs={"M": ?}')):
+        hint = previews[name].hint
+        assert fix in hint
+        assert ("except_" in hint) == ("lowering" in options)
+        assert "'first'" not in hint or name == "first"
+    sizes = rl.preview(source, **options, dims={"T": 2, "U": 2}, set_inputs={"M": 2})
+    assert {each.form for each in sizes} == {"unroll"}
+
+
+def test_a_damaged_loop_is_not_the_reason_of_another() -> None:
+    source = parser.parse_model(EACH)
+    body(next(node for node in source.graph.node if node.name == "known")).ClearField("output")
+    previews = {each.node.name: each for each in rl.preview(source, target="tvm")}
+    assert "the node needs at least 2" in previews["known"].reason
+    assert previews["second"].reason == "the number of its steps is not known"
