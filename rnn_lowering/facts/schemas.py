@@ -243,8 +243,11 @@ def _for_inference(schema: OpSchema) -> OpSchema:
     return made
 
 
-INFERENCE_SCHEMAS = {schema.name: _for_inference(schema) for schema in _ALL}
-"""By operator. ONNX's inference finds them under `INFERENCE_DOMAIN`."""
+_SUPPORTED = hasattr(OpSchema, "set_type_and_shape_inference_function")  # since onnx 1.19
+
+INFERENCE_SCHEMAS = {schema.name: _for_inference(schema) for schema in _ALL} if _SUPPORTED else {}
+"""By operator. ONNX's inference finds them under `INFERENCE_DOMAIN`. With an older onnx, which paddle2onnx needs,
+there are none: sizes behind these operators are then those that the model declares."""
 
 for _made in INFERENCE_SCHEMAS.values():
     onnx.defs.register_schema(_made)

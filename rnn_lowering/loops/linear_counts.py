@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.facts.known import Known
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
 from rnn_lowering.facts.size import STEP, Size, size
 from rnn_lowering.loops.body import LoopBody
@@ -127,6 +128,17 @@ class Counters:
             self._lines[value] = self._line_of_state(list(read.state_inputs).index(value))
         return self._lines.get(value)
 
+    def kind_of_initial(self, value: ir.Value) -> Known | None:
+        """Return the type and shape of a state before step 0; None if a node of the body asks for a shape.
+
+        paddle2onnx writes counters that are [] there and [1] from then on.
+        """
+        shapes = any(node.op_type in ("Shape", "Size") for node in self.read.body.all_nodes())
+        if shapes or value not in self.read.state_inputs:
+            return None
+        initial = self.read.initial[list(self.read.state_inputs).index(value)]
+        return None if initial is None else self.copy.facts.kind(self.copy.item(initial))
+
     def _line_of_state(self, n: int) -> Size | None:
         read, initial = self.read, self.read.initial[n]
         first = None if initial is None else self.line_of_outside(initial)
@@ -177,6 +189,8 @@ class _Step:
         inside = value.graph is counters.read.body and value.is_graph_input()
         item = value if inside else counters.copy.item(value)
         kind = facts.kind(item)
+        if kind is None or kind.shape is None:
+            kind = counters.kind_of_initial(value) or kind
         if kind is None:
             return
         self._values.declare(value, kind)

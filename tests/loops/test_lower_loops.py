@@ -720,3 +720,18 @@ def test_a_row_by_a_fraction_that_is_rounded() -> None:
     feed = {"B": numbers(6, 2), "h": numbers(2)}
     for form in ("scan", "loop"):
         assert_same(run(rl.lower(model, form, loops=True), feed), run(as_meant(model), feed))
+
+
+def test_a_counter_that_gets_an_axis_in_step_0() -> None:
+    """paddle2onnx writes i * 1. + 1. with constants of shape [1]: i is [] before, and [1] from then on."""
+    original = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[T,2] X, float[2] a) => (float[2] p)
+        <int64 zero = {0}, bool yes = {1}, int64 most = {9223372036854775807}>
+        { s = Shape (X) n = Gather (s, zero) go = Less (zero, n)
+          i, p = Loop (most, go, zero, a) <body = d (int64 k, bool c, int64 i0, float[2] h)
+            => (bool c1, i1, float[2] h1) { by = Constant <value = float[1] {1}> ()
+              f = Cast <to = 1> (i0) m = Mul (f, by) q = Add (m, by)
+              i1 = Cast <to = 7> (q) x = Gather (X, k) h1 = Add (h, x) c1 = Less (i1, n) }> }"""
+    )
+    lowered = rl.lower(original, "scan", loops=True)
+    assert "Loop" not in {node.op_type for node in lowered.graph.node}
