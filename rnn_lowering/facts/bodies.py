@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -32,14 +32,22 @@ def with_bodies(node: ir.Node) -> Iterator[ir.Node]:
 
 def values_used(node: ir.Node) -> list[ir.Value]:
     """Return what a node and the nodes in its bodies use, and what its bodies return."""
-    used = [value for each in with_bodies(node) for value in each.inputs]
-    used += [value for body in bodies_of(node) for graph in (body, *body.subgraphs()) for value in graph.outputs]
-    return list(dict.fromkeys(value for value in used if value is not None))
+    used = [value for value in node.inputs if value is not None]
+    return list(dict.fromkeys([*used, *_used_in(_graphs_in(node))]))
 
 
 def captured_values(node: ir.Node) -> list[ir.Value]:
     """Return what the bodies of a node use of the graphs around them."""
-    graphs = [graph for body in bodies_of(node) for graph in (body, *body.subgraphs())]
-    used = [value for graph in graphs for each in graph for value in each.inputs]
-    used += [value for graph in graphs for value in graph.outputs]
-    return list(dict.fromkeys(value for value in used if value is not None and value.graph not in graphs))
+    graphs = _graphs_in(node)
+    return list(dict.fromkeys(value for value in _used_in(graphs) if value.graph not in graphs))
+
+
+def _graphs_in(node: ir.Node) -> list[ir.Graph]:
+    """Return the bodies of a node, each with the bodies in it."""
+    return [graph for body in bodies_of(node) for graph in (body, *body.subgraphs())]
+
+
+def _used_in(graphs: Sequence[ir.Graph]) -> Iterator[ir.Value]:
+    """Yield what the nodes of graphs use, and what the graphs return."""
+    yield from (value for graph in graphs for node in graph for value in node.inputs if value is not None)
+    yield from (value for graph in graphs for value in graph.outputs)

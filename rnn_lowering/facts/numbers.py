@@ -244,31 +244,33 @@ def _polynomials(known: KnownValues, node: ir.Node) -> list[Array]:
     return [_objects([size(n) for n in a.reshape(-1).tolist()], a.shape) for a in arrays]
 
 
-def _each(function: Callable[..., Size | None]) -> _Rule:
-    """Apply a rule to each element; return None if it returns None for one."""
+def _each(function: Callable[..., Size | None], *, rounds: bool = False) -> _Rule:
+    """Apply a rule to each element; return None if it returns None for one.
+
+    Args:
+        function: The rule.
+        rounds: Whether the operator rounds floats. T / 41 is rounded, so T / 41 * 41 may not be T.
+    """
 
     def rule(known: KnownValues, node: ir.Node) -> _Results | None:
-        arrays = np.broadcast_arrays(*_polynomials(known, node))
+        given = _polynomials(known, node)
+        arrays = np.broadcast_arrays(*given)
         found = [function(*each) for each in zip(*(a.reshape(-1).tolist() for a in arrays), strict=True)]
         numbers = [number for number in found if number is not None]
-        return [_objects(numbers, arrays[0].shape)] if len(numbers) == len(found) else None
+        if len(numbers) < len(found) or (rounds and _is_rounded(known, node, given, numbers)):
+            return None
+        return [_objects(numbers, arrays[0].shape)]
 
     return rule
 
 
-def _rounded(function: Callable[..., Size | None]) -> _Rule:
-    """Apply an operator that rounds floats, to each element. T / 41 is rounded, so T / 41 * 41 may not be T."""
-    rule = _each(function)
-
-    def calculated(known: KnownValues, node: ir.Node) -> _Results | None:
-        results, dtype = rule(known, node), known.types.get(node.outputs[0])
-        if results is None or dtype is None or not dtype.is_floating_point():
-            return results
-        before = math.lcm(*(_rounds(n, known.unit) for a in _polynomials(known, node) for n in a.reshape(-1)))
-        after = [_rounds(size(n), known.unit) for array in results if array is not None for n in array.reshape(-1)]
-        return results if all(n % before == 0 for n in after) else None
-
-    return calculated
+def _is_rounded(known: KnownValues, node: ir.Node, given: Sequence[Array], numbers: Sequence[Size]) -> bool:
+    """Whether a float that is computed of rounded fractions may differ from the exact number."""
+    dtype = known.types.get(node.outputs[0])
+    if dtype is None or not dtype.is_floating_point():
+        return False
+    before = math.lcm(*(_rounds(n, known.unit) for array in given for n in array.reshape(-1)))
+    return any(_rounds(n, known.unit) % before for n in numbers)
 
 
 def _rounds(number: Size, unit: int) -> int:
@@ -317,7 +319,7 @@ def _quotient(known: KnownValues, node: ir.Node) -> _Results | None:
         down = found.whole().at_least(0) and found.chunk().at_least(0)
         return _floor_of(known, found) if down else None
 
-    return _rounded(quotient)(known, node)
+    return _each(quotient, rounds=True)(known, node)
 
 
 def _product_of_all(known: KnownValues, node: ir.Node) -> _Results | None:
@@ -360,7 +362,7 @@ def _chosen(condition: Size, first: Size, second: Size) -> Size | None:
 
 _CALCULATED: Mapping[str, _Rule] = {
     "Abs": _each(_absolute),
-    "Add": _rounded(operator.add),
+    "Add": _each(operator.add, rounds=True),
     "Cast": _cast,
     "CastLike": _cast,
     "Ceil": _whole,
@@ -373,11 +375,11 @@ _CALCULATED: Mapping[str, _Rule] = {
     "LessOrEqual": _each(_comparison(lambda d: d.at_most(0), lambda d: d.at_least(1))),
     "Max": _each(_larger),
     "Min": _each(_smaller),
-    "Mul": _rounded(operator.mul),
+    "Mul": _each(operator.mul, rounds=True),
     "Neg": _each(operator.neg),
     "ReduceProd": _product_of_all,
     "Round": _whole,
-    "Sub": _rounded(operator.sub),
-    "Sum": _rounded(lambda *numbers: reduce(operator.add, numbers)),
+    "Sub": _each(operator.sub, rounds=True),
+    "Sum": _each(lambda *numbers: reduce(operator.add, numbers), rounds=True),
     "Where": _each(_chosen),
 }

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.facts.known import Known
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, keeps_numbers
 from rnn_lowering.facts.size import STEP, Size, size
 from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.body_copy import BodyCopy
@@ -133,11 +133,11 @@ class Counters:
 
         paddle2onnx writes counters that are [] there and [1] from then on.
         """
-        shapes = any(node.op_type in ("Shape", "Size") for node in self.read.body.all_nodes())
-        if shapes or value not in self.read.state_inputs:
+        read = self.read
+        initial = dict(zip(read.state_inputs, read.initial, strict=True)).get(value)
+        if initial is None or any(node.op_type in ("Shape", "Size") for node in read.body.all_nodes()):
             return None
-        initial = self.read.initial[list(self.read.state_inputs).index(value)]
-        return None if initial is None else self.copy.facts.kind(self.copy.item(initial))
+        return self.copy.facts.kind(self.copy.item(initial))
 
     def _line_of_state(self, n: int) -> Size | None:
         read, initial = self.read, self.read.initial[n]
@@ -209,11 +209,9 @@ def _only(numbers: list[Size] | None) -> Size | None:
 
 def _keeps_number(node: ir.Node) -> bool:
     """Whether a node returns the whole number that it is given, in another type or shape."""
-    if node.domain not in DEFAULT_DOMAIN:
-        return False
     if node.op_type == "Concat":
-        return len(node.inputs) == 1
-    return operator_of(node).keeps_order or (node.op_type == "Cast" and node.attributes["to"].as_int() in _WIDE)
+        return node.domain in DEFAULT_DOMAIN and len(node.inputs) == 1
+    return keeps_numbers(node) and (node.op_type != "Cast" or node.attributes["to"].as_int() in _WIDE)
 
 
 def _whole_number(item: Item) -> Size | None:

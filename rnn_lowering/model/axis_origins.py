@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.facts.axes import Axes, Label, Mixed, NodeShapes
+from rnn_lowering.facts.axes import Axes, AxisRule, Label, Mixed, NodeShapes
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
 from rnn_lowering.facts.parameters import parameter
@@ -48,22 +48,24 @@ class Output:
 
     def axes(self) -> Axes | None:
         """Return how the node uses its axes; None if unknown. An undeclared rank follows from the output."""
+        rule = operator_of(self.node).axes
+        if rule is None:
+            return None
         given = [(n, value) for n, value in enumerate(self.node.inputs) if value is not None]
         ranks = {value: rank for n, value in given if (rank := self._rank(n)) is not None}
         undeclared = next((value for _, value in given if value not in ranks), None)
         tried = [ranks] if undeclared is None else [{**ranks, undeclared: n} for n in range(_MOST_AXES)]
-        found = [axes for each in tried if (axes := self._axes_at(each)) and len(axes.output) == self.rank]
+        found = [axes for each in tried if (axes := self._axes_at(rule, each)) and len(axes.output) == self.rank]
         return found[0] if len(found) == 1 else None
 
-    def _axes_at(self, ranks: Mapping[ir.Value, int]) -> Axes | None:
-        """Return how the node uses its axes if its inputs have these ranks."""
+    def _axes_at(self, rule: AxisRule, ranks: Mapping[ir.Value, int]) -> Axes | None:
+        """Return how the node uses its axes by a rule, if its inputs have these ranks."""
 
         def shape(value: ir.Value) -> list[None]:
             return [None] * (self.rank if value is self.node.outputs[0] else ranks[value])
 
-        rule = operator_of(self.node).axes
         try:
-            return rule and rule(NodeShapes(self.node, self.opset, shape, self.numbers))
+            return rule(NodeShapes(self.node, self.opset, shape, self.numbers))
         except (LookupError, ValueError, ArithmeticError, TypeError):  # an unknown rank, or an invalid node
             return None
 

@@ -78,13 +78,8 @@ class _Folder:
         if all(map(self._is_written, used)):
             for value in used:
                 self._replace(graph, node, value)
-        elif (
-            node.inputs
-            and node.inputs[0] is not None
-            and self._changes_nothing(node)
-            and not node.outputs[0].is_graph_output()
-        ):
-            node.outputs[0].replace_all_uses_with(node.inputs[0])
+        elif (source := self._unchanged(node)) is not None and not node.outputs[0].is_graph_output():
+            node.outputs[0].replace_all_uses_with(source)
 
     def _compute(self, node: ir.Node) -> None:
         """Add the numbers of a node's outputs. Stored integers stay integers: nothing is dequantized."""
@@ -97,15 +92,15 @@ class _Folder:
         except Exception:  # inference has no common error: nothing is known
             return
 
-    def _changes_nothing(self, node: ir.Node) -> bool:
-        """Whether a node is a Cast to the type that its input has, or an Expand or Reshape to its shape."""
-        types = {self._known.types.get(value) for value in (node.inputs[0], node.outputs[0]) if value is not None}
-        shapes = {
-            self._known.static_shape(value) for value in (node.inputs[0], node.outputs[0]) if value is not None
-        }
-        if node.op_type == "Cast":
-            return len(types) == 1 and None not in types
-        return node.op_type in ("Expand", "Reshape") and len(shapes) == 1 and None not in shapes
+    def _unchanged(self, node: ir.Node) -> ir.Value | None:
+        """Return the input of a Cast to the type that it has, or of an Expand or Reshape to its shape; None for any
+        other node."""
+        value = node.inputs[0] if node.op_type in ("Cast", "Expand", "Reshape") and node.inputs else None
+        if value is None:
+            return None
+        ask = self._known.types.get if node.op_type == "Cast" else self._known.static_shape
+        before = ask(value)
+        return value if before is not None and before == ask(node.outputs[0]) else None
 
     def _is_written(self, value: ir.Value) -> bool:
         """Whether the numbers of a value are known, and few enough for the file."""
