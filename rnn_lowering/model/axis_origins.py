@@ -6,8 +6,9 @@ operator does to its axes is in `facts/operators`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import onnx_ir as ir
@@ -55,17 +56,22 @@ class Output:
         ranks = {value: rank for n, value in given if (rank := self._rank(n)) is not None}
         undeclared = next((value for _, value in given if value not in ranks), None)
         tried = [ranks] if undeclared is None else [{**ranks, undeclared: n} for n in range(_MOST_AXES)]
-        found = [axes for each in tried if (axes := self._axes_at(rule, each)) and len(axes.output) == self.rank]
+        numbers = cache(self.numbers)  # each rank that is tried asks for them
+        found = [
+            axes for each in tried if (axes := self._axes_at(rule, each, numbers)) and len(axes.output) == self.rank
+        ]
         return found[0] if len(found) == 1 else None
 
-    def _axes_at(self, rule: AxisRule, ranks: Mapping[ir.Value, int]) -> Axes | None:
+    def _axes_at(
+        self, rule: AxisRule, ranks: Mapping[ir.Value, int], numbers: Callable[[str], list[int] | None]
+    ) -> Axes | None:
         """Return how the node uses its axes by a rule, if its inputs have these ranks."""
 
         def shape(value: ir.Value) -> list[None]:
             return [None] * (self.rank if value is self.node.outputs[0] else ranks[value])
 
         try:
-            return rule(NodeShapes(self.node, self.opset, shape, self.numbers))
+            return rule(NodeShapes(self.node, self.opset, shape, numbers))
         except (LookupError, ValueError, ArithmeticError, TypeError):  # an unknown rank, or an invalid node
             return None
 
