@@ -28,7 +28,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, UnknownTripsError, UnsupportedError
 from rnn_lowering.facts.parameters import parameter
-from rnn_lowering.facts.size import size
+from rnn_lowering.facts.size import Size, size
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, KnownTensor
@@ -236,7 +236,7 @@ def rows_along(op: Ops, x: Tensor, axis: int) -> Tensor:
 def _rows_of(counters: Counters, trips: LoopTrips, node: ir.Node, *, splits: bool) -> Tensor | None:
     """Return the rows that a node takes, one in each step; None if it takes something else."""
     copy = counters.copy
-    taken = _row_taken(counters, node)
+    taken = _row_taken(counters, node, trips)
     if taken is None or not copy.facts.shape(copy.item(taken[0])):
         return None
     data, index, axis = taken
@@ -246,32 +246,55 @@ def _rows_of(counters: Counters, trips: LoopTrips, node: ir.Node, *, splits: boo
     if line != STEP_NUMBER or not trips.equal_rows(counters.count_of_rows(item, axis)):
         if copy.some_rows and x.shape[axis] is None:
             _check_row_of_stream(counters, index, trips, data)
-        positions = _positions(counters, index, trips)
-        if positions is None:
+        at = positions(counters, index, trips)
+        if at is None:
             return None
-        x = copy.declared(_rows_at(copy, x, axis, positions, trips.static_count, splits=splits))
+        x = copy.declared(_rows_at(copy, x, axis, at, trips.static_count, splits=splits))
     return _in_front(copy, x, axis)
 
 
-def _row_taken(counters: Counters, node: ir.Node) -> tuple[ir.Value, ir.Value, int] | None:
+def _row_taken(counters: Counters, node: ir.Node, trips: LoopTrips) -> tuple[ir.Value, ir.Value, int] | None:
     """Return a value, the position of a row in it, and the axis of its rows, if a node takes a row."""
     copy, data = counters.copy, node.inputs[0]
     if node.op_type == "Gather" and data is not None and node.inputs[1] is not None:
         scalar = copy.facts.shape(node.inputs[1]) == ()
         return (data, node.inputs[1], node.attributes.get_int("axis", 0) or 0) if scalar else None
     sliced = None if data is None else data.producer()
-    if sliced is None or sliced.op_type != "Slice" or len(sliced.inputs) < 5:
+    if sliced is not None and sliced.op_type == "Gather" and node.op_type == "Squeeze":
+        return _row_gathered(counters, node, sliced)
+    if sliced is None or sliced.op_type != "Slice" or len(sliced.inputs) < 4:
         return None
-    whole, starts, _, axes, steps = sliced.inputs
-    axis, stride = copy.integers(axes) or [], copy.integers(steps) or []
+    whole, starts, _, axes, steps = (*sliced.inputs, None)[:5]
+    axis, stride = copy.integers(axes) or [], [1] if steps is None else copy.integers(steps) or []
     squeezed = copy.integers(parameter(node, "axes", copy.op.opset))
     single = len(axis) == 1 and squeezed == axis and len(stride) == 1 and stride[0] > 0
     if whole is None or starts is None or not single:
         return None
     start = counters.line(starts)
-    first = None if start is None else first_of(start).constant
-    counts_up = start is not None and first is not None and first >= 0 and rate_of(start) > 0
-    return (whole, starts, axis[0]) if counts_up else None  # the Squeeze fails unless it is the row at the start
+    if start is None or not rate_of(start) or not _is_never_negative(start, trips):
+        return None
+    return whole, starts, axis[0]  # the Squeeze fails unless it is the row at the start
+
+
+def _row_gathered(
+    counters: Counters, squeezed: ir.Node, gathered: ir.Node
+) -> tuple[ir.Value, ir.Value, int] | None:
+    """Return the same for a Gather at a place of shape [1], without the axis of size 1 that it leaves."""
+    copy, (data, place) = counters.copy, gathered.inputs
+    axis = gathered.attributes.get_int("axis", 0) or 0
+    same = copy.integers(parameter(squeezed, "axes", copy.op.opset)) == [axis]
+    if data is None or place is None or not same or copy.facts.shape(place) != (size(1),):
+        return None
+    return data, place, axis
+
+
+def _is_never_negative(line: Size, trips: LoopTrips) -> bool:
+    """Whether a number is at least 0 in each step."""
+    steps = trips.length if trips.static_count is None else size(trips.static_count)
+    ends = [first_of(line)]
+    if rate_of(line) < 0:
+        ends = [] if steps is None else [first_of(line) + (steps - 1) * rate_of(line)]
+    return bool(ends) and all(end.constant is not None and end.constant >= 0 for end in ends)
 
 
 def _check_row_of_stream(counters: Counters, index: ir.Value, trips: LoopTrips, data: ir.Value) -> None:
@@ -300,7 +323,7 @@ def _check_row_of_stream(counters: Counters, index: ir.Value, trips: LoopTrips, 
         )
 
 
-def _positions(counters: Counters, index: ir.Value, trips: LoopTrips) -> Tensor | None:
+def positions(counters: Counters, index: ir.Value, trips: LoopTrips) -> Tensor | None:
     """Return the number in each step as an int64 [steps]; None if it is the same in each, or not linear."""
     op, line = counters.copy.op, counters.line(index)
     rate = 0 if line is None else rate_of(line)

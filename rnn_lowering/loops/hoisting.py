@@ -28,6 +28,10 @@ FindRows = Callable[[ir.Node], "Tensor | None"]
 """Returns the rows that a Gather takes, one in each step; None if it is another Gather."""
 
 
+_ALONG_AN_AXIS = ("Softmax", "LogSoftmax", "Hardmax")
+_ONE_AXIS_OPSET = 13
+
+
 @dataclass
 class HoistedBody:
     """The rows and nodes that leave a body.
@@ -117,11 +121,11 @@ def _of_all_steps(
 
 
 def _reads_row(node: ir.Node, varies: set[ir.Value]) -> bool:
-    """Whether a node may take a row of what never changes: a Gather, or a Squeeze of a Slice."""
+    """Whether a node may take a row of what never changes: a Gather, or a Squeeze of a Slice or Gather."""
     source = node.inputs[0]
     if node.op_type == "Squeeze" and source is not None:
         sliced = source.producer()
-        source = sliced.inputs[0] if sliced is not None and sliced.op_type == "Slice" else None
+        source = sliced.inputs[0] if sliced is not None and sliced.op_type in ("Slice", "Gather") else None
     elif node.op_type != "Gather":
         return False
     return source is not None and source not in varies
@@ -146,6 +150,8 @@ def _from_rows(
         return copy.declared(given[0] @ given[1]) if _same_type(given) else None
     if node.op_type == "Gemm" and are_rows[:1] == [True] and not any(are_rows[1:]):
         return _gemm(copy, node, given)
+    if node.op_type in _ALONG_AN_AXIS:
+        return _along_an_axis(copy, node, given[0])
     return None
 
 
@@ -196,6 +202,16 @@ def _gemm(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor]) -> Tensor | No
         weights = copy.declared(copy.op.transpose(weights, [1, 0]))
     product = copy.declared(rows @ weights)
     return product if len(given) < 3 else copy.declared(product + given[2])
+
+
+def _along_an_axis(copy: BodyCopy, node: ir.Node, rows: Tensor) -> Tensor | None:
+    """Emit a Softmax of rows, its axis counted from the end; before opset 13 it is one of several axes."""
+    axis, rank = node.attributes.get_int("axis", -1) or 0, rows.rank - 1
+    if copy.facts.opset < _ONE_AXIS_OPSET or not -rank <= axis < rank:
+        return None
+    from_the_end = ir.AttrInt64("axis", axis if axis < 0 else axis - rank)
+    new = copy.new_node(node.op_type, [copy.value_of(rows)], [from_the_end])
+    return copy.declared(copy.op.given(new.outputs[0], rows.dtype, rows.shape))
 
 
 def _split(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor]) -> list[Tensor] | None:

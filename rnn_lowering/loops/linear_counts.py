@@ -181,7 +181,34 @@ class _Step:
             else:
                 self._seen.update(node.outputs)
                 facts.follow(self._values, node)
+                self._follow_range(node)
         return self._values.numbers(value)
+
+    def _follow_range(self, node: ir.Node) -> None:
+        """Add the number that a node takes from a Range outside, as paddle2onnx writes `for i in range(n)`."""
+        counters, values, (numbers, place, steps) = self._counters, self._values, _taken(node)
+        line = None if place is None else _only(values.numbers(place))
+        forwards = steps is None or _only(values.numbers(steps)) == size(1)
+        start, delta = (None, None) if numbers is None or not forwards else self._range(counters.copy.item(numbers))
+        if place is None or line is None or start is None or delta is None or delta.constant is None:
+            return
+        first = first_of(line).constant
+        if first is not None and first >= 0 and rate_of(line) > 0:  # numbers below 0 count from the end
+            shape = np.shape(values.contents[place]) if node.op_type == "Gather" else ()
+            values.contents[node.outputs[0]] = np.full(shape, start + line * int(delta.constant), object)
+
+    def _range(self, item: Item) -> tuple[Size | None, Size | None]:
+        """Return the first number of a Range, and how much it grows; twice None if it is none."""
+        if isinstance(item, KnownTensor):
+            grows = item.array.ndim == 1 and item.array.size > 1 and item.array.dtype.kind in "iu"
+            growth = {int(n) for n in np.diff(item.array)} if grows else set()
+            return (size(int(item.array[0])), size(*growth)) if len(growth) == 1 else (None, None)
+        made = _computed(item)
+        if made is None or made.op_type != "Range" or made.domain not in DEFAULT_DOMAIN:
+            return None, None
+        line = self._counters.line_of_outside
+        first, growth_of = made.inputs[0], made.inputs[2]
+        return (None if first is None else line(first)), (None if growth_of is None else line(growth_of))
 
     def _add_input(self, value: ir.Value) -> None:
         """Add a value that no node of the body computes."""
@@ -201,6 +228,26 @@ class _Step:
             number = self._states.get(value, found)
             if number is not None:
                 self._values.contents[value] = np.full(kind.dims, number, object)
+
+
+def _taken(node: ir.Node) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None]:
+    """Return a vector, the place of the one element that a node takes from it, and the steps of a Slice."""
+    data = node.inputs[0] if node.inputs and node.domain in DEFAULT_DOMAIN else None
+    if node.op_type == "Gather":
+        return data, node.inputs[1], None
+    sliced = None if data is None or node.op_type != "Squeeze" else data.producer()
+    if sliced is None or sliced.op_type != "Slice" or len(sliced.inputs) < 3:
+        return None, None, None
+    whole, first, *_, steps = (*sliced.inputs, None, None)[:5]
+    return whole, first, steps  # the Squeeze fails unless it is one element
+
+
+def _computed(item: Item) -> ir.Node | None:
+    """Return the node that computes an item, through Identity."""
+    node = item.producer() if isinstance(item, ir.Value) else None
+    while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node
 
 
 def _only(numbers: list[Size] | None) -> Size | None:

@@ -42,11 +42,11 @@ from rnn_lowering.nodes.node_spec import node_ref
 
 @dataclass(frozen=True)
 class LoopReport:
-    """A Loop or Scan that was lowered.
+    """A Loop or Scan that was lowered or raised.
 
     Attributes:
         name, operator, scope: The node.
-        form: "unroll", "loop" or "scan".
+        form: "unroll", "loop" or "scan"; the operator of the node that it became if it was raised.
         reason: Why.
         steps: The number of its steps, those of nested ones included; None if unknown.
 
@@ -82,6 +82,8 @@ class LoopForms:
         stays_in_bodies: Whether the node also stays in a body that is lowered.
         without_steps: Whether a kept Loop becomes its initial states if it has no step.
         optional: Whether the node stays if it can have none of the forms, instead of an error.
+        repeat: What emits the equivalent, for a form that is not one of `loop_forms`. If it refuses the node, those
+            in its body are lowered.
         scans_need_rows: As in `Target`.
         check: Raises an error if one of the operators emitted for a node is not supported.
         dialect, instead, finish: Arguments of `Ops`.
@@ -93,6 +95,7 @@ class LoopForms:
     stays_in_bodies: bool = False
     without_steps: bool = False
     optional: bool = False
+    repeat: RepeatBody | None = None
     scans_need_rows: bool = False
     check: Callable[[frozenset[str], NodeRef], None] | None = None
     dialect: Dialect = PLAIN
@@ -237,6 +240,9 @@ class _LoopLowering:
         if self.some_rows:
             return
         for inner in inner_scopes(node, scope):
+            if _forms(self.choose, node).repeat is not None:
+                self.graph(inner)
+                continue
             for each in inner.graph:
                 if each.domain in DEFAULT_DOMAIN and each.op_type in REPEATING and each not in self.stays:
                     within = f"it is in the body of '{ref.name}', which is refused"
@@ -252,7 +258,7 @@ class _LoopLowering:
     def _lower(self, node: ir.Node, scope: Scope, wanted: LoopForms) -> None:
         """Give a node the first of the wanted forms that it can have."""
         ref, reason = node_ref(node, scope.text), wanted.reason
-        if wanted.forms[0] != "unroll" and self._has_no_step(node):
+        if wanted.forms[0] != "unroll" and wanted.repeat is None and self._has_no_step(node):
             wanted, reason = replace(wanted, forms=(*_EMPTY.forms, *wanted.forms)), _EMPTY.reason
         for form in wanted.forms:
             try:
@@ -272,7 +278,7 @@ class _LoopLowering:
 
     def _replace(self, node: ir.Node, scope: Scope, form: str, wanted: LoopForms) -> int | None:
         """Give a node a form; return the number of its steps if they are unrolled."""
-        ref, repeat = node_ref(node, scope.text), _FORMS[form]
+        ref, repeat = node_ref(node, scope.text), wanted.repeat or _FORMS[form]
         shared = dict(self._shared.get(scope.graph, {}))
         copy = BodyCopy(
             self._emitter(node, scope.graph, wanted if form != "unroll" else replace(wanted, dialect=PLAIN)),

@@ -1,0 +1,1 @@
+"""Loops and Scans that compute an RNN, GRU or LSTM become the node."""

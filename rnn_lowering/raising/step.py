@@ -1,0 +1,305 @@
+"""Computes nodes on arrays of polynomials (`polynomials`), or of numbers.
+
+What is not known is absent: an operator that is not here, data from outside. Only what needs it is unknown then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.node_outputs import NodeModel
+from rnn_lowering.facts.operators import is_of_default_domain, operator_of
+from rnn_lowering.facts.parameters import integers_of, parameter
+from rnn_lowering.limits import most_bytes
+from rnn_lowering.loops.facts import takes_all
+from rnn_lowering.raising.arithmetic import ARITHMETIC
+from rnn_lowering.raising.elements import EXACT, REAL, Rule
+from rnn_lowering.raising.functions import FUNCTIONS
+from rnn_lowering.raising.moves import MOVES
+from rnn_lowering.raising.polynomials import NotRaised, Variables, checked_size
+from rnn_lowering.types import Array, array_of
+
+_MOST_INTEGERS = 1 << 12
+"""Maximum elements of a tensor of integers that are not known."""
+
+_SUMS = ("ReduceMean", "ReduceSum")
+
+_CUTS = (*_SUMS, "Concat", "Gather", "Slice", "Split")
+"""Operators that must not act along an open axis."""
+
+_SIZED = ("Expand", "Reshape")
+"""Operators whose other inputs are sizes."""
+
+_PRODUCTS = ("Einsum", "Gemm", "MatMul")
+
+Shape = Callable[[ir.Value], "Sequence[int] | None"]
+"""Returns the shape of a value from outside, with numbers for its open sizes; None if the rank is unknown."""
+
+OpenAxes = Callable[[ir.Value], Collection[int]]
+"""Returns the axes of a value whose sizes are open."""
+
+
+class Evaluator:
+    """Computes the values of a step.
+
+    Args:
+        variables: Gives variables.
+        opset: The version of the default domain.
+        shape: Returns shapes of values that are not computed here.
+        open_axes: Returns their open axes. A number stands for the size of such an axis, and must not decide
+            anything else: the axis is not cut, joined or summed, and its size is used in shapes only.
+        kind: Returns the element type of a value; None if it is unknown.
+    """
+
+    def __init__(
+        self,
+        variables: Variables,
+        opset: int,
+        shape: Shape,
+        open_axes: OpenAxes,
+        kind: Callable[[ir.Value], ir.DataType | None],
+    ) -> None:
+        self.variables = variables
+        self.opset = opset
+        self.unknown: dict[str, None] = {}
+        self.shape = shape
+        self.kind = kind
+        self._arrays: dict[ir.Value, Array | None] = {}
+        self.open_axes = open_axes
+        self._open: set[ir.Value] = set()
+        self._stretched: set[ir.Value] = set()
+        self._elements = 0
+
+    def whole(self, value: ir.Value) -> bool:
+        """Whether a value has integers."""
+        kind = self.kind(value)
+        return kind is not None and kind.is_integer()
+
+    def bind(self, value: ir.Value, array: Array | None) -> None:
+        """Let an array stand for a value; None if nothing is known of it."""
+        self._arrays[value] = array
+
+    def find(self, value: ir.Value) -> Array | None:
+        """Return a value as an array of polynomials or numbers; None if it is unknown."""
+        pending = [value]
+        while pending:
+            current = pending[-1]
+            if current in self._arrays:
+                pending.pop()
+                continue
+            node = current.producer()
+            if node is None or node.op_type == "Constant":
+                self._arrays[current] = self._constant(current)
+                continue
+            needed = [] if node.op_type in ("Shape", "Size") else node.inputs
+            missing = [v for v in needed if v is not None and v not in self._arrays]
+            if missing and all(self._arrays.get(v, v) is not None for v in needed if v is not None):
+                pending.append(missing[0])
+                continue
+            self._compute(node)
+        return self._arrays[value]
+
+    def numbers(self, value: ir.Value | None) -> Array | None:
+        """Return a value whose numbers are known, whatever the open sizes are."""
+        if value is None or value in self._open:
+            return None
+        array = self.find(value)
+        return None if array is None or array.dtype == object or value in self._open else array
+
+    def _constant(self, value: ir.Value) -> Array | None:
+        if value.const_value is not None and value.const_value.nbytes > most_bytes():
+            return None
+        fixed = value.producer() is None and not value.is_graph_input()
+        tensor = value.const_value if fixed else constant_of(value, self.opset)
+        if tensor is None:
+            return self._integers(value)
+        return array_of(tensor) if tensor.dtype.numpy().kind in "biuf" else None
+
+    def _integers(self, value: ir.Value) -> Array | None:
+        """Return integers that are not known as elements: a mask may compare them."""
+        shape = self.shape(value) if self.whole(value) else None
+        if shape is None or int(np.prod(shape, dtype=object)) > _MOST_INTEGERS:
+            return None
+        return self.variables.elements(value, shape)
+
+    def _compute(self, node: ir.Node) -> None:
+        """Add the outputs of a node."""
+        self._arrays.update({value: self._integers(value) for value in node.outputs})
+        if not is_of_default_domain(node):
+            self.unknown[f"{node.domain}.{node.op_type}" if node.domain else node.op_type] = None
+            return
+        given = [None if v is None else self._arrays.get(v) for v in node.inputs]
+        sizes = node.op_type in ("Shape", "Size")
+        if not sizes and any(v is not None and a is None for v, a in zip(node.inputs, given, strict=True)):
+            return
+        symbolic = any(array is not None and array.dtype == object for array in given)
+        with_open = [n for n, v in enumerate(node.inputs) if v in self._open]
+        if symbolic and with_open and (node.op_type not in _SIZED or with_open[0] == 0):
+            return  # only as a shape: a coefficient must be the same for all sizes
+        if symbolic and not self._follows(node):
+            self.unknown[node.op_type] = None
+            return
+        try:
+            cuts = node.op_type in _CUTS and not self._leaves_open_axes(node)
+            found = None if cuts else self._results(node, given, symbolic=symbolic)
+        except NotRaised:
+            raise
+        except Exception:  # shapes that do not fit, attributes that are none, whatever onnx's inference raises
+            found = None
+        if found is None:
+            if symbolic and node.op_type not in RULES:
+                self.unknown[node.op_type] = None
+            return
+        self._count(found)
+        self._arrays.update(zip(node.outputs, found, strict=False))
+        self._follow_open_sizes(node, with_open, symbolic=symbolic)
+
+    def _follows(self, node: ir.Node) -> bool:
+        """Whether the rule of a node knows all its attributes, and computes its types as the operator does."""
+        names = _ATTRIBUTES.get(node.op_type, ())
+        if any(name not in names or given.is_ref() for name, given in node.attributes.items()):
+            return False
+        if node.op_type in MOVES or node.op_type in ("Shape", "Size"):
+            return True
+        if node.op_type in _PRODUCTS and not self._stretched.isdisjoint(v for v in node.inputs if v is not None):
+            return False  # it may sum along an axis of an open size
+        kinds = [self.kind(v) for v in (*node.inputs, *node.outputs) if v is not None]
+        if node.op_type == "Cast" or all(kind in REAL for kind in kinds):
+            return True
+        return node.op_type in _OF_INTEGERS and all(kind in EXACT for kind in kinds)
+
+    def _follow_open_sizes(self, node: ir.Node, with_open: Sequence[int], *, symbolic: bool) -> None:
+        """Note which numbers depend on open sizes, and which are the same along an axis of such a size."""
+        given = [v for v in node.inputs if v is not None]
+        if node.op_type in ("Shape", "Size"):
+            self._open.update(node.outputs)
+        if symbolic or node.op_type in ("Shape", "Size"):
+            return
+        stretched = not self._stretched.isdisjoint(given)
+        filled = bool(with_open) and (
+            node.op_type == "ConstantOfShape" or (node.op_type in _SIZED and with_open[0])
+        )
+        if with_open and not filled:
+            self._open.update(node.outputs)
+        elif filled or stretched:
+            row = operator_of(node)
+            keeps = filled or row.elementwise or row.keeps_axes
+            (self._stretched if keeps else self._open).update(node.outputs)
+
+    def _leaves_open_axes(self, node: ir.Node) -> bool:
+        """Whether a node that cuts, joins or sums does so along no open axis."""
+        value = node.inputs[0]
+        open_axes = () if value is None else self.open_axes(value)
+        if value is None or not open_axes:
+            return True
+        array = self._arrays.get(value)
+        rank = 0 if array is None else array.ndim
+        if node.op_type == "Slice":
+            starts, ends, axes = (self.integers(node, name) for name in ("starts", "ends", "axes"))
+            steps = self.integers(node, "steps") if len(node.inputs) > 4 else None
+            bounds = zip(starts or (), ends or (), steps or [1] * len(starts or ()), strict=True)
+            cut = [n for n, each in enumerate(bounds) if not takes_all(*each)]
+            axes = [(axes or range(rank))[n] for n in cut]
+        elif node.op_type in _SUMS:
+            axes = list(self.summed(node, rank))
+        else:
+            axes = [node.attributes.get_int("axis", 0) or 0]
+        return rank > 0 and {axis % rank for axis in axes}.isdisjoint(open_axes)
+
+    def _count(self, found: Sequence[Array]) -> None:
+        self._elements += sum(array.size for array in found if array.dtype == object)
+        checked_size([-(-self._elements // 16)])
+
+    def _results(self, node: ir.Node, given: Sequence[Array | None], *, symbolic: bool) -> Sequence[Array] | None:
+        if node.op_type in ("Shape", "Size"):
+            return self._size(node)
+        rule = RULES.get(node.op_type)
+        arrays = [array for array in given if array is not None]
+        if symbolic and operator_of(node).elementwise:
+            checked_size(np.broadcast_shapes(*(array.shape for array in arrays)))
+        if rule is not None and (symbolic or node.op_type in MOVES):
+            found = rule(self, node, given)
+            return found if isinstance(found, list) or found is None else [found]
+        if symbolic or not arrays:
+            return None
+        model = NodeModel.of(node, self.opset)
+        return model.compute(given) if model.bytes_of_outputs(given) <= most_bytes() else None
+
+    def _size(self, node: ir.Node) -> Sequence[Array] | None:
+        value = node.inputs[0]
+        if value is None:
+            return None
+        known = self._arrays.get(value)
+        shape = self.shape(value) if known is None else known.shape
+        if shape is None and value.producer() is not None:
+            found = self.find(value)
+            shape = None if found is None else found.shape
+        if shape is None:
+            return None
+        if node.op_type == "Size":
+            return [np.asarray(int(np.prod(shape)), np.int64)]
+        start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+        return [np.asarray(shape, np.int64)[start:end]]
+
+    def summed(self, node: ir.Node, rank: int) -> Sequence[int]:
+        """Return the axes of a value that a node sums."""
+        axes = self.integers(node, "axes")
+        none = () if node.attributes.get_int("noop_with_empty_axes", 0) else range(rank)
+        return axes or none
+
+    def integers(self, node: ir.Node, name: str) -> list[int] | None:
+        """Return a parameter of a node that is a list of integers; None if it is absent."""
+        held = parameter(node, name, self.opset)
+        if held is None:
+            return None
+        found = held if isinstance(held, ir.Attr) else self._arrays.get(held)
+        if found is None or (not isinstance(found, ir.Attr) and found.dtype == object):
+            raise ValueError(name)
+        return integers_of(found)
+
+
+RULES: Mapping[str, Rule] = {**MOVES, **ARITHMETIC, **FUNCTIONS}
+"""By operator, what it computes of polynomials; those that only move elements are also used for numbers."""
+
+_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "Cast": ("to", "saturate", "round_mode"),
+    "Clip": ("max", "min"),
+    "Concat": ("axis",),
+    "Einsum": ("equation",),
+    **dict.fromkeys(("Elu", "LeakyRelu", "ThresholdedRelu"), ("alpha",)),
+    "Flatten": ("axis",),
+    "Gather": ("axis",),
+    "Gemm": ("alpha", "beta", "transA", "transB"),
+    "HardSigmoid": ("alpha", "beta"),
+    **dict.fromkeys(("ReduceMean", "ReduceSum"), ("axes", "keepdims", "noop_with_empty_axes")),
+    "Reshape": ("allowzero",),
+    "Shape": ("end", "start"),
+    "Slice": ("axes", "ends", "starts"),
+    "Split": ("axis", "num_outputs", "split"),
+    "Squeeze": ("axes",),
+    "Transpose": ("perm",),
+    "Unsqueeze": ("axes",),
+}
+"""By operator, the attributes that its rule knows; with any other one its result is unknown."""
+
+_OF_INTEGERS = (
+    *(
+        "Abs",
+        "Add",
+        "Cast",
+        "Clip",
+        "Einsum",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "Less",
+        "LessOrEqual",
+        "MatMul",
+    ),
+    *("Max", "Min", "Mul", "Neg", "ReduceSum", "Relu", "Sub", "Sum", "Where"),
+)
+"""Operators whose rule is right for integers, too."""

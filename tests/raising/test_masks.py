@@ -1,0 +1,58 @@
+"""A mask that is a length becomes sequence_lens; any other leaves the Loop or Scan as it is."""
+
+from typing import Any
+
+import onnx
+import pytest
+from masked_cells import COMPARED, COMPARED_OTHERWISE, EITHER, LENGTHS, NONE, Masked, compared, masked
+from raised import is_raised
+from thinning import exhaustive
+
+import rnn_lowering as rl
+
+BOTH = ("T", "5")
+"""An open number of rows, and a known one."""
+
+
+def thinly(table: str) -> list[Any]:
+    """The cells of a table; those of a known number of rows are exhaustive."""
+    return [*masked(table, "T"), *map(exhaustive, masked(table))]
+
+
+def lens_of(model: onnx.ModelProto) -> list[str]:
+    """What the node has as sequence_lens."""
+    raised = rl.lower(model, raise_loops=True)
+    return [node.input[4] for node in raised.graph.node if node.op_type in ("RNN", "GRU", "LSTM")]
+
+
+@pytest.mark.parametrize("cell", [*(c for T in BOTH for c in masked(LENGTHS, T)), *compared(COMPARED)], ids=str)
+def test_a_mask_that_is_a_length(cell: Masked) -> None:
+    """Also for lengths of 0 and below, and above the number of rows, which onnxruntime rejects."""
+    assert is_raised(cell.model, cell.feeds())
+    assert all(lens_of(cell.model))
+
+
+@pytest.mark.parametrize("cell", [*thinly(NONE), *compared(COMPARED_OTHERWISE)], ids=str)
+def test_a_mask_that_is_none(cell: Masked) -> None:
+    assert not is_raised(cell.model, cell.feeds())
+
+
+@pytest.mark.parametrize("cell", thinly(EITHER), ids=str)
+def test_what_may_be_a_length_is_right(cell: Masked) -> None:
+    is_raised(cell.model, cell.feeds())
+
+
+def test_a_length_for_all_sequences_is_expanded() -> None:
+    """A length [1] beside a batch of 2: the operators need one for each."""
+    (cell,) = [cell for cell in masked(LENGTHS, "T") if cell.name == "Where, of rows that Range makes"]
+    model = cell.model
+    lens = next(v for v in model.graph.input if v.name == "lens")
+    lens.type.tensor_type.shape.dim[0].dim_param = "L"
+    feeds = [feed | {"lens": feed["lens"][:1]} for feed in cell.feeds()]
+    assert is_raised(model, feeds)
+
+
+def test_the_reason_is_said() -> None:
+    (cell,) = [cell for cell in masked(NONE) if cell.name == "any frames"]
+    _, report = rl.lower(cell.model, raise_loops=True, full=True)
+    assert "its mask is not known to be t < lens" in str(report.left)

@@ -1,0 +1,60 @@
+"""A cell becomes a node in whatever order, with whatever names, splits and transposes a Loop or Scan has it."""
+
+import pytest
+from odd_cells import CELLS, EITHER, TRAPS, Odd, odd
+from raised import cells, is_raised, loops
+from spelled_cells import CHOICES, GATES, Spelled, spelled
+from thinning import exhaustive, thinned
+
+import rnn_lowering as rl
+
+ONE_OF_EACH = [(name, value) for name, values in CHOICES.items() for value in dict.fromkeys(values)]
+
+OPERATORS = {"reset": ["GRU"], "update": ["GRU"], "forget": ["LSTM"], "peepholes": ["LSTM"]}
+EACH = [
+    (choice, value, op_type) if n % len(OPERATORS.get(choice, GATES)) == m else exhaustive((choice, value, op_type))
+    for n, (choice, value) in enumerate(ONE_OF_EACH)
+    for m, op_type in enumerate(OPERATORS.get(choice, GATES))
+]
+"""Each value with each operator that has the choice; the default run takes the operators by turns."""
+
+
+def check(cell: Spelled) -> None:
+    """One that is too odd for the engine is right, or stays."""
+    chosen = cell.chosen
+    scaled = cell.op_type == "LSTM" and chosen["functions"] in ("scaled", "other")
+    cut_backwards = (
+        chosen["repeated"] == "slices" and chosen["direction"] != "forward" and chosen["sizes"] != "known"
+    )
+    if chosen["outputs"] == "head" or scaled or cut_backwards:
+        is_raised(cell.model, cell.feeds())
+        return
+    new = rl.lower(cell.model, raise_loops=True)
+    assert (loops(new), cells(new)) == ([], [cell.op_type]), cell.chosen
+    assert is_raised(cell.model, cell.feeds())
+
+
+@pytest.mark.parametrize(("choice", "value", "op_type"), EACH)
+def test_each_spelling(choice: str, value: str, op_type: str) -> None:
+    check(spelled(ONE_OF_EACH.index((choice, value)), **{"op_type": op_type, choice: value}))
+
+
+@pytest.mark.parametrize("seed", thinned(range(1000, 1300), 20))
+def test_random_spellings(seed: int) -> None:
+    check(spelled(seed))
+
+
+@pytest.mark.parametrize("step", odd(CELLS), ids=str)
+def test_a_cell_that_looks_odd(step: Odd) -> None:
+    assert is_raised(step.model, [step.feed()])
+    assert cells(rl.lower(step.model, raise_loops=True)) == [step.op_type]
+
+
+@pytest.mark.parametrize("step", odd(TRAPS), ids=str)
+def test_a_trap(step: Odd) -> None:
+    assert not is_raised(step.model, [step.feed()])
+
+
+@pytest.mark.parametrize("step", odd(EITHER), ids=str)
+def test_what_may_be_raised_is_right(step: Odd) -> None:
+    is_raised(step.model, [step.feed()])
