@@ -10,17 +10,20 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.composites import count_needs_loop
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.ops import Finish, Rule
+from rnn_lowering.emit.ops import Finish, Ops, Rule
+from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError, documented
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.recurrence.chunks import chunked
 from rnn_lowering.recurrence.equivalents import EQUIVALENTS, Lower
 from rnn_lowering.recurrence.forms import Repeat, loop, scan, unroll
-from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target, check_node, check_operators
+from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Emitted, Target, check_emitted, check_node
 
 _REPEATS: dict[str, Repeat] = {"scan": scan, "loop": loop, "unroll": unroll}
 _CHUNKED = "chunked"
+
+NESTED = "{} computes a Scan in the body of a Scan wrongly"
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Choice:
         dialect: The dialect of loops.
         instead: By operator, what is emitted in its place.
         finish: Rewrites of finished bodies.
-        outputs_apart: Whether a graph output that nodes read too gets its own Transpose.
+        outputs_apart: Emits the copy that a graph output gets if nodes read it too; None for no copy.
     """
 
     form: str
@@ -43,7 +46,7 @@ class Choice:
     dialect: Dialect
     instead: Mapping[str, Rule]
     finish: tuple[Finish, ...]
-    outputs_apart: bool
+    outputs_apart: Callable[[Ops, Tensor], Tensor] | None
 
     def for_any_length(self) -> Choice:
         """Return the form without a choice by the length at run time."""
@@ -59,14 +62,16 @@ class FormChooser:
         opset: The opset of its graph.
         max_unroll: The maximum number of steps to unroll.
         target: The runtime.
-        emitted: Returns the operators that a form emits; called for a documented target only.
+        emitted: Returns what a form emits; called for a target with a list of operators or a limit of axes only.
+        in_scan: Whether the node is in the body of a Scan.
     """
 
     spec: NodeSpec
     opset: int
     max_unroll: int
     target: Target
-    emitted: Callable[[Choice], frozenset[str]]
+    emitted: Callable[[Choice], Emitted]
+    in_scan: bool = False
 
     def choose(self, to: str) -> Choice:
         """Return the requested form, or with "auto" the first possible one, the target's preferred form first.
@@ -95,8 +100,7 @@ class FormChooser:
             raise
 
     def _first_possible(self) -> Choice:
-        reason = f"first choice for target {self.target.name}"
-        *others, last = self._preferred()
+        (*others, last), reason = self._preferred()
         for form in others:
             try:
                 return self._checked(form, reason)
@@ -110,20 +114,21 @@ class FormChooser:
         attention = _CHUNKED in every and not self.spec.straight_line_reason
         return list(self.target.attention or every) if attention else every
 
-    def _preferred(self) -> list[str]:
-        """Return the forms that the target supports, the fastest for this node first."""
+    def _preferred(self) -> tuple[list[str], str]:
+        """Return the forms that the target supports, the fastest for this node first, and why it is."""
         spec, target = self.spec, self.target
+        reason = usual = f"first choice for target {target.name}"
         forms, fastest = self._forms(), spec.preferred_form()
         if spec.seq_length is None and fastest != forms[0]:
             fastest = ""  # a single step of a chunk costs as much as all of it
         first = fastest or target.forms[0]
         if self._own_scan is not None:
-            first = "scan"
+            first, reason = "scan", f"{target.name} runs this Scan as an operator of its own"
         elif not fastest and spec.seq_length is not None and spec.seq_length <= target.unroll_up_to:
-            first = "unroll"
+            first, reason = "unroll", f"fastest in {target.name} for up to {target.unroll_up_to} steps"
         elif spec.hidden_size is not None and spec.hidden_size >= target.loop_from:
-            first = "loop"
-        return sorted(forms, key=lambda form: form != first)
+            first, reason = "loop", f"fastest in {target.name} from hidden size {target.loop_from} on"
+        return sorted(forms, key=lambda form: form != first), reason if first in forms else usual
 
     def _is_possible(self, form: str) -> bool:
         try:
@@ -154,8 +159,8 @@ class FormChooser:
             (*target.finish, *(target.loop_finish if tuned else ())),
             target.outputs_apart,
         )
-        if target.documented is not None:
-            check_operators(self.emitted(choice), self.spec.node, target)
+        if target.documented is not None or target.most_axes is not None:
+            check_emitted(self.emitted(choice), self.spec.node, target)
         return choice
 
     def _repeat(self, form: str) -> Repeat:
@@ -195,6 +200,8 @@ class FormChooser:
             verb = "is" if len(computed) == 1 else "are"
             constants = f"{self.target.name} supports only constants in the body of a Scan"
             raise UnsupportedError(f"{constants}: {' and '.join(computed)} {verb} not", node=spec.node)
+        if form == "scan" and self.in_scan and not self.target.nested_scans:
+            raise UnsupportedError(NESTED.format(self.target.name), node=spec.node)
         if form == "unroll":
             self._check_unroll()
 

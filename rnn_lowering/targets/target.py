@@ -10,13 +10,15 @@ import onnx_ir as ir
 
 from rnn_lowering.emit import composites
 from rnn_lowering.emit.dialect import PLAIN, Dialect
-from rnn_lowering.emit.ops import Finish, Rule
+from rnn_lowering.emit.ops import Finish, Ops, Rule
+from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import NodeRef, UnknownLengthsError, UnknownSizeError, UnsupportedError
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.recurrence.activations import FORMULAS, Formula
 from rnn_lowering.recurrence.equivalents import Lower
 from rnn_lowering.recurrence.weights import integer_product
+from rnn_lowering.targets.native import NativeRule
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,25 @@ class Documented:
         return frozenset(self.named.split()) - {operator for operator, _ in self.left_out}
 
 
+@dataclass(frozen=True)
+class Emitted:
+    """What is emitted for a node.
+
+    Attributes:
+        operators: The operators, those of bodies included.
+        axes: The most axes of a tensor that is computed, and not just given another shape.
+    """
+
+    operators: frozenset[str]
+    axes: int
+
+
 LOOP_DIALECT_OPSET = 10
 """First opset that uses `Target.loop_dialect`; before it, an unknown number of rows cannot be reversed."""
+
+EXPORTED_UNROLLED = ("unroll",)
+"""The `exported_forms` of a runtime that reads every Scan forwards along axis 0, whatever its directions say,
+without an error."""
 
 STATIC = ("T", "N")
 """The sizes that must be fixed for a runtime without dynamic sizes."""
@@ -83,11 +102,18 @@ class Target:
         lacks: Recurrent operators whose equivalents it cannot run in any form, each with the reason.
         lacks_types: Element types that it computes in no node.
         sequence_lens: Whether it supports sequence_lens that are known only at run time.
+        nested_scans: Whether a Scan in the body of a Scan starts from its initial states each time.
         scans_need_rows: Whether a step of a Scan must use a row of what is scanned.
+        why_no_lengths: Why it does not.
         sizes: Which of T and N must be known.
+        most_axes: The most axes of a tensor that it computes, and does not just give another shape; None for any
+            number.
         batch_size: The only batch size that it supports; None for any.
         constants_in_scan: Whether the body of a Scan may use no computed value of the graph around it.
         integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None if unknown.
+        quantizes: Whether it computes QuantizeLinear right; where not, it and the DequantizeLinear behind it are
+            written as arithmetic on floats.
+        ignores_axes: Operators whose axes are an input from an opset on, which it ignores without an error.
         named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
         unused_constants: Whether a model may have initializers that nothing uses.
         since: Operators that it supports from an opset on only: as `unsupported` before.
@@ -96,8 +122,9 @@ class Target:
         dialect: The way loops are built for it, in every form.
         instead: More substitutes, by operator: see `Rule`.
         finish: Rewrites of a finished body, or of the finished equivalent of a node: see `Finish`.
-        outputs_apart: Whether the runtime forbids a graph output that a node also reads. Such an output gets its
-            own Transpose.
+        growing_states: Whether it ran streams whose states grow from call to call.
+        outputs_apart: Emits a copy, if the runtime forbids a graph output that a node also reads: such an output
+            becomes one.
         unroll_up_to: Maximum sequence length that it runs fastest unrolled.
         loop_from: Minimum hidden size that it runs fastest as a Loop.
         loops_of_chunks: Whether it runs chunks fastest in a loop, those of a known number of steps too.
@@ -105,6 +132,7 @@ class Target:
         loop_finish: More rewrites where `loop_dialect` is used.
         converted_only: Whether lowered models were converted for it and not run.
         documented: For a runtime that was not run: the operators that its document names; no others are emitted.
+        native: Which recurrent nodes it was measured to compute right itself; None if that was not measured.
 
     Examples:
         >>> target = rl.TARGETS["tvm"]
@@ -125,11 +153,16 @@ class Target:
     lacks: tuple[tuple[str, str], ...] = ()
     lacks_types: tuple[ir.DataType, ...] = ()
     sequence_lens: bool = True
+    why_no_lengths: str = ""
     sizes: tuple[str, ...] = ()
+    most_axes: int | None = None
     batch_size: int | None = None
     constants_in_scan: bool = False
+    nested_scans: bool = True
     scans_need_rows: bool = False
     integer_products: bool | None = None
+    quantizes: bool = True
+    ignores_axes: tuple[tuple[str, int], ...] = ()
     named_sizes: bool = True
     unused_constants: bool = True
     since: tuple[tuple[str, int], ...] = ()
@@ -137,7 +170,8 @@ class Target:
     dialect: Dialect = PLAIN
     instead: tuple[tuple[str, Rule], ...] = ()
     finish: tuple[Finish, ...] = ()
-    outputs_apart: bool = False
+    growing_states: bool = False
+    outputs_apart: Callable[[Ops, Tensor], Tensor] | None = None
     unroll_up_to: int = 0
     loop_from: float = math.inf
     loops_of_chunks: bool = False
@@ -145,6 +179,7 @@ class Target:
     loop_finish: tuple[Finish, ...] = ()
     converted_only: bool = False
     documented: Documented | None = None
+    native: NativeRule | None = None
 
     @property
     def evidence(self) -> str:
@@ -214,7 +249,8 @@ def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
     if spec.rounds:
         _check_integers(spec, opset, target)
     if not target.sequence_lens and "sequence_lens" in spec.inputs.keys() - spec.constants.keys():
-        raise UnknownLengthsError(f"{target.name} needs constant sequence_lens", node=spec.node)
+        why = f": {target.why_no_lengths}" if target.why_no_lengths else ""
+        raise UnknownLengthsError(f"{target.name} needs constant sequence_lens{why}", node=spec.node)
     sizes = {"T": spec.seq_length, "N": spec.batch_size}
     unknown = tuple(name for name, size in sizes.items() if size is None and name in target.sizes)
     if unknown:
@@ -239,6 +275,22 @@ def check_types(dtypes: Collection[ir.DataType | None], node: NodeRef | None, ta
     if missing:
         hint = "export the model in float32, use another runtime, or drop --target"
         raise UnsupportedError(f"{target.name} has no {' and '.join(missing)}", hint=hint, node=node)
+
+
+def check_emitted(emitted: Emitted, node: NodeRef, target: Target) -> None:
+    """Check what is emitted for a node: its operators, and the axes of its tensors.
+
+    Raises:
+        UnsupportedError: The target does not support it.
+    """
+    check_operators(emitted.operators, node, target)
+    if target.most_axes is not None and emitted.axes > target.most_axes:
+        raise UnsupportedError(
+            f"{target.name} computes tensors of at most {target.most_axes} axes, but the equivalent of the node "
+            f"has some of {emitted.axes}",
+            hint="use another runtime, or drop --target",
+            node=node,
+        )
 
 
 def check_operators(emitted: frozenset[str], node: NodeRef, target: Target) -> None:

@@ -81,7 +81,7 @@ def test_small_models_of_the_clients(target: str, every: int) -> None:
         assert_close(run(ir.to_proto(found), feed(fit)), expected(fit), label=case.name)
 
 
-@pytest.mark.parametrize("target", ["candle", "qnn", "tidl", "stedgeai"])
+@pytest.mark.parametrize("target", ["candle", "webnn", "tidl", "stedgeai"])
 def test_composed_operators(target: str) -> None:
     """Activations from far below to far above zero and at thresholds; an Identity and parts at an old opset."""
     chosen = [
@@ -104,9 +104,9 @@ def _activation(name: str) -> dict[str, object]:
 
 REFUSED = {
     "unsized": (
-        "qnn",
+        "webnn",
         Case("c", "GRU", x="symbolic"),
-        "qnn needs a known .*; fix .*--set-dim seq=. --set-dim batch=.",
+        "webnn needs a known .*; fix .*--set-dim seq=. --set-dim batch=.",
     ),
     "lengths": ("tidl", Case("c", "RNN", N=1, optional=("sequence_lens",)), r"--set-input sequence_lens=\?"),
     "batch": ("tidl", Case("c", "RNN", N=2), "only batch size 1, not 2; export"),
@@ -144,13 +144,13 @@ def test_weights_that_are_stored_as_integers() -> None:
 
 def test_an_operator_without_a_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hint is an option that lowers the model without the list."""
-    known = rl.TARGETS["qnn"].documented
+    known = rl.TARGETS["webnn"].documented
     assert known is not None
     fewer = dataclasses.replace(known, named=known.named.replace(" Tanh ", " "))
-    monkeypatch.setitem(rl.TARGETS, "qnn", dataclasses.replace(rl.TARGETS["qnn"], documented=fewer))
+    monkeypatch.setitem(rl.TARGETS, "webnn", dataclasses.replace(rl.TARGETS["webnn"], documented=fewer))
     before = model(Case("formula", "GRU"), OPSET)
     with pytest.raises(rl.UnsupportedError, match=r"not known to support Tanh .*target=.portable., to=.unroll.$"):
-        rl.lower(before, target="qnn")
+        rl.lower(before, target="webnn")
     assert before == model(Case("formula", "GRU"), OPSET)
 
 
@@ -162,7 +162,7 @@ def test_a_longer_sequence_gets_a_loop_that_is_listed() -> None:
 
 
 def test_every_row_has_a_source_and_a_date() -> None:
-    assert len(DOCUMENTED) == 9
+    assert len(DOCUMENTED) == 8
     for name in DOCUMENTED:
         known = rl.TARGETS[name].documented
         assert known is not None

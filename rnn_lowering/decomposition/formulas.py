@@ -1,0 +1,254 @@
+"""Operators that ONNX defines by no others, as functions of basic operators.
+
+https://onnx.ai/onnx/operators/ has what each computes. Sizes and constants that the formula needs must be known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper, parser
+
+from rnn_lowering.types import Array
+
+MOST_NUMBERS = 1 << 22
+"""Maximum elements of a matrix of sines."""
+
+OLDEST_OPSET = 13
+"""The first opset of the operators in these formulas: Less of integers, Range, Constant of integers."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What is known of an input of a node.
+
+    Attributes:
+        dtype: Its element type; None if it is absent.
+        shape: Its sizes, None for an unknown one; None for an unknown rank.
+        numbers: Those of a small constant.
+    """
+
+    dtype: ir.DataType | None = None
+    shape: tuple[int | None, ...] | None = None
+    numbers: Array | None = None
+
+    def type_proto(self) -> onnx.TypeProto:
+        """Return the type as ONNX writes it."""
+        return onnx.TypeProto() if self.dtype is None else helper.make_tensor_type_proto(self.dtype, self.shape)
+
+    @property
+    def integer(self) -> int | None:
+        """The number of a constant with one."""
+        return None if self.numbers is None or self.numbers.size != 1 else int(self.numbers.reshape(-1)[0])
+
+
+Operands: TypeAlias = Sequence[Operand]
+Formula: TypeAlias = Callable[[ir.Node, int, Operands], onnx.FunctionProto | None]
+
+
+def _function(inputs: str, steps: str, constants: dict[str, Array] | None = None) -> onnx.FunctionProto:
+    """Return a function with an output y, from the text of its nodes; constants have their names in it."""
+    opset = f'"": {OLDEST_OPSET}'
+    proto = parser.parse_function(f'<domain: "d", opset_import: [{opset}]> f ({inputs}) => (y) {{ {steps} }}')
+    for name, array in (constants or {}).items():
+        value = numpy_helper.from_array(array, name)
+        proto.node.insert(0, helper.make_node("Constant", [], [name], value=value))
+    return proto
+
+
+def _reverse_sequence(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """y[t, n] = x[L[n] - 1 - t, n] for t < L[n], else x[t, n]: a Gather of the rows t * N + n."""
+    x = operands[0]
+    if opset < OLDEST_OPSET or x.shape is None:
+        return None
+    rank, swaps = len(x.shape), node.attributes.get_int("time_axis", 0) == 1
+    swap = f"Transpose <perm = {[1, 0, *range(2, rank)]}>" if swaps else "Identity"
+    rest = f"others = Constant <value_ints = {[*range(2, rank)]}> () rest = Gather (sizes, others)"
+    flat = "flat = Concat <axis = 0> (all, rest)" if rank > 2 else "flat = Identity (all)"
+    return _function(
+        "x, lengths",
+        f"""
+        zero = Constant <value_int = 0> () one = Constant <value_int = 1> () two = Constant <value_int = 2> ()
+        all = Constant <value_ints = [-1]> ()
+        column = Constant <value_ints = [-1, 1]> () row = Constant <value_ints = [1, -1]> ()
+        steps = {swap} (x) sizes = Shape (steps) T = Gather (sizes, zero) N = Gather (sizes, one)
+        {rest if rank > 2 else ""} {flat}
+        times = Range (zero, T, one) t = Reshape (times, column)
+        batch = Range (zero, N, one) n = Reshape (batch, row)
+        wide = Cast <to = {int(ir.DataType.INT64)}> (lengths) L = Reshape (wide, row)
+        early = Less (t, L) within = Cast <to = {int(ir.DataType.INT64)}> (early)
+        last = Sub (L, one) twice = Mul (two, t) back = Sub (last, twice) move = Mul (within, back)
+        from = Add (t, move) start = Mul (from, N) index = Add (start, n)
+        rows = Reshape (steps, flat) turned = Gather (rows, index) y = {swap} (turned)
+        """,
+    )
+
+
+def _dft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """The product of x [..., n, 1 or 2] with a matrix of cosines and sines, for a constant length."""
+    x, given, axis_input = [*operands, *[Operand()] * 2][:3]
+    inverse, onesided = (bool(node.attributes.get_int(name, 0)) for name in ("inverse", "onesided"))
+    if opset < OLDEST_OPSET or x.shape is None or x.dtype != ir.DataType.FLOAT or (inverse and onesided):
+        return None
+    rank = len(x.shape)
+    axis = (
+        node.attributes.get_int("axis", 1) if opset < 20 else -2 if axis_input.dtype is None else axis_input.integer
+    )
+    if axis is None or (given.dtype is not None and given.integer is None):
+        return None
+    axis %= rank
+    n, channels = x.shape[axis], x.shape[-1]
+    length = n if given.integer is None else given.integer
+    if n is None or length is None or channels not in (1, 2) or axis == rank - 1 or min(n, length) < 1:
+        return None
+    bins = length // 2 + 1 if onesided else length
+    if 4 * n * bins > MOST_NUMBERS:
+        return None
+    wave = _wave(bins, min(n, length), length, 1 if inverse else -1) / (length if inverse else 1)
+    matrix = np.zeros((n, channels, bins, 2))
+    matrix[: wave.shape[1]] = _products(wave, channels).transpose(3, 1, 2, 0)[..., [0, 1]]
+    order = [*(a for a in range(rank - 1) if a != axis), axis, rank - 1]
+    kept = [0] * (rank - 2)
+    return _function(
+        "x, length, axis"[: (1, 9, 15)[len(operands) - 1]],
+        f"""
+        moved = Transpose <perm = {order}> (x) rows = Reshape (moved, flat) product = MatMul (rows, waves)
+        split = Reshape (product, parts) y = Transpose <perm = {[order.index(a) for a in range(rank)]}> (split)
+        """,
+        {
+            "flat": np.array([*kept, n * channels], np.int64),
+            "waves": matrix.reshape(n * channels, bins * 2).astype(np.float32),
+            "parts": np.array([*kept, bins, 2], np.int64),
+        },
+    )
+
+
+def _wave(bins: int, count: int, length: int, sign: int) -> Array:
+    """Return exp(sign * 2 pi i k t / length), complex [bins, count]."""
+    turns = np.outer(np.arange(bins), np.arange(count)) % length
+    return np.asarray(np.exp(sign * 2j * math.pi * turns / length))
+
+
+def _products(wave: Array, channels: int) -> Array:
+    """Return what the parts of x are multiplied with, [real or imaginary of y, channel, bin, time]."""
+    of_real, of_imaginary = (wave.real, wave.imag), (-wave.imag, wave.real)
+    return np.stack([np.stack([of_real[part], of_imaginary[part]][:channels]) for part in (0, 1)])
+
+
+def _stft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """A Conv of the signal [N, samples, 1 or 2] with the windowed waves of each bin as kernels."""
+    signal, step, window, given = [*operands, *[Operand()] * 2][:4]
+    onesided = bool(node.attributes.get_int("onesided", 1))
+    if opset < OLDEST_OPSET or signal.shape is None or signal.dtype != ir.DataType.FLOAT or len(signal.shape) != 3:
+        return None
+    size = given.integer if window.numbers is None else window.numbers.size
+    channels = signal.shape[2]
+    unknown = (window.dtype is not None and window.numbers is None) or channels not in (1, 2)
+    if (
+        unknown
+        or channels is None
+        or step.integer is None
+        or size is None
+        or size < 1
+        or given.integer not in (None, size)
+    ):
+        return None
+    bins = size // 2 + 1 if onesided else size
+    if 4 * size * bins > MOST_NUMBERS:
+        return None
+    kernels = _products(_wave(bins, size, size, -1), channels)
+    kernels = kernels * (1 if window.numbers is None else window.numbers.astype(np.float64))
+    return _function(
+        ", ".join(("signal", "step", "window", "length")[: len(operands)]),
+        f"""
+        x = Transpose <perm = [0, 2, 1]> (signal) sums = Conv <strides = [{step.integer}]> (x, waves)
+        parts = Reshape (sums, shape) y = Transpose <perm = [0, 3, 2, 1]> (parts)
+        """,
+        {
+            "waves": kernels.transpose(0, 2, 1, 3).reshape(2 * bins, channels, size).astype(np.float32),
+            "shape": np.array([0, 2, bins, -1], np.int64),
+        },
+    )
+
+
+def _einsum(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """Two operands, each with every label once: Transpose and Reshape around a MatMul."""
+    found = _labels(node)
+    if opset < OLDEST_OPSET or found is None or any(each.shape is None for each in operands):
+        return None
+    a, b, out = found
+    sizes: dict[str, int | None] = {}
+    for label, size in [
+        *zip(a, operands[0].shape or (), strict=False),
+        *zip(b, operands[1].shape or (), strict=False),
+    ]:
+        if size == 0 or (size is not None and sizes.get(label) not in (None, size)):
+            return None
+        sizes[label] = size if sizes.get(label) is None else sizes[label]
+    both = [label for label in a if label in b]
+    batch, summed = [x for x in both if x in out], [x for x in both if x not in out]
+    rows, columns = [x for x in a if x not in b], [x for x in b if x not in a]
+    if any(label not in out for label in (*rows, *columns)):
+        return None
+    perm_a, perm_b = (
+        [a.index(x) for x in (*batch, *rows, *summed)],
+        [b.index(x) for x in (*batch, *summed, *columns)],
+    )
+    end = [*batch, *rows, *columns]
+    shapes: dict[str, Sequence[int] | None] = {}
+    if batch or (len(summed), len(columns)) != (1, 1):  # else MatMul takes all rows of a
+        shapes = {
+            "left": _shape(sizes, batch, rows, summed),
+            "right": _shape(sizes, batch, summed, columns),
+            "whole": _shape(sizes, batch, *([label] for label in (*rows, *columns))),
+        }
+    if None in shapes.values():
+        return None
+    matrix_a, matrix_b, whole = (
+        f"Reshape ({x}, {shape})" if shapes else f"Identity ({x})"
+        for x, shape in (("first", "left"), ("second", "right"), ("product", "whole"))
+    )
+    return _function(
+        "a, b",
+        f"""
+        first = Transpose <perm = {perm_a}> (a) matrix_a = {matrix_a}
+        second = Transpose <perm = {perm_b}> (b) matrix_b = {matrix_b}
+        product = MatMul (matrix_a, matrix_b) parts = {whole}
+        y = Transpose <perm = {[end.index(x) for x in out]}> (parts)
+        """,
+        {name: np.array(shape, np.int64) for name, shape in shapes.items()},
+    )
+
+
+def _labels(node: ir.Node) -> tuple[str, str, str] | None:
+    """Return the labels of two operands and of the result, if each has a label once."""
+    equation = node.attributes.get_string("equation", "") or ""
+    terms, arrow, out = equation.replace(" ", "").partition("->")
+    parts = terms.split(",")
+    if len(parts) != 2 or "." in equation or any(len(set(part)) != len(part) for part in parts):
+        return None
+    a, b = parts
+    return a, b, out if arrow else "".join(sorted(set(a) ^ set(b)))
+
+
+def _shape(sizes: dict[str, int | None], batch: Sequence[str], *axes: Sequence[str]) -> list[int] | None:
+    """Return the numbers of a Reshape to the axes of the batch, which stay, and to products of axes; None if more
+    than one of these is unknown."""
+    factors = [[sizes[label] for label in labels] for labels in axes]
+    products = [-1 if None in each else math.prod(n for n in each if n is not None) for each in factors]
+    return None if products.count(-1) > 1 else [0] * len(batch) + products
+
+
+FORMULAS: dict[str, Formula] = {
+    "ReverseSequence": _reverse_sequence,
+    "DFT": _dft,
+    "STFT": _stft,
+    "Einsum": _einsum,
+}
+"""By operator."""

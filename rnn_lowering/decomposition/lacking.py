@@ -1,0 +1,108 @@
+"""Which nodes a target lacks, and which operators it computes right, by ONNX's own tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.errors import NodeRef
+from rnn_lowering.facts.operators import is_of_default_domain
+from rnn_lowering.model.model_sizes import inferred_values
+from rnn_lowering.model.scopes import Scope, scopes
+from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.targets.onnx_tests import OperatorTests, RuntimeTests, tests_in
+
+BASIC = frozenset(("Cast", "Constant", "Identity"))
+"""Operators that every runtime has; ONNX's tests of Cast are of types that most lack."""
+
+CAST_TO = frozenset(map(int, (ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL)))
+"""The types that every runtime converts to; OpenCV's Cast to uint8 is wrong."""
+
+WRONG_IN = {
+    "mnn": frozenset(("ReduceLogSum", "ReduceLogSumExp", "RotaryEmbedding")),
+    "onnxruntime-webgpu": frozenset(("SpaceToDepth",)),
+    "opencv": frozenset(("MeanVarianceNormalization",)),
+    "tvm": frozenset(("CenterCropPad",)),
+}
+"""By target the operators whose bodies failed there, though each operator of them has right tests."""
+
+
+@dataclass(frozen=True)
+class LackingNode:
+    """A node that was right in none of ONNX's tests of its operator in a target.
+
+    Attributes:
+        node: The node.
+        scope: The graph that it is in.
+        tests: What became of the tests.
+    """
+
+    node: ir.Node
+    scope: Scope
+    tests: OperatorTests
+
+    @property
+    def ref(self) -> NodeRef:
+        return node_ref(self.node, self.scope.text)
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """What a target lacks in a model."""
+
+    model: ir.Model
+    target: str
+
+    @cached_property
+    def measured(self) -> RuntimeTests | None:
+        """What became of ONNX's tests in the target; None if it was not measured."""
+        return tests_in(self.target)
+
+    @cached_property
+    def nodes(self) -> list[LackingNode]:
+        """The nodes of ONNX's operators that the target was measured not to run. Recurrent nodes, Loops and Scans
+        are not among them, nor are nodes of other types than the tests."""
+        found = list(self._lacking()) if self.measured is not None else []
+        return [each for each in found if not each.tests.floats or self._has_floats(each.node)]
+
+    @cached_property
+    def values(self) -> Mapping[ir.Value, ir.Value]:
+        """By value of the model one that has the type and shape which follow from the inputs."""
+        return inferred_values(self.model)
+
+    def runs(self, node: ir.Node) -> bool:
+        """Return whether the target computes a node right, as far as is known."""
+        if node.op_type in BASIC:
+            to = node.attributes.get_int("to", int(ir.DataType.FLOAT))
+            return is_of_default_domain(node) and to in CAST_TO
+        tests = self.measured.operators.get(node.op_type) if self.measured and is_of_default_domain(node) else None
+        return tests is not None and tests.mostly_right
+
+    def _lacking(self) -> Iterator[LackingNode]:
+        assert self.measured is not None
+        for scope in scopes(self.model):
+            for node in scope.graph:
+                if not is_of_default_domain(node) or node.op_identifier() in self.model.functions:
+                    continue
+                tests = self.measured.of(node.op_type, version_of(node.op_type, scope.opset))
+                if tests is not None and not tests.right:
+                    yield LackingNode(node, scope, tests)
+
+    def _has_floats(self, node: ir.Node) -> bool:
+        """Whether a node computes with floats, as far as is known: tests with float32 say nothing of integers."""
+        known = [
+            self.values.get(value, value).dtype for value in (*node.inputs, *node.outputs) if value is not None
+        ]
+        return any(dtype is None or dtype.is_floating_point() for dtype in known)
+
+
+def version_of(operator: str, opset: int) -> int:
+    """Return the version of an operator of ONNX at an opset; 0 if ONNX has none."""
+    try:
+        return int(onnx.defs.get_schema(operator, opset, "").since_version)
+    except onnx.defs.SchemaError:
+        return 0

@@ -1,0 +1,164 @@
+"""Nodes that no recurrence has, and that a target was measured not to run, are named, or refused on request."""
+
+import json
+import warnings
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+from lacking import found
+from texts import parse
+
+import rnn_lowering as rl
+from rnn_lowering.cli.command import main
+from rnn_lowering.targets import onnx_tests
+from rnn_lowering.targets.names import TargetName
+
+DATA = Path(onnx_tests.__file__).with_name("onnx_tests.json")
+
+NET = """g (float[T, 1, 4] X, int64[1] L) => (float[T, 1, 4] Y) <float[1, 12, 4] W = {}, float[1, 12, 4] R = {}> {
+    H, Hn = GRU <hidden_size = 4> (X, W, R)
+    axes = Constant <value_ints = [1]> ()
+    S = Squeeze (H, axes)
+    [turn] Y = FAKE (S, L)
+}"""
+LACKED = "ReverseSequence <time_axis = 0, batch_axis = 1>"
+SAYS = "which tract 1.2 rejected in 5 and computed wrongly in 1 of 6 of ONNX's tests"
+NAMED = f"left for tract: ReverseSequence node 'turn' in main graph, {SAYS}"
+
+
+@pytest.fixture(autouse=True)
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["ReverseSequence:10/0/1/5", "HardSwish:22/0/0/3", "Softmax:13/1/0/2", "Less:13/0/2/0", "Not:1/0/0/2"]
+    found(monkeypatch, words, integers=["Not"])
+
+
+def net(node: str = LACKED, opset: int = 17) -> onnx.ModelProto:
+    return parse(NET.replace("FAKE", node), opset)
+
+
+def test_a_node_that_was_never_right_is_named() -> None:
+    with pytest.warns(rl.RnnLoweringWarning) as warned:
+        lowered, report = rl.lower(net(), target="tract", full=True)
+    assert [str(each.message) for each in warned] == [NAMED]
+    assert any(node.op_type == "ReverseSequence" for node in lowered.graph.node)
+    assert report.to_dict()["unsupported"] == [
+        {
+            "name": "turn",
+            "operator": "ReverseSequence",
+            "scope": "main graph",
+            "reason": "tract 1.2 rejected it in 5 and computed it wrongly in 1 of 6 of ONNX's tests",
+        }
+    ]
+
+
+def test_several_of_one_operator_have_one_warning() -> None:
+    model = net()
+    model.graph.node.append(onnx.helper.make_node("ReverseSequence", ["S", "L"], ["Z"], time_axis=0, batch_axis=1))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("Z", 1, ["T", 1, 4]))
+    with pytest.warns(rl.RnnLoweringWarning) as warned:
+        report = rl.lower(model, target="tract", full=True)[1]
+    assert [str(each.message) for each in warned] == [f"{NAMED}, and 1 more"]
+    assert [each.node.name for each in report.unsupported] == ["turn", "-> Z"]
+
+
+@pytest.mark.parametrize("target", ["portable", "onnxruntime", "tvm"])
+def test_a_target_that_was_not_measured_names_none(target: TargetName) -> None:
+    assert rl.lower(net(), target=target, dims={"T": 3}, full=True)[1].unsupported == []
+
+
+@pytest.mark.parametrize("node", ["Softmax", "HardSwish"])
+def test_an_operator_with_a_right_test_and_an_older_version_are_not_named(node: str) -> None:
+    """HardSwish-22 was tested, the node is of version 14."""
+    model = parse(NET.replace("FAKE (S, L)", f"{node} (S)"))
+    assert rl.lower(model, target="tract", full=True)[1].unsupported == []
+
+
+def test_tests_with_float32_say_nothing_of_integers() -> None:
+    def named(kind: str) -> list[str]:
+        text = f"g ({kind}[2] a, {kind}[2] b) => (bool[2] Y) {{ l = Less (a, b) Y = Not (l) }}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return [each.node.operator for each in rl.lower(parse(text), target="tract", full=True)[1].unsupported]
+
+    assert named("float") == ["Less", "Not"]
+    assert named("int64") == ["Not"]
+
+
+def test_nodes_in_branches_are_named_and_functions_of_that_name_are_not() -> None:
+    branches = f"""then_branch = a () => (float[6, 1, 4] Z) {{ [in] Z = {LACKED} (X, L) }},
+        else_branch = b () => (float[6, 1, 4] V) {{ V = Neg (X) }}"""
+    text = f"g (bool c, float[6, 1, 4] X, int64[1] L) => (float[6, 1, 4] Y) {{ Y = If (c) <{branches}> }}"
+    with pytest.warns(rl.RnnLoweringWarning, match=r"node 'in' in main graph > -> Y \(If\) then_branch, which"):
+        rl.lower(parse(text), target="tract")
+    own = '<domain: "", opset_import: ["": 17]> ReverseSequence (x, l) => (y) { y = Neg (x) }'
+    called = parse("g (float[6, 1, 4] X, int64[1] L) => (float[6, 1, 4] Y) { Y = ReverseSequence (X, L) }" + own)
+    assert rl.lower(called, target="tract", full=True)[1].unsupported == []
+
+
+def test_a_model_with_nothing_to_lower_is_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = f"g (float[6, 1, 4] X, int64[1] L) => (float[6, 1, 4] Y) {{ [turn] Y = {LACKED} (X, L) }}"
+    source, result = str(tmp_path / "in.onnx"), tmp_path / "out.onnx"
+    onnx.save(parse(text), source)
+    assert main([source, str(result), "--target", "tract", "--report", str(tmp_path / "r.json")]) == 0
+    said = capsys.readouterr()
+    assert NAMED in said.err
+    assert "nothing to lower; unchanged" in said.out
+    assert json.loads((tmp_path / "r.json").read_text())["unsupported"][0]["name"] == "turn"
+    assert main([source, "--target", "tract", "--list"]) == 0
+    said = capsys.readouterr()
+    assert "no recurrent nodes\n" in said.out
+    assert "left, not supported" in said.out
+
+
+def test_require_supported_refuses_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, result = str(tmp_path / "in.onnx"), tmp_path / "out.onnx"
+    onnx.save(net(), source)
+    arguments = ["--target", "tract", "--require-supported"]
+    assert main([source, str(result), *arguments]) == 1
+    assert "ReverseSequence node 'turn' in main graph: tract 1.2 rejected it in 5 and" in capsys.readouterr().err
+    assert not result.exists()
+    assert main([source, "--list", *arguments]) == 4
+    assert "refused" in capsys.readouterr().out
+    with pytest.raises(rl.UnsupportedError, match="or drop require_supported=True"):
+        rl.lower(net(), target="tract", require_supported=True)
+    model = ir.from_proto(net())
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    with pytest.raises(rl.UnsupportedError):
+        rl.LowerRecurrentPass(target="tract", require_supported=True)(model)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        (
+            ["--target", "qnn"],
+            "tests in qnn are known, so nothing can be checked; drop --require-supported; known are",
+        ),
+        ([], "nothing can be checked; add --target: one of litert, mnn"),
+    ],
+    ids=["not measured", "no target"],
+)
+def test_require_supported_needs_a_target_that_was_measured(
+    given: list[str], hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, result = str(tmp_path / "in.onnx"), tmp_path / "out.onnx"
+    onnx.save(net(), source)
+    assert main([source, str(result), "--require-supported", *given]) == 2
+    assert hint in capsys.readouterr().err
+    assert not result.exists()
+
+
+def test_what_is_stored_is_of_operators_that_onnx_has() -> None:
+    for target, entry in json.loads(DATA.read_text()).items():
+        assert target in rl.TARGETS
+        words = [word.split(":") for word in " ".join(entry["operators"]).split()]
+        assert len(words) > 100
+        assert {"Not", "CumSum"} <= set(" ".join(entry["without float32"]).split()) <= {name for name, _ in words}
+        for name, counts in words:
+            since, *numbers = map(int, counts.split("/"))
+            assert onnx.defs.get_schema(name, since, "").since_version == since
+            assert len(numbers) == 3
+            assert sum(numbers) > 0
