@@ -22,7 +22,8 @@ def plan_of(model: onnx.ModelProto) -> Plan:
     (text,) = [entry.value for entry in model.metadata_props if entry.key == "rnn_lowering.stream"]
     plan: Plan = json.loads(text)
     assert plan["version"] == 1
-    return {"unit": 1, "rates": {}, "delay": {}, "short": {}, "lengths": [], "shortest": 1} | plan
+    numbers = {"unit": 1, "shortest": 1, "max_frames": None}
+    return {**numbers, "rates": {}, "delay": {}, "short": {}, "lengths": []} | plan
 
 
 @dataclass
@@ -46,6 +47,12 @@ class Host:
     def call(self) -> int:
         """The frames that a call has, or a multiple of."""
         return int(self.plan["frames"] or self.plan["unit"])
+
+    @property
+    def most(self) -> int | None:
+        """The frames of the longest sequence of whole calls; None for any number."""
+        longest = self.plan["max_frames"]
+        return None if longest is None else int(longest) // self.call * self.call
 
     @property
     def late(self) -> int:
@@ -82,7 +89,9 @@ class Host:
         for start, end in _pieces(self.frames(longer), sizes):
             chunk = {n: self._part(n, longer[n], start, end) for n in plan["inputs"]}
             parts.append(self.running({**chunk, **states}))
-            states = {state["input"]: parts[-1][state["output"]] for state in plan["states"]}
+            before, states = states, {s["input"]: parts[-1][s["output"]] for s in plan["states"]}
+            for state in plan["states"]:
+                _check(state, before[state["input"]], states[state["input"]])
         outputs: Arrays = {}
         for name, axis in plan["outputs"].items():
             outputs[name] = parts[-1][name]
@@ -126,6 +135,16 @@ def _first(state: Mapping[str, Any], sizes: Mapping[str, int]) -> Array:
     if dtype == "bfloat16":
         from ml_dtypes import bfloat16 as dtype
     return np.broadcast_to(0 if held == "zeros" else np.array(_parsed(held)), shape).astype(dtype)
+
+
+def _check(state: Mapping[str, Any], before: Array, after: Array) -> None:
+    """Raise if a state has another type or shape after a call; one that grows is longer along its axis only."""
+    axis = state.get("grows")
+    grown = list(before.shape)
+    if axis is not None:
+        assert after.shape[axis] > before.shape[axis], f"{state['input']} of {before.shape} does not grow"
+        grown[axis] = after.shape[axis]
+    assert [*after.shape] == grown, f"{state['input']} of {before.shape} becomes {after.shape}"
 
 
 def _parsed(held: Any) -> Any:

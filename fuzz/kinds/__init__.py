@@ -5,4 +5,4 @@ numbers and nothing else, and `judge(case)`, which must depend on the case alone
 it is made smaller.
 """
 
-NAMES = ("streams", "lowering", "loops", "attention", "joined", "verify", "files")
+NAMES = ("streams", "lowering", "loops", "raising", "attention", "joined", "verify", "files")

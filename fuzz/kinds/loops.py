@@ -38,6 +38,8 @@ def generate(rng: random.Random) -> Case:
     if rng.random() < 0.3:
         options = {"form": "auto", "target": rng.choice(TARGETS)}
     options["loops"] = "target" not in options or rng.random() < 0.5
+    if rng.random() < 0.2:
+        options["raise_loops"] = True
     runs = [{"T": size} for size in rng.sample((1, 2, 3, 5, 8), 3)]
     if frames == "T" and (options["form"] == "unroll" or rng.random() < 0.3):
         options["dims"] = runs[0]

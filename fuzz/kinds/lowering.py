@@ -8,6 +8,7 @@ import onnx
 
 import rnn_lowering as rl
 from fuzz.case import Case, Outcome, agreed, attempt, fault, reason
+from fuzz.double import OVERFLOWS, within_range
 from fuzz.nets.net import Net
 from fuzz.nets.recurrent import Layers, in_scope, layer
 from fuzz.oracles import Running, difference, feeds, steady
@@ -125,6 +126,8 @@ def judge(case: Case) -> Outcome:
             if text := difference(got[name], array, near=whole.near):
                 if not steady(whole, feed):
                     return Outcome("invalid", "the original amplifies rounding", text)
+                if not case.options["padding"] and within_range(case.model, feed) is not feed:
+                    return Outcome("invalid", OVERFLOWS, text)
                 return fault("other numbers", f"{sizes}, {name}: {text}", compared)
         compared += 1
     return agreed(compared)

@@ -8,7 +8,9 @@ from cases import Arrays
 
 import rnn_lowering as rl
 from fuzz.case import Case, Outcome, agreed, attempt, fault, reason
+from fuzz.compare import nearness
 from fuzz.driver import Host
+from fuzz.nets.causal import causal
 from fuzz.nets.frames import NETS
 from fuzz.nets.sequences import sequence
 from fuzz.oracles import Running, are_no_rows, difference, feeds, steady
@@ -28,7 +30,11 @@ def generate(rng: random.Random) -> Case:
     options |= {"frames": rng.choice((0, 0, 0, 1, 1, 3)), "chunks": rng.choice(CHUNKS), "seed": rng.randrange(1000)}
     if rng.random() < 0.4:
         return Case(rng.choice(NETS)(rng).whole(), {**options, "axis": ["time"], "lengths": _some(rng)})
-    made = sequence(rng)
+    if rng.random() < 0.3:
+        made = causal(rng)
+        options |= {"max_frames": rng.choice((None, None, 12, 60)), "runs": 36}  # a table may have 40 rows
+    else:
+        made = sequence(rng)
     options |= {"axis": made.axis, "high": made.high, "lens": made.lengths, "verify": rng.random() < 0.08}
     return Case(made.model, {**options, "lengths": [made.frames] if made.frames else _some(rng)})
 
@@ -42,7 +48,7 @@ def judge(case: Case) -> Outcome:
     stepped = attempt(lambda: _stepped(case.model, case.options))
     if isinstance(stepped, Outcome):
         return stepped
-    length = 240 if ":" not in case.options["axis"][0] else case.options["lengths"][0]
+    length = case.options.get("runs", 240) if ":" not in case.options["axis"][0] else case.options["lengths"][0]
     try:
         whole = Running(case.model)
         whole(_feed(case, length))
@@ -58,6 +64,8 @@ def judge(case: Case) -> Outcome:
         if isinstance(found, str) and found:
             return fault("other numbers", f"T = {length}: {found}", compared)
         compared += found is not None
+    if compared and (text := _after_the_end(case, host)):
+        return fault("no end", text, compared)
     if not compared:
         return Outcome("invalid", "the original runs at no length")
     return _compared(case, stepped) if case.options.get("verify") else agreed(compared)
@@ -66,7 +74,7 @@ def judge(case: Case) -> Outcome:
 def _stepped(model: onnx.ModelProto, options: dict[str, Any]) -> onnx.ModelProto:
     """The stream; with frames in each call, that many of its least number."""
     form: Any = options["form"]
-    more = {"delay": options["delay"], "target": options["target"]}
+    more = {name: options.get(name) for name in ("delay", "target", "max_frames")}
     if not options["frames"]:
         return _lowered(model, form, stream=dict.fromkeys(options["axis"]), **more)
     unit = 1
@@ -74,7 +82,7 @@ def _stepped(model: onnx.ModelProto, options: dict[str, Any]) -> onnx.ModelProto
         try:
             frames = options["frames"] * unit
             return _lowered(model, form, stream=dict.fromkeys(options["axis"], frames), **more)
-        except rl.OptionError as error:
+        except (rl.OptionError, rl.UnsupportedError) as error:
             words = str(error).split("multiple of ")
             if len(words) < 2 or not (number := words[1].split()[0].strip(";,.:")).isdigit():
                 raise
@@ -90,6 +98,9 @@ def _lowered(model: onnx.ModelProto, form: Any, **options: Any) -> onnx.ModelPro
 def _at_length(case: Case, whole: Running, host: Host, length: int) -> str | None:
     """Return what differs; None if the whole does not run at this length."""
     frames = -(-max(length, host.plan["shortest"]) // host.call) * host.call
+    frames = frames if host.most is None else min(frames, host.most)
+    if frames < host.plan["shortest"]:
+        return None
     if frames != length and ":" in case.options["axis"][0]:
         return None
     feed = _feed(case, frames)
@@ -111,9 +122,29 @@ def _at_length(case: Case, whole: Running, host: Host, length: int) -> str | Non
         if text:
             if not steady(whole, feed):
                 return None
-            return f"calls of {sizes}, output {name}: {text}"
-    text = _of_states(host, feed, ended, got, sizes, whole.near)
-    return f"calls of {sizes}, {text}" if text else None if not got and not states else ""
+            return _unless_rounded(case, whole, host, length, f"calls of {sizes}, output {name}: {text}")
+    if text := _of_states(host, feed, ended, got, sizes, whole.near):
+        return _unless_rounded(case, whole, host, length, f"calls of {sizes}, {text}")
+    return None if not got and not states else ""
+
+
+def _after_the_end(case: Case, host: Host) -> str:
+    """Return what is wrong if a stream goes on after its last frame."""
+    if host.most is None:
+        return ""
+    sizes = [host.call] if host.plan["frames"] else [host.most or host.call, host.call]
+    try:
+        host(_feed(case, host.most + host.call), sizes)
+    except Exception:  # onnxruntime has no common error
+        return ""
+    return f"a sequence has at most {host.plan['max_frames']} frames, but one of {host.most + host.call} runs"
+
+
+def _unless_rounded(case: Case, whole: Running, host: Host, length: int, text: str) -> str | None:
+    """Return what differs in float32, if a model computes in half precision: long sequences add up its rounding."""
+    if not nearness(whole.model):
+        return text
+    return _at_length(case, whole.wide, Host(host.stepped, Running(host.stepped).wide), length)
 
 
 def _of_states(host: Host, feed: Arrays, ended: Arrays, got: Arrays, sizes: list[int], near: str) -> str:

@@ -17,12 +17,13 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.numbers import depends_on_time
+from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.size import TIME, Shape, Size
 from rnn_lowering.streaming.editor import Editor, home, input_of
 from rnn_lowering.streaming.edits import FramesEdit
 from rnn_lowering.streaming.flow import Flow
-from rnn_lowering.streaming.frame_counts import counts_so_far, of_type
-from rnn_lowering.streaming.frames import NOT_LATE, Frames, Unframed
+from rnn_lowering.streaming.frame_counts import counts_so_far, of_type, past_or_first
+from rnn_lowering.streaming.frames import NOT_LATE, FirstFrame, Frames, Unframed
 
 
 def joined(flow: Flow, node: ir.Node, slots: Sequence[int]) -> tuple[Frames | Unframed | None, dict[int, int]]:
@@ -33,6 +34,10 @@ def joined(flow: Flow, node: ir.Node, slots: Sequence[int]) -> tuple[Frames | Un
     by_slot: dict[int, Frames] = {}
     last = False
     for slot, value in values.items():
+        first = flow.framings.get(value)
+        if isinstance(first, FirstFrame) and own and operator_of(node).elementwise:
+            flow.edits.append(KeepFirst(node, value, Frames(first.axis), slot))
+            continue
         constant = next((same for each in own if (same := _in_every_frame(flow, value, each)) is not None), None)
         framing = constant or _length(flow, node, slot, list(values.values())) or flow.read(value, node)
         if isinstance(framing, Frames):
@@ -136,6 +141,26 @@ class Wait(FramesEdit):
             value = emit("Concat", past, value, axis=axis)
             editor.add_present(self.node, "x", past, self.last(emit, value, self.past))
         return emit.sliced(value, [axis], [0], [-self.drop])
+
+
+@dataclass(frozen=True)
+class KeepFirst(FramesEdit):
+    """Lets a node read frame 0 in each chunk: it is a state, and in the first call that of the chunk.
+
+    Attributes:
+        slot: The slot of frame 0.
+    """
+
+    slot: int
+
+    def apply(self, editor: Editor) -> None:
+        first = input_of(self.node, self.slot)
+        key = ("first", first, home(self.node))
+        if key not in editor.made:
+            past = self.past_input(editor, "x")
+            editor.made[key] = past_or_first(editor, self.node, past, first)
+            editor.add_present(self.node, "x", past, editor.made[key])
+        self.node.replace_input_with(self.slot, editor.made[key])
 
 
 def _count_so_far(

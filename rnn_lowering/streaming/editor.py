@@ -110,9 +110,16 @@ class Editor:
         axes = range(len(self.known.shapes[value]))
         return [rows[axis] if axis in rows else self.dim(value, axis) for axis in axes]
 
-    def add_past(self, node: ir.Node | None, kind: str, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
-        """Add an input that takes a state of a node, or of the model without one."""
+    def add_past(
+        self, node: ir.Node | None, kind: str, dtype: ir.DataType, dims: Sequence[Dim], grows: int | None = None
+    ) -> ir.Value:
+        """Add an input that takes a state of a node, or of the model without one.
+
+        Args:
+            grows: The axis whose size grows with each call; None if all stay.
+        """
         name = self.name(f"past_{_label_of_state(node)}_{kind}")
+        dims = [f"{name}_frames" if axis == grows else dim for axis, dim in enumerate(dims)]
         value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(dims))
         self.model.graph.inputs.append(value)
         return value
@@ -125,16 +132,20 @@ class Editor:
         inner: ir.Value,
         initial: Array | None = None,
         dims: Sequence[Dim] | None = None,
+        grows: int | None = None,
     ) -> None:
         """Return `inner`, a value in the graph of a node, as the next value of the state `past`.
 
         Args:
             initial: What the first call receives, an array that broadcasts to the state; None for zeros.
             dims: The dimensions of the state, if they are not those of `past`.
+            grows: The axis whose size grows with each call; None if all stay.
         """
         graph = self.model.graph if node is None else home(node)
         present = self._add_output(self.name(f"present_{_label_of_state(node)}_{kind}"), inner, past, graph)
-        self.add_state(past, present, node, kind, initial, dims)
+        if grows is not None:
+            present.shape = ir.Shape([None if axis == grows else dim for axis, dim in enumerate(past.shape or ())])
+        self.add_state(past, present, node, kind, initial, dims, grows)
 
     def add_state(
         self,
@@ -144,6 +155,7 @@ class Editor:
         kind: str,
         initial: Array | None = None,
         dims: Sequence[Dim] | None = None,
+        grows: int | None = None,
     ) -> None:
         """Add a state to the metadata."""
         shape = [d if isinstance(d, int) else d.value or "" for d in past.shape or ()] if dims is None else dims
@@ -157,7 +169,7 @@ class Editor:
             )
         dtype = (past.dtype or ir.DataType.FLOAT).numpy().name
         names = past.name or "", present.name or "", label
-        self.states.append(State(*names, kind, tuple(shape), dtype, initial_of(initial)))
+        self.states.append(State(*names, kind, tuple(shape), dtype, initial_of(initial), grows))
 
     def add_pair(
         self,

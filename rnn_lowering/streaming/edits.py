@@ -1,7 +1,7 @@
 """Edits of a node along the frames: the state that they add, and what the node reads before frame 0.
 
 A value with delay 2 starts with 2 missing frames. Until frame 0 comes, states keep their initial values, and nodes
-read their padding (`FramesEdit.without_missing`). A state counts the frames so far, and so tells which are missing.
+read their padding (`FramesRead.without_missing`). A state counts the frames so far, and so tells which are missing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rnn_lowering.types import ArrayLike
 
 
 @dataclass(frozen=True)
-class FramesEdit(NodeEdit):
-    """An edit of a node along the frames, which adds a state.
+class FramesRead:
+    """The frames that a node reads.
 
     Attributes:
         node: The node.
@@ -63,6 +63,11 @@ class FramesEdit(NodeEdit):
             axes = range(len(editor.known.shapes[self.value]))
             missing = emit("Reshape", missing, emit.constant([-1 if n == axis else 1 for n in axes]))
         return emit.chosen(missing, fill, value, dtype)
+
+
+@dataclass(frozen=True)
+class FramesEdit(FramesRead, NodeEdit):
+    """An edit of a node along the frames that it reads, which adds a state."""
 
 
 def set_attributes(editor: Editor, node: ir.Node, attributes: Mapping[str, ir.Attr | None]) -> None:

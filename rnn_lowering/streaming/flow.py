@@ -23,6 +23,7 @@ from rnn_lowering.streaming.frames import (
     FrameNumbers,
     Frames,
     Framing,
+    Pairs,
     Pooled,
     Unframed,
     WholeSequenceValue,
@@ -65,6 +66,12 @@ class Flow:
         ahead: Pairs of a node that reads future frames and the number of these, in frames of the stream.
         loops: Loops that could not become Scans, each with the error.
         lengths: Inputs of the model that are sequence lengths.
+        max_frames: The cache of an attention to all past frames has as many rows; None: it grows.
+        data: The values that are computed from what inputs hold, not from sizes only.
+        replaced: The inputs of nodes that edits of attention replace: masks and biases.
+        attended: The product of each attention, and the node that weighs its values.
+        last_frame: The number of frames after which a stream ends; None: never.
+        last_call: The number of frames after which no more may be fed, with the zeros behind a late stream.
     """
 
     known: KnownValues
@@ -78,6 +85,12 @@ class Flow:
     ahead: list[tuple[NodeRef, int]] = field(default_factory=list)
     loops: Mapping[NodeRef, UnsupportedError] = field(default_factory=dict)
     lengths: set[ir.Value] = field(default_factory=set)
+    max_frames: int | None = None
+    data: set[ir.Value] = field(default_factory=set)
+    replaced: set[tuple[ir.Node, int]] = field(default_factory=set)
+    attended: dict[ir.Node, ir.Node] = field(default_factory=dict)
+    last_frame: int | None = None
+    last_call: int | None = None
 
     @property
     def opset(self) -> int:
@@ -145,7 +158,7 @@ class Flow:
     def read(self, value: ir.Value, node: ir.Node) -> Frames | Unframed | None:
         """Return the framing of a value for a node that reads it as data; note which frame numbers are data."""
         framing = self.framings.get(value)
-        if isinstance(framing, WholeSequenceValue | FirstFrame | Pooled):
+        if isinstance(framing, WholeSequenceValue | FirstFrame | Pairs | Pooled):
             raise framing.error
         if isinstance(framing, FrameNumbers):
             self.numbers_read.setdefault(value, []).append(node)

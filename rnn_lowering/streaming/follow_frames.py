@@ -13,14 +13,18 @@ from rnn_lowering.facts.bodies import bodies_of, values_used
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import LARGEST_UNIT, SizingError, add_initializers, start
 from rnn_lowering.facts.numbers import UnfollowedError, depends_on_time, evaluate
-from rnn_lowering.facts.size import size
+from rnn_lowering.facts.operators import operator_of
+from rnn_lowering.facts.size import CHUNK, size
 from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.streaming.attention.distances import cut_table
+from rnn_lowering.streaming.attention.scores import compared, of_pairs
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frames import (
     FirstFrame,
     Frames,
     Framing,
+    Pairs,
     Pooled,
     Unframed,
     WholeSequenceValue,
@@ -35,13 +39,19 @@ from rnn_lowering.streaming.operators.windows import check_paddings, transformed
 from rnn_lowering.streaming.time_axes import TimeInputs
 
 
-def follow(model: ir.Model, time: TimeInputs, loops: Mapping[NodeRef, UnsupportedError]) -> Flow:
+def follow(
+    model: ir.Model,
+    time: TimeInputs,
+    loops: Mapping[NodeRef, UnsupportedError],
+    max_frames: int | None = None,
+) -> Flow:
     """Return the framing of each value of a model.
 
     Args:
         model: A sorted model without functions; it is not changed.
         time: The input axes that hold frames.
         loops: Its Loops that could not become Scans, each with the error.
+        max_frames: The cache of an attention to all past frames has as many rows; None: it grows.
 
     If a size is an integer only for multiples of a number of frames, the model requires such a multiple.
 
@@ -50,7 +60,8 @@ def follow(model: ir.Model, time: TimeInputs, loops: Mapping[NodeRef, Unsupporte
     """
     units: list[tuple[NodeRef | None, int]] = []
     while True:
-        flow = Flow(start(model, time.sizes()), units=units, loops=loops)
+        flow = Flow(start(model, time.sizes()), units=units, loops=loops, max_frames=max_frames)
+        flow.data.update(model.graph.inputs)
         flow.known.unit = unit = math.lcm(*(multiple for _, multiple in units))
         for value in model.graph.inputs:
             axis = time.axes.get(value.name or "")
@@ -82,6 +93,15 @@ def _follow_graph(flow: Flow, graph: ir.Graph) -> None:
                 "did the exporter fix the length? Export with a dynamic time axis",
             ) from error
         flow.framings.update((v, m) for v, m in zip(outputs, framings, strict=True) if m is not None)
+        if _holds_data(flow, node):
+            flow.data.update(outputs)
+
+
+def _holds_data(flow: Flow, node: ir.Node) -> bool:
+    """Whether a node computes from what inputs hold, or at random; else from constants, sizes and positions."""
+    if node.op_type in ("Shape", "Size") and node.domain == "":
+        return False
+    return operator_of(node).random or not flow.data.isdisjoint(values_used(node))
 
 
 def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -92,6 +112,11 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
     check_paddings(flow, node)
     infer(flow.known, node)
     read = values_used(node)
+    if any(isinstance(flow.framings.get(v), Pairs) for v in read):
+        return of_pairs(flow, node)
+    positional = flow.data.isdisjoint(read)
+    if positional and node.op_type == "Slice":
+        cut_table(flow.known, node)
     whole = next((m for v in read if isinstance(m := flow.framings.get(v), WholeSequenceValue)), None)
     streamed = any(isinstance(flow.framings.get(v), Frames | Pooled | Unframed | FirstFrame) for v in read)
     if node.op_type in ("Shape", "Size") and node.domain == "":
@@ -100,11 +125,11 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
         evaluate(flow.known, node)
         return [None]
     if whole is not None:
-        if streamed:
+        if streamed and not positional:
             raise whole.error
         return _of_whole(flow, outputs, whole)
     if streamed:
-        return _rule(flow, node)
+        return _of_positions(flow, node) if positional else _rule(flow, node)
     if any(flow.is_timed(v) for v in read):
         try:
             numbers = numbering(flow, node)
@@ -124,12 +149,18 @@ def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list
         return _of_whole(flow, outputs, WholeSequenceValue(_not_a_size(flow, node)))
     if all(v in flow.known.contents for v in outputs) or not any(flow.is_timed(v) for v in read):
         return [None] * len(outputs)
+    return _of_positions(flow, node)
+
+
+def _of_positions(flow: Flow, node: ir.Node) -> list[Framing]:
+    """Return the framings of outputs that are computed from positions or sizes. An attention may read what depends
+    on the whole sequence: its mask."""
     edits = len(flow.edits)
     try:
         return _rule(flow, node)
     except UnsupportedError as error:
         del flow.edits[edits:]
-        return _of_whole(flow, outputs, WholeSequenceValue(error))
+        return _of_whole(flow, [v for v in node.outputs if v.name], WholeSequenceValue(error))
 
 
 def _not_a_size(flow: Flow, node: ir.Node) -> UnsupportedError:
@@ -150,12 +181,21 @@ def _not_a_size(flow: Flow, node: ir.Node) -> UnsupportedError:
 
 
 def _of_whole(flow: Flow, outputs: Sequence[ir.Value], framing: WholeSequenceValue) -> list[Framing]:
-    """Return the framings of outputs that depend on the whole sequence; forget their shapes that do."""
+    """Return the framings of outputs that depend on the whole sequence; forget their shapes that do. Those of masks
+    are followed."""
     for value in outputs:
+        node = value.producer()
+        mask = node is not None and _makes_masks(node) and flow.data.isdisjoint(values_used(node))
+        kept = CHUNK if mask else -1
         dims = flow.known.shapes.get(value, ())
-        if any(isinstance(symbol, int) and symbol >= 0 for dim in dims for symbol in dim.symbols):
+        if any(isinstance(symbol, int) and symbol > kept for dim in dims for symbol in dim.symbols):
             del flow.known.shapes[value]
     return [framing] * len(outputs)
+
+
+def _makes_masks(node: ir.Node) -> bool:
+    row = operator_of(node)
+    return row.elementwise or row.keeps_order or row.moves or node.op_type in ("GatherND", "Trilu")
 
 
 def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -167,6 +207,9 @@ def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
         return of_pooled(flow, node)
     if is_recurrent(node):
         return recurrent(flow, node)
+    scores = compared(flow, node)
+    if scores is not None:
+        return scores
     framings = _along_frames(flow, node) if node.domain == "" else None
     framings = frame_by_frame(flow, node) if framings is None else framings
     for value, framing in zip([v for v in node.outputs if v.name], framings, strict=True):
@@ -189,12 +232,15 @@ ALONG_FRAMES = {
     "AveragePool": windowed,
     "Col2Im": overlapped,
     "Conv": windowed,
+    "ConvInteger": windowed,
     "ConvTranspose": transposed,
+    "CumProd": summed,
     "CumSum": summed,
     "Gather": picked,
     "LpPool": windowed,
     "MaxPool": windowed,
     "Pad": padded,
+    "QLinearConv": windowed,
     "Resize": resized,
     "STFT": transformed,
     "Slice": sliced,
@@ -236,7 +282,7 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
     if constant is None and condition is not None and _count_states(flow) > before:
         _check_same_branch(flow, node, condition)
     for framing in (framing for branch in framings for framing in branch):
-        if isinstance(framing, Pooled):
+        if isinstance(framing, Pooled | Pairs):
             raise framing.error
     if any(branch != framings[0] for branch in framings):
         raise flow.refuse(

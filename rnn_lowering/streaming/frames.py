@@ -183,5 +183,57 @@ class Pooled:
     axis: int = 0
 
 
-Framing = Frames | Pooled | Unframed | WholeSequenceValue | FirstFrame | FrameNumbers | None
+@dataclass(frozen=True)
+class Term:
+    """A mask or a bias that a node gives to scores.
+
+    Attributes:
+        node: The node: a Where, an Add or a Sub.
+        slot: Its input with the mask or the bias.
+        axes: The axes of the pairs in its output, as in `Pairs`.
+        removes: For a Where, the value of the condition for which a key is removed; None for what is added.
+        factor: By how much later nodes multiply what is added, below 0 for a Sub.
+    """
+
+    node: ir.Node
+    slot: int
+    axes: tuple[int, int]
+    removes: bool | None = None
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A number for each pair of frames: scores of attention, or weights. A node that cannot read it raises `error`.
+
+    Attributes:
+        frames: The framing of both axes; its own axis has no meaning.
+        axes: The axes with the frames of the first and of the second input of the product.
+        product: The node that computes the scores.
+        terms: The masks and biases of the scores, in their order.
+        softmax: The node that computes the weights; None for scores.
+        columns: Which of both axes has the keys: 0 or 1.
+        of_nan: Whether it says which weights are NaN.
+    """
+
+    frames: Frames
+    axes: tuple[int, int]
+    product: ir.Node
+    error: UnsupportedError
+    terms: tuple[Term, ...] = ()
+    softmax: ir.Node | None = None
+    columns: int = 1
+    of_nan: bool = False
+
+    @property
+    def rows_and_columns(self) -> tuple[int, int]:
+        """The axis of the queries, and that of the keys."""
+        return self.axes[1 - self.columns], self.axes[self.columns]
+
+    def axes_of(self, term: Term) -> tuple[int, int]:
+        """Return the axis of the queries, and that of the keys, in the output of a term."""
+        return term.axes[1 - self.columns], term.axes[self.columns]
+
+
+Framing = Frames | Pairs | Pooled | Unframed | WholeSequenceValue | FirstFrame | FrameNumbers | None
 """None: the value does not depend on the frames. Its shape or numbers may depend on the number of frames."""

@@ -48,11 +48,13 @@ class State:
         output: The output to pass to the next call.
         node: The node, or the nodes, whose state it is.
         state: "h" or "c" of a recurrent node; "s" of a LinearAttention; "state0" of a Scan, and so on; "x": past
-            frames; "sum": the sum so far; "pool": a pooled value so far; "t": the number of frames so far.
+            frames; "k" and "v": past keys and values of an attention; "sum": the sum so far; "pool": a pooled value
+            so far; "t": the number of frames so far.
         shape: Its shape.
         dtype: The name of its NumPy type.
         initial: What the first call receives: "zeros", or nested lists of numbers that broadcast to `shape`.
             Infinities and NaN, which JSON lacks, are the texts "Infinity", "-Infinity" and "NaN".
+        grows: The axis that has no rows at first, and more after each call; None if all sizes stay.
 
     Examples:
         >>> plan = rl.Stream(rl.lower(model, stream="seq").SerializeToString()).plan
@@ -67,6 +69,7 @@ class State:
     shape: tuple[Dim, ...]
     dtype: str
     initial: Any = "zeros"
+    grows: int | None = None
 
     def sizes(self, known: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape, given the sizes of open dimensions by name.
@@ -139,6 +142,7 @@ class StreamPlan:
             frames are the same in each call.
         shortest: The minimum number of frames of a sequence. Of a shorter one the original may cut off more frames
             than there are.
+        max_frames: The maximum number of frames of a sequence; the next one is an error. None: any number.
 
     Examples:
         >>> plan = rl.Stream(rl.lower(model, stream="seq=1").SerializeToString()).plan
@@ -156,6 +160,7 @@ class StreamPlan:
     short: Mapping[str, int] = field(default_factory=dict)
     lengths: tuple[str, ...] = ()
     shortest: int = 1
+    max_frames: int | None = None
 
     @property
     def frames_late(self) -> int:
@@ -183,7 +188,8 @@ class StreamPlan:
 
     def to_json(self) -> str:
         data = self.to_dict()
-        absent = {"lengths": [], "shortest": self.unit}
+        absent = {"lengths": [], "shortest": self.unit, "max_frames": None}
+        data["states"] = [{k: v for k, v in s.items() if k != "grows" or v is not None} for s in data["states"]]
         return json.dumps({k: v for k, v in data.items() if k not in absent or v != absent[k]}, allow_nan=False)
 
     def write(self, model: ir.Model) -> None:
@@ -212,6 +218,7 @@ class StreamPlan:
                 short=data.get("short", {}),
                 lengths=tuple(data.get("lengths", ())),
                 shortest=data.get("shortest", data.get("unit", 1)),
+                max_frames=data.get("max_frames"),
             )
             plan._check()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ZeroDivisionError) as error:
@@ -227,6 +234,8 @@ class StreamPlan:
             raise ValueError(f"the unit is {self.unit}")
         if type(self.shortest) is not int or self.shortest < 1:
             raise ValueError(f"the shortest sequence has {self.shortest} frames")
+        if self.max_frames is not None and (type(self.max_frames) is not int or self.max_frames < 1):
+            raise ValueError(f"the longest sequence has {self.max_frames} frames")
         if not all(name in self.inputs and self.inputs[name] is None for name in self.lengths):
             raise ValueError(f"lengths are not inputs without frames: {list(self.lengths)}")
         framed = {name for name, axis in self.outputs.items() if axis is not None}
@@ -271,6 +280,8 @@ def host_loop(plan: StreamPlan, target: str) -> str:
         lines.append(f"then the same with {counted(plan.frames_late, 'frame')} of zeros, since the stream is late")
     if same := [name for name, axis in plan.inputs.items() if axis is None and name not in plan.lengths]:
         lines.append(f"the same in each call: {', '.join(same)}")
+    if plan.max_frames is not None:
+        lines.append(f"a sequence has {plan.max_frames} frames or less")
     if plan.shortest > plan.unit:
         lines.append(f"a sequence has {plan.shortest} frames or more")
     lines += [
@@ -318,4 +329,8 @@ def _state(fields: Mapping[str, Any]) -> State:
         raise ValueError(f"type {state.dtype}")
     if not all(isinstance(d, str) or (type(d) is int and d >= 0) for d in state.shape):
         raise ValueError(f"shape {list(state.shape)}")
+    if state.grows is not None and (
+        type(state.grows) is not int or state.shape[state.grows : state.grows + 1] != (0,)
+    ):
+        raise ValueError(f"axis {state.grows} of {list(state.shape)} grows")
     return state

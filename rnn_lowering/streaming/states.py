@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, counted
+from rnn_lowering.facts.bodies import bodies_of, captured_values
 from rnn_lowering.facts.node_outputs import compute_node
 from rnn_lowering.facts.operators import moved_inputs, operator_of
 from rnn_lowering.facts.size import Symbol
@@ -315,8 +316,9 @@ def expose(
     for cache in states.caches:
         editor.add_pair(cache.node, "x", cache.input, cache.output, editor.dims(cache.input), defaults[cache.input])
     kept = {cache.node for cache in states.caches}
-    for edit in (*continued_numbers(flow), *flow.edits):
-        if edit.node not in kept:
+    used = _used_nodes(flow, graph)
+    for edit in (*continued_numbers(flow, used), *flow.edits):
+        if edit.node not in kept and (used is None or edit.node in used):
             edit.apply(editor)
     fold_sizes(flow, editor)
     return _plan(editor, flow, inputs, framings, late)
@@ -335,7 +337,7 @@ def _plan(
     rest = {name: framing for name, framing in framings.items() if name not in of_states}
     framed = {name: framing for name, framing in rest.items() if isinstance(framing, Frames)}
     delays = {name: framing.delay for name, framing in framed.items()} | {**late}
-    return StreamPlan(
+    plan = StreamPlan(
         frames=time.frames,
         inputs={v.name or "": time.axes.get(v.name or "") for v in inputs if v.name not in of_states},
         outputs={name: framing.axis if isinstance(framing, Frames) else None for name, framing in rest.items()},
@@ -346,7 +348,39 @@ def _plan(
         short={name: -f.extra for name, f in framed.items() if f.extra},
         lengths=tuple(v.name or "" for v in inputs if v in flow.lengths),
         shortest=flow.shortest,
+        max_frames=flow.last_frame,
     )
+    return plan if flow.last_call is None else _ended(plan, flow.last_call)
+
+
+def _ended(plan: StreamPlan, last_call: int) -> StreamPlan:
+    """Return the plan with so many frames that the zeros behind them come before the end of each attention too."""
+    most = min(plan.max_frames or last_call, last_call - plan.frames_late)
+    if most < (plan.frames or plan.unit):
+        raise UnsupportedError(
+            f"the stream ends after {counted(last_call, 'frame')}, "
+            f"of which {plan.frames_late} are the zeros behind a sequence",
+            hint="--max-frames N, or a mask with a window",
+        )
+    return replace(plan, max_frames=most)
+
+
+def _used_nodes(flow: Flow, graph: ir.Graph) -> set[ir.Node] | None:
+    """Return the nodes on which the outputs depend without the masks that edits replace; None: on all."""
+    if not flow.replaced:
+        return None
+    used: set[ir.Node] = set()
+    pending = [v.producer() for v in graph.outputs]
+    while pending:
+        node = pending.pop()
+        if node is None or node in used:
+            continue
+        used.add(node)
+        read = [v for slot, v in enumerate(node.inputs) if v is not None and (node, slot) not in flow.replaced]
+        pending += [v.producer() for v in (*read, *captured_values(node))]
+        for body in bodies_of(node):
+            used.update(body.all_nodes())
+    return used
 
 
 def _take_default(value: ir.Value, graph: ir.Graph) -> Array | None:

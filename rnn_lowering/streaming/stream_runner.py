@@ -110,14 +110,15 @@ class Stream:
             The outputs by name, without states.
 
         Raises:
-            OptionError: An input is missing or unknown, its type or shape is not what the model expects, or the
-                sequence was flushed.
+            OptionError: An input is missing or unknown, its type or shape is not what the model expects, the
+                sequence was flushed, or the chunk goes on after the last frame of the stream (`max_frames`).
             UnsupportedError: onnxruntime cannot run the chunk; the states stay as they are.
         """
         if self._ended:
             raise OptionError("the sequence has ended with flush", hint="reset the stream before the next one")
         arrays = self._arrays(inputs, "input", self.plan.inputs)
         frames = self._frames_of(arrays)
+        self._check_end(frames)
         outputs = self._run(arrays)
         self._check_frames(outputs, frames)
         self._last = arrays
@@ -236,6 +237,8 @@ class Stream:
             if state.input not in states:
                 states[state.input] = _initial(state, sizes)
             own_shape = states[state.input].shape
+            if len(own_shape) == len(shape) and state.grows is not None:
+                shape = tuple(own_shape[n] if n == state.grows else dim for n, dim in enumerate(shape))
             if own_shape != shape:
                 raise OptionError(
                     f"state '{state.input}' has shape {list(own_shape)}, but these inputs need {list(shape)}",
@@ -307,6 +310,16 @@ class Stream:
     def _frames_of(self, inputs: Mapping[str, Array]) -> int:
         """Return the number of frames of a chunk."""
         return next((inputs[name].shape[axis] for name, axis in self.plan.inputs.items() if axis is not None), 0)
+
+    def _check_end(self, frames: int) -> None:
+        """Raise if a chunk goes on after the last frame of the stream."""
+        most = self.plan.max_frames
+        if most is not None and self._frames + frames > most:
+            raise OptionError(
+                f"a sequence has at most {counted(most, 'frame')} (max_frames), but this chunk of "
+                f"{counted(frames, 'frame')} comes after {self._frames}",
+                hint="reset the stream, or lower with a larger max_frames",
+            )
 
     def _check_lengths(self, inputs: Mapping[str, Array]) -> None:
         """Raise if a length is greater than the number of frames of the chunk: it is that of a whole sequence."""

@@ -23,6 +23,22 @@ unit 6, rate 1/6: x[2, 3, 2]
 unit 2, rate 1/2: none
     Y = AveragePool <kernel_shape = [2], strides = [2]> (X)
     a = Slice (X, [0], far, [2], [2])  b = Slice (X, [1], far, [2], [2])  Y = Concat <axis = 1> (a, b)
+    Y = Resize <mode = "nearest"> (X, , [1.0, 1.0, 0.5])
+    Y = Resize <mode = "nearest", nearest_mode = "round_prefer_ceil"> (X, , [1.0, 1.0, 0.5])
+    Y = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">
+        (X, , [1.0, 1.0, 0.5])
+    s = Shape (X)  t = Gather (s, 2)  k = Div (t, 2)  u = Unsqueeze (k, [0])  q = Concat <axis = 0> ([2, 3], u)
+        Y = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">
+        (X, , , q)
+unit 4, rate 1/4: none
+    Y = Resize <mode = "nearest"> (X, , [1.0, 1.0, 0.25])
+    Y = Resize <mode = "nearest", coordinate_transformation_mode = "tf_half_pixel_for_nn", nearest_mode = "floor">
+        (X, , [1.0, 1.0, 0.25])
+    Y = Resize <mode = "nearest", coordinate_transformation_mode = "half_pixel_symmetric", nearest_mode = "ceil">
+        (X, , [1.0, 1.0, 0.25])
+unit 2, rate 1, 0 late: x[2, 3, 2]
+    c = Conv <pads = [1, 1]> (X, K[3, 3, 3])  h = Resize <mode = "nearest"> (c, , [1.0, 1.0, 0.5])
+        Y = Resize <mode = "nearest"> (h, , [1.0, 1.0, 2.0])
 unit 3, rate 1/3: none
     Y = Slice (X, [0], far, [2], [3])
     Y = Slice (X, [1], far, [2], [3])
@@ -68,6 +84,11 @@ unit 2, rate 1/2: x[2, 3, 2]
     Y = Conv <pads = [2, 0], strides = [2]> (X, K[3, 3, 3])
 
 # float[2, time, 3] X
+unit 2, rate 1/2: t[1]  x[2, 1, 3]
+    h = Slice (X, [1], far, [1], [2])  f = Slice (h, [0], [1], [1])  Y = Sub (h, f)
+unit 1, rate 1, 1 late: x[2, 3, 2]  t[1]  x[2, 1, 3]
+    f = Slice (X, [0], [1], [1])  t = Transpose <perm = [0, 2, 1]> (X)  c = Conv <pads = [1, 1]> (t, K[3, 3, 3])
+        u = Transpose <perm = [0, 2, 1]> (c)  Y = Sub (u, f)
 unit 2, rate 1/2: none
     s = Shape (X)  t = Gather (s, 1)  h = Div (t, 2)  c = Cast <to = 7> (h)  d = Cast <to = 7> (c)
         u = Unsqueeze (d, [0])  n = Gather (s, 0)  m = Unsqueeze (n, [0])  q = Concat <axis = 0> (m, u, [6])

@@ -22,7 +22,8 @@ output 'Y' has 2 frames more than the stream
 looks 2 frames ahead
     Y = Conv <strides = [2]> (X, K[3, 3, 3])
 averages over fewer frames at the start; set count_include_pad
-    Y = AveragePool <kernel_shape = [3], pads = [2, 0]> (X)
+    p = Pad (X, [0, 0, 2, 0, 0, 0])  a = AveragePool <kernel_shape = [3], pads = [1, 0]> (p)
+        Y = Slice (a, [0], [-1], [2])
 pads with other frames (mode reflect), ... ; pad with a constant
     p = Pad <mode = "reflect"> (X, [0, 0, 2, 0, 0, 0])  Y = Conv (p, K[3, 3, 3])
 output 'Y' has 1 frame more
@@ -43,6 +44,12 @@ interpolates between frames
     Y = Resize <mode = "linear"> (X, , [1.0, 1.0, 3.0])
 is not known to repeat each frame
     Y = Resize <mode = "nearest", nearest_mode = "ceil"> (X, , [1.0, 1.0, 3.0])
+    s = Shape (X)  t = Gather (s, 2)  n = Div (t, 3)  u = Unsqueeze (n, [0])  q = Concat <axis = 0> ([2, 3], u)
+        Y = Resize <mode = "nearest"> (X, , , q)
+    Y = Resize <mode = "nearest", coordinate_transformation_mode = "align_corners"> (X, , [1.0, 1.0, 0.5])
+    Y = Resize <mode = "nearest", coordinate_transformation_mode = "pytorch_half_pixel",
+        nearest_mode = "round_prefer_ceil"> (X, , [1.0, 1.0, 0.5])
+    Y = Resize <mode = "nearest"> (X, , [1.0, 2.0, 0.5])
 the shape of 'o' depends on the number of frames in a way that a stream cannot follow
     s = Shape (X)  t = Gather (s, [2])  q = Concat <axis = 0> (t, t)  o = ConstantOfShape (q)  Y = MatMul (X, o)
 the shape of 'r' depends on the number of frames in a way that a stream cannot follow
@@ -68,8 +75,14 @@ its frames are merged with another axis, or its weights depend on them
 for which onnxruntime ignores the dilations; give the paddings as numbers
     p = MaxPool <kernel_shape = [3], dilations = [2], auto_pad = "SAME_LOWER"> (X)  Y = Relu (p)
     Y = LpPool <kernel_shape = [3], dilations = [2], auto_pad = "SAME_UPPER"> (X)
-ceil_mode, output_shape or a missing kernel_shape do not fit chunks
-    Y = MaxPool <kernel_shape = [2], strides = [2], ceil_mode = 1> (X)
+ceil_mode adds a result behind the last whole window; drop ceil_mode, or let kernel and paddings fit the stride
+    Y = MaxPool <kernel_shape = [3], strides = [2], ceil_mode = 1> (X)
+    Y = MaxPool <kernel_shape = [3], strides = [2], pads = [1, 1], ceil_mode = 1> (X)
+    Y = MaxPool <kernel_shape = [2], strides = [2], pads = [1, 1], ceil_mode = 1> (X)
+    Y = MaxPool <kernel_shape = [2], strides = [2], auto_pad = "SAME_UPPER", ceil_mode = 1> (X)
+    c = Slice (X, [1], far, [2])  Y = MaxPool <kernel_shape = [2], strides = [2], ceil_mode = 1> (c)
+output_shape or a missing kernel_shape do not fit chunks
+    Y = ConvTranspose <output_shape = [8]> (X, K[3, 3, 3])
 its paddings depend on the sizes of its result
     Y = ConvTranspose <auto_pad = "SAME_UPPER", strides = [2]> (X, K[3, 3, 3])
 repeats or cuts off the first frame of a value that comes late
@@ -202,7 +215,8 @@ Range node '-> r'
 
 # float[batch, time, 3] X => int64[] Y
 Range node '-> Y' in main graph: counts frames in a way
-    s = Shape (X)  t = Gather (s, 1)  Y = Range (0, t, 1)
+    s = Shape (X)  t = Gather (s, 1)  n = Add (t, t)  Y = Range (t, n, 1)
+    s = Shape (X)  t = Gather (s, 1)  Y = Range (t, 0, -1)
 
 # float[batch, time, 4] g
 Sub node ... subtracts the mean of all frames, which is known only after the last one (utterance normalization)
@@ -227,7 +241,11 @@ GRU node '-> y' in main graph: direction is reverse
 GRU node '-> Y' in main graph: its initial state is computed from the stream
     last = Gather (X, [-1])  h0 = MatMul (last, wide[3, 4])  Y = GRU <hidden_size = 4> (X, W, R, B, , h0)
 Slice node '-> x' in main graph: picks frames by their position
-    x = Slice (X, [0], [1], [0])  y = Sub (X, x)  Y = Neg (y)
+    x = Slice (X, [1], [2], [0])  y = Sub (X, x)  Y = Neg (y)
+    x = Slice (X, [0], [2], [0])  m = ReduceMean <keepdims = 1> (x, [0])  y = Sub (X, m)  Y = Neg (y)
+    x = Slice (X, [0], [1], [0])  e = Exp (x)  y = Sub (X, e)  Y = Neg (y)
+    x = Slice (X, [0], [1], [0])  y = Concat <axis = 2> (X, x)  Y = Neg (y)
+    x = Slice (X, [0], [1], [0])  Y = Neg (x)
 Sub node '-> y' in main graph: joins each frame with a value that is known only after the last one
     x = Slice (X, [-1], far, [0])  y = Sub (X, x)  Y = Neg (y)
 Sub node '-> x' in main graph: subtracts the mean of all frames
@@ -239,6 +257,8 @@ reverses the frames
 MatMul node '-> s' in main graph: compares frames with each other
     q = Transpose <perm = [1, 0, 2]> (X)  k = Transpose <perm = [1, 2, 0]> (X)  s = MatMul (q, k)
         y = Unsqueeze (s, [0])  Y = Neg (y)
+Add node '-> Y' in main graph: compares frames with each other: they are on different axes
+    a = Unsqueeze (X, [1])  b = Unsqueeze (X, [0])  Y = Add (a, b)
 Reshape node '-> x' in main graph: mixes the frames with other axes
     x = Reshape (X, [2, -1, 3])  Y = Neg (x)
     x = Reshape (X, [-1, 4])  Y = Neg (x)

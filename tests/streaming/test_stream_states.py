@@ -89,6 +89,12 @@ x[batch, 2, 3]
 t[1]  x[batch, 1, 3]
     f = Slice (X, [0], [1], [1])  c = Slice (X, [0], [-1], [1])  b = Concat <axis = 1> (f, c)  Y = Sub (X, b)
     p = Pad <mode = "edge"> (X, [0, 1, 0, 0, 0, 0])  Y = Slice (p, [0], [-1], [1])
+    f = Slice (X, [0], [1], [1])  Y = Sub (X, f)
+    f = Slice (X, [0], [1], [1])  a = Div (f, X)  b = Max (X, f)  Y = Add (a, b)
+    a = Sigmoid (X)  f = Slice (a, [0], [1], [1])  g = Greater (X, f)  Y = Where (g, f, X)
+x[batch, 2, 3]  t[1]  x[batch, 1, 3]
+    p = Pad (X, [0, 2, 0, 0, 0, 0], 0.5)  f = Slice (p, [0], [1], [1])  q = Sub (p, f)
+        Y = Slice (q, [0], [-2], [1])
 t[1]  x[batch, 2, 3]
     p = Pad <mode = "edge"> (X, [0, 2, 0, 0, 0, 0])  q = Transpose <perm = [0, 2, 1]> (p)
         Y = Conv <kernel_shape = [3]> (q, kernel[3, 3, 3])
@@ -123,6 +129,8 @@ t[1]
         Y = Add (X, f)
     r = Range (0, t, 1)  c = Unsqueeze (r, [1])  f = Cast <to = 1> (c)  g = Neg (f)  h = Sqrt (f)  a = Add (X, g)
         Y = Add (a, h)
+    tv = Unsqueeze (t, [0])  Y = Slice (places[400, 3], [0], tv, [0])
+    r = Range (0, t, 1)  Y = Gather (places[400, 3], r)
     r = Range (0, t, 1)  p = Gather (places[400, 3], r)  Y = Add (X, p)
     tv = Unsqueeze (t, [0])  r = Range (0, t, 1)  u = Unsqueeze (r, [0])  n = Gather (s, 0)
         nv = Unsqueeze (n, [0])  q = Concat <axis = 0> (nv, tv)  e = Expand (u, q)  p = Gather (places[400, 3], e)
@@ -199,6 +207,48 @@ def test_states_are_carried(head: str, states: str, nodes: str) -> None:
     for batch in (2, 3) if "Equal (n, 2)" in nodes else (2,):
         plan = plan_of(assert_streams(model, "time", random_feed(model, time=17, batch=batch)))
         assert shown(plan) == states
+
+
+@pytest.mark.parametrize("nodes", ["Y = Range (0, t, 1)", "n = Mul (t, 2)  m = Add (n, 4)  Y = Range (4, m, 2)"])
+def test_an_output_that_counts_frames(nodes: str) -> None:
+    """It goes on in the next chunk, where nodes read it too."""
+    for more in ("Z = Neg (X)", "f = Cast <to = 1> (Y)  u = Unsqueeze (f, [1])  Z = Add (X, u)"):
+        head = "float[batch, time, 3] X => int64[] Y, float[] Z"
+        model = over(head, f"s = Shape (X)  t = Gather (s, 1)  {nodes}  {more}")
+        assert_streams(model, "time", random_feed(model, time=17, batch=2))
+        assert_streams(model, "time=1", random_feed(model, time=17, batch=2), [[1]])
+        plan = plan_of(streamed(model, "time"))
+        assert (shown(plan), plan["outputs"]) == ("t[1]", {"Y": 0, "Z": 1})
+
+
+PRODUCTS = rows("""
+# float[2, time, 3] X
+    Y = CumProd (a, 1)
+    Y = CumProd <exclusive = 1> (a, 1)
+    b = Pad (a, [0, 2, 0, 0, 0, 0], 0.5)  c = CumProd (b, -2)  Y = Slice (c, [0], [-2], [1])
+    t = Transpose <perm = [0, 2, 1]> (a)  b = Conv <pads = [1, 1]> (t, K[3, 3, 3])  c = Exp (b)
+        Y = CumProd (c, 2)
+""")
+
+
+@pytest.mark.parametrize(("head", "_", "nodes"), PRODUCTS)
+def test_the_product_so_far(head: str, _: str, nodes: str) -> None:
+    """Numbers around 1, whose products stay large enough to be compared."""
+    model, late = over(head, f"h = Mul (X, 0.3)  a = Exp (h)  {nodes}", opset=26), "pads" in nodes
+    for stream, sizes in (("time", [1]), ("time", [5, 3, 1, 4]), ("time=1", [1]), ("time=4", [4])):
+        stepped = streamed(model, stream, delay=late)
+        plan = plan_of(stepped)
+        assert [s["initial"] for s in plan["states"] if s["state"] == "sum"] == [[[[1.0]]]]
+        for count in (4, 8, 20):
+            feed = {"X": random((2, count, 3), count)}
+            got, expected = chunked(stepped, feed, sizes)["Y"], expected_of(plan, model, feed)["Y"]
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=0, err_msg=f"{stream} {sizes} {count}")
+
+
+def test_a_product_from_the_last_frame_on_is_refused() -> None:
+    model = over("float[2, time, 3] X", "Y = CumProd <reverse = 1> (X, 1)", opset=26)
+    with pytest.raises(rl.UnsupportedError, match="multiplies from the last frame on"):
+        streamed(model, "time")
 
 
 @pytest.mark.parametrize("opset", [9, 10, 11, 18, 21])

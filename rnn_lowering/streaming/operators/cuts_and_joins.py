@@ -140,14 +140,20 @@ def _around(flow: Flow, node: ir.Node, framing: Frames, table: FrameNumbers) -> 
 
 
 def resized(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
-    """Return the framing of the output of a Resize or Upsample that repeats each frame."""
-    before, after = (flow.shape(v, node)[framing.axis] for v in (input_of(node), node.outputs[0]))
+    """Return the framing of the output of a Resize or Upsample that repeats each frame, or takes one of several."""
+    shapes = [flow.shape(v, node) for v in (input_of(node), node.outputs[0])]
+    before, after = (shape[framing.axis] for shape in shapes)
     times = ratio.constant if (ratio := after.divided(before)) is not None else None
     if times == 1 or times is None or any(v is not None and flow.framings.get(v) for v in node.inputs[1:]):
         return None
     hint = "repeat each frame: mode nearest, nearest_mode floor, coordinates asymmetric, a whole number as scale"
     if node.attributes.get_string("mode", "nearest") != "nearest":
         raise flow.refuse(node, "interpolates between frames", hint)
+    others_stay = all(dims[0] == dims[1] for n, dims in enumerate(zip(*shapes, strict=True)) if n != framing.axis)
+    first = _first_taken(flow, node, times) if others_stay and framing.plain else None
+    if first is not None:
+        bounds = {framing.axis: (size(first), size(TO_THE_END), size(times.denominator))}
+        return _trimmed(flow, node, framing, bounds, first, 0)
     if times.denominator > 1 or not framing.plain or not _repeats(node, int(times)):
         raise flow.refuse(node, "is not known to repeat each frame", hint)
     return [flow.resampled(node, node.outputs[0], framing, framing.repeated(int(times)))]
@@ -158,24 +164,43 @@ def _repeats(node: ir.Node, times: int) -> bool:
     frame 0, from the positions of which all others differ by whole frames, are frame 0."""
     if node.op_type == "Upsample":
         return True
-    coordinates = node.attributes.get_string("coordinate_transformation_mode", "half_pixel") or "half_pixel"
-    rounding = node.attributes.get_string("nearest_mode", "round_prefer_floor") or "round_prefer_floor"
+    coordinates, rounding = _coordinates(node)
     if coordinates not in _POSITIONS or rounding not in _ROUNDINGS:
         return False
-    positions = [_POSITIONS[coordinates](Fraction(n), times) for n in range(times)]
+    positions = [_POSITIONS[coordinates](Fraction(n), Fraction(times)) for n in range(times)]
     return all(_ROUNDINGS[rounding](position) == 0 for position in positions)
+
+
+def _coordinates(node: ir.Node) -> tuple[str, str]:
+    coordinates = node.attributes.get_string("coordinate_transformation_mode", "half_pixel") or "half_pixel"
+    return coordinates, node.attributes.get_string("nearest_mode", "round_prefer_floor") or "round_prefer_floor"
+
+
+def _first_taken(flow: Flow, node: ir.Node, scale: Fraction) -> int | None:
+    """Return the first frame that a Resize of mode nearest takes, if it takes one of each 2, 4, 8 and so on.
+
+    At such a scale all positions are exact, and differ by whole frames from that of result 0.
+    """
+    coordinates, rounding = _coordinates(node)
+    step = scale.denominator
+    exact = scale.numerator == 1 and step > 1 and not step & (step - 1) and flow.opset >= 11
+    if not exact or coordinates not in _POSITIONS or rounding not in _ROUNDINGS:
+        return None
+    first = _ROUNDINGS[rounding](_POSITIONS[coordinates](Fraction(0), scale))
+    single = 0 if coordinates == "pytorch_half_pixel" else first  # what the only result of a sequence is
+    return first if single == first < step else None
 
 
 _HALF = Fraction(1, 2)
 
-_POSITIONS: dict[str, Callable[[Fraction, int], Fraction]] = {
+_POSITIONS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
     "asymmetric": lambda n, times: n / times,
     "half_pixel": lambda n, times: (n + _HALF) / times - _HALF,
     "half_pixel_symmetric": lambda n, times: (n + _HALF) / times - _HALF,
     "pytorch_half_pixel": lambda n, times: (n + _HALF) / times - _HALF,
     "tf_half_pixel_for_nn": lambda n, times: (n + _HALF) / times,
 }
-"""By coordinate_transformation_mode, the position in the frames of result n."""
+"""By coordinate_transformation_mode, the position in the frames of result n at a scale."""
 
 _ROUNDINGS: dict[str, Callable[[Fraction], int]] = {
     "floor": math.floor,

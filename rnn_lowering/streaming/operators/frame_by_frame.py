@@ -47,9 +47,9 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
         return [framing] * len(outputs)
     if _keeps_order(node):
         return [_rearranged(flow, node, slots[0], v) for v in outputs]
-    known = _known_axes(flow, node)
+    known = known_axes(flow, node)
     places = _places(flow, node, known, axes)
-    _check_parameters(flow, node, known, axes, slots)
+    check_parameters(flow, node, known, axes, slots)
     if len(places) > 1 or None in places:
         raise flow.refuse(
             node,
@@ -131,9 +131,7 @@ def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unfra
         )
 
 
-def _check_parameters(
-    flow: Flow, node: ir.Node, known: Axes, axes: Mapping[int, int], slots: Iterable[int]
-) -> None:
+def check_parameters(flow: Flow, node: ir.Node, known: Axes, axes: Mapping[int, int], slots: Iterable[int]) -> None:
     """Refuse an input with an entry for each frame of a fixed length: the axis that meets the frames has size 1.
 
     Args:
@@ -182,7 +180,7 @@ def coupled_axes(flow: Flow, node: ir.Node) -> list[int]:
     return [] if known is None else [n for n, label in enumerate(known.inputs[0]) if label not in known.output]
 
 
-def _known_axes(flow: Flow, node: ir.Node) -> Axes:
+def known_axes(flow: Flow, node: ir.Node) -> Axes:
     """Return how the axes of a node's inputs become those of its output; refuse the node if that is unknown."""
     known = _axes_of(flow, node)
     if known is None:

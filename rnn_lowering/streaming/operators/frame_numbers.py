@@ -8,7 +8,7 @@ Example: chunks of 4 frames. The Range of the second chunk is [0, 1, 2, 3]; the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -167,9 +167,12 @@ def _pick_rows(editor: Editor, node: ir.Node, axis: int, frames: Frames) -> None
             reader.replace_input_with(slot, picked)
 
 
-def continued_numbers(flow: Flow) -> Iterator[ContinuedNumbers]:
-    """Yield the edits of the frame numbers that nodes read as data."""
-    for value, readers in flow.numbers_read.items():
+def continued_numbers(flow: Flow, used: Collection[ir.Node] | None = None) -> Iterator[ContinuedNumbers]:
+    """Yield the edits of the frame numbers that nodes read as data; of these nodes only, if they are given."""
+    for value, all_readers in flow.numbers_read.items():
+        readers = [node for node in all_readers if used is None or node in used]
+        if not readers:
+            continue
         numbers = flow.framings[value]
         assert isinstance(numbers, FrameNumbers)
         yield ContinuedNumbers(producer(value), value, numbers, readers, flow.known.types[value])

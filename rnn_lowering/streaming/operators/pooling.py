@@ -3,7 +3,7 @@
 Example: the mean of 4 frames is 2.0, and a chunk of 4 frames has the mean 4.0: the mean so far is 3.0.
 
 * Sums, products, maxima, means and the like: `RunningPool`.
-* Sums at each frame, CumSum: `RunningSum`.
+* Sums and products at each frame, CumSum and CumProd: `RunningSum`.
 * Sums with the weights of a softmax over the frames (attention pooling): `RunningSoftmax`, `RunningWeightedSum`.
 * Variances: `RunningVariance`.
 
@@ -169,43 +169,51 @@ def _counts_as(emit: Emitter, delay: Delay, dtype: ir.DataType) -> list[ir.Value
 
 
 def summed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
-    """Return the framing of the output of a CumSum."""
+    """Return the framing of the output of a CumSum or CumProd."""
     value, axis = input_of(node), flow.known.constant(input_of(node, 1))
     if axis is None or int(axis.reshape(-1)[0]) % len(flow.shape(value, node)) != framing.axis:
         return None
     if node.attributes.get_int("reverse", 0):
-        raise flow.refuse(
-            node, "sums from the last frame on, which a stream has not seen yet", "sum without reverse"
-        )
+        verb = "sums" if node.op_type == "CumSum" else "multiplies"
+        raise flow.refuse(node, f"{verb} from the last frame on, which a stream has not seen yet", "drop reverse")
     if not framing.plain:
         raise flow.refuse(node, "its frames are merged with another axis", "undo the Reshape before it")
     flow.edits.append(RunningSum(node, value, framing))
     return [flow.framed(node, node.outputs[0], framing)]
 
 
+_CUMULATIONS = {"CumProd": ("Mul", 1.0), "CumSum": ("Add", 0.0)}
+"""What joins a value with the next one, and the number that changes nothing."""
+
+
 @dataclass(frozen=True)
 class RunningSum(FramesEdit):
-    """Adds the sum so far to a CumSum along the frames. Frames that are missing because of a delay count as 0."""
+    """Adds the sum so far to a CumSum along the frames, or multiplies a CumProd by the product so far.
+
+    Frames that are missing because of a delay count as 0, or as 1.
+    """
 
     def apply(self, editor: Editor) -> None:
         node, source, value = self.node, input_of(self.node), self.node.outputs[0]
+        join, neutral = _CUMULATIONS[node.op_type]
         past = self.past_input(editor, "sum")
-        source = self.without_missing(editor, source, 0.0)
+        initial = np.full((1,) * len(past.shape or ()), neutral) if neutral else None
+        source = self.without_missing(editor, source, neutral)
         node.replace_input_with(0, source)
         exclusive = node.attributes.get_int("exclusive", 0)
         if editor.own_frames(self.frames.rate) == 1 and not self.frames.overlap and not exclusive:
             emit = editor.before(node)
-            present = emit("Add", source, past)
+            present = emit(join, source, past)
             present.type = value.type
-            editor.add_present(node, "sum", past, present)
+            editor.add_present(node, "sum", past, present, initial)
             editor.replace(value, present, emit.graph)
             emit.graph.remove(node, safe=True)
             return
         emit = editor.after(node)
-        total = emit("Add", value, past)
+        total = emit(join, value, past)
         emit.instead_of(value, total)
-        present = self.last(emit, emit("Add", total, source) if exclusive else total, 1)
-        editor.add_present(node, "sum", past, present)
+        present = self.last(emit, emit(join, total, source) if exclusive else total, 1)
+        editor.add_present(node, "sum", past, present, initial)
 
 
 def softmaxed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:

@@ -23,7 +23,7 @@ from rnn_lowering.facts.size import Size, size
 from rnn_lowering.streaming.editor import Editor, Emitter, input_of
 from rnn_lowering.streaming.edits import FramesEdit, set_attributes
 from rnn_lowering.streaming.flow import Flow
-from rnn_lowering.streaming.frame_counts import past_or_first
+from rnn_lowering.streaming.frame_counts import frame_indices, past_or_first
 from rnn_lowering.streaming.frames import Frames, Framing
 from rnn_lowering.streaming.operators.pooling import lowest
 from rnn_lowering.types import Array
@@ -176,7 +176,33 @@ def windowed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None
     framings = read_window(flow, node, framing, replace(window, initial=initial))
     if len(flow.edits) > edits:
         flow.change(node, set_attributes, paddings(pads, framing.axis - 2))
+    if node.op_type == "AveragePool" and window.left and not node.attributes.get_int("count_include_pad", 0):
+        _average_over_frames(flow, node, window, framings)
     return framings
+
+
+def _average_over_frames(flow: Flow, node: ir.Node, window: Window, framings: Sequence[Framing]) -> None:
+    """Let the first averages be over fewer frames. Such a window has zeros from the state, which count."""
+    (after,) = framings
+    dilations = node.attributes.get_ints("dilations", ())
+    if not isinstance(after, Frames) or after.overlap or max(dilations or [1]) > 1 or window.left > window.span:
+        raise flow.refuse(
+            node, "averages over fewer frames at the start", "set count_include_pad, or pad before it"
+        )
+    starts = range(-window.left, 0, window.stride)
+    kernel = window.span + 1
+    flow.change(node, _multiply_first, after, [kernel / (kernel + start) for start in starts])
+
+
+def _multiply_first(editor: Editor, node: ir.Node, frames: Frames, factors: Sequence[float]) -> None:
+    """Multiply the first results of a node by a factor each."""
+    value, emit = node.outputs[0], editor.after(node)
+    dtype, limit = editor.known.types[value], emit.counts([frames.delay.frames + len(factors)])
+    index = frame_indices(editor, frames.delay.rate)
+    index = emit("Where", emit("Less", index, limit), index, limit)
+    each = emit("Gather", emit.constant([*[1.0] * frames.delay.frames, *factors, 1.0], dtype), index, axis=0)
+    shape = [-1 if axis == frames.axis else 1 for axis in range(len(editor.known.shapes[value]))]
+    emit.instead_of(value, emit("Mul", value, emit("Reshape", each, emit.constant(shape))))
 
 
 def paddings(pads: Sequence[int], axis: int, left: int = 0, right: int = 0) -> dict[str, ir.Attr | None]:
@@ -218,15 +244,16 @@ def window_of(flow: Flow, node: ir.Node, framing: Frames) -> tuple[Window, list[
             "undo the Reshape before it, and make the weights constant",
         )
     n, attributes = framing.axis - 2, node.attributes
-    weights = node.inputs[1] if len(node.inputs) > 1 else None
+    slot = 3 if node.op_type == "QLinearConv" else 1
+    weights = node.inputs[slot] if len(node.inputs) > slot else None
     rank = len(flow.shape(input_of(node), node)) - 2
     kernel = attributes.get_ints("kernel_shape", ())
     if not kernel and weights is not None:
         kernel = [int(k) for dim in flow.shape(weights, node)[2:] if (k := dim.constant) is not None]
-    if len(kernel or ()) != rank or attributes.get_int("ceil_mode") or attributes.get_ints("output_shape"):
+    if len(kernel or ()) != rank or attributes.get_ints("output_shape"):
         raise flow.refuse(
             node,
-            "ceil_mode, output_shape or a missing kernel_shape do not fit chunks",
+            "output_shape or a missing kernel_shape do not fit chunks",
             "give the kernel and the paddings as numbers",
         )
     dilations = attributes.get_ints("dilations", ()) or [1] * rank
@@ -239,7 +266,21 @@ def window_of(flow: Flow, node: ir.Node, framing: Frames) -> tuple[Window, list[
         )
     spans = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
     pads = _pads(flow, node, framing, spans, strides)
-    return Window(spans[n], strides[n], pads[n], pads[n + rank]), pads
+    window = Window(spans[n], strides[n], pads[n], pads[n + rank])
+    if attributes.get_int("ceil_mode") and not _ends_with_frames(node, framing, window):
+        raise flow.refuse(
+            node,
+            "ceil_mode adds a result behind the last whole window",
+            "drop ceil_mode, or let kernel and paddings fit the stride",
+        )
+    return window, pads
+
+
+def _ends_with_frames(node: ir.Node, framing: Frames, window: Window) -> bool:
+    """Whether the last window ends with the last frame that the node reads, in the whole and in each chunk."""
+    counts = framing.extra + window.left + window.right, framing.ready + window.left
+    explicit = node.attributes.get_string("auto_pad", "NOTSET") == "NOTSET"
+    return explicit and all((count - window.span - 1) % window.stride == 0 for count in counts)
 
 
 def _pads(flow: Flow, node: ir.Node, framing: Frames, spans: Sequence[int], strides: Sequence[int]) -> list[int]:
@@ -274,10 +315,21 @@ def _same_total(flow: Flow, node: ir.Node, length: Size, span: int, stride: int)
 
 def _padding_value(flow: Flow, node: ir.Node) -> float:
     """Return the number with which a node pads."""
+    if node.op_type in ("ConvInteger", "QLinearConv"):
+        return _zero_point(flow, node)
     if node.op_type == "MaxPool":
         return lowest(flow.known.types[input_of(node)])
-    if node.op_type == "AveragePool" and not node.attributes.get_int("count_include_pad", 0):
-        raise flow.refuse(
-            node, "averages over fewer frames at the start", "set count_include_pad, or pad before it"
-        )
     return 0.0
+
+
+def _zero_point(flow: Flow, node: ir.Node) -> float:
+    """Return the integer that stands for 0 in the frames of a convolution of integers."""
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    if value is None:
+        return 0.0
+    number = flow.known.constant(value)
+    if number is None or number.size != 1:
+        raise flow.refuse(
+            node, "pads the frames with a number that is not constant", "give the number as a constant"
+        )
+    return float(number.reshape(-1)[0])

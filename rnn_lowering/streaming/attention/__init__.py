@@ -1,0 +1,1 @@
+"""Attention to past frames: pair values, masks as functions of positions, keys and values that are kept."""

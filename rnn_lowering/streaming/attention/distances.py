@@ -1,0 +1,519 @@
+"""What is known of a value that is computed from positions only: is it a function of the distance alone?
+
+A mask of attention has a row for each query i and a column for each key j. It can be streamed if it depends on
+i - j alone, or on i // c and j // c. This is derived from the graph: `Positions` follows sums of positions
+(`Numbers`), and functions of one difference of positions (`Distances`), which become constant or linear beyond
+some distance. Nothing is sampled: the numbers up to that distance show the mask at every length.
+
+Example: `Less(Unsqueeze(i, 1), Unsqueeze(j, 0))` compares 1 * i with 1 * j. The difference is a multiple of i - j,
+so the result is a function of the distance, and constant beyond a distance of 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.facts.infer import slice_bounds
+from rnn_lowering.facts.known import KnownValues
+from rnn_lowering.facts.node_outputs import compute_node
+from rnn_lowering.facts.operators import operator_of
+from rnn_lowering.facts.size import ONE, TIME, Size, size
+from rnn_lowering.streaming.attention.position_sums import (
+    COMPARED,
+    LARGEST_CONSTANT,
+    LARGEST_STEP,
+    Numbers,
+    Unknown,
+    decision_of,
+    difference_of,
+    is_exact,
+    linear_of,
+)
+from rnn_lowering.streaming.attention.tails import (
+    CURVED,
+    TAILS,
+    Tail,
+    bound_of,
+    constant_tail,
+    returns_integers,
+    scaled,
+)
+from rnn_lowering.types import Array
+
+_EXACT_CASTS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+"""The types that hold every number of a frame."""
+
+_OF_LENGTH = "depends on the number of frames"
+_OF_POSITION = "depends on the position itself, not on the distance"
+
+_MATRIX_RANK = 2
+
+_LARGEST_INTEGER = 1 << 53
+"""float64 holds all integers up to it."""
+
+
+@dataclass(frozen=True)
+class Distances:
+    """A function of the distance between the positions on two axes: that on the first minus that on the second.
+
+    Attributes:
+        axes: The axes, the lower one first.
+        reach: Beyond this distance the tails say what it is.
+        tails: On the side of negative distances, and of positive ones.
+        cell: It may also depend on the position modulo this.
+        rows: It is known for this many frames only; None for any number.
+    """
+
+    axes: tuple[int, int]
+    reach: int
+    tails: tuple[Tail, Tail]
+    cell: int = 1
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """The first rows of a constant along some axes, as many as there are frames."""
+
+    array: Array = field(compare=False)
+    axes: frozenset[int]
+
+
+_ROUNDING = ("Add", "Cast", "Div", "Mul", "Sub", "Sum")
+"""The operators that round real numbers."""
+
+_LARGEST_REAL, _ROUNDED_BOUND = 1 << 64, 1 + 2.0**-20
+"""The largest factor of distances that real numbers hold, and by what rounding multiplies a bound."""
+
+_ROUNDED = Unknown("rounds positions, or multiplies them by large numbers")
+
+Found = Numbers | Distances | Table | Unknown
+
+
+class Positions:
+    """Follows positions through the nodes of one model.
+
+    Args:
+        known: The types, shapes and numbers of its values.
+    """
+
+    def __init__(self, known: KnownValues) -> None:
+        self.known = known
+        self._found: dict[ir.Value, Found] = {}
+
+    def of(self, value: ir.Value) -> Found:
+        """Return what is known of a value that is computed from positions and constants."""
+        pending = [value]
+        while pending:
+            current = pending[-1]
+            node = current.producer()
+            missing = [] if node is None or self._read(current) is not None else _unread(node, self._found)
+            if current in self._found or not missing:
+                pending.pop()
+                if current not in self._found:
+                    self._found[current] = self._computed(current)
+            pending += missing
+        return self._found[value]
+
+    def _computed(self, value: ir.Value) -> Found:
+        node, held = value.producer(), self._read(value)
+        if held is not None:
+            return held
+        if node is None or node.domain or len(node.outputs) != 1:
+            return Unknown("is an input, or computed from the stream")
+        row, shape = operator_of(node), self.known.shapes.get(value)
+        if shape is None:
+            return Unknown("has no known shape")
+        if row.elementwise:
+            return self._elementwise(node, shape)
+        rule = _RULES.get(node.op_type)
+        return Unknown(f"is computed by {node.op_type}") if rule is None else rule(self, node, shape)
+
+    def _read(self, value: ir.Value) -> Found | None:
+        """Return a constant, or a size; None for other values."""
+        array = self.known.contents.get(value)
+        if array is None:
+            return None
+        if array.dtype != object:
+            if array.dtype.kind not in "iufb" or not array.size or np.isnan(array.astype(np.float64)).any():
+                return Unknown("has no numbers")
+            numbers = array.astype(np.float64)
+            if array.dtype.kind in "iu" and np.abs(numbers).max() > _LARGEST_INTEGER:
+                return Unknown("has too large numbers")
+            return Numbers(low=float(numbers.min()), high=float(numbers.max()))
+        found = {size(n) for n in array.reshape(-1)}
+        number = next(iter(found)).whole()
+        frames, constant = number.coefficient(TIME), number.coefficient()
+        if len(found) > 1 or number != Size.symbol(TIME) * frames + constant:
+            return Unknown("depends on sizes")
+        sizes = Numbers(frames=frames, low=float(constant), high=float(constant))
+        dtype = self.known.types.get(value)
+        whole = replace(sizes, frames=Fraction(round(frames))) if dtype and dtype.is_integer() else sizes
+        return sizes if is_exact(whole) and dtype in _EXACT_CASTS else Unknown(_OF_LENGTH)
+
+    def input(self, node: ir.Node, slot: int = 0) -> Found:
+        value = node.inputs[slot] if slot < len(node.inputs) else None
+        return Unknown("is absent") if value is None else self._found[value]
+
+    def dims(self, node: ir.Node, slot: int = 0) -> tuple[Size, ...] | None:
+        value = node.inputs[slot] if slot < len(node.inputs) else None
+        return None if value is None else self.known.shapes.get(value)
+
+    # Element by element
+
+    def _elementwise(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
+        given: list[Found] = []
+        for slot, value in enumerate(node.inputs):
+            if value is None:
+                continue
+            found, dims = self._found[value], self.dims(node, slot)
+            if isinstance(found, Unknown):
+                given.append(found)
+                continue
+            offset = len(shape) - len(dims or ())
+            fits = dims is not None and all(d in (ONE, shape[n + offset]) for n, d in enumerate(dims))
+            given.append(_moved(found, lambda axis, by=offset: axis + by) if fits else Unknown("has other sizes"))
+        return self._absorbed(node, given) or self._of_all(node, given)
+
+    def _absorbed(self, node: ir.Node, given: Sequence[Found]) -> Found | None:
+        """Return a result that one input decides: `False and x`, and a Where whose condition is constant."""
+        uniform = [each.uniform if isinstance(each, Numbers) else None for each in given]
+        decisive = {"And": 0.0, "Or": 1.0}.get(node.op_type)
+        if decisive is not None and decisive in uniform:
+            return Numbers(low=decisive, high=decisive)
+        if node.op_type == "Where" and uniform[0] is not None:
+            return given[1 if uniform[0] else 2]
+        return None
+
+    def _of_all(self, node: ir.Node, given: Sequence[Found]) -> Found:
+        for each in given:
+            if isinstance(each, Unknown):
+                return each
+            if isinstance(each, Table):
+                return Unknown("is a table that is cut along one axis only")
+        numbers = [each for each in given if isinstance(each, Numbers)]
+        if len(numbers) == len(given):
+            found = self._of_numbers(node, numbers)
+            if found is not None:
+                return found
+        distances = [as_distances(each) if isinstance(each, Numbers) else each for each in given]
+        for each in distances:
+            if isinstance(each, Unknown):
+                return each
+        return self._of_distances(node, [each for each in distances if isinstance(each, Distances | Numbers)])
+
+    def _of_numbers(self, node: ir.Node, given: Sequence[Numbers]) -> Found | None:
+        """Return a sum of positions, or a constant; None for other functions of positions."""
+        linear = linear_of(node, given, self.known.types.get(node.outputs[0]))
+        if isinstance(linear, Numbers) and not linear.is_constant:
+            if not self._holds_positions(node):
+                return Unknown(_cast_reason(node))
+            if is_exact(linear):
+                return linear
+            unknown = [each for each in map(as_distances, given) if isinstance(each, Unknown)]
+            return (unknown[0] if unknown[0].reason == _OF_LENGTH else _ROUNDED) if unknown else None
+        if node.op_type in COMPARED:
+            decided = decision_of(node.op_type, difference_of(given))
+            if decided is not None:
+                return Numbers(low=float(decided), high=float(decided))
+            difference = difference_of(given)
+            found = Unknown(_OF_POSITION) if difference is None else as_distances(difference)
+            if isinstance(found, Unknown):
+                return found
+            if isinstance(found, Distances):
+                return self._of_distances(node, [found, Numbers()])
+        if all(each.is_constant for each in given):
+            value = self._scalar(node, [each.uniform for each in given])
+            if value is not None:
+                return Numbers(low=value, high=value)
+            bound = self._bound(node, [max(abs(each.low), abs(each.high)) for each in given])
+            return Numbers(low=-bound, high=bound)
+        return linear if isinstance(linear, Unknown) else None
+
+    def _of_distances(self, node: ir.Node, given: Sequence[Distances | Numbers]) -> Found:
+        """Return a function of functions of one distance."""
+        varying = [each for each in given if isinstance(each, Distances)]
+        axes = {each.axes for each in varying}
+        if len(axes) != 1:
+            return Unknown("compares more than two positions")
+        if not self._holds_positions(node) and any(not t.is_constant for each in varying for t in each.tails):
+            return Unknown(_cast_reason(node))
+        reach, tails = max(each.reach for each in varying), list[Tail]()
+        for side in (0, 1):
+            parts = [each.tails[side] if isinstance(each, Distances) else constant_tail(each) for each in given]
+            tail, needed = self._tail(node, parts, (-1, 1)[side])
+            tails.append(tail)
+            reach = max(reach, needed)
+        cell = math.lcm(*(each.cell for each in varying))
+        rows = min((each.rows for each in varying if each.rows is not None), default=None)
+        return Distances(axes.pop(), reach, (tails[0], tails[1]), cell, rows)
+
+    def _tail(self, node: ir.Node, parts: Sequence[Tail], sign: int) -> tuple[Tail, int]:
+        """Return what a function is at large distances of a sign, and from which distance on."""
+        if node.op_type == "Where" and parts[0].is_constant and parts[0].value is not None:
+            return parts[1 if parts[0].value else 2], 0
+        if all(part.is_constant for part in parts):
+            value = self._scalar(node, [part.value for part in parts])
+            bound = self._bound(node, [part.bound for part in parts]) if value is None else abs(value)
+            return Tail(Fraction(0), bound, value), 0
+        rule = TAILS.get(node.op_type)
+        if any(part.slope is None for part in parts) or rule is None:
+            return CURVED, 0
+        tail, reach = rule(self.known, node, parts, sign)
+        return self._stored(node, tail, parts), reach
+
+    def _stored(self, node: ir.Node, tail: Tail, parts: Sequence[Tail]) -> Tail:
+        """Return a tail as its type holds it: integers must not wrap, and real numbers are rounded."""
+        dtype, slope = self.known.types.get(node.outputs[0]), tail.slope
+        if dtype is None or slope is None or dtype == ir.DataType.BOOL:
+            return tail
+        if dtype.is_integer():
+            return tail if abs(slope) <= LARGEST_STEP and tail.bound <= LARGEST_CONSTANT else CURVED
+        if slope and not 1 / _LARGEST_REAL <= abs(slope) <= _LARGEST_REAL:
+            return CURVED
+        short = all(_is_short(part.slope or part.value) for part in parts) and _is_short(slope)
+        exact = short and tail.bound * LARGEST_STEP <= LARGEST_CONSTANT
+        if exact or node.op_type not in _ROUNDING:
+            return tail
+        return Tail(slope, tail.bound * _ROUNDED_BOUND + float(abs(slope)), exact=False)
+
+    def _scalar(self, node: ir.Node, values: Sequence[float | None]) -> float | None:
+        """Return the number that an element-wise node computes from numbers; None if it is not known, or if
+        runtimes round it differently."""
+        given = [value for value in node.inputs if value is not None]
+        if any(value is None for value in values) or any(value not in self.known.types for value in given):
+            return None
+        if len(given) != len(values):
+            return None
+        with np.errstate(all="ignore"):
+            arrays = {
+                value: np.array(number).astype(self.known.types[value].numpy())
+                for value, number in zip(given, values, strict=True)
+            }
+        found = compute_node(node, arrays, self.known.opset)
+        found = found if found and found[0].dtype.kind in "iufb" else []
+        number = float(found[0].reshape(-1)[0]) if found else math.nan
+        whole = math.isinf(number) or number.is_integer()
+        same = operator_of(node).exact or (whole and not returns_integers(self.known, node))
+        return None if math.isnan(number) or not same else number
+
+    def _bound(self, node: ir.Node, bounds: Sequence[float]) -> float:
+        """Return a bound of the absolute value of what a node computes from constants with these bounds."""
+        dtype, bound = self.known.types.get(node.outputs[0]), bound_of(node, bounds)
+        if dtype is None or not dtype.is_integer():
+            return bound * _ROUNDED_BOUND
+        return bound if dtype.is_signed() and bound <= LARGEST_CONSTANT else math.inf
+
+    def _holds_positions(self, node: ir.Node) -> bool:
+        """Whether a node returns numbers in a type that holds every position, or booleans."""
+        dtype = self.known.types.get(node.outputs[0])
+        return dtype in _EXACT_CASTS or dtype == ir.DataType.BOOL
+
+    # Moving elements
+
+    def _rearranged(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
+        before, found = self.dims(node), self.input(node)
+        if isinstance(found, Unknown | Table) or before is None:
+            return found if isinstance(found, Unknown) else Unknown("rearranges a table")
+        old = [n for n, dim in enumerate(before) if dim != ONE]
+        new = [n for n, dim in enumerate(shape) if dim != ONE]
+        if [before[n] for n in old] != [shape[n] for n in new]:
+            return Unknown("mixes positions with other axes")
+        places = dict(zip(old, new, strict=True))
+        return _moved(found, lambda axis: places[axis])
+
+    def _transposed(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
+        perm = list(node.attributes.get_ints("perm", ()) or reversed(range(len(shape))))
+        found = self.input(node)
+        if isinstance(found, Table):
+            return Unknown("transposes a table")
+        return found if isinstance(found, Unknown) else _moved(found, perm.index)
+
+    def _expanded(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
+        before, found = self.dims(node), self.input(node)
+        if before is None or isinstance(found, Unknown | Table):
+            return found if isinstance(found, Unknown) else Unknown("expands a table")
+        offset = len(shape) - len(before)
+        if any(dim not in (ONE, shape[n + offset]) for n, dim in enumerate(before)):
+            return Unknown("has other sizes")
+        return _moved(found, lambda axis: axis + offset)
+
+    def _ranged(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
+        first, step = self.input(node, 0), self.input(node, 2)
+        if not isinstance(first, Numbers) or first.steps or not isinstance(step, Numbers):
+            return Unknown("counts in a way that is not known")
+        if not step.uniform or not shape[0].timed or not self._holds_positions(node):
+            return Unknown("counts in a way that is not known")
+        counted = replace(first, steps={0: Fraction(step.uniform)})
+        return counted if is_exact(counted) else Unknown("counts in steps that are rounded")
+
+    def _triangle(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
+        found = self.input(node)
+        has_k = len(node.inputs) > 1 and node.inputs[1] is not None
+        k = self.input(node, 1) if has_k else Numbers()
+        if isinstance(found, Unknown):
+            return found
+        if not isinstance(k, Numbers) or k.uniform is None:
+            return Unknown(_OF_LENGTH)
+        axes = (len(shape) - 2, len(shape) - 1)
+        held = as_distances(found) if isinstance(found, Numbers) else found
+        if isinstance(held, Unknown | Table):
+            return held if isinstance(held, Unknown) else Unknown("is a triangle of a table")
+        if shape[axes[0]] != shape[axes[1]] or not shape[axes[0]].timed:
+            return Unknown("is a triangle of other axes")
+        if isinstance(held, Distances) and held.axes != axes:
+            return Unknown("compares more than two positions")
+        parts = held.tails if isinstance(held, Distances) else (constant_tail(held), constant_tail(held))
+        zero = Tail(Fraction(0), 0.0, 0.0)
+        # `upper` keeps the keys behind the query: negative distances
+        upper = bool(node.attributes.get_int("upper", 1))
+        tails = (parts[0], zero) if upper else (zero, parts[1])
+        reach = max(held.reach if isinstance(held, Distances) else 0, abs(int(k.uniform)) + 1)
+        cell, rows = (held.cell, held.rows) if isinstance(held, Distances) else (1, None)
+        return Distances(axes, reach, tails, cell, rows)
+
+    def _picked(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
+        """Rows of a constant, by a function of the distance."""
+        table, index, dims = self.input(node), self.input(node, 1), self.dims(node)
+        if isinstance(index, Unknown):
+            return index
+        if not isinstance(table, Numbers) or not table.is_constant or dims is None:
+            return Unknown("picks from a table that is not constant")
+        held = as_distances(index) if isinstance(index, Numbers) else index
+        if not isinstance(held, Distances):
+            return held if isinstance(held, Unknown) else Unknown("picks by numbers that are not known")
+        axis = (node.attributes.get_int("axis", 0) or 0) % len(dims) if node.op_type == "Gather" else 0
+        if node.op_type == "GatherND" and (node.attributes.get_int("batch_dims", 0) or 0) > 0:
+            return Unknown("picks from several tables")
+        bound = max(abs(table.low), abs(table.high))
+        tails = [Tail(Fraction(0), bound) if t.is_constant else CURVED for t in held.tails]
+        found = replace(held, tails=(tails[0], tails[1]))
+        return _moved(found, lambda own: own + axis)
+
+    def _cut(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
+        """A constant that is cut to the number of frames."""
+        value, dims = node.inputs[0], self.dims(node)
+        found = self.input(node)
+        bounds = None if dims is None else slice_bounds(self.known, node, len(dims))
+        array = None if value is None else self.known.constant(value)
+        if isinstance(found, Table):
+            array, cut = found.array, found.axes
+        else:
+            cut = frozenset()
+        if array is None or bounds is None or dims is None or [*array.shape] != self._sizes(dims, array, cut):
+            return Unknown("cuts positions")
+        for axis, (first, last, step) in bounds.items():
+            whole = first == size(0) and step == size(1)
+            if whole and last.timed and last == shape[axis] and axis not in cut:
+                cut |= {axis}
+            elif not (whole and last.constant is not None and last.constant >= array.shape[axis]):
+                return Unknown("cuts a table elsewhere than at the number of frames")
+        return _of_table(Table(array, cut))
+
+    def _sizes(self, dims: Sequence[Size], array: Array, cut: frozenset[int]) -> list[int | Size]:
+        return [array.shape[n] if n in cut and n < array.ndim else int(d.constant or 0) for n, d in enumerate(dims)]
+
+
+def cut_table(known: KnownValues, node: ir.Node) -> None:
+    """Note the shape of a constant that a Slice cuts to the number of frames: it has a row for each frame."""
+    value, output = node.inputs[0], node.outputs[0]
+    shape = None if value is None else known.shapes.get(value)
+    bounds = None if shape is None else slice_bounds(known, node, len(shape))
+    if shape is None or bounds is None:
+        return
+    dims = list(shape)
+    for axis, (first, last, step) in bounds.items():
+        whole = last.constant is not None and shape[axis].at_most(last.constant)
+        if first != size(0) or step != size(1) or not (whole or last.timed) or shape[axis] == ONE:
+            return
+        dims[axis] = shape[axis] if whole else last
+    known.shapes[output] = tuple(dims)
+
+
+def _unread(node: ir.Node, found: Mapping[ir.Value, Found]) -> list[ir.Value]:
+    return [v for v in dict.fromkeys(node.inputs) if v is not None and v not in found]
+
+
+def _moved(found: Numbers | Distances | Table, place: object) -> Found:
+    """Return what is known of a value whose axes have other places."""
+    assert callable(place)
+    if isinstance(found, Numbers):
+        return replace(found, steps={place(axis): step for axis, step in found.steps.items()})
+    if isinstance(found, Table):
+        return Unknown("moves a table")
+    first, second = (place(axis) for axis in found.axes)
+    if first < second:
+        return replace(found, axes=(first, second))
+    tails = (scaled(found.tails[1], Fraction(-1), value=False), scaled(found.tails[0], Fraction(-1), value=False))
+    return replace(found, axes=(second, first), tails=tails)
+
+
+def _of_table(table: Table) -> Found:
+    """Return what a table is that is cut along two axes: the number of its diagonals is the distance."""
+    if len(table.axes) < _MATRIX_RANK:
+        return table
+    if len(table.axes) > _MATRIX_RANK:
+        return Unknown("is a table of more than two positions")
+    axes = sorted(table.axes)
+    rows = min(table.array.shape[axis] for axis in axes)
+    matrix = np.moveaxis(table.array, axes, (-2, -1))[..., :rows, :rows]
+    if not np.array_equal(matrix[..., 1:, 1:], matrix[..., :-1, :-1]):
+        return Unknown(_OF_POSITION)
+    past, ahead = matrix[..., :, 0], matrix[..., 0, :]
+    tails, reach = list[Tail](), 0
+    for line in (ahead, past):
+        differs = [n for n in range(rows) if (line[..., n] != line[..., -1]).any()]
+        reach = max(reach, differs[-1] + 1 if differs else 0)
+        last = line[..., -1].astype(np.float64)
+        one = float(last.reshape(-1)[0]) if (last == last.reshape(-1)[0]).all() else None
+        tails.append(Tail(Fraction(0), float(np.abs(last).max()), one))
+    return Distances((axes[0], axes[1]), reach, (tails[0], tails[1]), rows=rows)
+
+
+def _is_short(number: Fraction | float | None) -> bool:
+    """Whether a factor or a constant has so few binary digits that sums and products with positions are exact."""
+    if number is None or math.isinf(number):
+        return False
+    exact = Fraction(number)
+    return abs(exact) <= LARGEST_STEP and (exact * LARGEST_STEP).denominator == 1
+
+
+def as_distances(numbers: Numbers) -> Distances | Numbers | Unknown:
+    """Return a sum of positions as a function of the distance; a constant as it is."""
+    if numbers.frames:
+        return Unknown(_OF_LENGTH)
+    if not numbers.steps:
+        return numbers
+    axes = tuple(sorted(numbers.steps))
+    if len(axes) != _MATRIX_RANK or numbers.steps[axes[0]] != -numbers.steps[axes[1]]:
+        return Unknown(_OF_POSITION)
+    slope, cell = numbers.steps[axes[0]], numbers.cell
+    bound = max(abs(numbers.low), abs(numbers.high)) + (float(abs(slope)) if cell > 1 else 0.0)
+    tail = Tail(slope / cell, bound, exact=cell == 1)
+    return Distances((axes[0], axes[1]), 0, (tail, tail), cell)
+
+
+_RULES = {
+    "Expand": Positions._expanded,
+    "Gather": Positions._picked,
+    "GatherND": Positions._picked,
+    "Range": Positions._ranged,
+    "Reshape": Positions._rearranged,
+    "Slice": Positions._cut,
+    "Squeeze": Positions._rearranged,
+    "Flatten": Positions._rearranged,
+    "Transpose": Positions._transposed,
+    "Trilu": Positions._triangle,
+    "Unsqueeze": Positions._rearranged,
+}
+
+
+def _cast_reason(node: ir.Node) -> str:
+    dtype = ir.DataType(node.attributes.get_int("to", 0) or 0) if node.op_type == "Cast" else None
+    return f"casts positions to {dtype.name.lower()}" if dtype else "has positions in a type that is too narrow"

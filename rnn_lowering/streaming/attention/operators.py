@@ -1,0 +1,161 @@
+"""The Attention operator as the nodes that it stands for: products, mask and Softmax, which a stream follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.emit.draft import Names
+from rnn_lowering.model.onnx_checks import infer_shapes
+from rnn_lowering.model.scopes import ORIGIN, all_names
+from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.types import Array
+
+_INPUTS = 4
+"""Q, K, V and a mask: those behind them are caches and lengths."""
+
+_ATTRIBUTES = {"is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap"}
+
+_HEADS_RANK = 4
+
+
+def expand_attention(model: ir.Model) -> None:
+    """Put the products of an Attention in its place, in the main graph and its branches. One with caches, several
+    outputs, a softcap, or sizes or the type of a mask that are not known stays."""
+    nodes = [node for node in model.graph.all_nodes() if node.op_type == "Attention" and node.domain == ""]
+    if not nodes:
+        return
+    given = [value for node in nodes for value in node.inputs[:_INPUTS] if value is not None]
+    if any(value.shape is None or value.dtype is None for value in given):
+        infer_shapes(model)
+    names = Names(all_names(model))
+    for node in nodes:
+        if _is_plain(node):
+            _expand(node, names)
+
+
+def _is_plain(node: ir.Node) -> bool:
+    given = [value for value in node.inputs[:3] if value is not None and value.shape is not None]
+    if len(given) < 3 or any(value is not None for value in node.inputs[_INPUTS:]):
+        return False
+    if any(value.name for value in node.outputs[1:]) or set(node.attributes) - _ATTRIBUTES:
+        return False
+    if (node.attributes.get_float("softcap", 0.0) or 0.0) != 0.0 or given[0].type is None:
+        return False
+    mask = _mask(node)
+    return _heads(node) is not None and (mask is None or mask.dtype is not None)
+
+
+def _mask(node: ir.Node) -> ir.Value | None:
+    return node.inputs[_INPUTS - 1] if len(node.inputs) >= _INPUTS else None
+
+
+def _heads(node: ir.Node) -> tuple[int, int, int] | None:
+    """Return the heads of the queries and of the keys, and the size of a head; None if one is not known."""
+    query, key = (value.shape for value in node.inputs[:2] if value is not None)
+    if query is None or key is None or len(query) != len(key):
+        return None
+    counts: list[object]
+    if len(query) == _HEADS_RANK:
+        counts = [query[1], key[1], query[3]]
+    else:
+        heads = [node.attributes.get_int(name, None) for name in ("q_num_heads", "kv_num_heads")]
+        size = query[2]
+        counts = [*heads, size // heads[0] if isinstance(size, int) and heads[0] else None]
+    numbers = [number for number in counts if isinstance(number, int) and number > 0]
+    if len(numbers) < 3 or numbers[0] % numbers[1]:
+        return None
+    return numbers[0], numbers[1], numbers[2]
+
+
+class _Emitter:
+    """Emits nodes before a node, which errors name instead."""
+
+    def __init__(self, node: ir.Node, names: Names) -> None:
+        self.node, self.names = node, names
+        self.origin = node.meta.get(ORIGIN) or node_ref(node, "main graph")
+        assert isinstance(node.graph, ir.Graph)
+        self.graph = node.graph
+
+    def __call__(
+        self, op_type: str, *inputs: ir.Value, name: str = "", **attributes: int | float | Sequence[int]
+    ) -> ir.Value:
+        made = [ir.convenience.convert_attribute(*each) for each in attributes.items()]
+        label = name or self.names.unique(f"{self.node.name or 'attention'}_{op_type}")
+        node = ir.Node("", op_type, inputs, made, name=label)
+        node.outputs[0].name = self.names.unique(f"{label}_out")
+        node.meta[ORIGIN] = self.origin
+        self.graph.insert_before(self.node, [node])
+        return node.outputs[0]
+
+    def constant(self, array: Array) -> ir.Value:
+        name = self.names.unique(f"{self.node.name or 'attention'}_constant")
+        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.Tensor(array, name=name))], name=name)
+        node.outputs[0].name = name
+        self.graph.insert_before(self.node, [node])
+        return node.outputs[0]
+
+    def numbers(self, *numbers: int) -> ir.Value:
+        return self.constant(np.array(numbers, np.int64))
+
+
+def _expand(node: ir.Node, names: Names) -> None:
+    emit, heads = _Emitter(node, names), _heads(node)
+    query, key, value = node.inputs[:3]
+    assert heads is not None
+    assert query is not None
+    assert key is not None
+    assert value is not None
+    flat = len(query.shape or ()) < _HEADS_RANK
+    if flat:
+        query = _split(emit, query, heads[0])
+        key, value = (_split(emit, each, heads[1]) for each in (key, value))
+    if heads[0] != heads[1]:
+        key, value = (_repeated(emit, each, heads[0], heads[0] // heads[1]) for each in (key, value))
+    dtype = (query if not flat else node.inputs[0] or query).dtype or ir.DataType.FLOAT
+    scale = node.attributes.get_float("scale", heads[2] ** -0.5)
+    scores = emit("MatMul", query, emit("Transpose", key, perm=[0, 1, 3, 2]))
+    scores = emit("Mul", scores, emit.constant(np.array(scale).astype(dtype.numpy())))
+    removed = emit.constant(np.array(-np.inf).astype(dtype.numpy()))
+    if (mask := _mask(node)) is not None:
+        is_bool = mask.dtype == ir.DataType.BOOL
+        scores = emit("Where", mask, scores, removed) if is_bool else emit("Add", scores, mask)
+    if node.attributes.get_int("is_causal", 0):
+        rows, columns = (_positions(emit, each, axis) for each, axis in ((query, 1), (key, 0)))
+        scores = emit("Where", emit("LessOrEqual", columns, rows), scores, removed)
+    weights = emit("Softmax", scores, name=node.name or "", axis=-1)
+    output = emit("MatMul", weights, value)
+    if flat:
+        output = emit("Reshape", emit("Transpose", output, perm=[0, 2, 1, 3]), emit.numbers(0, 0, -1))
+    _replace(node, output)
+
+
+def _split(emit: _Emitter, value: ir.Value, heads: int) -> ir.Value:
+    """Return [batch, heads, frames, size] of [batch, frames, heads * size]."""
+    return emit("Transpose", emit("Reshape", value, emit.numbers(0, 0, heads, -1)), perm=[0, 2, 1, 3])
+
+
+def _repeated(emit: _Emitter, value: ir.Value, heads: int, times: int) -> ir.Value:
+    """Return keys or values with each head as often as queries share it."""
+    apart = emit("Expand", emit("Unsqueeze", value, emit.numbers(2)), emit.numbers(1, 1, times, 1, 1))
+    size = emit("Shape", value, start=2)
+    return emit("Reshape", apart, emit("Concat", emit.numbers(0, heads), size, axis=0))
+
+
+def _positions(emit: _Emitter, value: ir.Value, axis: int) -> ir.Value:
+    count = emit("Squeeze", emit("Shape", value, start=2, end=3))
+    zero, one = (emit.constant(np.array(n, np.int64)) for n in (0, 1))
+    return emit("Unsqueeze", emit("Range", zero, count, one), emit.numbers(axis))
+
+
+def _replace(node: ir.Node, new: ir.Value) -> None:
+    old = node.outputs[0]
+    new.type, new.shape = old.type, old.shape
+    name, is_output = old.name, old.is_graph_output()
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    if is_output:
+        old.name, new.name = None, name
+    assert isinstance(node.graph, ir.Graph)
+    node.graph.remove(node, safe=True)
