@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.compare.node_by_node import NodeRun
-from rnn_lowering.compare.result import Verification
+from rnn_lowering.compare.result import EACH_NODE, Verification
 from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.verify import compare_stream, open_comparison
 from rnn_lowering.compare.whole import ModelComparison
@@ -37,6 +37,10 @@ _NOT_KEPT = "the model is not written; --keep-failed FILE keeps it"
 
 _REPORT = "please report it with the original, the kept model and {report}"
 _ADVICE = f"if this difference is acceptable, raise the tolerance (--atol, --rtol); otherwise {_REPORT}"
+
+_OTHERS_REPLACED = (
+    "onnxruntime cannot run the original, and nodes that are not recurrent were replaced (--keep-ops)"
+)
 
 _OPSETS = {"w8a16": 21}
 """First opset whose QuantizeLinear has these bits; others need none newer than a lowered model has."""
@@ -92,6 +96,8 @@ class FileLowering:
                 if result.modified and self.check.runs:
                     if runner is None:  # no stream, or no onnxruntime
                         report.verification = _compared(comparison)
+                        if report.replaced:
+                            report.verification = _with_others(report.verification)
                     else:
                         report.verification = compare_stream(original, written, runner, **self._comparing)
                     keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)
@@ -203,6 +209,13 @@ def _compared(comparison: Callable[[], ModelComparison]) -> Verification:
     if absent := without_onnxruntime("a comparison"):
         return Verification("not verified", reason=absent)
     return comparison().result()
+
+
+def _with_others(check: Verification) -> Verification:
+    """Return the result of a comparison of a model in which nodes that are not recurrent were replaced."""
+    if check.method == EACH_NODE and check.status == "verified":
+        return Verification("not verified", reason=_OTHERS_REPLACED)
+    return check
 
 
 def _node_runs(

@@ -50,12 +50,17 @@ KEYWORDS = {
     "--dequantize": ("dequantize", "flag"),
     "--keep-opset": ("keep_opset", "flag"),
     "--loops": ("loops", "flag"),
+    "--keep-ops": ("keep_ops", "flag"),
+    "--require-supported": ("require_supported", "flag"),
+    "--native": ("native", "flag"),
+    "--raise": ("raise_loops", "flag"),
     "--no-join": ("join", "no flag"),
     "--set-dim": ("dims", "size"),
     "--input-shape": ("input_shapes", "shape"),
     "--set-input": ("set_inputs", "value"),
     "--stream": ("stream", "stream"),
     "--delay": ("delay", "delay"),
+    "--max-frames": ("max_frames", "frames"),
     "--calibrate": ("calibrate", "file"),
     "--bits": ("bits", ""),
     "--verify": ("verify", "count"),
@@ -86,6 +91,7 @@ _VALUES = {
     "pattern": rf"(?!or\b|and\b){_WORD}",
     "count": _NUMBER,
     "bytes": _NUMBER,
+    "frames": _NUMBER,
     "delay": _NUMBER,
     "size": rf"(?!or\b|and\b){_WORD}",
     "value": rf"(?!or\b|and\b){_WORD}",
@@ -145,7 +151,7 @@ def _keyword(keyword: str, kind: str, values: list[str]) -> str:
     if kind in _ENTRIES and not (kind == "stream" and len(given) == 1):
         entries = (f'"{name}": {value}' for name, value in map(_ENTRIES[kind], given))
         return f"{keyword}={{{', '.join(entries)}}}"
-    if kind in ("count", "bytes", "delay"):
+    if kind in ("count", "bytes", "frames", "delay"):
         return f"{keyword}={given[-1]}"
     texts = [f'"{_unquoted(value)}"' for value in given]
     return f"{keyword}={texts[0]}" if len(texts) == 1 else f"{keyword}=[{', '.join(texts)}]"

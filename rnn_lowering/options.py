@@ -79,6 +79,20 @@ def parse_stream(stream: Stream) -> dict[str, int | None]:
     return given
 
 
+def check_whole_calls(stream: Stream | None, max_frames: int | None) -> None:
+    """Check that calls of a fixed number of frames end with the last frame of the stream.
+
+    Raises:
+        OptionError: They do not.
+    """
+    for frames in () if stream is None or max_frames is None else parse_stream(stream).values():
+        if max_frames is not None and frames is not None and max_frames % frames:
+            raise OptionError(
+                f"a maximum of {max_frames} frames is no multiple of the {frames} frames of a call",
+                hint=f"give a multiple: --max-frames {-(-max_frames // frames) * frames}",
+            )
+
+
 def _parsed(text: str) -> tuple[str, int | None]:
     axis, equals, frames = text.rpartition("=")
     if not equals:
@@ -153,6 +167,14 @@ class Lowering:
             is lowered, it goes down as far as the other nodes allow, since most runtimes refuse 27.
         loops: Lower every Loop and Scan of the model too, in the form that `to` or the target says. Otherwise only
             those are lowered that the target does not run, or that have another form than `to`.
+        keep_ops: Keep the nodes that the target was measured not to run. Otherwise one that can be written with
+            operators that are right there is replaced by these.
+        require_supported: Refuse a model with another node that the target was measured not to run: none of ONNX's
+            tests of its operator was right there. Otherwise a warning names it.
+        native: Keep nodes as they are where `target` was measured to compute them right itself, and not slower.
+            Other forms of `to`, and streams, lower all.
+        raise_loops: Make an RNN, GRU or LSTM node of each Loop and Scan that computes one, before all else. Without
+            `to`, `target`, `stream` and `loops`, nothing else is done: the node is the fastest form in onnxruntime.
         join: Compute small nodes that do not depend on each other, and both directions of a node, in one loop, if
             that is faster in the target.
         dims: Sizes of symbolic dimensions, by name. If T is still unknown then, constants that depend on the sizes
@@ -163,10 +185,12 @@ class Lowering:
         stream: The time axis of a model to call chunk by chunk, with states as inputs and outputs:
             "time", "time=1" for one frame in each call, or {"X:1": None} for axis 1 of X and any number of frames.
         delay: By how many frames a stream may be late if its nodes look ahead; True: by any number.
+        max_frames: The number of frames of the longest sequence of a stream: an attention to all past frames keeps
+            as many keys and values, and the next frame is an error. Without it, they grow with each call.
 
     Raises:
-        OptionError: A form or target that does not exist, a negative limit, a pattern that is not text, or an
-            impossible number of frames.
+        OptionError: A form or target that does not exist, a negative limit, a pattern that is not text, an
+            impossible number of frames, or `native` or `require_supported` for a target that was not measured.
         TypeError: An attribute that does not exist; as a keyword of `lower` and the others it is an OptionError.
 
     Examples:
@@ -229,6 +253,22 @@ class Lowering:
         "another form than --to)",
         _FORM,
     )
+    keep_ops: bool = switch(
+        "keep other nodes that the target rejects (default: put operators that it runs in their place, "
+        "if possible)",
+        _FORM,
+    )
+    require_supported: bool = switch(
+        "fail if the target rejects another node of the model, by ONNX's tests of its operator", _FORM
+    )
+    native: bool = switch(
+        "keep nodes as they are where the target was measured to compute them right itself, and not slower", _FORM
+    )
+    raise_loops: bool = switch(
+        "make an RNN, GRU or LSTM node of each Loop and Scan that computes one. Alone, it lowers nothing; with "
+        "--to, --target, --stream or --loops the new nodes are lowered like others",
+        _FORM,
+    )
     join: bool = option(
         True,
         argument_checks.flag,
@@ -264,11 +304,48 @@ class Lowering:
         _SIZES,
         metavar="FRAMES",
     )
+    max_frames: int | None = option(
+        None,
+        argument_checks.optional(argument_checks.integer(1)),
+        "for attention to all past frames: the stream has fixed shapes, and ends after N frames (default: its "
+        "states grow)",
+        _SIZES,
+        metavar="N",
+    )
 
     def __post_init__(self) -> None:
         argument_checks.take_fields(self)
+        if self.max_frames is not None and self.stream is None:
+            raise OptionError("a maximum of frames needs a stream", hint="add --stream, or drop --max-frames")
         if self.delay is not False and self.stream is None:
             raise OptionError("a delay needs a stream", hint="add --stream, or drop --delay")
+        check_whole_calls(self.stream, self.max_frames)
+        self._check_known_of_target()
+
+    def _check_known_of_target(self) -> None:
+        """Check that the package knows of the target what the options ask for."""
+        portable = self.target == Lowering.target
+        if self.native and self.runtime.native is None:
+            from rnn_lowering.targets.table import TARGETS
+
+            known = ", ".join(name for name, target in TARGETS.items() if target.native and target.native.right)
+            raise OptionError(
+                f"no rule says which recurrent nodes {self.target} computes right, so none can stay native",
+                hint=f"add --target: one of {known}"
+                if portable
+                else f"drop --native; targets with rules are {known}",
+            )
+        if self.require_supported:
+            from rnn_lowering.targets.onnx_tests import measured_targets
+
+            if self.target not in measured_targets():
+                known = ", ".join(measured_targets())
+                raise OptionError(
+                    f"no results of ONNX's tests in {self.target} are known, so nothing can be checked",
+                    hint=f"add --target: one of {known}"
+                    if portable
+                    else f"drop --require-supported; known are those of {known}",
+                )
 
     @property
     def runtime(self) -> Target:
@@ -276,6 +353,12 @@ class Lowering:
         from rnn_lowering.targets.table import target_named
 
         return target_named(self.target)
+
+    @property
+    def keeps_nodes(self) -> bool:
+        """Whether recurrent nodes, Loops and Scans are not lowered: asked to be kept, or only to be raised."""
+        plain = self.to == "auto" and self.target == Lowering.target and self.stream is None and not self.loops
+        return self.to == KEEP or (self.raise_loops and plain)
 
     @property
     def widens(self) -> bool:
@@ -302,12 +385,17 @@ class LoweringOptions(TypedDict, total=False):
     dequantize: bool
     keep_opset: bool
     loops: bool
+    keep_ops: bool
+    require_supported: bool
+    native: bool
+    raise_loops: bool
     join: bool
     dims: Mapping[str, int] | None
     input_shapes: Shapes | None
     set_inputs: Mapping[str, ArrayLike] | None
     stream: Stream | None
     delay: bool | int
+    max_frames: int | None
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,13 @@ def count(text: str) -> int:
     return number
 
 
+def frames(text: str) -> int:
+    number = _number(text, int)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
 def byte_count(text: str) -> int:
     factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
     digits = text if factor == 1 else text[:-1]
@@ -337,6 +344,7 @@ TEXTS = {
     "pattern": Text(more=_REPEATED),
     "count": Text(count),
     "bytes": Text(byte_count),
+    "frames": Text(frames),
     "seconds": Text(seconds),
     "tolerance": Text(tolerance),
     "size": Text(dim, _REPEATED, _once),

@@ -51,7 +51,7 @@ def _check(path: str, lowering: Lowering, files: Files) -> int:
     """Print what would become of each recurrent node of a model; return 1 if one cannot be lowered."""
     from rnn_lowering.api import preview
     from rnn_lowering.files.reading import load_model
-    from rnn_lowering.passes.preview import REFUSED
+    from rnn_lowering.passes.preview import REFUSED, UNSUPPORTED
 
     name = printable(path)
     try:
@@ -60,10 +60,11 @@ def _check(path: str, lowering: Lowering, files: Files) -> int:
     except RnnLoweringError as error:
         print(f"{name}: {error}")
         return 1
-    if not found:
+    if not any(each.recurrent for each in found):
         print(f"{name}: no recurrent nodes")
     for each in found:
-        refusal = f": {printable(each.reason)}; {printable(each.hint)}" if each.form == REFUSED else ""
+        says = each.form in (REFUSED, UNSUPPORTED)
+        refusal = f": {printable(each.reason)}; {printable(each.hint)}" if says else ""
         print(f"{name}: {each.node}: {each.form}{refusal}".removesuffix("; "))
     return int(any(each.form == REFUSED for each in found))
 

@@ -16,6 +16,7 @@ from rnn_lowering.cli.arguments import options_of, parser
 from rnn_lowering.cli.signals import Interrupted, printing, unwinding
 from rnn_lowering.errors import (
     NotVerifiedError,
+    OptionError,
     RnnLoweringError,
     RnnLoweringWarning,
     UnsupportedError,
@@ -50,7 +51,12 @@ def _run(argv: Sequence[str] | None) -> int:
         with boundary():
             if _asks_for_axes(args):
                 return _fail(_axes(args), 2, args.verbose)
-            return _list(args) if args.list else _lower(args)
+            with unwinding():
+                try:
+                    lowering = options_of(Lowering, args)
+                except OptionError as error:  # whatever the model
+                    return _fail(error, 2, args.verbose)
+                return _list(args, lowering) if args.list else _lower(args, lowering)
     except VerificationError as error:
         _show_runs(error, args)
         return _fail(error, 5 if isinstance(error, NotVerifiedError) else 3, args.verbose)
@@ -150,13 +156,13 @@ def _warnings(quiet: bool) -> Iterator[None]:
         yield
 
 
-def _list(args: argparse.Namespace) -> int:
+def _list(args: argparse.Namespace, lowering: Lowering) -> int:
     from rnn_lowering.cli.console import print_previews
     from rnn_lowering.files.reading import load_model
     from rnn_lowering.passes.lower import LowerRecurrentPass
 
-    with unwinding(), _warnings(args.quiet):
-        lowers = LowerRecurrentPass(options_of(Lowering, args))
+    with _warnings(args.quiet):
+        lowers = LowerRecurrentPass(lowering)
         model = load_model(args.input, trust_external_data=options_of(Files, args).trust_external_data)
         previews, report = lowers.preview(model)
         if not args.quiet:
@@ -165,24 +171,23 @@ def _list(args: argparse.Namespace) -> int:
     return 4 if any(preview.counts for preview in previews) else 0
 
 
-def _lower(args: argparse.Namespace) -> int:
+def _lower(args: argparse.Namespace, lowering: Lowering) -> int:
     from rnn_lowering.cli.console import print_report, progress_bar
     from rnn_lowering.file_lowering import FileLowering
     from rnn_lowering.passes.lower import LowerRecurrentPass
 
-    with unwinding():
-        with _warnings(args.quiet), nullcontext() if args.quiet else progress_bar() as show:
-            report = FileLowering(
-                source=args.input,
-                destination=args.output,
-                lowers=LowerRecurrentPass(options_of(Lowering, args)),
-                check=options_of(Check, args, tolerance=options_of(Tolerance, args)),
-                files=options_of(Files, args),
-                progress=show,
-                command=args.command,
-            ).run()
-        if args.quiet:
-            return 0
-        with printing(f"'{args.output}' is written"):
-            print_report(report, args.input, args.output, each_run=args.verbose > 0)
+    with _warnings(args.quiet), nullcontext() if args.quiet else progress_bar() as show:
+        report = FileLowering(
+            source=args.input,
+            destination=args.output,
+            lowers=LowerRecurrentPass(lowering),
+            check=options_of(Check, args, tolerance=options_of(Tolerance, args)),
+            files=options_of(Files, args),
+            progress=show,
+            command=args.command,
+        ).run()
+    if args.quiet:
+        return 0
+    with printing(f"'{args.output}' is written"):
+        print_report(report, args.input, args.output, each_run=args.verbose > 0)
     return 0

@@ -63,7 +63,7 @@ def print_previews(previews: Sequence[Preview], report: Report, source: Path, gr
     table = Table(titles, folds=("why", "activations", "scope", "type", "direction"))
     for preview in previews:
         node, spec = preview.node, preview.spec
-        unknown = "" if node.operator in REPEATING else "?"
+        unknown = "?" if preview.recurrent and node.operator not in REPEATING else ""
         operator, *cells = _spec_cells(spec) if spec else [node.operator, *[unknown] * 7]
         table.add(node.name, operator, node.scope, *cells, preview.form, preview.reason)
     if not any(preview.counts for preview in previews):
@@ -82,11 +82,11 @@ def print_previews(previews: Sequence[Preview], report: Report, source: Path, gr
 
 def _nothing_found(previews: Sequence[Preview]) -> str:
     """Return what a list without recurrent nodes says: Loops and Scans of the model may be in it, and stay."""
-    if not previews:
+    kinds = Counter(preview.node.operator for preview in previews if preview.recurrent)
+    if not kinds:
         return "no recurrent nodes"
-    kinds = Counter(preview.node.operator for preview in previews)
     found = " and ".join(f"{count} {kind}s" if count > 1 else f"a {kind}" for kind, count in kinds.items())
-    stay = "which stays as it is" if len(previews) == 1 else "which stay as they are"
+    stay = "which stays as it is" if kinds.total() == 1 else "which stay as they are"
     return f"no recurrent nodes other than {found}, {stay}"
 
 

@@ -48,6 +48,7 @@ from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.types import Array, Progress
 
 _TOO_SHORT = "no sequence is long enough for two chunks (give longer inputs: --test-shape, --feed)"
+_ENDS = "no sequence is long enough for two chunks: it has at most {} (a larger --max-frames, or fewer per call)"
 _LOWERED_ORIGINAL, _LOWERED_STREAM = "lowered_original.onnx", "lowered_stream.onnx"
 
 _SECONDS = 20.0
@@ -121,6 +122,10 @@ class StreamComparison:
                 return self._compare_all(expected)
             return Verification("failed", self._method(), reason=f"onnxruntime cannot run the stream: {error}")
 
+    def _too_short(self) -> str:
+        most, call = self.plan.max_frames, self.plan.frames or self.plan.unit
+        return _TOO_SHORT if most is None or most >= 2 * call else _ENDS.format(counted(most, "frame"))
+
     def _not_verified(self, reason: str) -> Verification:
         return Verification("not verified", CHUNKED, reason=reason)
 
@@ -129,7 +134,7 @@ class StreamComparison:
         chunks = self.sequences.in_units(CHUNKS_OF) if self.plan.frames is None else ((self.plan.frames,),)
         sequences = [s for feed in expected for s in self.sequences.in_chunks(feed, chunks)]
         if not sequences:
-            return self._not_verified(_TOO_SHORT)
+            return self._not_verified(self._too_short())
         runs = self._in_chunks(sequences, expected)
         if _wrong(runs) and self._find_uncertain_integers(expected, runs):
             runs = self._in_chunks(sequences, expected)
@@ -142,8 +147,13 @@ class StreamComparison:
         if not _wrong(runs) and self._may_be_long():
             runs += self._compare_long()
         wrong = next((f"output '{c.name}': {c.reason}" for run in runs for c in run.outputs if not c.passed), "")
-        if wrong:
+        if not wrong and self._may_be_long() and self._goes_on():
+            wrong = f"runs on after frame {self.plan.max_frames}, the last one"
+            status, reason = "failed", wrong
+        elif wrong:
             status, reason = "failed", wrong + self._first_node(next(iter(expected)))
+        elif fault := self.runs.error_without_optimizations(sequences[0]):
+            status, reason = "failed", fault
         else:
             integers = self.uncertain.note(over_all(runs))
             notes = [integers, *self.runs.notes, *self._not_covered(expected)]
@@ -219,7 +229,8 @@ class StreamComparison:
         if self.plan.frames is None:
             self.longest = frames
             chunks = {self.sequences.in_calls(n): self.sequences.in_units(of_n) for n, of_n in BEGINNINGS.items()}
-            chunked = {part: chunks[lengths[part]] for part in expected}
+            usual = self.sequences.in_units(CHUNKS_OF)
+            chunked = {part: chunks.get(lengths[part], usual) for part in expected}
         else:
             self.longest = self._called([lengths[part] for part in expected])
             chunked = {part: ((self.plan.frames,),) for part in expected if lengths[part] == self.longest}
@@ -236,8 +247,24 @@ class StreamComparison:
 
     def _lengths(self) -> list[int]:
         """Return the numbers of frames of the long sequences to try, the greatest first."""
-        lengths = {self.sequences.in_calls(n) for n in BEGINNINGS}
+        lengths, most = {self.sequences.in_calls(n) for n in BEGINNINGS}, self.sequences.most
+        if most:
+            lengths = {*(n for n in lengths if n < most), most}
         return sorted((n for n in lengths if n >= self.plan.shortest), reverse=True)
+
+    def _goes_on(self) -> bool:
+        """Whether the stream runs after its last frame, where the metadata name one."""
+        most, size = self.sequences.most, self.plan.frames or self.plan.unit
+        if not most or most * self.seconds_per_frame > _SECONDS:
+            return False
+        late = self.plan.frames_late
+        feed = self.runner.write_feeds(self.sequences.made(0, most + size + late))[0]
+        chunks = [size] if self.plan.frames else [most, size + late]
+        try:
+            self.runs.chunks([*self.sequences.in_chunks(feed, [chunks])])
+        except SessionError:
+            return False
+        return True
 
     def _called(self, lengths: Sequence[int]) -> int:
         """Return which of these lengths runs through a stream whose calls have a fixed size."""
@@ -499,7 +526,8 @@ def _chunks_differ(whole: Array, arrays: Sequence[Array], tolerance: Tolerance, 
         return False
     axes = [a for a in range(whole.ndim) if sum(array.shape[a] for array in arrays) == whole.shape[a] != 1]
     others = [a for a in axes if any(array.shape[a] != whole.shape[a] for array in arrays)]
-    if len(others) != 1:
+    grown = [a for a in range(whole.ndim) if any(array.shape[a] != whole.shape[a] for array in arrays)]
+    if len(others) != 1 or grown != others:
         return False
     joined = np.concatenate(arrays, others[0])
     kept = np.arange(joined.shape[others[0]])

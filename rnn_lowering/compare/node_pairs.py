@@ -20,6 +20,7 @@ from rnn_lowering.compare.references.every_kind import reference_of
 from rnn_lowering.compare.references.node_reference import NodeReference, Symbols
 from rnn_lowering.compare.runner import SessionError
 from rnn_lowering.compare.session import quantizes_inputs
+from rnn_lowering.emit.draft import NODE
 from rnn_lowering.facts.constants import computed, constant_of
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.copying import clone
@@ -175,7 +176,8 @@ def pairs_of_prepared(original: ir.Model, lowered: ModelSource, inferred: bool =
         inferred: Whether its values declare what inference found.
     """
     file = LoweredFile(lowered)
-    kept = {(entry.path, v.name) for entry in recurrent_nodes(file.model) for v in entry.node.outputs}
+    left = [entry for entry in recurrent_nodes(file.model) if NODE not in entry.node.metadata_props]
+    kept = {(entry.path, v.name) for entry in left for v in entry.node.outputs}
     entries = [
         entry
         for entry in recurrent_nodes(original)

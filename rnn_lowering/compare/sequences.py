@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from types import MappingProxyType
 
@@ -188,7 +188,13 @@ class Sequences:
             frames = max(self.in_calls(_FRAMES[run % len(_FRAMES)]), self.plan.shortest)
         else:
             frames = max(fixed * max(2, min(4 + run, 64 // fixed)), self.in_calls(self.plan.shortest))
-        return frames + self.plan.frames_late
+        return min(frames + self.plan.frames_late, self.most or frames + self.plan.frames_late)
+
+    @property
+    def most(self) -> int | None:
+        """The maximum number of frames of a sequence, in whole calls; None for any."""
+        size = self.plan.frames or self.plan.unit
+        return None if self.plan.max_frames is None else self.plan.max_frames // size * size
 
     def _with_lengths_in_range(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Return the feed with lengths that are at most the number of frames."""
@@ -342,6 +348,19 @@ class StreamRuns:
         with suppress(SessionError):
             runs = self.runner.run(self.stream, groups, chunks=chunks).runs
             return runs[0].error if runs and all(run.error for run in runs) else ""
+        return ""
+
+    def error_without_optimizations(self, sequence: ChunkedSequence) -> str:
+        """Return why the stream runs only with onnxruntime's optimizations; "" if it runs without them."""
+        groups, chunks = self._as_chunks([sequence], self.names)
+        plain, whole = replace(self.stream, optimize=False), replace(self.original, optimize=False)
+        try:
+            self.runner.run(plain, groups, chunks=chunks).accepted(all_must_run=True)
+        except SessionError as error:
+            reason = "" if error.over_limit else f"onnxruntime cannot run the stream without optimizations: {error}"
+            with suppress(SessionError):
+                self.runner.run(whole, [[sequence.feed]]).accepted(all_must_run=True)
+                return reason
         return ""
 
     def chunks_in(self, session: Session, sequence: ChunkedSequence) -> list[dict[str, Array]]:

@@ -149,6 +149,7 @@ class ModelComparison(Comparison):
             if undetermined := self._undetermined(result, session, expected):
                 return self._nodes_only(undetermined)
             result = self._judged(result, session, pairs)
+        result = self._as_written(result, session, pairs)
         if not result:
             return result
         constant = constant_outputs(tensors_by_name(self.names, outputs) for outputs in expected.values())
@@ -212,6 +213,35 @@ class ModelComparison(Comparison):
                 found = both_plain if self._compare(both_plain) else found
             return plain, found
         return None
+
+    def _as_written(self, result: Verification, session: Session, pairs: _Pairs) -> Verification:
+        """Return a failure if the lowered model is only right with onnxruntime's optimizations.
+
+        They drop what they do not need, such as a wrong size in the shape of a Reshape. Other runtimes need it.
+        """
+        if not result or not session.optimize:
+            return result
+        try:
+            found = self._run_all(self._lowered_session(optimize=False), pairs)
+        except SessionError as error:
+            if error.over_limit or not self._runs_plain(session, pairs):
+                return result
+            reason = f"onnxruntime cannot run the lowered model without optimizations: {error}"
+            return Verification("failed", reason=reason)
+        plain: _Pairs = {feed: (before, found[feed]) for feed, (before, _) in pairs.items()}
+        differs = self._compare(plain)
+        if differs or (differs := self._judged(differs, session, plain)):
+            return result
+        if self._undetermined(differs, session, {feed: before for feed, (before, _) in pairs.items()}):
+            return result
+        return differs.with_advice("onnxruntime's optimizations hide it")
+
+    def _runs_plain(self, session: Session, feeds: Iterable[str]) -> bool:
+        """Whether onnxruntime runs the original without optimizations."""
+        with suppress(SessionError):
+            self._run_all(replace(session, optimize=False), feeds)
+            return True
+        return False
 
     def _zero_weights(self) -> list[str]:
         with suppress(RnnLoweringError):  # nodes that cannot be read are not compared

@@ -58,6 +58,18 @@ def as_transpose(op: Ops, x: Tensor) -> Tensor:
     return op.emit("Transpose", [x], x.shape, perm=[*range(x.rank)])
 
 
+def as_sum_with_zero(op: Ops, x: Tensor) -> Tensor:
+    """Return x by an Add of 0."""
+    return op.emit("Add", [x, op.from_constant(zeros_of(x.dtype, ()))], x.shape)
+
+
+def as_reshape(op: Ops, x: Tensor) -> Tensor:
+    """Return x [..., n] as [rows, n] by a Reshape."""
+    rows = None if None in x.shape[:-1] else math.prod(static(x.shape[:-1]))
+    sizes = [op.constant([-1 if size is None else size]) for size in (rows, x.shape[-1])]
+    return op.reshape(x, (rows, x.shape[-1]), sizes)
+
+
 def above(op: Ops, x: Tensor, threshold: float) -> Tensor:
     """Return 1 where x > threshold, else 0, without a comparison."""
     one = op.constant(1.0)
@@ -134,10 +146,31 @@ def sum_of_parts(op: Ops, x: Tensor, axis: int) -> Tensor | None:
     return sum(others, first)
 
 
+def max_of_outputs(op: Ops, outputs: Sequence[ir.Value]) -> None:
+    """Replace Relu with Max(0, x) if x is an output, which some runtimes lose when they fuse Relu with what
+    computes x; before opset 8, where Max does not broadcast, with Clip. Of Max(x, 0) onnx2tf makes a Relu again.
+    """
+    nodes = op.nodes[:]
+    op.nodes.clear()
+    for node in nodes:
+        if node.op_type == "Relu" and node.inputs[0] in outputs:
+            node.op_type = "Max" if op.opset >= 8 else "Clip"
+            node.name = op.unique_name(node.op_type)
+            if node.op_type == "Max":
+                node.resize_inputs(2)
+                node.replace_input_with(1, node.inputs[0])
+                node.replace_input_with(0, op.value(op.from_constant(zeros_of(op.dtype, ()))))
+            else:
+                bounds = ir.AttrFloat32("min", 0.0), ir.AttrFloat32("max", math.inf)
+                node.attributes.update({bound.name: bound for bound in bounds})
+        op.nodes.append(node)
+
+
 COMPOSED: dict[str, Rule] = {
     "Ceil": ceiling,
     "Clip": as_max_and_min,
     "Conv": taps,
+    "Flatten": as_reshape,
     "Gather": rows_by_product,
     "Identity": as_transpose,
     "Less": above,

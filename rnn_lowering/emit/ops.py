@@ -43,6 +43,10 @@ Finish: TypeAlias = "Callable[[Ops, Sequence[ir.Value]], None]"
 """Changes the nodes of a finished scope, which is still open; takes `Ops` and the future outputs of the graph."""
 
 
+_VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
+"""Runtimes merge those in a row, so that no tensor between them remains."""
+
+
 class Ops:
     """Emits operators into the innermost open scope: the graph of the recurrent node, or a body being built.
 
@@ -61,6 +65,7 @@ class Ops:
 
     Attributes:
         floats: The names of constants that could not stay integers.
+        most_axes: The most axes of a tensor that was computed, and not just given another shape.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class Ops:
         self.dtype = dtype
         self.dialect = dialect
         self.floats: list[str] = []
+        self.most_axes = 0
         self._instead = instead or {}
         self._finish = finish
         self._constant_nodes = constant_nodes
@@ -202,6 +208,8 @@ class Ops:
         **attributes: Any,
     ) -> list[Tensor]:
         """Append a node with several outputs, as `emit` does."""
+        if op_type not in _VIEWS:
+            self.most_axes = max(self.most_axes, *map(len, shapes))
         given, attributes = inputs_and_attributes(op_type, self.opset, inputs, attributes, self.constant)
         values = [None if t is None else self.value(t) for t in given]
         converted = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
@@ -568,7 +576,8 @@ class Ops:
     def flatten(self, x: Tensor) -> Tensor:
         """Reshape [..., n] to [rows, n]."""
         rows = None if None in x.shape[:-1] else math.prod(static(x.shape[:-1]))
-        return self.emit("Flatten", [x], (rows, x.shape[-1]), axis=x.rank - 1)
+        found: Tensor | None = self.substitute("Flatten", x)
+        return found or self.emit("Flatten", [x], (rows, x.shape[-1]), axis=x.rank - 1)
 
     def reshape(self, x: Tensor, shape: Dims, sizes: Sequence[Tensor] = ()) -> Tensor:
         """Reshape x.

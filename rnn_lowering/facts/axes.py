@@ -29,8 +29,8 @@ class Axes:
     """How the axes of a node's inputs become those of its first output.
 
     Attributes:
-        inputs: By slot, a label for each axis. An axis without a label holds no frames and is beside none. A slot
-            that is absent may be beside the frames with each of its axes.
+        inputs: By slot, a label for each axis. An axis without a label holds no frames, and no axis with frames
+            lines up with it. Any axis of a slot that is absent may line up with the frames.
         output: A label for each axis. An axis along which the node acts has a label that is not here.
         repeats: Whether an axis may be longer than that of the input with its label, whose rows are repeated.
     """
@@ -199,6 +199,30 @@ def cumulation(given: NodeShapes) -> Axes:
     return _acting(given, range(given.rank()) if axes is None or len(axes) != 1 else axes, keeps=True)
 
 
+def transform(given: NodeShapes) -> Axes | None:
+    """The node acts along the parameter `axis`, and along the last one: the parts of a number."""
+    axes = [given.int("axis", 1)] if given.opset < 20 else given.numbers("axis")
+    return None if axes is None else _acting(given, [*(axes or [-2]), -1])
+
+
+def written(given: NodeShapes) -> Axes:
+    """The node acts along the attribute `axis`: positions that `indices` has. All inputs have the same axes."""
+    return _acting(given, [given.axis(0)], given.slots, keeps=True)
+
+
+def written_at(given: NodeShapes) -> Axes | None:
+    """The node acts along the first axes: one for each number of a position. `updates` has the others."""
+    value = given.node.inputs[1]
+    numbers = given.shape(value)[-1] if value is not None and given.rank(1) else None
+    count = None if numbers is None else numbers.constant
+    if count is None:
+        return None
+    rank, acted = given.rank(), int(count)
+    places: list[Label] = [("place", n) for n in range(given.rank(1) - 1)]
+    inputs = {0: range(rank), 1: [*places, "numbers"], 2: [*places, *range(acted, rank)]}
+    return Axes(inputs, [Mixed(n) if n < acted else n for n in range(rank)])
+
+
 def mean_variance(given: NodeShapes) -> Axes:
     """The node acts along the attribute `axes`."""
     return _acting(given, given.node.attributes.get_ints("axes", ()) or (0, 2, 3), keeps=True)
@@ -211,12 +235,45 @@ def batch_normalization(given: NodeShapes) -> Axes:
 
 def matmul(given: NodeShapes) -> Axes:
     """The last two axes are those of matrices."""
-    ranks = [given.rank(slot) for slot in (0, 1)]
+    return _matmul(given.rank(0), given.rank(1))
+
+
+def _matmul(*ranks: int) -> Axes:
     batch: list[list[Label]] = [[("batch", n) for n in range(rank - 2, 0, -1)] for rank in (*ranks, max(ranks))]
     rows: list[Label] = ["row"] if ranks[0] > 1 else []
     columns: list[Label] = ["column"] if ranks[1] > 1 else []
     inputs = {0: [*batch[0], *rows, "inner"], 1: [*batch[1], "inner", *columns]}
     return Axes(inputs, [*batch[2], *rows, *columns])
+
+
+def fused_matmul(given: NodeShapes) -> Axes | None:
+    """A MatMul of inputs whose last two axes may change places; where others do too, it is unknown."""
+    if given.int("transBatchA") or given.int("transBatchB"):
+        return None
+    product = matmul(given)
+    inputs = dict(product.inputs)
+    for slot, name in enumerate(("transA", "transB")):
+        if given.int(name) and given.rank(slot) > 1:
+            *batch, first, second = inputs[slot]
+            inputs[slot] = [*batch, second, first]
+    return Axes(inputs, product.output)
+
+
+def integer_product(a: int, b: int, of_rows: Sequence[int], of_columns: Sequence[int]) -> AxisRule:
+    """A MatMul of the inputs a and b; scales and zero points of rank 1 have a number for each row or column."""
+
+    def of_slots(given: NodeShapes) -> Axes | None:
+        ranks = [given.rank(slot) for slot in (a, b)]
+        product = _matmul(*ranks)
+        scales = {slot: given.rank(slot) for slot in given.slots if slot not in (a, b)}
+        if any(rank > 1 for rank in scales.values()):
+            return None
+        labels: dict[int, list[Label]] = {slot: ["row"] for slot in of_rows if scales.get(slot)}
+        labels |= {slot: ["column"] for slot in of_columns if scales.get(slot)}
+        factors = {a: product.inputs[0], b: product.inputs[1]}
+        return Axes({**dict.fromkeys(scales, ()), **factors, **labels}, product.output)
+
+    return of_slots
 
 
 def gemm(given: NodeShapes) -> Axes:

@@ -28,6 +28,9 @@ _FIRST_ALONG_ONE_AXIS = 13
 _INPUTS_OF_SLICE = 5
 """Its inputs, if it has steps."""
 
+_INPUTS_OF_CLIP = 3
+"""Its inputs, if it has both bounds."""
+
 MOST_SENT = 1 << 12
 """Maximum elements of a constant whose numbers ONNX's inference sees."""
 
@@ -152,6 +155,12 @@ class NodeModel:
             return True
         if name in ("Div", "Mod") and given[0].dtype.kind in "iu":
             return not np.all(given[1])
+        if name == "Pow" and given[0].dtype.kind in "iu":
+            return bool(
+                np.any(given[1] < 0) or not _fit(given[0].astype(np.float64) ** given[1], np.dtype(np.int32))
+            )
+        if name == "Clip":  # runtimes have a largest number where there is no bound
+            return len(given) < _INPUTS_OF_CLIP and bool(np.isinf(given[0].astype(np.float64)).any())
         if name in ("Mod", "Range", "CumSum"):  # sums of fractions are rounded
             return any((array != np.trunc(array)).any() for array in given)
         if name in ("Cast", "CastLike") and given[0].dtype.kind == "f":

@@ -118,7 +118,9 @@ OPERATORS: Mapping[str, Operator] = {
     "Pad": Operator(data=1),
     "Range": Operator(data=0, exact=True),
     "ReverseSequence": Operator(same_shape=True),
-    **_each_of("Scatter ScatterElements ScatterND TensorScatter", _WRITE),
+    **_each_of("Scatter TensorScatter", _WRITE),
+    "ScatterElements": replace(_WRITE, axes=rules.written),
+    "ScatterND": replace(_WRITE, axes=rules.written_at),
     "Shape": Operator(exact=True, may_fail=False, foldable=True),
     "Size": Operator(exact=True, may_fail=False),
     "TopK": Operator(rules.along_axis(-1), data=1),
@@ -132,19 +134,24 @@ OPERATORS: Mapping[str, Operator] = {
     **_each_of("GroupNormalization InstanceNormalization", _CHANNELS),
     **_each_of("AveragePool LpPool MaxPool", Operator(rules.all_from(1))),
     **_each_of("Conv ConvTranspose", Operator(rules.first_only(rules.all_from(1)))),
+    "ConvInteger": Operator(rules.first_only(rules.all_from(1)), exact=True),
+    "QLinearConv": Operator(rules.first_only(rules.all_from(1))),
     **_each_of("GlobalAveragePool GlobalLpPool GlobalMaxPool", Operator(rules.all_from(2))),
     "DequantizeLinear": Operator(rules.quantization, same_shape=True, foldable=True),
     "QuantizeLinear": Operator(rules.quantization, same_shape=True),
     "BatchNormalization": Operator(rules.first_only(rules.batch_normalization), same_shape=True),
     "CumProd": Operator(rules.cumulation, same_shape=True, data=1),
     "CumSum": Operator(rules.cumulation, same_shape=True, data=1, exact=True),
+    "DFT": Operator(rules.transform, data=1),
     "Dropout": Operator(rules.alone, same_shape=True),
     "Einsum": Operator(rules.einsum),
     "Gemm": Operator(rules.gemm),
     "LRN": Operator(rules.along_channels, same_shape=True),
     "LpNormalization": Operator(rules.along_axis(-1, keeps=True), same_shape=True),
     "MatMul": Operator(rules.matmul, may_fail=False),
+    "MatMulInteger": Operator(rules.integer_product(0, 1, [2], [3]), exact=True),
     "MeanVarianceNormalization": Operator(rules.mean_variance, same_shape=True),
+    "QLinearMatMul": Operator(rules.integer_product(0, 3, [1, 2, 6, 7], [4, 5])),
     "Resize": Operator(rules.resized, data=1, sized=True),
     "Upsample": Operator(rules.resized, data=1, sized=True),
     # Random
@@ -153,11 +160,19 @@ OPERATORS: Mapping[str, Operator] = {
 }
 """By the operator's name, of the default domain."""
 
+OF_MICROSOFT: Mapping[str, Operator] = {
+    **_each_of("BiasGelu FastGelu Gelu QuickGelu", Operator(rules.broadcast, same_shape=True)),
+    "FusedMatMul": Operator(rules.fused_matmul),
+}
+"""By the operator's name, of com.microsoft. A bias is broadcast to the first input."""
+
 _UNKNOWN = Operator()
 
 
 def operator_of(node: ir.Node | onnx.NodeProto) -> Operator:
     """Return what the operator of a node does."""
+    if node.domain == "com.microsoft":
+        return OF_MICROSOFT.get(node.op_type, _UNKNOWN)
     return OPERATORS.get(node.op_type, _UNKNOWN) if node.domain in DEFAULT_DOMAIN else _UNKNOWN
 
 

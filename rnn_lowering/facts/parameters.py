@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.types import Array
+
 V = TypeVar("V")
 
 
@@ -37,6 +39,13 @@ def parameter(node: ir.Node, name: str, opset: int) -> ir.Attr | ir.Value | None
         return node.inputs[slot] if slot < len(node.inputs) else None
     attribute = node.attributes.get(name)
     return None if attribute is None or attribute.is_ref() else attribute
+
+
+def integers_of(held: ir.Attr | Array) -> list[int]:
+    """Return the integers of a parameter, of its attribute or of the array of its input."""
+    if isinstance(held, ir.Attr):
+        return [held.as_int()] if held.type == ir.AttributeType.INT else list(held.as_ints())
+    return [int(n) for n in held.ravel()]
 
 
 def inputs_and_attributes(

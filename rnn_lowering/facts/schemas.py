@@ -1,4 +1,4 @@
-"""Schemas of the recurrent operators of com.microsoft, which onnx lacks, and the types and shapes that they return.
+"""Schemas of operators of com.microsoft, which onnx lacks, and the types and shapes that they return.
 
 From onnxruntime's docs/ContribOperators.md and core/graph/contrib_ops/quantization_defs.cc.
 
@@ -71,7 +71,22 @@ def _entries(text: str) -> list[tuple[str, str, bool]]:
     return [(name.rstrip("?"), kind, name.endswith("?")) for name, kind in pairs]
 
 
+_ELEMENTWISE = (
+    *(_schema(operator, "X: T", "Y: T", "alpha?: FLOAT") for operator in ("Gelu", "QuickGelu")),
+    _schema("FastGelu", "X: T, bias?: T", "Y: T"),
+    _schema("BiasGelu", "A: T, B: T", "C: T"),
+)
+"""Operators that are not recurrent, and whose output has the shape of the first input."""
+
 _ALL = (
+    *_ELEMENTWISE,
+    _schema(
+        "FusedMatMul",
+        "A: T, B: T",
+        "Y: T",
+        "alpha?: FLOAT, transA?: INT, transB?: INT, transBatchA?: INT, transBatchB?: INT",
+        {"T": (*_FLOATS, "double")},
+    ),
     _schema(
         "DynamicQuantizeLSTM",  # the types are those that `dynamic_quantize_lstm` checks
         "X: T, W: T, R: T, B?: T, sequence_lens?: T, initial_h?: T, initial_c?: T, P?: T, "
@@ -200,6 +215,37 @@ def _linear_attention(context: InferenceContext) -> None:
         _set(context, 1, 0, (batch_size, _Dim(dim_value=states), _part(keys, readers), _part(values, states)))
 
 
+def _fused_matmul(context: InferenceContext) -> None:
+    if _number(context, "transBatchA", 0) or _number(context, "transBatchB", 0):
+        return
+    shapes = []
+    for slot, name in enumerate(("transA", "transB")):
+        found = _type_of(context, slot)
+        if found is None or not found.tensor_type.HasField("shape"):
+            return
+        dims = list(found.tensor_type.shape.dim)
+        if _number(context, name, 0) and len(dims) > 1:
+            dims[-2:] = dims[:-3:-1]
+        shapes.append(dims)
+    a, b = shapes
+    if a and b:
+        rows, columns = a[-2:-1], b[-1:] if len(b) > 1 else []
+        _set(context, 0, 0, (*_broadcast(a[:-2], b[:-2]), *rows, *columns))
+
+
+def _broadcast(first: Sequence[_Dim], second: Sequence[_Dim]) -> list[_Dim]:
+    rank = max(len(first), len(second))
+    padded = [[_Dim(dim_value=1)] * (rank - len(dims)) + list(dims) for dims in (first, second)]
+    return [_larger(*pair) for pair in zip(*padded, strict=True)]
+
+
+def _larger(first: _Dim, second: _Dim) -> _Dim:
+    """Return the size of two that are broadcast; one that is unknown where either may be 1."""
+    if second.dim_value == 1 or first.dim_value > 1 or first == second:
+        return first
+    return second if first.dim_value == 1 or second.dim_value > 1 else _Dim()
+
+
 def _causal_conv(context: InferenceContext) -> None:
     _set(context, 0, 0)
     given = _type_of(context, 0)
@@ -216,8 +262,10 @@ def _causal_conv(context: InferenceContext) -> None:
 _MOST_HEADS = 1 << 16
 
 _RULES: dict[str, Callable[[InferenceContext], None]] = {
+    **{schema.name: _like(0) for schema in _ELEMENTWISE},
     "CausalConvWithState": _causal_conv,
     "DynamicQuantizeLSTM": _lstm,
+    "FusedMatMul": _fused_matmul,
     "GatedDeltaNet": _like(2, 6),
     "GatedRMSNorm": _like(0),
     "LinearAttention": _linear_attention,

@@ -19,7 +19,7 @@ from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, so
 from rnn_lowering.nodes.connections import KnownInputs
 from rnn_lowering.nodes.kinds import read_spec
 from rnn_lowering.nodes.node_spec import NodeSpec
-from rnn_lowering.options import KEEP, Lowering, Selection
+from rnn_lowering.options import Lowering, Selection
 from rnn_lowering.targets.choice import Choice
 
 LOOP_FORMS = ("scan", "loop", "unroll")
@@ -73,7 +73,7 @@ class NodeSelection:
 
     def __call__(self, found: Sequence[RecurrentNode]) -> list[RecurrentNode]:
         """Return the recurrent nodes that are to be lowered."""
-        return [] if self.lowering.to == KEEP else [entry for entry in found if self.selects(entry.node)]
+        return [] if self.lowering.keeps_nodes else [entry for entry in found if self.selects(entry.node)]
 
     def selects(self, node: ir.Node) -> bool:
         """Whether the patterns select a recurrent node, a Loop or a Scan."""
@@ -85,7 +85,7 @@ class NodeSelection:
         to, own = self.lowering.to, node.op_type.lower()
         other_form = to in LOOP_FORMS and to != own
         unsupported = own not in self.lowering.runtime.loop_forms
-        return to != KEEP and (self.lowering.loops or other_form or unsupported)
+        return not self.lowering.keeps_nodes and (self.lowering.loops or other_form or unsupported)
 
     def check(self, found: Sequence[ir.Node], before: Sequence[ir.Node] | None = None) -> None:
         """Check that every pattern matches a node, if there are any; or with `before`, every one that matched then.

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.composites import as_transpose
 from rnn_lowering.emit.constants import Constant, leaf
 from rnn_lowering.emit.draft import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
@@ -22,6 +21,7 @@ from rnn_lowering.model.scopes import all_graphs, all_names, detach, sort_nodes
 from rnn_lowering.nodes.causal_conv import CausalConvSpec
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.recurrence.causal_conv_node import conv_of_one_frame
+from rnn_lowering.targets.target import Emitted
 
 
 def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, dequantize: bool = False) -> list[str]:
@@ -92,9 +92,8 @@ def _drop_functions(model: ir.Model, replaced: Set[ir.OperatorIdentifier]) -> No
             del model.functions[identifier]
 
 
-def operators_for(planned: NodePlan, ir_version: int, *, widen: bool, dequantize: bool = False) -> frozenset[str]:
-    """Return the operators that `replace_nodes` would emit for a node, those of bodies included; the model stays as
-    it is."""
+def emitted_for(planned: NodePlan, ir_version: int, *, widen: bool, dequantize: bool = False) -> Emitted:
+    """Return what `replace_nodes` would emit for a node; the model stays as it is."""
     spec = planned.spec.as_floats() if dequantize else planned.spec
     op = _emitter([planned], spec, Names(()), ir_version, widen, {})
     with boundary(planned.found.ref):
@@ -104,7 +103,7 @@ def operators_for(planned: NodePlan, ir_version: int, *, widen: bool, dequantize
     for node in emitted:
         for index in range(len(node.inputs)):
             node.replace_input_with(index, None)  # the values of the model get no further users
-    return frozenset(node.op_type for node in emitted)
+    return Emitted(frozenset(node.op_type for node in emitted), op.most_axes)
 
 
 def _emitter(
@@ -142,7 +141,7 @@ def _replace_group(group: Group, specs: Sequence[NodeSpec], op: Ops) -> dict[ir.
     emitted = {spec.outputs[symbol]: tensor for spec, found in outputs for symbol, tensor in found.items()}
     taken_over = dict(zip(emitted, op.outputs(list(emitted.values())), strict=True))
     given = taken_over | {
-        old: op.value(as_transpose(op, op.given(value, emitted[old].dtype, emitted[old].shape)))
+        old: op.value(choice.outputs_apart(op, op.given(value, emitted[old].dtype, emitted[old].shape)))
         for old, value in taken_over.items()
         if choice.outputs_apart and old.is_graph_output() and old.uses()
     }

@@ -43,6 +43,7 @@ class Scope:
         text: Its description for messages, not always unique.
         opset: The version of the default domain that it imports.
         function: The function that it belongs to, if any.
+        around: The operators of the nodes whose bodies contain it, the outermost first.
     """
 
     graph: ir.Graph
@@ -50,6 +51,7 @@ class Scope:
     text: str
     opset: int
     function: ir.Function | None = None
+    around: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +160,8 @@ def inner_scopes(node: ir.Node, scope: Scope) -> Iterator[Scope]:
             first = next((v.name for v in node.outputs if v.name), "")
             path = (*scope.path, first, name, str(n))
             text = f"{scope.text} > {node_ref(node, '').name} ({node.op_type}) {name}"
-            yield replace(scope, graph=body, path=path, text=text)
+            around = (*scope.around, node.op_type)
+            yield replace(scope, graph=body, path=path, text=text, around=around)
 
 
 def detach(node: ir.Node) -> None:

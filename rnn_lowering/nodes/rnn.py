@@ -22,7 +22,7 @@ from rnn_lowering.facts.constants import QuantizedTensor
 from rnn_lowering.nodes.cell import CELLS, DYNAMIC_QUANTIZE_LSTM, Cell, cell_of
 from rnn_lowering.nodes.connections import RnnConnections, specified_shapes
 from rnn_lowering.nodes.node_spec import AxisName, InputRole, NodeReader, NodeSpec
-from rnn_lowering.types import Array, array_of, dequantized_numbers
+from rnn_lowering.types import Array, Dims, array_of, dequantized_numbers
 
 DIRECTIONS = {"forward": ("forward",), "reverse": ("reverse",), "bidirectional": ("forward", "reverse")}
 
@@ -63,7 +63,7 @@ _CANONICAL_NAMES = {name.lower(): name for name in ACTIVATION_PARAMETERS}
 
 
 @dataclass(frozen=True)
-class Activation:
+class ActivationSpec:
     """An activation of one gate in one direction, with its parameters (0.0 for one that it does not have)."""
 
     name: str
@@ -102,6 +102,7 @@ class RecurrentSpec(NodeSpec):
         rounds: Whether X and H are rounded to 8 bits before products (DynamicQuantizeLSTM); W and R are then as in
             LSTM, dequantized among the constants.
         gives_sequence: Whether the node has an output Y, used or not.
+        shape_of_X: The sizes of X that follow from its own shape; other inputs may tell more of T, N and I.
         stored: The constants as the node has them.
 
     Examples:
@@ -117,11 +118,12 @@ class RecurrentSpec(NodeSpec):
     hidden_size: int
     directions: tuple[str, ...]
     layout: int
-    activations: tuple[tuple[Activation, ...], ...]
+    activations: tuple[tuple[ActivationSpec, ...], ...]
     clip: float | None
     input_forget: bool
     linear_before_reset: bool
     gives_sequence: bool = False
+    shape_of_X: Dims | None = field(default=None, repr=False)  # noqa: N815
 
     @classmethod
     def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
@@ -187,6 +189,7 @@ class RecurrentSpec(NodeSpec):
             quantized=connections.quantized,
             rounds=rounds,
             gives_sequence=reader.gives(0),
+            shape_of_X=connections.dims("X"),
         )
 
 
@@ -210,7 +213,7 @@ def _clip(reader: NodeReader) -> float | None:
 
 def _activations(
     reader: NodeReader, cell: Cell, directions: int, warnings: list[str]
-) -> tuple[tuple[Activation, ...], ...]:
+) -> tuple[tuple[ActivationSpec, ...], ...]:
     """Return the activations of each direction; add to `warnings` which defaults are unclear."""
     default = cell.activations
     names = list(reader.attribute("activations", ())) or list(default * directions)
@@ -228,7 +231,7 @@ def _activations(
 
 def _activation(
     reader: NodeReader, name: str, alphas: list[float], betas: list[float], warnings: list[str]
-) -> Activation:
+) -> ActivationSpec:
     """Read one activation; alpha and beta are queues, read only by activations that have such a parameter."""
     canonical = _CANONICAL_NAMES.get(name.lower())
     if canonical is None:
@@ -241,7 +244,7 @@ def _activation(
         defaulted = defaulted or (default is not None and not queue)
         # A FLOAT attribute holds 32 bits, and so does its default.
         parameters.append(0.0 if default is None else float(np.float32(queue.pop(0) if queue else default)))
-    activation = Activation(canonical, parameters[0], parameters[1])
+    activation = ActivationSpec(canonical, parameters[0], parameters[1])
     if defaulted and row.defaults_disputed:
         warnings.append(
             f"{reader.ref}: the parameters of {canonical} are missing; the result uses {activation}, as "

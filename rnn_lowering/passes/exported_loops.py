@@ -11,11 +11,14 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import PLAIN
 from rnn_lowering.errors import NodeRef, RnnLoweringError, UnknownTripsError, UnsupportedError, documented
+from rnn_lowering.facts.bodies import with_bodies
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.model.preparation import NodeSelection
-from rnn_lowering.options import KEEP, Lowering
+from rnn_lowering.model.scopes import REPEATING
+from rnn_lowering.nodes.kinds import is_recurrent
+from rnn_lowering.options import Lowering
 from rnn_lowering.passes.hints import StreamInputs, open_trips, tried_at
 from rnn_lowering.targets.target import check_operators, check_types
 
@@ -112,12 +115,16 @@ def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
     """Return the forms that a Loop or Scan may get."""
     runtime, own, selection = lowering.runtime, node.op_type.lower(), NodeSelection(lowering)
     forms = runtime.loop_forms
-    runs, asked = own in forms, selection.asks_for(node)
+    inside = [*with_bodies(node)][1:]
+    if not runtime.nested_scans and any(inner.op_type in REPEATING or is_recurrent(inner) for inner in inside):
+        forms = tuple(form for form in forms if form != "scan")
+    runs = own in forms
+    asked = selection.asks_for(node) or not runs
     if not selection.selects(node):
         return LoopForms((), stays_in_bodies=True)
-    one_step = lowering.stream is not None and lowering.to != KEEP and _has_one_step(node)
-    if not one_step and (lowering.to == KEEP or (runtime.runs_exported and not asked)):
-        return LoopForms((), without_steps=lowering.to != KEEP)
+    one_step = lowering.stream is not None and not lowering.keeps_nodes and _has_one_step(node)
+    if not one_step and (lowering.keeps_nodes or (runtime.runs_exported and not asked)):
+        return LoopForms((), without_steps=not lowering.keeps_nodes)
     check_types([value.dtype for value in (*node.inputs, *node.outputs) if value is not None], None, runtime)
     shaped = partial(
         LoopForms,

@@ -12,6 +12,8 @@ import onnx_ir as ir
 from typing_extensions import Unpack
 
 from rnn_lowering import argument_checks
+from rnn_lowering.decomposition.decompose import put_in_place
+from rnn_lowering.decomposition.float_rounding import write_as_floats
 from rnn_lowering.errors import boundary, warn
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.limits import limited
@@ -25,7 +27,13 @@ from rnn_lowering.model.replace import replace_nodes
 from rnn_lowering.model.scopes import drop_unused_constants, nodes_with_functions
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
-from rnn_lowering.passes.not_lowered import refusals
+from rnn_lowering.passes.not_lowered import (
+    OperatorsLeft,
+    refusals,
+    replaced_texts,
+    unsupported_error,
+    unsupported_texts,
+)
 from rnn_lowering.passes.planning import ModelPlan, ModelPlanner, without_collector
 from rnn_lowering.passes.preview import Preview, preview_model
 from rnn_lowering.passes.report import NodeReport, Report, count_operators
@@ -119,24 +127,39 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             plan = ModelPlanner(self.lowering, report).plan(model)
             for refusal in refusals(plan.model, self.lowering):
                 raise refusal
+            others = OperatorsLeft.of(plan.model, self.lowering, plan.opset)
+            report.replaced, report.unsupported = others.replaced, others.unsupported
+            for node in report.unsupported if self.lowering.require_supported else ():
+                raise unsupported_error(node)
         report.notes += map(str, report.loops)
-        report.nodes += map(NodeReport.of, plan.nodes)
+        report.nodes += map(NodeReport.of, plan.every)
+        report.notes += plan.native.notes(plan.every)
         for text in _warnings(plan, report):
             warn(text)
-        modified = bool(plan.nodes or report.loops) or self.lowering.fixes_inputs or report.stream is not None
-        in_place, keep = plan.model is model, keep and bool(plan.nodes)
+        modified = (
+            bool(plan.every or report.loops or report.replaced)
+            or self.lowering.fixes_inputs
+            or report.stream is not None
+        )
+        in_place, keep = plan.model is model, keep and bool(plan.every)
         copied = clone(plan.model) if keep or (modified and in_place) else model
         prepared = replace(plan.prepared, model=copied, found=(), wanted=()) if keep else None
         message = None
         if modified:
-            message = self._write(model, plan, report, copied if in_place else model, as_message)
+            message = self._write(model, plan, report, others, copied if in_place else model, as_message)
         report.spell()
         _log(plan, report)
         report.operators_after = count_operators(model)
         return LoweringResult(model, modified, report, prepared, message)
 
     def _write(
-        self, model: ir.Model, plan: ModelPlan, report: Report, original: ir.Model, as_message: bool
+        self,
+        model: ir.Model,
+        plan: ModelPlan,
+        report: Report,
+        others: OperatorsLeft,
+        original: ir.Model,
+        as_message: bool,
     ) -> onnx.ModelProto | None:
         """Make `model` the lowered one, once it is checked; return its message if `as_message`."""
         work = plan.model
@@ -145,6 +168,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             if report.stream is not None:
                 report.stream.write(work)
             report.notes += self._replaced(work, plan, report)
+            put_in_place(work, others.decompositions)
+            report.notes += replaced_texts(others.replaced)
             notes, message = ensure_valid(work, original, whole=as_message)
             report.notes += notes
         return message
@@ -157,20 +182,21 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         name_cut_axes(model)
         if plan.opset < default_opset(model.opset_imports):
             yield from import_opset(model, plan.opset)
-        if plan.nodes or report.loops:
+        if plan.every or report.loops:
             yield from _for_runtime(model, target)
         yield from _many_steps(report.nodes)
 
 
 def _warnings(plan: ModelPlan, report: Report) -> Iterator[str]:
     """Yield warnings: what is ambiguous in the nodes, and what takes long."""
-    for node in plan.nodes:
+    for node in plan.every:
         yield from node.spec.warnings
     for entry in plan.prepared.found:
         if entry not in plan.prepared.wanted:
             yield from export_faults(plan.model, entry)
     yield from _namesakes(plan.model)
     yield from _long_work(report.nodes)
+    yield from unsupported_texts(report.unsupported)
 
 
 def _namesakes(model: ir.Model) -> Iterator[str]:
@@ -195,6 +221,9 @@ def _for_runtime(model: ir.Model, target: Target) -> Iterator[str]:
             yield f"{target.name} fails on names of unknown sizes: removed them from {count} declared shapes"
     if not target.unused_constants and (names := drop_unused_constants(model)):
         yield f"{target.name} crashes on unused initializers: removed {', '.join(names)}"
+    if not target.quantizes and (count := write_as_floats(model)):
+        nodes = "1 QuantizeLinear" if count == 1 else f"{count} QuantizeLinear"
+        yield f"{target.name} computes QuantizeLinear wrongly: wrote {nodes} as arithmetic on floats"
     page = target.documented
     if page is not None:
         unchecked = f"; not checked: {page.unchecked}" if page.unchecked else ""
@@ -205,7 +234,7 @@ def _log(plan: ModelPlan, report: Report) -> None:
     """Log what was decided, under the name of the package."""
     for text in (*report.notes, *report.left):
         _LOG.info("%s", text)
-    for node in plan.nodes:
+    for node in plan.every:
         _LOG.info("%s becomes %s: %s", node.found.ref, node.choice.form, node.choice.reason)
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import NodeRef, UnsupportedError
+from rnn_lowering.decomposition.decompose import Decomposition, decompositions
+from rnn_lowering.decomposition.float_rounding import roundings, written_as_floats
+from rnn_lowering.decomposition.lacking import Lacking
+from rnn_lowering.errors import NodeRef, UnsupportedError, counted
+from rnn_lowering.facts.operators import default_opset, is_of_default_domain
 from rnn_lowering.model.preparation import NodeSelection
-from rnn_lowering.model.scopes import exported_loops, foreign_nodes, operators_in
-from rnn_lowering.options import KEEP, Lowering
-from rnn_lowering.targets.target import check_operators
+from rnn_lowering.model.scopes import ORIGIN, exported_loops, foreign_nodes, operators_in, repeating_nodes, scopes
+from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.options import Lowering
+from rnn_lowering.passes.report import ReplacedNode, UnsupportedNode
+from rnn_lowering.targets.choice import NESTED
+from rnn_lowering.targets.target import Target, check_operators
 
 _FOREIGN = "not an operator of ONNX"
 _UNSELECTED, _KEPT = "not selected", "kept"
@@ -21,16 +30,25 @@ _RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
 
 def why_left(lowering: Lowering) -> str:
     """Return the reason why a recurrent node that could be lowered is not."""
-    return _KEPT if lowering.to == KEEP else _UNSELECTED
+    return _KEPT if lowering.keeps_nodes else _UNSELECTED
 
 
-def others_left(model: ir.Model, lowering: Lowering) -> Iterator[tuple[NodeRef, str]]:
-    """Yield the foreign nodes, and the Loops and Scans of the model itself that stay, each with the reason."""
+def others_left(
+    model: ir.Model, lowering: Lowering, not_raised: Mapping[NodeRef, str]
+) -> Iterator[tuple[NodeRef, str]]:
+    """Yield the foreign nodes, and the Loops and Scans of the model itself that stay, each with the reason.
+
+    Args:
+        model: The model.
+        lowering: The options.
+        not_raised: Why Loops and Scans are not raised.
+    """
     for ref in foreign_nodes(model):
         yield ref, _FOREIGN
-    selected, stays = NodeSelection(lowering), _KEPT if lowering.to == KEEP else _EXPORTED
+    selected, stays = NodeSelection(lowering), _KEPT if lowering.keeps_nodes else _EXPORTED
     for ref, node in exported_loops(model):
-        yield ref, stays if selected.selects(node) else _UNSELECTED
+        why = f"not raised: {not_raised[ref]}" if ref in not_raised else stays
+        yield ref, why if selected.selects(node) else _UNSELECTED
 
 
 def refusals(model: ir.Model, lowering: Lowering) -> Iterator[UnsupportedError]:
@@ -40,6 +58,12 @@ def refusals(model: ir.Model, lowering: Lowering) -> Iterator[UnsupportedError]:
         for ref in foreign_nodes(model):
             reason = f"{runtime.name} does not support it: {_FOREIGN}"
             yield UnsupportedError(reason, hint="export the model without it, or drop --target", node=ref)
+    yield from _misread(model, runtime)
+    for scope, node in repeating_nodes(model, ("Scan",)) if not runtime.nested_scans else ():
+        if "Scan" in scope.around:
+            hint = "unroll one of them (--to unroll), or drop --target"
+            ref = node.meta.get(ORIGIN) or node_ref(node, scope.text)
+            yield UnsupportedError(NESTED.format(runtime.name), hint=hint, node=ref)
     own = [(ref, node) for ref, node in exported_loops(model) if selected.selects(node)]
     for ref, node in own:
         try:
@@ -50,3 +74,77 @@ def refusals(model: ir.Model, lowering: Lowering) -> Iterator[UnsupportedError]:
         if node.op_type.lower() not in runtime.loop_forms:
             hint = "export the model with its steps unrolled, or drop --target"
             yield UnsupportedError(f"{runtime.name} does not support {ref.operator}", hint=hint, node=ref)
+
+
+@dataclass(frozen=True)
+class OperatorsLeft:
+    """The nodes of a model that the target was measured not to run, none if it was not measured.
+
+    Attributes:
+        decompositions: Those that other operators take the place of.
+        replaced: The same for the report.
+        unsupported: Those that stay.
+    """
+
+    decompositions: Sequence[Decomposition]
+    replaced: list[ReplacedNode]
+    unsupported: list[UnsupportedNode]
+
+    @classmethod
+    def of(cls, model: ir.Model, lowering: Lowering, opset: int) -> OperatorsLeft:
+        """Find them in a model whose other nodes get operators of an opset."""
+        target = lowering.runtime.name
+        lacking = Lacking(model, target)
+        written = set() if lowering.runtime.quantizes else written_as_floats(model)
+        left = [each for each in lacking.nodes if each.node not in written]
+        if not left or lacking.measured is None:
+            return cls([], [], [])
+        named = {n.node: UnsupportedNode(n.ref, target, lacking.measured.version, n.tests) for n in left}
+        made = () if lowering.keep_ops else decompositions(lacking, opset)
+        found = {each.lacking.node: each for each in made if each.lacking.node in named}
+        replaced = [
+            ReplacedNode(named[node].node, tuple(each.operators), named[node].reason)
+            for node, each in found.items()
+        ]
+        return cls([*found.values()], replaced, [each for node, each in named.items() if node not in found])
+
+
+def unsupported_texts(nodes: Sequence[UnsupportedNode]) -> Iterator[str]:
+    """Yield a warning for each operator that the target cannot run."""
+    for _, group in groupby(
+        sorted(nodes, key=lambda each: each.node.operator), key=lambda each: each.node.operator
+    ):
+        first, *more = group
+        yield f"{first}, and {len(more)} more" if more else str(first)
+
+
+def unsupported_error(node: UnsupportedNode) -> UnsupportedError:
+    """Return the error for a node that the target cannot run."""
+    return UnsupportedError(node.reason, hint="use another runtime, or drop --require-supported", node=node.node)
+
+
+def _misread(model: ir.Model, runtime: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each other node that a runtime computes wrongly without one, and that stays as it is."""
+    for each in roundings(model) if not runtime.quantizes else ():
+        if each.reason:
+            wrong = f"{runtime.name} computes it wrongly, and it cannot become arithmetic on floats"
+            hint = "export the model without it, or drop --target"
+            yield UnsupportedError(f"{wrong}: {each.reason}", hint=hint, node=each.ref)
+    opset, firsts = default_opset(model.opset_imports), dict(runtime.ignores_axes)
+    for scope in scopes(model) if firsts else ():
+        for node in scope.graph:
+            first = firsts.get(node.op_type, opset + 1) if is_of_default_domain(node) else opset + 1
+            floats = node.outputs[0].dtype is None or node.outputs[0].dtype.is_floating_point()
+            if opset >= first and floats and len(node.inputs) > 1 and node.inputs[1] is not None:
+                reason = f"{runtime.name} ignores its axes, which are an input from opset {first} on"
+                hint = f"export the model at opset {first - 1} (torch.onnx.export: opset_version={first - 1})"
+                yield UnsupportedError(reason, hint=hint, node=node_ref(node, scope.text))
+
+
+def replaced_texts(nodes: Sequence[ReplacedNode]) -> Iterator[str]:
+    """Yield a note for each operator that others took the place of."""
+    for operator, group in groupby(sorted(nodes, key=lambda n: n.node.operator), key=lambda n: n.node.operator):
+        members = list(group)
+        others = ", ".join(sorted({name for each in members for name in each.operators}))
+        which = str(members[0].node) if len(members) == 1 else f"{counted(len(members), f'{operator} node')}"
+        yield f"replaced {which} by {others}: {members[0].reason} (--keep-ops keeps it)"

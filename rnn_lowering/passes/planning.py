@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -18,17 +19,25 @@ from rnn_lowering.model.model_sizes import forget_sizes
 from rnn_lowering.model.onnx_checks import fault_of
 from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET, is_new, opset_without
 from rnn_lowering.model.preparation import NodePlan, NodeSelection, PreparedModel, prepare, read
-from rnn_lowering.model.replace import operators_for, prefix_of, replace_nodes, shorten_convolutions
+from rnn_lowering.model.replace import emitted_for, prefix_of, replace_nodes, shorten_convolutions
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, repeating_nodes, sort_nodes
+from rnn_lowering.nodes.cell import CELLS
 from rnn_lowering.nodes.kinds import has_steps
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering, Stream, parse_stream
 from rnn_lowering.passes.hints import NO_STREAM, StreamInputs, advise, deciding_conditions, deciding_input
+from rnn_lowering.passes.native import NativeNodes
 from rnn_lowering.passes.not_lowered import others_left, why_left
 from rnn_lowering.passes.report import NodeReport, Report, SetInput
 from rnn_lowering.targets.choice import Choice, FormChooser
+from rnn_lowering.targets.target import Emitted
+
+if TYPE_CHECKING:
+    from rnn_lowering.streaming.metadata import StreamPlan
 
 _FOLDED = "computed the values that follow from the fixed sizes"
+
+_ENDLESS = "--max-frames had no effect: the stream has no attention to all past frames"
 
 _CONSTANTS = "computed the values that follow from constants"
 
@@ -39,13 +48,17 @@ class ModelPlan:
 
     Attributes:
         prepared: The model, or a copy, in which the nodes are replaced.
-        nodes: The nodes and their forms.
+        nodes: The nodes that are replaced, and their forms.
         opset: The opset that the lowered model imports.
+        every: Those and the nodes that stay native as they are, in the order of the model.
+        native: What is known of them as native nodes.
     """
 
     prepared: PreparedModel
     nodes: list[NodePlan]
     opset: int
+    every: list[NodePlan]
+    native: NativeNodes
 
     @property
     def model(self) -> ir.Model:
@@ -62,11 +75,13 @@ class ModelPlanner:
         lowering: The options.
         report: Gets what each step did.
         inputs: The inputs of the stream, once it is made.
+        not_raised: Why Loops and Scans are not raised, where that is asked for.
     """
 
     lowering: Lowering
     report: Report
     inputs: StreamInputs = NO_STREAM
+    not_raised: dict[NodeRef, str] = field(default_factory=dict)
 
     def plan(self, model: ir.Model) -> ModelPlan:
         """Return the plan of a model.
@@ -76,7 +91,7 @@ class ModelPlanner:
         """
         self.check_selection(model)
         sized = self.at_given_sizes(model)
-        work = self.without_loops(self.as_stream(sized))
+        work = self.without_loops(self.as_stream(self.raised(sized)))
         inferred = work is sized and sized is not model
         plan = self.with_known_sizes(self.prepare(work, inferred=inferred))
         if plan.nodes and self.lowering.runtime.straight_line:
@@ -121,6 +136,32 @@ class ModelPlanner:
         report.notes += [_FOLDED] if sized.folded else []
         return sized.model
 
+    def raised(self, model: ir.Model) -> ir.Model:
+        """Return the model, or a copy in which Loops and Scans that compute an RNN, GRU or LSTM are nodes."""
+        options = self.lowering
+        if not options.raise_loops:
+            return model
+        if not any(repeating_nodes(model)):
+            self.report.notes.append("no Loop or Scan to raise")
+            return model
+        from rnn_lowering.raising.raising import raise_loops  # most models have no Loop
+
+        with without_collector():
+            work, loops, reasons, notes = raise_loops(model, options)
+        self.report.loops += loops
+        self.report.notes += notes
+        self.not_raised |= reasons
+        return work
+
+    def raisable(self, model: ir.Model) -> dict[NodeRef, str]:
+        """Return the operators of the nodes that Loops and Scans of a model would become with `raise_loops`."""
+        if self.lowering.raise_loops or not any(repeating_nodes(model)):
+            return {}
+        from rnn_lowering.raising.raising import raise_loops
+
+        with without_collector():
+            return {each.ref: each.form for each in raise_loops(model, self.lowering)[1]}
+
     def as_stream(self, model: ir.Model) -> ir.Model:
         """Return the model, or a copy that is a stream if the options ask for one."""
         if self.lowering.stream is None:
@@ -132,12 +173,29 @@ class ModelPlanner:
         count_type = self.lowering.runtime.dialect.index_type
         with without_collector():
             lowered = self._lower_without_steps(copy, stream)
-            result = StreamPass(stream, self.lowering.delay, count_type=count_type).call(copy)
+            streaming = StreamPass(
+                stream, self.lowering.delay, max_frames=self.lowering.max_frames, count_type=count_type
+            )
+            result = streaming.call(copy)
+            self._check_growing_states(result.plan)
+            if self.lowering.max_frames is not None and result.plan.max_frames is None:
+                self.report.notes.append(_ENDLESS)
             if lowered and result.plan.frames is not None:
                 shorten_convolutions(copy, lowered, widen=self.lowering.widens)
-        self.report.stream, self.report.loops = result.plan, [*result.loops]
+        self.report.stream = result.plan
+        self.report.loops += result.loops
         self.inputs = StreamInputs.of(copy, result.plan, parse_stream(stream))
         return copy
+
+    def _check_growing_states(self, plan: StreamPlan) -> None:
+        """Refuse states that grow, for a runtime whose sizes must be fixed."""
+        growing = next((state for state in plan.states if state.grows is not None), None)
+        if growing is not None and not self.lowering.runtime.growing_states:
+            target = self.lowering.target
+            raise UnsupportedError(
+                f"the state '{growing.input}' of '{growing.node}' grows, and {target} needs a cache of fixed size",
+                hint="--max-frames N, or a mask with a window",
+            )
 
     def _lower_without_steps(self, model: ir.Model, stream: Stream) -> dict[str, NodePlan]:
         """Lower the nodes without steps, in place: a stream then keeps the past frames of their convolutions, which
@@ -241,8 +299,18 @@ class ModelPlanner:
     def _plan(self, prepared: PreparedModel) -> ModelPlan:
         specs = read(prepared.model, prepared.wanted, inferred=prepared.inferred)
         model, opset = prepared.model, self.opset(prepared)
-        nodes = [self.planned(e, spec, model, opset) for e, spec in zip(prepared.wanted, specs, strict=True)]
-        return ModelPlan(prepared, nodes, opset)
+        native = NativeNodes.of(self.lowering, prepared, specs, opset)
+        plan = []
+        for entry, spec in zip(prepared.wanted, specs, strict=True):
+            try:
+                plan.append(self.planned(entry, spec, model, opset))
+            except UnsupportedError:
+                if not native.stays(entry):
+                    raise
+                plan.append(native.kept(entry, spec, opset))
+        every = native.chosen(plan)
+        replaced = [planned for planned in every if not native.is_untouched(planned)]
+        return ModelPlan(prepared, replaced, opset, every, native)
 
     def opset(self, prepared: PreparedModel) -> int:
         """Return the opset that the lowered model imports."""
@@ -259,14 +327,15 @@ class ModelPlanner:
         """
         options = self.lowering
 
-        def emitted(choice: Choice) -> frozenset[str]:
+        def emitted(choice: Choice) -> Emitted:
             planned = NodePlan(entry, spec, choice, opset)
-            return operators_for(planned, model.ir_version, widen=options.widens, dequantize=options.dequantize)
+            return emitted_for(planned, model.ir_version, widen=options.widens, dequantize=options.dequantize)
 
         as_lowered = spec.as_floats() if options.dequantize else spec
         target = options.runtime if options.join else options.runtime.without_joins()
         try:
-            choice = FormChooser(as_lowered, opset, options.max_unroll, target, emitted).choose(options.to)
+            chooser = FormChooser(as_lowered, opset, options.max_unroll, target, emitted, "Scan" in entry.around)
+            choice = chooser.choose(options.to)
         except (UnknownSizeError, UnknownLengthsError) as error:
             advise(error, model, spec, options, self.inputs)
             raise
@@ -275,8 +344,12 @@ class ModelPlanner:
     def _report_preparation(self, prepared: PreparedModel) -> None:
         """Add to the report what preparing a model did, and which nodes are not lowered."""
         wanted = set(prepared.wanted)
-        left = [(entry.ref, why_left(self.lowering)) for entry in prepared.found if entry not in wanted]
-        left += others_left(prepared.model, self.lowering)
+        raised = {
+            loop.name for loop in self.report.loops if loop.form in {cell.operator for cell in CELLS.values()}
+        }
+        found = [entry for entry in prepared.found if entry not in wanted and entry.node.name not in raised]
+        left = [(entry.ref, why_left(self.lowering)) for entry in found]
+        left += others_left(prepared.model, self.lowering, self.not_raised)
         self.report.notes += prepared.notes
         self.report.left += [f"{ref}: {why}" for ref, why in left]
 

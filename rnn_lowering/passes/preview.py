@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -12,16 +13,23 @@ from rnn_lowering.flags import spelled
 from rnn_lowering.model.copying import order_restored
 from rnn_lowering.model.loop_sharing import groups_of, shared_loops
 from rnn_lowering.model.model_sizes import known_inputs
-from rnn_lowering.model.preparation import NodeSelection, PreparedModel, read_node
+from rnn_lowering.model.preparation import NodePlan, NodeSelection, PreparedModel, read_node
 from rnn_lowering.model.scopes import REPEATING, RecurrentNode, exported_loops, recurrent_nodes
 from rnn_lowering.nodes.connections import KnownInputs
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering
-from rnn_lowering.passes.not_lowered import others_left, refusals, why_left
-from rnn_lowering.passes.planning import ModelPlanner
+from rnn_lowering.passes.not_lowered import (
+    OperatorsLeft,
+    others_left,
+    refusals,
+    unsupported_error,
+    why_left,
+)
+from rnn_lowering.passes.planning import ModelPlan, ModelPlanner
 from rnn_lowering.passes.report import Report
 
 REFUSED, LEFT = "refused", "left as it is"
+UNSUPPORTED, REPLACED = "left, not supported", "replaced"
 
 
 @dataclass(frozen=True)
@@ -31,9 +39,11 @@ class Preview:
     Attributes:
         node: Its name, operator and scope.
         spec: What it specifies; None if it cannot be read.
-        form: "scan", "loop", "unroll", `REFUSED` or `LEFT`.
+        form: "scan", "loop", "unroll", "chunked", "native", `REFUSED` or `LEFT`; `UNSUPPORTED` or `REPLACED` for a
+            node that is not recurrent and that the target cannot run.
         reason: Why.
         hint: What to try if it is refused.
+        recurrent: Whether it is a recurrent node, a Loop or a Scan.
 
     Examples:
         >>> [(each.spec.op_type, each.form) for each in rl.preview(model)]
@@ -45,6 +55,7 @@ class Preview:
     form: str
     reason: str
     hint: str = ""
+    recurrent: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", spelled(self.reason))
@@ -55,8 +66,9 @@ class Preview:
 
     @property
     def counts(self) -> bool:
-        """Whether the node is recurrent by its operator, or refused: a Loop or Scan that stays is neither."""
-        return self.node.operator not in REPEATING or self.form != LEFT
+        """Whether the node is recurrent by its operator, or refused: a Loop or Scan that stays is neither, nor is
+        another node that the target cannot run."""
+        return self.form != UNSUPPORTED and (self.node.operator not in REPEATING or self.form != LEFT)
 
 
 def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], Report]:
@@ -69,20 +81,40 @@ def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], R
     planner = ModelPlanner(lowering, Report(lowering.target))
     planner.check_selection(model)
     with order_restored(model):
-        given = planner.as_stream(planner.at_given_sizes(model))
-        order = {ref: n for n, (ref, _) in enumerate(exported_loops(given))}
+        sized = planner.at_given_sizes(model)
+        order = {ref: n for n, (ref, _) in enumerate(exported_loops(sized))}
+        given = planner.as_stream(planner.raised(sized))
+        order |= {ref: n for n, (ref, _) in enumerate(exported_loops(given), len(order)) if ref not in order}
         work, loops = _without_loops(planner, given)
         prepared, refusal = _prepared(planner, work)
+        plan: ModelPlan | None = None
         with suppress(RnnLoweringError):  # the preview of each node says it
             plan = planner.with_known_sizes(prepared)
             prepared = plan.prepared
             planner.report.notes += shared_loops(groups_of(plan.nodes))
+            planner.report.notes += plan.native.notes(plan.every)
         planner.report.notes += prepared.notes
         known = known_inputs(prepared.model, prepared.found)
-        nodes = [_preview_of(planner, entry, prepared, known, refusal) for entry in prepared.found]
+        planned = {} if plan is None else {each.found.node: _planned_preview(each, plan) for each in plan.every}
+        nodes = [
+            planned.get(entry.node) or _preview_of(planner, entry, prepared, known, refusal)
+            for entry in prepared.found
+        ]
         planner.report.spell()
-        others = _others(prepared.model, lowering, loops).values()
-        return [*nodes, *sorted(others, key=lambda each: order.get(each.node, -1))], planner.report
+        cells, opset = planner.raisable(sized), planner.opset(prepared)
+        others = [_with_hint(each, cells) for each in _others(prepared.model, planner, loops, opset).values()]
+        others.sort(key=lambda each: (not each.recurrent, order.get(each.node, -1)))
+        return [*nodes, *others], planner.report
+
+
+def _with_hint(preview: Preview, cells: Mapping[NodeRef, str]) -> Preview:
+    """Return the preview of a Loop or Scan with the node that it could become."""
+    if preview.node not in cells:
+        return preview
+    return replace(preview, reason=f"{preview.reason}; it computes {_ARTICLES[cells[preview.node]]}: --raise")
+
+
+_ARTICLES = {"RNN": "an RNN", "GRU": "a GRU", "LSTM": "an LSTM"}
 
 
 def _without_loops(planner: ModelPlanner, model: ir.Model) -> tuple[ir.Model, dict[NodeRef, Preview]]:
@@ -112,6 +144,12 @@ def _prepared(planner: ModelPlanner, model: ir.Model) -> tuple[PreparedModel, Un
         return PreparedModel(model, found, NodeSelection(planner.lowering)(found)), error
 
 
+def _planned_preview(planned: NodePlan, plan: ModelPlan) -> Preview:
+    hint = plan.native.hint_for(planned.found)
+    reason = f"{planned.choice.reason}; {hint}" if hint else planned.choice.reason
+    return Preview(planned.found.ref, planned.spec, planned.choice.form, reason)
+
+
 def _preview_of(
     planner: ModelPlanner,
     entry: RecurrentNode,
@@ -137,13 +175,23 @@ def _readable(model: ir.Model, entry: RecurrentNode, known: KnownInputs) -> Node
     return None
 
 
-def _others(model: ir.Model, lowering: Lowering, loops: dict[NodeRef, Preview]) -> dict[NodeRef, Preview]:
+def _others(
+    model: ir.Model, planner: ModelPlanner, loops: dict[NodeRef, Preview], opset: int
+) -> dict[NodeRef, Preview]:
     """Return the previews of Loops, Scans and foreign nodes: of those that stay, of `loops`, then of those that the
     target cannot run."""
-    left = {ref: Preview(ref, None, LEFT, why) for ref, why in others_left(model, lowering)}
+    lowering, reasons = planner.lowering, planner.not_raised
+    left = {ref: Preview(ref, None, LEFT, why) for ref, why in others_left(model, lowering, reasons)}
     previews = left | loops
     for error in refusals(model, lowering):
         assert error.node is not None
         if previews.get(error.node) is left.get(error.node):
             previews[error.node] = Preview.refused(error, error.node)
+    left_too = OperatorsLeft.of(model, lowering, opset)
+    for node in left_too.replaced:
+        reason = f"{node.reason}: becomes {', '.join(node.operators)}"
+        previews[node.node] = Preview(node.node, None, REPLACED, reason, recurrent=False)
+    for each in left_too.unsupported:
+        form, hint = (REFUSED, unsupported_error(each).hint) if lowering.require_supported else (UNSUPPORTED, "")
+        previews[each.node] = Preview(each.node, None, form, each.reason, hint, recurrent=False)
     return previews

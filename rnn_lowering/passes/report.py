@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import version
+from rnn_lowering.errors import NodeRef, version
 from rnn_lowering.flags import spelled
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import NodePlace, all_graphs
+from rnn_lowering.targets.onnx_tests import OperatorTests
 from rnn_lowering.types import Array
 
 if TYPE_CHECKING:  # most models have neither loops of their own nor frames
@@ -77,6 +78,54 @@ class NodeReport:
 
 
 @dataclass(frozen=True)
+class UnsupportedNode:
+    """A node that stays, and that the target cannot run: none of ONNX's tests of its operator was right there.
+
+    Attributes:
+        node: Its name, operator and scope.
+        target: The runtime.
+        version: The version that was measured.
+        tests: What became of the tests.
+    """
+
+    node: NodeRef
+    target: str
+    version: str
+    tests: OperatorTests
+
+    @property
+    def reason(self) -> str:
+        """Why it is named."""
+        return f"{self.target} {self.version} {self.tests.failures(' it')}"
+
+    def __str__(self) -> str:
+        return f"left for {self.target}: {self.node}, which {self.target} {self.version} {self.tests.failures()}"
+
+    def to_dict(self) -> dict[str, str]:
+        """Return plain data, as docs/report.md describes it."""
+        return {**vars(self.node), "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class ReplacedNode:
+    """A node that the target was measured not to run, and that other operators took the place of.
+
+    Attributes:
+        node: Its name, operator and scope.
+        operators: The operators that took its place.
+        reason: What became of the tests of its operator.
+    """
+
+    node: NodeRef
+    operators: tuple[str, ...]
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as docs/report.md describes it."""
+        return {**vars(self.node), "operators": self.operators, "reason": self.reason}
+
+
+@dataclass(frozen=True)
 class SetInput:
     """An input that became a constant; `value` is None if it is not a single number."""
 
@@ -97,8 +146,10 @@ class Report:
     Attributes:
         target: The runtime that it is for.
         nodes: The lowered nodes, in the order of the model.
-        loops: The Loops and Scans of the model that were lowered.
+        loops: The Loops and Scans of the model that were lowered or raised.
         left: Recurrent nodes that were not lowered, and why, as text.
+        replaced: Other nodes, which the target cannot run, and what took their place.
+        unsupported: Those that stay.
         notes: Other changes to the model.
         set_inputs: Inputs that became constants; the lowered model does not have them.
         operators_before, operators_after: The number of nodes of each operator, in the whole model.
@@ -114,6 +165,8 @@ class Report:
     nodes: list[NodeReport] = field(default_factory=list)
     loops: list[LoopReport] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    replaced: list[ReplacedNode] = field(default_factory=list)
+    unsupported: list[UnsupportedNode] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     set_inputs: list[SetInput] = field(default_factory=list)
     operators_before: dict[str, int] = field(default_factory=dict)
@@ -123,7 +176,7 @@ class Report:
     @property
     def lowered_any(self) -> bool:
         """Whether a node, Loop or Scan was replaced, or a stream was made."""
-        return bool(self.nodes or self.loops or self.stream is not None)
+        return bool(self.nodes or self.loops or self.replaced or self.stream is not None)
 
     def spell(self) -> None:
         """Give the options in its texts the spelling of the caller: keywords of Python, or flags."""
@@ -142,6 +195,8 @@ class Report:
             "nodes": [node.to_dict() for node in self.nodes],
             "loops": [vars(loop) for loop in self.loops],
             "left": self.left,
+            "replaced": [node.to_dict() for node in self.replaced],
+            "unsupported": [node.to_dict() for node in self.unsupported],
             "notes": self.notes,
             "set_inputs": [vars(given) for given in self.set_inputs],
             "operators": {"before": self.operators_before, "after": self.operators_after},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from rnn_lowering import argument_checks
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, counted, documented, warn
 from rnn_lowering.facts.bodies import values_used
 from rnn_lowering.facts.operators import default_opset, operator_of
@@ -23,10 +24,12 @@ from rnn_lowering.model.inlining import inline_holders
 from rnn_lowering.model.onnx_checks import infer_shapes, is_sound
 from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET, modernize
 from rnn_lowering.model.preparation import read
-from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes
-from rnn_lowering.options import Lowering, Stream, parse_delay, parse_stream
+from rnn_lowering.model.scopes import ORIGIN, all_names, recurrent_nodes, sort_nodes
+from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.options import Lowering, Stream, check_whole_calls, parse_delay, parse_stream
+from rnn_lowering.streaming.attention.operators import expand_attention
 from rnn_lowering.streaming.editor import dim_of, input_of, remove_unused
-from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.flow import MAIN_GRAPH, Flow
 from rnn_lowering.streaming.follow_frames import follow
 from rnn_lowering.streaming.frames import Delay, Frames
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
@@ -54,6 +57,8 @@ class StreamPass(ir.passes.InPlacePass):
     Args:
         stream: The time axis, or the number of frames of a chunk by axis: None for any number.
         delay: The largest delay of the outputs in frames, if nodes read future frames; True: any delay.
+        max_frames: The number of frames of the longest sequence, for an attention to all past frames; None: its
+            states grow.
         count_type: The type in which frames are counted, INT64 or INT32: some runtimes have no int64.
 
     Raises:
@@ -74,11 +79,18 @@ class StreamPass(ir.passes.InPlacePass):
     """
 
     def __init__(
-        self, stream: Stream, delay: bool | int = False, *, count_type: ir.DataType = ir.DataType.INT64
+        self,
+        stream: Stream,
+        delay: bool | int = False,
+        *,
+        max_frames: int | None = None,
+        count_type: ir.DataType = ir.DataType.INT64,
     ) -> None:
         super().__init__()
         self.stream = parse_stream(stream)
         self.delay = parse_delay("delay", delay)
+        self.max_frames = argument_checks.optional(argument_checks.integer(1))("max_frames", max_frames)
+        check_whole_calls(self.stream, self.max_frames)
         give = "INT32 or INT64 of onnx_ir.DataType"
         self.count_type = argument_checks.instance(ir.DataType, give)("count_type", count_type)
         if self.count_type not in (ir.DataType.INT32, ir.DataType.INT64):
@@ -104,7 +116,7 @@ class StreamPass(ir.passes.InPlacePass):
             work = _prepared(model)
             time = time_inputs(work, self.stream)
             work, loops, refused = _with_scans(work, time)
-            flow = follow(work, time, refused)
+            flow = follow(work, time, refused, self.max_frames)
             _check_unit(flow, time, list(self.stream))
             states = states_of(flow, work.graph)
             late = late_outputs(flow, states, time.frames)
@@ -136,8 +148,34 @@ def _prepared(model: ir.Model) -> ir.Model:
         raise UnsupportedError(
             "the model is not valid, so its frames cannot be followed", hint="check it with onnx.checker"
         )
+    expand_attention(work)
     remove_unused(work)  # a chunk may be too short for what no output needs
+    _read_numbers(work)
     return work
+
+
+def _read_numbers(work: ir.Model) -> None:
+    """Let a node read each output that is a Range or rows of a table: what is read continues in the next chunk."""
+    graph, names = work.graph, Names(all_names(work))
+    for n, output in enumerate(graph.outputs):
+        node = output.producer()
+        if node is None or node.domain or not (node.op_type == "Range" or _cuts_table(node)):
+            continue
+        node.meta.setdefault(ORIGIN, node_ref(node, MAIN_GRAPH))
+        reader = ir.node("Identity", [output])
+        reader.meta[ORIGIN] = node.meta[ORIGIN]
+        read = reader.outputs[0]
+        read.name, read.type, read.shape = output.name, output.type, output.shape
+        output.name = names.unique(f"{output.name}_numbers")
+        graph.append(reader)
+        graph.outputs[n] = read
+
+
+def _cuts_table(node: ir.Node) -> bool:
+    """Whether a node is a Slice of a constant."""
+    table = node.inputs[0] if node.op_type == "Slice" else None
+    source = None if table is None else table.producer()
+    return table is not None and (table.const_value is not None if source is None else source.op_type == "Constant")
 
 
 def _with_scans(

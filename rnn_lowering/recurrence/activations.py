@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.nodes.rnn import Activation
+from rnn_lowering.nodes.rnn import ActivationSpec
 
 Function = Callable[[Tensor], Tensor]
 
@@ -85,7 +85,7 @@ FORMULAS: dict[str, ActivationFormula] = {
 """By the name of the activation."""
 
 
-def activation_function(op: Ops, activation: Activation) -> Function:
+def activation_function(op: Ops, activation: ActivationSpec) -> Function:
     """Return an activation of one tensor: its operator if runtimes have a kernel, else its formula."""
     row = FORMULAS[activation.name]
     lacks_kernel = op.dtype == ir.DataType.DOUBLE or not op.exists(activation.name)

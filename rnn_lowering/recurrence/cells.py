@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.weights import Operands
+from rnn_lowering.recurrence.weights import CellOperands
 
-CellStep = Callable[[Ops, Operands, Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
+CellStep = Callable[[Ops, CellOperands, Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
 
 
-def rnn(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
+def rnn(op: Ops, k: CellOperands, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
     """Ht = f(Xt*(Wi^T) + Ht-1*(Ri^T) + Wbi + Rbi)."""
     (h,), (xi,), (Ri,) = state, x, k.R
     Ht = k.f(k.clip(k.product(h, Ri) + xi))
@@ -29,7 +29,7 @@ def rnn(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> l
     return [Ht]
 
 
-def gru(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
+def gru(op: Ops, k: CellOperands, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
     """zt = f(Xt*(Wz^T) + Ht-1*(Rz^T) + Wbz + Rbz)
     rt = f(Xt*(Wr^T) + Ht-1*(Rr^T) + Wbr + Rbr)
     ht = g(Xt*(Wh^T) + (rt (.) Ht-1)*(Rh^T) + Rbh + Wbh)    when linear_before_reset = 0
@@ -53,7 +53,7 @@ def gru(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> l
     return [Ht]
 
 
-def lstm(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
+def lstm(op: Ops, k: CellOperands, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
     """it = f(Xt*(Wi^T) + Ht-1*(Ri^T) + Pi (.) Ct-1 + Wbi + Rbi)
     ft = f(Xt*(Wf^T) + Ht-1*(Rf^T) + Pf (.) Ct-1 + Wbf + Rbf), or 1 - it with input_forget
     ct = g(Xt*(Wc^T) + Ht-1*(Rc^T) + Wbc + Rbc)

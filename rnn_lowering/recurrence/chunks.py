@@ -57,7 +57,7 @@ _DENSE = 16
 """The inverse of a matrix with more rows is computed from those of its two halves."""
 _IN_CACHE = 1 << 15
 """Maximum elements of the keys and decays of a group; above it, every operator waits for memory."""
-_OPEN = 32
+_OPEN_GROUP = 32
 """The steps of a group at an open length."""
 
 
@@ -102,7 +102,7 @@ class _Groups:
         by_key, most, T = _is_by_key(parts), parts.steps_of_chunk, self.T.number
         if T is None:
             self.steps = _in_blocks(most, by_key)
-            self.chunks = -(-_OPEN // self.steps)
+            self.chunks = -(-_OPEN_GROUP // self.steps)
             self.length = self.chunks * self.steps
             self.few = self.length * (3 if by_key else 2) // 4
             empty = op.cast(op.less(self.T, op.constant([1])), self.T.dtype)  # a Scan needs one group at least

@@ -22,7 +22,7 @@ from rnn_lowering.recurrence.cells import STEPS
 from rnn_lowering.recurrence.forms import Recurrence, Repeat, Step, Tensors
 from rnn_lowering.recurrence.sequence_lens import Lengths, up_to_longest, with_ended_rows
 from rnn_lowering.recurrence.weights import (
-    Operands,
+    CellOperands,
     interleaved_gates,
     operands,
     side_by_side_operands,
@@ -31,7 +31,7 @@ from rnn_lowering.recurrence.weights import (
 Finals = list[Tensors]
 """The final states by direction and state, each [1, batch, hidden]."""
 
-OfDirection = Callable[[Ops, RecurrentSpec, Operands, Tensor, Tensors], Recurrence]
+OfDirection = Callable[[Ops, RecurrentSpec, CellOperands, Tensor, Tensors], Recurrence]
 """Returns the recurrence of one direction, given its operands, X of the node and the initial states."""
 
 Turn = Callable[[Tensor], Tensor]
@@ -88,7 +88,7 @@ def run_apart(
     return found
 
 
-def of_cell(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor, init: Tensors) -> Recurrence:
+def of_cell(op: Ops, spec: RecurrentSpec, k: CellOperands, X: Tensor, init: Tensors) -> Recurrence:
     """Return the recurrence of a cell: X W of all steps is computed before the loop."""
     return Recurrence(init, input_products(op, spec, k, X), _step(op, spec, k))
 
@@ -149,7 +149,7 @@ class _Part:
     """One direction of one node in a joined recurrence."""
 
     node: NodeInputs
-    k: Operands
+    k: CellOperands
     init: Tensors
     reverse: bool
 
@@ -219,7 +219,7 @@ def _side_by_side(op: Ops, states: Sequence[Tensor], batch: Tensor) -> Tensor:
     return op.concat(states, -1)
 
 
-def _step(op: Ops, spec: RecurrentSpec, k: Operands) -> Step:
+def _step(op: Ops, spec: RecurrentSpec, k: CellOperands) -> Step:
     """Return the cell of the operator as the step of a recurrence."""
     cell, with_Y = STEPS[spec.op_type], "Y" in spec.outputs
 
@@ -235,8 +235,8 @@ def by_steps(op: Ops, spec: RecurrentSpec, x: Tensor) -> Tensor:
     return op.transpose(x, [1, 0, 2]) if spec.layout else x
 
 
-def input_products(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensors:
-    """Return X W^T + Wb + Rb of all steps by gate group, each [seq, batch, ...] (see `Operands.Rb` for Rbh)."""
+def input_products(op: Ops, spec: RecurrentSpec, k: CellOperands, X: Tensor) -> Tensors:
+    """Return X W^T + Wb + Rb of all steps by gate group, each [seq, batch, ...] (see `CellOperands.Rb` for Rbh)."""
     # onnxruntime's optimizer moves a float16 Transpose on to the products of the steps, and crashes there.
     if spec.dtype == ir.DataType.FLOAT16:
         product = input_product(op, spec, k, by_steps(op, spec, X))
@@ -248,7 +248,7 @@ def input_products(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tens
     return xw
 
 
-def input_product(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensor:
+def input_product(op: Ops, spec: RecurrentSpec, k: CellOperands, X: Tensor) -> Tensor:
     """Return X W^T + Wb; with `matrix_product` and known sizes computed on [seq * batch, ...]."""
     if op.dialect.matrix_product and all(X.shape[:2]):  # not open, and not 0
         return op.reshape(k.product(op.flatten(X), k.W) + k.Wb, (*X.shape[:2], *k.W.shape[1:]))

@@ -25,7 +25,7 @@ from rnn_lowering.recurrence.directions import (
     input_product,
 )
 from rnn_lowering.recurrence.forms import Recurrence, Repeat, Tensors
-from rnn_lowering.recurrence.weights import Operands, layered_operands, operands, with_added_constants
+from rnn_lowering.recurrence.weights import CellOperands, layered_operands, operands, with_added_constants
 
 _MOST_PRODUCTS = 1 << 15
 """Maximum of batch * width^2; above it, multiplying by the joined R costs more than the saved operators."""
@@ -140,7 +140,7 @@ class _Stack:
             Ys.append(op.unsqueeze(after[0], [0, 1]))
         return new
 
-    def _joint(self, layers: slice) -> tuple[Operands, Callable[[Tensors, Tensors], Tensors]]:
+    def _joint(self, layers: slice) -> tuple[CellOperands, Callable[[Tensors, Tensors], Tensors]]:
         """Return the operands of some layers as one, and their cell: it takes states and a row."""
         op, ks, cell = self.op, self.ks[layers], self.specs[0].cell
         k, between = layered_operands(op, ks, hidden_apart=cell.resets) if len(ks) > 1 else (ks[0], None)
@@ -165,7 +165,7 @@ class _Stack:
         return finals, [flip(op, Y) if self.reverse else Y]
 
 
-def _with_W(k: Operands, W: Tensor, h: Tensor) -> Operands:
+def _with_W(k: CellOperands, W: Tensor, h: Tensor) -> CellOperands:
     """Return operands of a GRU that adds h W to its hidden gate last: one kernel with tanh in onnxruntime."""
     return replace(
         k,

@@ -27,7 +27,7 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import since
 from rnn_lowering.nodes.cell import CELLS
 from rnn_lowering.nodes.node_spec import NodeSpec
-from rnn_lowering.nodes.rnn import Activation, RecurrentSpec
+from rnn_lowering.nodes.rnn import ActivationSpec, RecurrentSpec
 from rnn_lowering.recurrence.activations import Function, activation_function
 from rnn_lowering.types import Dims, array_of
 
@@ -71,7 +71,7 @@ def _integers(spec: NodeSpec, symbol: str) -> Constant | None:
 
 
 @dataclass(frozen=True)
-class Operands:
+class CellOperands:
     """The operands of a cell in one direction; G is the number of gates.
 
     Attributes:
@@ -115,7 +115,7 @@ class Operands:
         return [sum(sizes) - self.hidden_size, self.hidden_size] if self.linear_before_reset else sizes
 
 
-def operands(op: Ops, spec: RecurrentSpec) -> list[Operands]:
+def operands(op: Ops, spec: RecurrentSpec) -> list[CellOperands]:
     """Return the operands of each direction."""
     H, rows = spec.hidden_size, len(spec.cell.gates) * spec.hidden_size
     return [
@@ -134,12 +134,12 @@ def operands(op: Ops, spec: RecurrentSpec) -> list[Operands]:
 def _of_direction(
     op: Ops,
     spec: RecurrentSpec,
-    activations: tuple[Activation, ...],
+    activations: tuple[ActivationSpec, ...],
     W: Tensor,
     R: Tensor,
     B: Tensor,
     P: Tensor,
-) -> Operands:
+) -> CellOperands:
     H, rows = spec.hidden_size, len(spec.cell.gates) * spec.hidden_size
     Wb, Rb = op.split(B, [rows, rows])
     Rbh = op.zero((H,))
@@ -151,7 +151,7 @@ def _of_direction(
     peepholes = None if P.is_zero else tuple(op.split(P, [H] * len(spec.cell.peepholes)))
     functions = [activation_function(op, a) for a in activations]
     f, g, h = (*functions, *functions[:1] * 2)[:3]
-    operands = Operands(
+    operands = CellOperands(
         W=op.transpose(W, [1, 0]),
         Wb=Wb + Rb,
         R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, groups, axis=0)),
@@ -172,7 +172,7 @@ def _of_direction(
     return _bias_last(op, operands) if spec.rounds else operands
 
 
-def _bias_last(op: Ops, k: Operands) -> Operands:
+def _bias_last(op: Ops, k: CellOperands) -> CellOperands:
     """Return operands whose cell adds the bias after both products and the peepholes, as the onnxruntime kernel of
     DynamicQuantizeLSTM does (uni_directional_lstm.cc)."""
     H, bias, Pb = k.hidden_size, k.Wb, k.Pb
@@ -229,7 +229,7 @@ def integer_product(op: Ops, a: Tensor, weights: Tensor) -> Tensor:
     return op.cast(product, _FLOAT) * (scale * weights_scale)
 
 
-def with_added_constants(op: Ops, k: Operands, added: Sequence[Constant]) -> Operands:
+def with_added_constants(op: Ops, k: CellOperands, added: Sequence[Constant]) -> CellOperands:
     """Return the operands of a cell whose input is X plus constants: (X + c) W + b = X W + (c W + b).
 
     W must be constant; each constant has size 1 or [input].
@@ -241,7 +241,7 @@ def with_added_constants(op: Ops, k: Operands, added: Sequence[Constant]) -> Ope
     return k
 
 
-def side_by_side_operands(op: Ops, ks: Sequence[Operands]) -> Operands:
+def side_by_side_operands(op: Ops, ks: Sequence[CellOperands]) -> CellOperands:
     """Return the operands of one recurrence that computes several side by side; its hidden size is their sum.
 
     The gates of the parts are interleaved. Each R must be constant; the joined R is block diagonal. The joined W is
@@ -266,7 +266,9 @@ def side_by_side_operands(op: Ops, ks: Sequence[Operands]) -> Operands:
     )
 
 
-def layered_operands(op: Ops, ks: Sequence[Operands], *, hidden_apart: bool) -> tuple[Operands, Tensor | None]:
+def layered_operands(
+    op: Ops, ks: Sequence[CellOperands], *, hidden_apart: bool
+) -> tuple[CellOperands, Tensor | None]:
     """Return the operands of one recurrence of layers: X of each layer is H of the layer below.
 
     Example: two layers with states [h0, h1]. R is [[R0, W1], [0, R1]]: layer 0 gets h0 R0, layer 1 gets

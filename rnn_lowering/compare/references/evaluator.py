@@ -133,6 +133,10 @@ OPERATORS: tuple[type[OpRun], ...] = (
 _REAL = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 
 
+_FLOAT = onnx.TensorProto.FLOAT
+"""The type of what ConstantOfShape makes without `value`."""
+
+
 def evaluate_model(model: Path, feed: Mapping[str, Array]) -> dict[str, Array]:
     """Return the tensors that a model returns, by "number of the output:0".
 
@@ -166,6 +170,9 @@ def widen(graph: Any, narrow: Collection[int], wide: int, folder: str = "") -> N
     for value in (*getattr(graph, "input", ()), *getattr(graph, "output", ())):
         if isinstance(value, onnx.ValueInfoProto) and value.type.tensor_type.elem_type in narrow:
             value.type.tensor_type.elem_type = wide
+    for node in graph.node:
+        if node.op_type == "ConstantOfShape" and not node.attribute:
+            node.attribute.append(helper.make_attribute("value", helper.make_tensor("", _FLOAT, [1], [0.0])))
     attributes = [(node, attribute) for node in graph.node for attribute in node.attribute]
     for tensor in (*getattr(graph, "initializer", ()), *(a.t for _, a in attributes if a.HasField("t"))):
         if tensor.data_type in narrow:
