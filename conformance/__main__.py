@@ -120,9 +120,9 @@ def _keep(given: argparse.Namespace, entry: dict[str, Outcomes]) -> None:
         given.json.write_text(json.dumps(rows, indent=1) + "\n")
     if given.runtime and not given.only:
         kinds = {kind: {name: outcome.kind for name, outcome in of.items()} for kind, of in entry.items()}
-        scoreboard.store(
-            given.runtime, {"version": version(given.runtime), "date": date.today().isoformat(), **kinds}
-        )
+        reasons = {name: outcome.reason for name, outcome in entry["lowered"].items() if outcome.reason}
+        told = {"version": version(given.runtime), "date": date.today().isoformat(), "reasons": reasons}
+        scoreboard.store(given.runtime, told | kinds)
 
 
 _NOT_READ = 141

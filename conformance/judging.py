@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from clients.driving import Job, drive
+from clients.environments import CLIENTS
+from running import OF_RUNTIMES
 
 import rnn_lowering as rl
 from conformance.suite import Stored, read_arrays
@@ -67,7 +69,7 @@ def in_runtime(
             kind, _, reason = result.partition(": ")
             yield feature.name, Outcome(kind, _one_line(reason))
         else:
-            yield feature.name, judge(feature, result)
+            yield feature.name, judge(feature, result, CLIENTS[runtime].precision)
 
 
 def by_command(
@@ -151,15 +153,16 @@ def _of_files(feature: Stored, output: Path) -> Outcome:
     return judge(feature, dict(zip(names, got, strict=True)))
 
 
-def judge(feature: Stored, got: Arrays) -> Outcome:
-    """Compare the outputs of a feature with those that are expected."""
+def judge(feature: Stored, got: Arrays, precision: str = "float32") -> Outcome:
+    """Compare the outputs of a feature with those that are expected; `precision`: in what they were computed."""
+    rtol, atol = map(max, zip(OF_RUNTIMES[precision], (feature.rtol, feature.atol), strict=True))
     for name, wanted in feature.arrays("output").items():
         array = got.get(name)
         if array is None or array.shape != wanted.shape:
             shape = "absent" if array is None else f"of shape {list(array.shape)}"
             return Outcome("wrong", f"output {name} is {shape}, not of shape {list(wanted.shape)}")
         exact, near = wanted.astype(np.float64), np.asarray(array).astype(np.float64)
-        if not np.allclose(near, exact, feature.rtol, feature.atol, equal_nan=True):
+        if not np.allclose(near, exact, rtol, atol, equal_nan=True):
             with np.errstate(invalid="ignore"):
                 difference = np.max(np.abs(near - exact))
             return Outcome("wrong", f"output {name} differs by {difference:.1g}")

@@ -16,8 +16,8 @@ from provoked import expected, recorded
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-pytest_plugins = ["commands"]
-"""Fixtures of the command."""
+pytest_plugins = ["commands", "clients.runs"]
+"""Fixtures of the command; what was run in clients before."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

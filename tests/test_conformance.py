@@ -122,6 +122,7 @@ def test_each_outcome_is_told_with_its_reason(
     assert told["lowered"][names[0]] == {"kind": "right", "reason": ""}
 
 
+@pytest.mark.exhaustive
 def test_a_reader_that_has_seen_enough(tool: str) -> None:
     """`| head -1` ends the run without a traceback."""
     command = [sys.executable, "-m", "conformance", "run", "--command", tool + "right", "--only", "lstm_peepholes_"]
@@ -189,6 +190,7 @@ def test_the_driver_of_the_document(folder: Path, tmp_path: Path) -> None:
     assert dict(judging.by_command(command, chosen)) == {NAME: judging.Outcome("right")}
 
 
+@pytest.mark.exhaustive
 def test_it_is_run_as_a_module(tmp_path: Path) -> None:
     """In the folder of the project; a folder that is not empty is an error of one line."""
     (tmp_path / "kept.txt").touch()

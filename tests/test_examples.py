@@ -93,6 +93,7 @@ def test_two_frames_of_look_ahead_frame_by_frame(tmp_path: Path) -> None:
     assert ", 2 frames late" in printed
 
 
+@pytest.mark.exhaustive
 def test_an_int8_denoiser(tmp_path: Path) -> None:
     """The document shows what is printed; rounding may move the last digits."""
     printed = printed_by("int8_gru.py", EXAMPLES / "denoiser_forward.onnx", tmp_path / "int8.onnx")
@@ -241,6 +242,25 @@ def test_an_encoder_and_two_decoders_become_one_stream(
     assert main(lower[1:]) == 0
     assert "verified" in capsys.readouterr().out
     assert [value.name for value in onnx.load("joined.onnx").graph.output] == ["lsnr", "m", "coefs"]
+
+
+def test_a_gpt_token_by_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The document shows what is printed, up to rounding and time; its command makes a stream of 400 tokens."""
+    printed = printed_by("stream_gpt.py", tmp_path / "gpt.onnx", tmp_path / "step.onnx")
+    said, states, times = printed.splitlines()
+    assert float(said.rpartition(" ")[2]) < 1e-5
+    section = (EXAMPLES / "README.md").read_text(encoding="utf-8").partition("## A GPT token by token")[2]
+    assert re.sub(r"\S+$", "", said) in section
+    assert states in section
+    assert re.sub(r"\d+", "0", times) in re.sub(r"\d+", "0", section)
+    command = next(line for line in section.splitlines() if "--max-frames" in line)
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)[1:]) == 0
+    assert "verified" in capsys.readouterr().out
+    shapes = {s.state: s.shape for s in rl.Stream(str(tmp_path / "fixed.onnx")).plan.states}
+    assert shapes == {"t": (1,), "k": (1, 4, 16, 399), "v": (1, 4, 399, 16)}
 
 
 def test_tokens_by_linear_attention(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from thinning import exhaustive, thinned
 import rnn_lowering as rl
 
 pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
-FIRST = {"bytes": 60, "fields": 60, "streams": 20}
+FIRST = {"bytes": 20, "fields": 20, "streams": 6}
 """The models of each class that the default run has."""
 
-MORE = {"bytes": 1260, "fields": 1260, "streams": 520}
+MORE = {"bytes": 1300, "fields": 1300, "streams": 534}
 
 
 @pytest.mark.long

@@ -31,6 +31,7 @@ for each in ("m.onnx", model, work):
 """
 
 
+@pytest.mark.exhaustive
 def test_a_type_checker_sees_wrong_names(tmp_path: Path) -> None:
     api = pytest.importorskip("mypy.api")
     for name, text in (("wrong", WRONG), ("right", RIGHT)):

@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 from cases import Arrays
-from running import assert_close
+from running import OF_RUNTIMES, assert_close
 from stream_models import initial_states, plan_of, with_zeros_behind
 
-from clients.environments import HERE, ROOT, python
+from clients import runs
+from clients.environments import CLIENTS, HERE, ROOT, python
 
 Job: TypeAlias = tuple[onnx.ModelProto, Arrays]
 """A model and its inputs."""
@@ -24,17 +25,29 @@ LENT: list[str | Path] = [*PACKAGES, HERE.parents[1]]
 """This project and what it needs, to lend it to another environment."""
 
 SECONDS_PER_JOB = 60
+
+SECONDS_PER_SCRIPT = 900
+"""The most that a script may take: TensorFlow exports its cells in a minute, on a busy machine in several."""
+
 OUTCOMES = ("right", "wrong", "rejects", "crashes")
 
 
 def drive(
-    client: str, jobs: Mapping[str, Job], folder: Path, calls: Mapping[str, Mapping[str, Any]] | None = None
+    client: str,
+    jobs: Mapping[str, Job],
+    folder: Path,
+    calls: Mapping[str, Mapping[str, Any]] | None = None,
+    seconds: int = SECONDS_PER_JOB,
 ) -> dict[str, Arrays | str]:
     """Run models in a client; return the outputs of each, or its error: "rejects: ..." or "crashes: ...".
 
+    A test whose run passed before is skipped: see runs.py.
+
     Args:
         calls: By job, how the model is called for so many frames of its feed: see `once` in drivers/jobs.py.
+        seconds: The most that a job may take.
     """
+    runs.begin(client, jobs, calls)
     folders = {name: folder / f"{n:03}" for n, name in enumerate(jobs)}
     for name, (model, feed) in jobs.items():
         write(folders[name], model, feed)
@@ -42,7 +55,7 @@ def drive(
             (folders[name] / "calls.json").write_text(json.dumps(calls[name]))
     driver = HERE / "drivers" / f"run_{client.replace('-', '_')}.py"
     done = subprocess.run(
-        [python(client), driver, folder, str(SECONDS_PER_JOB)],
+        [python(client), driver, folder, str(seconds)],
         env={**os.environ, "XDG_CACHE_HOME": str(ROOT / "cache"), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -53,13 +66,13 @@ def drive(
     return {name: read(path) for name, path in folders.items()}
 
 
-def judge(got: Arrays | str, expected: Arrays) -> tuple[str, str]:
-    """Return one of OUTCOMES and what is to be said about it."""
+def judge(got: Arrays | str, expected: Arrays, precision: str = "float32") -> tuple[str, str]:
+    """Return one of OUTCOMES and what is to be said about it; `precision`: the type whose tolerance holds."""
     if isinstance(got, str):
         outcome, _, said = got.partition(": ")
         return outcome, said
     try:
-        assert_close(got, expected, "float32")
+        assert_close(got, expected, precision, tolerances=OF_RUNTIMES)
     except AssertionError as error:
         return "wrong", " ".join(str(error).split())
     return "right", ""
@@ -68,7 +81,8 @@ def judge(got: Arrays | str, expected: Arrays) -> tuple[str, str]:
 def assert_right(client: str, jobs: Mapping[str, Job], expected: Mapping[str, Arrays], folder: Path) -> None:
     """Run models in a client and compare all of them."""
     got = drive(client, jobs, folder)
-    outcomes = {name: judge(got[name], expected[name]) for name in jobs}
+    precision = CLIENTS[client].precision
+    outcomes = {name: judge(got[name], expected[name], precision) for name in jobs}
     assert outcomes == dict.fromkeys(jobs, ("right", ""))
 
 
@@ -84,6 +98,7 @@ def in_calls(client: str, streams: Mapping[str, Job], folder: Path) -> dict[str,
             "frames": plan["frames"],
             "axes": plan["inputs"] | plan["outputs"],
             "fed_back": {state["output"]: state["input"] for state in plan["states"]},
+            "grows": {state["input"]: state["grows"] for state in plan["states"] if "grows" in state},
         }
         for name, plan in plans.items()
     }
@@ -118,7 +133,7 @@ def run_python(client: str, *arguments: str | Path, lent: Sequence[str | Path] =
         env={**os.environ, "OMP_NUM_THREADS": "1", **path, **options},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=SECONDS_PER_SCRIPT,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

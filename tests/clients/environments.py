@@ -1,15 +1,19 @@
 """The environment of each client, each exporter, each optimizer, and Olive, made with
 
-    PYTHONPATH=tests:tests/support python -m clients.environments [CLIENT ...]
+    PYTHONPATH=tests:tests/support python -m clients.environments [CLIENT ...] [--within SECONDS]
 
 in .clients/ in the root of the repository, from CLIENT.txt beside this file, installed without dependencies since
 one of them asks for what it does not use. A line "# npm: NAME==VERSION" there is a package of npm, whose install
-scripts are not run. An environment is kept until that file changes.
+scripts are not run; "# python: 3.12 3.13" names the versions of Python that a client needs. An environment is kept
+until that file changes.
 """
 
+import argparse
+import os
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +34,10 @@ class Client:
         home: The client in whose environment it runs.
         slow: Whether it needs up to a second for a node.
         refusal: What it says of an operator where it rejects every model: nothing else may be its reason.
+        precision: In what it computes: whose tolerance of support/running.py its outputs have.
+        by_name: Why its environment is made only where the client is named; "" for all others.
+        in_extra: Whether the extra `clients` of the package installs it.
+        in_browser: Whether it needs a browser.
     """
 
     title: str
@@ -37,7 +45,15 @@ class Client:
     home: str = ""
     slow: bool = False
     refusal: str = ""
+    precision: str = "float32"
+    by_name: str = ""
+    in_extra: bool = True
+    in_browser: bool = False
 
+
+ROUNDED = "each operator in float16"
+LICENCE = "read its licence, which binds who installs it"
+NO_LICENCE = "its wheel names no licence: ask its makers"
 
 CLIENTS = {
     "tinygrad": Client("tinygrad", "tinygrad", slow=True, refusal="is not supported"),
@@ -49,14 +65,26 @@ CLIENTS = {
     "iree": Client("IREE (CPU)", "IREE", slow=True),
     "opencv": Client("OpenCV (dnn)", "OpenCV"),
     "onnxruntime-web": Client("onnxruntime-web (wasm)", "onnxruntime-web"),
-    "onnxruntime-webgpu": Client("onnxruntime-web (WebGPU)", "onnxruntime-web on WebGPU", home="onnxruntime-web"),
+    "onnxruntime-webgpu": Client(
+        "onnxruntime-web (WebGPU)", "onnxruntime-web on WebGPU", home="onnxruntime-web", in_browser=True
+    ),
+    "onnx2torch": Client("onnx2torch", "onnx2torch", in_extra=False),
+    "emx-onnx-cgen": Client("emx-onnx-cgen (C)", "emx-onnx-cgen", slow=True),
+    "jaxonnxruntime": Client("jaxonnxruntime", "jaxonnxruntime", slow=True, in_extra=False),
+    "ezkl": Client("ezkl (fixed point)", "ezkl", precision=ROUNDED, by_name=NO_LICENCE, in_extra=False),
+    "qnn": Client("QNN (HTP simulator, float16)", "QNN", precision=ROUNDED, by_name=LICENCE, in_extra=False),
+    "rknn": Client(
+        "RKNN (simulator, float16)", "RKNN", slow=True, precision=ROUNDED, by_name=LICENCE, in_extra=False
+    ),
+    "litert": Client("LiteRT (onnx2tf)", "LiteRT", in_extra=False),
 }
-EXPORTERS = ("pytorch", "keras", "paddle", "jax", "sklearn", "olive")
+EXPORTERS = ("pytorch", "keras", "tf-keras", "paddle", "jax", "sklearn", "olive")
 OPTIMIZERS = ("onnxslim", "onnxsim", "onnxsim-prebuilt")
 HERE_TOO = ("onnxruntime", "onnxscript")
 """What is in the environment of the tests."""
 
 NPM = "# npm: "
+PYTHON = "# python: "
 SECONDS = 600
 """The most that one installation may take."""
 
@@ -86,13 +114,18 @@ def why_absent(client: str) -> str | None:
     if client in HERE_TOO:
         return None
     if home(client) != client:
-        return why_absent(home(client)) or why_no_browser()
+        return why_absent(home(client)) or (why_no_browser() if CLIENTS[client].in_browser else None)
     failed, made = _failure(client), ROOT / client / "made_from.txt"
     if failed.exists():
         return f"{client} could not be installed: {failed.read_text()}"
-    if not made.exists() or made.read_text() != _requirements(client).read_text():
-        return f"{client} is not installed: PYTHONPATH=tests:tests/support python -m clients.environments {client}"
+    if not made.exists() or made.read_text() != requirements(client).read_text():
+        make_it = f"PYTHONPATH=tests:tests/support python -m clients.environments {client}"
+        return f"{client} is not installed: {_by_name(client) and f'{_by_name(client)}, then '}{make_it}"
     return None
+
+
+def _by_name(client: str) -> str:
+    return CLIENTS[client].by_name if client in CLIENTS else ""
 
 
 def make(client: str) -> str | None:
@@ -104,9 +137,9 @@ def make(client: str) -> str | None:
     shutil.rmtree(ROOT / client, ignore_errors=True)
     _failure(client).unlink(missing_ok=True)
     try:
-        _run([sys.executable, "-m", "venv", "--without-pip", ROOT / client])
+        _run([base_of(client), "-m", "venv", "--without-pip", ROOT / client])
         # Python compiles what is imported: compiling all of it takes most of an installation.
-        install: list[str | Path] = ["install", "--quiet", "--no-deps", "--no-compile", "-r", _requirements(client)]
+        install: list[str | Path] = ["install", "--quiet", "--no-deps", "--no-compile", "-r", requirements(client)]
         _run([sys.executable, "-m", "pip", "--python", python(client), *install])
         if package := of_npm(client):
             options = ["--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]
@@ -115,8 +148,31 @@ def make(client: str) -> str | None:
         ROOT.mkdir(exist_ok=True)
         _failure(client).write_text(_reason(error))
     else:
-        (ROOT / client / "made_from.txt").write_text(_requirements(client).read_text())
+        (ROOT / client / "made_from.txt").write_text(requirements(client).read_text())
     return why_absent(client)
+
+
+def base_of(client: str) -> str:
+    """The Python from which an environment is made: this one, unless the client names others.
+
+    Raises:
+        FileNotFoundError: There is none of the versions that it names.
+    """
+    named = pythons(client)
+    if not named or "{}.{}".format(*sys.version_info) in named:
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    for each in named:
+        for found in (*sorted(pyenv.glob(f"{each}.*/bin/python"), reverse=True), shutil.which(f"python{each}")):
+            if found and not subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode:
+                return str(found)
+    raise FileNotFoundError(f"it needs Python {' or '.join(named)}, and none is here")
+
+
+def pythons(client: str) -> list[str]:
+    """The versions of Python that a client names."""
+    lines = requirements(client).read_text().splitlines()
+    return next((line.removeprefix(PYTHON).split() for line in lines if line.startswith(PYTHON)), [])
 
 
 def version(client: str) -> str:
@@ -125,8 +181,9 @@ def version(client: str) -> str:
 
 
 def pin(client: str) -> str:
-    """The line of the requirement file that is the client itself, the first with a version."""
-    return next(line for line in _requirements(client).read_text().splitlines() if "==" in line)
+    """The line of the requirement file that is the client itself, else the first with a version."""
+    lines = [line for line in requirements(client).read_text().splitlines() if "==" in line]
+    return next((line for line in lines if line.startswith(f"{client}==")), lines[0])
 
 
 def of_npm(client: str) -> str | None:
@@ -134,7 +191,8 @@ def of_npm(client: str) -> str | None:
     return pin(client).removeprefix(NPM).replace("==", "@") if pin(client).startswith(NPM) else None
 
 
-def _requirements(client: str) -> Path:
+def requirements(client: str) -> Path:
+    """The requirement file of a client."""
     return HERE / f"{home(client)}.txt"
 
 
@@ -153,11 +211,18 @@ def _reason(error: Exception) -> str:
     return next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "no reason given")
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Make the environments; say what became of each; 1 where one is absent."""
-    wanted = names or [client for client in (*CLIENTS, *EXPORTERS, *OPTIMIZERS) if home(client) == client]
+    p = argparse.ArgumentParser(prog="python -m clients.environments")
+    p.add_argument("names", nargs="*", metavar="CLIENT", help="without one, all but those of doubtful licence")
+    p.add_argument("--within", type=float, default=float("inf"), help="start no installation after so many seconds")
+    given = p.parse_args(arguments)
+    every = [c for c in (*CLIENTS, *EXPORTERS, *OPTIMIZERS) if home(c) == c]
+    wanted = given.names or [c for c in every if not _by_name(c)]
+    end = time.monotonic() + given.within
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        absent = dict(zip(wanted, pool.map(make, wanted), strict=True))
+        reasons = pool.map(lambda c: make(c) if time.monotonic() < end else why_absent(c), wanted)
+        absent = dict(zip(wanted, reasons, strict=True))
     for client, reason in absent.items():
         print(f"client {client} {version(client)}: {reason or 'ready'}")
     return int(any(absent.values()))

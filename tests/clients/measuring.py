@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from cases import Case
 
 from clients.driving import Job, drive, judge
-from clients.environments import HERE, version
+from clients.environments import CLIENTS, HERE, version
 from clients.trials import (
     REAL,
     case_for,
@@ -55,7 +55,7 @@ def _measured(client: str, jobs: dict[str, Job], wanted: dict[str, Any], native:
     given = jobs if native else {name: lowered(job, client) for name, job in jobs.items()}
     with tempfile.TemporaryDirectory() as folder:
         got = drive(client, given, Path(folder))
-    judged = {name: judge(got[name], wanted[name]) for name in jobs}
+    judged = {name: judge(got[name], wanted[name], CLIENTS[client].precision) for name in jobs}
     return {name: outcome for name, (outcome, _) in judged.items()}, {n: said for n, (_, said) in judged.items()}
 
 

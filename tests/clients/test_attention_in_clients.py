@@ -50,7 +50,7 @@ def test_prefill_and_decode(client: str, tmp_path: Path, monkeypatch: pytest.Mon
         states = next_states(outputs)
         tokens[name] = (lowered(name, client, 1), {"hidden": given[name]["hidden"][:, PREFILL:], **states})
         fed_back = {state.replace("past", "present"): state for state in states}
-        calls[name] = {"frames": 1, "axes": {"hidden": 1, "output": 1}, "fed_back": fed_back}
+        calls[name] = {"frames": 1, "axes": {"hidden": 1, "output": 1}, "fed_back": fed_back, "grows": {}}
     got = drive(client, tokens, tmp_path / "decode", calls)
     assert {n: judge(got[n], expected[n][1]) for n in CHOSEN} == dict.fromkeys(CHOSEN, ("right", ""))
 

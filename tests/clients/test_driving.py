@@ -97,3 +97,27 @@ def test_an_environment_is_of_its_requirements(tmp_path: Path, monkeypatch: pyte
     assert environments.why_absent("tract") is not None
     assert environments.make("tract") is None
     assert not marker.exists()
+
+
+def test_a_client_of_another_python_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "ROOT", tmp_path / "made")
+    monkeypatch.setattr(environments, "HERE", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    (tmp_path / "tract.txt").write_text("# python: 3.98 3.99\n# tract==1\n")
+    assert (
+        environments.make("tract") == "tract could not be installed: it needs Python 3.98 or 3.99, and none is here"
+    )
+    found = tmp_path / "python3.99"
+    found.symlink_to(sys.executable)
+    assert environments.base_of("tract") == str(found)
+    (tmp_path / "tract.txt").write_text(f"# python: {sys.version_info[0]}.{sys.version_info[1]}\n")
+    assert environments.base_of("tract") == sys.executable
+
+
+def test_no_installation_starts_after_the_time_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "ROOT", tmp_path / "made")
+    monkeypatch.setattr(environments, "HERE", tmp_path)
+    (tmp_path / "tract.txt").write_text("# tract==1: nothing to install\n")
+    assert environments.main(["tract", "--within", "0"]) == 1
+    assert environments.main(["tract", "--within", "60"]) == 0

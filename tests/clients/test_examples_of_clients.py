@@ -11,7 +11,7 @@ from cases import Case
 from chains import Link, chain
 from onnx import TensorProto, helper
 from paths import EXAMPLES, MODELS
-from running import assert_close, recurrent_left, run
+from running import OF_RUNTIMES, assert_close, recurrent_left, run
 
 from clients.driving import LENT, Job, drive, run_python
 from clients.environments import CLIENTS, HERE, environment, home, of_npm
@@ -80,10 +80,15 @@ def test_recipes_give_what_the_original_gives(client: str, tmp_path: Path, monke
         code = "import numpy as np\nY = np.fromfile('Y.raw', np.float32).reshape(16, 1, 80)"
     (tmp_path / "recipe.py").write_text(f"{code}\nnp.save('Y.npy', Y)\n" if code else "")
     printed = run_commands(client, [*commands, last], tmp_path, DEV="PYTHON")
-    assert_close({"Y": np.load(tmp_path / "Y.npy")}, expected)
+    precision = CLIENTS[client].precision
+    assert_close({"Y": np.load(tmp_path / "Y.npy")}, expected, precision, tolerances=OF_RUNTIMES)
     shown = re.findall(r"-?\d\.\d+", RECIPES.read_text(encoding="utf-8").partition("numbers of `Y`:")[2])[:3]
     numbers = re.findall(r"-?\d+\.\d+", re.split(r"16, 1, 80", printed)[1])[:3]
-    np.testing.assert_allclose([float(each) for each in numbers], [float(each) for each in shown], atol=6e-4)
+    np.testing.assert_allclose(
+        [float(each) for each in numbers],
+        [float(each) for each in shown],
+        atol=6e-4 if precision == "float32" else 5e-3,
+    )
 
 
 def measured_messages() -> list[tuple[str, str]]:

@@ -17,13 +17,13 @@ from rnn_lowering.targets.table import TARGETS
 DATA = {"script_first_positive.onnx", "hand_loop_until_sum.onnx"}
 """Models whose number of steps depends on data."""
 
-OTHERS = {
-    "tvm": {"keras_bidir_simplernn.onnx", "skl_knn_minkowski.onnx"},
-    "tract": {"keras_bidir_simplernn.onnx"},
-    "opencv": {"keras_bidir_simplernn.onnx", "skl_knn_minkowski.onnx"},
+OTHERS: dict[str, set[str]] = {
+    "tvm": {"skl_knn_minkowski.onnx"},
+    "tract": set(),
+    "opencv": {"skl_knn_minkowski.onnx"},
     "openvino": {"skl_knn_minkowski.onnx"},
 }
-"""Models with other operators that a runtime lacks: ReverseSequence, ArrayFeatureExtractor."""
+"""Models with other operators that a runtime lacks: ArrayFeatureExtractor."""
 
 
 @pytest.mark.shared

@@ -66,6 +66,32 @@ def test_an_empty_state_keeps_its_shape(tmp_path: Path) -> None:
         assert judge(got, causal_conv.expected(convs[name]))[0] == "right"
 
 
+def test_gates_whose_alpha_or_beta_is_0(tmp_path: Path) -> None:
+    """Of a HardSigmoid with a 0 it takes the default, 0.2 or 0.5, in its place."""
+    jobs: dict[str, Any] = {}
+    wanted = {}
+    form: Any
+    for alpha, beta in [(1.0, 0.0), (0.5, -0.0), (0.0, 0.3), (0.0, 0.0), (0.2, 0.5), (-1.5, 0.25)]:
+        for form in rl.TARGETS["openvino"].forms:
+            net, given = hard_gates(alpha, beta)
+            name = f"{alpha} {beta} {form}"
+            jobs[name] = rl.lower(net, form, target="openvino"), given
+            wanted[name] = run(net, given)
+    assert_right("openvino", jobs, wanted, tmp_path)
+
+
+def hard_gates(alpha: float, beta: float) -> tuple[onnx.ModelProto, Arrays]:
+    """A GRU with this HardSigmoid as f, and large numbers, such that both bounds are reached."""
+    rng, graph = np.random.default_rng(0), Graph()
+    weights = [graph.constant(rng.standard_normal((1, 12, 4)), np.float32) for _ in ("W", "R")]
+    f = {"activations": ["HardSigmoid", "Tanh"], "activation_alpha": [alpha], "activation_beta": [beta]}
+    graph.node("GRU", "X", *weights, outputs=["Y"], hidden_size=4, **f)
+    graph.output("Y", None)
+    given = rng.standard_normal((5, 2, 4)).astype(np.float32)
+    graph.input("X", given.shape)
+    return graph.model(), {"X": given}
+
+
 def test_two_nodes_on_one_input(tmp_path: Path) -> None:
     """Of two LSTM nodes on one X it computes the first wrongly: a Transpose that they share becomes a Reshape."""
     jobs: dict[str, Any] = {f"{a} {b}": pair(a, b) for a, b in PAIRS}

@@ -18,7 +18,7 @@ from oracle import DEFAULT_ACTIVATIONS, GATES
 from paths import MODELS
 from running import run
 from stored_models import variants
-from stream_models import net, random, recurrent
+from stream_models import net, over, random, recurrent
 from stream_nets import enhancer, keyword_spotter
 
 import rnn_lowering as rl
@@ -64,7 +64,10 @@ def contrib(client: str) -> dict[str, tuple[Job, Arrays]]:
     """Small models of com.microsoft's LinearAttention and CausalConvWithState, and their outputs in float64;
     without those whose equivalents a client cannot run."""
     found: dict[str, tuple[Job, Arrays]] = {}
-    for name, node in ATTENTIONS.items() if not TARGETS[client].lacks else ():
+    target = TARGETS[client]
+    for name, node in ATTENTIONS.items() if not target.lacks else ():
+        if node.by_key and target.most_axes:
+            continue
         found[f"attention {name}"] = (node.model(), node.feed()), node.expected(node.feed())
     for length in (1, 33):
         conv = dataclasses.replace(CONVOLUTION, domain=MS, opset=OPSET, length=length)
@@ -130,6 +133,35 @@ def nets() -> dict[str, tuple[onnx.ModelProto, Arrays, str]]:
     return found | from_the_start()
 
 
+def attention_nets() -> dict[str, tuple[onnx.ModelProto, Arrays]]:
+    """Two layers of causal attention with two heads: a window of 8 frames with a bias, and all past frames."""
+    positions = """s = Shape (X)  n = Gather (s, 1)  r = Range (0, n, 1)  i = Unsqueeze (r, [1])
+        j = Unsqueeze (r, [0])  d = Sub (i, j)  c = LessOrEqual (0, d)  e = Less (d, 8)  w = And (c, e)
+        p = Clip (d, 0, 7)
+        b = Gather <axis = 1> (table[2, 8], p)"""
+    layer = """q{0} = MatMul ({1}, Q{0}[8, 8])  k{0} = MatMul ({1}, K{0}[8, 8])  v{0} = MatMul ({1}, V{0}[8, 8])
+        q4{0} = Reshape (q{0}, [0, 0, 2, 4])  k4{0} = Reshape (k{0}, [0, 0, 2, 4])
+        v4{0} = Reshape (v{0}, [0, 0, 2, 4])  qt{0} = Transpose <perm = [0, 2, 1, 3]> (q4{0})
+        kt{0} = Transpose <perm = [0, 2, 3, 1]> (k4{0})  vt{0} = Transpose <perm = [0, 2, 1, 3]> (v4{0})
+        a{0} = MatMul (qt{0}, kt{0})  {2}  h{0} = Softmax (m{0})  o{0} = MatMul (h{0}, vt{0})
+        t{0} = Transpose <perm = [0, 2, 1, 3]> (o{0})  f{0} = Reshape (t{0}, [0, 0, 8])
+        y{0} = Add ({1}, f{0})"""
+    window = "z{0} = Add (a{0}, b)  m{0} = Where (w, z{0}, -1e9)"
+    masks = {"window": window, "all past frames": "m{0} = Where (c, a{0}, -1e9)"}
+    feed = {"X": random((1, 64, 8), 8)}
+    return {
+        name: (
+            over(
+                "float[1, time, 8] X",
+                f"{positions}  {layer.format(1, 'X', mask.format(1))}  {layer.format(2, 'y1', mask.format(2))}"
+                "  Y = Identity (y2)",
+            ),
+            feed,
+        )
+        for name, mask in masks.items()
+    }
+
+
 def from_the_start() -> dict[str, tuple[onnx.ModelProto, Arrays, str]]:
     """Nets whose first call differs: the first frame repeated, and an initial state that a side input gives."""
     numbers = {f"i{n}": np.array([n]) for n in (0, 1, 2)} | {"minus1": np.array([-1])}
@@ -192,6 +224,13 @@ REAL = {
         f"{_TORCH}/gru_packed_sorted_op17.onnx": "b4",
         f"{_TORCH}/lstm_packed_sorted_op17.onnx": "b4",
         f"{_TORCH}/rnn_relu_op17.onnx": "export",
+    },
+    "litert": {
+        "github/kraiskil__onnx2c/local_ops/test_lstm_all_outputs/model.onnx": "auto0",
+        "github/snakers4__silero-vad/silero_vad_16k_op15.onnx": "16k_b1",
+        f"{_TORCH}/rnn_relu_op17.onnx": "export",
+        f"{_TORCH}/lstm_packed_sorted_op17.onnx": "b4",
+        f"{_TORCH}/gru_packed_sorted_op17.onnx": "b4",
     },
     "opencv": {
         "exported/keras_tf2onnx/k3_lstm_bi_op15.onnx": "b",

@@ -72,6 +72,7 @@ def test_the_memory_of_a_comparison(tmp_path: Path) -> None:
     assert peak < 64 * MIB
 
 
+@pytest.mark.exhaustive
 def test_the_memory_of_one_large_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The float64 of a large weight is never held as a whole."""
     run_workers_here(monkeypatch)

@@ -93,3 +93,10 @@ def test_the_evaluator_as_repaired(name: str, tmp_path: Path) -> None:
     expected = run(model, feed, optimize=False)["Y"]
     assert found.shape == expected.shape
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_zeros_without_a_value_are_of_float64(tmp_path: Path) -> None:
+    """Else a state of float32, and all that is computed of it."""
+    model = parse("main () => (float[3] Y) <int64[1] n = {3}> { zeros = ConstantOfShape (n) Y = Exp (zeros) }")
+    onnx.save(model, tmp_path / "model.onnx")
+    assert evaluate_model(tmp_path / "model.onnx", {})["0:0"].dtype == np.float64

@@ -114,3 +114,30 @@ def test_a_truth_that_is_far_from_the_original_is_not_used(monkeypatch: pytest.M
     check = rl.verify(original, rl.lower(changed(amplified(f"{AMPLIFIED}  Y = Add (a, a)"), "V", -1)), runs=2)
     assert check.status == "failed"
     assert "further from the original than rounding explains" in check.reason
+
+
+HIDDEN = """main (float[T,3,2] X) => (float[T,12] Y)
+    <float[1,16,2] W = {{}}, float[1,16,4] R = {{}}, int64[1] zero = {{0}}, int64[1] twelve = {{12}},
+     int64 axis = {{{axis}}}> {{
+    y, Y_h = LSTM <hidden_size = 4> (X, W, R)  sizes = Shape (X)  T = Gather (sizes, axis)
+    first = Unsqueeze (T, zero)  shape = Concat <axis = 0> (first, twelve)  Y = Reshape (y, shape) }}"""
+"""onnxruntime's optimizer makes the first size of the Reshape -1."""
+
+
+def test_what_onnxruntimes_optimizer_hides_is_not_verified() -> None:
+    original, wrong = (parse(HIDDEN.format(axis=axis), opset=13) for axis in (0, 2))
+    assert rl.verify(original, rl.lower(original), runs=2)
+    check = rl.verify(original, rl.lower(wrong), runs=2)
+    assert check.status == "failed"
+    assert "without optimizations" in check.reason
+
+
+def test_what_onnxruntimes_optimizer_hides_in_a_stream_is_not_verified() -> None:
+    original = parse(HIDDEN.format(axis=0), opset=13)
+    stream = rl.lower(original, stream="T")
+    assert rl.verify_stream(original, stream, check=rl.Check(runs=1))
+    (axis,) = (tensor for tensor in stream.graph.initializer if tensor.name == "axis")
+    axis.CopyFrom(numpy_helper.from_array(np.array(2), "axis"))
+    check = rl.verify_stream(original, stream, check=rl.Check(runs=1))
+    assert check.status == "failed"
+    assert "without optimizations" in check.reason

@@ -238,7 +238,7 @@ def test_lengths_that_are_computed_from_an_input() -> None:
     original = parse(LENGTHS)
     count = np.array([9, 4])
     shapes: dict[str, Any] = {"X": X.shape}
-    with pytest.raises(rl.UnsupportedError, match=r"needs constant sequence_lens; .* set_inputs=.*FILE.npy.*$"):
+    with pytest.raises(rl.UnsupportedError, match=r"needs constant sequence_lens: .* set_inputs=.*FILE.npy.*$"):
         rl.lower(original, target="ncnn", input_shapes=shapes)
     new = rl.lower(original, target="ncnn", input_shapes=shapes, set_inputs={"count": count})
     assert_close(run(new, {"X": X}), run(original, {"X": X, "count": count}))

@@ -313,6 +313,7 @@ def test_constant_lengths_beyond_the_steps_of_a_picture(tmp_path: Path) -> None:
     assert "60 steps" in Page(written(tmp_path, proto)).text
 
 
+@pytest.mark.exhaustive
 def test_the_number_of_nodes_with_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     three = chain(*(Link("RNN", f"rnn{n}") for n in range(3)))
     assert set(Counter(Page(written(tmp_path, three, verify=0)).values("id")).values()) == {1}
@@ -406,6 +407,7 @@ def browser(tmp_path: Path) -> list[str]:
     return headless(tmp_path / "profile")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.browser
 def test_the_console_is_read(browser: list[str], tmp_path: Path) -> None:
     """The tests below would notice an error."""

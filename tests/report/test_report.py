@@ -105,6 +105,14 @@ SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
     "set": (parse("g (float[n] a, float[1] s) => (float[n] b) { b = Mul (a, s) }"), {"set_inputs": {"s": 2.0}}),
     "an unrolled Loop": (REPEATED, {"to": "unroll", "loops": True}),
     "a Scan of a Loop": (REPEATED, {"to": "scan", "loops": True}),
+    "not supported": (
+        parse("g (float[2] a, bool[2] c) => (float[n] b) { b = Compress (a, c) }"),
+        {"target": "tract"},
+    ),
+    "replaced": (
+        parse("g (float[3,1] a, int64[1] n) => (float[3,1] b) { b = ReverseSequence (a, n) }"),
+        {"target": "tract"},
+    ),
     "nothing to lower": (parse("g (float[n] a) => (float[n] b) { b = Relu (a) }"), {}),
 }
 

@@ -189,6 +189,22 @@ the elements of a split sequence
         x = SequenceAt (l, i) s1 = Add (s, x) c1 = Identity (c) }>
 
 # float[2,3] a, float[T,2,3] X => float[2,3] p
+the row at a row of a Range, and a Slice without steps
+    sh = Shape (X) M = Gather (sh, 0) r = Range (0, M, 1) p = Loop (M, True, a) <body = d (int64 i, bool c,
+        float[2,3] s) => (bool c1, float[2,3] s1) { k = Gather (r, i) k0 = Unsqueeze (k, [0]) k1 = Add (k0, [1])
+        cut = Slice (X, k0, k1, [0]) x = Squeeze (cut, [0]) s1 = Add (s, x) c1 = Identity (c) }>
+a Gather at a place of shape 1, and what Squeeze leaves of it
+    sh = Shape (X) M = Gather (sh, 0) p = Loop (M, True, a) <body = d (int64 i, bool c, float[2,3] s)
+        => (bool c1, float[2,3] s1) { k = Reshape (i, [1]) g = Gather (X, k) x = Squeeze (g, [0]) s1 = Add (s, x)
+        c1 = Identity (c) }>
+every other row, at a row of a Range
+    sh = Shape (X) N = Gather (sh, 0) r = Range (0, N, 2) w = Shape (r) M = Squeeze (w, [0])
+        p = Loop (M, True, a) <body = d (int64 i, bool c, float[2,3] s) => (bool c1, float[2,3] s1) {
+        k = Gather (r, i) x = Gather (X, k) s0 = Mul (s, 0.5) s1 = Add (s0, x) c1 = Identity (c) }>
+rows from the last on, at a row of a Range that a negative number takes
+    r = Range (0, 3, 1) p = Loop (3, True, a) <body = d (int64 i, bool c, float[2,3] s)
+        => (bool c1, float[2,3] s1) { m = Sub (i, 3) k = Gather (r, m) x = Gather (X, k) s0 = Mul (s, 0.5)
+        s1 = Add (s0, x) c1 = Identity (c) }>
 a branch that nothing reads takes rows
     sh = Shape (X) M = Gather (sh, 0) p = Loop (M, True, a) <body = d (int64 i, bool c, float[2,3] s)
         => (bool c1, float[2,3] s1) { x = Gather (X, i) l, r = Split <axis = 1> (x, [1, 2])
@@ -211,6 +227,10 @@ FEEDS: dict[str, list[Arrays]] = {
     "trips that are set": [{"n": np.asarray(3)}],
     "a Loop in a Loop, in a branch of an If": [{"k": np.asarray(k)} for k in (True, False)],
     "a Scan of opset 8": [],
+    "the row at a row of a Range, and a Slice without steps": [{"X": numbers(n, 2, 3)} for n in (3, 1, 0)],
+    "a Gather at a place of shape 1, and what Squeeze leaves of it": [{"X": numbers(n, 2, 3)} for n in (3, 1)],
+    "every other row, at a row of a Range": [{"X": numbers(n, 2, 3)} for n in (4, 3, 1, 0)],
+    "rows from the last on, at a row of a Range that a negative number takes": [{"X": numbers(3, 2, 3)}],
     "a branch that nothing reads takes rows": [{"X": numbers(n, 2, 3)} for n in (3, 1, 0)],
 }
 """Inputs of each run beside those that `numbers` gives; one run where there is no entry."""

@@ -24,6 +24,9 @@ TOLERANCES = {
 }
 """rtol, atol by type; other types must be equal."""
 
+OF_RUNTIMES = TOLERANCES | {"each operator in float16": (1e-2, 5e-3)}
+"""The same, with that of a runtime that rounds what each operator computes."""
+
 
 def session(model: onnx.ModelProto | Path, *, optimize: bool = True, relabel: bool = False) -> Any:
     """Return onnxruntime's session of a model, on one thread.

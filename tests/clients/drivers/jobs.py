@@ -39,7 +39,7 @@ def once(load: Load) -> Run:
     """Return what loads a model and calls it once, or as calls.json says, once for so many frames of its inputs:
 
     "frames" of each call; "axes" of inputs and outputs, null for those that have no frames; "fed_back": the inputs
-    that are states, by the outputs of the call before.
+    that are states, by the outputs of the call before; "grows": the axis of states that grow in each call.
     """
 
     def run(model: Path, feed: Feed, names: list[str]) -> Arrays:
@@ -57,7 +57,8 @@ def once(load: Load) -> Run:
             call = call or load(model, own, names)
             calls.append(call(own))
             new = {name: calls[-1][output] for output, name in fed_back.items()}
-            states = {name: a.reshape(states[name].shape).astype(states[name].dtype) for name, a in new.items()}
+            shapes = {name: a.shape if name in plan["grows"] else states[name].shape for name, a in new.items()}
+            states = {name: a.reshape(shapes[name]).astype(states[name].dtype) for name, a in new.items()}
         parts = {name: [outputs[name] for outputs in calls] for name in names}
         return {n: x[-1] if axes.get(n) is None else np.concatenate(x, axes[n]) for n, x in parts.items()}
 

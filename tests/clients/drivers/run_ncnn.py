@@ -12,6 +12,9 @@ import ncnn
 import numpy as np
 from jobs import Arrays, main, once
 
+READS = {"int64": "int32", "float16": "float32"}
+"""What it reads inputs as, without an error if they are of another type: 16 bits are turned off below."""
+
 KINDS = {"float32": "f32", "float16": "f16", "int32": "i32", "int64": "i64"}
 
 
@@ -32,7 +35,8 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[...
     def call(feed: Mapping[str, Any] = feed) -> Arrays:
         with net.create_extractor() as extractor:
             for n, array in enumerate(feed.values()):
-                extractor.input(f"in{n}", ncnn.Mat(array, batch_index=batch[f"in{n}"]).clone())
+                held = array.astype(READS.get(array.dtype.name, array.dtype))
+                extractor.input(f"in{n}", ncnn.Mat(held, batch_index=batch[f"in{n}"]).clone())
             return {name: _output(extractor, f"out{n}", batch) for n, name in enumerate(names)}
 
     return call

@@ -1,5 +1,6 @@
 """Models in tract, with the shapes of the feed."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -7,14 +8,24 @@ from typing import Any
 import tract
 from jobs import Arrays, main, once
 
+_P = "P"
+"""The number of rows of states that grow."""
+
 
 def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[..., Arrays]:
     inference = tract.onnx().load(model)
     order = [inference.input_name(n) for n in range(inference.input_count())]
+    told = model.with_name("calls.json")
+    grows = json.loads(told.read_text())["grows"] if told.exists() else {}
     for n, name in enumerate(order):
         kind = {"float32": "f32", "float64": "f64", "float16": "f16"}.get(feed[name].dtype.name)
         kind = kind or feed[name].dtype.name.replace("int", "i")
-        inference.set_input_fact(n, ",".join([*map(str, feed[name].shape), kind]))
+        inference.set_input_fact(
+            n,
+            ",".join(
+                [*(_P if grows.get(name) == axis else str(d) for axis, d in enumerate(feed[name].shape)), kind]
+            ),
+        )
     runnable = inference.into_model().into_runnable()
 
     def call(feed: Mapping[str, Any] = feed) -> Arrays:

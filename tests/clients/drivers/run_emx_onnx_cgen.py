@@ -1,0 +1,57 @@
+"""Models as C of emx-onnx-cgen, compiled by the compiler of this system."""
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from emx_onnx_cgen.cli import main as emx
+from jobs import Arrays, main, once
+
+TYPES = {"float": "float32", "double": "float64", "bool": "bool"}
+"""Those of C whose names NumPy does not have; int64_t and the like are int64."""
+
+
+def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[..., Arrays]:
+    written = model.with_suffix(".c")
+    sizes = [f"--input-dim={name}={size}" for name, size in open_sizes(onnx.load(model), feed).items()]
+    if emx(["compile", str(model), str(written), "--model-name=model", "--large-weight-threshold=0", *sizes]):
+        raise RuntimeError("emx-onnx-cgen writes no C")
+    library = written.with_suffix(".so")
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, written, "-lm"], check=True)
+    function = ctypes.CDLL(str(library)).model
+    function.restype = None
+    outputs = parameters(written.read_text())[len(feed) :]
+
+    def call(feed: Mapping[str, Any] = feed) -> Arrays:
+        results = [np.zeros(shape, dtype) for dtype, shape in outputs]
+        given = [np.ascontiguousarray(array) for array in feed.values()]
+        function(*(array.ctypes.data_as(ctypes.c_void_p) for array in (*given, *results)))
+        return dict(zip(names, results, strict=True))
+
+    return call
+
+
+def open_sizes(model: onnx.ModelProto, feed: Mapping[str, Any]) -> dict[str, int]:
+    """The open sizes of the inputs by their names."""
+    inputs = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
+    pairs = (pair for name, array in feed.items() for pair in zip(inputs[name], array.shape, strict=True))
+    return {dim.dim_param: size for dim, size in pairs if dim.dim_param}
+
+
+def parameters(text: str) -> list[tuple[str, tuple[int, ...]]]:
+    """The types and shapes of the parameters of the function `model`."""
+    (found,) = re.findall(r"^(?:_Bool|void) model\(([^)]*)\) \{", text, re.MULTILINE)
+    declared = re.findall(r"(?:const )?(\w+) \w+((?:\[[^]]*\])+)", found)
+    return [
+        (TYPES.get(kind, kind.removesuffix("_t")), tuple(map(int, re.findall(r"(\d+)\]", sizes))))
+        for kind, sizes in declared
+    ]
+
+
+if __name__ == "__main__":
+    main(once(load))

@@ -1,0 +1,80 @@
+"""What is stored of ONNX's tests of operators is what the clients do today, in a sample."""
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from running import assert_close, run
+
+import rnn_lowering as rl
+from clients.environments import CLIENTS, version
+from clients.operators import NodeTest, in_a_net, judged, node_tests, outcomes, stored, thinned
+
+SAMPLE = 20
+"""Operators of each kind."""
+
+UNSTEADY = {"litert": {"ReduceLogSumExp"}}
+"""Operators that a client computes right in some runs and wrong in others."""
+
+MEASURED = [client for client in CLIENTS if client in stored()]
+
+
+@pytest.mark.parametrize("client", MEASURED)
+def test_does_with_a_sample_of_onnxs_tests_what_it_did(client: str) -> None:
+    """Measure again where a client has learned an operator: python -m clients.operators CLIENT."""
+    entries = stored()[client]["operators"]
+    never = thinned([name for name, (_, *counts) in entries.items() if not counts[0]], SAMPLE)
+    always = thinned([name for name, (_, *counts) in entries.items() if counts[0] and not any(counts[1:])], SAMPLE)
+    tests = {name: thinned(node_tests()[name], 2 if name in never else 1) for name in (*never, *always)}
+    became = outcomes(client, [test for found in tests.values() for test in found])
+    right = {name for name, found in tests.items() if any(became[test.name] == "right" for test in found)}
+    assert right - UNSTEADY.get(client, set()) == set(always) - UNSTEADY.get(client, set())
+
+
+@pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+@pytest.mark.parametrize("client", MEASURED)
+def test_computes_what_takes_the_place_of_operators(client: str) -> None:
+    replaced = []
+    for name, (_, right, *_others) in stored()[client]["operators"].items():
+        for test in map(in_a_net, thinned(node_tests()[name], 2) if not right else []):
+            with suppress(rl.UnsupportedError):  # MNN's QuantizeLinear
+                model, report = rl.lower(test.model, target=cast(Any, client), full=True)
+                replaced += [replace(test, model=model)] if report.replaced else []
+    became = judged(client, replaced)
+    assert became == dict.fromkeys(became, "right")
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_is_stored_is_of_the_version_and_operators_of_today(name: str) -> None:
+    entry = stored()[name]
+    assert entry["version"] == version(name)
+    if entry["onnx"] == onnx.__version__:
+        assert entry["operators"].keys() == node_tests().keys()
+
+
+def test_a_test_in_a_net_computes_the_same_in_onnxruntime() -> None:
+    for operator in ("Add", "ArgMax", "ConstantOfShape", "Not", "QuantizeLinear", "Size", "Where"):
+        for test in node_tests()[operator]:
+            net = in_a_net(test)
+            assert len(net.feed) == 1
+            assert_close(run(net.model, net.feed), net.expected, "float32")
+
+
+def test_a_wrong_number_and_a_wrong_shape_are_wrong() -> None:
+    x = np.ones((2, 3), np.float32)
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+    shown = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])
+    graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "g", [value], [shown])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    expected = {"right": x, "number": x + 0.01, "shape": x[None]}
+    tests = [NodeTest(name, "Abs", 13, model, {"x": x}, {"y": array}) for name, array in expected.items()]
+    missing = onnx.ModelProto()
+    missing.CopyFrom(model)
+    missing.graph.node[0].op_type = "Absent"
+    tests.append(NodeTest("operator", "Abs", 13, missing, {"x": x}, {"y": x}))
+    became = outcomes("onnxruntime", tests)
+    assert became == {"right": "right", "number": "wrong", "shape": "wrong", "operator": "rejected"}

@@ -1,0 +1,45 @@
+"""What becomes of a model with `raise_loops=True`, compared with onnxruntime on the original."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from cases import Arrays
+from loop_models import as_meant
+from oracle import GATES
+from running import assert_close, nodes, run
+
+import rnn_lowering as rl
+
+
+def loops(model: onnx.ModelProto) -> list[str]:
+    """The Loops and Scans of a model, in any scope."""
+    return [node.op_type for node in nodes(model) if node.op_type in ("Loop", "Scan")]
+
+
+def cells(model: onnx.ModelProto) -> list[str]:
+    """The RNN, GRU and LSTM nodes of a model, in any scope."""
+    return [node.op_type for node in nodes(model) if node.op_type in GATES]
+
+
+def is_raised(model: onnx.ModelProto, feeds: Sequence[Arrays]) -> bool:
+    """Raise the one loop of a model; return whether it became a node.
+
+    If it did, the result computes the same; else nothing changed.
+    """
+    new = rl.lower(model, raise_loops=True)
+    if not cells(new):
+        assert new.SerializeToString(deterministic=True) == model.SerializeToString(deterministic=True)
+        return False
+    onnx.checker.check_model(new, full_check=True)
+    for feed in feeds:
+        assert_same_as(model, new, feed)
+    return True
+
+
+def assert_same_as(model: onnx.ModelProto, new: onnx.ModelProto, feed: Arrays) -> None:
+    """Compare with the original as it is meant, which onnxruntime runs without optimizations."""
+    wanted = run(as_meant(model), feed, optimize=False)
+    finite = {name: np.isfinite(array).all() for name, array in wanted.items()}
+    assert all(finite.values()), finite
+    assert_close(run(new, feed), wanted, "float32")
