@@ -5,18 +5,20 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import loops, lowering, memory, runtime, runtimes
+from benchmarks import loops, lowering, memory, native, runtime, runtimes, streams
 
 PARTS = ("memory", "lowering", "runtime")
 """Memory first: the peak of a child counts what its parent holds when it starts."""
 
-MORE = ("runtimes", "loops")
+MORE = ("runtimes", "loops", "native", "streams")
 
 
 def main() -> None:
     """Run the chosen measurements."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, *MORE, []], help="default: all but runtimes and loops")
+    parser.add_argument(
+        "parts", nargs="*", choices=[*PARTS, *MORE, []], help="default: all but runtimes, loops, native and streams"
+    )
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds per model (default: 1)")
     parser.add_argument(
         "--kinds",
@@ -42,6 +44,11 @@ def main() -> None:
         results["runtimes"] = runtimes.report(args.seconds, args.runtimes.split(","))
     if "loops" in parts:
         results["loops"] = {**loops.report(args.seconds), **loops.in_runtimes(args.seconds)}
+    if "native" in parts:
+        chosen = [name for name in args.runtimes.split(",") if name in native.RUNTIMES]
+        results["native"] = native.report(args.seconds, chosen)
+    if "streams" in parts:
+        results["streams"] = streams.report(args.seconds)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -171,6 +171,9 @@ def feed_of(model: onnx.ModelProto) -> dict[str, Any]:
 def variants(model: onnx.ModelProto, target: Any) -> dict[str, onnx.ModelProto]:
     """Return a model as it is, and in every form that it can be given."""
     found = {"original": model}
+    raised = rl.lower(model, raise_loops=True)
+    if raised != model:
+        found["raised"] = raised
     form: Any
     for form in FORMS:
         try:
@@ -193,6 +196,7 @@ def report(seconds: float = 1.0) -> dict[str, dict[str, float]]:
         results[name] = {key: 1e6 * taken for key, taken in times.items()}
         cells = [f"{1e6 * times[f]:.0f} ({times[f] / times['original']:.2f})" if f in times else "-" for f in FORMS]
         native = f", native {1e6 * times['native']:.0f}" if "native" in times else ""
+        native += f", raised {1e6 * times['raised']:.0f}" if "raised" in times else ""
         print(f"| {name}{native} | {1e6 * times['original']:.0f} | {' | '.join(cells)} |", flush=True)
     return results
 
