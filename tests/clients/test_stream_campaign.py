@@ -1,7 +1,7 @@
 """The stored nets as streams in every runtime: one call's frames, driven by nothing but the metadata.
 
-What a runtime rejects, what it computes otherwise and what is refused for it is in `REJECTED`, by runtime and net: once
-a release mends it, the test fails, and the entry goes.
+What a runtime rejects, what it computes otherwise and what is refused for it is in `REJECTED`, by runtime and net.
+Once a release mends it, the test fails, and the entry goes.
 """
 
 import json
