@@ -150,6 +150,16 @@ def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
     return shaped(forms, f"first choice for target {runtime.name}")
 
 
+def is_lowered_with_products(lowering: Lowering, opset: int, node: ir.Node) -> bool:
+    """Return whether a Loop or Scan gets another form, and its step has a product of matrices, as a node's has."""
+    if not any(inner.op_type in ("Gemm", "MatMul") for inner in with_bodies(node)):
+        return False
+    try:
+        return bool(_forms_of(lowering, opset, node).forms)
+    except UnsupportedError:
+        return True
+
+
 def _has_one_step(node: ir.Node) -> bool:
     """Return whether a Scan has one row to scan."""
     count = node.attributes.get_int("num_scan_inputs", 0) or 0

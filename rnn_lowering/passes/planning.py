@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import InvalidNodeError, NodeRef, UnknownLengthsError, UnknownSizeError, UnsupportedError
+from rnn_lowering.errors import (
+    InvalidNodeError,
+    NodeRef,
+    RnnLoweringError,
+    UnknownLengthsError,
+    UnknownSizeError,
+    UnsupportedError,
+)
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import at_sizes, folded, input_arrays, with_constants
@@ -28,7 +37,7 @@ from rnn_lowering.options import Lowering, Stream, parse_stream
 from rnn_lowering.passes.hints import NO_STREAM, StreamInputs, advise, deciding_conditions, deciding_input
 from rnn_lowering.passes.native import NativeNodes
 from rnn_lowering.passes.not_lowered import others_left, why_left
-from rnn_lowering.passes.report import NodeReport, Report, SetInput
+from rnn_lowering.passes.report import NodeReport, Report, SetInput, count_operators
 from rnn_lowering.targets.choice import Choice, FormChooser
 from rnn_lowering.targets.target import Emitted
 
@@ -137,13 +146,14 @@ class ModelPlanner:
         return sized.model
 
     def raised(self, model: ir.Model) -> ir.Model:
-        """Return the model, or a copy in which Loops and Scans that compute an RNN, GRU or LSTM are nodes."""
+        """Return the model, or a copy in which Loops and Scans that compute an RNN, GRU or LSTM are nodes: all with
+        `raise_loops`, else those that are lowered and smaller then."""
         options = self.lowering
-        if not options.raise_loops:
-            return model
         if not any(repeating_nodes(model)):
-            self.report.notes.append("no Loop or Scan to raise")
+            self.report.notes += ["no Loop or Scan to raise"] if options.raise_loops else []
             return model
+        if not options.raise_loops:
+            return self._raised_to_lower(model)
         from rnn_lowering.raising.raising import raise_loops  # most models have no Loop
 
         with without_collector():
@@ -152,6 +162,38 @@ class ModelPlanner:
         self.report.notes += notes
         self.not_raised |= reasons
         return work
+
+    def _raised_to_lower(self, model: ir.Model) -> ir.Model:
+        """Return the model, or a copy in which Loops and Scans that are lowered are nodes if it is smaller then.
+
+        Patterns may be meant for the Loops, so with any all stay.
+        """
+        options, opset = self.lowering, default_opset(model.opset_imports)
+        if options.only or options.except_ or options.stream is not None or opset < OLDEST_LOWERED_OPSET:
+            return model
+        from rnn_lowering.passes.exported_loops import is_lowered_with_products
+
+        wanted = partial(is_lowered_with_products, options, opset)
+        if not any(wanted(node) for _, node in repeating_nodes(model)):
+            return model
+        from rnn_lowering.raising.raising import raise_loops
+
+        with without_collector():
+            work, loops, _, _ = raise_loops(model, options, wanted)
+            if not loops or self._lowered_size(work) >= self._lowered_size(model):
+                return model
+        self.report.loops += loops
+        return work
+
+    def _lowered_size(self, model: ir.Model) -> float:
+        """Return how many nodes a model has once its Loops and nodes are lowered; infinity if it is refused."""
+        trial = ModelPlanner(self.lowering, Report(self.lowering.target))
+        try:
+            plan = trial.with_known_sizes(trial.prepare(trial.without_loops(clone(model))))
+            replace_nodes(plan.model, plan.nodes, widen=self.lowering.widens)
+        except RnnLoweringError:
+            return math.inf
+        return sum(count_operators(plan.model).values())
 
     def raisable(self, model: ir.Model) -> dict[NodeRef, str]:
         """Return the operators of the nodes that Loops and Scans of a model would become with `raise_loops`."""

@@ -360,3 +360,31 @@ def test_loops_of_one_name_in_two_scopes() -> None:
     assert [(loop.name, loop.scope) for loop in report.loops] == [(loop.name, "main graph")]
     given = {**feed(4), "yes": np.array(True)}
     assert_close(run(new, given), run(model, given), "float32")
+
+
+@pytest.mark.parametrize("op_type", GATES)
+@pytest.mark.parametrize("options", [{"to": "unroll"}, {"target": "tvm"}])
+def test_a_loop_goes_through_the_node_if_that_is_smaller(op_type: str, options: Any) -> None:
+    model = looped(model_of(op_type), dims={"T": 4})
+    new, report = rl.lower(model, **options, full=True)
+    assert [(loop.operator, loop.form) for loop in report.loops] == [("Loop", op_type)]
+    assert [node.operator for node in report.nodes] == [op_type]
+    as_loop = rl.lower(model, **options, only="Loop")
+    assert len(list(nodes(new))) < len(list(nodes(as_loop)))
+    assert_close(run(new, feed(4)), run(model_of(op_type), feed(4)), "float32")
+
+
+@pytest.mark.parametrize(
+    ("dims", "options"),
+    [
+        (None, {"to": "scan"}),  # it may have no step
+        ({"T": 4}, {"to": "scan"}),  # a Loop of ours is smaller than a node's
+        ({"T": 4}, {}),  # onnxruntime runs Loops: it is not lowered
+        ({"T": 4}, {"except_": "Loop", "to": "unroll"}),
+        ({"T": 4}, {"only": "Loop", "to": "unroll"}),
+    ],
+)
+def test_a_loop_stays_one(dims: Any, options: Any) -> None:
+    report = rl.lower(looped(model_of(GRU), dims=dims), **options, full=True)[1]
+    assert "GRU" not in {loop.form for loop in report.loops}
+    assert report.nodes == []
