@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from rnn_lowering.emit import composites
 from rnn_lowering.emit.dialect import PLAIN, Dialect
-from rnn_lowering.emit.ops import Finish, Ops, Rule
+from rnn_lowering.emit.open_scopes import Finish, Rule
+from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import NodeRef, UnknownLengthsError, UnknownSizeError, UnsupportedError

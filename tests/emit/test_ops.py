@@ -16,6 +16,7 @@ from rnn_lowering.emit.composites import COMPOSED, can_flip, count, flip, zeros
 from rnn_lowering.emit.constants import Literal, literal
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.draft import Names
+from rnn_lowering.emit.open_scopes import OpenScopes
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import Versioned
@@ -181,7 +182,7 @@ def test_rows_are_picked_by_products() -> None:
 
 
 def versioned() -> Iterator[tuple[str, Versioned[Any, Any, Any]]]:
-    for name, value in (vars(Ops) | vars(composites) | vars(weights)).items():
+    for name, value in (vars(OpenScopes) | vars(Ops) | vars(composites) | vars(weights)).items():
         if isinstance(value, Versioned):
             yield name, value
 
