@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from cases import Arrays
 from onnx import TensorProto, helper, numpy_helper
-from running import assert_close, run
+from running import OF_RUNTIMES, assert_close, run
 
 from clients.driving import drive
 from clients.environments import CLIENTS, HERE, make, version
@@ -43,8 +43,8 @@ TYPES = {FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL, TensorPr
 PLAIN = {FLOAT, TensorProto.INT64, TensorProto.INT32}
 """The types that every driver takes as an input."""
 
-RTOL, ATOL = 1e-3, 1e-5
-"""What may differ; ATOL of the largest number, or of 1. ONNX's own tests have the same RTOL."""
+TOLERANCES = OF_RUNTIMES | {"float32": (1e-3, 1e-5)}
+"""rtol and atol by precision: what may differ; atol of the largest number, or of 1. ONNX's tests have this rtol."""
 
 SECONDS = 30
 """The most that a test may take in a client."""
@@ -224,21 +224,23 @@ def judged(client: str, tests: Sequence[NodeTest]) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         jobs = {test.name: (test.model, test.feed) for test in tests}
         got = drive(client, jobs, Path(folder), seconds=SECONDS)
-    return {test.name: _kind(got[test.name], test.expected) for test in tests}
+    precision = CLIENTS[client].precision if client in CLIENTS else "float32"
+    return {test.name: _kind(got[test.name], test.expected, precision) for test in tests}
 
 
-def _kind(got: Arrays | str, expected: Arrays) -> str:
+def _kind(got: Arrays | str, expected: Arrays, precision: str) -> str:
     if isinstance(got, str):
         return "rejected"
-    return "wrong" if _fault(got, expected) else "right"
+    return "wrong" if _fault(got, expected, precision) else "right"
 
 
-def _fault(got: Mapping[str, Any], expected: Arrays) -> str:
+def _fault(got: Mapping[str, Any], expected: Arrays, precision: str = "float32") -> str:
+    rtol, atol = TOLERANCES[precision]
     largest = max(
         (np.abs(a[np.isfinite(a)]).max(initial=1) for a in expected.values() if a.dtype.kind == "f"), default=1
     )
     try:
-        assert_close(got, expected, "float32", tolerances={"float32": (RTOL, ATOL * largest)})
+        assert_close(got, expected, precision, tolerances={precision: (rtol, atol * largest)})
     except (AssertionError, TypeError, ValueError) as error:
         return str(error) or "differs"
     return ""
