@@ -127,6 +127,8 @@ class NativeNodes:
             for planned, verdict in zip(group.members, verdicts, strict=True):
                 self._add_fault(planned, verdict, group)
             return False
+        if self.rule.simulated:
+            return self._is_right(group)
         speeds = [
             self.rule.speed(verdict, planned.spec, len(verdicts))
             for planned, verdict in zip(group.members, verdicts, strict=True)
@@ -143,6 +145,13 @@ class NativeNodes:
                 self.remarks[planned.found.node] = f"{self._name} computes it right itself, {how}"
                 self.speeds[planned.found.node] = slowest
         return better and asks_for_native(self.lowering)
+
+    def _is_right(self, group: Group) -> bool:
+        """Add what the user should know of nodes that are right in a simulator; return whether they stay."""
+        for planned in group.members:
+            remark = f"{self._name} computes it right itself; how fast was not measured"
+            self.remarks[planned.found.node] = remark
+        return asks_for_native(self.lowering)
 
     def _add_fault(self, planned: NodePlan, verdict: Verdict | None, group: Group) -> None:
         if verdict is None or not asks_for_native(self.lowering):
@@ -184,7 +193,8 @@ class NativeNodes:
         could = sum(bool(self.hint_for(planned.found)) for planned in plan)
         if could:
             nodes = "a node" if could == 1 else f"{could} nodes"
-            yield f"{self._name} computes {nodes} right itself, {_times(max(self.speeds.values()))}: --native"
+            how = f", {_times(max(self.speeds.values()))}" if self.speeds else ""
+            yield f"{self._name} computes {nodes} right itself{how}: --native"
 
 
 def _is_converted(lowering: Lowering, spec: NodeSpec) -> bool:

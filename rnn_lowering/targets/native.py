@@ -163,7 +163,8 @@ FEATURES: dict[str, Holds] = {
     **{dtype.name.lower(): _type(dtype) for dtype in _TYPES},
     **{f"in {operator}": _inside(operator) for operator in ("If", "Loop", "Scan", "SequenceMap", "function")},
     "opset 1 to 6": lambda placed: placed.opset < 7,
-    "opset 7 to 22": lambda placed: 7 <= placed.opset <= 22,
+    "opset 7 to 21": lambda placed: 7 <= placed.opset <= 21,
+    "opset 22": lambda placed: placed.opset == 22,
     "opset above 22": lambda placed: placed.opset > 22,
 }
 """What a node may have, by name: whether it has it."""
@@ -186,7 +187,8 @@ _PHRASES = {
     "in If": "in a branch of an If",
     **{f"in {name}": f"in the body of a {name}" for name in ("Loop", "Scan", "SequenceMap", "function")},
     "opset 1 to 6": "at opsets 1 to 6",
-    "opset 7 to 22": "at opsets 7 to 22",
+    "opset 7 to 21": "at opsets 7 to 21",
+    "opset 22": "at opset 22",
     "opset above 22": "at opsets above 22",
 }
 """By feature, how a sentence names it; the others are "with" their name."""
@@ -256,6 +258,7 @@ class NativeRule:
             a feature too: see `ADAPTED`.
         excluded: The combinations whose nodes do not stay, and why the features that `right` lacks are not in it.
         speeds: How much faster nodes were than lowered ones.
+        simulated: Whether it was measured in a simulator, whose time says nothing: all nodes that are right stay.
 
     Raises:
         OptionError: A feature that does not exist, or a line for a feature that no node has after its adaptations.
@@ -271,6 +274,7 @@ class NativeRule:
     right: frozenset[str]
     excluded: tuple[Excluded, ...] = ()
     speeds: tuple[Speed, ...] = ()
+    simulated: bool = False
 
     def __post_init__(self) -> None:
         named = {name for lines in (self.excluded, self.speeds) for line in lines for name in line.features}

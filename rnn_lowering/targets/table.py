@@ -124,8 +124,11 @@ RKNN = Target(
     other_names=("rknntoolkit2",),
     newest_opset=19,
     lacks=(("LinearAttention", "its simulator rejects it, or does not end within a minute"),),
+    native=NativeRule(
+        "2.5.0", "2026-11-23", frozenset(), (Excluded((), "rejects most recurrent nodes, or ends the process"),)
+    ),
 )
-"""The simulator of an NPU, in float16."""
+"""The simulator of an NPU, in float16. Of 100 random nodes it computed 29 right, rejected 33, and crashed at 38."""
 
 _RUN = (
     *(PORTABLE, onnxruntime.ONNXRUNTIME, onnxruntime.WEB, onnxruntime_webgpu.TARGET, TINYGRAD, tvm.TARGET),

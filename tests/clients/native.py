@@ -29,7 +29,7 @@ from oracle import DEFAULT_ACTIVATIONS, GATES, evaluate
 import rnn_lowering as rl
 from clients import runs
 from clients.driving import Job, judge, read, run_python, write
-from clients.environments import HERE
+from clients.environments import CLIENTS, HERE
 from rnn_lowering.targets.native import NativeRule, Speed, features
 from rnn_lowering.targets.table import TARGETS
 
@@ -345,7 +345,7 @@ def outcomes(client: str, models: Prepared) -> dict[str, tuple[str, str]]:
             for name, folder in folders.items():
                 (_, first), (_, second) = both[name]
                 wanted = first | {f"{key} again": array for key, array in second.items()}
-                found[name] = judge(read(folder), wanted)
+                found[name] = judge(read(folder), wanted, CLIENTS[client].precision)
     return found
 
 
@@ -360,7 +360,8 @@ def _in_two_models(
             for name, folder in folders.items():
                 write(folder, models[name][1], _ordered(models[name][1], both[name][n][0]))
             run_python(client, HERE / "drivers" / f"run_{client.replace('-', '_')}.py", scratch, "60")
-            now = {name: judge(read(folder), both[name][n][1]) for name, folder in folders.items()}
+            precision = CLIENTS[client].precision
+            now = {name: judge(read(folder), both[name][n][1], precision) for name, folder in folders.items()}
         found |= {name: judged for name, judged in now.items() if found.get(name, ("right", ""))[0] == "right"}
     return found
 

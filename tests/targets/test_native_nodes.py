@@ -94,6 +94,15 @@ WRONG: list[tuple[str, Case, dict[str, Any], str]] = [
     ("mnn", RNN, {"weights": "input"}, "rejects weights"),
     ("onnxruntime-web", RNN, {"attributes": {"activations": ["Softplus"]}}, "computes Softplus as infinite"),
     ("onnxruntime-web", LSTM, {"dtype": "float64"}, "was not measured with the type double"),
+    ("qnn", LSTM, {}, "computes an LSTM ten times less exactly"),
+    ("qnn", GRU, {"attributes": {"clip": 1.0}}, "rejects clip"),
+    (
+        "onnxruntime-webgpu",
+        LSTM,
+        {"optional": ("P",), "attributes": {"clip": 1.0}},
+        "clips what P is multiplied with",
+    ),
+    ("rknn", GRU, {}, "rejects most recurrent nodes"),
     ("iree", LSTM, {}, "runs lowered nodes 2 to 8 times as fast"),
 ]
 
@@ -119,7 +128,13 @@ def test_the_plainest_stays_in_each(target: Any, case: Case) -> None:
     assert forms(model(case, 17), target, to=TARGETS[target].forms[0]) != ["native"]
 
 
-LACKS = {("opencv", "LSTM"), ("opencv", "RNN")}
+LACKS = {
+    ("opencv", "LSTM"),
+    ("opencv", "RNN"),
+    ("qnn", "LSTM"),
+    ("qnn", "RNN"),
+    ("onnxruntime-webgpu", "RNN"),
+}
 
 
 PREPARED: dict[str, dict[str, Any]] = {
@@ -290,7 +305,7 @@ UNMEASURED: dict[str, tuple[dict[str, Any], str]] = {
     "open N": ({"x": "batch"}, "with an open N"),
     "T = 1": ({"T": 1}, "with T = 1"),
     "no initial_h": ({"optional": ("B",)}, "without initial_h"),
-    "opset 7 to 22": ({}, "at opsets 7 to 22"),
+    "opset 7 to 21": ({}, "at opsets 7 to 21"),
 }
 
 
@@ -324,3 +339,13 @@ def test_the_result_is_verified(tmp_path: Path) -> None:
     assert [node.form for node in report.nodes] == ["native"]
     assert report.verification
     assert operators(onnx.load(tmp_path / "out.onnx")) == {"RNN"}
+
+
+def test_where_no_speed_is_known_what_is_right_stays() -> None:
+    (node,) = rl.lower(model(GRU, 17), target="qnn", native=True, full=True)[1].nodes
+    assert (node.form, node.reason) == (
+        "native",
+        "qnn 2.7.0 computes it right itself; how fast was not measured",
+    )
+    notes = rl.lower(model(GRU, 17), target="qnn", full=True)[1].notes
+    assert "qnn 2.7.0 computes a node right itself: --native" in " ".join(notes).replace("native=True", "--native")

@@ -40,7 +40,7 @@ RULE = NativeRule(
         "RNN, GRU, LSTM, forward, bidirectional, linear_before_reset, initial state, constant initial state,"
         "no initial_h, initial_c without initial_h, initial_c of zeros or none, Y_c beside others,"
         "named outputs, written hidden_size, a shared X, I = 1, T = 1, N above 1, no activations, open T,"
-        "open N, float, opset 7 to 22, flipped X and Y, transposed X and Y"
+        "open N, float, opset 7 to 21, opset 22, flipped X and Y, transposed X and Y"
     ),
     (
         Excluded(("flipped X and Y", "open T"), "computes reverse wrongly, and flips an open T wrongly"),

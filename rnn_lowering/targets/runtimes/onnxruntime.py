@@ -72,7 +72,7 @@ WEB_RULE = NativeRule(
         "sequence_lens, sequence_lens of T, initial state, constant initial state, no initial_h,"
         "initial_c without initial_h, initial_c of zeros or none, Y_c beside others, outputs without a name,"
         "written hidden_size, transposed X and Y, a shared X, a constant X, computed weights, I = 1, T = 1,"
-        "N above 1, open T, open N, float, in If, opset 7 to 22"
+        "N above 1, open T, open N, float, in If, opset 7 to 21, opset 22"
     ),
     (Excluded(("Softplus",), "computes Softplus as infinite from 89 on"),),
     (

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.targets.native import Excluded, NativeRule, features
 from rnn_lowering.targets.target import STATIC, Target
 
 MOST_PARTS = 7
@@ -25,6 +26,25 @@ def split_in_groups(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list
     return [found for part, group in zip(parts, groups, strict=True) for found in op.split(part, group, axis)]
 
 
+RULE = NativeRule(
+    "1.30.0",
+    "2026-11-23",
+    features(
+        "GRU, LSTM, forward, reverse, bidirectional, Sigmoid, Tanh, Relu, activations of each direction,"
+        "activations in lower case, no activations, clip, input_forget, P, P of zeros, linear_before_reset,"
+        "linear_before_reset 0, sequence_lens, sequence_lens of T, initial state, constant initial state, no initial_h,"
+        "initial_c without initial_h, initial_c of zeros or none, Y_c beside others, outputs without a name,"
+        "written hidden_size, transposed X and Y, a shared X, a constant X, computed weights, I = 1, T = 1,"
+        "N above 1, open T, open N, float, in If, opset 7 to 21"
+    ),
+    (
+        Excluded(("RNN",), "has no RNN"),
+        Excluded(("opset 22",), "has GRU and LSTM up to opset 21"),
+        Excluded(("P", "clip"), "clips what P is multiplied with"),
+    ),
+    simulated=True,
+)
+
 TARGET = Target(
     "onnxruntime-webgpu",
     "onnxruntime-web 1.30.0",
@@ -38,4 +58,5 @@ TARGET = Target(
     integer_products=False,
     dialect=Dialect(index_type=ir.DataType.INT32),  # int64 has no arithmetic on WebGPU
     instead=(("Split", split_in_groups),),
+    native=RULE,
 )

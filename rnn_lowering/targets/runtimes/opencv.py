@@ -30,7 +30,7 @@ RULE = NativeRule(
     features(
         "GRU, forward, bidirectional, linear_before_reset, linear_before_reset 0, initial state,"
         "constant initial state, Y_c beside others, named outputs, written hidden_size, a shared X, I = 1,"
-        "T = 1, no activations, no initial_h, open T, open N, float, opset 7 to 22, flipped X and Y,"
+        "T = 1, no activations, no initial_h, open T, open N, float, opset 7 to 21, opset 22, flipped X and Y,"
         "transposed X and Y, computed weights"
     ),
     (

@@ -117,7 +117,7 @@ RULE = NativeRule(
         "constant initial state, no initial_h, initial_c without initial_h, initial_c of zeros or none,"
         "Y_c beside others, outputs without a name, written hidden_size, computed weights, quantized weights,"
         "I = 1, T = 1, N above 1, no activations, open T, open N, float, double, float16, in If,"
-        "opset 7 to 22, transposed X and Y"
+        "opset 7 to 21, opset 22, transposed X and Y"
     ),
     (
         Excluded(

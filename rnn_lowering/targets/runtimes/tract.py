@@ -44,7 +44,7 @@ RULE = NativeRule(
         "sequence_lens of T, initial state, constant initial state, no initial_h, initial_c without initial_h,"
         "initial_c of zeros or none, Y_c beside others, outputs without a name, no hidden_size, a shared X,"
         "computed weights, quantized weights, I = 1, T = 1, N above 1, no activations, open T, float, in If,"
-        "opset 7 to 22, flipped X and Y, transposed X and Y"
+        "opset 7 to 21, opset 22, flipped X and Y, transposed X and Y"
     ),
     (
         Excluded(("flipped X and Y", "open T"), "computes reverse forwards, and loses an open T in a flip"),
