@@ -32,10 +32,10 @@ RULE = NativeRule(
     features(
         "GRU, LSTM, forward, reverse, bidirectional, Sigmoid, Tanh, Relu, activations of each direction,"
         "activations in lower case, no activations, clip, input_forget, P, P of zeros, linear_before_reset,"
-        "linear_before_reset 0, sequence_lens, sequence_lens of T, initial state, constant initial state, no initial_h,"
-        "initial_c without initial_h, initial_c of zeros or none, Y_c beside others, outputs without a name,"
-        "written hidden_size, transposed X and Y, a shared X, a constant X, computed weights, I = 1, T = 1,"
-        "N above 1, open T, open N, float, in If, opset 7 to 21"
+        "linear_before_reset 0, sequence_lens, sequence_lens of T, initial state, constant initial state,"
+        "no initial_h, initial_c without initial_h, initial_c of zeros or none, Y_c beside others,"
+        "outputs without a name, written hidden_size, transposed X and Y, a shared X, a constant X,"
+        "computed weights, I = 1, T = 1, N above 1, open T, open N, float, in If, opset 7 to 21"
     ),
     (
         Excluded(("RNN",), "has no RNN"),
