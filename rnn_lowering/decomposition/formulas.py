@@ -69,16 +69,18 @@ def _reverse_sequence(node: ir.Node, opset: int, operands: Operands) -> onnx.Fun
         return None
     rank, swaps = len(x.shape), node.attributes.get_int("time_axis", 0) == 1
     swap = f"Transpose <perm = {[1, 0, *range(2, rank)]}>" if swaps else "Identity"
-    rest = f"others = Constant <value_ints = {[*range(2, rank)]}> () rest = Gather (sizes, others)"
-    flat = "flat = Concat <axis = 0> (all, rest)" if rank > 2 else "flat = Identity (all)"
+    flat = (
+        "rest = Gather (sizes, others) flat = Concat <axis = 0> (all, rest)"
+        if rank > 2
+        else "flat = Identity (all)"
+    )
+    numbers = {"zero": 0, "one": 1, "two": 2, "all": [-1], "column": [-1, 1], "row": [1, -1]}
+    numbers |= {"others": [*range(2, rank)]} if rank > 2 else {}
     return _function(
         "x, lengths",
         f"""
-        zero = Constant <value_int = 0> () one = Constant <value_int = 1> () two = Constant <value_int = 2> ()
-        all = Constant <value_ints = [-1]> ()
-        column = Constant <value_ints = [-1, 1]> () row = Constant <value_ints = [1, -1]> ()
         steps = {swap} (x) sizes = Shape (steps) T = Gather (sizes, zero) N = Gather (sizes, one)
-        {rest if rank > 2 else ""} {flat}
+        {flat}
         times = Range (zero, T, one) t = Reshape (times, column)
         batch = Range (zero, N, one) n = Reshape (batch, row)
         wide = Cast <to = {int(ir.DataType.INT64)}> (lengths) L = Reshape (wide, row)
@@ -87,6 +89,7 @@ def _reverse_sequence(node: ir.Node, opset: int, operands: Operands) -> onnx.Fun
         from = Add (t, move) start = Mul (from, N) index = Add (start, n)
         rows = Reshape (steps, flat) turned = Gather (rows, index) y = {swap} (turned)
         """,
+        {name: np.array(number, np.int64) for name, number in numbers.items()},
     )
 
 

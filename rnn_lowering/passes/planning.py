@@ -180,6 +180,7 @@ class ModelPlanner:
 
         with without_collector():
             work, loops, _, _ = raise_loops(model, options, wanted)
+            work = self._with_sizes(work) if loops else model
             if not loops or self._lowered_size(work) >= self._lowered_size(model):
                 return model
         self.report.loops += loops
@@ -274,9 +275,12 @@ class ModelPlanner:
             lowered, loops, notes = lower_exported(model, self.lowering, self.inputs, refused)
             self.report.notes += notes
             self.report.loops += loops
-            if loops and self.lowering.runtime.loop_forms == ("unroll",):
-                return with_constants(lowered, sizes=True) or lowered
-            return lowered
+            return self._with_sizes(lowered) if loops else lowered
+
+    def _with_sizes(self, model: ir.Model) -> ir.Model:
+        """Return a copy with constants for what follows from sizes, if the target needs them; else the model."""
+        known = self.lowering.runtime.loop_forms == ("unroll",)
+        return (with_constants(model, sizes=True) if known else None) or model
 
     # The nodes and their forms
 
