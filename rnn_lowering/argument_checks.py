@@ -139,6 +139,15 @@ def mapping(take: Take[T], give: str) -> Take[dict[str, T]]:
     return each
 
 
+def _axis_name(name: str, given: Any) -> str:
+    if not isinstance(given, str) or not given.isidentifier():
+        raise wrong(name, given, "a name, such as 'time'")
+    return given
+
+
+names_of_axes = mapping(_axis_name, "names of axes, such as {'X:1': 'time'}")
+
+
 sizes = mapping(integer(), "sizes by name, such as {'seq': 16}")
 
 

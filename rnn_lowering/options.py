@@ -177,6 +177,8 @@ class Lowering:
             `to`, `target`, `stream` and `loops`, nothing else is done: the node is the fastest form in onnxruntime.
         join: Compute small nodes that do not depend on each other, and both directions of a node, in one loop, if
             that is faster in the target.
+        open_dims: Axes of inputs whose size the exporter fixed, as "X:1", and the names that their sizes get.
+            Numbers in the model that must have been this size follow it; one that may not is refused.
         dims: Sizes of symbolic dimensions, by name. If T is still unknown then, constants that depend on the sizes
             are folded.
         input_shapes: Shapes of inputs, by input name.
@@ -274,6 +276,13 @@ class Lowering:
         argument_checks.flag,
         "give each node and direction its own loop (default: small nodes share a loop if that is faster)",
         _FORM,
+    )
+    open_dims: Mapping[str, str] = option(
+        {},
+        argument_checks.names_of_axes,
+        "let an axis of fixed size have any: what the exporter made of its size follows it, or is refused",
+        _SIZES,
+        metavar="INPUT:AXIS=NAME",
     )
     dims: Mapping[str, int] = option(
         {}, argument_checks.sizes, "fix the size of a dimension", _SIZES, metavar="NAME=SIZE"
@@ -390,6 +399,7 @@ class LoweringOptions(TypedDict, total=False):
     native: bool
     raise_loops: bool
     join: bool
+    open_dims: Mapping[str, str] | None
     dims: Mapping[str, int] | None
     input_shapes: Shapes | None
     set_inputs: Mapping[str, ArrayLike] | None

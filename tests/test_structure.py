@@ -12,7 +12,7 @@ from paths import EXAMPLES, PACKAGE
 ORDER = [
     *("flags", "errors", "types", "argument_checks", "child", "limits", "needs"),
     *("facts", "nodes", "emit", "recurrence", "targets", "options", "model"),
-    *("loops", "raising", "decomposition"),
+    *("opening", "loops", "raising", "decomposition"),
     *(
         "streaming",
         "passes",
@@ -82,7 +82,9 @@ def test_what_a_plain_lowering_imports() -> None:
     )
     done = child(EXAMPLES / "model.onnx", code=code)
     assert "passes" in done.stdout.split()
-    assert {"loops", "raising", "streaming", "compare", "report"}.isdisjoint(done.stdout.split()), done.stderr
+    assert {"opening", "loops", "raising", "streaming", "compare", "report"}.isdisjoint(done.stdout.split()), (
+        done.stderr
+    )
 
 
 def test_no_import_circle() -> None:

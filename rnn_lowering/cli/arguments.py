@@ -227,6 +227,13 @@ def dim(text: str) -> tuple[str, int]:
     return name, int(size)
 
 
+def axis_name(text: str) -> tuple[str, str]:
+    axis, _, name = text.rpartition("=")
+    if not axis or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"'{text}' is not INPUT:AXIS=NAME, such as X:1=time")
+    return axis, name
+
+
 def stream(text: str) -> tuple[str, int | None]:
     from rnn_lowering.options import parse_stream
 
@@ -347,6 +354,7 @@ TEXTS = {
     "frames": Text(frames),
     "seconds": Text(seconds),
     "tolerance": Text(tolerance),
+    "name": Text(axis_name, _REPEATED, _once),
     "size": Text(dim, _REPEATED, _once),
     "shape": Text(shape, _REPEATED, _once),
     "value": Text(input_value, _REPEATED, lambda pairs, name: _read_values(_once(pairs, name))),

@@ -139,6 +139,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         modified = (
             bool(plan.every or report.loops or report.replaced)
             or self.lowering.fixes_inputs
+            or bool(self.lowering.open_dims)
             or report.stream is not None
         )
         in_place, keep = plan.model is model, keep and bool(plan.every)

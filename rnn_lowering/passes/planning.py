@@ -101,7 +101,7 @@ class ModelPlanner:
         self.check_selection(model)
         sized = self.at_given_sizes(model)
         work = self.without_loops(self.as_stream(self.raised(sized)))
-        inferred = work is sized and sized is not model
+        inferred = work is sized and self.lowering.fixes_inputs
         plan = self.with_known_sizes(self.prepare(work, inferred=inferred))
         if plan.nodes and self.lowering.runtime.straight_line:
             plan = self._with_constants(plan)
@@ -130,6 +130,7 @@ class ModelPlanner:
             UnsupportedError: The model has no such input or dimension, or cannot have these sizes.
         """
         lowering, report = self.lowering, self.report
+        model = self.opened(model)
         if not lowering.fixes_inputs:
             return model
         report.notes += [SORTED] if sort_nodes(model) else []
@@ -144,6 +145,16 @@ class ModelPlanner:
         report.set_inputs += [SetInput.of(name, array) for name, array in arrays.items()]
         report.notes += [_FOLDED] if sized.folded else []
         return sized.model
+
+    def opened(self, model: ir.Model) -> ir.Model:
+        """Return a copy in which the axes that the options name are open; without any, the model."""
+        if not self.lowering.open_dims:
+            return model
+        from rnn_lowering.opening.open_dims import open_dims  # most models are exported with open axes
+
+        copy = clone(model)
+        self.report.notes += open_dims(copy, self.lowering.open_dims, self.lowering.max_nodes)
+        return copy
 
     def raised(self, model: ir.Model) -> ir.Model:
         """Return the model, or a copy in which Loops and Scans that compute an RNN, GRU or LSTM are nodes: all with

@@ -1,0 +1,1 @@
+"""Open axes whose size an exporter fixed."""

@@ -1,0 +1,469 @@
+"""Follow open sizes through a graph: which numbers in it were sizes, since it fits no other length otherwise.
+
+Each node is inferred twice, at the exported sizes and with a symbol for each open one. Axes that must be equal (see
+`facts/axes`) tell which number must be an open size; what reads such a number then holds the symbol, and the walk
+starts again. A number that may be a size or not is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.emit.draft import Names
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.facts.axes import Axes, NodeShapes, alone
+from rnn_lowering.facts.bodies import bodies_of, captured_values
+from rnn_lowering.facts.infer import infer, slice_bounds
+from rnn_lowering.facts.known import KnownValues, SizingError, add_initializers, start
+from rnn_lowering.facts.numbers import UnfollowedError, evaluate
+from rnn_lowering.facts.operators import operator_of
+from rnn_lowering.facts.parameters import TO_THE_END, parameter
+from rnn_lowering.facts.size import Shape, Size, Symbol, size
+from rnn_lowering.nodes.kinds import is_recurrent
+from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.opening.reshapes import AmbiguousError, read_reshape
+from rnn_lowering.types import Array
+
+_HINT = "export the model with this axis dynamic, or at another size, if that tells more"
+
+_SIZED = {"Reshape": "shape", "Expand": "shape", "ConstantOfShape": "input", "Slice": "ends", "Range": "limit"}
+"""By operator, the parameter whose numbers may be sizes."""
+
+_KNOWN_WITHOUT_AXES = frozenset(
+    (
+        "Reshape",
+        "ConstantOfShape",
+        "Range",
+        "Shape",
+        "Size",
+        "Constant",
+        "Split",
+        "Pad",
+        "Flatten",
+        "GRU",
+        "LSTM",
+        "RNN",
+    )
+)
+"""Operators whose sizes are followed without a row for their axes."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A parameter of a node whose numbers were sizes, and what they are now."""
+
+    node: ir.Node
+    name: str
+    numbers: tuple[Size, ...]
+
+
+class _AgainError(Exception):
+    """A number is an open size: the walk starts again."""
+
+
+@dataclass
+class SizeWalk:
+    """Follows open sizes through the main graph of a model.
+
+    Attributes:
+        model: The sorted model.
+        opset: Its opset.
+        axes: By input and axis, the symbol of its size.
+        exported: By symbol, the size that the model was exported with.
+        names: Gives names to new nodes.
+        opened: By node, the parameter whose numbers are sizes.
+    """
+
+    model: ir.Model
+    opset: int
+    axes: Mapping[tuple[str, int], str]
+    exported: Mapping[Symbol, int]
+    names: Names
+    opened: dict[ir.Node, Opened] = field(default_factory=dict)
+
+    def run(self) -> KnownValues:
+        """Find the numbers that were sizes; return what is known of each value.
+
+        Raises:
+            UnsupportedError: A number may be a size or not, or a node cannot have other sizes.
+        """
+        while True:
+            try:
+                return self._walk()
+            except _AgainError:
+                continue
+
+    def _walk(self) -> KnownValues:
+        graph = self.model.graph
+        self.was = start(self.model, {})
+        self.known = known = start(self.model, self._input_shapes())
+        self.summed: set[ir.Value] = set()
+        for facts in (self.was, known):
+            add_initializers(facts, graph)
+        for node in graph:
+            try:
+                self._follow(node)
+            except SizingError as error:
+                raise self._refuse(node, f"does not fit another size: {error.reason}") from error
+            except UnfollowedError as error:
+                raise self._refuse(node, "depends on an open size in a way that is not followed") from error
+        for node in graph:
+            self._check_cut(node)
+        return known
+
+    def _input_shapes(self) -> dict[str, Shape]:
+        shapes = {}
+        for value in self.model.graph.inputs:
+            if value.shape is not None and value.name:
+                dims = [dim if isinstance(dim, int) else None for dim in value.shape]
+                if None not in dims:
+                    shapes[value.name] = tuple(
+                        Size.symbol(self.axes[value.name, n]) if (value.name, n) in self.axes else size(dim or 0)
+                        for n, dim in enumerate(dims)
+                    )
+        return shapes
+
+    def _refuse(self, node: ir.Node, fact: str, hint: str = _HINT) -> UnsupportedError:
+        return UnsupportedError(fact, hint=hint, node=node_ref(node, "main graph"))
+
+    def _shape(self, value: ir.Value | None) -> Shape:
+        return self.known.shapes.get(value, ()) if value is not None else ()
+
+    def _is_open(self, value: ir.Value | None) -> bool:
+        numbers = None if value is None else self.known.contents.get(value)
+        return any(dim.symbols for dim in self._shape(value)) or (numbers is not None and numbers.dtype == object)
+
+    # One node
+
+    def _follow(self, node: ir.Node) -> None:
+        infer(self.was, node)
+        evaluate(self.was, node)
+        is_open = any(map(self._is_open, node.inputs)) or node in self.opened
+        if bodies_of(node) and (is_open or any(map(self._is_open, captured_values(node)))):
+            raise self._refuse(node, "has a body that gets an open size")
+        self._read_reshape(node)
+        self._read_expand(node)
+        with_sizes = self._with_opened(node)
+        self._infer(node, with_sizes)
+        self._check_sums(node)
+        if not any(map(self._is_open, (*node.inputs, *node.outputs))) and node not in self.opened:
+            return
+        self._check_known(node)
+        self._check_picked(node)
+        for first, axis, other, place in self._equal_axes(node):
+            self._make_equal(node, first, axis, other, place)
+        self._check_sizes(node)
+
+    def _with_opened(self, node: ir.Node) -> Mapping[ir.Value, Array]:
+        """Return the numbers of an opened parameter that is an input."""
+        opened = self.opened.get(node)
+        given = None if opened is None else parameter(node, opened.name, self.opset)
+        if opened is None or not isinstance(given, ir.Value):
+            return {}
+        numbers = np.empty(len(opened.numbers), object)
+        numbers[:] = opened.numbers
+        return {given: numbers.reshape(self.was.static_shape(given) or ())}
+
+    def _infer(self, node: ir.Node, numbers: Mapping[ir.Value, Array]) -> None:
+        """Infer the sizes of outputs, with other numbers for some inputs."""
+        before = {value: self.known.contents.get(value) for value in numbers}
+        self.known.contents.update(numbers)
+        try:
+            infer(self.known, node)
+            if node.op_type == "Slice":
+                self._infer_slice(node)
+            evaluate(self.known, node)
+        finally:
+            for value, array in before.items():
+                self.known.contents.pop(value, None)
+                if array is not None:
+                    self.known.contents[value] = array
+
+    def _read_reshape(self, node: ir.Node) -> None:
+        """Read the numbers of a Reshape."""
+        if node.op_type != "Reshape" or node.domain or node in self.opened:
+            return
+        numbers = self.was.parameter(node, "shape")
+        held = parameter(node, "shape", self.opset)
+        constant = not isinstance(held, ir.Value) or not self._is_open(held)
+        before = self._shape(node.inputs[0])
+        if not numbers or not constant or not any(dim.symbols for dim in before):
+            return
+        target = [int(n.constant or 0) for n in numbers]
+        try:
+            found = read_reshape(before, target, self.exported)
+        except AmbiguousError:
+            texts = ", ".join(map(str, before)), ", ".join(map(str, target))
+            raise self._refuse(
+                node, f"makes [{texts[1]}] of [{texts[0]}]: which number is a size is not known"
+            ) from None
+        kept = [number if number in (0, -1) else None for number in target]
+        written = [
+            size(k) if k is not None and self._stands_for(k, n, before, found) else d
+            for n, (k, d) in enumerate(zip(kept, found, strict=True))
+        ]
+        self.opened[node] = Opened(node, "shape", tuple(written))
+
+    def _read_expand(self, node: ir.Node) -> None:
+        """Let the numbers of an Expand that meet an open axis be its size."""
+        held = parameter(node, "shape", self.opset) if node.op_type == "Expand" else None
+        numbers = self.was.parameter(node, "shape") if held is not None else None
+        if not numbers or not isinstance(held, ir.Value) or self._is_open(held) or node in self.opened:
+            return
+        before = self._shape(node.inputs[0])
+        padded = (size(1),) * (len(numbers) - len(before)) + before[-len(numbers) :]
+        grown = [
+            dim if dim.symbols and number != size(1) else number
+            for dim, number in zip(padded, numbers, strict=True)
+        ]
+        if grown != numbers:
+            self.opened[node] = Opened(node, "shape", tuple(grown))
+
+    @staticmethod
+    def _stands_for(kept: int, place: int, before: Shape, found: list[Size]) -> bool:
+        """Whether a 0 of a Reshape, or its -1, gives the size that was found."""
+        return kept == -1 or (place < len(before) and before[place] == found[place])
+
+    def _infer_slice(self, node: ir.Node) -> None:
+        """Set the sizes of a Slice of an open axis: those of its numbers, until one is known to be a size."""
+        shape = self._shape(node.inputs[0])
+        bounds = slice_bounds(self.known, node, len(shape))
+        if bounds is None or not any(shape[axis].symbols or bounds[axis][1].symbols for axis in bounds):
+            return
+        dims = list(shape)
+        for axis, (first, last, step) in bounds.items():
+            if shape[axis].symbols or last.symbols:
+                dims[axis] = self._cut(node, shape[axis], first, last, step)
+        self.known.set_shape(node.outputs[0], dims)
+
+    def _cut(self, node: ir.Node, length: Size, first: Size, last: Size, step: Size) -> Size:
+        """Return how much a Slice takes of an axis.
+
+        A start is what it says: exporters write one that counts from the end as a negative number. A positive end
+        before the end may be either.
+        """
+        begin, end = first.constant, last.constant
+        if last.symbols and begin == 0 and step == size(1):
+            return last  # of a longer constant: it fails where that ends
+        if begin is None or end is None or step != size(1):
+            raise self._refuse(node, "cuts an open axis in a way that is not followed")
+        if begin < 0 and end >= TO_THE_END:
+            return size(-begin)
+        if begin >= 0 and (end < 0 or end >= TO_THE_END):
+            return (length + end if end < 0 else length) - begin
+        if begin == 0 and end == length.at(self.exported):
+            return last
+        raise self._refuse(
+            node, f"ends at {end} of an axis of {length.at(self.exported)}: does it count from the end?"
+        )
+
+    # Checks
+
+    def _check_known(self, node: ir.Node) -> None:
+        operator = operator_of(node)
+        known = operator.axes is not None or operator.same_shape or node.op_type in _KNOWN_WITHOUT_AXES
+        if not known or node.domain not in ("", "com.microsoft"):
+            raise self._refuse(node, f"gets an open size, and what {node.op_type} does to its axes is not known")
+
+    def _check_picked(self, node: ir.Node) -> None:
+        """Check that no row is picked that may be the last one, or the only one."""
+        if node.op_type not in ("Gather", "Squeeze") or not self._shape(node.inputs[0]):
+            return
+        shape = self._shape(node.inputs[0])
+        if node.op_type == "Squeeze":
+            axes = self._numbers(node, "axes") or [n for n, dim in enumerate(shape) if dim.at(self.exported) == 1]
+            if any(shape[axis % len(shape)].symbols for axis in axes):
+                raise self._refuse(node, "removes an open axis")
+            return
+        dim = shape[(node.attributes.get_int("axis", 0) or 0) % len(shape)]
+        rows = self.known.numbers_of_input(node, 1)
+        if dim.symbols and rows and any(row.constant == dim.at(self.exported) - 1 for row in rows):
+            raise self._refuse(node, f"takes row {rows[-1]}: that row, or the last one?")
+
+    def _equal_axes(self, node: ir.Node) -> Iterator[tuple[ir.Value, int, ir.Value, int]]:
+        """Yield pairs of axes of inputs that must have the same size, unless one is broadcast."""
+        axes = _recurrent_axes(node) if is_recurrent(node) else self._axes(node)
+        held: dict[object, list[tuple[ir.Value, int]]] = {}
+        for slot, labels in ({} if axes is None else axes.inputs).items():
+            value = node.inputs[slot] if slot < len(node.inputs) else None
+            for n, label in enumerate(labels if value is not None else ()):
+                if value is not None and n < len(self._shape(value)):
+                    held.setdefault(label, []).append((value, n))
+        for group in held.values():
+            for value, axis in group:
+                for other, place in group:
+                    yield value, axis, other, place
+
+    def _axes(self, node: ir.Node) -> Axes | None:
+        rule = operator_of(node).axes
+        if rule is None and operator_of(node).same_shape:
+            rule = alone
+        if rule is None:
+            return None
+        if node.op_type == "Concat":
+            return self._joined(node)
+        given = NodeShapes(
+            node, self.opset, lambda value: self.known.shapes[value], lambda name: self._numbers(node, name)
+        )
+        try:
+            return rule(given)
+        except (LookupError, ValueError, ArithmeticError, TypeError):
+            return None
+
+    def _joined(self, node: ir.Node) -> Axes:
+        """Return the axes of a Concat: those along it have sizes of their own."""
+        rank = len(self._shape(node.inputs[0]))
+        along = (node.attributes.get_int("axis", 1) or 0) % rank
+        slots = {n: [f"{n}" if axis == along else axis for axis in range(rank)] for n in range(len(node.inputs))}
+        return Axes(slots, [None if axis == along else axis for axis in range(rank)])
+
+    def _numbers(self, node: ir.Node, name: str) -> list[int] | None:
+        found = self.known.parameter(node, name)
+        if found is None or any(n.constant is None for n in found):
+            return None
+        return [int(n.constant or 0) for n in found]
+
+    def _make_equal(self, node: ir.Node, first: ir.Value, axis: int, other: ir.Value, place: int) -> None:
+        """Make an axis as long as an open one, if both must have the same size."""
+        grown, fixed = self._shape(first)[axis], self._shape(other)[place]
+        if (
+            not grown.symbols
+            or grown == fixed
+            or (fixed == size(1) and not is_recurrent(node) and node.op_type != "Concat")
+        ):
+            return
+        if fixed.symbols:
+            raise self._refuse(node, f"gets axes of {grown} and {fixed}, which must have the same size")
+        if fixed.constant != grown.at(self.exported):
+            raise self._refuse(node, f"gets axes of {grown} and {fixed}, which do not fit")
+        self._open(node, other, place, grown)
+
+    def _open(self, reader: ir.Node, value: ir.Value, axis: int, grown: Size) -> None:
+        """Let an axis of a value have an open size: follow it back to the number that says its size."""
+        node = value.producer()
+        if node is None or node.op_type == "Constant":
+            if not self._repeats_a_row(reader, value, axis):
+                raise self._no_number(reader, value, axis, grown)
+            raise _AgainError
+        name = _SIZED.get(node.op_type)
+        if name is not None and (place := self._place(node, value, axis)) is not None:
+            numbers = self.opened[node].numbers if node in self.opened else self.was.parameter(node, name)
+            if numbers and numbers[place] == size(int(grown.at(self.exported))):
+                self.opened[node] = Opened(node, name, (*numbers[:place], grown, *numbers[place + 1 :]))
+                raise _AgainError
+        axes = self._axes(node)
+        label = None if axes is None or axis >= len(axes.output) else axes.output[axis]
+        for slot, labels in ({} if axes is None else axes.inputs).items():
+            source = node.inputs[slot] if slot < len(node.inputs) else None
+            if label is not None and source is not None and label in labels:
+                back = [*map(str, labels)].index(str(label))
+                if self._shape(source)[back] != size(1):
+                    self._open(node, source, back, grown)
+        raise self._refuse(
+            node,
+            f"gives an axis of {self._shape(value)[axis]} that must be {grown} at {node_ref(reader, 'main graph')}",
+        )
+
+    def _repeats_a_row(self, reader: ir.Node, value: ir.Value, axis: int) -> bool:
+        """Let an Expand repeat a row of a constant whose rows are equal, such as zeros, before a reader; return
+        whether they are."""
+        array = self.was.constant(value)
+        if (
+            array is None
+            or value not in reader.inputs
+            or value.is_graph_input()
+            or (array != np.take(array, [0], axis)).any()
+        ):
+            return False
+        row, shape = np.take(array, [0], axis), np.array(array.shape, np.int64)
+        of_row, of_shape = (ir.node("Constant", [], {"value": ir.tensor(a)}) for a in (row, shape))
+        repeated = ir.node("Expand", [of_row.outputs[0], of_shape.outputs[0]])
+        assert reader.graph is not None
+        for node in (of_row, of_shape, repeated):
+            node.name = node.outputs[0].name = self.names.unique(f"open/{node.op_type}")
+            reader.graph.insert_before(reader, node)
+        for slot, used in enumerate(reader.inputs):
+            if used is value:
+                reader.replace_input_with(slot, repeated.outputs[0])
+        return True
+
+    def _place(self, node: ir.Node, value: ir.Value, axis: int) -> int | None:
+        """Return which number of the parameter of a node says the size of an axis of its output."""
+        if node.op_type != "Slice":
+            return axis if node.op_type in ("Reshape", "Expand", "ConstantOfShape") else 0
+        axes = self._numbers(node, "axes") or [*range(len(self._shape(value)))]
+        bounds = slice_bounds(self.was, node, len(self._shape(value))) or {}
+        whole = axis in bounds and bounds[axis][0] == size(0) and bounds[axis][2] == size(1)
+        return [n % len(self._shape(value)) for n in axes].index(axis) if whole else None
+
+    def _no_number(self, reader: ir.Node, value: ir.Value, axis: int, grown: Size) -> UnsupportedError:
+        count = self._shape(value)[axis]
+        if value.is_graph_input():
+            return self._refuse(
+                reader,
+                f"needs axis {axis} of input '{value.name}', which has {count}, to have {grown}",
+                f"--open-dim {value.name}:{axis}={grown}",
+            )
+        return self._refuse(
+            reader, f"gets a constant '{value.name}' with {count} on axis {axis}, which must be {grown}"
+        )
+
+    def _check_cut(self, node: ir.Node) -> None:
+        """Check that no Slice takes just what the axis had: this may be all of it, or a part of a longer one."""
+        shape = self._shape(node.inputs[0]) if node.op_type == "Slice" else ()
+        for axis, (first, last, _) in (slice_bounds(self.known, node, len(shape)) or {}).items() if shape else ():
+            whole = shape[axis].symbols and last.constant == shape[axis].at(self.exported) and first == size(0)
+            if whole and node not in self.opened:
+                raise self._refuse(
+                    node, f"takes 0 to {last} of an axis of {last}: all of it, or the first {last} of a longer one?"
+                )
+
+    def _check_sums(self, node: ir.Node) -> None:
+        """Check that no sum over an open axis is divided by the number that the axis had."""
+        data = [value for value in node.inputs if value is not None]
+        if node.op_type in ("Div", "Mul") and any(value in self.summed for value in data):
+            for value in data:
+                number = self.known.constant(value)
+                if number is not None and number.size == 1 and self._is_count(float(number.reshape(-1)[0])):
+                    raise self._refuse(
+                        node, f"scales a sum over an open axis by {number.reshape(-1)[0]:g}, which may be its size"
+                    )
+        contracts = any(self._is_contracted(node, value) for value in data)
+        if contracts or any(value in self.summed for value in data):
+            self.summed.update(node.outputs)
+
+    def _is_contracted(self, node: ir.Node, value: ir.Value) -> bool:
+        open_symbols = {symbol for dim in self._shape(value) for symbol in dim.symbols}
+        left = {symbol for output in node.outputs for dim in self._shape(output) for symbol in dim.symbols}
+        return bool(open_symbols - left)
+
+    def _is_count(self, number: float) -> bool:
+        counts = [n for n in self.exported.values() if n > 1]
+        return any(abs(number - n) < 1e-6 * n or abs(number * n - 1) < 1e-6 for n in counts)
+
+    def _check_sizes(self, node: ir.Node) -> None:
+        """Check that the sizes of the outputs are known, and those that they were."""
+        for value in node.outputs:
+            if not value.name or value not in self.was.shapes:
+                continue
+            before, now = self.was.shapes[value], self.known.shapes.get(value)
+            if (
+                now is None
+                or len(now) != len(before)
+                or any(not dim.symbols <= self.exported.keys() for dim in now)
+            ):
+                raise self._refuse(node, "gives a size that does not follow from the open ones")
+            if any(dim.at(self.exported) != old.constant for dim, old in zip(now, before, strict=True)):
+                raise self._refuse(node, "gives other sizes than it did")
+
+
+def _recurrent_axes(node: ir.Node) -> Axes:
+    """Return the axes of a recurrent node's inputs; those of W and R are its own."""
+    first = node.attributes.get_int("layout", 0)
+    states = "NDH" if first else "DNH"
+    slots: dict[int, str] = {0: "NTI" if first else "TNI", 4: "N", 5: states, 6: states}
+    return Axes(slots, "")

@@ -1,0 +1,193 @@
+"""Open axes of inputs whose size an exporter fixed: the numbers that were this size follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.emit.draft import Names
+from rnn_lowering.errors import OptionError, UnsupportedError
+from rnn_lowering.facts.known import KnownValues
+from rnn_lowering.facts.operators import default_opset
+from rnn_lowering.facts.parameters import TO_THE_END, input_slots, parameter
+from rnn_lowering.facts.size import Size, Symbol, size
+from rnn_lowering.model.inlining import inline_functions
+from rnn_lowering.model.model_sizes import forget_sizes
+from rnn_lowering.model.scopes import all_names, sort_nodes
+from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.opening.follow_sizes import Opened, SizeWalk
+
+
+def open_dims(model: ir.Model, dims: Mapping[str, str], most_nodes: int) -> list[str]:
+    """Open axes of inputs in place; return what was changed, as text.
+
+    Args:
+        model: The model.
+        dims: By INPUT:AXIS, the name that the size gets.
+        most_nodes: Maximum nodes, once functions are inlined.
+
+    Raises:
+        OptionError: An axis that the model does not have, or that is open already.
+        UnsupportedError: A number may be the size or not, or a node cannot have other sizes.
+    """
+    axes, exported = _axes(model, dims)
+    inline_functions(model, lambda _: True, most_nodes)
+    sort_nodes(model)
+    forget_sizes(model)
+    names = Names(all_names(model))
+    walk = SizeWalk(model, default_opset(model.opset_imports), axes, exported, names)
+    known = walk.run()
+    writer = _Writer(model, walk.opset, known, axes, names)
+    notes = [text for opened in walk.opened.values() for text in writer.write(opened)]
+    for value in model.graph.inputs:
+        if value.shape is not None:
+            value.shape = ir.Shape([axes.get((value.name or "", n), dim) for n, dim in enumerate(value.shape)])
+    for value in model.graph.outputs:
+        if value in known.shapes:
+            value.shape = ir.Shape([_declared(dim) for dim in known.shapes[value]])
+    return notes
+
+
+def _axes(model: ir.Model, dims: Mapping[str, str]) -> tuple[dict[tuple[str, int], str], dict[Symbol, int]]:
+    """Return the symbol of each axis, and the size of each symbol."""
+    inputs = {value.name: value for value in model.graph.inputs if not value.is_initializer()}
+    listed = ", ".join(
+        f"{name}:{n}"
+        for name, value in inputs.items()
+        for n, dim in enumerate(value.shape or ())
+        if isinstance(dim, int)
+    )
+    hint = f"axes of fixed size are {listed}" if listed else "the model has no axis of fixed size"
+    axes: dict[tuple[str, int], str] = {}
+    exported: dict[Symbol, int] = {}
+    for text, symbol in dims.items():
+        name, _, number = text.rpartition(":")
+        shape = inputs[name].shape if name in inputs else None
+        if shape is None or not number.isdecimal() or int(number) >= len(shape):
+            raise OptionError(f"the model has no axis '{text}' to open", hint=hint)
+        dim = shape[int(number)]
+        if not isinstance(dim, int):
+            raise OptionError(f"axis {number} of '{name}' is open already: its name is '{dim}'", hint=hint)
+        if exported.setdefault(symbol, dim) != dim:
+            raise OptionError(
+                f"'{symbol}' is the name of axes of {exported[symbol]} and {dim}",
+                hint="give each size a name of its own",
+            )
+        axes[name, int(number)] = symbol
+    return axes, exported
+
+
+def _declared(dim: Size) -> int | str | None:
+    constant = dim.constant
+    return str(dim) if constant is None else int(constant)
+
+
+@dataclass
+class _Writer:
+    """Writes the numbers that are sizes into the nodes that read them."""
+
+    model: ir.Model
+    opset: int
+    known: KnownValues
+    axes: Mapping[tuple[str, int], str]
+    names: Names
+    sizes: dict[Symbol, ir.Value] = field(default_factory=dict)
+
+    def write(self, opened: Opened) -> Iterator[str]:
+        """Give a node the numbers; yield what changed."""
+        node, was = opened.node, self.known.parameter(opened.node, opened.name) or []
+        if not any(number.symbols for number in opened.numbers):
+            return
+        changed = [f"{a} is {b}" for a, b in zip(was, opened.numbers, strict=True) if a != b and b.symbols]
+        numbers = self._without_symbols(opened)
+        held = parameter(node, opened.name, self.opset)
+        if any(number.symbols for number in numbers):
+            value = self._computed(node, numbers, held)
+        else:
+            value = self._constant(node, [int(n.constant or 0) for n in numbers])
+        slot = input_slots(node.op_type, self.opset).get(opened.name)
+        if slot is None:
+            raise UnsupportedError(
+                f"its {opened.name} is an attribute at opset {self.opset}, which cannot be a size",
+                node=node_ref(node, "main graph"),
+            )
+        node.replace_input_with(slot, value)
+        if changed:
+            yield f"{node_ref(node, 'main graph')}: {' and '.join(changed)}"
+
+    def _without_symbols(self, opened: Opened) -> list[Size]:
+        """Return the numbers, with what stands for a size of the input in its place."""
+        node, numbers = opened.node, list(opened.numbers)
+        before = self.known.shapes.get(node.inputs[0], ()) if node.inputs[0] is not None else ()
+        if node.op_type == "Slice":
+            axes = self.known.parameter(node, "axes") or [size(n) for n in range(len(numbers))]
+            return [
+                size(TO_THE_END) if n.symbols and before[int(axis.constant or 0)] == n else n
+                for n, axis in zip(numbers, axes, strict=True)
+            ]
+        if node.op_type == "Expand":
+            start = len(numbers) - len(before)
+            return [
+                size(1) if k >= start and n.symbols and before[k - start] == n else n for k, n in enumerate(numbers)
+            ]
+        if node.op_type == "Reshape":
+            if not node.attributes.get_int("allowzero", 0):
+                numbers = [
+                    size(0) if n.symbols and k < len(before) and before[k] == n else n
+                    for k, n in enumerate(numbers)
+                ]
+            left = [k for k, n in enumerate(numbers) if n.symbols]
+            if len(left) == 1 and size(-1) not in numbers:
+                numbers[left[0]] = size(-1)
+        return numbers
+
+    # Nodes
+
+    def _add(self, before: ir.Node, op_type: str, inputs: Sequence[ir.Value], **attributes: Any) -> ir.Value:
+        name = self.names.unique(f"open/{op_type}")
+        node = ir.node(op_type, inputs, attributes, name=name, outputs=[ir.Value(name=self.names.unique(name))])
+        assert before.graph is not None
+        before.graph.insert_before(before, node)
+        return node.outputs[0]
+
+    def _constant(self, before: ir.Node, numbers: Sequence[int]) -> ir.Value:
+        return self._add(before, "Constant", [], value=ir.tensor(np.array(numbers, np.int64)))
+
+    def _computed(self, node: ir.Node, numbers: Sequence[Size], held: object) -> ir.Value:
+        parts = [self._size(node, number) for number in numbers]
+        value = self._add(node, "Concat", parts, axis=0) if len(parts) > 1 else parts[0]
+        if node.op_type == "Range":
+            value = self._add(node, "Reshape", [value, self._constant(node, [])])
+            dtype = held.dtype if isinstance(held, ir.Value) else None
+            if dtype not in (None, ir.DataType.INT64):
+                value = self._add(node, "Cast", [value], to=int(dtype))
+        return value
+
+    def _size(self, node: ir.Node, number: Size) -> ir.Value:
+        """Return a size as a tensor of one integer."""
+        if any(factor.denominator != 1 for _, factor in number.terms):
+            raise UnsupportedError(f"a size of {number} is not computed", node=node_ref(node, "main graph"))
+        terms = []
+        for monomial, factor in number.terms:
+            term = self._constant(node, [int(factor)])
+            for symbol in monomial:
+                term = self._add(node, "Mul", [term, self._of_input(symbol)])
+            terms.append(term)
+        total = terms[0]
+        for term in terms[1:]:
+            total = self._add(node, "Add", [total, term])
+        return total
+
+    def _of_input(self, symbol: Symbol) -> ir.Value:
+        """Return the size of an input's axis; it is computed before all nodes."""
+        if symbol not in self.sizes:
+            name, axis = next(place for place, held in self.axes.items() if held == symbol)
+            value = next(v for v in self.model.graph.inputs if v.name == name)
+            first = self.model.graph[0]
+            shape = self._add(first, "Shape", [value])
+            self.sizes[symbol] = self._add(first, "Gather", [shape, self._constant(first, [axis])], axis=0)
+        return self.sizes[symbol]
