@@ -80,7 +80,10 @@ CLIENTS = {
 }
 EXPORTERS = ("pytorch", "keras", "tf-keras", "paddle", "jax", "sklearn", "olive")
 OPTIMIZERS = ("onnxslim", "onnxsim", "onnxsim-prebuilt")
-HERE_TOO = ("onnxruntime", "onnxscript")
+OF_ONNXRUNTIME = ("basic", "extended", "transformers")
+"""The optimizers that onnxruntime itself has."""
+
+HERE_TOO = ("onnxruntime", "onnxscript", *OF_ONNXRUNTIME)
 """What is in the environment of the tests."""
 
 NPM = "# npm: "
@@ -110,15 +113,19 @@ def home(client: str) -> str:
 
 
 def why_absent(client: str) -> str | None:
-    """Why a client cannot be run here, None where it can."""
+    """Why a client cannot be run here, None where it can.
+
+    Raises:
+        FileNotFoundError: There is no such client.
+    """
     if client in HERE_TOO:
         return None
     if home(client) != client:
         return why_absent(home(client)) or (why_no_browser() if CLIENTS[client].in_browser else None)
-    failed, made = _failure(client), ROOT / client / "made_from.txt"
+    failed, made, wanted = _failure(client), ROOT / client / "made_from.txt", requirements(client).read_text()
     if failed.exists():
         return f"{client} could not be installed: {failed.read_text()}"
-    if not made.exists() or made.read_text() != requirements(client).read_text():
+    if not made.exists() or made.read_text() != wanted:
         make_it = f"PYTHONPATH=tests:tests/support python -m clients.environments {client}"
         return f"{client} is not installed: {_by_name(client) and f'{_by_name(client)}, then '}{make_it}"
     return None

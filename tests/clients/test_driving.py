@@ -72,6 +72,16 @@ def test_an_environment_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch
     assert "absent.whl" in reason
 
 
+def test_a_name_that_is_no_client_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of it would be skipped for ever, with a command that cannot help."""
+    monkeypatch.setattr(environments, "ROOT", tmp_path)
+    (tmp_path / "misspelt.failed").touch()
+    for name in ("misspelt", "trakt"):
+        with pytest.raises(FileNotFoundError):
+            environments.why_absent(name)
+    assert [environments.why_absent(tool) for tool in environments.OF_ONNXRUNTIME] == [None, None, None]
+
+
 def test_a_package_of_npm_without_npm_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert environments.of_npm("onnxruntime-web") == f"onnxruntime-web@{environments.version('onnxruntime-web')}"
     assert environments.of_npm("tract") is None

@@ -17,7 +17,7 @@ from texts import FORMS, parse
 
 import rnn_lowering as rl
 from clients.driving import Job, read, write
-from clients.environments import HERE, OPTIMIZERS, python
+from clients.environments import HERE, OF_ONNXRUNTIME, OPTIMIZERS, python
 
 LEVELS: dict[str, Any] = {
     "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -89,7 +89,7 @@ def check(model: onnx.ModelProto, feed: Arrays, wanted: Arrays, label: str) -> N
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("tool", [*OPTIMIZERS, *LEVELS, TRANSFORMERS])
+@pytest.mark.parametrize("tool", [*OPTIMIZERS, *OF_ONNXRUNTIME])
 def test_before_and_after(tool: str, tmp_path: Path) -> None:
     models = stored(24 if tool == TRANSFORMERS else 8)
     if not models:
