@@ -33,6 +33,7 @@ from rnn_lowering.streaming.flow import MAIN_GRAPH, Flow
 from rnn_lowering.streaming.follow_frames import follow
 from rnn_lowering.streaming.frames import Delay, Frames
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
+from rnn_lowering.streaming.operators.sequences import expand_sequences
 from rnn_lowering.streaming.recurrent_states import lengths_of, steps_and_batch
 from rnn_lowering.streaming.states import expose, late_outputs, states_of
 from rnn_lowering.streaming.time_axes import TimeInputs, time_inputs
@@ -149,6 +150,7 @@ def _prepared(model: ir.Model) -> ir.Model:
             "the model is not valid, so its frames cannot be followed", hint="check it with onnx.checker"
         )
     expand_attention(work)
+    expand_sequences(work)
     remove_unused(work)  # a chunk may be too short for what no output needs
     _read_numbers(work)
     return work

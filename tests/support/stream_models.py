@@ -266,6 +266,29 @@ def assert_streams(
     return kept
 
 
+def assert_at_every_length(model: onnx.ModelProto, stream: Any, most: int = 40) -> dict[str, Any]:
+    """Compare a stream, late where it must be, with the whole on sequences of each length up to `most`, in three
+    chunkings; return its metadata. Sizes of open axes other than "time" are 2."""
+    stepped = streamed(model, stream, delay=True)
+    plan, running = plan_of(stepped), session(stepped)
+    unit = plan["unit"]
+    for frames in range(unit, most + 1, unit):
+        if frames < plan.get("shortest", unit):
+            continue
+        sizes = {v.name: [d.dim_value or 2 for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+        for name, axis in plan["inputs"].items():
+            if axis is not None:
+                sizes[name][axis] = frames
+        feed = {name: random(shape, frames) for name, shape in sizes.items()}
+        expected = expected_of(plan, model, feed)
+        for chunks in CHUNKINGS:
+            got = chunked(stepped, feed, [unit * n for n in chunks], running=running)
+            for name, array in got.items():
+                said = f"{name} of {frames} frames in chunks of {chunks}"
+                np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-5, err_msg=said)
+    return plan
+
+
 def int64_at_run_time(model: onnx.ModelProto) -> list[str]:
     """The names of int64 values that nodes compute and others read."""
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph

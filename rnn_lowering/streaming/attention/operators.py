@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.draft import Names
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.onnx_checks import infer_shapes
-from rnn_lowering.model.scopes import ORIGIN, all_names
-from rnn_lowering.nodes.node_spec import node_ref
-from rnn_lowering.types import Array
+from rnn_lowering.model.scopes import all_names
+from rnn_lowering.streaming.operators.in_place_of import InPlaceOf
 
 _INPUTS = 4
 """Q, K, V and a mask: those behind them are caches and lengths."""
@@ -33,7 +31,7 @@ def expand_attention(model: ir.Model) -> None:
     names = Names(all_names(model))
     for node in nodes:
         if _is_plain(node):
-            _expand(node, names)
+            _expand(node, names, default_opset(model.opset_imports))
 
 
 def _is_plain(node: ir.Node) -> bool:
@@ -70,39 +68,8 @@ def _heads(node: ir.Node) -> tuple[int, int, int] | None:
     return numbers[0], numbers[1], numbers[2]
 
 
-class _Emitter:
-    """Emits nodes before a node, which errors name instead."""
-
-    def __init__(self, node: ir.Node, names: Names) -> None:
-        self.node, self.names = node, names
-        self.origin = node.meta.get(ORIGIN) or node_ref(node, "main graph")
-        assert isinstance(node.graph, ir.Graph)
-        self.graph = node.graph
-
-    def __call__(
-        self, op_type: str, *inputs: ir.Value, name: str = "", **attributes: int | float | Sequence[int]
-    ) -> ir.Value:
-        made = [ir.convenience.convert_attribute(*each) for each in attributes.items()]
-        label = name or self.names.unique(f"{self.node.name or 'attention'}_{op_type}")
-        node = ir.Node("", op_type, inputs, made, name=label)
-        node.outputs[0].name = self.names.unique(f"{label}_out")
-        node.meta[ORIGIN] = self.origin
-        self.graph.insert_before(self.node, [node])
-        return node.outputs[0]
-
-    def constant(self, array: Array) -> ir.Value:
-        name = self.names.unique(f"{self.node.name or 'attention'}_constant")
-        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.Tensor(array, name=name))], name=name)
-        node.outputs[0].name = name
-        self.graph.insert_before(self.node, [node])
-        return node.outputs[0]
-
-    def numbers(self, *numbers: int) -> ir.Value:
-        return self.constant(np.array(numbers, np.int64))
-
-
-def _expand(node: ir.Node, names: Names) -> None:
-    emit, heads = _Emitter(node, names), _heads(node)
+def _expand(node: ir.Node, names: Names, opset: int) -> None:
+    emit, heads = InPlaceOf(node, names, opset), _heads(node)
     query, key, value = node.inputs[:3]
     assert heads is not None
     assert query is not None
@@ -129,33 +96,22 @@ def _expand(node: ir.Node, names: Names) -> None:
     output = emit("MatMul", weights, value)
     if flat:
         output = emit("Reshape", emit("Transpose", output, perm=[0, 2, 1, 3]), emit.numbers(0, 0, -1))
-    _replace(node, output)
+    emit.replace(output)
 
 
-def _split(emit: _Emitter, value: ir.Value, heads: int) -> ir.Value:
+def _split(emit: InPlaceOf, value: ir.Value, heads: int) -> ir.Value:
     """Return [batch, heads, frames, size] of [batch, frames, heads * size]."""
     return emit("Transpose", emit("Reshape", value, emit.numbers(0, 0, heads, -1)), perm=[0, 2, 1, 3])
 
 
-def _repeated(emit: _Emitter, value: ir.Value, heads: int, times: int) -> ir.Value:
+def _repeated(emit: InPlaceOf, value: ir.Value, heads: int, times: int) -> ir.Value:
     """Return keys or values with each head as often as queries share it."""
     apart = emit("Expand", emit("Unsqueeze", value, emit.numbers(2)), emit.numbers(1, 1, times, 1, 1))
     size = emit("Shape", value, start=2)
     return emit("Reshape", apart, emit("Concat", emit.numbers(0, heads), size, axis=0))
 
 
-def _positions(emit: _Emitter, value: ir.Value, axis: int) -> ir.Value:
+def _positions(emit: InPlaceOf, value: ir.Value, axis: int) -> ir.Value:
     count = emit("Squeeze", emit("Shape", value, start=2, end=3))
     zero, one = (emit.constant(np.array(n, np.int64)) for n in (0, 1))
     return emit("Unsqueeze", emit("Range", zero, count, one), emit.numbers(axis))
-
-
-def _replace(node: ir.Node, new: ir.Value) -> None:
-    old = node.outputs[0]
-    new.type, new.shape = old.type, old.shape
-    name, is_output = old.name, old.is_graph_output()
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    if is_output:
-        old.name, new.name = None, name
-    assert isinstance(node.graph, ir.Graph)
-    node.graph.remove(node, safe=True)
