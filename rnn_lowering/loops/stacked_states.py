@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -112,7 +112,25 @@ def _stacked_state(
     if rule is None or (written_only and step.op_type != "ScatterND"):
         return None
     state = rule(facts, read, step, n, first, scratch)
-    return state if state is not None and _only_gets_rows(read.body, before, after, state.row) else None
+    if state is None or not _only_gets_rows(read.body, before, after, state.row):
+        return None
+    return _without_dropped_axis(facts, state)
+
+
+def _without_dropped_axis(facts: Facts, state: StackedState) -> StackedState:
+    """Take the row before the node of the body that gives it the axis that all joined values drop, if there is one.
+
+    tract 0.23 does not end with a Scan whose rows get an axis that is removed behind it.
+    """
+    row, shape = state.row, facts.shape(state.row)
+    node, dropped = row.producer(), {tuple(each.dropped) for each in state.joined}
+    axes = next(iter(dropped)) if len(dropped) == 1 else ()
+    if node is None or shape is None or len(axes) != 1 or not operator_of(node).keeps_order:
+        return state
+    given, rest = node.inputs[0], (*shape[: axes[0]], *shape[axes[0] + 1 :])
+    if given is None or given.graph is not node.graph or None in rest or facts.shape(given) != rest:
+        return state
+    return replace(state, row=given, joined=[replace(each, dropped=()) for each in state.joined])
 
 
 def _only_gets_rows(body: ir.Graph, before: ir.Value, after: ir.Value, row: ir.Value) -> bool:

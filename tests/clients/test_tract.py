@@ -10,9 +10,10 @@ import pytest
 from cases import Case, expected
 from oracle import GATES
 from stream_models import plan_of
+from texts import parse
 
 import rnn_lowering as rl
-from clients.driving import judge, run_python
+from clients.driving import assert_right, judge, run_python
 from clients.trials import cases, original
 
 pytestmark = pytest.mark.environments("tract")
@@ -84,3 +85,15 @@ def test_the_length_may_be_open(tmp_path: Path) -> None:
         with np.load(f"{paths[name]}.out.npz") as got:
             results = dict(zip(outputs[name], got.values(), strict=True))
         assert judge(results, expected(case)) == ("right", ""), name
+
+
+def test_rows_that_a_loop_joins(tmp_path: Path) -> None:
+    """tract 0.23.9 does not end with a Scan whose rows get an axis that is removed behind it."""
+    model = parse("""g (float[5,3] X) => (float[n,3] Y)
+        <int64 five = {5}, bool yes = {1}, float[1,3] zero = {0, 0, 0}> {
+        Y = Loop (five, yes, zero) <body = b (int64 i, bool c, float[a,3] h) => (bool c1, float[b,3] h1) {
+            x = Gather (X, i) y = Tanh (x) axis = Constant <value = int64[1] {0}> ()
+            row = Unsqueeze (y, axis) h1 = Concat <axis = 0> (h, row) c1 = Identity (c) }> }""")
+    x = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    wanted = np.concatenate([np.zeros((1, 3), np.float32), np.tanh(x)])
+    assert_right("tract", {"rows": (rl.lower(model, target="tract"), {"X": x})}, {"rows": {"Y": wanted}}, tmp_path)

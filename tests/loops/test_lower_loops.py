@@ -528,6 +528,8 @@ def test_rows_of_states_that_grow_are_stacked(name: str) -> None:
         lowered = rl.lower(model, form, loops=True, dims={"T": 4} if form == "unroll" else None)
         assert not any("Sequence" in operator for operator in operators(lowered))
         assert not any(node.op_type == "Concat" for _, body in bodies(lowered.graph) for node in body.node)
+        if form == "scan":  # tract does not end where a step gives a row an axis that is removed later
+            assert "Unsqueeze" not in {node.op_type for _, body in bodies(lowered.graph) for node in body.node}
         for T in (4,) if form == "unroll" else (1, 4):
             feed = {"s0": numbers(2), "X": numbers(T, 2)}
             assert_same(run(lowered, feed), run(as_meant(model), feed))
