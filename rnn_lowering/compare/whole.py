@@ -26,8 +26,10 @@ from rnn_lowering.compare.inputs.runs import given_in_runs
 from rnn_lowering.compare.judging.rounded_integers import UncertainIntegers
 from rnn_lowering.compare.judging.tolerance import are_no_rows, compare
 from rnn_lowering.compare.node_by_node import Comparison, NodeComparison
+from rnn_lowering.compare.other_sizes import OtherSizes, Pairs, exported_sizes, with_sizes
 from rnn_lowering.compare.result import (
     COMPARE_ELSEWHERE,
+    JUDGED,
     OPTIMIZATIONS,
     WHOLE,
     OutputCheck,
@@ -57,9 +59,6 @@ from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.options import Tolerance
 from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
-
-_Pairs = Mapping[str, tuple[Outputs, Outputs]]
-"""The outputs of the original and of the lowered model, by the feed that gave them."""
 
 
 class ModelComparison(Comparison):
@@ -119,9 +118,10 @@ class ModelComparison(Comparison):
         counts."""
         original, lowered, check = self.original.proto, self.lowered.proto, self.check
         recorded = recorded_inputs(original, lowered)
+        declared = with_sizes(lowered, exported_sizes(original, lowered))
         runs = given_in_runs(check, original.graph, lowered.graph)
         return [
-            self.runner.write_feeds(candidate_feeds(original, run, check, lowered, {**given, **recorded}))
+            self.runner.write_feeds(candidate_feeds(original, run, check, declared, {**given, **recorded}))
             for run, given in enumerate(runs)
         ]
 
@@ -141,7 +141,7 @@ class ModelComparison(Comparison):
             return Verification("failed", reason=f"outputs {self.names} became {names}")
         if lost := lost_defaults(self.original.proto, self.lowered.proto):
             return Verification("failed", reason=f"the model has lost the inputs with defaults {lost}")
-        pairs: _Pairs = {feed: (expected[feed], found[feed]) for feed in expected}
+        pairs: Pairs = {feed: (expected[feed], found[feed]) for feed in expected}
         result = self._compare(pairs)
         if not result and self.uncertain.look_for(self.original, session, pairs, result.each_run):
             result = self._compare(pairs)
@@ -155,7 +155,16 @@ class ModelComparison(Comparison):
         constant = constant_outputs(tensors_by_name(self.names, outputs) for outputs in expected.values())
         integers = self.uncertain.note(result.outputs)
         facts = [integers, self._only_sizes(groups, result), plain, plain_lowered, *constant, *self._zero_weights()]
-        return self._with_nodes(result, facts)
+        compared = self._with_nodes(result, facts)
+        return self._at_other_sizes(compared, session) if compared else compared
+
+    def _at_other_sizes(self, found: Verification, session: Session) -> Verification:
+        """Add runs at sizes that only the lowered model has, unless outputs differ more than rounding explains."""
+        if found.method == JUDGED:
+            return found
+        sessions = session, self._lowered_session(session.optimize)
+        others = OtherSizes(self.original, self.lowered, self.runner, self.check, sessions, self._compare)
+        return others.added_to(found)
 
     def _run_original(self, groups: list[Alternatives]) -> tuple[Session, dict[str, Outputs], str]:
         """Run the original; return its session, its outputs by accepted feed, and why the optimizer was off, if it
@@ -186,7 +195,7 @@ class ModelComparison(Comparison):
         outcome = self.runner.run(session, [[feed] for feed in feeds])
         return {run.feed: run.outputs() for run in outcome.accepted(all_must_run=True)}
 
-    def _judged(self, failed: Verification, session: Session, pairs: _Pairs) -> Verification:
+    def _judged(self, failed: Verification, session: Session, pairs: Pairs) -> Verification:
         """Judge outputs that differ, by a run without optimizations and by float64."""
         defined, result = self._as_defined(session, pairs), failed
         if defined is not None:
@@ -198,7 +207,7 @@ class ModelComparison(Comparison):
             result = replace(result, reason="; ".join(filter(None, (result.reason, OPTIMIZATIONS))))
         return result
 
-    def _as_defined(self, session: Session, pairs: _Pairs) -> tuple[Session, _Pairs] | None:
+    def _as_defined(self, session: Session, pairs: Pairs) -> tuple[Session, Pairs] | None:
         """Return the original's session without optimizations, and the outputs to compare; None if optimizations do
         not change the original's outputs. The lowered model runs without them too, if it agrees only then."""
         plain = replace(session, optimize=False)
@@ -206,15 +215,15 @@ class ModelComparison(Comparison):
             before = self._run_all(plain, pairs)
             if self._compare({feed: (before[feed], theirs) for feed, (theirs, _) in pairs.items()}):
                 return None
-            found: _Pairs = {feed: (before[feed], ours) for feed, (_, ours) in pairs.items()}
+            found: Pairs = {feed: (before[feed], ours) for feed, (_, ours) in pairs.items()}
             if not self._compare(found):
                 after = self._run_all(self._lowered_session(optimize=False), pairs)
-                both_plain: _Pairs = {feed: (before[feed], after[feed]) for feed in pairs}
+                both_plain: Pairs = {feed: (before[feed], after[feed]) for feed in pairs}
                 found = both_plain if self._compare(both_plain) else found
             return plain, found
         return None
 
-    def _as_written(self, result: Verification, session: Session, pairs: _Pairs) -> Verification:
+    def _as_written(self, result: Verification, session: Session, pairs: Pairs) -> Verification:
         """Return a failure if the lowered model is only right with onnxruntime's optimizations.
 
         They drop what they do not need, such as a wrong size in the shape of a Reshape. Other runtimes need it.
@@ -228,7 +237,7 @@ class ModelComparison(Comparison):
                 return result
             reason = f"onnxruntime cannot run the lowered model without optimizations: {error}"
             return Verification("failed", reason=reason)
-        plain: _Pairs = {feed: (before, found[feed]) for feed, (before, _) in pairs.items()}
+        plain: Pairs = {feed: (before, found[feed]) for feed, (before, _) in pairs.items()}
         differs = self._compare(plain)
         if differs or (differs := self._judged(differs, session, plain)):
             return result
@@ -315,7 +324,7 @@ class ModelComparison(Comparison):
         facts = ", ".join(f"'{name}' ({random[name]})" for name in sorted(wrong))
         return f"the inputs do not determine the outputs {facts}"
 
-    def _compare(self, pairs: _Pairs) -> Verification:
+    def _compare(self, pairs: Pairs) -> Verification:
         """Compare the outputs of both models."""
         lengths = length_inputs(self.original.proto.graph)
         each_run = []

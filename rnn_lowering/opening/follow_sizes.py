@@ -18,7 +18,7 @@ from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.axes import Axes, NodeShapes, alone
 from rnn_lowering.facts.bodies import bodies_of, captured_values
 from rnn_lowering.facts.infer import infer, slice_bounds
-from rnn_lowering.facts.known import KnownValues, SizingError, add_initializers, start
+from rnn_lowering.facts.known import SizingError, add_initializers, start
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.parameters import TO_THE_END, parameter
@@ -26,6 +26,7 @@ from rnn_lowering.facts.size import Shape, Size, Symbol, size
 from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.opening.reshapes import AmbiguousError, read_reshape
+from rnn_lowering.opening.windows import WINDOWED, window_of
 from rnn_lowering.types import Array
 
 _HINT = "export the model with this axis dynamic, or at another size, if that tells more"
@@ -85,19 +86,20 @@ class SizeWalk:
     names: Names
     opened: dict[ir.Node, Opened] = field(default_factory=dict)
 
-    def run(self) -> KnownValues:
-        """Find the numbers that were sizes; return what is known of each value.
+    def run(self) -> None:
+        """Find the numbers that were sizes, and what is known of each value.
 
         Raises:
             UnsupportedError: A number may be a size or not, or a node cannot have other sizes.
         """
         while True:
             try:
-                return self._walk()
+                self._walk()
+                return
             except _AgainError:
                 continue
 
-    def _walk(self) -> KnownValues:
+    def _walk(self) -> None:
         graph = self.model.graph
         self.was = start(self.model, {})
         self.known = known = start(self.model, self._input_shapes())
@@ -113,7 +115,6 @@ class SizeWalk:
                 raise self._refuse(node, "depends on an open size in a way that is not followed") from error
         for node in graph:
             self._check_cut(node)
-        return known
 
     def _input_shapes(self) -> dict[str, Shape]:
         shapes = {}
@@ -176,6 +177,8 @@ class SizeWalk:
             infer(self.known, node)
             if node.op_type == "Slice":
                 self._infer_slice(node)
+            if node.op_type in WINDOWED:
+                self._infer_windows(node)
             evaluate(self.known, node)
         finally:
             for value, array in before.items():
@@ -239,6 +242,17 @@ class SizeWalk:
             if shape[axis].symbols or last.symbols:
                 dims[axis] = self._cut(node, shape[axis], first, last, step)
         self.known.set_shape(node.outputs[0], dims)
+
+    def _infer_windows(self, node: ir.Node) -> None:
+        """Set the sizes behind a convolution or a pool whose window moves along an open axis."""
+        before, weights = (self._shape(value) for value in (*node.inputs, None)[:2])
+        dims: list[Size | None] = [None] * len(before)
+        for axis, dim in enumerate(before[2:], 2):
+            window = window_of(node, axis, weights if node.op_type == "Conv" else ()) if dim.symbols else None
+            if window is not None:
+                dims[axis] = dim + window.before + window.after + 1 - window.span
+        if any(dims):
+            self.known.set_shape(node.outputs[0], dims)
 
     def _cut(self, node: ir.Node, length: Size, first: Size, last: Size, step: Size) -> Size:
         """Return how much a Slice takes of an axis.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +14,13 @@ from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.facts.parameters import TO_THE_END, input_slots, parameter
-from rnn_lowering.facts.size import Size, Symbol, size
+from rnn_lowering.facts.size import Shape, Size, Symbol, size
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.model_sizes import forget_sizes
 from rnn_lowering.model.scopes import all_names, sort_nodes
 from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.opening.follow_sizes import Opened, SizeWalk
+from rnn_lowering.opening.rows import RowsBySymbol, rows_of_outputs
 
 
 def open_dims(model: ir.Model, dims: Mapping[str, str], most_nodes: int) -> list[str]:
@@ -34,14 +35,9 @@ def open_dims(model: ir.Model, dims: Mapping[str, str], most_nodes: int) -> list
         OptionError: An axis that the model does not have, or that is open already.
         UnsupportedError: A number may be the size or not, or a node cannot have other sizes.
     """
-    axes, exported = _axes(model, dims)
-    inline_functions(model, lambda _: True, most_nodes)
-    sort_nodes(model)
-    forget_sizes(model)
-    names = Names(all_names(model))
-    walk = SizeWalk(model, default_opset(model.opset_imports), axes, exported, names)
-    known = walk.run()
-    writer = _Writer(model, walk.opset, known, axes, names)
+    walk = _followed(model, dims, most_nodes)
+    known, axes = walk.known, walk.axes
+    writer = _Writer(model, walk.opset, known, axes, walk.names)
     notes = [text for opened in walk.opened.values() for text in writer.write(opened)]
     for value in model.graph.inputs:
         if value.shape is not None:
@@ -50,6 +46,47 @@ def open_dims(model: ir.Model, dims: Mapping[str, str], most_nodes: int) -> list
         if value in known.shapes:
             value.shape = ir.Shape([_declared(dim) for dim in known.shapes[value]])
     return notes
+
+
+@dataclass(frozen=True)
+class OpenSizes:
+    """The sizes of a model with open axes.
+
+    Attributes:
+        exported: By symbol, the size that the model was exported with.
+        shapes: The shapes of all values.
+        outputs: The shape of each output.
+        rows: What each output follows from, by symbol (see `opening/rows`).
+    """
+
+    exported: Mapping[Symbol, int]
+    shapes: Collection[Shape]
+    outputs: Mapping[str, Shape]
+    rows: Mapping[str, RowsBySymbol]
+
+
+def open_sizes(model: ir.Model, dims: Mapping[str, str], most_nodes: int) -> OpenSizes:
+    """Return the sizes that a model has once `open_dims` opens these axes; the model changes.
+
+    Raises:
+        OptionError, UnsupportedError: As in `open_dims`.
+    """
+    walk = _followed(model, dims, most_nodes)
+    known = walk.known
+    outputs = {value.name or "": known.shapes[value] for value in model.graph.outputs if value in known.shapes}
+    rows = rows_of_outputs(model, known, walk.axes)
+    return OpenSizes(walk.exported, known.shapes.values(), outputs, rows)
+
+
+def _followed(model: ir.Model, dims: Mapping[str, str], most_nodes: int) -> SizeWalk:
+    """Follow the open sizes through a model, whose functions are inlined."""
+    axes, exported = _axes(model, dims)
+    inline_functions(model, lambda _: True, most_nodes)
+    sort_nodes(model)
+    forget_sizes(model)
+    walk = SizeWalk(model, default_opset(model.opset_imports), axes, exported, Names(all_names(model)))
+    walk.run()
+    return walk
 
 
 def _axes(model: ir.Model, dims: Mapping[str, str]) -> tuple[dict[tuple[str, int], str], dict[Symbol, int]]:
