@@ -19,7 +19,7 @@ import onnx_ir as ir
 from rnn_lowering.facts.numbers import depends_on_time
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.size import TIME, Shape, Size
-from rnn_lowering.streaming.editor import Editor, home, input_of
+from rnn_lowering.streaming.editor import Editor, NodeEdit, home, input_of
 from rnn_lowering.streaming.edits import FramesEdit
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frame_counts import counts_so_far, of_type, past_or_first
@@ -36,7 +36,7 @@ def joined(flow: Flow, node: ir.Node, slots: Sequence[int]) -> tuple[Frames | Un
     for slot, value in values.items():
         first = flow.framings.get(value)
         if isinstance(first, FirstFrame) and own and operator_of(node).elementwise:
-            flow.edits.append(KeepFirst(node, value, Frames(first.axis), slot))
+            flow.edits.append(KeepFirst(node, value, slot))
             continue
         constant = next((same for each in own if (same := _in_every_frame(flow, value, each)) is not None), None)
         framing = constant or _length(flow, node, slot, list(values.values())) or flow.read(value, node)
@@ -144,20 +144,24 @@ class Wait(FramesEdit):
 
 
 @dataclass(frozen=True)
-class KeepFirst(FramesEdit):
-    """Lets a node read frame 0 in each chunk: it is a state, and in the first call that of the chunk.
+class KeepFirst(NodeEdit):
+    """Lets a node read a value of frame 0 in each chunk: it is a state, and in the first call that of the chunk.
 
     Attributes:
-        slot: The slot of frame 0.
+        node: The node.
+        value: The value of frame 0.
+        slot: The input of the node that is this value.
     """
 
+    node: ir.Node
+    value: ir.Value
     slot: int
 
     def apply(self, editor: Editor) -> None:
         first = input_of(self.node, self.slot)
         key = ("first", first, home(self.node))
         if key not in editor.made:
-            past = self.past_input(editor, "x")
+            past = editor.add_past(self.node, "x", editor.known.types[self.value], editor.dims(self.value))
             editor.made[key] = past_or_first(editor, self.node, past, first)
             editor.add_present(self.node, "x", past, editor.made[key])
         self.node.replace_input_with(self.slot, editor.made[key])

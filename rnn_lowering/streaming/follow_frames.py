@@ -30,6 +30,7 @@ from rnn_lowering.streaming.frames import (
     WholeSequenceValue,
 )
 from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded, picked, resized, sliced
+from rnn_lowering.streaming.operators.first_frame import of_first_frame
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.operators.frame_numbers import numbering
 from rnn_lowering.streaming.operators.overlaps import overlapped, transposed
@@ -128,6 +129,8 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
         if streamed and not positional:
             raise whole.error
         return _of_whole(flow, outputs, whole)
+    if (first := of_first_frame(flow, node)) is not None:
+        return first
     if streamed:
         return _of_positions(flow, node) if positional else _rule(flow, node)
     if any(flow.is_timed(v) for v in read):

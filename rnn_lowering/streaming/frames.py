@@ -136,9 +136,9 @@ class WholeSequenceValue:
 
 @dataclass(frozen=True)
 class FirstFrame:
-    """Frame 0 of a value, along an axis. Only the first chunk contains the frame."""
+    """Frame 0 of a value, or what is computed from it alone. Only the first chunk contains the frame. A node that
+    cannot read it raises `error`."""
 
-    axis: int
     error: UnsupportedError
 
 

@@ -108,7 +108,7 @@ Slice node '-> z'
 Div node '-> z' in main graph: 'd' depends on the number of frames
     f = Slice (X, [0], [200], [1])  s = Shape (f)  n = Gather (s, [1])  d = Cast <to = 1> (n)  z = Div (X, d)
         Y = Neg (z)
-Concat node '-> z' in main graph: 'o' has fewer frames in a shorter sequence
+output 'Y' has 198 frames more than the stream
     f = Slice (X, [0], [200], [1])  s = Shape (f)  o = ConstantOfShape (s)  c = Slice (X, [0], [-2], [1])
         z = Concat <axis = 1> (o, c)  Y = Neg (z)
 Concat node '-> c' in main graph: 'o' has fewer frames in a shorter sequence
@@ -243,7 +243,6 @@ GRU node '-> Y' in main graph: its initial state is computed from the stream
 Slice node '-> x' in main graph: picks frames by their position
     x = Slice (X, [1], [2], [0])  y = Sub (X, x)  Y = Neg (y)
     x = Slice (X, [0], [2], [0])  m = ReduceMean <keepdims = 1> (x, [0])  y = Sub (X, m)  Y = Neg (y)
-    x = Slice (X, [0], [1], [0])  e = Exp (x)  y = Sub (X, e)  Y = Neg (y)
     x = Slice (X, [0], [1], [0])  y = Concat <axis = 2> (X, x)  Y = Neg (y)
     x = Slice (X, [0], [1], [0])  Y = Neg (x)
 Sub node '-> y' in main graph: joins each frame with a value that is known only after the last one
@@ -317,8 +316,8 @@ pads the frames with a number that is not constant
     Y = Pad (X, [0, 0, 4, 0, 0, 0], v)
 
 # float[2, 3, time] X, float[2, 3, 1] g
-joins the frames of the stream with others and with constants
-    Y = Concat <axis = 2> (lead[2, 3, 1], g, X)
+joins the frames of the stream with others on both sides, or with some that a short sequence lacks
+    Y = Concat <axis = 2> (g, X, lead[2, 3, 1])
 
 # float[2, 3, time] X, int64[k] target
 the shape of 'r' is not known, so its time axis cannot be found

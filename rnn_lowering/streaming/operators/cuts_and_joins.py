@@ -17,6 +17,7 @@ from rnn_lowering.streaming.alignment import Wait
 from rnn_lowering.streaming.editor import Editor, home, input_of
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frames import FirstFrame, FrameNumbers, Frames, Framing, Unframed, WholeSequenceValue
+from rnn_lowering.streaming.operators.first_frame import computed_in_front, window_after_computed
 from rnn_lowering.streaming.operators.windows import Computed, KeepRows, Window, read_window, rows_before, settled
 from rnn_lowering.types import Array
 
@@ -50,9 +51,8 @@ def sliced(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
         if cache in flow.caches and len(bounds) == 1 and count == framing.ready:
             flow.caches[cache].append(output)
         return [Unframed.LAST]
-    alone = framing.plain and not framing.delay and len(bounds) == 1
-    if step == size(1) and begin == size(0) and end == size(1) and alone:
-        return [FirstFrame(framing.axis, _by_position(flow, node).error)]
+    if step == size(1) and begin == size(0) and end == size(1) and framing.plain and not framing.delay:
+        return [FirstFrame(_by_position(flow, node).error)]
     if left is None or right is None or not framing.plain:
         return [_by_position(flow, node)]
     return _trimmed(flow, node, framing, bounds, int(left), int(right))
@@ -118,6 +118,8 @@ def picked(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     last = index not in flow.framings and numbers in ([size(-1)], [shape[framing.axis] - 1])
     if last and _last_frames(framing, shape[framing.axis], shape[framing.axis] - 1):
         return [Unframed.LAST]
+    if index not in flow.framings and numbers == [size(0)] and framing.plain and not framing.delay:
+        return [FirstFrame(_by_position(flow, node).error)]
     return [_by_position(flow, node)]
 
 
@@ -289,8 +291,8 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing] | None:
     rank = len(flow.shape(values[0], node))
     axis = (node.attributes.get_int("axis", 1) or 0) % max(rank, 1)
     constants = {n: array for n, v in enumerate(values) if (array := _constant_frames(flow, v, axis)) is not None}
-    computed = _computed_frames(flow, values, axis)
-    framings = {n: flow.read(v, node) for n, v in enumerate(values) if n not in constants and n != computed}
+    computed = computed_in_front(flow, values, axis)
+    framings = {n: flow.read(v, node) for n, v in enumerate(values) if n not in (*constants, *computed)}
     along = [n for n, m in framings.items() if isinstance(m, Frames) and m.axis == axis]
     if not along:
         return None
@@ -302,59 +304,41 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing] | None:
             "only constants, an input or the first frame can be joined there, in front",
         )
     slot = node.inputs.index(values[along[0]])
-    if computed is not None:
-        return _after_computed(flow, node, framing, slot, bool(constants))
+    if computed:
+        return _after_computed(flow, node, framing, slot)
     before = [array for n, array in constants.items() if n < along[0]]
     left = sum(array.shape[axis] for array in before)
     right = sum(array.shape[axis] for n, array in constants.items() if n > along[0])
-    _check_shortest(flow, node, framing, [values[n] for n in constants], left)
+    for n, array in constants.items():
+        _require_frames(flow, node, values[n], array.shape[axis], n > along[0])
     initial = _concatenated(before, axis) if left else 0.0
     return _in_front(flow, node, framing, Window(left=left, right=right, initial=initial), slot)
 
 
-def _computed_frames(flow: Flow, values: Sequence[ir.Value], axis: int) -> int | None:
-    """Return the index of the value with frames of the first chunk only: frame 0, or frames from an input."""
-
-    def is_computed(value: ir.Value) -> bool:
-        if isinstance(flow.framings.get(value), FirstFrame):
-            return True
-        shape = flow.known.shapes.get(value)
-        fixed = shape is not None and shape[axis].constant is not None
-        return fixed and not flow.is_timed(value) and value not in flow.known.contents
-
-    computed = [n for n, v in enumerate(values) if is_computed(v)]
-    if len(computed) != 1 or not any(v in flow.framings for v in values[computed[0] + 1 :]):
-        return None
-    return computed[0]
-
-
-def _after_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, others: bool) -> list[Framing]:
+def _after_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int) -> list[Framing]:
     """Return the framing of a stream after frames from an input, or after copies of frame 0."""
-    computed = input_of(node)
-    first = flow.framings.get(computed)
-    if others or slot != 1 or (isinstance(first, FirstFrame) and first.axis != framing.axis):
-        raise flow.refuse(node, "joins the frames of the stream with others and with constants", "use two Concats")
-    if framing.delay:
-        raise flow.refuse(
-            node,
-            "puts computed frames before frames that come late",
-            "put constants there: the stream keeps past frames itself",
-        )
-    left = int(flow.shape(computed, node)[framing.axis].constant or 0)
-    if framing.even and first is None:
+    alone, cached = slot == 1, flow.framings.get(input_of(node)) is None
+    window = window_after_computed(flow, node, framing, slot)
+    if alone and cached and framing.even:
         flow.caches[node] = []
-    return _in_front(flow, node, framing, Window(left=left, initial=Computed(0)), slot)
+    if framing.delay:
+        flow.change(node, _replace_by_input, 1)
+        return [flow.resized(node, node.outputs[0], framing.padded(window.left, 0))]
+    return _in_front(flow, node, framing, window, 1)
 
 
-def _check_shortest(flow: Flow, node: ir.Node, framing: Frames, constants: Sequence[ir.Value], left: int) -> None:
-    """Refuse constants that lose frames in a shorter sequence, unless a cut removes as many."""
-    short = [v for v in constants if any(dim.timed for dim in flow.known.shapes[v])]
-    if short and (len(constants) > 1 or framing.ready or not left or left != -framing.extra):
+def _require_frames(flow: Flow, node: ir.Node, value: ir.Value, count: int, behind: bool) -> None:
+    """Require a sequence of so many frames if a constant has fewer in a shorter one, as `zeros_like(x[:, :2])` has.
+    Refuse such a constant behind the frames."""
+    if not any(dim.timed for dim in flow.known.shapes[value]):
+        return
+    if behind:
         raise flow.refuse(
             node,
-            f"'{short[0].name}' has fewer frames in a shorter sequence",
+            f"'{value.name}' has fewer frames in a shorter sequence",
             "keep the last frames in an input of the model",
         )
+    flow.most_taken = max(flow.most_taken, count)
 
 
 def _constant_frames(flow: Flow, value: ir.Value, axis: int) -> Array | None:

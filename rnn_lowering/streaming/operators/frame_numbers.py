@@ -62,7 +62,7 @@ def _range(flow: Flow, node: ir.Node) -> list[Framing] | None:
 
 
 def _table_rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
-    """Return the framing of a table that a Slice cuts to the number of frames."""
+    """Return the framing of a table that a Slice cuts to the number of frames, from any row on."""
     table, output = node.inputs[0], node.outputs[0]
     shape = None if table is None else flow.known.shapes.get(table)
     if table is None or shape is None or flow.is_timed(table) or any(d.constant is None for d in shape):
@@ -71,15 +71,17 @@ def _table_rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
     if bounds is None or len(bounds) != 1 or flow.opset < 11:
         return None
     ((axis, (first, last, step)),) = bounds.items()
-    if first != size(0) or step != size(1) or not last.timed:
+    row, count, rows = first.constant, last - first, shape[axis] - first
+    if row is None or row < 0 or step != size(1) or not last.timed or not rows.at_least(1):
         return None
     flow.known.types.setdefault(output, flow.known.types[table])
-    if shape[axis] == size(1) and last.coefficient(TIME) > 0 and last.coefficient() >= 0:
-        flow.known.shapes[output] = shape  # its only row, which serves every frame
+    if rows == size(1) and count.coefficient(TIME) > 0 and count.coefficient() >= 0:
+        # its only row, which serves every frame
+        flow.known.shapes[output] = tuple(rows if n == axis else dim for n, dim in enumerate(shape))
         return [None]
-    flow.known.shapes[output] = tuple(last if n == axis else dim for n, dim in enumerate(shape))
+    flow.known.shapes[output] = tuple(count if n == axis else dim for n, dim in enumerate(shape))
     frames = flow.by_size(output, node)
-    flow.change(node, _pick_rows, axis, frames)
+    flow.change(node, _pick_rows, axis, frames, int(row))
     return [frames]
 
 
@@ -145,8 +147,9 @@ def _raise_limit(editor: Editor, node: ir.Node, more: int, dtype: ir.DataType) -
     node.replace_input_with(1, emit("Add", limit, emit.constant(more, dtype)))
 
 
-def _pick_rows(editor: Editor, node: ir.Node, axis: int, frames: Frames) -> None:
-    """Pick the rows of a table by the numbers of the frames, where a Slice cuts it to the number of frames.
+def _pick_rows(editor: Editor, node: ir.Node, axis: int, frames: Frames, first: int) -> None:
+    """Pick the rows of a table by the numbers of the frames, where a Slice cuts it to the number of frames, from a
+    first row on.
 
     A number beyond the end of the table is an error.
     """
@@ -155,10 +158,11 @@ def _pick_rows(editor: Editor, node: ir.Node, axis: int, frames: Frames) -> None
     readers = list(rows.uses())
     count = in_chunk(frames.size(), editor.time.frames)
     if count is not None:
-        indices = emit.counts(range(count))
+        indices = emit.counts(range(first, first + count))
     else:
         number = emit("Gather", emit("Shape", rows), emit.constant(axis), axis=0)
-        indices = emit.as_counts(emit("Range", emit.constant(0), number, emit.constant(1)))
+        last = emit("Add", number, emit.constant(first)) if first else number
+        indices = emit.as_counts(emit("Range", emit.constant(first), last, emit.constant(1)))
     numbers = emit("Add", indices, frames_before(editor, frames.rate))
     picked = emit("Gather", table, numbers, axis=axis)
     picked.type = rows.type

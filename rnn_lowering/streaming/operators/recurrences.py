@@ -157,8 +157,8 @@ def _check_forward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], frami
 
 
 def _check_initial(flow: Flow, node: ir.Node, value: ir.Value | None, name: str = "initial state") -> None:
-    """Refuse an initial state that is computed from the stream."""
-    if value is not None and flow.is_timed(value):
+    """Refuse an initial state that is computed from the stream, unless it is from frame 0 only."""
+    if value is not None and flow.is_timed(value) and not isinstance(flow.framings.get(value), FirstFrame):
         flow.read(value, node)
         raise flow.refuse(node, f"its {name} is computed from the stream", "make it an input of the model")
 
