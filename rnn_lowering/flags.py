@@ -172,6 +172,7 @@ def _entry(separator: str, given: Callable[[str], str]) -> Callable[[str], tuple
 
 
 _ENTRIES = {
+    "name": _entry("=", '"{}"'.format),
     "size": _entry("=", str),
     "stream": _entry("=", str),
     "shape": _entry(":", lambda sizes: f"[{', '.join(sizes.split(',')) if sizes else ''}]"),

@@ -7,13 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from rnn_lowering import argument_checks
 from rnn_lowering.emit.draft import Names
-from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, counted, documented, warn
+from rnn_lowering.errors import NodeRef, RnnLoweringError, UnsupportedError, boundary, counted, documented, warn
 from rnn_lowering.facts.bodies import values_used
 from rnn_lowering.facts.operators import default_opset, operator_of
 from rnn_lowering.loops.body_values import LoopLimits
@@ -105,10 +106,29 @@ class StreamPass(ir.passes.InPlacePass):
         """Change `model` in place."""
         argument_checks.ir_model("model", model)
         with boundary(), documented("streaming.md#my-net-is-refused-because"):
-            result, text = self._streamed(model)
+            try:
+                result, text = self._streamed(model)
+            except UnsupportedError as error:
+                if options := self._opening(model):
+                    error.advise(f"the exporter fixed the length: add {options}")
+                raise
         if text:
             warn(text)
         return result
+
+    def _opening(self, model: ir.Model) -> str:
+        """Return the options that open the time axes, if they have a fixed size and a stream is possible then."""
+        from rnn_lowering.opening.open_dims import open_dims  # most models are exported with open axes
+
+        with suppress(RnnLoweringError):
+            time = time_inputs(model, self.stream)
+            axes = {f"{name}:{axis}": time.symbol for name, axis in time.axes.items()}
+            if all(isinstance(time.shapes[name][axis], int) for name, axis in time.axes.items()):
+                copy = clone(model)
+                open_dims(copy, axes, Lowering.max_nodes)
+                self._streamed(copy)
+                return " ".join(f"--open-dim {quote(f'{axis}={name}')}" for axis, name in axes.items())
+        return ""
 
     def _streamed(self, model: ir.Model) -> tuple[StreamResult, str]:
         """Return the result, and a warning if no state is carried, else ""."""

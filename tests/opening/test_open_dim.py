@@ -188,3 +188,23 @@ def test_an_attribute_cannot_follow_a_size() -> None:
     )
     with pytest.raises(rl.UnsupportedError, match="must be t"):
         rl.lower(model, open_dims={"X:1": "t"})
+
+
+@pytest.mark.filterwarnings("ignore:no state is carried")
+def test_a_stream_that_the_exported_length_prevents_names_the_option() -> None:
+    model = model_of(OPENED["heads"])
+    with pytest.raises(rl.UnsupportedError) as error:
+        rl.lower(model, stream={"X:1": 1})
+    assert 'the exporter fixed the length: add open_dims={"X:1": "frames"}' in str(error.value)
+    step = rl.lower(model, stream={"X:1": 1}, open_dims={"X:1": "frames"})
+    x = numbers(1, 4, 6)
+    stream = rl.Stream(step)
+    parts = [stream({"X": x[:, n : n + 1]})["Y"] for n in range(4)]
+    assert_close({"Y": np.concatenate(parts, 1)}, run(model, {"X": x}), "float32")
+
+
+def test_a_stream_that_no_option_makes_possible_names_none() -> None:
+    text, _ = REFUSED["all frames as features"]
+    with pytest.raises(rl.UnsupportedError) as error:
+        rl.lower(model_of(text), stream={"X:1": 1})
+    assert "open_dims" not in str(error.value)
