@@ -165,25 +165,31 @@ def slice_bounds(known: KnownValues, node: ir.Node, rank: int) -> dict[int, tupl
     return {int(n or 0) % rank: (first, last, step) for n, first, last, step in each}
 
 
-def position(bound: Size, length: Size, any_size: bool = False) -> Size | None:
+def position(bound: Size, length: Size, any_size: bool = False, shortest: int = 1) -> Size | None:
     """Return a bound of a Slice as a position from 0 to the length; None if no polynomial is right for all lengths.
 
     Args:
         bound: The bound.
         length: The size of the axis.
         any_size: Whether the axis may have fewer rows than a negative bound counts back.
+        shortest: The least number of frames.
     """
+
+    def never_negative(number: Size) -> bool:
+        return number.whole().of_longer(shortest - 1).never_negative
+
     constant = bound.constant
     if constant is not None and constant >= TO_THE_END:
         return length
     if constant is not None and constant <= -TO_THE_END:
         return size(0)
-    found = length + bound if constant is not None and constant < 0 else bound
-    if (constant is None or any_size) and not found.whole().never_negative:
+    backwards = constant < 0 if constant is not None else not any_size and never_negative(-bound - 1)
+    found = length + bound if backwards else bound
+    if (constant is None or any_size) and not never_negative(found):
         return None
-    if (length - found).whole().never_negative:
+    if never_negative(length - found):
         return found
-    return length if (found - length).whole().never_negative else None
+    return length if never_negative(found - length) else None
 
 
 def _slice(known: KnownValues, node: ir.Node) -> Outputs:
@@ -204,7 +210,7 @@ def _slice(known: KnownValues, node: ir.Node) -> Outputs:
 
 def _size_of_slice(known: KnownValues, length: Size, first: Size, last: Size, step: Size) -> Size | None:
     """Return how much of an axis a Slice takes."""
-    begin, end = position(first, length, known.any_size), position(last, length, known.any_size)
+    begin, end = (position(bound, length, known.any_size, known.shortest) for bound in (first, last))
     if begin == size(0) and end is None and step == size(1) and length == Size.symbol(TIME):
         return None if last.constant is None else first_frames(int(last.constant))
     if begin is None or end is None:

@@ -91,6 +91,7 @@ class KnownValues:
         any_size: Whether results must hold for axes of any size, 0 included. If not, as for a stream, an axis has
             as many rows as its Slices take: `x[-3:]` has 3.
         unit: The number of frames is a multiple of it.
+        shortest: The number of frames is at least this.
         wanted: The number of frames must be a multiple of it for all sizes to be integers.
     """
 
@@ -100,6 +101,7 @@ class KnownValues:
     contents: dict[ir.Value, Array] = field(default_factory=dict)
     any_size: bool = False
     unit: int = 1
+    shortest: int = 1
     wanted: int = 1
     _named: dict[str, Size] = field(default_factory=dict)
     _labels: dict[Size, str] = field(default_factory=dict)

@@ -79,6 +79,18 @@ class Size:
         """Return the size in a chunk."""
         return Size.of(_summed(((tuple(s for s in m if s != CHUNK)), c) for m, c in self.terms))
 
+    def of_longer(self, frames: int) -> Size:
+        """Return the size for a sequence that has so many frames more."""
+        if not frames or TIME not in self.symbols:
+            return self
+        time, total = Size.symbol(TIME) + frames, size(0)
+        for monomial, coefficient in self.terms:
+            term = size(coefficient)
+            for symbol in monomial:
+                term = term * (time if symbol == TIME else Size.symbol(symbol))
+            total = total + term
+        return total
+
     @property
     def least(self) -> Fraction | None:
         """A lower bound, when all sizes of inputs are at least 1; None if none is known."""

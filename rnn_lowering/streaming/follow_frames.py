@@ -111,6 +111,8 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
     if node.domain == "" and node.op_type == "If":
         return _branches(flow, node)
     check_paddings(flow, node)
+    if node.op_type == "Slice" and node.domain == "":
+        flow.known.shortest = flow.shortest  # a bound may be the size of what is read before
     infer(flow.known, node)
     read = values_used(node)
     if any(isinstance(flow.framings.get(v), Pairs) for v in read):

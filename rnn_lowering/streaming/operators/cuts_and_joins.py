@@ -39,7 +39,7 @@ def sliced(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
             node, "reverses the frames, or its steps are not constant", "cut by constants, with positive steps"
         )
     length = shape[framing.axis]
-    begin, end = position(first, length), position(last, length)
+    begin, end = (position(bound, length, shortest=flow.known.shortest) for bound in (first, last))
     begin = first if begin is None and (first.constant or 0) > 0 else begin
     left = None if begin is None else begin.whole().constant
     right = None if end is None else (length - end).whole().constant
@@ -217,16 +217,17 @@ def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a Pad. The frames that it adds before the stream become a state."""
     rank = len(flow.shape(input_of(node), node))
     amounts = pads(flow.known, node, rank)
-    left, right = (None if amounts is None else amounts[n].constant for n in (framing.axis, framing.axis + rank))
+    own = [] if amounts is None else [amounts[n] for n in (framing.axis, framing.axis + rank)]
+    left, right = (number.whole().constant for number in own) if own else (None, None)
     if amounts is None or left is None or right is None:
         raise flow.refuse(
             node,
             "pads the frames by an amount that depends on their number, or is not known",
             "give the paddings as numbers",
         )
-    if left == right == 0:
+    if own == [size(0), size(0)]:
         return [flow.framed(node, node.outputs[0], framing)]
-    numbers = [pad.constant for pad in amounts]
+    numbers = [(pad.whole() if n % rank == framing.axis else pad).constant for n, pad in enumerate(amounts)]
     mode = node.attributes.get_string("mode", "constant") or "constant"
     if mode != "constant" and (mode != "edge" or right or sum(pad is None or pad != 0 for pad in numbers) > 1):
         raise flow.refuse(
@@ -260,10 +261,8 @@ def _pad_others(editor: Editor, node: ir.Node, pads: Sequence[int]) -> None:
 
 def _in_front(flow: Flow, node: ir.Node, framing: Frames, window: Window, slot: int = 0) -> list[Framing]:
     """Return the framing of the output of a Pad or Concat, which the state that it adds replaces."""
-    edits = len(flow.edits)
     framings = read_window(flow, node, framing, window, slot)
-    if len(flow.edits) > edits:
-        flow.change(node, _replace_by_input, slot)
+    flow.change(node, _replace_by_input, slot)
     return framings
 
 
