@@ -266,7 +266,9 @@ class ModelPlanner:
             open_time(model, time_inputs(model, parse_stream(stream)))
             forget_sizes(model)
         opset = default_opset(model.opset_imports)
-        plan = [self.planned(e, spec, model, opset) for e, spec in zip(found, read(model, found), strict=True)]
+        calls = None not in parse_stream(stream).values()
+        pairs = zip(found, read(model, found), strict=True)
+        plan = [self.planned(entry, spec, model, opset, in_calls=calls) for entry, spec in pairs]
         plan = [replace(planned, choice=planned.choice.for_any_length()) for planned in plan]
         self.report.nodes = [NodeReport.of(planned) for planned in plan]
         lowered = {prefix_of(planned.found.node): planned for planned in plan}
@@ -376,8 +378,17 @@ class ModelPlanner:
             return opset
         return opset_without(prepared.model, nodes)
 
-    def planned(self, entry: RecurrentNode, spec: NodeSpec, model: ir.Model, opset: int) -> NodePlan:
+    def planned(
+        self, entry: RecurrentNode, spec: NodeSpec, model: ir.Model, opset: int, *, in_calls: bool = False
+    ) -> NodePlan:
         """Return a node with its form.
+
+        Args:
+            entry: The node.
+            spec: Its specification.
+            model: The model.
+            opset: The opset of its graph.
+            in_calls: Whether the model becomes a stream of a fixed number of frames: no length need be known.
 
         Raises:
             UnsupportedError: As `FormChooser.choose`; if a size or length is unknown, the hint names inputs to fix.
@@ -390,6 +401,7 @@ class ModelPlanner:
 
         as_lowered = spec.as_floats() if options.dequantize else spec
         target = options.runtime if options.join else options.runtime.without_joins()
+        target = target.of_any_length() if in_calls else target
         try:
             chooser = FormChooser(as_lowered, opset, options.max_unroll, target, emitted, "Scan" in entry.around)
             choice = chooser.choose(options.to)

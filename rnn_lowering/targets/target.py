@@ -210,6 +210,10 @@ class Target:
             self, **{name: replace(each, join_up_to=0, stack_up_to=0) for name, each in dialects.items() if each}
         )
 
+    def of_any_length(self) -> Target:
+        """Return the target as if the number of steps need not be known."""
+        return replace(self, sizes=tuple(name for name in self.sizes if name != "T"))
+
     def rules(self, opset: int) -> dict[str, Rule]:
         """Return the substitutes for operators at an opset, by operator."""
         lacks = (*self.unsupported, *(name for name, first in self.since if opset < first))

@@ -77,6 +77,22 @@ def test_a_convolution_of_a_fixed_length_in_chunks(kernel: int, length: int) -> 
     np.testing.assert_allclose(got["output"], whole["output"], rtol=3e-6, atol=3e-6)
 
 
+@pytest.mark.parametrize("target", ["qnn", "iree"])
+def test_a_convolution_in_frames_for_a_runtime_that_needs_its_length(target: Any) -> None:
+    """The frames of a call are its length; chunks of any length have none."""
+    case = ConvCase(domain=MS, length=6, optional=("past_state",))
+    stream = rl.lower(model(case), target=target, stream="input:2=1")
+    given, outputs = feed(case), []
+    state = given["past_state"]
+    for frame in np.split(given["input"], 6, 2):
+        got = run(stream, {"input": frame, "past_state": state})
+        state = got["present_state"]
+        outputs.append(got["output"])
+    np.testing.assert_allclose(np.concatenate(outputs, 2), expected(case)["output"], rtol=3e-6, atol=3e-6)
+    with pytest.raises(rl.UnknownSizeError, match=f"{target} needs a known sequence length"):
+        rl.lower(model(case), target=target, stream="input:2")
+
+
 @pytest.mark.filterwarnings("ignore:no state is carried")
 def test_a_convolution_of_kernel_1_in_fixed_chunks_for_a_runtime_that_needs_images() -> None:
     case = replace(CONVS["kernel 1"], length=3, optional=("bias",))
