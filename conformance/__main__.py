@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from clients.environments import CLIENTS, make, version
 
 import rnn_lowering as rl
-from conformance import judging, scoreboard, suite
+from conformance import judging, scoreboard, streams, suite
 from conformance.features import features
 
 Outcomes = dict[str, judging.Outcome]
@@ -47,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     which.add_argument("--command", help="your program; {model}, {data} and {output} are replaced with paths")
     run.add_argument("--target", help="with --command: also run the models that are lowered for this target")
     run.add_argument("--to", help="with --command: also run the models that are lowered to this form")
+    run.add_argument("--streams", action="store_true", help="with --runtime: run only the streams of the models")
     run.add_argument("--only", default="", help="only features whose name contains this text")
     run.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes and their reasons")
     actions.add_parser("table", help="write docs/conformance.md from the stored outcomes")
@@ -68,22 +70,36 @@ def _run(p: argparse.ArgumentParser, given: argparse.Namespace) -> int:
         if given.runtime and (absent := make(given.runtime)):
             print(absent, file=sys.stderr)
             return 1
+        found = _in_runtime(given, chosen, lowering) if given.runtime else _by_command(given, chosen, lowering)
         entry = {}
-        for kind, how in {"native": None, "lowered": lowering}.items():
-            if kind == "native" or how is not None:
-                title = "as exported" if how is None else f"lowered ({_words(how)})"
-                print(f"\n{title}:", flush=True)
-                found = (
-                    judging.by_command(given.command, chosen, how)
-                    if given.command
-                    else judging.in_runtime(given.runtime, chosen, how)
-                )
-                entry[kind] = _told(found, len(chosen))
+        for kind, title, outcomes in found:
+            print(f"\n{title}:", flush=True)
+            entry[kind] = _told(outcomes, len(chosen))
     _keep(given, entry)
     return 0
 
 
+Found = Iterator[tuple[str, str, Iterator[tuple[str, judging.Outcome]]]]
+"""The kind of a run, its title, and the outcome of each feature."""
+
+
+def _by_command(given: argparse.Namespace, chosen: list[suite.Stored], lowering: rl.Lowering | None) -> Found:
+    yield "native", "as exported", judging.by_command(given.command, chosen)
+    if lowering is not None:
+        yield "lowered", _title(lowering), judging.by_command(given.command, chosen, lowering)
+
+
+def _in_runtime(given: argparse.Namespace, chosen: list[suite.Stored], lowering: rl.Lowering | None) -> Found:
+    assert lowering is not None
+    if not given.streams:
+        yield "native", "as exported", judging.in_runtime(given.runtime, chosen, None)
+        yield "lowered", _title(lowering), judging.in_runtime(given.runtime, chosen, lowering)
+    yield "stream", "as streams of one frame a call", streams.in_runtime(given.runtime, chosen)
+
+
 def _lowering(p: argparse.ArgumentParser, given: argparse.Namespace) -> rl.Lowering | None:
+    if given.command and given.streams:
+        p.error("--streams is for --runtime: a command runs one call")
     if given.runtime:
         if given.target or given.to:
             p.error("--target and --to are for --command; --runtime has its own target")
@@ -95,8 +111,8 @@ def _lowering(p: argparse.ArgumentParser, given: argparse.Namespace) -> rl.Lower
         p.error(str(error))
 
 
-def _words(lowering: rl.Lowering) -> str:
-    return f"--target {lowering.target} --to {lowering.to}"
+def _title(lowering: rl.Lowering) -> str:
+    return f"lowered (--target {lowering.target} --to {lowering.to})"
 
 
 def _told(found: Iterator[tuple[str, judging.Outcome]], count: int) -> Outcomes:
@@ -119,10 +135,18 @@ def _keep(given: argparse.Namespace, entry: dict[str, Outcomes]) -> None:
         rows = {kind: {name: vars(outcome) for name, outcome in of.items()} for kind, of in entry.items()}
         given.json.write_text(json.dumps(rows, indent=1) + "\n")
     if given.runtime and not given.only:
-        kinds = {kind: {name: outcome.kind for name, outcome in of.items()} for kind, of in entry.items()}
-        reasons = {name: outcome.reason for name, outcome in entry["lowered"].items() if outcome.reason}
-        told = {"version": version(given.runtime), "date": date.today().isoformat(), "reasons": reasons}
-        scoreboard.store(given.runtime, told | kinds)
+        told: dict[str, Any] = {"version": version(given.runtime)}
+        for kind, outcomes in entry.items():
+            told[kind] = {name: outcome.kind for name, outcome in outcomes.items()}
+            if kind in REASONS:
+                told[REASONS[kind]] = {name: of.reason for name, of in outcomes.items() if of.reason}
+        if "native" in entry:
+            told["date"] = date.today().isoformat()
+        scoreboard.store(given.runtime, told)
+
+
+REASONS = {"lowered": "reasons", "stream": "reasons of streams"}
+"""Where the reasons of a kind of run are stored."""
 
 
 _NOT_READ = 141

@@ -67,7 +67,7 @@ def in_runtime(
             yield feature.name, refused[feature.name]
         elif isinstance(result, str):
             kind, _, reason = result.partition(": ")
-            yield feature.name, Outcome(kind, _one_line(reason))
+            yield feature.name, Outcome(kind, one_line(reason))
         else:
             yield feature.name, judge(feature, result, CLIENTS[runtime].precision)
 
@@ -134,7 +134,7 @@ def _by_command(command: str, feature: Stored, model: onnx.ModelProto) -> Outcom
             done = subprocess.run(words, capture_output=True, check=False, timeout=SECONDS)
         except subprocess.TimeoutExpired:
             return Outcome("crashes", f"no end within {SECONDS} s")
-        said = _one_line(done.stderr.decode(errors="replace") or done.stdout.decode(errors="replace"))
+        said = one_line(done.stderr.decode(errors="replace") or done.stdout.decode(errors="replace"))
         if done.returncode < 0:
             return Outcome("crashes", f"{signal.Signals(-done.returncode).name}: {said}".removesuffix(": "))
         if done.returncode:
@@ -147,7 +147,7 @@ def _of_files(feature: Stored, output: Path) -> Outcome:
     try:
         got = list(read_arrays(output, "output").values())
     except Exception as error:  # protobuf's have no types
-        return Outcome("wrong", f"its output files cannot be read: {_one_line(str(error))}")
+        return Outcome("wrong", f"its output files cannot be read: {one_line(str(error))}")
     if len(got) != len(names):
         return Outcome("wrong", f"it writes {len(got)} of {len(names)} outputs")
     return judge(feature, dict(zip(names, got, strict=True)))
@@ -169,7 +169,7 @@ def judge(feature: Stored, got: Arrays, precision: str = "float32") -> Outcome:
     return Outcome("right")
 
 
-def _one_line(said: str, most: int = 200) -> str:
+def one_line(said: str, most: int = 200) -> str:
     """The last line that is said: of a Python error its message."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return lines[-1][:most] if lines else ""

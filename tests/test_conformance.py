@@ -15,7 +15,7 @@ import pytest
 from paths import ROOT
 from running import runs_in_onnxruntime
 
-from conformance import judging, scoreboard, suite
+from conformance import judging, scoreboard, streams, suite
 from conformance.__main__ import main
 from conformance.features import features
 
@@ -74,6 +74,28 @@ def test_every_feature_is_what_onnxruntime_computes(folder: Path) -> None:
         got = dict(zip(names, session.run(None, feature.arrays("input")), strict=True))
         wanted = "wrong" if feature.name in WRONG_IN_ONNXRUNTIME else "right"
         assert judging.judge(feature, got).kind == wanted, feature.name
+
+
+STREAMS = (
+    "gru_open_sizes",  # states of a size that the inputs tell
+    "lstm_weights_are_inputs",
+    "linearattention_gated__decay_of_each_key_dimension",  # five inputs have time, and one is the first state
+    "causalconvwithstate_fewer_frames_than_the_kernel",
+    "scan_over_axis_1",
+)
+
+
+def test_streams_give_what_whole_sequences_give(folder: Path) -> None:
+    chosen = [feature for feature in suite.stored(folder) if feature.name in STREAMS]
+    assert dict(streams.in_runtime("onnxruntime", chosen)) == dict.fromkeys(STREAMS, judging.Outcome("right"))
+
+
+@pytest.mark.exhaustive
+def test_all_but_35_models_are_streams(folder: Path) -> None:
+    found = dict(streams.in_runtime("onnxruntime", suite.stored(folder)))
+    refused = {name: outcome.reason for name, outcome in found.items() if outcome.kind != "right"}
+    assert len(refused) == 35, refused
+    assert all(reason.startswith("rnn-lower: ") for reason in refused.values()), refused
 
 
 NAME = "lstm_peepholes_forward"
@@ -162,6 +184,7 @@ def test_what_a_target_refuses_is_told(tool: str, capsys: pytest.CaptureFixture[
             "no feature has 'abacus' in its name",
         ),
         (["--runtime", "tract", "--target", "tvm"], "--target and --to are for --command"),
+        (["--command", "TOOL {model} {data} {output} right", "--streams"], "--streams is for --runtime"),
         ([], "one of the arguments --runtime --command is required"),
     ],
 )
@@ -218,4 +241,5 @@ def test_the_page_is_that_of_what_is_stored() -> None:
     results = json.loads(scoreboard.RESULTS.read_text())
     assert scoreboard.tables(results, labels) in scoreboard.PAGE.read_text(encoding="utf-8")
     for entry in results.values():
-        assert entry["native"].keys() == entry["lowered"].keys() == labels.keys()
+        for kind in ("native", "lowered", *({"stream"} & entry.keys())):
+            assert entry[kind].keys() == labels.keys()
