@@ -221,6 +221,7 @@ class ModelPlanner:
         if self.lowering.stream is None:
             return model
         from rnn_lowering.passes.stream import StreamPass  # most models are no streams
+        from rnn_lowering.streaming.attention.softmax_apart import set_softmax_apart
 
         sort_nodes(model)
         copy, stream = clone(model), self.lowering.stream
@@ -232,6 +233,8 @@ class ModelPlanner:
             )
             result = streaming.call(copy)
             self._check_growing_states(result.plan)
+            if self.lowering.runtime.softmax_apart:
+                set_softmax_apart(copy)
             if self.lowering.max_frames is not None and result.plan.max_frames is None:
                 self.report.notes.append(_ENDLESS)
             if lowered and result.plan.frames is not None:

@@ -124,6 +124,8 @@ class Target:
         instead: More substitutes, by operator: see `Rule`.
         finish: Rewrites of a finished body, or of the finished equivalent of a node: see `Finish`.
         growing_states: Whether it ran streams whose states grow from call to call.
+        softmax_apart: Whether it computes a Softmax over an open number of keys wrongly together with the products
+            around it, so that these are set apart.
         outputs_apart: Emits a copy, if the runtime forbids a graph output that a node also reads: such an output
             becomes one.
         unroll_up_to: Maximum sequence length that it runs fastest unrolled.
@@ -172,6 +174,7 @@ class Target:
     instead: tuple[tuple[str, Rule], ...] = ()
     finish: tuple[Finish, ...] = ()
     growing_states: bool = False
+    softmax_apart: bool = False
     outputs_apart: Callable[[Ops, Tensor], Tensor] | None = None
     unroll_up_to: int = 0
     loop_from: float = math.inf

@@ -252,11 +252,20 @@ def test_a_bias_that_removes_past_keys_far_away() -> None:
 
 
 def test_targets_with_fixed_sizes_need_max_frames() -> None:
-    for target in ("mnn", "ncnn", "openvino", "tvm"):
+    for target in ("mnn", "ncnn", "tvm"):
         with pytest.raises(rl.UnsupportedError, match=r"grows, and .* needs a cache of fixed size; max_frames=N"):
             rl.lower(CAUSAL, target=target, stream="time=1", dims={"batch": 1})
         lowered = rl.lower(CAUSAL, target=target, stream="time=1", dims={"batch": 1}, max_frames=8)
         assert_equal(CAUSAL, lowered, 8, [1], 1)
+
+
+def test_openvino_gets_a_softmax_apart_from_its_products() -> None:
+    """It joins them in one kernel, which is wrong if the number of keys grows. That of a window is fixed."""
+    for model, most, apart in ((CAUSAL, None, True), (CAUSAL, 8, False), (WINDOW, None, False)):
+        lowered = rl.lower(model, target="openvino", stream="time=1", max_frames=most)
+        nodes = [node.op_type for node in lowered.graph.node]
+        assert [nodes.count(op) for op in ("Unsqueeze", "Softmax", "Squeeze")] == [int(apart), 1, int(apart)]
+        assert_equal(model, lowered, 8, [1], 2)
 
 
 @pytest.mark.parametrize("window", ["", "  z = Less (o, 5)  c = And (c0, z)"])

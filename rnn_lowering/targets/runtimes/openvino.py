@@ -160,6 +160,10 @@ TARGET = Target(
     runs_exported=False,  # it rejects those of Keras and TensorFlow, or takes 30 times as long
     constants_in_scan=True,
     integer_products=True,
+    growing_states=True,
+    # It joins the products of an attention and their Softmax in one kernel, wrong for one query from 16 keys
+    # on if their number grows; not with SNIPPETS_MODE=DISABLE, nor with CPU_RUNTIME_CACHE_CAPACITY=0.
+    softmax_apart=True,
     own_scan=recognized_lstm,
     # When a bias of one number per channel follows ReduceSum, it adds channel 0's number to every channel.
     unsupported=("ReduceSum",),
