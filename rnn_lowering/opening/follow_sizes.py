@@ -7,7 +7,8 @@ starts again. A number that may be a size or not is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.axes import Axes, NodeShapes, alone
-from rnn_lowering.facts.bodies import bodies_of, captured_values
+from rnn_lowering.facts.bodies import bodies_of, captured_values, values_used
 from rnn_lowering.facts.infer import infer, slice_bounds
 from rnn_lowering.facts.known import SizingError, add_initializers, start
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
@@ -63,7 +64,11 @@ class Opened:
 
 
 class _AgainError(Exception):
-    """A number is an open size: the walk starts again."""
+    """A number of a node is an open size: this node and those behind it are followed again."""
+
+    def __init__(self, node: ir.Node) -> None:
+        super().__init__()
+        self.node = node
 
 
 @dataclass
@@ -92,29 +97,46 @@ class SizeWalk:
         Raises:
             UnsupportedError: A number may be a size or not, or a node cannot have other sizes.
         """
-        while True:
-            try:
-                self._walk()
-                return
-            except _AgainError:
-                continue
-
-    def _walk(self) -> None:
         graph = self.model.graph
-        self.was = start(self.model, {})
-        self.known = known = start(self.model, self._input_shapes())
+        self.was, self.known = start(self.model, {}), start(self.model, self._input_shapes())
         self.summed: set[ir.Value] = set()
-        for facts in (self.was, known):
+        for facts in (self.was, self.known):
             add_initializers(facts, graph)
-        for node in graph:
+        followed: set[ir.Node] = set()
+        while left := [node for node in graph if node not in followed]:
             try:
-                self._follow(node)
-            except SizingError as error:
-                raise self._refuse(node, f"does not fit another size: {error.reason}") from error
-            except UnfollowedError as error:
-                raise self._refuse(node, "depends on an open size in a way that is not followed") from error
+                for node in left:
+                    self._follow_or_refuse(node)
+                    followed.add(node)
+            except _AgainError as again:
+                followed -= self._forgotten(again.node, followed)
         for node in graph:
             self._check_cut(node)
+
+    def _forgotten(self, node: ir.Node, followed: Container[ir.Node]) -> set[ir.Node]:
+        """Forget what is known of the outputs of a node, and of the nodes behind it; return these nodes."""
+        readers = defaultdict[ir.Value, list[ir.Node]](list)
+        for each in self.model.graph:
+            for value in values_used(each):
+                readers[value].append(each)
+        pending, found = [node], set[ir.Node]()
+        while pending:
+            each = pending.pop()
+            found.add(each)
+            for value in each.outputs:
+                for facts in (self.known.types, self.known.shapes, self.known.contents):
+                    facts.pop(value, None)
+                self.summed.discard(value)
+                pending += [reader for reader in readers[value] if reader in followed and reader not in found]
+        return found
+
+    def _follow_or_refuse(self, node: ir.Node) -> None:
+        try:
+            self._follow(node)
+        except SizingError as error:
+            raise self._refuse(node, f"does not fit another size: {error.reason}") from error
+        except UnfollowedError as error:
+            raise self._refuse(node, "depends on an open size in a way that is not followed") from error
 
     def _input_shapes(self) -> dict[str, Shape]:
         shapes = {}
@@ -141,8 +163,9 @@ class SizeWalk:
     # One node
 
     def _follow(self, node: ir.Node) -> None:
-        infer(self.was, node)
-        evaluate(self.was, node)
+        if not all(value in self.was.shapes for value in node.outputs):
+            infer(self.was, node)
+            evaluate(self.was, node)
         is_open = any(map(self._is_open, node.inputs)) or node in self.opened
         if bodies_of(node) and (is_open or any(map(self._is_open, captured_values(node)))):
             raise self._refuse(node, "has a body that gets an open size")
@@ -362,13 +385,13 @@ class SizeWalk:
         if node is None or node.op_type == "Constant":
             if not self._repeats_a_row(reader, value, axis):
                 raise self._no_number(reader, value, axis, grown)
-            raise _AgainError
+            raise _AgainError(reader)
         name = _SIZED.get(node.op_type)
         if name is not None and (place := self._place(node, value, axis)) is not None:
             numbers = self.opened[node].numbers if node in self.opened else self.was.parameter(node, name)
             if numbers and numbers[place] == size(int(grown.at(self.exported))):
                 self.opened[node] = Opened(node, name, (*numbers[:place], grown, *numbers[place + 1 :]))
-                raise _AgainError
+                raise _AgainError(node)
         axes = self._axes(node)
         label = None if axes is None or axis >= len(axes.output) else axes.output[axis]
         for slot, labels in ({} if axes is None else axes.inputs).items():
