@@ -23,6 +23,9 @@ MOST_NUMBERS = 1 << 22
 OLDEST_OPSET = 13
 """The first opset of the operators in these formulas: Less of integers, Range, Constant of integers."""
 
+OLDEST_LESS = 7
+"""The first opset at which Less and Greater broadcast as they do today."""
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -248,7 +251,13 @@ def _shape(sizes: dict[str, int | None], batch: Sequence[str], *axes: Sequence[s
     return None if products.count(-1) > 1 else [0] * len(batch) + products
 
 
+def _less(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """a < b is b > a, of each type, and of NaN too; LessOrEqual and Not would make true of NaN."""
+    return _function("a, b", "y = Greater (b, a)") if opset >= OLDEST_LESS else None
+
+
 FORMULAS: dict[str, Formula] = {
+    "Less": _less,
     "ReverseSequence": _reverse_sequence,
     "DFT": _dft,
     "STFT": _stft,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ from functools import cached_property
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.decomposition.formulas import OLDEST_LESS
 from rnn_lowering.errors import NodeRef
 from rnn_lowering.facts.operators import is_of_default_domain
 from rnn_lowering.model.model_sizes import inferred_values
@@ -29,6 +31,9 @@ WRONG_IN = {
     "tvm": frozenset(("CenterCropPad",)),
 }
 """By target the operators whose bodies failed there, though each operator of them has right tests."""
+
+SAME_SINCE = {"Less": OLDEST_LESS}
+"""By operator the version since which floats are computed in the same way: the tests say so of all of them."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,10 @@ class Lacking:
             for node in scope.graph:
                 if not is_of_default_domain(node) or node.op_identifier() in self.model.functions:
                     continue
-                tests = self.measured.of(node.op_type, version_of(node.op_type, scope.opset))
+                version = version_of(node.op_type, scope.opset)
+                if version >= SAME_SINCE.get(node.op_type, math.inf):
+                    version = max(version, self.measured.operators[node.op_type].since)
+                tests = self.measured.of(node.op_type, version)
                 if tests is not None and not tests.right:
                     yield LackingNode(node, scope, tests)
 

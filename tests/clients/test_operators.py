@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from running import assert_close, run
+from texts import parse
 
 import rnn_lowering as rl
 from clients.environments import CLIENTS, version
@@ -46,6 +47,24 @@ def test_computes_what_takes_the_place_of_operators(client: str) -> None:
                 replaced += [replace(test, model=model)] if report.replaced else []
     became = judged(client, replaced)
     assert became == dict.fromkeys(became, "right")
+
+
+LESS = """g (float[3, 4, 5] a, float[5] b) => (float[3, 4, 5] y) { c = Less (a, b) y = Cast <to = 1> (c) }"""
+
+
+@pytest.mark.environments("mnn")
+@pytest.mark.parametrize("opset", [7, 9, 17])
+def test_less_of_negative_numbers_in_mnn(opset: int) -> None:
+    """MNN compares two negative floats the wrong way round; Greater is right, of NaN too."""
+    net, rng = parse(LESS, opset), np.random.default_rng(0)
+    a, b = (-rng.integers(0, 4, shape).astype(np.float32) for shape in ((3, 4, 5), (5,)))
+    a[0, 0, :2], b[3] = np.nan, np.nan
+    feed = {"a": a, "b": b}
+    test = NodeTest("less", "Less", opset, net, feed, run(net, feed))
+    assert judged("mnn", [test]) == {"less": "wrong"}
+    lowered = rl.lower(net, target="mnn")
+    assert [node.op_type for node in lowered.graph.node] == ["Greater", "Cast"]
+    assert judged("mnn", [replace(test, model=lowered)]) == {"less": "right"}
 
 
 @pytest.mark.parametrize("name", MEASURED)

@@ -6,6 +6,7 @@ from functools import cache
 import onnx
 import pytest
 
+from rnn_lowering.decomposition import lacking
 from rnn_lowering.targets import onnx_tests
 from rnn_lowering.targets.names import TargetName
 
@@ -18,9 +19,9 @@ def operators() -> frozenset[str]:
     return frozenset(schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain)
 
 
-def without(monkeypatch: pytest.MonkeyPatch, *lacking: str) -> None:
+def without(monkeypatch: pytest.MonkeyPatch, *lacked: str) -> None:
     """Let all tests be right but those of some operators, which were rejected."""
-    found(monkeypatch, [f"{name}:1/{'0/0/1' if name in lacking else '1/0/0'}" for name in sorted(operators())])
+    found(monkeypatch, [f"{name}:1/{'0/0/1' if name in lacked else '1/0/0'}" for name in sorted(operators())])
 
 
 def found(monkeypatch: pytest.MonkeyPatch, words: Sequence[str], integers: Sequence[str] = ()) -> None:
@@ -33,5 +34,5 @@ def found(monkeypatch: pytest.MonkeyPatch, words: Sequence[str], integers: Seque
         "without float32": integers,
     }
     measured = onnx_tests.measured(entry)
-    monkeypatch.setattr(onnx_tests, "tests_in", lambda target: measured if target == TARGET else None)
-    monkeypatch.setattr("rnn_lowering.decomposition.lacking.tests_in", onnx_tests.tests_in)
+    for module in (lacking, onnx_tests):
+        monkeypatch.setattr(module, "tests_in", lambda target: measured if target == TARGET else None)
