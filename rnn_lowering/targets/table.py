@@ -1,6 +1,7 @@
 """The table of targets: each runtime's row, `Target`, with the reasons and figures.
 
-A runtime whose operators need rewrites has a file in `runtimes`; documented.json has those that were not run.
+A runtime whose operators need rewrites has a file in `runtimes`; documented.json has those known by a list of their
+operators, which were not run, or run once, built from their sources.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import json
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
+
+import onnx_ir as ir
 
 from rnn_lowering.emit.composites import as_transpose, constant_minus
 from rnn_lowering.emit.dialect import Dialect
@@ -141,8 +144,8 @@ def _documented(row: Mapping[str, Any]) -> Target:
     """Return the target of a row of documented.json; operators that its document does not name are composed or
     refused.
 
-    A row has name, other_names, version, forms, limits (attributes of `Target`), source, date, operators, left_out
-    and unchecked; constant_minus is false if that runs in software.
+    A row has name, other_names, version, forms, limits (attributes of `Target`), source, date, run, operators,
+    left_out and unchecked; lacks_types names element types; constant_minus is false if that runs in software.
     """
     known = Documented(
         row["source"],
@@ -150,6 +153,7 @@ def _documented(row: Mapping[str, Any]) -> Target:
         " ".join(row["operators"]),
         tuple(row.get("left_out", {}).items()),
         row.get("unchecked", ""),
+        row.get("run", ""),
     )
     limits = row.get("limits", {})
     return Target(
@@ -161,6 +165,7 @@ def _documented(row: Mapping[str, Any]) -> Target:
         sequence_lens={"Cast", "Gather", "Less"} <= known.operators,
         integer_products={"DynamicQuantizeLinear", "MatMulInteger"} <= known.operators,
         instead=() if row.get("constant_minus", True) else (("Sub", constant_minus),),
+        lacks_types=tuple(ir.DataType[name] for name in row.get("lacks_types", ())),
         documented=known,
         **(limits | {"sizes": tuple(limits.get("sizes", ()))}),
     )

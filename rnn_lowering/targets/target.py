@@ -30,8 +30,10 @@ class Documented:
         source: A URL, or a repository on GitHub and a path in it.
         date: Of the source.
         named: The operators of the default domain that it names as supported, separated by white space.
-        left_out: Named operators that count as unsupported, each with the limit that the document names.
+        left_out: Named operators that count as unsupported, each with the limit that the document names or a run
+            showed.
         unchecked: Limits that the document names and a lowering does not check.
+        run: The date on which lowered models were run in it; "" where none were.
 
     Examples:
         >>> rl.TARGETS["tensorrt"].documented.source
@@ -43,6 +45,7 @@ class Documented:
     named: str
     left_out: tuple[tuple[str, str], ...] = ()
     unchecked: str = ""
+    run: str = ""
 
     @property
     def operators(self) -> frozenset[str]:
@@ -134,7 +137,7 @@ class Target:
         loop_dialect: The dialect in loops of float32 from `LOOP_DIALECT_OPSET` on; None for `dialect`.
         loop_finish: More rewrites where `loop_dialect` is used.
         converted_only: Whether lowered models were converted for it and not run.
-        documented: For a runtime that was not run: the operators that its document names; no others are emitted.
+        documented: For a runtime that no test runs: the operators that its document names; no others are emitted.
         native: Which recurrent nodes it was measured to compute right itself; None if that was not measured.
 
     Examples:
@@ -192,7 +195,7 @@ class Target:
         "measured": lowered models were run in it; "converted": they were converted for it, on a machine that cannot
         run them; "documented": a public document says so.
         """
-        if self.documented:
+        if self.documented and not self.documented.run:
             return "documented"
         return "converted" if self.converted_only else "measured"
 
