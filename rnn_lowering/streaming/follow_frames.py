@@ -29,6 +29,7 @@ from rnn_lowering.streaming.frames import (
     Unframed,
     WholeSequenceValue,
 )
+from rnn_lowering.streaming.operators.compared_sizes import settle_comparison
 from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded, picked, resized, sliced
 from rnn_lowering.streaming.operators.first_frame import of_first_frame
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
@@ -151,6 +152,8 @@ def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list
     try:
         evaluate(flow.known, node)
     except UnfollowedError:
+        if settle_comparison(flow, node):
+            return [None]
         return _of_whole(flow, outputs, WholeSequenceValue(_not_a_size(flow, node)))
     if all(v in flow.known.contents for v in outputs) or not any(flow.is_timed(v) for v in read):
         return [None] * len(outputs)

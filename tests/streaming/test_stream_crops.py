@@ -24,6 +24,10 @@ RIGHT = rows(f"""
 # float[2, 3, time] X
 2 late, 2 short: x[2, 3, 2]  x[2, 3, 2]
     {VALID}  x = Slice (X, [0], n, [2])  Y = Add (x, y)
+    {VALID}  e = Min (n, t)  x = Slice (X, [0], e, [2])  Y = Add (x, y)
+    {VALID}  e = Max (n, [0])  x = Slice (X, [0], e, [2])  Y = Add (x, y)
+    {VALID}  r = Less ([0], n)  e = Where (r, n, t)  x = Slice (X, [0], e, [2])  Y = Add (x, y)
+    {VALID}  r = Greater ([0], n)  e = Where (r, t, n)  x = Slice (X, [0], e, [2])  Y = Add (x, y)
     {VALID}  z = Slice (X, [0], n, [2])  Y = Concat <axis = 1> (z, y)
 2 late, 2 short: x[2, 3, 2]
     {VALID}  x = Slice (X, m, far, [2])  Y = Add (x, y)
@@ -64,7 +68,9 @@ picks frames by their position in the whole sequence
     {VALID}  c = Slice (y, [0], [-1], [2])  b = Shape (c)  e = Gather (b, [2])  f = Neg (e)
         x = Slice (X, f, far, [2])  Y = Add (x, c)
 uses the number of frames, which a stream never knows, other than as a size
-    {VALID}  e = Min (n, t)  x = Slice (X, [0], e, [2])  Y = Add (x, y)
+    {VALID}  e = Min (n, [5])  x = Slice (X, [0], e, [2])  Y = Add (x, y)
+    {VALID}  f = Sub (n, [2])  e = Max (f, [0])  x = Slice (X, [0], e, [2])  Y = Neg (x)
+    {VALID}  f = Greater (n, [2])  e = Where (f, n, t)  x = Slice (X, [0], e, [2])  Y = Neg (x)
 repeats or cuts off the first frame of a value that comes late
     {VALID}  p = Concat <axis = 0> ([0, 0], d, [0, 0, 0])  x = Pad <mode = "edge"> (y, p)  Y = Add (x, X)
 pads with other frames (mode reflect)

@@ -399,7 +399,7 @@ goes backwards: it starts at the last frame, which a stream has not seen yet
     F, Y = Scan <num_scan_inputs = 1, scan_input_directions = [1], body = b (float[N, 3] s, float[N, 3] x)
         => (float[N, 3] t, float[N, 3] y) { m = ReduceMax <keepdims = 0> (x)  t = Add (s, m)  y = Add (x, t) }>
         (S, X)
-does not read one frame for each of the stream
+reads 1 frame more than the stream has
     l = Pad (X, [1, 0, 0, 0, 0, 0])  F, Y = Scan <num_scan_inputs = 1, body = b (float[N, 3] s, float[N, 3] x)
         => (float[N, 3] t, float[N, 3] y) { m = ReduceMax <keepdims = 0> (x)  t = Add (s, m)  y = Add (x, t) }>
         (S, l)

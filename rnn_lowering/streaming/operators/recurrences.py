@@ -145,15 +145,20 @@ def _check_forward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], frami
             f"direction is {direction}: it starts at the last frame, which a stream has not seen yet",
             "train a forward model",
         )
-    if framing.ready > min(framing.extra, 0):
-        hint = "trim its input with a Slice" if framing.extra > 0 else pad_in_front(framing)
-        raise flow.refuse(node, f"reads {frames_compared(framing)} the stream has", hint)
+    _check_one_by_one(flow, node, framing)
     if framing.delay and 4 in others:
         raise flow.refuse(
             node, f"has sequence_lens, and reads frames that come {framing.delay.frames} late", "drop sequence_lens"
         )
     for slot, _ in state_slots(node).values():
         _check_initial(flow, node, others.get(slot))
+
+
+def _check_one_by_one(flow: Flow, node: ir.Node, framing: Frames) -> None:
+    """Refuse frames that no chunk has, or that the whole sequence has not."""
+    if framing.ready > min(framing.extra, 0):
+        hint = "trim its input with a Slice" if framing.extra > 0 else pad_in_front(framing)
+        raise flow.refuse(node, f"reads {frames_compared(framing)} the stream has", hint)
 
 
 def _check_initial(flow: Flow, node: ir.Node, value: ir.Value | None, name: str = "initial state") -> None:
@@ -271,8 +276,7 @@ def _check_scanned(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames, a
             "goes backwards: it starts at the last frame, which a stream has not seen yet",
             "train a forward model",
         )
-    if framing.ready > 0 or framing.extra:
-        raise flow.refuse(node, "does not read one frame for each of the stream", "trim its inputs with a Slice")
+    _check_one_by_one(flow, node, framing)
 
 
 def _check_captured(flow: Flow, node: ir.Node, value: ir.Value) -> None:
