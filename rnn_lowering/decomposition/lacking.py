@@ -45,8 +45,8 @@ WRONG_IN = {
 version of it only."""
 
 RIGHT_IN_NETS = {"ncnn": frozenset(("Shape",)), "rknn": frozenset(("Shape",))}
-"""By target the operators that it runs in nets, though in none of ONNX's tests: a size for another operator is known
-before it runs, one that is an output of the model is not."""
+"""By target the operators that it runs in nets, though in none of ONNX's tests: a size for another operator is
+known before it runs, one that is an output of the model is not."""
 
 SAME_SINCE = {"Less": OLDEST_LESS}
 """By operator the version since which floats are computed in the same way: the tests say so of all of them."""

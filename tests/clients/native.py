@@ -40,7 +40,8 @@ AT_ONCE = 25
 """Models in one process of the runtime."""
 
 LARGEST = 2.0**23
-"""Of a state: float32 rounds a larger one by more than 1, and a gate that is nearly 0 takes that into small numbers."""
+"""Of a state: float32 rounds a larger one by more than 1, and a gate that is nearly 0 takes that into small
+numbers."""
 
 OPEN = {"symbolic": "TN", "batch": "N", "length": "T"}
 BESIDE = "beside_"
@@ -262,7 +263,8 @@ def runs_of(trial: Trial) -> list[tuple[Arrays, Arrays]]:
 
 def _unbounded(trial: Trial) -> bool:
     """Whether a state grows beyond `LARGEST`, as it can with Relu for a gate."""
-    return any(np.abs(array).max(initial=0) > LARGEST for _, outputs in runs_of(trial) for array in outputs.values())
+    computed = [array for _, outputs in runs_of(trial) for array in outputs.values()]
+    return any(np.abs(array).max(initial=0) > LARGEST for array in computed)
 
 
 def _run(trial: Trial, T: int, N: int) -> tuple[Arrays, Arrays]:

@@ -76,8 +76,8 @@ class NodeTest:
 
 @cache
 def node_tests() -> dict[str, list[NodeTest]]:
-    """ONNX's tests by operator: those with float32; of an operator without such, those with float64, in float32; of one
-    without these, those with integers or bool."""
+    """ONNX's tests by operator: those with float32; of an operator without such, those with float64, in float32; of
+    one without these, those with integers or bool."""
     from onnx.backend.test.case.node import collect_testcases
 
     tests: dict[str, list[NodeTest]] = {}

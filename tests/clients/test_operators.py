@@ -64,7 +64,6 @@ def test_less_of_negative_numbers_in_mnn(opset: int) -> None:
     assert judged("mnn", [replace(test, model=lowered)]) == {"less": "right"}
 
 
-@pytest.mark.environments("ncnn", "rknn")
 @pytest.mark.parametrize("client", ["ncnn", "rknn"])
 def test_runs_a_shape_that_a_net_asks_for(client: str) -> None:
     """Though it rejects ONNX's tests of Shape, whose output is that of the model."""
