@@ -28,8 +28,8 @@ WRONG_IN = {
     target: frozenset(operators.split())
     for target, operators in {
         "ezkl": "DFT GroupNormalization NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
-        "jaxonnxruntime": "Attention CenterCropPad DFT Gelu GroupNormalization NegativeLogLikelihoodLoss RotaryEmbedding"
-        " STFT SoftmaxCrossEntropyLoss SpaceToDepth",
+        "jaxonnxruntime": "Attention CenterCropPad DFT Gelu GroupNormalization NegativeLogLikelihoodLoss"
+        " RotaryEmbedding STFT SoftmaxCrossEntropyLoss SpaceToDepth",
         "mnn": "ReduceLogSum ReduceLogSumExp RotaryEmbedding",
         "ncnn": "RotaryEmbedding",
         "onnx2torch": "Attention DFT RotaryEmbedding STFT SpaceToDepth",
@@ -41,8 +41,8 @@ WRONG_IN = {
         "tvm": "CenterCropPad",
     }.items()
 }
-"""By target the operators whose bodies failed there, though each operator of them has right tests: some have an older
-version of it only."""
+"""By target the operators whose bodies failed there, though each operator of them has right tests: some have an
+older version of it only."""
 
 RIGHT_IN_NETS = {"ncnn": frozenset(("Shape",)), "rknn": frozenset(("Shape",))}
 """By target the operators that it runs in nets, though in none of ONNX's tests: a size for another operator is
