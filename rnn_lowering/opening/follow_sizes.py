@@ -8,8 +8,9 @@ starts again. A number that may be a size or not is refused.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -22,15 +23,14 @@ from rnn_lowering.facts.infer import infer, slice_bounds
 from rnn_lowering.facts.known import SizingError, add_initializers, start
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.facts.parameters import TO_THE_END, parameter
+from rnn_lowering.facts.parameters import parameter
 from rnn_lowering.facts.size import Shape, Size, Symbol, size
 from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.nodes.node_spec import node_ref
-from rnn_lowering.opening.reshapes import AmbiguousError, read_reshape
+from rnn_lowering.opening.questions import Cut, Opened, Questions, refuse
+from rnn_lowering.opening.reshapes import read_reshape
 from rnn_lowering.opening.windows import WINDOWED, window_of
 from rnn_lowering.types import Array
-
-_HINT = "export the model with this axis dynamic, or at another size, if that tells more"
 
 _SIZED = {"Reshape": "shape", "Expand": "shape", "ConstantOfShape": "input", "Slice": "ends", "Range": "limit"}
 """By operator, the parameter whose numbers may be sizes."""
@@ -45,6 +45,7 @@ _KNOWN_WITHOUT_AXES = frozenset(
         "Constant",
         "Split",
         "Pad",
+        "Resize",
         "Flatten",
         "GRU",
         "LSTM",
@@ -52,15 +53,6 @@ _KNOWN_WITHOUT_AXES = frozenset(
     )
 )
 """Operators whose sizes are followed without a row for their axes."""
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A parameter of a node whose numbers were sizes, and what they are now."""
-
-    node: ir.Node
-    name: str
-    numbers: tuple[Size, ...]
 
 
 class _AgainError(Exception):
@@ -87,9 +79,12 @@ class SizeWalk:
     model: ir.Model
     opset: int
     axes: Mapping[tuple[str, int], str]
-    exported: Mapping[Symbol, int]
+    exported: dict[Symbol, int]
     names: Names
     opened: dict[ir.Node, Opened] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.questions = Questions(self.exported)
 
     def run(self) -> None:
         """Find the numbers that were sizes, and what is known of each value.
@@ -100,6 +95,7 @@ class SizeWalk:
         graph = self.model.graph
         self.was, self.known = start(self.model, {}), start(self.model, self._input_shapes())
         self.summed: set[ir.Value] = set()
+        self.readings: dict[ir.Node, Shape] = {}
         for facts in (self.was, self.known):
             add_initializers(facts, graph)
         followed: set[ir.Node] = set()
@@ -110,6 +106,8 @@ class SizeWalk:
                     followed.add(node)
             except _AgainError as again:
                 followed -= self._forgotten(again.node, followed)
+        for question in self.questions.asked.values():
+            raise refuse(question.node, question.fact)
         for node in graph:
             self._check_cut(node)
 
@@ -128,15 +126,19 @@ class SizeWalk:
                     facts.pop(value, None)
                 self.summed.discard(value)
                 pending += [reader for reader in readers[value] if reader in followed and reader not in found]
+        for each in found & self.opened.keys():
+            if self.questions.among(self.opened[each].numbers):
+                del self.opened[each]
+        self.questions.forget(found)
         return found
 
     def _follow_or_refuse(self, node: ir.Node) -> None:
         try:
             self._follow(node)
         except SizingError as error:
-            raise self._refuse(node, f"does not fit another size: {error.reason}") from error
+            raise self._unanswered(node) or refuse(node, f"does not fit another size: {error.reason}") from error
         except UnfollowedError as error:
-            raise self._refuse(node, "depends on an open size in a way that is not followed") from error
+            raise refuse(node, "depends on an open size in a way that is not followed") from error
 
     def _input_shapes(self) -> dict[str, Shape]:
         shapes = {}
@@ -149,9 +151,6 @@ class SizeWalk:
                         for n, dim in enumerate(dims)
                     )
         return shapes
-
-    def _refuse(self, node: ir.Node, fact: str, hint: str = _HINT) -> UnsupportedError:
-        return UnsupportedError(fact, hint=hint, node=node_ref(node, "main graph"))
 
     def _shape(self, value: ir.Value | None) -> Shape:
         return self.known.shapes.get(value, ()) if value is not None else ()
@@ -168,7 +167,7 @@ class SizeWalk:
             evaluate(self.was, node)
         is_open = any(map(self._is_open, node.inputs)) or node in self.opened
         if bodies_of(node) and (is_open or any(map(self._is_open, captured_values(node)))):
-            raise self._refuse(node, "has a body that gets an open size")
+            raise refuse(node, "has a body that gets an open size")
         self._read_reshape(node)
         self._read_expand(node)
         with_sizes = self._with_opened(node)
@@ -198,10 +197,11 @@ class SizeWalk:
         self.known.contents.update(numbers)
         try:
             infer(self.known, node)
-            if node.op_type == "Slice":
-                self._infer_slice(node)
-            if node.op_type in WINDOWED:
-                self._infer_windows(node)
+            if node in self.readings:
+                self.known.set_shape(node.outputs[0], self.readings.pop(node))
+            own = self._own_rules.get(node.op_type)
+            if own is not None and not node.domain and self._shape(node.inputs[0]):
+                own(self, node)
             evaluate(self.known, node)
         finally:
             for value, array in before.items():
@@ -220,19 +220,24 @@ class SizeWalk:
         if not numbers or not constant or not any(dim.symbols for dim in before):
             return
         target = [int(n.constant or 0) for n in numbers]
-        try:
-            found = read_reshape(before, target, self.exported)
-        except AmbiguousError:
-            texts = ", ".join(map(str, before)), ", ".join(map(str, target))
-            raise self._refuse(
-                node, f"makes [{texts[1]}] of [{texts[0]}]: which number is a size is not known"
-            ) from None
-        kept = [number if number in (0, -1) else None for number in target]
-        written = [
-            size(k) if k is not None and self._stands_for(k, n, before, found) else d
-            for n, (k, d) in enumerate(zip(kept, found, strict=True))
+        readings = read_reshape(before, target, self.exported)
+        written = [self._written(target, before, reading) for reading in readings]
+        if len(readings) == 1:
+            self.opened[node] = Opened(node, "shape", written[0])
+            return
+        texts = ", ".join(map(str, before)), ", ".join(map(str, target))
+        fact = f"makes [{texts[1]}] of [{texts[0]}]: which number is a size is not known"
+        if not readings:
+            raise refuse(node, fact)
+        self.readings[node] = self.questions.reshaped(node, readings, written, fact)
+
+    @staticmethod
+    def _written(target: Sequence[int], before: Shape, found: Shape) -> tuple[Size, ...]:
+        """Return the numbers of a Reshape for the sizes that it gives: a 0 or -1 stays where it gives the size."""
+        stays = [
+            kept == -1 or (kept == 0 and n < len(before) and before[n] == found[n]) for n, kept in enumerate(target)
         ]
-        self.opened[node] = Opened(node, "shape", tuple(written))
+        return tuple(size(target[n]) if stays[n] else dim for n, dim in enumerate(found))
 
     def _read_expand(self, node: ir.Node) -> None:
         """Let the numbers of an Expand that meet an open axis be its size."""
@@ -249,11 +254,6 @@ class SizeWalk:
         if grown != numbers:
             self.opened[node] = Opened(node, "shape", tuple(grown))
 
-    @staticmethod
-    def _stands_for(kept: int, place: int, before: Shape, found: list[Size]) -> bool:
-        """Whether a 0 of a Reshape, or its -1, gives the size that was found."""
-        return kept == -1 or (place < len(before) and before[place] == found[place])
-
     def _infer_slice(self, node: ir.Node) -> None:
         """Set the sizes of a Slice of an open axis: those of its numbers, until one is known to be a size."""
         shape = self._shape(node.inputs[0])
@@ -261,10 +261,49 @@ class SizeWalk:
         if bounds is None or not any(shape[axis].symbols or bounds[axis][1].symbols for axis in bounds):
             return
         dims = list(shape)
-        for axis, (first, last, step) in bounds.items():
-            if shape[axis].symbols or last.symbols:
-                dims[axis] = self._cut(node, shape[axis], first, last, step)
+        starts, ends = (self.known.parameter(node, name) or [] for name in ("starts", "ends"))
+        for n, (axis, each) in enumerate(bounds.items()):
+            if shape[axis].symbols or each[1].symbols:
+                dims[axis] = self.questions.cut(node, axis, shape[axis], each, Cut(node, starts, ends, n))
         self.known.set_shape(node.outputs[0], dims)
+
+    def _infer_pad(self, node: ir.Node) -> None:
+        """Set the sizes of a padded open axis."""
+        shape = self._shape(node.inputs[0])
+        amounts, axes = self.known.parameter(node, "pads"), self._numbers(node, "axes")
+        if not amounts or axes is None:
+            return
+        dims: list[Size | None] = [None] * len(shape)
+        for n, axis in enumerate([axis % len(shape) for axis in axes] or range(len(shape))):
+            if shape[axis].symbols:
+                places = n, n + len(amounts) // 2
+                dims[axis] = self.questions.padded(node, axis, shape[axis], amounts, places)
+        self.known.set_shape(node.outputs[0], dims)
+
+    def _infer_split(self, node: ir.Node) -> None:
+        """Set the sizes of the parts of an open axis."""
+        shape, numbers = self._shape(node.inputs[0]), self.known.parameter(node, "split")
+        axis = (node.attributes.get_int("axis", 0) or 0) % len(shape)
+        if not numbers or not shape[axis].symbols:
+            return
+        for value, part in zip(node.outputs, self.questions.parts(node, axis, shape[axis], numbers), strict=True):
+            self.known.set_shape(value, [part if n == axis else None for n in range(len(shape))])
+
+    def _infer_resize(self, node: ir.Node) -> None:
+        """Set the sizes of an open axis that is resized. The batch is not, where its size stays."""
+        shape, numbers = self._shape(node.inputs[0]), self.known.parameter(node, "sizes")
+        scales = self.known.parameter(node, "scales")
+        dims: list[Size | None] = [None] * len(shape)
+        for axis, dim in enumerate(shape):
+            if dim.symbols and scales and len(scales) == len(shape):
+                dims[axis] = self.questions.scaled(node, axis, dim, scales)
+            elif dim.symbols and numbers and len(numbers) == len(shape):
+                if not axis and numbers[0].constant == dim.at(self.exported):
+                    self.opened[node] = Opened(node, "sizes", (dim, *numbers[1:]))
+                    raise _AgainError(node)
+                dims[axis] = self.questions.resized(node, axis, numbers) if axis else None
+        if any(dims):
+            self.known.set_shape(node.outputs[0], dims)
 
     def _infer_windows(self, node: ir.Node) -> None:
         """Set the sizes behind a convolution or a pool whose window moves along an open axis."""
@@ -277,26 +316,13 @@ class SizeWalk:
         if any(dims):
             self.known.set_shape(node.outputs[0], dims)
 
-    def _cut(self, node: ir.Node, length: Size, first: Size, last: Size, step: Size) -> Size:
-        """Return how much a Slice takes of an axis.
-
-        A start is what it says: exporters write one that counts from the end as a negative number. A positive end
-        before the end may be either.
-        """
-        begin, end = first.constant, last.constant
-        if last.symbols and begin == 0 and step == size(1):
-            return last  # of a longer constant: it fails where that ends
-        if begin is None or end is None or step != size(1):
-            raise self._refuse(node, "cuts an open axis in a way that is not followed")
-        if begin < 0 and end >= TO_THE_END:
-            return size(-begin)
-        if begin >= 0 and (end < 0 or end >= TO_THE_END):
-            return (length + end if end < 0 else length) - begin
-        if begin == 0 and end == length.at(self.exported):
-            return last
-        raise self._refuse(
-            node, f"ends at {end} of an axis of {length.at(self.exported)}: does it count from the end?"
-        )
+    _own_rules: ClassVar = {
+        "Slice": _infer_slice,
+        "Pad": _infer_pad,
+        "Split": _infer_split,
+        **dict.fromkeys(("Resize", "Upsample"), _infer_resize),
+        **dict.fromkeys(WINDOWED, _infer_windows),
+    }
 
     # Checks
 
@@ -304,7 +330,7 @@ class SizeWalk:
         operator = operator_of(node)
         known = operator.axes is not None or operator.same_shape or node.op_type in _KNOWN_WITHOUT_AXES
         if not known or node.domain not in ("", "com.microsoft"):
-            raise self._refuse(node, f"gets an open size, and what {node.op_type} does to its axes is not known")
+            raise refuse(node, f"gets an open size, and what {node.op_type} does to its axes is not known")
 
     def _check_picked(self, node: ir.Node) -> None:
         """Check that no row is picked that may be the last one, or the only one."""
@@ -313,13 +339,17 @@ class SizeWalk:
         shape = self._shape(node.inputs[0])
         if node.op_type == "Squeeze":
             axes = self._numbers(node, "axes") or [n for n, dim in enumerate(shape) if dim.at(self.exported) == 1]
+            for axis in axes:
+                self._answer(shape[axis % len(shape)], size(1))
             if any(shape[axis % len(shape)].symbols for axis in axes):
-                raise self._refuse(node, "removes an open axis")
+                raise refuse(node, "removes an open axis")
             return
         dim = shape[(node.attributes.get_int("axis", 0) or 0) % len(shape)]
         rows = self.known.numbers_of_input(node, 1)
-        if dim.symbols and rows and any(row.constant == dim.at(self.exported) - 1 for row in rows):
-            raise self._refuse(node, f"takes row {rows[-1]}: that row, or the last one?")
+        late = [row for row in rows or () if row.constant is not None and row.constant > 0]
+        if dim.symbols and late:
+            whole = int(dim.at(self.exported))
+            raise refuse(node, f"takes row {late[-1]} of {whole}: that row, or row {late[-1] - whole}?")
 
     def _equal_axes(self, node: ir.Node) -> Iterator[tuple[ir.Value, int, ir.Value, int]]:
         """Yield pairs of axes of inputs that must have the same size, unless one is broadcast."""
@@ -373,11 +403,54 @@ class SizeWalk:
             or (fixed == size(1) and not is_recurrent(node) and node.op_type != "Concat")
         ):
             return
+        if self.questions.among([grown, fixed]):
+            must = is_recurrent(node) or node.op_type == "Concat"
+            self._answer_equal(grown, fixed, must=must, whole=self._cannot_grow(other, place))
+            return
         if fixed.symbols:
-            raise self._refuse(node, f"gets axes of {grown} and {fixed}, which must have the same size")
+            raise refuse(node, f"gets axes of {grown} and {fixed}, which must have the same size")
         if fixed.constant != grown.at(self.exported):
-            raise self._refuse(node, f"gets axes of {grown} and {fixed}, which do not fit")
+            raise refuse(node, f"gets axes of {grown} and {fixed}, which do not fit")
         self._open(node, other, place, grown)
+
+    def _answer_equal(self, grown: Size, fixed: Size, *, must: bool, whole: bool) -> None:
+        """Answer a question by two sizes that must be equal, unless an axis of size 1 may be broadcast.
+
+        Args:
+            grown: A size that is open.
+            fixed: The other one.
+            must: Whether nothing is broadcast.
+            whole: Whether the other one, if it is a number, cannot be another.
+        """
+        first, other = grown.at(self.exported), fixed.at(self.exported)
+        if first != other:
+            small = grown if first == 1 else fixed
+            if min(first, other) == 1:
+                self._answer(small, size(1))
+        elif (first != 1 or must) and (fixed.symbols or whole):
+            self._answer(grown, fixed)
+
+    def _answer(self, first: Size, other: Size) -> None:
+        """Start again with the numbers for which two sizes are equal, if these are known now."""
+        opened = self.questions.solved(first, other)
+        if opened is not None:
+            held = self.opened.get(opened.node)
+            if held is not None and held.name != opened.name:
+                raise refuse(opened.node, "has starts and ends that may count from the end")
+            self.opened[opened.node] = opened
+            raise _AgainError(opened.node)
+
+    def _cannot_grow(self, value: ir.Value, axis: int) -> bool:
+        """Whether a value has a fixed size: an input whose axis is not open, or a table with rows that differ."""
+        node, array = value.producer(), self.was.constant(value)
+        if node is not None and node.op_type != "Constant":
+            return False
+        return array is None or bool((array != np.take(array, [0], axis)).any())
+
+    def _unanswered(self, node: ir.Node) -> UnsupportedError | None:
+        """Return the error about a question that the inputs of a node follow from."""
+        dims = [dim for value in (*node.inputs, *node.outputs) for dim in self._shape(value)]
+        return next((refuse(each.node, each.fact) for each in self.questions.among(dims)), None)
 
     def _open(self, reader: ir.Node, value: ir.Value, axis: int, grown: Size) -> None:
         """Let an axis of a value have an open size: follow it back to the number that says its size."""
@@ -400,7 +473,7 @@ class SizeWalk:
                 back = [*map(str, labels)].index(str(label))
                 if self._shape(source)[back] != size(1):
                     self._open(node, source, back, grown)
-        raise self._refuse(
+        raise refuse(
             node,
             f"gives an axis of {self._shape(value)[axis]} that must be {grown} at {node_ref(reader, 'main graph')}",
         )
@@ -440,14 +513,12 @@ class SizeWalk:
     def _no_number(self, reader: ir.Node, value: ir.Value, axis: int, grown: Size) -> UnsupportedError:
         count = self._shape(value)[axis]
         if value.is_graph_input():
-            return self._refuse(
+            return refuse(
                 reader,
                 f"needs axis {axis} of input '{value.name}', which has {count}, to have {grown}",
                 f"--open-dim {value.name}:{axis}={grown}",
             )
-        return self._refuse(
-            reader, f"gets a constant '{value.name}' with {count} on axis {axis}, which must be {grown}"
-        )
+        return refuse(reader, f"gets a constant '{value.name}' with {count} on axis {axis}, which must be {grown}")
 
     def _check_cut(self, node: ir.Node) -> None:
         """Check that no Slice takes just what the axis had: this may be all of it, or a part of a longer one."""
@@ -455,22 +526,23 @@ class SizeWalk:
         for axis, (first, last, _) in (slice_bounds(self.known, node, len(shape)) or {}).items() if shape else ():
             whole = shape[axis].symbols and last.constant == shape[axis].at(self.exported) and first == size(0)
             if whole and node not in self.opened:
-                raise self._refuse(
+                raise refuse(
                     node, f"takes 0 to {last} of an axis of {last}: all of it, or the first {last} of a longer one?"
                 )
 
     def _check_sums(self, node: ir.Node) -> None:
-        """Check that no sum over an open axis is divided by the number that the axis had."""
+        """Check that no sum over an open axis, and no count of its rows, is scaled by the size that it had."""
         data = [value for value in node.inputs if value is not None]
         if node.op_type in ("Div", "Mul") and any(value in self.summed for value in data):
             for value in data:
                 number = self.known.constant(value)
                 if number is not None and number.size == 1 and self._is_count(float(number.reshape(-1)[0])):
-                    raise self._refuse(
+                    raise refuse(
                         node, f"scales a sum over an open axis by {number.reshape(-1)[0]:g}, which may be its size"
                     )
         contracts = any(self._is_contracted(node, value) for value in data)
-        if contracts or any(value in self.summed for value in data):
+        counts = node.op_type == "Range" and node in self.opened
+        if contracts or counts or any(value in self.summed for value in data):
             self.summed.update(node.outputs)
 
     def _is_contracted(self, node: ir.Node, value: ir.Value) -> bool:
@@ -479,7 +551,8 @@ class SizeWalk:
         return bool(open_symbols - left)
 
     def _is_count(self, number: float) -> bool:
-        counts = [n for n in self.exported.values() if n > 1]
+        sizes = [n for n in self.exported.values() if n > 1]
+        counts = [count for n in sizes for count in (n, n - 1, n / (n - 1)) if count > 1]
         return any(abs(number - n) < 1e-6 * n or abs(number * n - 1) < 1e-6 for n in counts)
 
     def _check_sizes(self, node: ir.Node) -> None:
@@ -493,9 +566,9 @@ class SizeWalk:
                 or len(now) != len(before)
                 or any(not dim.symbols <= self.exported.keys() for dim in now)
             ):
-                raise self._refuse(node, "gives a size that does not follow from the open ones")
+                raise self._unanswered(node) or refuse(node, "gives a size that does not follow from the open ones")
             if any(dim.at(self.exported) != old.constant for dim, old in zip(now, before, strict=True)):
-                raise self._refuse(node, "gives other sizes than it did")
+                raise refuse(node, "gives other sizes than it did")
 
 
 def _recurrent_axes(node: ir.Node) -> Axes:

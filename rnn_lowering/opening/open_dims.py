@@ -19,7 +19,8 @@ from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.model_sizes import forget_sizes
 from rnn_lowering.model.scopes import all_names, sort_nodes
 from rnn_lowering.nodes.node_spec import node_ref
-from rnn_lowering.opening.follow_sizes import Opened, SizeWalk
+from rnn_lowering.opening.follow_sizes import SizeWalk
+from rnn_lowering.opening.questions import Opened
 from rnn_lowering.opening.rows import RowsBySymbol, rows_of_outputs
 
 
@@ -75,7 +76,8 @@ def open_sizes(model: ir.Model, dims: Mapping[str, str], most_nodes: int) -> Ope
     known = walk.known
     outputs = {value.name or "": known.shapes[value] for value in model.graph.outputs if value in known.shapes}
     rows = rows_of_outputs(model, known, walk.axes)
-    return OpenSizes(walk.exported, known.shapes.values(), outputs, rows)
+    exported: dict[Symbol, int] = {symbol: walk.exported[symbol] for symbol in walk.axes.values()}
+    return OpenSizes(exported, known.shapes.values(), outputs, rows)
 
 
 def _followed(model: ir.Model, dims: Mapping[str, str], most_nodes: int) -> SizeWalk:
@@ -118,6 +120,17 @@ def _axes(model: ir.Model, dims: Mapping[str, str]) -> tuple[dict[tuple[str, int
     return axes, exported
 
 
+def _text(number: Size) -> str:
+    """Return a size as one writes it: t - 2."""
+    text = ""
+    for monomial, factor in sorted(number.terms, key=lambda term: not term[0]):
+        names = "*".join(map(str, monomial))
+        times = "" if abs(factor) == 1 and names else str(abs(factor)) + "*" * bool(names)
+        sign = " - " if factor < 0 else " + "
+        text += (sign if text else sign.strip(" +")) + times + names
+    return text or "0"
+
+
 def _declared(dim: Size) -> int | str | None:
     constant = dim.constant
     return str(dim) if constant is None else int(constant)
@@ -137,9 +150,9 @@ class _Writer:
     def write(self, opened: Opened) -> Iterator[str]:
         """Give a node the numbers; yield what changed."""
         node, was = opened.node, self.known.parameter(opened.node, opened.name) or []
-        if not any(number.symbols for number in opened.numbers):
+        if list(opened.numbers) == was:
             return
-        changed = [f"{a} is {b}" for a, b in zip(was, opened.numbers, strict=True) if a != b and b.symbols]
+        changed = [f"{a} is {_text(b)}" for a, b in zip(was, opened.numbers, strict=True) if a != b]
         numbers = self._without_symbols(opened)
         held = parameter(node, opened.name, self.opset)
         if any(number.symbols for number in numbers):
@@ -208,6 +221,8 @@ class _Writer:
         """Return a size as a tensor of one integer."""
         if any(factor.denominator != 1 for _, factor in number.terms):
             raise UnsupportedError(f"a size of {number} is not computed", node=node_ref(node, "main graph"))
+        if number.constant is not None:
+            return self._constant(node, [int(number.constant)])
         terms = []
         for monomial, factor in number.terms:
             term = self._constant(node, [int(factor)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from itertools import product as combinations
 
 from rnn_lowering.facts.size import Shape, Size, Symbol, product, size
@@ -12,12 +13,8 @@ Sizes = Mapping[Symbol, int]
 """By symbol, the size that the model was exported with."""
 
 
-class AmbiguousError(Exception):
-    """The numbers of a Reshape can be read in several ways, or in none."""
-
-
-def read_reshape(before: Shape, numbers: Sequence[int], exported: Sizes) -> list[Size]:
-    """Return the sizes that a Reshape gives, with each open size where it must be.
+def read_reshape(before: Shape, numbers: Sequence[int], exported: Sizes) -> list[Shape]:
+    """Return the sizes that a Reshape may give, with each open size where it can be: one shape for each reading.
 
     Both shapes are cut into the smallest parts with equal numbers of elements: an axis stays in its part, since no
     frame becomes part of another.
@@ -26,19 +23,16 @@ def read_reshape(before: Shape, numbers: Sequence[int], exported: Sizes) -> list
         before: The shape of its input.
         numbers: The target, in which 0 is a size of the input and -1 what is left.
         exported: The sizes that the model was exported with.
-
-    Raises:
-        AmbiguousError: Several numbers of a part may be the open size, or none.
     """
     was = [int(dim.at(exported)) for dim in before]
     now = [was[n] if number == 0 and n < len(was) else number for n, number in enumerate(numbers)]
     if -1 in now:
         now[now.index(-1)] = math.prod(was) // max(math.prod(n for n in now if n != -1), 1)
-    found: list[Size] = []
-    for given, target in _parts(was, now):
-        dims = [before[n] for n in given]
-        found += _read_part(dims, [now[n] for n in target], exported)
-    return found
+    parts = [
+        _read_part([before[n] for n in given], [now[n] for n in target], exported)
+        for given, target in _parts(was, now)
+    ]
+    return [tuple(chain(*reading)) for reading in combinations(*parts)]
 
 
 def _parts(was: Sequence[int], now: Sequence[int]) -> Iterator[tuple[range, range]]:
@@ -68,14 +62,14 @@ def _ones(sizes: Sequence[int], start: int) -> int:
     return end - start
 
 
-def _read_part(dims: Sequence[Size], target: Sequence[int], exported: Sizes) -> list[Size]:
-    """Return the sizes of a part: its open sizes are factors of one number each."""
+def _read_part(dims: Sequence[Size], target: Sequence[int], exported: Sizes) -> list[list[Size]]:
+    """Return the sizes that a part may have: its open sizes are factors of one number each."""
     total = product(dims)
     symbols = sorted(total.symbols, key=str)
     if not symbols:
-        return [size(number) for number in target]
+        return [[size(number) for number in target]]
     if len(target) == 1:
-        return [total]
+        return [[total]]
     readings = []
     for places in combinations(range(len(target)), repeat=len(symbols)):
         held = [[s for s, place in zip(symbols, places, strict=True) if place == n] for n in range(len(target))]
@@ -84,6 +78,4 @@ def _read_part(dims: Sequence[Size], target: Sequence[int], exported: Sizes) -> 
         sizes = [each * factor for each, factor in zip(grown, factors, strict=True)]
         if all(factor.denominator == 1 for factor in factors) and product(sizes) == total:
             readings.append(sizes)
-    if len(readings) != 1:
-        raise AmbiguousError
-    return readings[0]
+    return readings

@@ -28,8 +28,9 @@ COMPARED = {
         r = Reshape (X, s) q = MatMul (r, w) Y = Reshape (q, u) }""",
     "a convolution": """(float[1,3,6] X) => (float[1,1,6] Y) <float[1,3,3] w = {1,2,3,4,5,6,7,8,9}> {
         Y = Conv <pads = [1,1]> (X, w) }""",
-    "a convolution of the past": """(float[1,3,6] X) => (float[1,1,6] Y)
-        <float[1,3,3] w = {1,2,3,4,5,6,7,8,9}, int64[6] p = {0,0,2,0,0,0}> { a = Pad (X, p) Y = Conv (a, w) }""",
+    "a convolution of the past": """(float[1,2,6] X) => (float[1,2,6] Y)
+        <float[2,1,3] w = {1,2,3,4,5,6}, int64[6] p = {0,0,2,0,0,0}> {
+        a = Pad (X, p) c = Conv <group = 2> (a, w) Y = Add (c, X) }""",
     "positions": """(float[1,4,2] X) => (float[1,4,2] Y)
         <int64 a = {0}, int64 n = {4}, int64 d = {1}, int64[2] ax = {0,2}> {
         e = Range (a, n, d) f = Cast <to = 1> (e) g = Unsqueeze (f, ax) Y = Add (X, g) }""",

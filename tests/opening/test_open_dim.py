@@ -95,7 +95,7 @@ REFUSED = {
     ),
     "the last row by its number": (
         "(float[1,4,2] X) => (float[1,2] Y) <int64 n = {3}> { Y = Gather <axis = 1> (X, n) }",
-        "that row, or the last one",
+        "takes row 3 of 4: that row, or row -1?",
     ),
     "a table": (
         "(float[1,4,1] X) => (float[1,4,1] Y) <float[4,1] t = {1,2,3,4}> { Y = Add (X, t) }",
