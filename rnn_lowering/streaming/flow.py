@@ -70,7 +70,7 @@ class Flow:
         data: The values that are computed from what inputs hold, not from sizes only.
         replaced: The inputs of nodes that edits of attention replace: masks and biases.
         attended: The product of each attention, and the node that weighs its values.
-        most_taken: How many frames the model takes from the start of a sequence to count them, at most.
+        fewest_frames: The number of frames that a sequence must have, though no node cuts off as many.
         last_frame: The number of frames after which a stream ends; None: never.
         last_call: The number of frames after which no more may be fed, with the zeros behind a late stream.
     """
@@ -90,7 +90,7 @@ class Flow:
     data: set[ir.Value] = field(default_factory=set)
     replaced: set[tuple[ir.Node, int]] = field(default_factory=set)
     attended: dict[ir.Node, ir.Node] = field(default_factory=dict)
-    most_taken: int = 1
+    fewest_frames: int = 1
     last_frame: int | None = None
     last_call: int | None = None
 
@@ -109,7 +109,7 @@ class Flow:
     @property
     def shortest(self) -> int:
         """The number of frames of the shortest sequence from which no node cuts off or takes more than it has."""
-        needed = self.most_taken
+        needed = self.fewest_frames
         for value, framing in self.framings.items():
             frames = framing.frames if isinstance(framing, FrameNumbers | Pooled) else framing
             if isinstance(frames, Frames):

@@ -30,13 +30,14 @@ from rnn_lowering.streaming.frames import (
     WholeSequenceValue,
 )
 from rnn_lowering.streaming.operators.compared_sizes import settle_comparison
-from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded, picked, resized, sliced
+from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded, picked, sliced
 from rnn_lowering.streaming.operators.first_frame import of_first_frame
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.operators.frame_numbers import numbering
 from rnn_lowering.streaming.operators.overlaps import overlapped, transposed
 from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed, summed
 from rnn_lowering.streaming.operators.recurrences import frames_compared, pad_in_front, recurrent, scanned
+from rnn_lowering.streaming.operators.resizing import resized
 from rnn_lowering.streaming.operators.windows import check_paddings, transformed, windowed
 from rnn_lowering.streaming.time_axes import TimeInputs
 

@@ -40,7 +40,7 @@ Gather node '-> Y' in main graph: picks frames by their position
     a = Conv <pads = [1, 1]> (X, K[3, 3, 3])  Y = Gather <axis = 2> (a, [-1])
 output 'Y' has 1 frame more than the stream; trim it with a Slice
     p = Pad (X, [0, 0, 4, 0, 0, 4])  Y = Conv <strides = [4]> (p, K[3, 3, 8])
-interpolates between frames
+interpolates between frames in a way that is not known
     Y = Resize <mode = "linear"> (X, , [1.0, 1.0, 3.0])
 is not known to repeat each frame
     Y = Resize <mode = "nearest", nearest_mode = "ceil"> (X, , [1.0, 1.0, 3.0])

@@ -7,7 +7,18 @@ import numpy as np
 import onnx
 import pytest
 from loop_models import operators
-from stream_models import assert_streams, chunked, expected_of, net, over, plan_of, random, streamed, whole
+from stream_models import (
+    assert_at_every_length,
+    assert_streams,
+    chunked,
+    expected_of,
+    net,
+    over,
+    plan_of,
+    random,
+    streamed,
+    whole,
+)
 
 import rnn_lowering as rl
 from rnn_lowering.flags import for_command
@@ -100,11 +111,13 @@ def test_a_resize_that_does_not_repeat_is_refused_also_with_a_delay(mode: str, t
     assert "looks ahead" not in said
 
 
-def test_a_linear_resize_interpolates_with_a_delay_too() -> None:
-    said = refusal(over(CHANNELS, 'Y = Resize <mode = "linear"> (X, , [1.0, 1.0, 2.0])'), delay=True)
-    assert "interpolates between frames; repeat each frame: " in said
-    advised = ', coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
-    assert_streams(over(CHANNELS, RESIZED.format(advised, 2)), "time", {"X": random((2, 3, 9))})
+def test_what_is_advised_for_a_linear_resize() -> None:
+    linear = 'Y = Resize <mode = "linear"{}> (X, , [1.0, 1.0, {}])'
+    corners = ', coordinate_transformation_mode = "align_corners"'
+    said = refusal(over(CHANNELS, linear.format(corners, 2.0)), delay=True)
+    assert "mode linear, coordinates half_pixel or asymmetric, the frames only, by 2, 4, 8 or 1/2, 1/4, 1/8" in said
+    for times in (2.0, 4.0, 8.0, 0.5, 0.25, 0.125):
+        assert_at_every_length(over(CHANNELS, linear.format("", times)), "time")
 
 
 def test_half_steps_are_counted_by_one_and_multiplied() -> None:

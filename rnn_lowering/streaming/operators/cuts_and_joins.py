@@ -1,11 +1,9 @@
-"""Operators that cut, pick, repeat or add frames: Slice, Gather, Resize, Pad and Concat."""
+"""Operators that cut, pick or add frames: Slice, Gather, Pad and Concat."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import onnx_ir as ir
@@ -55,7 +53,7 @@ def sliced(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
         return [FirstFrame(_by_position(flow, node).error)]
     if left is None or right is None or not framing.plain:
         return [_by_position(flow, node)]
-    return _trimmed(flow, node, framing, bounds, int(left), int(right))
+    return trimmed(flow, node, framing, bounds, int(left), int(right))
 
 
 def _last_frames(framing: Frames, length: Size, begin: Size | None) -> int:
@@ -73,7 +71,7 @@ def _by_position(flow: Flow, node: ir.Node) -> WholeSequenceValue:
     return WholeSequenceValue(flow.refuse(node, "picks frames by their position in the whole sequence", hint))
 
 
-def _trimmed(
+def trimmed(
     flow: Flow, node: ir.Node, framing: Frames, bounds: dict[int, tuple[Size, Size, Size]], left: int, right: int
 ) -> list[Framing]:
     """Return the framing of a Slice that drops `left` and `right` frames; record its cut of a chunk."""
@@ -139,78 +137,6 @@ def _around(flow: Flow, node: ir.Node, framing: Frames, table: FrameNumbers) -> 
     if rows := rows_before(framing, after, stride=table.step):
         flow.edits.append(KeepRows(node, input_of(node), framing, 0, rows))
     return [flow.resampled(node, node.outputs[0], framing, after)]
-
-
-def resized(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
-    """Return the framing of the output of a Resize or Upsample that repeats each frame, or takes one of several."""
-    shapes = [flow.shape(v, node) for v in (input_of(node), node.outputs[0])]
-    before, after = (shape[framing.axis] for shape in shapes)
-    times = ratio.constant if (ratio := after.divided(before)) is not None else None
-    if times == 1 or times is None or any(v is not None and flow.framings.get(v) for v in node.inputs[1:]):
-        return None
-    hint = "repeat each frame: mode nearest, nearest_mode floor, coordinates asymmetric, a whole number as scale"
-    if node.attributes.get_string("mode", "nearest") != "nearest":
-        raise flow.refuse(node, "interpolates between frames", hint)
-    others_stay = all(dims[0] == dims[1] for n, dims in enumerate(zip(*shapes, strict=True)) if n != framing.axis)
-    first = _first_taken(flow, node, times) if others_stay and framing.plain else None
-    if first is not None:
-        bounds = {framing.axis: (size(first), size(TO_THE_END), size(times.denominator))}
-        return _trimmed(flow, node, framing, bounds, first, 0)
-    if times.denominator > 1 or not framing.plain or not _repeats(node, int(times)):
-        raise flow.refuse(node, "is not known to repeat each frame", hint)
-    return [flow.resampled(node, node.outputs[0], framing, framing.repeated(int(times)))]
-
-
-def _repeats(node: ir.Node, times: int) -> bool:
-    """Return whether a Resize of mode nearest repeats each frame this often: whether the results in the place of
-    frame 0, from the positions of which all others differ by whole frames, are frame 0."""
-    if node.op_type == "Upsample":
-        return True
-    coordinates, rounding = _coordinates(node)
-    if coordinates not in _POSITIONS or rounding not in _ROUNDINGS:
-        return False
-    positions = [_POSITIONS[coordinates](Fraction(n), Fraction(times)) for n in range(times)]
-    return all(_ROUNDINGS[rounding](position) == 0 for position in positions)
-
-
-def _coordinates(node: ir.Node) -> tuple[str, str]:
-    coordinates = node.attributes.get_string("coordinate_transformation_mode", "half_pixel") or "half_pixel"
-    return coordinates, node.attributes.get_string("nearest_mode", "round_prefer_floor") or "round_prefer_floor"
-
-
-def _first_taken(flow: Flow, node: ir.Node, scale: Fraction) -> int | None:
-    """Return the first frame that a Resize of mode nearest takes, if it takes one of each 2, 4, 8 and so on.
-
-    At such a scale all positions are exact, and differ by whole frames from that of result 0.
-    """
-    coordinates, rounding = _coordinates(node)
-    step = scale.denominator
-    exact = scale.numerator == 1 and step > 1 and not step & (step - 1) and flow.opset >= 11
-    if not exact or coordinates not in _POSITIONS or rounding not in _ROUNDINGS:
-        return None
-    first = _ROUNDINGS[rounding](_POSITIONS[coordinates](Fraction(0), scale))
-    single = 0 if coordinates == "pytorch_half_pixel" else first  # what the only result of a sequence is
-    return first if single == first < step else None
-
-
-_HALF = Fraction(1, 2)
-
-_POSITIONS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
-    "asymmetric": lambda n, times: n / times,
-    "half_pixel": lambda n, times: (n + _HALF) / times - _HALF,
-    "half_pixel_symmetric": lambda n, times: (n + _HALF) / times - _HALF,
-    "pytorch_half_pixel": lambda n, times: (n + _HALF) / times - _HALF,
-    "tf_half_pixel_for_nn": lambda n, times: (n + _HALF) / times,
-}
-"""By coordinate_transformation_mode, the position in the frames of result n at a scale."""
-
-_ROUNDINGS: dict[str, Callable[[Fraction], int]] = {
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "round_prefer_floor": lambda position: math.ceil(position - _HALF),
-    "round_prefer_ceil": lambda position: math.floor(position + _HALF),
-}
-"""By nearest_mode, the frame at a position."""
 
 
 def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
@@ -337,7 +263,7 @@ def _require_frames(flow: Flow, node: ir.Node, value: ir.Value, count: int, behi
             f"'{value.name}' has fewer frames in a shorter sequence",
             "keep the last frames in an input of the model",
         )
-    flow.most_taken = max(flow.most_taken, count)
+    flow.fewest_frames = max(flow.fewest_frames, count)
 
 
 def _constant_frames(flow: Flow, value: ir.Value, axis: int) -> Array | None:
