@@ -1,12 +1,11 @@
 """Time lowered LinearAttention and CausalConvWithState nodes beside onnxruntime's own.
 
 onnxruntime runs the standard LinearAttention as a Scan of 22 nodes, and that of com.microsoft with a kernel. The
-ratios are medians of runs that take turns in one process, on one thread, in processor time.
+ratios are of medians, timed as `timing` does.
 """
 
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +13,10 @@ from typing import Any
 
 os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
 
-import numpy as np
 import onnx
-import onnxruntime as ort
 
 import rnn_lowering as rl
+from benchmarks.timing import medians
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
@@ -68,7 +66,7 @@ def report(seconds: float = 1.0) -> list[dict[str, Any]]:
     results = []
     for row in rows():
         case, models = row.case, dict(_models(row.case, row.forms))
-        taken = dict(zip(models, medians(list(models.values()), case.feed(), seconds), strict=True))
+        taken = dict(zip(models, medians([*models.values()], [case.feed()] * len(models), seconds), strict=True))
         cells = [_cell(taken, column) for column in columns]
         standard = f"{taken['standard'] * 1e3:.2f}" if "standard" in taken else ""
         numbers = (row.title, str(case.T), str(case.H), f"{case.dk}x{case.dv}", standard, *cells)
@@ -92,7 +90,9 @@ def _convolutions(seconds: float) -> list[dict[str, Any]]:
             "lowered": rl.lower(causal_conv.model(case), target="onnxruntime"),
             OPEN: rl.lower(opened, target="onnxruntime"),
         }
-        taken = dict(zip(models, medians(list(models.values()), causal_conv.feed(case), seconds), strict=True))
+        taken = dict(
+            zip(models, medians([*models.values()], [causal_conv.feed(case)] * len(models), seconds), strict=True)
+        )
         cells = [_cell(taken, column) for column in ("kernel", "lowered", OPEN)]
         print(f"| {length} | {channels} | {taken['standard'] * 1e3:.3f} | {' | '.join(cells)} |", flush=True)
         results.append({"title": "CausalConvWithState", "length": length, "channels": channels, **taken})
@@ -116,32 +116,3 @@ def _models(case: Attention, forms: Sequence[str]) -> Iterator[tuple[str, onnx.M
     for form in (*forms, OPEN):
         model = replace(case, domain=MS, open="" if form in ("unroll", "chunked") else "T").model()
         yield form, rl.lower(model, "auto" if form == OPEN else form, target="onnxruntime")
-
-
-def medians(models: Sequence[onnx.ModelProto], feed: Mapping[str, Any], seconds: float) -> list[float]:
-    """Seconds of the processor that each model takes, in runs that take turns."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    sessions = [
-        ort.InferenceSession(m.SerializeToString(), options, providers=["CPUExecutionProvider"]) for m in models
-    ]
-    times: list[list[float]] = [[] for _ in sessions]
-    for session in sessions:
-        session.run(None, feed)
-    repeats = [_repeats(session, feed) for session in sessions]
-    end = time.process_time() + seconds
-    while time.process_time() < end or len(times[0]) < 5:
-        for taken, session, count in zip(times, sessions, repeats, strict=True):
-            start = time.process_time()
-            for _ in range(count):
-                session.run(None, feed)
-            taken.append((time.process_time() - start) / count)
-    return [float(np.median(taken)) for taken in times]
-
-
-def _repeats(session: Any, feed: Mapping[str, Any]) -> int:
-    """How many runs take 4 ms, below which the clock of the processor is too coarse."""
-    start = time.process_time()
-    session.run(None, feed)
-    return max(1, int(4e-3 / max(1e-6, time.process_time() - start)))

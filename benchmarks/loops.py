@@ -12,8 +12,8 @@ import onnx
 from onnx import numpy_helper, parser
 
 import rnn_lowering as rl
-from benchmarks.runtime import medians
 from benchmarks.runtimes import cell, timed
+from benchmarks.timing import medians
 from rnn_lowering.targets.table import TARGETS
 
 from running import run  # isort: skip  # in a folder that benchmarks.runtimes adds to the path

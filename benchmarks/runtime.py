@@ -1,21 +1,19 @@
 """Time lowered models beside onnxruntime's native kernels.
 
-The ratios are medians of runs that take turns in one process, on one thread, in processor time, which a busy
-machine changes least.
+The ratios are of medians, timed as `timing` does: in processor time, which a busy machine changes least.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 
 import rnn_lowering as rl
 from benchmarks import attention
 from benchmarks.models import Row, rows
+from benchmarks.timing import medians
 
 LOWERED = {
     "portable": ("scan", "portable"),
@@ -38,28 +36,6 @@ def lowered(row: Row, kind: str) -> onnx.ModelProto:
     target: Any
     to, target = LOWERED[kind]
     return rl.lower(row.model(), to, target=target, max_unroll=row.T)
-
-
-def medians(models: Sequence[onnx.ModelProto], feeds: Sequence[Mapping[str, Any]], seconds: float) -> list[float]:
-    """Seconds of processor time that each model takes, in runs that take turns."""
-    sessions = [_session(model) for model in models]
-    times: list[list[float]] = [[] for _ in sessions]
-    for session, feed in zip(sessions, feeds, strict=True):
-        session.run(None, feed)
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < 5:
-        for taken, session, feed in zip(times, sessions, feeds, strict=True):
-            start = time.thread_time()
-            session.run(None, feed)
-            taken.append(time.thread_time() - start)
-    return [float(np.median(taken)) for taken in times]
-
-
-def _session(model: onnx.ModelProto) -> Any:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def geometric_mean(values: Sequence[float]) -> float:

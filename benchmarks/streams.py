@@ -1,6 +1,6 @@
 """Time one frame of a stream of causal attention beside the whole sequence again.
 
-The models take turns in one process, on one thread, in processor time. The cache holds all frames but the last.
+The cache holds all frames but the last.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 import rnn_lowering as rl
-from benchmarks.runtime import medians
+from benchmarks.timing import medians
 
 FRAMES = (64, 256, 1024)
 WIDTH, HEADS, WINDOW = 64, 4, 64
