@@ -134,15 +134,24 @@ def _keep(given: argparse.Namespace, entry: dict[str, Outcomes]) -> None:
     if given.json:
         rows = {kind: {name: vars(outcome) for name, outcome in of.items()} for kind, of in entry.items()}
         given.json.write_text(json.dumps(rows, indent=1) + "\n")
-    if given.runtime and not given.only:
-        told: dict[str, Any] = {"version": version(given.runtime)}
-        for kind, outcomes in entry.items():
-            told[kind] = {name: outcome.kind for name, outcome in outcomes.items()}
-            if kind in REASONS:
-                told[REASONS[kind]] = {name: of.reason for name, of in outcomes.items() if of.reason}
-        if "native" in entry:
-            told["date"] = date.today().isoformat()
-        scoreboard.store(given.runtime, told)
+    if given.runtime:
+        _store(given, entry)
+
+
+def _store(given: argparse.Namespace, entry: dict[str, Outcomes]) -> None:
+    """Store outcomes and reasons; with --only, those of the other features stay."""
+    held: dict[str, Any] = scoreboard.read().get(given.runtime, {}) if given.only else {}
+    told: dict[str, Any] = {"version": version(given.runtime)}
+    if given.only and held.get("version") != told["version"]:
+        return
+    for kind, outcomes in entry.items():
+        told[kind] = held.get(kind, {}) | {name: outcome.kind for name, outcome in outcomes.items()}
+        if key := REASONS.get(kind):
+            old = {name: reason for name, reason in held.get(key, {}).items() if name not in outcomes}
+            told[key] = old | {name: of.reason for name, of in outcomes.items() if of.reason}
+    if not given.only and not given.streams:
+        told["date"] = date.today().isoformat()
+    scoreboard.store(given.runtime, told)
 
 
 REASONS = {"lowered": "reasons", "stream": "reasons of streams"}

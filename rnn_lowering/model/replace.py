@@ -13,7 +13,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import boundary
 from rnn_lowering.facts.bodies import values_used, with_bodies
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import operator_of
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset, operator_of
 from rnn_lowering.model.loop_sharing import Between, Group, groups_of, shared_loops
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.preparation import NodePlan
@@ -214,3 +214,22 @@ def drop_unused(values: Sequence[ir.Value], *, only_foldable: bool = False) -> N
             pending += values_used(node)
             detach(node)
             node.graph.remove(node, safe=True)
+
+
+def compute_copies(model: ir.Model) -> None:
+    """Make a Max of each Identity of floats that is an output of a model, in place."""
+    if default_opset(model.opset_imports) < _MAX_OF_MANY:
+        return
+    for value in list(model.graph.outputs):
+        node = value.producer()
+        if node is None or node.op_type != "Identity" or node.domain not in DEFAULT_DOMAIN:
+            continue
+        if isinstance(value.type, ir.TensorType) and value.dtype == ir.DataType.FLOAT:
+            new = ir.node("Max", [node.inputs[0], node.inputs[0]], name=node.name)
+            model.graph.insert_after(node, new)
+            take_over(value, new.outputs[0])
+            model.graph.remove(node, safe=True)
+
+
+_MAX_OF_MANY = 8
+"""The opset from which on Max takes any number of inputs of any shape."""

@@ -23,7 +23,7 @@ from rnn_lowering.model.fixed_inputs import input_arrays, record
 from rnn_lowering.model.model_sizes import ensure_valid, forget_names, name_cut_axes
 from rnn_lowering.model.opsets import import_opset
 from rnn_lowering.model.preparation import PreparedModel, export_faults
-from rnn_lowering.model.replace import replace_nodes
+from rnn_lowering.model.replace import compute_copies, replace_nodes
 from rnn_lowering.model.scopes import drop_unused_constants, nodes_with_functions
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
@@ -185,6 +185,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             yield from import_opset(model, plan.opset)
         if plan.every or report.loops:
             yield from _for_runtime(model, target)
+        if target.loses_copies:
+            compute_copies(model)
         yield from _many_steps(report.nodes)
 
 

@@ -80,6 +80,7 @@ NCNN = Target(
     ignores_axes=(("ReduceSum", 13), ("ReduceL1", 18), ("ReduceL2", 18), ("ReduceMean", 18)),
     dialect=Dialect(matrix_product=True, matrix_steps=True),
     outputs_apart=as_transpose,  # pnnx aborts at an Identity of an output of the model
+    loses_copies=True,
 )
 """`pip install ncnn pnnx`: converted by pnnx; no recurrent ONNX operator, Scan or Loop."""
 
@@ -107,8 +108,8 @@ COREML = Target(
     converted_only=True,
 )
 
-EMX = Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll"))
-"""It makes C code."""
+EMX = Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll"), runs_exported=False)
+"""It makes C code. Of exported Scans it rejects other axes and directions than the first."""
 
 JAXONNXRUNTIME = Target(
     "jaxonnxruntime",
@@ -127,6 +128,8 @@ RKNN = Target(
     other_names=("rknntoolkit2",),
     newest_opset=19,
     lacks=(("LinearAttention", "its simulator rejects it, or does not end within a minute"),),
+    constants_in_scan=True,
+    loses_copies=True,
     native=NativeRule(
         "2.5.0", "2026-11-23", frozenset(), (Excluded((), "rejects most recurrent nodes, or ends the process"),)
     ),

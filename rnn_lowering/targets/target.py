@@ -97,7 +97,7 @@ class Target:
         version: The tested version, or the version that the document describes.
         forms: The forms that it supports, the preferred one first.
         exported_forms: Those in which it runs Loops and Scans of exporters; None for all of `forms`.
-        runs_exported: Whether it runs Loops of exporters as they are, where it runs Loop.
+        runs_exported: Whether it runs Loops and Scans of exporters as they are, where it runs Loop or Scan.
         newest_opset, oldest_opset: The opsets of models that it supports; None if no limit is known.
         unsupported: Operators that it lacks or computes wrongly; others are emitted instead. "Softplus": it is
             infinite from 89 on. "Gather": only that of rows by an index of rank 2.
@@ -131,6 +131,7 @@ class Target:
             around it, so that these are set apart.
         outputs_apart: Emits a copy, if the runtime forbids a graph output that a node also reads: such an output
             becomes one.
+        loses_copies: Whether it rejects or loses an output of the model that is an Identity: a Max takes its place.
         unroll_up_to: Maximum sequence length that it runs fastest unrolled.
         loop_from: Minimum hidden size that it runs fastest as a Loop.
         loops_of_chunks: Whether it runs chunks fastest in a loop, those of a known number of steps too.
@@ -179,6 +180,7 @@ class Target:
     growing_states: bool = False
     softmax_apart: bool = False
     outputs_apart: Callable[[Ops, Tensor], Tensor] | None = None
+    loses_copies: bool = False
     unroll_up_to: int = 0
     loop_from: float = math.inf
     loops_of_chunks: bool = False

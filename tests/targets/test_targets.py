@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import causal_conv
+import numpy as np
 import onnx
 import pytest
 from attention import Attention
@@ -482,3 +483,19 @@ def test_each_conv_names_its_strides_for_ezkl() -> None:
     lowered = rl.lower(causal_conv.model(causal_conv.ConvCase(MS)), target="ezkl")
     convs = [node for node in lowered.graph.node if node.op_type == "Conv"]
     assert [any(a.name == "strides" for a in node.attribute) for node in convs] == [True]
+
+
+@pytest.mark.parametrize("target", ["ncnn", "rknn", "litert", "ezkl"])
+def test_a_state_that_is_an_output_twice_is_computed_twice(target: Any) -> None:
+    """These runtimes lose or reject an output that is an Identity."""
+    case = Case("twice", "GRU", T=3, N=1, outputs=("Y", "Y_h"))
+    step = rl.lower(model(case, 17), target=target, stream="X:0=1")
+    made = {output: node for node in step.graph.node for output in node.output}
+    assert "Identity" not in {made[output.name].op_type for output in step.graph.output}
+    given, state = feed(case)["X"], dict[str, Any]()
+    for frame in given:
+        fed = {value.name: state.get(value.name) for value in step.graph.input[1:]}
+        zeros = {name: np.zeros((1, 1, case.H), np.float32) for name, array in fed.items() if array is None}
+        got = run(step, {"X": frame[None]} | fed | zeros)
+        state = {step.graph.input[1].name: got[step.graph.output[2].name]}
+    assert_close({"Y_h": got["Y_h"]}, {"Y_h": expected(case)["Y_h"]})

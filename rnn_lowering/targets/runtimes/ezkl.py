@@ -26,4 +26,5 @@ TARGET = Target(
     unsupported=("Softplus",),
     sizes=STATIC,
     finish=(write_strides,),
+    loses_copies=True,
 )

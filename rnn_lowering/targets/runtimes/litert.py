@@ -47,4 +47,5 @@ TARGET = Target(
     # output; of a Transpose that moves nothing it loses the output.
     finish=(max_of_outputs,),
     outputs_apart=as_sum_with_zero,
+    loses_copies=True,
 )

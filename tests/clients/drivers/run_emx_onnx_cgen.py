@@ -12,7 +12,7 @@ import onnx
 from emx_onnx_cgen.cli import main as emx
 from jobs import Arrays, main, once
 
-TYPES = {"float": "float32", "double": "float64", "bool": "bool"}
+TYPES = {"_Float16": "float16", "float": "float32", "double": "float64", "bool": "bool"}
 """Those of C whose names NumPy does not have; int64_t and the like are int64."""
 
 
@@ -26,14 +26,23 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[...
     function = ctypes.CDLL(str(library)).model
     function.restype = None
     outputs = parameters(written.read_text())[len(feed) :]
+    empty = without_elements(onnx.load(model))
 
     def call(feed: Mapping[str, Any] = feed) -> Arrays:
         results = [np.zeros(shape, dtype) for dtype, shape in outputs]
         given = [np.ascontiguousarray(array) for array in feed.values()]
         function(*(array.ctypes.data_as(ctypes.c_void_p) for array in (*given, *results)))
-        return dict(zip(names, results, strict=True))
+        found = dict(zip(names, results, strict=True))
+        return found | {name: np.zeros(shape, found[name].dtype) for name, shape in empty.items()}
 
     return call
+
+
+def without_elements(model: onnx.ModelProto) -> dict[str, list[int]]:
+    """The shapes of the outputs that have a size of 0: C has no such array, and emx-onnx-cgen declares 1 for it."""
+    shapes = {v.name: v.type.tensor_type.shape.dim for v in model.graph.output}
+    sizes = {n: [d.dim_value for d in dims] for n, dims in shapes.items() if all(d.HasField("dim_value") for d in dims)}
+    return {name: shape for name, shape in sizes.items() if 0 in shape}
 
 
 def open_sizes(model: onnx.ModelProto, feed: Mapping[str, Any]) -> dict[str, int]:

@@ -16,18 +16,19 @@ from tinygrad.nn import onnx
 onnx.onnx_ops["MatMul"] = lambda a, b: a.contiguous() @ b
 
 
-def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[], Arrays]:
+def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[..., Arrays]:
     runner = onnx.OnnxRunner(model)
-    inputs = {name: Tensor(array).realize() for name, array in feed.items()}
 
     @TinyJit  # type: ignore[untyped-decorator, unused-ignore]
     def compute(**inputs: Tensor) -> list[Tensor]:
         results = runner(inputs)
-        wanted = [results[name].contiguous() for name in names]
+        held = set(map(id, inputs.values()))  # an output that is an input would stay that of the second run
+        wanted = [results[name].clone() if id(results[name]) in held else results[name].contiguous() for name in names]
         Tensor.realize(*wanted)  # at once: what they share is computed once
         return wanted
 
-    def call() -> Arrays:
+    def call(feed: Mapping[str, Any] = feed) -> Arrays:
+        inputs = {name: Tensor(array).realize() for name, array in feed.items()}
         return {name: result.numpy() for name, result in zip(names, compute(**inputs), strict=True)}
 
     return call
