@@ -66,7 +66,7 @@ def _of_features(results: dict[str, Any], labels: dict[str, tuple[str, str]], no
 def _in_all(streamed: list[dict[str, Any]]) -> dict[str, str]:
     """The features that are no stream in any of these runtimes, and what most of these say."""
     kinds = [entry["stream"] for entry in streamed]
-    refused = [name for name in (kinds[0] if kinds else ()) if all(of[name] == "rejects" for of in kinds)]
+    refused = [name for name in (kinds[0] if kinds else ()) if all(of.get(name) == "rejects" for of in kinds)]
     said = {name: Counter(entry["reasons of streams"][name] for entry in streamed) for name in refused}
     return {name: counts.most_common(1)[0][0] for name, counts in said.items()}
 
@@ -75,8 +75,8 @@ def _streams(results: dict[str, Any], name: str, nowhere: dict[str, str]) -> str
     """What becomes of the stream of a feature, and where it is not right."""
     if name in nowhere:
         return "refused"
-    found = {runtime: entry["stream"][name] for runtime, entry in results.items() if "stream" in entry}
-    others = [f"{runtime} {SIGNS[kind]}" for runtime, kind in found.items() if kind != "right"]
+    found = {runtime: entry.get("stream", {}).get(name, "") for runtime, entry in results.items()}
+    others = [f"{runtime} {SIGNS[kind]}" for runtime, kind in found.items() if kind not in ("", "right")]
     return "; ".join(others) or SIGNS["right"]
 
 

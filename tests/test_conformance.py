@@ -241,5 +241,5 @@ def test_the_page_is_that_of_what_is_stored() -> None:
     results = json.loads(scoreboard.RESULTS.read_text())
     assert scoreboard.tables(results, labels) in scoreboard.PAGE.read_text(encoding="utf-8")
     for entry in results.values():
-        for kind in ("native", "lowered", *({"stream"} & entry.keys())):
+        for kind in ("native", "lowered"):
             assert entry[kind].keys() == labels.keys()

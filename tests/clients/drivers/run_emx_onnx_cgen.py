@@ -40,8 +40,9 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[...
 
 def without_elements(model: onnx.ModelProto) -> dict[str, list[int]]:
     """The shapes of the outputs that have a size of 0: C has no such array, and emx-onnx-cgen declares 1 for it."""
-    shapes = {v.name: v.type.tensor_type.shape.dim for v in model.graph.output}
-    sizes = {n: [d.dim_value for d in dims] for n, dims in shapes.items() if all(d.HasField("dim_value") for d in dims)}
+    dims = {value.name: value.type.tensor_type.shape.dim for value in model.graph.output}
+    known = {name: of for name, of in dims.items() if all(dim.HasField("dim_value") for dim in of)}
+    sizes = {name: [dim.dim_value for dim in of] for name, of in known.items()}
     return {name: shape for name, shape in sizes.items() if 0 in shape}
 
 

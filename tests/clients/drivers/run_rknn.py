@@ -18,7 +18,12 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[...
         "starts": lambda: net.init_runtime(),
     }
     for verb, step in steps.items():
-        if step():
+        try:
+            failed = step()
+        except ValueError as error:  # a traceback of several errors
+            said = [line for line in str(error).splitlines() if "Error" in line and not line.startswith(" ")]
+            raise ValueError(said[-1] if said else str(error)) from error
+        if failed:
             raise RuntimeError(f"RKNN not {verb} the model")
 
     def call(feed: Mapping[str, Any] = feed) -> Arrays:

@@ -23,7 +23,8 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[...
     def compute(**inputs: Tensor) -> list[Tensor]:
         results = runner(inputs)
         held = set(map(id, inputs.values()))  # an output that is an input would stay that of the second run
-        wanted = [results[name].clone() if id(results[name]) in held else results[name].contiguous() for name in names]
+        found = [results[name] for name in names]
+        wanted = [tensor.clone() if id(tensor) in held else tensor.contiguous() for tensor in found]
         Tensor.realize(*wanted)  # at once: what they share is computed once
         return wanted
 
