@@ -125,11 +125,13 @@ def _quantize_stream(
 
 def _quantized(model: onnx.ModelProto, calibration: Calibration, bits: str) -> onnx.ModelProto:
     opset = next(each.version for each in model.opset_import if not each.domain)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)  # the quantizer takes the weights out of the model that it gets
     with tempfile.TemporaryDirectory() as folder, _quiet():
         made = Path(folder, "quantized.onnx")
         try:
             quantize_static(
-                model,
+                copy,
                 made,
                 calibration,
                 per_channel=opset >= _PER_CHANNEL,

@@ -52,6 +52,15 @@ def ratio(exact: Array, other: Array) -> float:
     return float(10 * np.log10(np.square(exact).sum() / np.square(exact - other).sum()))
 
 
+@pytest.mark.filterwarnings("ignore:onnxruntime on this processor")
+def test_the_given_stream_stays_as_it_is() -> None:
+    """onnxruntime's quantizer takes large weights out of the model that it gets."""
+    step = rl.lower(onnx.load(EXAMPLES / "model.onnx"), stream="seq=1")
+    before = step.SerializeToString(deterministic=True)
+    rl.quantize_stream(step, [{"X": sequence(1)}])
+    assert step.SerializeToString(deterministic=True) == before
+
+
 @pytest.mark.parametrize(("bits", "least"), [("w8a8", 15), ("w8a16", 35)])
 @pytest.mark.filterwarnings("ignore:onnxruntime on this processor")
 def test_a_folder_of_sequences(model: Path, bits: str, least: float, rnn_lower: Command) -> None:
