@@ -33,6 +33,10 @@ _MOST_SYMBOLS = 64
 """Maximum elements of a tensor whose numbers are computed as symbols."""
 
 
+_LARGEST_POWER = 4
+"""Maximum exponent of a number of frames."""
+
+
 class UnfollowedError(Exception):
     """A value depends on the number of frames, but not as a polynomial."""
 
@@ -360,6 +364,13 @@ def _chosen(condition: Size, first: Size, second: Size) -> Size | None:
     return None if condition.constant is None else first if condition.constant else second
 
 
+def _power(number: Size, by: Size) -> Size | None:
+    """Apply Pow by a small whole number: torch writes 2 * T**2 / T for 2 * T."""
+    exponent = by.constant
+    small = exponent is not None and exponent.denominator == 1 and 0 <= exponent <= _LARGEST_POWER
+    return reduce(operator.mul, [number] * int(exponent or 0), size(1)) if small else None
+
+
 _CALCULATED: Mapping[str, _Rule] = {
     "Abs": _each(_absolute),
     "Add": _each(operator.add, rounds=True),
@@ -377,6 +388,7 @@ _CALCULATED: Mapping[str, _Rule] = {
     "Min": _each(_smaller),
     "Mul": _each(operator.mul, rounds=True),
     "Neg": _each(operator.neg),
+    "Pow": _each(_power, rounds=True),
     "ReduceProd": _product_of_all,
     "Round": _whole,
     "Sub": _each(operator.sub, rounds=True),

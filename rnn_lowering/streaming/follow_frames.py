@@ -19,6 +19,7 @@ from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.streaming.attention.distances import cut_table
 from rnn_lowering.streaming.attention.scores import compared, of_pairs
+from rnn_lowering.streaming.attention.shifts import compared_by_distance
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frames import (
     FirstFrame,
@@ -131,6 +132,8 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
         return [None]
     if whole is not None:
         if streamed and not positional:
+            if (scores := compared_by_distance(flow, node)) is not None:
+                return scores
             raise whole.error
         return _of_whole(flow, outputs, whole)
     if (first := of_first_frame(flow, node)) is not None:
@@ -204,7 +207,9 @@ def _of_whole(flow: Flow, outputs: Sequence[ir.Value], framing: WholeSequenceVal
 
 def _makes_masks(node: ir.Node) -> bool:
     row = operator_of(node)
-    return row.elementwise or row.keeps_order or row.moves or node.op_type in ("GatherND", "Trilu")
+    return (
+        row.elementwise or row.keeps_order or row.moves or node.op_type in ("GatherND", "MatMul", "Range", "Trilu")
+    )
 
 
 def _rule(flow: Flow, node: ir.Node) -> list[Framing]:

@@ -14,6 +14,7 @@ Example, with T = 10 and t = 4:
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -203,6 +204,48 @@ class Term:
 
 
 @dataclass(frozen=True)
+class DistanceRows:
+    """A value with a row for each distance of two frames: from T - 1 down to 1 - T, or down to `least`.
+
+    Attributes:
+        source: The Range, or the Slice of a table, from which it is computed. At a distance d the Range has, or the
+            Slice takes the row of, the number base - step * d.
+        chain: The nodes behind it that compute each row from itself, in their order.
+        dims: Its sizes, None for the number of distances.
+        base, step: See `source`.
+        most: The number of frames after which the table ends; None for a Range.
+        least: The least distance; None if it is 1 - T.
+        targets: The sizes that each Reshape gives, likewise.
+    """
+
+    source: ir.Node
+    chain: tuple[ir.Node, ...]
+    dims: tuple[int | None, ...]
+    base: int
+    step: int
+    most: int | None
+    least: int | None
+    targets: Mapping[ir.Node, tuple[int | None, ...]] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class ByDistance:
+    """Scores that a product gives to each query and distance, before they are moved to the pairs of frames.
+
+    Attributes:
+        product: The product of the queries and the rows of the distances.
+        rows: These rows, its second input.
+        scores: The scores before they are moved: the products, or scaled ones.
+        last: The node that returns a score for each pair.
+    """
+
+    product: ir.Node
+    rows: DistanceRows
+    scores: ir.Value
+    last: ir.Node
+
+
+@dataclass(frozen=True)
 class Pairs:
     """A number for each pair of frames: scores of attention, or weights. A node that cannot read it raises `error`.
 
@@ -214,6 +257,8 @@ class Pairs:
         softmax: The node that computes the weights; None for scores.
         columns: Which of both axes has the keys: 0 or 1.
         of_nan: Whether it says which weights are NaN.
+        by_distance: The scores by distance that were added to those of the product, or are all if the product is
+            theirs.
     """
 
     frames: Frames
@@ -224,6 +269,12 @@ class Pairs:
     softmax: ir.Node | None = None
     columns: int = 1
     of_nan: bool = False
+    by_distance: tuple[ByDistance, ...] = ()
+
+    @property
+    def is_by_distance(self) -> bool:
+        """Whether they compare no keys, only distances."""
+        return any(each.product is self.product for each in self.by_distance)
 
     @property
     def rows_and_columns(self) -> tuple[int, int]:
@@ -233,6 +284,25 @@ class Pairs:
     def axes_of(self, term: Term) -> tuple[int, int]:
         """Return the axis of the queries, and that of the keys, in the output of a term."""
         return term.axes[1 - self.columns], term.axes[self.columns]
+
+
+@dataclass(frozen=True)
+class Shifting(Pairs):
+    """Scores by distance on their way to pairs: row i has the distances from T - 1 down, in so many columns.
+
+    Attributes:
+        rows: The rows of the distances.
+        scores: The scores before they are moved.
+        stage: How many of the nodes were passed that move column T - 1 - i + j to j.
+        lead: The sizes of the axes before the queries.
+        count: The number of frames.
+    """
+
+    rows: DistanceRows | None = None
+    scores: ir.Value | None = None
+    stage: int = 0
+    lead: tuple[Size, ...] = ()
+    count: Size = ONE
 
 
 Framing = Frames | Pairs | Pooled | Unframed | WholeSequenceValue | FirstFrame | FrameNumbers | None

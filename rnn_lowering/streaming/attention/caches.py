@@ -18,6 +18,7 @@ from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.parameters import TO_THE_END
 from rnn_lowering.facts.size import Shape, in_chunk
 from rnn_lowering.streaming.attention.masks import Bias, Mask, by_distance
+from rnn_lowering.streaming.attention.shifts import shift_in_call
 from rnn_lowering.streaming.editor import Editor, NodeEdit, home, input_of
 from rnn_lowering.streaming.edits import FramesRead
 from rnn_lowering.streaming.flow import Flow
@@ -118,6 +119,8 @@ class KeepKeys(NodeEdit):
         with self._advice():
             everything = self.keys.keep(editor, self.node, self.rows)
             self.values.keep(editor, self.node, self.rows)
+        for each in self.pairs.by_distance:
+            shift_in_call(editor, each, self.pairs.frames, self.rows, self.mask.ahead)
         self._replace_terms(editor, everything)
         call = _Call(editor, self, everything, self.node)
         removed, emit = call.removed(), editor.before(self.node)

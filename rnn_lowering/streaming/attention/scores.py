@@ -13,9 +13,10 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.bodies import values_used
+from rnn_lowering.facts.infer import position, slice_bounds
 from rnn_lowering.facts.numbers import evaluate
 from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.facts.size import ONE, Shape
+from rnn_lowering.facts.size import ONE, Shape, size
 from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.streaming.alignment import Wait, joined
 from rnn_lowering.streaming.attention.caches import (
@@ -27,9 +28,10 @@ from rnn_lowering.streaming.attention.caches import (
     sizes_of_scores,
 )
 from rnn_lowering.streaming.attention.masks import REMOVES, mask_of
-from rnn_lowering.streaming.editor import input_of
+from rnn_lowering.streaming.attention.shifts import added, check_compares_keys, limited, shifted
+from rnn_lowering.streaming.editor import Editor, home, input_of
 from rnn_lowering.streaming.flow import Flow
-from rnn_lowering.streaming.frames import FrameNumbers, Frames, Framing, Pairs, Term
+from rnn_lowering.streaming.frames import FrameNumbers, Frames, Framing, Pairs, Shifting, Term
 from rnn_lowering.streaming.operators.frame_by_frame import check_parameters, known_axes
 
 _PRODUCTS = ("MatMul", "Einsum")
@@ -81,7 +83,9 @@ def of_pairs(flow: Flow, node: ir.Node) -> list[Framing]:
     """Return the framing of the output of a node that reads a pair value."""
     slots = [n for n, v in enumerate(node.inputs) if v is not None and isinstance(flow.framings.get(v), Pairs)]
     pairs = flow.framings[input_of(node, slots[0])] if slots else None
-    if not isinstance(pairs, Pairs):
+    if isinstance(pairs, Shifting) and len(slots) == 1:
+        return [shifted(flow, node, pairs)]
+    if not isinstance(pairs, Pairs) or isinstance(pairs, Shifting):
         raise next(m.error for v in values_used(node) if isinstance(m := flow.framings.get(v), Pairs))
     if node.domain == "" and node.op_type == "Shape":
         evaluate(flow.known, node)
@@ -89,6 +93,8 @@ def of_pairs(flow: Flow, node: ir.Node) -> list[Framing]:
         return [None]
     if (kept := _without_nan(flow, node)) is not None:
         return [kept]
+    if (both := added(flow, node, slots)) is not None:
+        return [both]
     if node.domain or len(slots) > 1 or pairs.of_nan or len([v for v in node.outputs if v.name]) > 1:
         raise _misread(flow, node, pairs)
     moved = _moved(flow, node, pairs, slots[0])
@@ -139,6 +145,10 @@ def _moved(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Pairs | None:
     )
     if slot == 0 and node.op_type in ("Dropout", "Identity"):
         return pairs
+    if slot == 0 and node.op_type == "Slice" and _takes_all(flow, node, before):
+        flow.known.shapes[node.outputs[0]] = before
+        flow.change(node, _dropped)
+        return pairs
     if node.op_type == "Cast":
         dtype = flow.known.types.get(node.outputs[0])
         return pairs if dtype is not None and dtype.is_floating_point() and dtype.itemsize > 1 else None
@@ -154,6 +164,20 @@ def _moved(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Pairs | None:
     if node.op_type == "Reshape":
         flow.change(node, sizes_of_scores, after, first, by, pairs)
     return _on_axes(pairs, (pairs.axes[0] + by, pairs.axes[1] + by))
+
+
+def _takes_all(flow: Flow, node: ir.Node, shape: Shape) -> bool:
+    """Whether a Slice takes all of its input, as `x[:, :, :, :T]` does of scores."""
+    bounds = slice_bounds(flow.known, node, len(shape))
+    return bounds is not None and all(
+        position(first, shape[axis]) == size(0) and position(last, shape[axis]) == shape[axis] and step == ONE
+        for axis, (first, last, step) in bounds.items()
+    )
+
+
+def _dropped(editor: Editor, node: ir.Node) -> None:
+    editor.replace(node.outputs[0], input_of(node), home(node))
+    home(node).remove(node, safe=True)
 
 
 def _on_axes(pairs: Pairs, axes: tuple[int, int]) -> Pairs:
@@ -271,6 +295,7 @@ def _after_mask(flow: Flow, node: ir.Node) -> UnsupportedError:
 
 def _softmax(flow: Flow, node: ir.Node, pairs: Pairs) -> Pairs:
     """Return the framing of weights, from scores."""
+    check_compares_keys(flow, node, pairs)
     rank = len(flow.shape(input_of(node), node))
     axis = (node.attributes.get_int("axis", -1 if flow.opset >= 13 else 1) or 0) % rank
     if axis not in pairs.axes or (flow.opset < 13 and axis != rank - 1):
@@ -301,13 +326,14 @@ def _weighed(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Frames:
     same = isinstance(framing, Frames) and replace(framing, axis=0) == replace(pairs.frames, axis=0)
     if not isinstance(framing, Frames) or columns in known.output or not along or not same:
         raise flow.refuse(node, "weighs other frames than it compares", "give values the frames of the keys")
-    if pairs.product in flow.attended:
+    products = dict.fromkeys([pairs.product, *(each.product for each in pairs.by_distance)])
+    if not flow.attended.keys().isdisjoint(products):
         raise flow.refuse(node, "weighs values by scores that are read twice", "compute the scores again")
-    flow.attended[pairs.product] = node
+    flow.attended.update(dict.fromkeys(products, node))
     scores = flow.framings[input_of(softmax)]
     assert isinstance(scores, Pairs)
     pairs = replace(scores, softmax=softmax, columns=pairs.columns)  # on the axes of the Softmax
-    mask = mask_of(flow, softmax, pairs)
+    mask = limited(flow, softmax, mask_of(flow, softmax, pairs), pairs)
     kept = rows_of(flow, softmax, pairs, mask)
     ends = mask.rows is not None or (mask.back is None and flow.max_frames is not None)
     last = None if flow.last_frame is None or not ends else int(flow.last_frame * pairs.frames.rate)
@@ -332,7 +358,8 @@ def _weighed(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Frames:
     )
     if mask.ahead:
         own = replace(queries, ready=pairs.frames.ready)
-        flow.edits.append(Wait(pairs.product, input_of(pairs.product, query), own, query, mask.ahead, mask.ahead))
+        for product, slot in ((pairs.product, query), *((each.product, 0) for each in pairs.by_distance)):
+            flow.edits.append(Wait(product, input_of(product, slot), own, slot, mask.ahead, mask.ahead))
     flow.edits.append(edit)
     flow.replaced |= {(term.node, term.slot) for term in pairs.terms}
     if mask.cell > 1:
