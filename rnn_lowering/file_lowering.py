@@ -78,6 +78,7 @@ class FileLowering:
             file, pipe = last.enter_context(readable_again(self.source))
             original = parse_file(file, trust_external_data=self.files.trust_external_data, piped_from=pipe)
             model = original.new_model()
+            original = self._at_exported_sizes(original)
             data = data_files(model)
             inputs = (self.source, *data)
             outputs = self._outputs_of(model, inputs)
@@ -106,6 +107,21 @@ class FileLowering:
                     self._quantize(report, written, sequences)
                 last.enter_context(write_report())
         return report
+
+    def _at_exported_sizes(self, original: ModelSource) -> ModelSource:
+        """Return the original for the comparison: with sizes that it declares open, but was exported with."""
+        lowering = self.lowers.lowering
+        if not (lowering.open_dims and lowering.dims):
+            return original
+        from rnn_lowering.opening.open_dims import exported_dims
+
+        exported, proto = exported_dims(original.model, lowering.open_dims, lowering.dims), onnx.ModelProto()
+        proto.CopyFrom(original.proto)
+        for value in proto.graph.input:
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param in exported:
+                    dim.dim_value = exported[dim.dim_param]
+        return replace(original, proto=proto)
 
     def _check_calibration(self) -> None:
         """Refuse, before any work, a calibration that cannot succeed."""

@@ -8,7 +8,7 @@ compared at the sizes of the original only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -91,36 +91,48 @@ class OtherSizes:
         if not self.axes:
             return found
         runs: dict[str, RunCheck] = {}
-        faults: list[str] = []
+        faults: dict[str, str] = {}
         try:
             for sizes in self._other_sizes():
+                text = _text(sizes)
                 try:
                     run = self._run(sizes)
                 except SessionError as error:
-                    faults.append(f"the lowered model does not run with {_text(sizes)}: {error}")
+                    faults[text] = f"the lowered model does not run with {text}: {error}"
+                    if not error.over_limit and (symbol := self._only_at_one_size(sizes, faults)):
+                        reason = f"{faults[text]}; no other size of {symbol} runs"
+                        return Verification("failed", found.method, found.runs, reason=reason)
                     continue
                 if run is not None and run.wrong:
                     wrong = next(output for output in run.outputs if not output.passed)
-                    reason = f"with {_text(sizes)}, output '{wrong.name}': {wrong.reason}"
+                    reason = f"with {text}, output '{wrong.name}': {wrong.reason}"
                     return Verification("failed", found.method, found.runs + 1, run.outputs, reason, (run,))
                 if run is not None:
-                    runs[_text(sizes)] = run
+                    runs[text] = run
         except RnnLoweringError as error:
             return replace(found, reason=_joined(found.reason, f"not compared at other sizes: {error}"))
-        if faults and not runs:
-            return Verification("failed", found.method, found.runs, reason=faults[0])
         each = (*found.each_run, *runs.values())
-        reason = _joined(found.reason, *self._notes(runs), *faults)
+        reason = _joined(found.reason, *self._notes(runs), *[*faults.values()][:1])
         return replace(found, runs=len(each), outputs=over_all(each), each_run=each, reason=reason)
+
+    def _only_at_one_size(self, sizes: _Sizes, faults: Container[str]) -> Symbol | None:
+        """Return the size that these sizes change alone, if the model runs at no other one."""
+        changed = [symbol for symbol, count in sizes.items() if count != self.opened.exported[symbol]]
+        tried = [_text(each) for each in self._alone(changed[0])]
+        return changed[0] if len(changed) == 1 and all(text in faults for text in tried) else None
 
     def _notes(self, runs: Mapping[str, RunCheck]) -> Iterator[str]:
         """Yield which outputs were compared at other sizes, and which were not."""
-        compared = {output.name: None for run in runs.values() for output in run.outputs}
-        if compared:
-            yield f"{_named(compared)} compared at other sizes too ({' / '.join(runs)})"
-        left = [name for name in self.opened.outputs if name not in compared]
-        if left:
-            yield f"{_named(left)} not compared at other sizes: each element may follow from all rows"
+        sizes: dict[str, list[str]] = {name: [] for name in self.opened.outputs}
+        for text, run in runs.items():
+            for name in dict.fromkeys(output.name for output in run.outputs):
+                sizes[name].append(text)
+        for compared in dict.fromkeys(map(tuple, sizes.values())):
+            names = _named(name for name, texts in sizes.items() if tuple(texts) == compared)
+            if compared:
+                yield f"{names} compared at other sizes too ({' / '.join(compared)})"
+            else:
+                yield f"{names} not compared at other sizes: each element may follow from all rows"
 
     @cached_property
     def axes(self) -> dict[tuple[str, int], str]:
@@ -134,14 +146,19 @@ class OtherSizes:
         return open_sizes(self.original.new_model(), dims, Lowering.max_nodes)
 
     def _other_sizes(self) -> Iterator[_Sizes]:
-        """Yield fewer rows than the original has, and more; of several axes also fewer of one, more of others."""
+        """Yield sizes with fewer rows of each open axis than the original has, with more, and with more of all."""
         exported = self.opened.exported
-        fewer = {symbol: max(1, count // 2) for symbol, count in exported.items()}
-        more = {symbol: count + count // 2 + 1 for symbol, count in exported.items()}
-        mixed = {symbol: (fewer, more)[n % 2][symbol] for n, symbol in enumerate(exported)}
-        for sizes in (fewer, more, mixed):
-            if sizes != exported and all(dim.at(sizes) >= 1 for dim in self._open):
-                yield sizes
+        for symbol in exported:
+            yield from self._alone(symbol)
+        if len(exported) > 1:
+            yield {symbol: _more(count) for symbol, count in exported.items()}
+
+    def _alone(self, symbol: Symbol) -> list[_Sizes]:
+        """Return sizes with fewer and with more rows of an axis, as far as all values have rows then."""
+        exported = self.opened.exported
+        counts = (max(1, exported[symbol] // 2), _more(exported[symbol]))
+        found: list[_Sizes] = [{**exported, symbol: count} for count in counts if count != exported[symbol]]
+        return [sizes for sizes in found if all(dim.at(sizes) >= 1 for dim in self._open)]
 
     @cached_property
     def _open(self) -> set[Size]:
@@ -162,11 +179,12 @@ class OtherSizes:
         feed, before = ran
         given = self.runner.write_feed(self._cut(feed, {}, sizes))
         after = self._outputs(self.sessions[1], [given])[0]
-        outputs = self._compared(parts, sizes, before, after)
+        every = self._all_sizes(self.runner.feed(given))
+        outputs = self._compared(parts, sizes, every, before, after)
         if any(not check.passed for check in outputs):
             plain = [replace(session, optimize=False) for session in self.sessions]
             before = dict(zip(before, self._outputs(plain[0], [*before]), strict=True))
-            outputs = self._compared(parts, sizes, before, self._outputs(plain[1], [given])[0])
+            outputs = self._compared(parts, sizes, every, before, self._outputs(plain[1], [given])[0])
         shown = self.runner.feed(given).items()
         return RunCheck(tuple(RunInput.of(n, a, are_lengths=n in self._lengths) for n, a in shown), outputs)
 
@@ -224,17 +242,22 @@ class OtherSizes:
         frames = [feed[name].shape[found.index("T")] for name, found in axes.items() if "T" in found]
         return min(frames, default=math.inf)
 
+    def _all_sizes(self, feed: Mapping[str, Array]) -> _Sizes:
+        """Return all open sizes of some inputs."""
+        return {symbol: feed[name].shape[axis] for (name, axis), symbol in self.opened.axes.items() if name in feed}
+
     def _compared(
         self,
         parts: Sequence[_Part],
         sizes: _Sizes,
+        every: _Sizes,
         before: Mapping[str, Mapping[str, Array]],
         after: Mapping[str, Array],
     ) -> tuple[OutputCheck, ...]:
         """Compare the outputs of the lowered model with those of the original on parts of the inputs."""
         checks = []
         for n, (name, shape) in enumerate(self.opened.outputs.items()):
-            wanted = tuple(int(dim.at(sizes)) for dim in shape)
+            wanted = tuple(int(dim.at(every)) for dim in shape)
             if name in after and after[name].shape != wanted:
                 checks.append(
                     OutputCheck.of(name, math.inf, f"has shape {list(after[name].shape)}, not {list(wanted)}")
@@ -255,13 +278,17 @@ class OtherSizes:
         places = {}
         exported = self.opened.exported
         for symbol, rows in self.opened.rows[name].items():
-            start, both = part[symbol], min(sizes[symbol], exported[symbol])
-            if sizes[symbol] == exported[symbol]:
+            if symbol not in exported or sizes[symbol] == exported[symbol]:
                 continue
+            start, both = part[symbol], min(sizes[symbol], exported[symbol])
             if rows is None or rows.merged or (start and not rows.alone) or both <= rows.ahead:
                 return None
             places[rows.axis] = (start, both - rows.ahead)
         return places
+
+
+def _more(count: int) -> int:
+    return count + count // 2 + 1
 
 
 def _both(before: Array, after: Array, places: Mapping[int, tuple[int, int]]) -> tuple[Array, Array]:

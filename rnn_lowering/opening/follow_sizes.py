@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import numpy as np
 import onnx_ir as ir
@@ -24,9 +24,10 @@ from rnn_lowering.facts.known import SizingError, add_initializers, start
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.parameters import parameter
-from rnn_lowering.facts.size import Shape, Size, Symbol, size
+from rnn_lowering.facts.size import Shape, Size, Symbol, product, size
 from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.opening.constants import let_grow, rows_are_equal, rows_count
 from rnn_lowering.opening.questions import Cut, Opened, Questions, refuse
 from rnn_lowering.opening.reshapes import read_reshape
 from rnn_lowering.opening.windows import WINDOWED, window_of
@@ -63,6 +64,10 @@ class _AgainError(Exception):
         self.node = node
 
 
+_OWN_SIZES = ("GatherElements", "ScatterElements", "ScatterND", "Scatter")
+"""Operators whose inputs may have any sizes along the same axis."""
+
+
 @dataclass
 class SizeWalk:
     """Follows open sizes through the main graph of a model.
@@ -73,6 +78,7 @@ class SizeWalk:
         axes: By input and axis, the symbol of its size.
         exported: By symbol, the size that the model was exported with.
         names: Gives names to new nodes.
+        free: The symbols of axes that were open before: what the model says of them holds at all sizes.
         opened: By node, the parameter whose numbers are sizes.
     """
 
@@ -81,10 +87,11 @@ class SizeWalk:
     axes: Mapping[tuple[str, int], str]
     exported: dict[Symbol, int]
     names: Names
+    free: frozenset[str] = frozenset()
     opened: dict[ir.Node, Opened] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.questions = Questions(self.exported)
+        self.questions = Questions(self.exported, self.free)
 
     def run(self) -> None:
         """Find the numbers that were sizes, and what is known of each value.
@@ -93,9 +100,11 @@ class SizeWalk:
             UnsupportedError: A number may be a size or not, or a node cannot have other sizes.
         """
         graph = self.model.graph
-        self.was, self.known = start(self.model, {}), start(self.model, self._input_shapes())
+        self.was = start(self.model, self._input_shapes(exported=True))
+        self.known = start(self.model, self._input_shapes())
         self.summed: set[ir.Value] = set()
         self.readings: dict[ir.Node, Shape] = {}
+        self.told: dict[ir.Node, Opened] = {}
         for facts in (self.was, self.known):
             add_initializers(facts, graph)
         followed: set[ir.Node] = set()
@@ -126,9 +135,9 @@ class SizeWalk:
                     facts.pop(value, None)
                 self.summed.discard(value)
                 pending += [reader for reader in readers[value] if reader in followed and reader not in found]
-        for each in found & self.opened.keys():
-            if self.questions.among(self.opened[each].numbers):
-                del self.opened[each]
+        for each in found:
+            self.opened.pop(each, None)
+        self.opened |= {each: self.told[each] for each in found & self.told.keys()}
         self.questions.forget(found)
         return found
 
@@ -140,16 +149,17 @@ class SizeWalk:
         except UnfollowedError as error:
             raise refuse(node, "depends on an open size in a way that is not followed") from error
 
-    def _input_shapes(self) -> dict[str, Shape]:
+    def _input_shapes(self, exported: bool = False) -> dict[str, Shape]:
+        """Return the shapes of the inputs: open ones, or those that the model was exported with."""
         shapes = {}
         for value in self.model.graph.inputs:
             if value.shape is not None and value.name:
-                dims = [dim if isinstance(dim, int) else None for dim in value.shape]
-                if None not in dims:
-                    shapes[value.name] = tuple(
-                        Size.symbol(self.axes[value.name, n]) if (value.name, n) in self.axes else size(dim or 0)
-                        for n, dim in enumerate(dims)
-                    )
+                symbols = [self.axes.get((value.name, n)) for n in range(len(value.shape))]
+                sizes = [self.exported[s] if s else int(str(value.shape[n])) for n, s in enumerate(symbols)]
+                shapes[value.name] = tuple(
+                    size(count) if exported or not symbol else Size.symbol(symbol)
+                    for symbol, count in zip(symbols, sizes, strict=True)
+                )
         return shapes
 
     def _shape(self, value: ir.Value | None) -> Shape:
@@ -242,13 +252,14 @@ class SizeWalk:
     def _read_expand(self, node: ir.Node) -> None:
         """Let the numbers of an Expand that meet an open axis be its size."""
         held = parameter(node, "shape", self.opset) if node.op_type == "Expand" else None
-        numbers = self.was.parameter(node, "shape") if held is not None else None
-        if not numbers or not isinstance(held, ir.Value) or self._is_open(held) or node in self.opened:
+        opened = self.opened.get(node)
+        numbers = list(opened.numbers) if opened else self.known.parameter(node, "shape") if held else None
+        if not numbers or not isinstance(held, ir.Value):
             return
         before = self._shape(node.inputs[0])
         padded = (size(1),) * (len(numbers) - len(before)) + before[-len(numbers) :]
         grown = [
-            dim if dim.symbols and number != size(1) else number
+            dim if dim.symbols and number.constant not in (1, None) else number
             for dim, number in zip(padded, numbers, strict=True)
         ]
         if grown != numbers:
@@ -260,10 +271,10 @@ class SizeWalk:
         bounds = slice_bounds(self.known, node, len(shape))
         if bounds is None or not any(shape[axis].symbols or bounds[axis][1].symbols for axis in bounds):
             return
-        dims = list(shape)
+        dims: list[Size | None] = [None if axis in bounds else dim for axis, dim in enumerate(shape)]
         starts, ends = (self.known.parameter(node, name) or [] for name in ("starts", "ends"))
         for n, (axis, each) in enumerate(bounds.items()):
-            if shape[axis].symbols or each[1].symbols:
+            if not self.questions.is_free(shape[axis]) or each[1].symbols:
                 dims[axis] = self.questions.cut(node, axis, shape[axis], each, Cut(node, starts, ends, n))
         self.known.set_shape(node.outputs[0], dims)
 
@@ -275,7 +286,7 @@ class SizeWalk:
             return
         dims: list[Size | None] = [None] * len(shape)
         for n, axis in enumerate([axis % len(shape) for axis in axes] or range(len(shape))):
-            if shape[axis].symbols:
+            if not self.questions.is_free(shape[axis]):
                 places = n, n + len(amounts) // 2
                 dims[axis] = self.questions.padded(node, axis, shape[axis], amounts, places)
         self.known.set_shape(node.outputs[0], dims)
@@ -284,7 +295,7 @@ class SizeWalk:
         """Set the sizes of the parts of an open axis."""
         shape, numbers = self._shape(node.inputs[0]), self.known.parameter(node, "split")
         axis = (node.attributes.get_int("axis", 0) or 0) % len(shape)
-        if not numbers or not shape[axis].symbols:
+        if not numbers or self.questions.is_free(shape[axis]):
             return
         for value, part in zip(node.outputs, self.questions.parts(node, axis, shape[axis], numbers), strict=True):
             self.known.set_shape(value, [part if n == axis else None for n in range(len(shape))])
@@ -295,12 +306,13 @@ class SizeWalk:
         scales = self.known.parameter(node, "scales")
         dims: list[Size | None] = [None] * len(shape)
         for axis, dim in enumerate(shape):
-            if dim.symbols and scales and len(scales) == len(shape):
+            if self.questions.is_free(dim):
+                continue
+            if scales and len(scales) == len(shape):
                 dims[axis] = self.questions.scaled(node, axis, dim, scales)
-            elif dim.symbols and numbers and len(numbers) == len(shape):
+            elif numbers and len(numbers) == len(shape):
                 if not axis and numbers[0].constant == dim.at(self.exported):
-                    self.opened[node] = Opened(node, "sizes", (dim, *numbers[1:]))
-                    raise _AgainError(node)
+                    self._tell(Opened(node, "sizes", (dim, *numbers[1:])))
                 dims[axis] = self.questions.resized(node, axis, numbers) if axis else None
         if any(dims):
             self.known.set_shape(node.outputs[0], dims)
@@ -347,12 +359,14 @@ class SizeWalk:
         dim = shape[(node.attributes.get_int("axis", 0) or 0) % len(shape)]
         rows = self.known.numbers_of_input(node, 1)
         late = [row for row in rows or () if row.constant is not None and row.constant > 0]
-        if dim.symbols and late:
+        if late and not self.questions.is_free(dim):
             whole = int(dim.at(self.exported))
             raise refuse(node, f"takes row {late[-1]} of {whole}: that row, or row {late[-1] - whole}?")
 
     def _equal_axes(self, node: ir.Node) -> Iterator[tuple[ir.Value, int, ir.Value, int]]:
         """Yield pairs of axes of inputs that must have the same size, unless one is broadcast."""
+        if node.op_type in _OWN_SIZES:
+            return
         axes = _recurrent_axes(node) if is_recurrent(node) else self._axes(node)
         held: dict[object, list[tuple[ir.Value, int]]] = {}
         for slot, labels in ({} if axes is None else axes.inputs).items():
@@ -409,9 +423,17 @@ class SizeWalk:
             return
         if fixed.symbols:
             raise refuse(node, f"gets axes of {grown} and {fixed}, which must have the same size")
+        if fixed.constant is not None and grown.symbols <= self.free:
+            raise self._runs_at_one_size(node, grown, fixed)
         if fixed.constant != grown.at(self.exported):
             raise refuse(node, f"gets axes of {grown} and {fixed}, which do not fit")
         self._open(node, other, place, grown)
+
+    def _runs_at_one_size(self, node: ir.Node, grown: Size, fixed: Size) -> UnsupportedError:
+        """Return the error about an axis that is declared open and must have one size."""
+        place = next((place for place, symbol in self.axes.items() if grown == Size.symbol(symbol)), None)
+        way = place and f"--set-dim {grown}={fixed} --open-dim {place[0]}:{place[1]}={grown}"
+        return refuse(node, f"runs at {grown} = {fixed} only", *([f"open this axis too: {way}"] if way else ()))
 
     def _answer_equal(self, grown: Size, fixed: Size, *, must: bool, whole: bool) -> None:
         """Answer a question by two sizes that must be equal, unless an axis of size 1 may be broadcast.
@@ -437,15 +459,19 @@ class SizeWalk:
             held = self.opened.get(opened.node)
             if held is not None and held.name != opened.name:
                 raise refuse(opened.node, "has starts and ends that may count from the end")
-            self.opened[opened.node] = opened
-            raise _AgainError(opened.node)
+            self._tell(opened)
+
+    def _tell(self, opened: Opened) -> NoReturn:
+        """Let a node have numbers that other axes tell, and start again there."""
+        self.told[opened.node] = opened
+        raise _AgainError(opened.node)
 
     def _cannot_grow(self, value: ir.Value, axis: int) -> bool:
         """Whether a value has a fixed size: an input whose axis is not open, or a table with rows that differ."""
         node, array = value.producer(), self.was.constant(value)
         if node is not None and node.op_type != "Constant":
             return False
-        return array is None or bool((array != np.take(array, [0], axis)).any())
+        return array is None or not (rows_are_equal(array, axis) or rows_count(array, axis))
 
     def _unanswered(self, node: ir.Node) -> UnsupportedError | None:
         """Return the error about a question that the inputs of a node follow from."""
@@ -456,15 +482,22 @@ class SizeWalk:
         """Let an axis of a value have an open size: follow it back to the number that says its size."""
         node = value.producer()
         if node is None or node.op_type == "Constant":
-            if not self._repeats_a_row(reader, value, axis):
+            array = self.was.constant(value)
+            if (
+                array is None
+                or value.is_graph_input()
+                or value not in reader.inputs
+                or not let_grow(reader, value, array, axis, self.opset, self.names.unique)
+            ):
                 raise self._no_number(reader, value, axis, grown)
             raise _AgainError(reader)
         name = _SIZED.get(node.op_type)
         if name is not None and (place := self._place(node, value, axis)) is not None:
-            numbers = self.opened[node].numbers if node in self.opened else self.was.parameter(node, name)
+            numbers = self.opened[node].numbers if node in self.opened else self.known.parameter(node, name)
             if numbers and numbers[place] == size(int(grown.at(self.exported))):
-                self.opened[node] = Opened(node, name, (*numbers[:place], grown, *numbers[place + 1 :]))
-                raise _AgainError(node)
+                self._tell(Opened(node, name, (*numbers[:place], grown, *numbers[place + 1 :])))
+        if node.op_type == "GatherElements" and node.inputs[1] is not None:
+            self._open(node, node.inputs[1], axis, grown)  # the indices give the shape
         axes = self._axes(node)
         label = None if axes is None or axis >= len(axes.output) else axes.output[axis]
         for slot, labels in ({} if axes is None else axes.inputs).items():
@@ -477,29 +510,6 @@ class SizeWalk:
             node,
             f"gives an axis of {self._shape(value)[axis]} that must be {grown} at {node_ref(reader, 'main graph')}",
         )
-
-    def _repeats_a_row(self, reader: ir.Node, value: ir.Value, axis: int) -> bool:
-        """Let an Expand repeat a row of a constant whose rows are equal, such as zeros, before a reader; return
-        whether they are."""
-        array = self.was.constant(value)
-        if (
-            array is None
-            or value not in reader.inputs
-            or value.is_graph_input()
-            or (array != np.take(array, [0], axis)).any()
-        ):
-            return False
-        row, shape = np.take(array, [0], axis), np.array(array.shape, np.int64)
-        of_row, of_shape = (ir.node("Constant", [], {"value": ir.tensor(a)}) for a in (row, shape))
-        repeated = ir.node("Expand", [of_row.outputs[0], of_shape.outputs[0]])
-        assert reader.graph is not None
-        for node in (of_row, of_shape, repeated):
-            node.name = node.outputs[0].name = self.names.unique(f"open/{node.op_type}")
-            reader.graph.insert_before(reader, node)
-        for slot, used in enumerate(reader.inputs):
-            if used is value:
-                reader.replace_input_with(slot, repeated.outputs[0])
-        return True
 
     def _place(self, node: ir.Node, value: ir.Value, axis: int) -> int | None:
         """Return which number of the parameter of a node says the size of an axis of its output."""
@@ -524,7 +534,11 @@ class SizeWalk:
         """Check that no Slice takes just what the axis had: this may be all of it, or a part of a longer one."""
         shape = self._shape(node.inputs[0]) if node.op_type == "Slice" else ()
         for axis, (first, last, _) in (slice_bounds(self.known, node, len(shape)) or {}).items() if shape else ():
-            whole = shape[axis].symbols and last.constant == shape[axis].at(self.exported) and first == size(0)
+            whole = (
+                not self.questions.is_free(shape[axis])
+                and last.constant == shape[axis].at(self.exported)
+                and first == size(0)
+            )
             if whole and node not in self.opened:
                 raise refuse(
                     node, f"takes 0 to {last} of an axis of {last}: all of it, or the first {last} of a longer one?"
@@ -557,6 +571,10 @@ class SizeWalk:
 
     def _check_sizes(self, node: ir.Node) -> None:
         """Check that the sizes of the outputs are known, and those that they were."""
+        if node.op_type == "Reshape" and not node.domain:
+            shapes = self._shape(node.inputs[0]), self._shape(node.outputs[0])
+            if product(shapes[0]) != product(shapes[1]) and not self.questions.among(shapes[1]):
+                raise refuse(node, "does not have all elements at another size")
         for value in node.outputs:
             if not value.name or value not in self.was.shapes:
                 continue

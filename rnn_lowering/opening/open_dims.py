@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,30 +25,52 @@ from rnn_lowering.opening.follow_sizes import SizeWalk
 from rnn_lowering.opening.questions import Opened
 from rnn_lowering.opening.rows import RowsBySymbol, rows_of_outputs
 
+NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
-def open_dims(model: ir.Model, dims: Mapping[str, str], most_nodes: int) -> list[str]:
+_PRIMES = (10007, 10009, 10037, 10039, 10061, 10067, 10069, 10079)
+
+
+def open_dims(
+    model: ir.Model, dims: Mapping[str, str], most_nodes: int, sizes: Mapping[str, int] = NO_SIZES
+) -> list[str]:
     """Open axes of inputs in place; return what was changed, as text.
 
     Args:
         model: The model.
         dims: By INPUT:AXIS, the name that the size gets.
         most_nodes: Maximum nodes, once functions are inlined.
+        sizes: By name, the size of an axis that is declared open, though the model has its size.
 
     Raises:
         OptionError: An axis that the model does not have, or that is open already.
         UnsupportedError: A number may be the size or not, or a node cannot have other sizes.
     """
-    walk = _followed(model, dims, most_nodes)
+    walk = _followed(model, dims, most_nodes, sizes)
     known, axes = walk.known, walk.axes
     writer = _Writer(model, walk.opset, known, axes, walk.names)
     notes = [text for opened in walk.opened.values() for text in writer.write(opened)]
     for value in model.graph.inputs:
         if value.shape is not None:
-            value.shape = ir.Shape([axes.get((value.name or "", n), dim) for n, dim in enumerate(value.shape)])
+            names = [axes.get((value.name or "", n)) for n in range(len(value.shape))]
+            opened = [
+                dim if name in (None, *walk.free) else name for name, dim in zip(names, value.shape, strict=True)
+            ]
+            value.shape = ir.Shape(opened)
     for value in model.graph.outputs:
         if value in known.shapes:
             value.shape = ir.Shape([_declared(dim) for dim in known.shapes[value]])
     return notes
+
+
+def exported_dims(model: ir.Model, axes: Collection[str], dims: Mapping[str, int]) -> dict[str, int]:
+    """Return those of some sizes that are the names of axes to open: the model was exported with them."""
+    names = {
+        str(dim.value)
+        for value in model.graph.inputs
+        for n, dim in enumerate(value.shape or ())
+        if isinstance(dim, ir.SymbolicDim) and f"{value.name}:{n}" in axes
+    }
+    return {name: size for name, size in dims.items() if name in names}
 
 
 @dataclass(frozen=True)
@@ -55,12 +79,14 @@ class OpenSizes:
 
     Attributes:
         exported: By symbol, the size that the model was exported with.
+        axes: By input and axis, the symbol of its size, also of axes that were open before.
         shapes: The shapes of all values.
         outputs: The shape of each output.
         rows: What each output follows from, by symbol (see `opening/rows`).
     """
 
     exported: Mapping[Symbol, int]
+    axes: Mapping[tuple[str, int], str]
     shapes: Collection[Shape]
     outputs: Mapping[str, Shape]
     rows: Mapping[str, RowsBySymbol]
@@ -76,22 +102,30 @@ def open_sizes(model: ir.Model, dims: Mapping[str, str], most_nodes: int) -> Ope
     known = walk.known
     outputs = {value.name or "": known.shapes[value] for value in model.graph.outputs if value in known.shapes}
     rows = rows_of_outputs(model, known, walk.axes)
-    exported: dict[Symbol, int] = {symbol: walk.exported[symbol] for symbol in walk.axes.values()}
-    return OpenSizes(exported, known.shapes.values(), outputs, rows)
+    exported: dict[Symbol, int] = {
+        symbol: walk.exported[symbol] for symbol in walk.axes.values() if symbol not in walk.free
+    }
+    return OpenSizes(exported, walk.axes, known.shapes.values(), outputs, rows)
 
 
-def _followed(model: ir.Model, dims: Mapping[str, str], most_nodes: int) -> SizeWalk:
+def _followed(
+    model: ir.Model, dims: Mapping[str, str], most_nodes: int, sizes: Mapping[str, int] = NO_SIZES
+) -> SizeWalk:
     """Follow the open sizes through a model, whose functions are inlined."""
-    axes, exported = _axes(model, dims)
+    axes, exported = _axes(model, dims, sizes)
+    free = _free_axes(model, axes, exported)
     inline_functions(model, lambda _: True, most_nodes)
     sort_nodes(model)
     forget_sizes(model)
-    walk = SizeWalk(model, default_opset(model.opset_imports), axes, exported, Names(all_names(model)))
+    names = Names(all_names(model))
+    walk = SizeWalk(model, default_opset(model.opset_imports), axes, exported, names, free)
     walk.run()
     return walk
 
 
-def _axes(model: ir.Model, dims: Mapping[str, str]) -> tuple[dict[tuple[str, int], str], dict[Symbol, int]]:
+def _axes(
+    model: ir.Model, dims: Mapping[str, str], sizes: Mapping[str, int]
+) -> tuple[dict[tuple[str, int], str], dict[Symbol, int]]:
     """Return the symbol of each axis, and the size of each symbol."""
     inputs = {value.name: value for value in model.graph.inputs if not value.is_initializer()}
     listed = ", ".join(
@@ -109,8 +143,13 @@ def _axes(model: ir.Model, dims: Mapping[str, str]) -> tuple[dict[tuple[str, int
         if shape is None or not number.isdecimal() or int(number) >= len(shape):
             raise OptionError(f"the model has no axis '{text}' to open", hint=hint)
         dim = shape[int(number)]
+        if isinstance(dim, ir.SymbolicDim):
+            dim = sizes.get(str(dim.value), dim)
         if not isinstance(dim, int):
-            raise OptionError(f"axis {number} of '{name}' is open already: its name is '{dim}'", hint=hint)
+            raise OptionError(
+                f"axis {number} of '{name}' is open already: its name is '{dim}'",
+                hint=f"{hint}; if it runs at one size only, say which: --set-dim {quote(f'{dim}=')}?",
+            )
         if exported.setdefault(symbol, dim) != dim:
             raise OptionError(
                 f"'{symbol}' is the name of axes of {exported[symbol]} and {dim}",
@@ -118,6 +157,26 @@ def _axes(model: ir.Model, dims: Mapping[str, str]) -> tuple[dict[tuple[str, int
             )
         axes[name, int(number)] = symbol
     return axes, exported
+
+
+def _free_axes(model: ir.Model, axes: dict[tuple[str, int], str], exported: dict[Symbol, int]) -> frozenset[str]:
+    """Add the axes of inputs that are open already; return their symbols. Each has a prime as its size, which no
+    number of the model means."""
+    alike: dict[str | None, str] = {}
+    inputs = {value.name or "": value.shape or () for value in model.graph.inputs}
+    for (name, n), symbol in axes.items():
+        dim = inputs[name][n]
+        if isinstance(dim, ir.SymbolicDim):
+            alike[dim.value] = symbol
+    free: dict[str, None] = {}
+    for name, shape in inputs.items():
+        for n, dim in enumerate(shape):
+            if isinstance(dim, ir.SymbolicDim) and (name, n) not in axes:
+                axes[name, n] = symbol = alike.get(dim.value, dim.value or f"{name}_{n}")
+                if symbol not in exported:
+                    exported[symbol] = _PRIMES[len(free) % len(_PRIMES)]
+                    free[symbol] = None
+    return frozenset(free)
 
 
 def _text(number: Size) -> str:

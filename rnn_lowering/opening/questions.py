@@ -59,11 +59,13 @@ class Questions:
 
     Attributes:
         exported: By symbol, the size that the model was exported with, those of questions too.
+        free: The symbols of axes that were open before.
         asked: The questions by the symbol of their size.
         answered: The nodes and axes whose numbers are what they say.
     """
 
     exported: dict[Symbol, int]
+    free: frozenset[str] = frozenset()
     asked: dict[Symbol, Question] = field(default_factory=dict)
     answered: set[tuple[ir.Node, int]] = field(default_factory=set)
     _numbers: count[int] = field(default_factory=count)
@@ -74,6 +76,10 @@ class Questions:
         self.asked[symbol] = question
         self.exported[symbol] = int(size(was).at(self.exported))
         return Size.symbol(symbol)
+
+    def is_free(self, length: Size) -> bool:
+        """Whether a size is a number, or follows from axes that were open before: numbers are as written there."""
+        return length.symbols <= self.free
 
     def forget(self, nodes: Container[ir.Node]) -> None:
         """Drop the questions of nodes that are followed again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -130,12 +130,12 @@ class ModelPlanner:
             UnsupportedError: The model has no such input or dimension, or cannot have these sizes.
         """
         lowering, report = self.lowering, self.report
-        model = self.opened(model)
+        model, dims = self.opened(model)
         if not lowering.fixes_inputs:
             return model
         report.notes += [SORTED] if sort_nodes(model) else []
         arrays = input_arrays(model, lowering.set_inputs)
-        sized = at_sizes(model, lowering.dims, lowering.input_shapes, arrays)
+        sized = at_sizes(model, dims, lowering.input_shapes, arrays)
         if sized.fault and not fault_of(model):
             hint = deciding_input(sized.model, lambda trial: not fault_of(trial))
             raise UnsupportedError(
@@ -146,15 +146,17 @@ class ModelPlanner:
         report.notes += [_FOLDED] if sized.folded else []
         return sized.model
 
-    def opened(self, model: ir.Model) -> ir.Model:
-        """Return a copy in which the axes that the options name are open; without any, the model."""
-        if not self.lowering.open_dims:
-            return model
-        from rnn_lowering.opening.open_dims import open_dims  # most models are exported with open axes
+    def opened(self, model: ir.Model) -> tuple[ir.Model, Mapping[str, int]]:
+        """Return a copy in which the axes that the options name are open, or the model without any; and the sizes
+        that are left to fix. One of an axis to open says which size the model has."""
+        axes, dims = self.lowering.open_dims, self.lowering.dims
+        if not axes:
+            return model, dims
+        from rnn_lowering.opening.open_dims import exported_dims, open_dims  # most models have open axes
 
-        copy = clone(model)
-        self.report.notes += open_dims(copy, self.lowering.open_dims, self.lowering.max_nodes)
-        return copy
+        copy, exported = clone(model), exported_dims(model, axes, dims)
+        self.report.notes += open_dims(copy, axes, self.lowering.max_nodes, exported)
+        return copy, {name: size for name, size in dims.items() if name not in exported}
 
     def raised(self, model: ir.Model) -> ir.Model:
         """Return the model, or a copy in which Loops and Scans that compute an RNN, GRU or LSTM are nodes: all with
