@@ -157,6 +157,13 @@ def test_an_original_that_does_not_run_is_judged_by_its_nodes(name: str) -> None
     assert any(op_type in check.reason for op_type in ("LSTM", "GRU", "RNN"))
 
 
+def test_a_batch_of_no_rows_is_judged_by_its_nodes() -> None:
+    original = model(Case("verify_no_rows", "GRU", dtype="float64", N=0, lengths=()), 17)
+    check = verify(original, rl.lower(original), runs=2)
+    assert check.status == "verified", check.reason
+    assert check.method == "each node against float64 NumPy"
+
+
 def test_an_original_of_an_opset_that_onnxruntime_has_unreleased_is_run_as_a_whole() -> None:
     original = model(Case("verify_unreleased", "LSTM", optional=ALL_OPTIONAL), 27)
     check = verify(original, rl.lower(original), runs=1)

@@ -197,7 +197,7 @@ class _InputMaker:
         """Return the inputs of one run."""
         N, spec = len(rows), self.spec
         limit = _LARGEST_HALF if self.dtype == np.float16 else _LARGEST
-        x, first, others = (np.array(each).reshape(N) for each in zip(*map(astuple, rows), strict=True))
+        x, first, others = np.array([astuple(row) for row in rows]).reshape(N, 3).T
         made: Symbols = dict(self.weights)
         if "X" in self.names:
             scale = np.minimum(x * self.x_unit, limit)[:, None]
