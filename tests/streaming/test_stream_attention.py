@@ -442,36 +442,97 @@ def _constant(model: onnx.ModelProto, name: str, change: Any) -> None:
     tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), name))
 
 
-def off_by_one(model: onnx.ModelProto) -> None:
-    """The past keys are one frame too old."""
-    for name in _node(model, "Slice").input[1:3]:
-        _constant(model, name, lambda array: np.where(array > 1000, -1, array - 1))
+def _producer(model: onnx.ModelProto, name: str) -> onnx.NodeProto:
+    found: onnx.NodeProto = next(node for node in model.graph.node if name in node.output)
+    return found
+
+
+def _zero(model: onnx.ModelProto, node: onnx.NodeProto, slot: int) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), "zero"))
+    node.input[slot] = "zero"
+
+
+def too_old(model: onnx.ModelProto) -> None:
+    """The past rows are one frame too old."""
+    for state in ("k", "v"):
+        rows_kept = _producer(model, _producer(model, f"present_w_{state}").input[0])
+        for name in rows_kept.input[1:3]:
+            _constant(model, name, lambda array: np.where(array > 1000, -1, array - 1))
+
+
+def in_other_order(model: onnx.ModelProto) -> None:
+    """The past values come behind those of the call, unlike the keys."""
+    joined = next(n for n in model.graph.node if n.op_type == "Concat" and n.input[0] == "past_w_v")
+    joined.input[:] = joined.input[::-1]
 
 
 def unmasked(model: onnx.ModelProto) -> None:
     """Keys before frame 0 are kept."""
-    _constant(model, _node(model, "Sub").input[0], np.zeros_like)
+    before = next(n for n in model.graph.node if n.op_type == "Sub" and n.input[1] == "past_frames_t")
+    _constant(model, before.input[0], lambda array: array - 1000)
 
 
 def not_carried(model: onnx.ModelProto) -> None:
     """The number of frames stays 0."""
-    _constant(model, _node(model, "Add").input[1], np.zeros_like)
+    carried = _producer(model, _producer(model, "present_frames_t").input[0])
+    _zero(model, carried, [*carried.input].index("past_frames_t") ^ 1)
 
 
-@pytest.mark.parametrize("fault", [off_by_one, unmasked, not_carried])
-def test_the_comparison_finds(fault: Any) -> None:
-    stepped = rl.lower(WINDOW, stream="time=1")
-    fault(stepped)
-    assert rl.verify_stream(WINDOW, stepped).status == "failed"
+def one_later(model: onnx.ModelProto) -> None:
+    """The mask keeps one key more, as of Trilu(k + 1)."""
+    masks = [t.name for t in model.graph.initializer if t.data_type == onnx.TensorProto.BOOL]
+    if masks:
+        _constant(model, masks[0], lambda array: np.roll(array, 1, -1))
+        return
+    later = next(n for n in model.graph.node if n.op_type == "Less" and "Sub" in n.input[0])
+    _constant(model, later.input[1], lambda array: array - 1)
 
 
-def test_the_comparison_finds_a_mask_of_the_upper_left_corner() -> None:
-    """As Trilu(k) is, where it should be Trilu(k + P)."""
-    stepped = rl.lower(CAUSAL, stream="time=3")
-    reader = next(n for n in stepped.graph.node if n.op_type == "Add" and "past_frames_t" in n.input[1:])
-    stepped.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), "zero"))
-    reader.input[1] = "zero"
-    assert rl.verify_stream(CAUSAL, stepped).status == "failed"
+def upper_left(model: onnx.ModelProto) -> None:
+    """The mask is that of the upper left corner, as of Trilu(k) where it should be Trilu(k + P)."""
+    queries = next(
+        n for n in model.graph.node if n.op_type == "Add" and "past_frames_t" in n.input and n is not _last(model)
+    )
+    _zero(model, queries, [*queries.input].index("past_frames_t"))
+
+
+def _last(model: onnx.ModelProto) -> onnx.NodeProto:
+    return _producer(model, _producer(model, "present_frames_t").input[0])
+
+
+def without_end(model: onnx.ModelProto) -> None:
+    """The stream goes on behind its last frame."""
+    end = next(n for n in model.graph.node if n.op_type == "Gather" and n.input[0].startswith("stream_constant"))
+    _constant(model, end.input[0], lambda array: np.zeros(100, array.dtype))
+
+
+TRILU = attention(*next((head, nodes) for head, _, nodes in STREAMS if "Trilu (g, 1)" in nodes))
+PLANTED = [
+    (CAUSAL, "time=1", None, [in_other_order]),
+    (CAUSAL, "time=3", None, [in_other_order, not_carried, one_later, upper_left]),
+    (CAUSAL, "time", None, [in_other_order, not_carried, one_later, upper_left]),
+    (CAUSAL, "time=1", 12, [too_old, in_other_order, unmasked, not_carried, without_end]),
+    (CAUSAL, "time=3", 12, [too_old, in_other_order, unmasked, not_carried, one_later, without_end]),
+    (CAUSAL, "time", 12, [too_old, in_other_order, unmasked, not_carried, one_later, without_end]),
+    (TRILU, "time=3", None, [one_later, upper_left]),
+    (TRILU, "time=3", 12, [one_later]),
+    (WINDOW, "time=1", None, [too_old, in_other_order, unmasked, not_carried]),
+    (WINDOW, "time=3", None, [too_old, in_other_order, unmasked, not_carried, one_later]),
+    (WINDOW, "time", None, [too_old, in_other_order, unmasked, not_carried, one_later]),
+]
+
+
+@pytest.mark.parametrize(("model", "stream", "most", "faults"), PLANTED)
+def test_the_comparison_finds(model: onnx.ModelProto, stream: str, most: int | None, faults: list[Any]) -> None:
+    stepped = rl.lower(model, stream=stream, max_frames=most)
+    found = {}
+    for fault in faults:
+        planted = onnx.ModelProto()
+        planted.CopyFrom(stepped)
+        fault(planted)
+        found[fault.__name__] = rl.verify_stream(model, planted).status
+    assert found == {fault.__name__: "failed" for fault in faults}
+    assert rl.verify_stream(model, stepped).status == "verified"
 
 
 def test_the_comparison_finds_a_stream_that_goes_on() -> None:
