@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import onnx_ir as ir
@@ -28,9 +28,9 @@ from rnn_lowering.facts.size import Shape, Size, Symbol, product, size
 from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.opening.constants import let_grow, rows_are_equal, rows_count
-from rnn_lowering.opening.questions import Cut, Opened, Questions, refuse
+from rnn_lowering.opening.own_sizes import OwnSizes
+from rnn_lowering.opening.questions import Opened, Questions, refuse
 from rnn_lowering.opening.reshapes import read_reshape
-from rnn_lowering.opening.windows import WINDOWED, window_of
 from rnn_lowering.types import Array
 
 _SIZED = {"Reshape": "shape", "Expand": "shape", "ConstantOfShape": "input", "Slice": "ends", "Range": "limit"}
@@ -63,6 +63,12 @@ class _AgainError(Exception):
         super().__init__()
         self.node = node
 
+
+_WITH_CHANNELS = (
+    *("BatchNormalization", "Conv", "ConvInteger", "ConvTranspose"),
+    *("GroupNormalization", "InstanceNormalization", "QLinearConv"),
+)
+"""Operators with weights for each channel, axis 1."""
 
 _OWN_SIZES = ("GatherElements", "ScatterElements", "ScatterND", "Scatter")
 """Operators whose inputs may have any sizes along the same axis."""
@@ -209,9 +215,7 @@ class SizeWalk:
             infer(self.known, node)
             if node in self.readings:
                 self.known.set_shape(node.outputs[0], self.readings.pop(node))
-            own = self._own_rules.get(node.op_type)
-            if own is not None and not node.domain and self._shape(node.inputs[0]):
-                own(self, node)
+            OwnSizes(self.known, self.questions, self._tell).set(node)
             evaluate(self.known, node)
         finally:
             for value, array in before.items():
@@ -265,77 +269,6 @@ class SizeWalk:
         if grown != numbers:
             self.opened[node] = Opened(node, "shape", tuple(grown))
 
-    def _infer_slice(self, node: ir.Node) -> None:
-        """Set the sizes of a Slice of an open axis: those of its numbers, until one is known to be a size."""
-        shape = self._shape(node.inputs[0])
-        bounds = slice_bounds(self.known, node, len(shape))
-        if bounds is None or not any(shape[axis].symbols or bounds[axis][1].symbols for axis in bounds):
-            return
-        dims: list[Size | None] = [None if axis in bounds else dim for axis, dim in enumerate(shape)]
-        starts, ends = (self.known.parameter(node, name) or [] for name in ("starts", "ends"))
-        for n, (axis, each) in enumerate(bounds.items()):
-            if not self.questions.is_free(shape[axis]) or each[1].symbols:
-                dims[axis] = self.questions.cut(node, axis, shape[axis], each, Cut(node, starts, ends, n))
-        self.known.set_shape(node.outputs[0], dims)
-
-    def _infer_pad(self, node: ir.Node) -> None:
-        """Set the sizes of a padded open axis."""
-        shape = self._shape(node.inputs[0])
-        amounts, axes = self.known.parameter(node, "pads"), self._numbers(node, "axes")
-        if not amounts or axes is None:
-            return
-        dims: list[Size | None] = [None] * len(shape)
-        for n, axis in enumerate([axis % len(shape) for axis in axes] or range(len(shape))):
-            if not self.questions.is_free(shape[axis]):
-                places = n, n + len(amounts) // 2
-                dims[axis] = self.questions.padded(node, axis, shape[axis], amounts, places)
-        self.known.set_shape(node.outputs[0], dims)
-
-    def _infer_split(self, node: ir.Node) -> None:
-        """Set the sizes of the parts of an open axis."""
-        shape, numbers = self._shape(node.inputs[0]), self.known.parameter(node, "split")
-        axis = (node.attributes.get_int("axis", 0) or 0) % len(shape)
-        if not numbers or self.questions.is_free(shape[axis]):
-            return
-        for value, part in zip(node.outputs, self.questions.parts(node, axis, shape[axis], numbers), strict=True):
-            self.known.set_shape(value, [part if n == axis else None for n in range(len(shape))])
-
-    def _infer_resize(self, node: ir.Node) -> None:
-        """Set the sizes of an open axis that is resized. The batch is not, where its size stays."""
-        shape, numbers = self._shape(node.inputs[0]), self.known.parameter(node, "sizes")
-        scales = self.known.parameter(node, "scales")
-        dims: list[Size | None] = [None] * len(shape)
-        for axis, dim in enumerate(shape):
-            if self.questions.is_free(dim):
-                continue
-            if scales and len(scales) == len(shape):
-                dims[axis] = self.questions.scaled(node, axis, dim, scales)
-            elif numbers and len(numbers) == len(shape):
-                if not axis and numbers[0].constant == dim.at(self.exported):
-                    self._tell(Opened(node, "sizes", (dim, *numbers[1:])))
-                dims[axis] = self.questions.resized(node, axis, numbers) if axis else None
-        if any(dims):
-            self.known.set_shape(node.outputs[0], dims)
-
-    def _infer_windows(self, node: ir.Node) -> None:
-        """Set the sizes behind a convolution or a pool whose window moves along an open axis."""
-        before, weights = (self._shape(value) for value in (*node.inputs, None)[:2])
-        dims: list[Size | None] = [None] * len(before)
-        for axis, dim in enumerate(before[2:], 2):
-            window = window_of(node, axis, weights if node.op_type == "Conv" else ()) if dim.symbols else None
-            if window is not None:
-                dims[axis] = dim + window.before + window.after + 1 - window.span
-        if any(dims):
-            self.known.set_shape(node.outputs[0], dims)
-
-    _own_rules: ClassVar = {
-        "Slice": _infer_slice,
-        "Pad": _infer_pad,
-        "Split": _infer_split,
-        **dict.fromkeys(("Resize", "Upsample"), _infer_resize),
-        **dict.fromkeys(WINDOWED, _infer_windows),
-    }
-
     # Checks
 
     def _check_known(self, node: ir.Node) -> None:
@@ -343,6 +276,8 @@ class SizeWalk:
         known = operator.axes is not None or operator.same_shape or node.op_type in _KNOWN_WITHOUT_AXES
         if not known or node.domain not in ("", "com.microsoft"):
             raise refuse(node, f"gets an open size, and what {node.op_type} does to its axes is not known")
+        if node.op_type in _WITH_CHANNELS and any(dim.symbols for dim in self._shape(node.inputs[0])[1:2]):
+            raise refuse(node, "needs as many channels as its weights have")
 
     def _check_picked(self, node: ir.Node) -> None:
         """Check that no row is picked that may be the last one, or the only one."""
@@ -590,8 +525,8 @@ class SizeWalk:
 
 
 def _recurrent_axes(node: ir.Node) -> Axes:
-    """Return the axes of a recurrent node's inputs; those of W and R are its own."""
+    """Return the axes of a recurrent node's inputs: steps, rows, inputs, directions, gates and units."""
     first = node.attributes.get_int("layout", 0)
     states = "NDH" if first else "DNH"
-    slots: dict[int, str] = {0: "NTI" if first else "TNI", 4: "N", 5: states, 6: states}
+    slots: dict[int, str] = {0: "NTI" if first else "TNI", 1: "DGI", 2: "DGH", 4: "N", 5: states, 6: states}
     return Axes(slots, "")

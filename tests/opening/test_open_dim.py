@@ -111,6 +111,15 @@ REFUSED = {
         " f = ReduceSum (X, a) Y = Div (f, n) }",
         "which may be its size",
     ),
+    "the features of a recurrent node": (
+        f"(float[4,3,1] Z, float[4,3,1] X) => (float[4,1,1,2] Y) <{WEIGHTS}, int64[3] s = {{4,1,3}}> {{"
+        " x = Reshape (X, s) Y = LSTM <hidden_size = 2> (x, W, R) }",
+        "gets a constant 'W' with 3 on axis 2, which must be t",
+    ),
+    "the channels of a convolution": (
+        "(float[1,3,4] X) => (float[1,1,4] Y) <float[1,3,1] w = {1,2,3}> { Y = Conv (X, w) }",
+        "needs as many channels as its weights have",
+    ),
     "frames that are split": (
         "(float[1,4,2] X) => (float[2,2,2] Y) <int64[3] s = {2,2,2}> { Y = Reshape (X, s) }",
         "which number is a size is not known",
