@@ -326,6 +326,20 @@ def _quotient(known: KnownValues, node: ir.Node) -> _Results | None:
     return _each(quotient, rounds=True)(known, node)
 
 
+def _remainder(known: KnownValues, node: ir.Node) -> _Results | None:
+    """Apply Mod to integers; that of the frames by 4 is 0 where their number is a multiple of 4."""
+    dtype, truncates = known.types.get(node.outputs[0]), node.attributes.get_int("fmod", 0)
+    if dtype is None or not dtype.is_integer() or truncates:
+        return None
+
+    def remainder(first: Size, second: Size) -> Size | None:
+        quotient = first.divided(second) if second.constant is not None and second.constant > 0 else None
+        below = None if quotient is None else _floor_of(known, quotient)
+        return None if below is None else first - below * second
+
+    return _each(remainder)(known, node)
+
+
 def _product_of_all(known: KnownValues, node: ir.Node) -> _Results | None:
     shape = known.shapes.get(node.outputs[0])
     (array, *_) = _polynomials(known, node)
@@ -386,6 +400,7 @@ _CALCULATED: Mapping[str, _Rule] = {
     "LessOrEqual": _each(_comparison(lambda d: d.at_most(0), lambda d: d.at_least(1))),
     "Max": _each(_larger),
     "Min": _each(_smaller),
+    "Mod": _remainder,
     "Mul": _each(operator.mul, rounds=True),
     "Neg": _each(operator.neg),
     "Pow": _each(_power, rounds=True),

@@ -61,6 +61,29 @@ in time: x[2, 3, 2]
         p = Concat <axis = 0> ([0, 0, 0, 0, 0], d)  x = Pad (y, p)  Y = Add (x, X)
 """)
 
+ROUNDED = rows("""
+# float[2, 3, time] X { s = Shape (X)  n = Gather (s, [2])
+unit 4: none
+    m = Mod (n, [4])  d = Sub ([4], m)  e = Mod (d, [4])  p = Concat <axis = 0> ([0, 0, 0, 0, 0], e)  x = Pad (X, p)
+        c = Conv <strides = [4]> (x, K[3, 3, 4])  u = ConvTranspose <strides = [4]> (c, L[3, 3, 4])
+        Y = Slice (u, [0], n, [2])
+    o = Neg (n)  e = Mod (o, [4])  p = Concat <axis = 0> ([0, 0, 0, 0, 0], e)  x = Pad (X, p)
+        Y = Conv <strides = [4]> (x, K[3, 3, 4])
+    m = Mod (n, [4])  e = Sub ([4], m)  p = Concat <axis = 0> ([0, 0, 0, 0, 0], e)  x = Pad (X, p)
+        c = Conv <strides = [4]> (x, K[3, 3, 4])  Y = Slice (c, [0], [-1], [2])
+    m = Mod (n, [4])  f = Cast <to = 1> (m)  Y = Add (X, f)
+    m = Mod (n, [4])  z = Equal (m, [0])  y = Squeeze (z, [0])  w = If (y) <then_branch = t () => (float[2, 3, a] o)
+        { o = Identity (X) }, else_branch = e () => (float[2, 3, b] v) { v = Neg (X) }>
+        Y = Conv <strides = [4]> (w, K[3, 3, 4])
+unit 3: none
+    t = Mul (n, [2])  m = Mod (t, [3])  d = Sub ([3], m)  e = Mod (d, [3])
+        p = Concat <axis = 0> ([0, 0, 0, 0, 0], e)  x = Pad (X, p)  Y = Neg (x)
+unit 2: x[2, 3, 2]
+    c = Conv (X, K[3, 3, 3])  a = Shape (c)  b = Gather (a, [2])  m = Mod (b, [2])  d = Sub ([2], m)
+        e = Mod (d, [2])  p = Concat <axis = 0> ([0, 0, 0, 0, 0], e)  x = Pad (c, p)
+        Y = Conv <strides = [2]> (x, L[3, 3, 2])
+""")
+
 REFUSED = rows(f"""
 # float[2, 3, time] X
 picks frames by their position in the whole sequence
@@ -85,6 +108,15 @@ def test_each_length_and_chunking_is_right(head: str, late: str, nodes: str) -> 
     delay, short = plan["delay"].get("Y"), plan["short"].get("Y")
     said = ", ".join([f"{delay} late"] * bool(delay) + [f"{short} short"] * bool(short)) or "in time"
     assert f"{said}: {shown(plan)}" == late
+
+
+@pytest.mark.parametrize(("head", "unit", "nodes"), ROUNDED)
+@pytest.mark.filterwarnings("ignore:no state is carried")
+def test_a_padding_to_a_multiple_makes_the_multiple_the_unit(head: str, unit: str, nodes: str) -> None:
+    plan = assert_at_every_length(over(head, nodes), "time", most=60)
+    assert f"unit {plan['unit']}: {shown(plan)}" == unit
+    with pytest.raises(rl.UnsupportedError, match=f"the chunk size must be a multiple of {plan['unit']}"):
+        rl.StreamPass("time=1", True)(ir.from_proto(over(head, nodes)))
 
 
 @pytest.mark.parametrize(("head", "said", "nodes"), REFUSED)

@@ -135,8 +135,9 @@ Greater node '-> c'
     c = Greater (t, [300])  z = If (c) <then_branch = a () => (float[d, e, f] z1) { z1 = Neg (X) },
         else_branch = b () => (float[g, h, i] z2) { z2 = Identity (X) }>  Y = Neg (z)
 Mod node '-> m'
-    n = Neg (t)  m = Mod (n, [8])  p = Concat <axis = 0> ([0], m, [0], [0], [0], [0])  z = Pad (X, p)  Y = Neg (z)
-    m = Mod (t, [4])  f = Cast <to = 1> (m)  z = Add (X, f)  Y = Neg (z)
+    m = Mod <fmod = 1> (t, [4])  f = Cast <to = 1> (m)  z = Add (X, f)  Y = Neg (z)
+    m = Mod ([40], t)  f = Cast <to = 1> (m)  z = Add (X, f)  Y = Neg (z)
+    m = Mod (t, [-4])  f = Cast <to = 1> (m)  z = Add (X, f)  Y = Neg (z)
 Min node '-> m'
     m = Min (t, [20])  z = Slice (X, [0], m, [1])  Y = Neg (z)
 Add node '-> z'
