@@ -1,4 +1,4 @@
-"""Export a torch model to ONNX: used by the training scripts of this folder."""
+"""Export a torch model to ONNX: used by the training scripts of this folder, and for the conformer."""
 
 import warnings
 from pathlib import Path

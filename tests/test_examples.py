@@ -263,6 +263,24 @@ def test_a_gpt_token_by_token(
     assert shapes == {"t": (1,), "k": (1, 4, 16, 399), "v": (1, 4, 399, 16)}
 
 
+def test_a_conformer_chunk_by_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The document shows what is printed, up to rounding and time, and the command."""
+    section = (EXAMPLES / "README.md").read_text(encoding="utf-8").partition("## A conformer")[2]
+    monkeypatch.chdir(ROOT)
+    command = next(line for line in section.splitlines() if "rnn-lower examples" in line)
+    step = tmp_path / "step.onnx"
+    assert main([str(step) if word == "conformer_step.onnx" else word for word in shlex.split(command)[1:]]) == 0
+    assert "verified" in capsys.readouterr().out
+    printed = printed_by("stream_conformer.py", EXAMPLES / "conformer.onnx", step)
+    said, states, times = printed.splitlines()
+    assert float(said.rpartition(" ")[2]) < 1e-5
+    assert re.sub(r"\S+$", "", said) in section
+    assert states in section
+    assert re.sub(r"\d+", "0", times) in re.sub(r"\d+", "0", section)
+
+
 def test_tokens_by_linear_attention(tmp_path: Path) -> None:
     said, operators = printed_by("generate_tokens.py", tmp_path / "layer.onnx", tmp_path / "step.onnx").splitlines()
     assert float(said.rpartition(" ")[2]) < 1e-6

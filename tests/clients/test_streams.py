@@ -59,6 +59,16 @@ def test_past_keys_and_values_are_fed_back(client: Any, tmp_path: Path) -> None:
         assert fault(plan_of(step), got[name], expected, atol=1e-5) == "", name
 
 
+@pytest.mark.parametrize("client", ["mnn", "openvino", "tract", "tvm"])
+def test_a_conformer(client: Any, tmp_path: Path) -> None:
+    """The encoder of examples/stream_conformer.py: relative positions, a window of 64, half the rate."""
+    model = onnx.load(HERE.parents[1] / "examples" / "conformer.onnx")
+    step = rl.lower(model, target=client, stream="time=2", dims={"batch": 1})
+    feed = {"features": random((1, 200, 40), 3)}
+    got = in_calls(client, {"conformer": (step, feed)}, tmp_path)
+    assert fault(plan_of(step), got["conformer"], whole(model, feed), atol=1e-5) == ""
+
+
 DOCUMENT = HERE.parents[1] / "docs" / "streaming.md"
 
 
