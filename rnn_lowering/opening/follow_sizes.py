@@ -18,19 +18,29 @@ import onnx_ir as ir
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.axes import Axes, NodeShapes, alone
-from rnn_lowering.facts.bodies import bodies_of, captured_values, values_used
+from rnn_lowering.facts.bodies import bodies_of, captured_values, values_used, with_bodies
 from rnn_lowering.facts.infer import infer, slice_bounds
 from rnn_lowering.facts.known import SizingError, add_initializers, start
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.parameters import parameter
 from rnn_lowering.facts.size import Shape, Size, Symbol, product, size
+from rnn_lowering.model.scopes import scopes
 from rnn_lowering.nodes.kinds import is_recurrent
-from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.opening.constants import let_grow, rows_are_equal, rows_count
+from rnn_lowering.opening.inner_graphs import (
+    Place,
+    given_to,
+    is_followed,
+    returned,
+    shape_in,
+    shapes_out,
+    states_of,
+)
 from rnn_lowering.opening.own_sizes import OwnSizes
-from rnn_lowering.opening.questions import Opened, Questions, refuse
+from rnn_lowering.opening.questions import SCOPE, Opened, Questions, ref, refuse
 from rnn_lowering.opening.reshapes import read_reshape
+from rnn_lowering.opening.sums import Sums
 from rnn_lowering.types import Array
 
 _SIZED = {"Reshape": "shape", "Expand": "shape", "ConstantOfShape": "input", "Slice": "ends", "Range": "limit"}
@@ -108,9 +118,14 @@ class SizeWalk:
         graph = self.model.graph
         self.was = start(self.model, self._input_shapes(exported=True))
         self.known = start(self.model, self._input_shapes())
-        self.summed: set[ir.Value] = set()
+        self.sums = Sums(self.known, self.questions)
         self.readings: dict[ir.Node, Shape] = {}
         self.told: dict[ir.Node, Opened] = {}
+        self.outer: dict[ir.Value, Place] = {}
+        self.holders: dict[ir.Node, ir.Node] = {}
+        for scope in scopes(self.model):
+            for node in scope.graph:
+                node.meta[SCOPE] = scope.text
         for facts in (self.was, self.known):
             add_initializers(facts, graph)
         followed: set[ir.Node] = set()
@@ -123,7 +138,7 @@ class SizeWalk:
                 followed -= self._forgotten(again.node, followed)
         for question in self.questions.asked.values():
             raise refuse(question.node, question.fact)
-        for node in graph:
+        for node in graph.all_nodes():
             self._check_cut(node)
 
     def _forgotten(self, node: ir.Node, followed: Container[ir.Node]) -> set[ir.Node]:
@@ -132,14 +147,16 @@ class SizeWalk:
         for each in self.model.graph:
             for value in values_used(each):
                 readers[value].append(each)
+        while node in self.holders:
+            node = self.holders[node]
         pending, found = [node], set[ir.Node]()
         while pending:
             each = pending.pop()
-            found.add(each)
-            for value in each.outputs:
+            found |= {*with_bodies(each)}
+            for value in (value for inner in with_bodies(each) for value in inner.outputs):
                 for facts in (self.known.types, self.known.shapes, self.known.contents):
                     facts.pop(value, None)
-                self.summed.discard(value)
+                self.sums.values.discard(value)
                 pending += [reader for reader in readers[value] if reader in followed and reader not in found]
         for each in found:
             self.opened.pop(each, None)
@@ -183,12 +200,13 @@ class SizeWalk:
             evaluate(self.was, node)
         is_open = any(map(self._is_open, node.inputs)) or node in self.opened
         if bodies_of(node) and (is_open or any(map(self._is_open, captured_values(node)))):
-            raise refuse(node, "has a body that gets an open size")
+            self._follow_bodies(node)
+            return
         self._read_reshape(node)
         self._read_expand(node)
         with_sizes = self._with_opened(node)
         self._infer(node, with_sizes)
-        self._check_sums(node)
+        self.sums.check(node, counts=node.op_type == "Range" and node in self.opened)
         if not any(map(self._is_open, (*node.inputs, *node.outputs))) and node not in self.opened:
             return
         self._check_known(node)
@@ -196,6 +214,53 @@ class SizeWalk:
         for first, axis, other, place in self._equal_axes(node):
             self._make_equal(node, first, axis, other, place)
         self._check_sizes(node)
+
+    def _follow_bodies(self, node: ir.Node) -> None:
+        """Follow the sizes in the branches of an If, or in the body of a Scan."""
+        if not is_followed(node, self.opset):
+            raise refuse(node, "has a body that gets an open size")
+        for inner, place in given_to(node, self.was):
+            self.outer[inner] = place
+            for facts in (self.was, self.known):
+                shape = shape_in(place, facts)
+                if shape is None or place.value not in facts.types:
+                    raise refuse(node, "has a body that gets an open size")
+                facts.shapes[inner], facts.types[inner] = shape, facts.types[place.value]
+            if place.value in self.sums.values:
+                self.sums.values.add(inner)
+        for first, axis, other, end in self._lengths_of_scan(node):
+            self._make_equal(node, first, axis, other, end)
+        for body in bodies_of(node):
+            for facts in (self.was, self.known):
+                add_initializers(facts, body)
+            for each in list(body):
+                self.holders[each] = node
+                self._follow_or_refuse(each)
+        self._leave_bodies(node)
+
+    def _leave_bodies(self, node: ir.Node) -> None:
+        """Set the sizes that a node with bodies returns."""
+        for n, value in enumerate(node.outputs):
+            inner = [each for each, _ in returned(node, n)]
+            state = node.inputs[n] if node.op_type == "Scan" and n < states_of(node) else None
+            for axis in range(0 if state is None else len(self._shape(inner[0]))):
+                if state is not None:
+                    self._make_equal(node, inner[0], axis, state, axis)
+            for facts in (self.was, self.known):
+                shapes = shapes_out(node, n, facts)
+                if len(shapes) != 1 or inner[0] not in facts.types:
+                    raise refuse(node, "has branches that give different sizes")
+                facts.types[value], facts.shapes[value] = facts.types[inner[0]], shapes[0]
+            if node.op_type == "Scan" or any(each in self.sums.values for each in inner):
+                self.sums.values.add(value)
+        self._check_sizes(node)
+
+    def _lengths_of_scan(self, node: ir.Node) -> Iterator[tuple[ir.Value, int, ir.Value, int]]:
+        """Yield the axes that a Scan takes apart, which must have the same size."""
+        rows = [place for _, place in given_to(node, self.was) if place.rows is not None]
+        for first in rows:
+            for other in rows:
+                yield first.value, first.rows or 0, other.value, other.rows or 0
 
     def _with_opened(self, node: ir.Node) -> Mapping[ir.Value, Array]:
         """Return the numbers of an opened parameter that is an input."""
@@ -345,15 +410,11 @@ class SizeWalk:
 
     def _make_equal(self, node: ir.Node, first: ir.Value, axis: int, other: ir.Value, place: int) -> None:
         """Make an axis as long as an open one, if both must have the same size."""
+        must = is_recurrent(node) or node.op_type in ("Concat", "Scan")
         grown, fixed = self._shape(first)[axis], self._shape(other)[place]
-        if (
-            not grown.symbols
-            or grown == fixed
-            or (fixed == size(1) and not is_recurrent(node) and node.op_type != "Concat")
-        ):
+        if not grown.symbols or grown == fixed or (fixed == size(1) and not must):
             return
         if self.questions.among([grown, fixed]):
-            must = is_recurrent(node) or node.op_type == "Concat"
             self._answer_equal(grown, fixed, must=must, whole=self._cannot_grow(other, place))
             return
         if fixed.symbols:
@@ -404,6 +465,8 @@ class SizeWalk:
     def _cannot_grow(self, value: ir.Value, axis: int) -> bool:
         """Whether a value has a fixed size: an input whose axis is not open, or a table with rows that differ."""
         node, array = value.producer(), self.was.constant(value)
+        if value in self.outer:
+            return False
         if node is not None and node.op_type != "Constant":
             return False
         return array is None or not (rows_are_equal(array, axis) or rows_count(array, axis))
@@ -415,7 +478,11 @@ class SizeWalk:
 
     def _open(self, reader: ir.Node, value: ir.Value, axis: int, grown: Size) -> None:
         """Let an axis of a value have an open size: follow it back to the number that says its size."""
+        if value in self.outer:
+            self._open(reader, self.outer[value].value, self.outer[value].axis(axis), grown)
         node = value.producer()
+        if node is not None and bodies_of(node) and is_followed(node, self.opset):
+            self._open_in_bodies(node, value, axis, grown)
         if node is None or node.op_type == "Constant":
             array = self.was.constant(value)
             if (
@@ -443,8 +510,21 @@ class SizeWalk:
                     self._open(node, source, back, grown)
         raise refuse(
             node,
-            f"gives an axis of {self._shape(value)[axis]} that must be {grown} at {node_ref(reader, 'main graph')}",
+            f"gives an axis of {self._shape(value)[axis]} that must be {grown} at {ref(reader)}",
         )
+
+    def _open_in_bodies(self, node: ir.Node, value: ir.Value, axis: int, grown: Size) -> None:
+        """Let an axis of what an If or a Scan returns have an open size."""
+        for inner, rows in returned(node, node.outputs.index(value)):
+            place = None if rows is None else rows % len(self._shape(value))
+            if place == axis:
+                for given, of_scan in ((each.value, each.rows) for _, each in given_to(node, self.was)):
+                    if of_scan is not None and self._shape(given)[of_scan] != grown:
+                        self._open(node, given, of_scan, grown)
+            else:
+                back = axis if place is None or axis < place else axis - 1
+                if self._shape(inner)[back] != grown:
+                    self._open(node, inner, back, grown)
 
     def _place(self, node: ir.Node, value: ir.Value, axis: int) -> int | None:
         """Return which number of the parameter of a node says the size of an axis of its output."""
@@ -478,31 +558,6 @@ class SizeWalk:
                 raise refuse(
                     node, f"takes 0 to {last} of an axis of {last}: all of it, or the first {last} of a longer one?"
                 )
-
-    def _check_sums(self, node: ir.Node) -> None:
-        """Check that no sum over an open axis, and no count of its rows, is scaled by the size that it had."""
-        data = [value for value in node.inputs if value is not None]
-        if node.op_type in ("Div", "Mul") and any(value in self.summed for value in data):
-            for value in data:
-                number = self.known.constant(value)
-                if number is not None and number.size == 1 and self._is_count(float(number.reshape(-1)[0])):
-                    raise refuse(
-                        node, f"scales a sum over an open axis by {number.reshape(-1)[0]:g}, which may be its size"
-                    )
-        contracts = any(self._is_contracted(node, value) for value in data)
-        counts = node.op_type == "Range" and node in self.opened
-        if contracts or counts or any(value in self.summed for value in data):
-            self.summed.update(node.outputs)
-
-    def _is_contracted(self, node: ir.Node, value: ir.Value) -> bool:
-        open_symbols = {symbol for dim in self._shape(value) for symbol in dim.symbols}
-        left = {symbol for output in node.outputs for dim in self._shape(output) for symbol in dim.symbols}
-        return bool(open_symbols - left)
-
-    def _is_count(self, number: float) -> bool:
-        sizes = [n for n in self.exported.values() if n > 1]
-        counts = [count for n in sizes for count in (n, n - 1, n / (n - 1)) if count > 1]
-        return any(abs(number - n) < 1e-6 * n or abs(number * n - 1) < 1e-6 for n in counts)
 
     def _check_sizes(self, node: ir.Node) -> None:
         """Check that the sizes of the outputs are known, and those that they were."""

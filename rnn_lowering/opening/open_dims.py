@@ -20,9 +20,8 @@ from rnn_lowering.facts.size import Shape, Size, Symbol, size
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.model_sizes import forget_sizes
 from rnn_lowering.model.scopes import all_names, sort_nodes
-from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.opening.follow_sizes import SizeWalk
-from rnn_lowering.opening.questions import Opened
+from rnn_lowering.opening.questions import Opened, ref
 from rnn_lowering.opening.rows import RowsBySymbol, rows_of_outputs
 
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
@@ -222,11 +221,11 @@ class _Writer:
         if slot is None:
             raise UnsupportedError(
                 f"its {opened.name} is an attribute at opset {self.opset}, which cannot be a size",
-                node=node_ref(node, "main graph"),
+                node=ref(node),
             )
         node.replace_input_with(slot, value)
         if changed:
-            yield f"{node_ref(node, 'main graph')}: {' and '.join(changed)}"
+            yield f"{ref(node)}: {' and '.join(changed)}"
 
     def _without_symbols(self, opened: Opened) -> list[Size]:
         """Return the numbers, with what stands for a size of the input in its place."""
@@ -279,7 +278,7 @@ class _Writer:
     def _size(self, node: ir.Node, number: Size) -> ir.Value:
         """Return a size as a tensor of one integer."""
         if any(factor.denominator != 1 for _, factor in number.terms):
-            raise UnsupportedError(f"a size of {number} is not computed", node=node_ref(node, "main graph"))
+            raise UnsupportedError(f"a size of {number} is not computed", node=ref(node))
         if number.constant is not None:
             return self._constant(node, [int(number.constant)])
         terms = []

@@ -12,7 +12,7 @@ from itertools import count
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.parameters import BEFORE_THE_START, TO_THE_END
 from rnn_lowering.facts.size import Shape, Size, Symbol, size
 from rnn_lowering.nodes.node_spec import node_ref
@@ -21,10 +21,18 @@ _HINT = "export the model with this axis dynamic, or at another size, if that te
 
 Numbers = Sequence[Size]
 
+SCOPE = "rnn_lowering/scope"
+"""The key of a node's scope."""
+
+
+def ref(node: ir.Node) -> NodeRef:
+    """Return what to call a node."""
+    return node_ref(node, str(node.meta.get(SCOPE, "main graph")))
+
 
 def refuse(node: ir.Node, fact: str, hint: str = _HINT) -> UnsupportedError:
     """Return the error that refuses a node."""
-    return UnsupportedError(fact, hint=hint, node=node_ref(node, "main graph"))
+    return UnsupportedError(fact, hint=hint, node=ref(node))
 
 
 @dataclass(frozen=True)

@@ -128,10 +128,23 @@ REFUSED = {
         "(float[1,4,2] X, float[1,4,2] Z) => (float[1,4,2] Y) { Y = Add (X, Z) }",
         "needs axis 1 of input 'Z', which has 4, to have t",
     ),
-    "a body": (
-        """(float[1,4,2] X, bool c) => (float[1,4,2] Y) { Y = If (c) <then_branch = a () => (float[1,4,2] p) {
-            p = Relu (X) }, else_branch = b () => (float[1,4,2] q) { q = Neg (X) }> }""",
+    "a Loop": (
+        """(float[1,4,2] X, int64 n, bool c) => (float[1,4,2] Y) {
+            Y = Loop (n, c, X) <body = a (int64 i, bool d, float[1,4,2] p) => (bool e, float[1,4,2] q) {
+            e = Identity (d) q = Relu (p) }> }""",
         "has a body that gets an open size",
+    ),
+    "branches of different sizes": (
+        """(float[1,4,2] X, bool c) => (float[1,k,2] Y) <int64[1] one = {1}> {
+            Y = If (c) <then_branch = a () => (float[1,4,2] p) { p = Relu (X) },
+            else_branch = b () => (float[1,1,2] q) { q = ReduceMax (X, one) }> }""",
+        "has branches that give different sizes",
+    ),
+    "a table in a branch": (
+        """(float[1,4,1] X, bool c) => (float[1,4,1] Y) <float[4,1] t = {1,2,3,4}> {
+            Y = If (c) <then_branch = a () => (float[1,4,1] p) { p = Add (X, t) },
+            else_branch = b () => (float[1,4,1] q) { q = Neg (X) }> }""",
+        "gets a constant 't' with 4 on axis 0, which must be t",
     ),
     "an axis that is removed": (
         "(float[4,1,2] Z, float[1,1,2] X) => (float[1,2] Y) <int64[1] a = {1}> { Y = Squeeze (X, a) }",
@@ -144,9 +157,10 @@ REFUSED = {
 def test_what_may_mean_something_else_is_refused(name: str) -> None:
     text, reason = REFUSED[name]
     with pytest.raises(rl.UnsupportedError) as error:
-        rl.lower(model_of(text), open_dims={"X:1": "t"})
+        rl.lower(parse(f"g {text}", 18 if "ReduceMax" in text else 13), open_dims={"X:1": "t"})
     assert reason in str(error.value)
     assert "in main graph" in str(error.value)
+    assert name != "a table in a branch" or "(If) then_branch" in str(error.value)
 
 
 @pytest.mark.parametrize(
