@@ -108,8 +108,9 @@ COREML = Target(
     converted_only=True,
 )
 
-EMX = Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll"), runs_exported=False)
-"""It makes C code. Of exported Scans it rejects other axes and directions than the first."""
+EMX = Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll"), runs_exported=False, since=(("Split", 13),))
+"""It makes C code. Of exported Scans it rejects other axes and directions than the first, and it ignores the sizes of
+a Split that are an attribute."""
 
 JAXONNXRUNTIME = Target(
     "jaxonnxruntime",
