@@ -109,8 +109,8 @@ COREML = Target(
 )
 
 EMX = Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll"), runs_exported=False, since=(("Split", 13),))
-"""It makes C code. Of exported Scans it rejects other axes and directions than the first, and it ignores the sizes of
-a Split that are an attribute."""
+"""It makes C code. Of exported Scans it rejects other axes and directions than the first, and it ignores sizes of a
+Split that are an attribute."""
 
 JAXONNXRUNTIME = Target(
     "jaxonnxruntime",
