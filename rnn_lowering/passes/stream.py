@@ -28,6 +28,7 @@ from rnn_lowering.model.preparation import read
 from rnn_lowering.model.scopes import ORIGIN, all_names, recurrent_nodes, sort_nodes
 from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.options import Lowering, Stream, check_whole_calls, parse_delay, parse_stream
+from rnn_lowering.streaming.attention.microsoft_operators import expand_microsoft_attention
 from rnn_lowering.streaming.attention.operators import expand_attention
 from rnn_lowering.streaming.editor import dim_of, input_of, remove_unused
 from rnn_lowering.streaming.flow import MAIN_GRAPH, Flow
@@ -170,6 +171,7 @@ def _prepared(model: ir.Model) -> ir.Model:
             "the model is not valid, so its frames cannot be followed", hint="check it with onnx.checker"
         )
     expand_attention(work)
+    expand_microsoft_attention(work)
     expand_sequences(work)
     remove_unused(work)  # a chunk may be too short for what no output needs
     _read_numbers(work)

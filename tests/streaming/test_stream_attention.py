@@ -574,6 +574,56 @@ def test_the_operator_streams(head: str, states: str, nodes: str) -> None:
         assert_equal(model, stepped, 24, sizes, 2)
 
 
+OPERATORS_OF_MICROSOFT = rows(
+    """
+# float[batch, time, 4] X => float[batch, time, 4] Y { SCORES
+k[batch, 2, 2, 0]  v[batch, 2, 0, 2]
+    Y = com.microsoft.MultiHeadAttention <num_heads = 2, unidirectional = 1> (X, X, X)
+    Y = com.microsoft.MultiHeadAttention <num_heads = 2, unidirectional = 1, scale = 0.3> (X, X, X, bias[12])
+    Y = com.microsoft.Attention <num_heads = 2, unidirectional = 1> (X, W[4, 12], bias[12])
+    c = LessOrEqual (j, i)  b = Where (c, 0.0, -1e9)  u = Unsqueeze (b, [0, 1])
+        Y = com.microsoft.MultiHeadAttention <num_heads = 2> (X, X, X, , , u)
+k[batch, 2, 2, 4]  v[batch, 2, 4, 2]  t[1]
+    d = Sub (i, j)  e = Less (d, 5)  b = Where (e, 0.0, -1e9)  u = Unsqueeze (b, [0, 1])
+        Y = com.microsoft.MultiHeadAttention <num_heads = 2, unidirectional = 1> (X, X, X, , , u)
+k[batch, 2, 2, 0]  v[batch, 2, 0, 2]  k[batch, 4, 1, 0]  v[batch, 4, 0, 1]
+    A = com.microsoft.Attention <num_heads = 2, unidirectional = 1> (X, W[4, 12], bias[12])  C = Add (A, X)
+        Y = com.microsoft.MultiHeadAttention <num_heads = 4, unidirectional = 1, scale = 0.4> (C, C, C)
+""".replace("SCORES", SCORES)
+)
+
+
+@pytest.mark.parametrize(("head", "states", "nodes"), OPERATORS_OF_MICROSOFT)
+def test_the_operators_of_microsoft_stream(head: str, states: str, nodes: str) -> None:
+    model = over(head, nodes, opset=17)
+    for stream, sizes in (("time=1", [1]), ("time", [2, 5, 1])):
+        stepped = streamed(model, stream)
+        if sizes == [1]:
+            assert shown(plan_of(stepped)) == states
+        assert_equal(model, stepped, 24, sizes, 2)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "MultiHeadAttention <num_heads = 2, unidirectional = 1> (X, X, X, , valid)",
+        "MultiHeadAttention <num_heads = 2, unidirectional = 1, do_rotary = 1> (X, X, X)",
+        "Attention <num_heads = 2, unidirectional = 1, qkv_hidden_sizes = [4, 4, 4]> (X, W[4, 12], bias[12])",
+        "Attention <num_heads = 3, unidirectional = 1> (X, W[4, 12], bias[12])",
+    ],
+)
+def test_other_forms_of_these_operators_are_refused_by_name(node: str) -> None:
+    head = "float[2, time, 4] X, int32[2, time] valid => float[2, time, 4] Y"
+    with pytest.raises(rl.UnsupportedError, match=r"Attention node '-> Y' in main graph: is not known"):
+        streamed(over(head, f"Y = com.microsoft.{node}", opset=17), "X:1=1")
+
+
+def test_without_unidirectional_later_frames_are_seen() -> None:
+    model = over("float[2, time, 4] X", "Y = com.microsoft.MultiHeadAttention <num_heads = 2> (X, X, X)", opset=17)
+    with pytest.raises(rl.UnsupportedError, match=r"'-> Y' .*weighs each frame by all of them"):
+        streamed(model, "time=1")
+
+
 def test_the_operator_with_caches_is_refused_by_name() -> None:
     head = "float[2, time, 4] X, float[2, 1, 3, 4] k, float[2, 1, 3, 4] v => float[] Y, float[] p, float[] q"
     nodes = "Y, p, q = Attention <q_num_heads = 1, kv_num_heads = 1, is_causal = 1> (X, X, X, , k, v)"

@@ -77,29 +77,45 @@ def _expand(node: ir.Node, names: Names, opset: int) -> None:
     assert value is not None
     flat = len(query.shape or ()) < _HEADS_RANK
     if flat:
-        query = _split(emit, query, heads[0])
-        key, value = (_split(emit, each, heads[1]) for each in (key, value))
+        query = split_heads(emit, query, heads[0])
+        key, value = (split_heads(emit, each, heads[1]) for each in (key, value))
     if heads[0] != heads[1]:
         key, value = (_repeated(emit, each, heads[0], heads[0] // heads[1]) for each in (key, value))
     dtype = (query if not flat else node.inputs[0] or query).dtype or ir.DataType.FLOAT
     scale = node.attributes.get_float("scale", heads[2] ** -0.5)
-    scores = emit("MatMul", query, emit("Transpose", key, perm=[0, 1, 3, 2]))
-    scores = emit("Mul", scores, emit.constant(np.array(scale).astype(dtype.numpy())))
-    removed = emit.constant(np.array(-np.inf).astype(dtype.numpy()))
+    scores = scaled_scores(emit, query, key, scale or 0.0, dtype)
     if (mask := _mask(node)) is not None:
         is_bool = mask.dtype == ir.DataType.BOOL
-        scores = emit("Where", mask, scores, removed) if is_bool else emit("Add", scores, mask)
+        scores = emit("Where", mask, scores, _removed(emit, dtype)) if is_bool else emit("Add", scores, mask)
     if node.attributes.get_int("is_causal", 0):
-        rows, columns = (_positions(emit, each, axis) for each, axis in ((query, 1), (key, 0)))
-        scores = emit("Where", emit("LessOrEqual", columns, rows), scores, removed)
+        scores = causal(emit, scores, query, key, dtype)
     weights = emit("Softmax", scores, name=node.name or "", axis=-1)
     output = emit("MatMul", weights, value)
-    if flat:
-        output = emit("Reshape", emit("Transpose", output, perm=[0, 2, 1, 3]), emit.numbers(0, 0, -1))
-    emit.replace(output)
+    emit.replace(joined_heads(emit, output) if flat else output)
 
 
-def _split(emit: InPlaceOf, value: ir.Value, heads: int) -> ir.Value:
+def scaled_scores(emit: InPlaceOf, query: ir.Value, key: ir.Value, scale: float, dtype: ir.DataType) -> ir.Value:
+    """Return the scores of queries and keys [batch, heads, frames, size]."""
+    products = emit("MatMul", query, emit("Transpose", key, perm=[0, 1, 3, 2]))
+    return emit("Mul", products, emit.constant(np.array(scale).astype(dtype.numpy())))
+
+
+def causal(emit: InPlaceOf, scores: ir.Value, query: ir.Value, key: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """Return scores from which later keys are removed."""
+    rows, columns = (_positions(emit, each, axis) for each, axis in ((query, 1), (key, 0)))
+    return emit("Where", emit("LessOrEqual", columns, rows), scores, _removed(emit, dtype))
+
+
+def _removed(emit: InPlaceOf, dtype: ir.DataType) -> ir.Value:
+    return emit.constant(np.array(-np.inf).astype(dtype.numpy()))
+
+
+def joined_heads(emit: InPlaceOf, value: ir.Value) -> ir.Value:
+    """Return [batch, frames, heads * size] of [batch, heads, frames, size]."""
+    return emit("Reshape", emit("Transpose", value, perm=[0, 2, 1, 3]), emit.numbers(0, 0, -1))
+
+
+def split_heads(emit: InPlaceOf, value: ir.Value, heads: int) -> ir.Value:
     """Return [batch, heads, frames, size] of [batch, frames, heads * size]."""
     return emit("Transpose", emit("Reshape", value, emit.numbers(0, 0, heads, -1)), perm=[0, 2, 1, 3])
 
