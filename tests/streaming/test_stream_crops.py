@@ -96,8 +96,6 @@ uses the number of frames, which a stream never knows, other than as a size
     {VALID}  f = Greater (n, [2])  e = Where (f, n, t)  x = Slice (X, [0], e, [2])  Y = Neg (x)
 repeats or cuts off the first frame of a value that comes late
     {VALID}  p = Concat <axis = 0> ([0, 0], d, [0, 0, 0])  x = Pad <mode = "edge"> (y, p)  Y = Add (x, X)
-pads with other frames (mode reflect)
-    {VALID}  p = Concat <axis = 0> ([0, 0], d, [0, 0, 0])  x = Pad <mode = "reflect"> (y, p)  Y = Add (x, X)
 """)
 
 

@@ -25,7 +25,7 @@ averages over fewer frames at the start; set count_include_pad
     p = Pad (X, [0, 0, 2, 0, 0, 0])  a = AveragePool <kernel_shape = [3], pads = [1, 0]> (p)
         Y = Slice (a, [0], [-1], [2])
 pads with other frames (mode reflect), ... ; pad with a constant
-    p = Pad <mode = "reflect"> (X, [0, 0, 2, 0, 0, 0])  Y = Conv (p, K[3, 3, 3])
+    p = Pad <mode = "reflect"> (X, [0, 0, 0, 0, 0, 2])  Y = Conv (p, K[3, 3, 3])
 output 'Y' has 1 frame more
     p = Conv <pads = [2, 2]> (X, K[3, 3, 3])  s = Slice (p, [0], [-1], [2])  Y = Relu (s)
 joins values whose frames are not aligned

@@ -16,6 +16,7 @@ from rnn_lowering.streaming.editor import Editor, home, input_of
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frames import FirstFrame, FrameNumbers, Frames, Framing, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.operators.first_frame import computed_in_front, window_after_computed
+from rnn_lowering.streaming.operators.reflections import reflected_in_front
 from rnn_lowering.streaming.operators.windows import Computed, KeepRows, Window, read_window, rows_before, settled
 from rnn_lowering.types import Array
 
@@ -155,11 +156,13 @@ def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
         return [flow.framed(node, node.outputs[0], framing)]
     numbers = [(pad.whole() if n % rank == framing.axis else pad).constant for n, pad in enumerate(amounts)]
     mode = node.attributes.get_string("mode", "constant") or "constant"
+    if mode == "reflect" and (reflected := reflected_in_front(flow, node, framing, numbers)) is not None:
+        return reflected
     if mode != "constant" and (mode != "edge" or right or sum(pad is None or pad != 0 for pad in numbers) > 1):
         raise flow.refuse(
             node,
             f"pads with other frames (mode {mode}), which a stream has not seen yet",
-            "pad with a constant, or in front with the first frame (mode edge)",
+            "pad with a constant, or in front with the first frame (mode edge), or with mode reflect over time",
         )
     if not framing.plain or None in numbers:
         raise flow.refuse(node, "pads frames that are merged with another axis", "pad before the Reshape")

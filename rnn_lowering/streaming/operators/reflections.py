@@ -1,0 +1,66 @@
+"""A Pad of mode reflect: the frames before the first are the next ones backwards, as around a centred STFT.
+
+The first n frames of the result are x[n], ..., x[1], so the stream is n frames late: with x[j + n] comes frame j of
+the result. It is x[n - j] for j < n, then x[j - n]. With n = 2 the result is x[2], x[1], x[0], x[1] and so on.
+What is behind the last frame is that of a sequence with zeros behind it, as for every padding inside a net.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import onnx_ir as ir
+
+from rnn_lowering.streaming.editor import Editor, Emitter, home, input_of
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frame_counts import frame_indices, frames_before, numbers_in_call
+from rnn_lowering.streaming.frames import Frames, Framing
+from rnn_lowering.streaming.operators.windows import KeepRows, settled
+
+
+def reflected_in_front(
+    flow: Flow, node: ir.Node, framing: Frames, amounts: Sequence[Fraction | None]
+) -> list[Framing] | None:
+    """Return the framing of a Pad of mode reflect along the frames alone; None for another Pad.
+
+    Args:
+        framing: The framing of what it pads.
+        amounts: The paddings of all axes, those at the starts first.
+    """
+    rank = len(amounts) // 2
+    left, right = (int(amounts[n] or 0) for n in (framing.axis, framing.axis + rank))
+    others = [n for n, amount in enumerate(amounts) if amount != 0 and n % rank != framing.axis]
+    if others or not framing.plain or framing.overlap or framing.cut or left < 1 or right < 0:
+        return None
+    late = replace(framing, extra=framing.extra + left + right, ready=framing.ready - left)
+    final = settled(flow, node, framing, late, right)
+    needed = (max(left, right) + 1 - framing.extra) / framing.rate
+    flow.fewest_frames = max(flow.fewest_frames, math.ceil(needed))
+    flow.edits.append(KeepRows(node, node.outputs[0], framing, 0, 2 * left))
+    flow.change(node, _reflect, framing, left)
+    return [flow.resampled(node, node.outputs[0], framing, final)]
+
+
+def _reflect(editor: Editor, node: ir.Node, frames: Frames, left: int) -> None:
+    """Pick the frames of the result, in place of a Pad, from the last 2 * `left` frames and the chunk."""
+    emit, delay = editor.before(node), frames.delay.frames
+    number, index = numbers_in_call(editor, frames.rate)
+    twice = emit("Mul", frames_before(editor, frames.rate), emit.counts([2]))
+    backwards = emit("Sub", emit("Sub", emit.counts([4 * left + 2 * delay]), twice), index)
+    last = emit("Add", number, emit.counts([2 * left - 1]))
+    within = _between(emit, backwards, last)
+    early = emit("Less", frame_indices(editor, frames.rate), emit.counts([2 * left + delay]))
+    picked = emit("Gather", input_of(node), emit("Where", early, within, index), axis=frames.axis)
+    graph = home(node)
+    editor.replace(node.outputs[0], picked, graph)
+    graph.remove(node, safe=True)
+
+
+def _between(emit: Emitter, number: ir.Value, last: ir.Value) -> ir.Value:
+    """Return indices between 0 and the last; those of frames that mean nothing may be others."""
+    zero = emit.counts([0])
+    number = emit("Where", emit("Less", number, zero), zero, number)
+    return emit("Where", emit("Less", last, number), last, number)
