@@ -80,6 +80,9 @@ _WITH_CHANNELS = (
 )
 """Operators with weights for each channel, axis 1."""
 
+_OF_ROWS = "TNI"
+"""The axes of a recurrent node that no attribute fixes: steps, rows and inputs."""
+
 _OWN_SIZES = ("GatherElements", "ScatterElements", "ScatterND", "Scatter")
 """Operators whose inputs may have any sizes along the same axis."""
 
@@ -343,6 +346,10 @@ class SizeWalk:
             raise refuse(node, f"gets an open size, and what {node.op_type} does to its axes is not known")
         if node.op_type in _WITH_CHANNELS and any(dim.symbols for dim in self._shape(node.inputs[0])[1:2]):
             raise refuse(node, "needs as many channels as its weights have")
+        for slot, labels in _recurrent_axes(node).inputs.items() if is_recurrent(node) else ():
+            dims = self._shape(node.inputs[slot]) if slot < len(node.inputs) else ()
+            if any(dim.symbols and str(label) not in _OF_ROWS for dim, label in zip(dims, labels, strict=False)):
+                raise refuse(node, "has attributes that fix its directions and units")
 
     def _check_picked(self, node: ir.Node) -> None:
         """Check that no row is picked that may be the last one, or the only one."""
@@ -479,7 +486,10 @@ class SizeWalk:
     def _open(self, reader: ir.Node, value: ir.Value, axis: int, grown: Size) -> None:
         """Let an axis of a value have an open size: follow it back to the number that says its size."""
         if value in self.outer:
-            self._open(reader, self.outer[value].value, self.outer[value].axis(axis), grown)
+            holder = reader
+            while not any(value in body.inputs for body in bodies_of(holder)):
+                holder = self.holders[holder]
+            self._open(holder, self.outer[value].value, self.outer[value].axis(axis), grown)
         node = value.producer()
         if node is not None and bodies_of(node) and is_followed(node, self.opset):
             self._open_in_bodies(node, value, axis, grown)
@@ -584,4 +594,5 @@ def _recurrent_axes(node: ir.Node) -> Axes:
     first = node.attributes.get_int("layout", 0)
     states = "NDH" if first else "DNH"
     slots: dict[int, str] = {0: "NTI" if first else "TNI", 1: "DGI", 2: "DGH", 4: "N", 5: states, 6: states}
+    slots |= {3: "DB", 7: "DP"}
     return Axes(slots, "")

@@ -23,6 +23,10 @@ SCAN = """g (float[4,1,2] X) => (float[1,2] last, float[4,1,2] Y) <float[1,2] h 
     last, Y = Scan <num_scan_inputs = 1, body = b (float[1,2] s, float[1,2] r) => (float[1,2] s1, float[1,2] y) {
         s1 = Add (s, r) y = Tanh (s1) }> (h, z) }"""
 
+GATED = """g (float[4,1,2] X) => (float[4,1,2] Y) <float[1,2] h = {0,0}, float[1,2] k = {0.5,0.25}> {
+    a, Y = Scan <num_scan_inputs = 1, body = b (float[1,2] s, float[1,2] r) => (float[1,2] s1, float[1,2] y) {
+        g = Mul (s, k) s1 = Add (g, r) y = Tanh (s1) }> (h, X) }"""
+
 TWO_SCANS = """g (float[4,1,2] X) => (float[4,1,2] Y) <float[1,2] h = {0,0}, int64[3] t = {4,1,2}> {
     zeros = ConstantOfShape (t)
     a, Y = Scan <num_scan_inputs = 2, body = b (float[1,2] s, float[1,2] r, float[1,2] q) =>
@@ -45,7 +49,7 @@ def test_branches_of_an_if(branch: bool) -> None:
     assert_close(run(new, {"X": longer, "c": c}), {"Y": np.concatenate([np.concatenate(rows)] * 3, 1)}, "float32")
 
 
-@pytest.mark.parametrize("text", [SCAN, TWO_SCANS])
+@pytest.mark.parametrize("text", [SCAN, GATED, TWO_SCANS])
 @pytest.mark.parametrize("form", ["keep", "loop"])
 def test_rows_of_a_scan(text: str, form: Any) -> None:
     model = parse(text, 17)

@@ -116,6 +116,11 @@ REFUSED = {
         " x = Reshape (X, s) Y = LSTM <hidden_size = 2> (x, W, R) }",
         "gets a constant 'W' with 3 on axis 2, which must be t",
     ),
+    "the units of a recurrent node": (
+        "(float[1,2] X, float[1,8,3] W, float[1,8,2] R, float[4,1,3] Z) => (float[4,1,1,2] Y)"
+        ' <int64[1] s = {0}> { h = Unsqueeze (X, s) Y = LSTM <hidden_size = 2> (Z, W, R, "", "", h) }',
+        "has attributes that fix its directions and units",
+    ),
     "the channels of a convolution": (
         "(float[1,3,4] X) => (float[1,1,4] Y) <float[1,3,1] w = {1,2,3}> { Y = Conv (X, w) }",
         "needs as many channels as its weights have",
