@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -44,9 +44,23 @@ WRONG_IN = {
 """By target the operators whose bodies failed there, though each operator of them has right tests: some have an
 older version of it only."""
 
-RIGHT_IN_NETS = {"ncnn": frozenset(("Shape",)), "rknn": frozenset(("Shape",))}
-"""By target the operators that it runs in nets, though in none of ONNX's tests: a size for another operator is
-known before it runs, one that is an output of the model is not."""
+
+def _in_a_net(node: ir.Node) -> bool:
+    """Whether a size is for another operator: then it is known before the model runs."""
+    return not any(value.is_graph_output() for value in node.outputs)
+
+
+def _one_row_or_of_a_table(node: ir.Node) -> bool:
+    data, indices = node.inputs[:2]
+    single = indices is not None and indices.shape is not None and len(indices.shape) == 0
+    return single or (data is not None and data.is_initializer())
+
+
+RIGHT_IN_NETS: Mapping[str, Mapping[str, Callable[[ir.Node], bool]]] = {
+    "ncnn": {"Gather": _one_row_or_of_a_table, "Shape": _in_a_net},
+    "rknn": {"Shape": _in_a_net},
+}
+"""By target and operator the nodes that it runs, though it is right in none of ONNX's tests of the operator."""
 
 SAME_SINCE = {"Less": OLDEST_LESS}
 """By operator the version since which floats are computed in the same way: the tests say so of all of them."""
@@ -113,8 +127,8 @@ class Lacking:
                 if version >= SAME_SINCE.get(node.op_type, math.inf):
                     version = max(version, self.measured.operators[node.op_type].since)
                 tests = self.measured.of(node.op_type, version)
-                in_nets = node.op_type in RIGHT_IN_NETS.get(self.target, ())
-                if tests is not None and not tests.right and not in_nets:
+                runs = RIGHT_IN_NETS.get(self.target, {}).get(node.op_type)
+                if tests is not None and not tests.right and not (runs and runs(node)):
                     yield LackingNode(node, scope, tests)
 
     def _has_floats(self, node: ir.Node) -> bool:

@@ -402,9 +402,11 @@ class SizeWalk:
         except (LookupError, ValueError, ArithmeticError, TypeError):
             return None
 
-    def _joined(self, node: ir.Node) -> Axes:
-        """Return the axes of a Concat: those along it have sizes of their own."""
+    def _joined(self, node: ir.Node) -> Axes | None:
+        """Return the axes of a Concat: those along it have sizes of their own. None if nothing is known of them."""
         rank = len(self._shape(node.inputs[0]))
+        if not rank:
+            return None
         along = (node.attributes.get_int("axis", 1) or 0) % rank
         slots = {n: [f"{n}" if axis == along else axis for axis in range(rank)] for n in range(len(node.inputs))}
         return Axes(slots, [None if axis == along else axis for axis in range(rank)])

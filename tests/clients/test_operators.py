@@ -64,16 +64,22 @@ def test_less_of_negative_numbers_in_mnn(opset: int) -> None:
     assert judged("mnn", [replace(test, model=lowered)]) == {"less": "right"}
 
 
-@pytest.mark.parametrize("client", ["ncnn", "rknn"])
-def test_runs_a_shape_that_a_net_asks_for(client: str) -> None:
-    """Though it rejects ONNX's tests of Shape, whose output is that of the model."""
-    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
-        net (float[1, 4, 3] x) => (float[1, 4, 3] y) { s = Shape (x)  z = Expand (one, s)  y = Add (x, z) }""")
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.float32), "one"))
-    x = np.arange(12, dtype=np.float32).reshape(1, 4, 3)
+SHAPE = "s = Shape (x)  z = Expand (one, s)  y = Add (x, z)"
+ROW = "r = Gather <axis = 1> (x, two)  z = Unsqueeze (r, axis)  y = Add (x, z)"
+
+
+@pytest.mark.parametrize(("client", "net"), [("ncnn", SHAPE), ("rknn", SHAPE), ("ncnn", ROW)])
+def test_runs_in_a_net_what_it_rejects_in_onnxs_tests(client: str, net: str) -> None:
+    """There the output of Shape is that of the model, and Gather takes several rows."""
+    model = parse(f"g (float[1,4,3] x) => (float[1,4,3] y) {{ {net} }}", 17)
+    constants = {"one": np.ones(1, np.float32), "two": np.array(2), "axis": np.array([1])}
+    used = {name for node in model.graph.node for name in node.input}
+    tensors = [onnx.numpy_helper.from_array(a, name) for name, a in constants.items() if name in used]
+    model.graph.initializer.extend(tensors)
+    feed = {"x": np.arange(12, dtype=np.float32).reshape(1, 4, 3)}
     lowered, report = rl.lower(model, target=cast(Any, client), full=True)
     assert not report.unsupported
-    test = NodeTest("net", "Shape", 15, lowered, {"x": x}, {"y": x + 1})
+    test = NodeTest("net", "Shape", 15, lowered, feed, run(model, feed))
     assert judged(client, [test]) == {"net": "right"}
 
 

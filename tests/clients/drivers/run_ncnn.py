@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import subprocess
 import sysconfig
 from collections.abc import Callable, Mapping
@@ -16,6 +17,10 @@ READS = {"int64": "int32", "float16": "float32"}
 """What it reads inputs as, without an error if they are of another type: 16 bits are turned off below."""
 
 KINDS = {"float32": "f32", "float16": "f16", "int32": "i32", "int64": "i64"}
+
+
+MOST_BYTES, MOST_SECONDS = 8 << 30, 120
+"""What pnnx may take."""
 
 
 def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[..., Arrays]:
@@ -45,11 +50,18 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[...
 def convert(model: Path, shapes: list[str]) -> None:
     """Call pnnx; end by its signal where it crashes."""
     pnnx = Path(sysconfig.get_path("purelib"), "pnnx", "pnnx")
-    code = subprocess.run([pnnx, model, f"inputshape={','.join(shapes)}", "fp16=0"], check=False).returncode
+    command = [str(pnnx), str(model), f"inputshape={','.join(shapes)}", "fp16=0"]
+    code = subprocess.run(command, check=False, preexec_fn=_limited).returncode
     if code < 0:
         os.kill(os.getpid(), -code)
     if code:
         raise RuntimeError(f"pnnx ends with {code}")
+
+
+def _limited() -> None:
+    """It may not end, and take all memory."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
 
 
 def _output(extractor: Any, blob: str, batch: Mapping[str, int]) -> Any:
