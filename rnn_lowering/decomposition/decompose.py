@@ -71,9 +71,9 @@ def decompositions(lacking: Lacking, opset: int) -> Iterator[Decomposition]:
 def _decomposed(each: LackingNode, lacking: Lacking, opset: int) -> ir.Model | None:
     """Return the node as a model of operators that the target computes right; None if it cannot be written so."""
     model = _alone(each.node, lacking, opset)
-    for _ in range(MOST_ROUNDS if model is not None else 0):
+    for n in range(MOST_ROUNDS if model is not None else 0):
         assert model is not None
-        nodes = [node for node in model.graph if not lacking.runs(node)]
+        nodes = [node for node in model.graph if n == 0 or not lacking.runs(node)]
         if not nodes:
             return model if _is_valid(model) else None
         try:

@@ -23,8 +23,8 @@ MOST_NUMBERS = 1 << 22
 OLDEST_OPSET = 13
 """The first opset of the operators in these formulas: Less of integers, Range, Constant of integers."""
 
-OLDEST_LESS = 7
-"""The first opset at which Less and Greater broadcast as they do today."""
+OLDEST_LESS, OLDEST_MAX, OLDEST_WHERE = 7, 8, 9
+"""The first opsets at which Less and Greater, Max and Min, and Where broadcast as they do today."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,39 @@ def _less(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
     return _function("a, b", "y = Greater (b, a)") if opset >= OLDEST_LESS else None
 
 
+def _hard_sigmoid(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """max(0, min(1, alpha x + beta)); ONNX's own body needs opset 15."""
+    dtype = operands[0].dtype
+    if opset < OLDEST_MAX or dtype is None:
+        return None
+    numbers = {
+        "alpha": node.attributes.get_float("alpha", 0.2),
+        "beta": node.attributes.get_float("beta", 0.5),
+        "zero": 0.0,
+        "one": 1.0,
+    }
+    steps = "ax = Mul (x, alpha) line = Add (ax, beta) least = Max (line, zero) y = Min (least, one)"
+    return _function("x", steps, {name: np.array(number, dtype.numpy()) for name, number in numbers.items()})
+
+
+def _selu(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """gamma x from zero on, below it gamma (alpha exp(x) - alpha); ONNX's own body needs opset 15."""
+    dtype = operands[0].dtype
+    if opset < OLDEST_WHERE or dtype is None:
+        return None
+    numbers = {
+        "alpha": node.attributes.get_float("alpha", 1.67326319217681884765625),
+        "gamma": node.attributes.get_float("gamma", 1.05070102214813232421875),
+        "zero": 0.0,
+    }
+    steps = """power = Exp (x) curve = Mul (power, alpha) low = Sub (curve, alpha) is_low = Less (x, zero)
+        whole = Where (is_low, low, x) y = Mul (whole, gamma)"""
+    return _function("x", steps, {name: np.array(number, dtype.numpy()) for name, number in numbers.items()})
+
+
 FORMULAS: dict[str, Formula] = {
+    "HardSigmoid": _hard_sigmoid,
+    "Selu": _selu,
     "Less": _less,
     "ReverseSequence": _reverse_sequence,
     "DFT": _dft,

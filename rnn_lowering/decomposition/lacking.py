@@ -16,7 +16,7 @@ from rnn_lowering.facts.operators import is_of_default_domain
 from rnn_lowering.model.model_sizes import inferred_values
 from rnn_lowering.model.scopes import Scope, scopes
 from rnn_lowering.nodes.node_spec import node_ref
-from rnn_lowering.targets.onnx_tests import OperatorTests, RuntimeTests, tests_in
+from rnn_lowering.targets.onnx_tests import Misread, OperatorTests, RuntimeTests, tests_in
 
 BASIC = frozenset(("Cast", "Constant", "Identity"))
 """Operators that every runtime has; ONNX's tests of Cast are of types that most lack."""
@@ -68,17 +68,17 @@ SAME_SINCE = {"Less": OLDEST_LESS}
 
 @dataclass(frozen=True)
 class LackingNode:
-    """A node that was right in none of ONNX's tests of its operator in a target.
+    """A node that was right in none of ONNX's tests of its operator in a target, or that it misreads.
 
     Attributes:
         node: The node.
         scope: The graph that it is in.
-        tests: What became of the tests.
+        tests: What became of the tests, or how it is misread.
     """
 
     node: ir.Node
     scope: Scope
-    tests: OperatorTests
+    tests: OperatorTests | Misread
 
     @property
     def ref(self) -> NodeRef:
@@ -87,10 +87,17 @@ class LackingNode:
 
 @dataclass(frozen=True)
 class Lacking:
-    """What a target lacks in a model."""
+    """What a target lacks in a model.
+
+    Attributes:
+        model: The model.
+        target: The name of the target.
+        misreads: What `Target.misreads` is.
+    """
 
     model: ir.Model
     target: str
+    misreads: Callable[[ir.Node], str] | None = None
 
     @cached_property
     def measured(self) -> RuntimeTests | None:
@@ -102,7 +109,11 @@ class Lacking:
         """The nodes of ONNX's operators that the target was measured not to run. Recurrent nodes, Loops and Scans
         are not among them, nor are nodes of other types than the tests."""
         found = list(self._lacking()) if self.measured is not None else []
-        return [each for each in found if not each.tests.floats or self._has_floats(each.node)]
+        return [
+            each
+            for each in found
+            if isinstance(each.tests, Misread) or not each.tests.floats or self._has_floats(each.node)
+        ]
 
     @cached_property
     def values(self) -> Mapping[ir.Value, ir.Value]:
@@ -130,6 +141,8 @@ class Lacking:
                 runs = RIGHT_IN_NETS.get(self.target, {}).get(node.op_type)
                 if tests is not None and not tests.right and not (runs and runs(node)):
                     yield LackingNode(node, scope, tests)
+                elif self.misreads is not None and (how := self.misreads(node)):
+                    yield LackingNode(node, scope, Misread(how))
 
     def _has_floats(self, node: ir.Node) -> bool:
         """Whether a node computes with floats, as far as is known: tests with float32 say nothing of integers."""

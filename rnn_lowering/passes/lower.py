@@ -129,7 +129,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 raise refusal
             others = OperatorsLeft.of(plan.model, self.lowering, plan.opset)
             report.replaced, report.unsupported = others.replaced, others.unsupported
-            for node in report.unsupported if self.lowering.require_supported else ():
+            for node in others.refused(self.lowering):
                 raise unsupported_error(node)
         report.notes += map(str, report.loops)
         report.nodes += map(NodeReport.of, plan.every)

@@ -19,6 +19,7 @@ from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import ReplacedNode, UnsupportedNode
 from rnn_lowering.targets.choice import NESTED
+from rnn_lowering.targets.onnx_tests import Misread
 from rnn_lowering.targets.target import Target, check_operators
 
 _FOREIGN = "not an operator of ONNX"
@@ -94,7 +95,7 @@ class OperatorsLeft:
     def of(cls, model: ir.Model, lowering: Lowering, opset: int) -> OperatorsLeft:
         """Find them in a model whose other nodes get operators of an opset."""
         target = lowering.runtime.name
-        lacking = Lacking(model, target)
+        lacking = Lacking(model, target, lowering.runtime.misreads)
         written = set() if lowering.runtime.quantizes else written_as_floats(model)
         left = [each for each in lacking.nodes if each.node not in written]
         if not left or lacking.measured is None:
@@ -108,6 +109,12 @@ class OperatorsLeft:
         ]
         return cls([*found.values()], replaced, [each for node, each in named.items() if node not in found])
 
+    def refused(self, lowering: Lowering) -> list[UnsupportedNode]:
+        """The nodes with which no model is written: those that stay and are computed wrongly; on demand, all."""
+        if lowering.require_supported:
+            return self.unsupported
+        return [each for each in self.unsupported if isinstance(each.tests, Misread) and not lowering.keep_ops]
+
 
 def unsupported_texts(nodes: Sequence[UnsupportedNode]) -> Iterator[str]:
     """Yield a warning for each operator that the target cannot run."""
@@ -119,8 +126,14 @@ def unsupported_texts(nodes: Sequence[UnsupportedNode]) -> Iterator[str]:
 
 
 def unsupported_error(node: UnsupportedNode) -> UnsupportedError:
-    """Return the error for a node that the target cannot run."""
-    return UnsupportedError(node.reason, hint="use another runtime, or drop --require-supported", node=node.node)
+    """Return the error for a node that the target cannot run, or misreads."""
+    return UnsupportedError(
+        node.reason,
+        hint="convert the model to opset 13, or keep the node as it is (--keep-ops)"
+        if isinstance(node.tests, Misread)
+        else "use another runtime, or drop --require-supported",
+        node=node.node,
+    )
 
 
 def _misread(model: ir.Model, runtime: Target) -> Iterator[UnsupportedError]:

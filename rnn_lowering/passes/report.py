@@ -14,7 +14,7 @@ from rnn_lowering.errors import NodeRef, version
 from rnn_lowering.flags import spelled
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import NodePlace, all_graphs
-from rnn_lowering.targets.onnx_tests import OperatorTests
+from rnn_lowering.targets.onnx_tests import Misread, OperatorTests
 from rnn_lowering.types import Array
 
 if TYPE_CHECKING:  # most models have neither loops of their own nor frames
@@ -79,19 +79,20 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class UnsupportedNode:
-    """A node that stays, and that the target cannot run: none of ONNX's tests of its operator was right there.
+    """A node that stays, and that the target cannot run: none of ONNX's tests of its operator was right there, or
+    it computes this node wrongly.
 
     Attributes:
         node: Its name, operator and scope.
         target: The runtime.
         version: The version that was measured.
-        tests: What became of the tests.
+        tests: What became of the tests, or how the node is computed.
     """
 
     node: NodeRef
     target: str
     version: str
-    tests: OperatorTests
+    tests: OperatorTests | Misread
 
     @property
     def reason(self) -> str:
@@ -113,7 +114,7 @@ class ReplacedNode:
     Attributes:
         node: Its name, operator and scope.
         operators: The operators that took its place.
-        reason: What became of the tests of its operator.
+        reason: What became of the tests of its operator, or how the node is computed.
     """
 
     node: NodeRef

@@ -44,6 +44,21 @@ class OperatorTests:
 
 
 @dataclass(frozen=True)
+class Misread:
+    """How a runtime computes a node wrongly, without an error, though ONNX's tests of its operator are right there.
+
+    Attributes:
+        how: Words behind "computes it", such as "with the default of alpha, not 0".
+    """
+
+    how: str
+
+    def failures(self, it: str = "") -> str:
+        """Return it as `OperatorTests.failures` does."""
+        return f"computes{it} {self.how}"
+
+
+@dataclass(frozen=True)
 class RuntimeTests:
     """What became of ONNX's tests in one runtime.
 

@@ -126,6 +126,8 @@ class Target:
         dialect: The way loops are built for it, in every form.
         instead: More substitutes, by operator: see `Rule`.
         finish: Rewrites of a finished body, or of the finished equivalent of a node: see `Finish`.
+        misreads: Takes a node that is not recurrent; returns how it computes it wrongly because of its attributes
+            or neighbours, as in `Misread`, or "".
         growing_states: Whether it ran streams whose states grow from call to call.
         softmax_apart: Whether it computes a Softmax over an open number of keys wrongly together with the products
             around it, so that these are set apart.
@@ -177,6 +179,7 @@ class Target:
     dialect: Dialect = PLAIN
     instead: tuple[tuple[str, Rule], ...] = ()
     finish: tuple[Finish, ...] = ()
+    misreads: Callable[[ir.Node], str] | None = None
     growing_states: bool = False
     softmax_apart: bool = False
     outputs_apart: Callable[[Ops, Tensor], Tensor] | None = None

@@ -11,6 +11,7 @@ import pytest
 from cases import Arrays, Case, model
 from graphs import MS, Graph
 from running import run
+from texts import parse
 
 import rnn_lowering as rl
 from clients.driving import assert_right, drive, judge, run_python
@@ -78,6 +79,21 @@ def test_gates_whose_alpha_or_beta_is_0(tmp_path: Path) -> None:
             jobs[name] = rl.lower(net, form, target="openvino"), given
             wanted[name] = run(net, given)
     assert_right("openvino", jobs, wanted, tmp_path)
+
+
+def test_other_nodes_with_a_0(tmp_path: Path) -> None:
+    """The same of a HardSigmoid that is no gate, and of Selu, as they are and lowered."""
+    texts = {
+        name: f"g (float[3, 4] x) => (float[3, 4] y) {{ y = {name} (x) }}"
+        for name in ("HardSigmoid <alpha = 1.0, beta = 0.0>", "HardSigmoid <alpha = 0.0>", "Selu <gamma = 0.0>")
+    }
+    given = {"x": np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)}
+    nets = {name: parse(text) for name, text in texts.items()}
+    wanted = {name: run(net, given) for name, net in nets.items()}
+    became = drive("openvino", {name: (net, given) for name, net in nets.items()}, tmp_path / "before")
+    assert {judge(became[name], wanted[name])[0] for name in nets} == {"wrong"}
+    lowered: dict[str, Any] = {name: (rl.lower(net, target="openvino"), given) for name, net in nets.items()}
+    assert_right("openvino", lowered, wanted, tmp_path / "after")
 
 
 def hard_gates(alpha: float, beta: float) -> tuple[onnx.ModelProto, Arrays]:

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cases import Case, expected
+from cases import Arrays, Case, expected
 from oracle import GATES
+from running import run
 from stream_models import plan_of
 from texts import parse
 
 import rnn_lowering as rl
-from clients.driving import assert_right, judge, run_python
+from clients.driving import assert_right, drive, judge, run_python
 from clients.trials import cases, original
 
 pytestmark = pytest.mark.environments("tract")
@@ -66,6 +67,22 @@ def test_a_state_keeps_what_scans_hold(tmp_path: Path) -> None:
         with np.load(tmp_path / f"{name}.out.npz") as held:
             first, second = held.values()
         assert bool(np.abs(first - second).max() > 0.1) == name.endswith(("native", "scan")), name
+
+
+INTEGERS = """g (float[3, 4, 8] x) => (float[3, 4, 8] y)
+    <float s = {0.1}, int8 z = {0}, float t = {0.00390625}, int8 low = {-128}> {
+    a = QuantizeLinear (x, s, z) b = DequantizeLinear (a, s, z) c = Softmax <axis = -1> (b)
+    d = QuantizeLinear (c, t, low) y = DequantizeLinear (d, t, low) }"""
+
+
+def test_a_softmax_between_integers(tmp_path: Path) -> None:
+    """tract takes it for elementwise there: each weight becomes 1, or next to it."""
+    net = parse(INTEGERS)
+    feed: Arrays = {"x": np.random.default_rng(0).normal(0, 3, (3, 4, 8)).astype(np.float32)}
+    wanted = run(net, feed, optimize=False)
+    jobs = {"before": (net, feed), "after": (rl.lower(net, target="tract"), feed)}
+    got = drive("tract", jobs, tmp_path)
+    assert {name: judge(got[name], wanted)[0] for name in jobs} == {"before": "wrong", "after": "right"}
 
 
 def test_the_length_may_be_open(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ NETS = {
     "STFT of both sides": """(float[2, 32, 1] x) => (float[2, F, 8, 2] y) <int64 s = {3}, int64 n = {8}>
         { y = STFT <onesided = 0> (x, s, "", n) }""",
     "Less": "(float[N, 4] x, float[4] b) => (bool[N, 4] y) { y = Less (x, b) }",
+    "HardSigmoid": "(float[N, 4] x) => (float[N, 4] y) { y = HardSigmoid (x) }",
+    "Selu": "(float[N, 4] x) => (float[N, 4] y) { y = Selu <gamma = 0.7> (x) }",
     "HardSwish": "(float[N, 4] x) => (float[N, 4] y) { y = HardSwish (x) }",
     "Celu": "(float[N, 4] x) => (float[N, 4] y) { y = Celu <alpha = 0.7> (x) }",
     "Elu": "(float[N, 4] x) => (float[N, 4] y) { y = Elu <alpha = 0.7> (x) }",

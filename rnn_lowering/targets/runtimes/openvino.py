@@ -108,6 +108,16 @@ def _hard_sigmoid(op: Ops, x: Tensor, alpha: float, beta: float) -> Tensor | Non
     return COMPOSED["HardSigmoid"](op, x, alpha, beta)  # type: ignore[no-any-return]
 
 
+_DEFAULT_FOR_0 = {"HardSigmoid": ("alpha", "beta"), "Selu": ("alpha", "gamma")}
+"""By operator the attributes of which it takes the default in place of a 0."""
+
+
+def default_for_0(node: ir.Node) -> str:
+    """Return how it computes a HardSigmoid or Selu with a 0, or ""."""
+    zeros = [name for name in _DEFAULT_FOR_0.get(node.op_type, ()) if node.attributes.get_float(name, 1.0) == 0]
+    return f"with the default of {' and '.join(zeros)}, not 0" if zeros else ""
+
+
 RULE = NativeRule(
     "2026.4.1",
     "2026-11-23",
@@ -168,6 +178,7 @@ TARGET = Target(
     # When a bias of one number per channel follows ReduceSum, it adds channel 0's number to every channel.
     unsupported=("ReduceSum",),
     instead=(("HardSigmoid", _hard_sigmoid),),
+    misreads=default_for_0,
     unroll_up_to=100,
     dialect=Dialect(dequantize_inside=True, join_up_to=128, stack_up_to=128),
     native=RULE,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
@@ -34,6 +36,37 @@ def rows_of_split(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[T
         return None
     shape, axis = ((count, 1, sizes[0]), 0) if N == 1 else ((N, count, sizes[0]), 1)
     return [op.squeeze(row, [axis]) for row in op.split(op.reshape(x, shape), [1] * count, axis)]
+
+
+_APART = {"Conv", "Gemm", "MatMul"}
+"""Nodes across which it joins nothing."""
+
+
+def softmax_of_integers(node: ir.Node) -> str:
+    """Return how it computes a Softmax between a DequantizeLinear and a QuantizeLinear, or "".
+
+    It computes what lies between these for each of the 256 integers, once, as if all of it were elementwise. Some
+    nodes end that, but not an Add of zeros, so each one counts that is not in _APART.
+    """
+    if node.op_type not in ("Softmax", "LogSoftmax"):
+        return ""
+    between = _meets(node, "DequantizeLinear", ir.Node.predecessors) and _meets(
+        node, "QuantizeLinear", ir.Node.successors
+    )
+    return "wrongly between DequantizeLinear and QuantizeLinear" if between else ""
+
+
+def _meets(start: ir.Node, operator: str, next_to: Callable[[ir.Node], Iterable[ir.Node]]) -> bool:
+    """Whether a way from a node to its neighbours and theirs meets an operator."""
+    seen, found = {start}, [start]
+    while found:
+        for node in next_to(found.pop()):
+            if node.op_type == operator:
+                return True
+            if node not in seen and node.op_type not in _APART:
+                seen.add(node)
+                found.append(node)
+    return False
 
 
 RULE = NativeRule(
@@ -111,5 +144,6 @@ TARGET = Target(
     # It does not see that a Slice with step -1 keeps an unknown length.
     dialect=Dialect(reverse_in_loop=True, gates_apart=True, matrix_product=True, join_up_to=128, stack_up_to=128),
     instead=(("Split", rows_of_split),),
+    misreads=softmax_of_integers,
     native=RULE,
 )

@@ -1,0 +1,69 @@
+"""Nodes that a runtime computes wrongly because of their attributes or neighbours are replaced, or refused."""
+
+from typing import Any
+
+import onnx
+import pytest
+from running import assert_close, operators, run
+from texts import parse, random_feed
+
+import rnn_lowering as rl
+
+NETS: dict[str, tuple[Any, str, str]] = {
+    name: ("openvino", operator, f"(float[N, 4] x) => (float[N, 4] y) {{ y = {operator} <{zeros}> (x) }}")
+    for name, operator, zeros in [
+        ("alpha of HardSigmoid", "HardSigmoid", "alpha = 0.0, beta = 0.5"),
+        ("beta of HardSigmoid", "HardSigmoid", "alpha = 1.0, beta = 0.0"),
+        ("alpha of Selu", "Selu", "alpha = 0.0"),
+        ("gamma of Selu", "Selu", "gamma = 0.0"),
+    ]
+}
+INTEGERS = """(float[N, 4] x) => (float[N, 4] y)
+    <float s = {{0.1}}, int8 z = {{0}}, float t = {{0.00390625}}, int8 low = {{-128}}> {{
+    a = QuantizeLinear (x, s, z) b = DequantizeLinear (a, s, z) {}
+    d = QuantizeLinear (c, t, low) y = DequantizeLinear (d, t, low) }}"""
+BETWEEN = {
+    "at once": "c = Softmax <axis = -1> (b)",
+    "behind others": "o = Neg (b) p = Neg (o) c = Softmax <axis = -1> (p)",
+    "before others": "o = Softmax <axis = -1> (b) p = Neg (o) c = Neg (p)",
+    "behind an Add": "o = Add (b, s) c = Softmax <axis = -1> (o)",
+}
+NETS |= {f"Softmax {name}": ("tract", "Softmax", INTEGERS.format(body)) for name, body in BETWEEN.items()}
+FINE: dict[str, tuple[Any, str]] = {
+    "no 0": ("openvino", "(float[N, 4] x) => (float[N, 4] y) { y = HardSigmoid <alpha = 1.0> (x) }"),
+    "floats": ("tract", "(float[N, 4] x) => (float[N, 4] y) { y = Softmax (x) }"),
+    "a product": ("tract", INTEGERS.format("o = Softmax (b) p = Transpose (o) c = MatMul (o, p)")),
+    "another runtime": ("mnn", "(float[N, 4] x) => (float[N, 4] y) { y = Selu <gamma = 0.0> (x) }"),
+}
+
+
+@pytest.mark.parametrize("opset", [13, 17])
+@pytest.mark.parametrize("name", NETS)
+def test_it_is_replaced(name: str, opset: int) -> None:
+    target, operator, text = NETS[name]
+    model = parse(f"g {text}", opset)
+    lowered, report = rl.lower(model, target=target, full=True)
+    assert [each.node.operator for each in report.replaced] == [operator]
+    assert operator not in operators(lowered)
+    onnx.checker.check_model(lowered, full_check=True)
+    feed = random_feed(model, N=5)
+    assert_close(run(lowered, feed, optimize=False), run(model, feed, optimize=False), "float32")
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_others_stay(name: str) -> None:
+    target, text = FINE[name]
+    model = parse(f"g {text}")
+    assert rl.lower(model, target=target).SerializeToString() == model.SerializeToString()
+
+
+def test_what_cannot_be_replaced_is_refused_or_kept() -> None:
+    """Before opset 13 Softmax is of several axes at once, and has no function."""
+    model = parse(f"g {INTEGERS.format(BETWEEN['at once'])}", 12)
+    with pytest.raises(
+        rl.UnsupportedError, match=r"tract .* computes it wrongly between .*opset 13.*keep_ops=True"
+    ):
+        rl.lower(model, target="tract")
+    with pytest.warns(rl.RnnLoweringWarning, match="left for tract: Softmax node .* computes wrongly between"):
+        kept = rl.lower(model, target="tract", keep_ops=True)
+    assert kept.SerializeToString() == model.SerializeToString()
