@@ -12,6 +12,7 @@ import onnx_ir as ir
 from typing_extensions import Unpack
 
 from rnn_lowering import argument_checks
+from rnn_lowering.decomposition.conv_channels import add_output_channels
 from rnn_lowering.decomposition.decompose import put_in_place
 from rnn_lowering.decomposition.float_rounding import write_as_floats
 from rnn_lowering.errors import boundary, warn
@@ -187,6 +188,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             yield from _for_runtime(model, target)
         if target.loses_copies:
             compute_copies(model)
+        if target.misreads_convolutions and (count := add_output_channels(model)):
+            yield f"{target.name} computes {count} Conv wrongly: gave them an output channel more, which is cut off"
         yield from _many_steps(report.nodes)
 
 

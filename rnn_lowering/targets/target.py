@@ -134,6 +134,7 @@ class Target:
         outputs_apart: Emits a copy, if the runtime forbids a graph output that a node also reads: such an output
             becomes one.
         loses_copies: Whether it rejects or loses an output of the model that is an Identity: a Max takes its place.
+        misreads_convolutions: Whether it computes some Conv wrongly: see decomposition/conv_channels.py.
         unroll_up_to: Maximum sequence length that it runs fastest unrolled.
         loop_from: Minimum hidden size that it runs fastest as a Loop.
         loops_of_chunks: Whether it runs chunks fastest in a loop, those of a known number of steps too.
@@ -184,6 +185,7 @@ class Target:
     softmax_apart: bool = False
     outputs_apart: Callable[[Ops, Tensor], Tensor] | None = None
     loses_copies: bool = False
+    misreads_convolutions: bool = False
     unroll_up_to: int = 0
     loop_from: float = math.inf
     loops_of_chunks: bool = False

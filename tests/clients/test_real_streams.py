@@ -147,6 +147,4 @@ LEFT: dict[str, dict[str, str]] = {
     "tinygrad": dict.fromkeys(NETS, "clang"),  # which DEV=PYTHON needs for their sizes
     # RKNN loses a Scan over the 33 bands of a frame at opset 11.
     "rknn": {"GTCRN": "INVALID_GRAPH"},
-    # Its Conv is wrong without an error, at least the first one of silero-vad: 129 channels, a kernel of 3.
-    "onnxruntime-webgpu": dict.fromkeys(NETS, "wrong"),
 }

@@ -499,3 +499,30 @@ def test_a_state_that_is_an_output_twice_is_computed_twice(target: Any) -> None:
         got = run(step, {"X": frame[None]} | fed | zeros)
         state = {step.graph.input[1].name: got[step.graph.output[2].name]}
     assert_close({"Y_h": got["Y_h"]}, {"Y_h": expected(case)["Y_h"]})
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs", "wide"), [(9, 4, True), (9, 5, False), (12, 4, False), (3, 4, False)]
+)
+def test_convolutions_that_webgpu_misreads_get_an_output_channel(channels: int, outputs: int, wide: bool) -> None:
+    """Of input channels in threes and output channels in fours."""
+    case = Case("behind", "GRU", T=3, N=1, I=outputs, outputs=("Y_h",))
+    original, rng = model(case, 17), np.random.default_rng(0)
+    weights = rng.standard_normal((outputs, channels, 1)).astype(np.float32)
+    held = {"K": weights, "bias": rng.standard_normal(outputs).astype(np.float32)}
+    original.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in held.items())
+    del original.graph.input[0]
+    original.graph.input.append(onnx.helper.make_tensor_value_info("image", 1, [1, channels, 3]))
+    before = [
+        onnx.helper.make_node("Conv", ["image", "K", "bias"], ["mixed"], name="conv"),
+        onnx.helper.make_node("Transpose", ["mixed"], ["X"], perm=[2, 0, 1]),
+    ]
+    nodes = [*before, *original.graph.node]
+    del original.graph.node[:]
+    original.graph.node.extend(nodes)
+    lowered = rl.lower(original, target="onnxruntime-webgpu")
+    sizes = {each.name: each.dims[0] for each in lowered.graph.initializer}
+    (conv,) = (node for node in lowered.graph.node if node.op_type == "Conv")
+    assert [sizes[name] for name in conv.input[1:]] == [outputs + wide] * 2
+    given = {"image": rng.standard_normal((1, channels, 3)).astype(np.float32)}
+    assert_close(run(lowered, given), run(original, given))
