@@ -251,6 +251,7 @@ def test_a_bias_that_removes_past_keys_far_away() -> None:
     assert_equal(model, stepped, 90, [1], 1)
 
 
+@pytest.mark.filterwarnings("ignore:left for ncnn")
 def test_targets_with_fixed_sizes_need_max_frames() -> None:
     for target in ("mnn", "ncnn", "tvm"):
         with pytest.raises(rl.UnsupportedError, match=r"grows, and .* needs a cache of fixed size; max_frames=N"):

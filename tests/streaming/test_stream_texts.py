@@ -188,6 +188,7 @@ def test_an_axis_is_named_by_its_input_where_two_have_one_name(axis: int) -> Non
     np.testing.assert_array_equal(chunked(stepped, {"X": x}, [2])["Y"], -x)
 
 
+@pytest.mark.filterwarnings("ignore:left for ncnn")
 @pytest.mark.parametrize(
     ("target", "model", "options"),
     [
@@ -230,6 +231,7 @@ def test_a_loop_for_such_a_target_gets_them_too() -> None:
     assert not operators(rl.lower(net(text), stream="T=1", target="tvm")) & {"Scan", "Loop"}
 
 
+@pytest.mark.filterwarnings("ignore:left for ncnn")
 def test_ncnn_says_constant_lengths_only_of_a_net_that_has_lengths() -> None:
     late = over(CHANNELS, LATE_GRU)
     for stream in ("time", "time=4"):
