@@ -17,8 +17,8 @@ _FEWEST = 3
 
 
 def rows_are_equal(array: Array, axis: int) -> bool:
-    """Whether all rows of an array are equal."""
-    return bool((array == np.take(array, [0], axis)).all())
+    """Whether an array has rows, and all are equal."""
+    return array.shape[axis] > 0 and bool((array == np.take(array, [0], axis)).all())
 
 
 def rows_count(array: Array, axis: int) -> bool:

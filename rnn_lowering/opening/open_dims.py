@@ -19,6 +19,7 @@ from rnn_lowering.facts.parameters import TO_THE_END, input_slots, parameter
 from rnn_lowering.facts.size import Shape, Size, Symbol, size
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.model_sizes import forget_sizes
+from rnn_lowering.model.onnx_checks import is_sound
 from rnn_lowering.model.scopes import all_names, sort_nodes
 from rnn_lowering.opening.follow_sizes import SizeWalk
 from rnn_lowering.opening.questions import Opened, ref
@@ -115,6 +116,10 @@ def _followed(
     free = _free_axes(model, axes, exported)
     inline_functions(model, lambda _: True, most_nodes)
     sort_nodes(model)
+    if not is_sound(model):
+        raise UnsupportedError(
+            "the model is not valid, so its sizes cannot be followed", hint="check it with onnx.checker"
+        )
     forget_sizes(model)
     names = Names(all_names(model))
     walk = SizeWalk(model, default_opset(model.opset_imports), axes, exported, names, free)

@@ -92,6 +92,7 @@ def check_form(name: str, model: onnx.ModelProto, form: Any, feed: Arrays, outpu
     assert_close(run(lowered, feed), named(model, outputs), "float32", f"{name} {form}")
 
 
+@pytest.mark.filterwarnings("ignore:left for ncnn")
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_loops_as_they_are_exported(exporter: str, tmp_path: Path) -> None:
     """In every form at every length; then in the runtimes that are installed, as exported and lowered for each."""

@@ -53,7 +53,7 @@ QUANTIZED = """g (float[5, 2, 3] x) => (float[5, 2, 4] z, float[5, 2, 4] w)
     i = Mul (f, b)  j = QuantizeLinear (i, s)  w = DequantizeLinear (j, s) }"""
 
 
-@pytest.mark.filterwarnings("ignore:left for mnn. DequantizeLinear")
+@pytest.mark.filterwarnings("ignore:left for (mnn|ncnn). DequantizeLinear")
 @pytest.mark.parametrize("client", ["opencv", "mnn", "ncnn", "tract", "openvino"])
 def test_what_is_quantized_between_nodes_is_right(client: Any, tmp_path: Path) -> None:
     """MNN quantizes by the range of the data; OpenCV takes Sub for Add there; pnnx has no QuantizeLinear."""

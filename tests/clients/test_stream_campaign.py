@@ -59,6 +59,7 @@ def steps(client: str, said: dict[str, str]) -> dict[str, tuple[onnx.ModelProto,
     return found
 
 
+@pytest.mark.filterwarnings("ignore:left for ncnn")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_the_stored_nets_call_by_call(client: str, tmp_path: Path) -> None:
     if not STREAMS.exists():

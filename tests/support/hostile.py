@@ -264,12 +264,12 @@ def outcome_of_a_file(data: bytes, folder: Path, form: Any) -> Outcome:
     return found or (f"wrote {sorted(strange)}" if strange else None)
 
 
-def outcome_of_a_model(original: Model, form: Any, stream: str | None = None) -> Outcome:
+def outcome_of_a_model(original: Model, form: Any, **options: Any) -> Outcome:
     """Lower a model in memory, which stays as it is."""
     before = original.SerializeToString(deterministic=True)
     results: list[Model] = []
     found = _outcome(lambda: rl.inspect(original))
-    found = found or _outcome(lambda: results.append(rl.lower(original, form, stream=stream)))
+    found = found or _outcome(lambda: results.append(rl.lower(original, form, **options)))
     if original.SerializeToString(deterministic=True) != before:
         return "changed the original"
     return found or (refusal_of_the_checker(original, results[0]) if results else None)
@@ -320,6 +320,13 @@ def axis_of_time(original: Model, rng: random.Random) -> str:
     return text + rng.choice(("", "", "=1", "=2", "=4"))
 
 
+def axes_to_open(original: Model, rng: random.Random) -> dict[str, str]:
+    """One or two axes of inputs that have a fixed size."""
+    dims = [(v.name, n, d) for v in original.graph.input for n, d in enumerate(v.type.tensor_type.shape.dim)]
+    fixed = [f"{name}:{n}" for name, n, dim in dims if dim.HasField("dim_value")] or ["x:0"]
+    return dict.fromkeys(rng.sample(fixed, min(len(fixed), rng.choice((1, 1, 2)))), "opened")
+
+
 # The runner
 
 
@@ -335,10 +342,12 @@ def attempt(kind: str, number: int, originals: list[Model], folder: Path) -> Out
     mutant = changed(original, rng)
     if kind == "fields":
         return outcome_of_a_model(mutant, form)
+    if kind == "opens":
+        return outcome_of_a_model(mutant, form, open_dims=axes_to_open(mutant, rng))
     if number % 4 == 0:
         return outcome_of_metadata(rl.lower(nets()[number % 3], stream="time"), rng)
     form = "keep" if form == "unroll" else form
-    return outcome_of_a_model(mutant, form, axis_of_time(mutant, rng))
+    return outcome_of_a_model(mutant, form, stream=axis_of_time(mutant, rng))
 
 
 def run_here(kind: str, first: int, count: int) -> None:
@@ -350,7 +359,7 @@ def run_here(kind: str, first: int, count: int) -> None:
     keep_processes(pytest.MonkeyPatch())
     warnings.simplefilter("ignore")
     logging.disable()
-    originals = {"bytes": models, "fields": models, "streams": nets}.get(kind, list)()
+    originals = {"bytes": models, "fields": models, "opens": models, "streams": nets}.get(kind, list)()
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "out").mkdir()
         for number in range(first, first + count):
