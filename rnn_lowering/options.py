@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import Parameter, signature
@@ -29,7 +30,8 @@ FORMS: tuple[FormName, ...] = get_args(FormName)
 KEEP: FormName = "keep"
 
 Stream = str | Mapping[str, int | None]
-"""AXIS or "AXIS=FRAMES", or the frames by AXIS: a symbolic dimension of the inputs, or INPUT:AXIS."""
+"""AXIS or "AXIS=FRAMES", or the frames by AXIS: a symbolic dimension of the inputs, or INPUT:AXIS. With unlike
+numbers a frame of the stream is the greatest common divisor: {"mic": 160, "features": 1} or "mic=160,features=1"."""
 
 Sequences = Path | Sequence[Mapping[str, Array]]
 """Whole sequences by input name, or the file or folder that has them."""
@@ -66,13 +68,14 @@ def _selection(name: str, given: Any) -> Selection:
 
 
 def parse_stream(stream: Stream) -> dict[str, int | None]:
-    """Return the number of frames by axis, from "AXIS", "AXIS=FRAMES" or a mapping.
+    """Return the number of frames by axis, from "AXIS", "AXIS=FRAMES", several of these with commas, or a mapping.
 
     Raises:
         OptionError: FRAMES is not a positive integer, or no axis is named.
     """
     if isinstance(stream, str):
-        stream = dict([_parsed(stream)])
+        parts = stream.split(",")
+        stream = dict(map(_parsed, parts if all("=" in part for part in parts) else [stream]))
     given = _frames("stream", stream)
     if "" in given:
         raise OptionError("the time axis has no name", hint="give AXIS or AXIS=FRAMES")
@@ -85,12 +88,13 @@ def check_whole_calls(stream: Stream | None, max_frames: int | None) -> None:
     Raises:
         OptionError: They do not.
     """
-    for frames in () if stream is None or max_frames is None else parse_stream(stream).values():
-        if max_frames is not None and frames is not None and max_frames % frames:
-            raise OptionError(
-                f"a maximum of {max_frames} frames is no multiple of the {frames} frames of a call",
-                hint=f"give a multiple: --max-frames {-(-max_frames // frames) * frames}",
-            )
+    counts = [count for count in parse_stream(stream).values() if count] if stream else []
+    frames = math.gcd(*counts)
+    if max_frames is not None and frames and max_frames % frames:
+        raise OptionError(
+            f"a maximum of {max_frames} frames is no multiple of the {frames} frames of a call",
+            hint=f"give a multiple: --max-frames {-(-max_frames // frames) * frames}",
+        )
 
 
 def _parsed(text: str) -> tuple[str, int | None]:
@@ -186,6 +190,7 @@ class Lowering:
             inputs, and an If whose condition depends on them only is replaced by its branch. A number or an array.
         stream: The time axis of a model to call chunk by chunk, with states as inputs and outputs:
             "time", "time=1" for one frame in each call, or {"X:1": None} for axis 1 of X and any number of frames.
+            {"mic": 160, "features": 1}: 160 samples of one input belong to a frame of the other.
         delay: By how many frames a stream may be late if its nodes look ahead; True: by any number.
         max_frames: The number of frames of the longest sequence of a stream: an attention to all past frames keeps
             as many keys and values, and the next frame is an error. Without it, they grow with each call.
@@ -301,8 +306,8 @@ class Lowering:
         None,
         argument_checks.optional(_stream),
         "make a stream: a model that is called chunk by chunk, with its states as inputs and outputs. AXIS: the "
-        "time dimension, by name or as INPUT:AXIS. FRAMES: frames of each call (default: any number). Without "
-        "AXIS: list the axes",
+        "time dimension, by name or as INPUT:AXIS. FRAMES: frames of each call (default: any number); inputs "
+        "may have unlike numbers: mic=160,features=1. Without AXIS: list the axes",
         _SIZES,
         metavar="AXIS[=FRAMES]",
     )

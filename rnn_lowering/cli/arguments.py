@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -234,14 +235,13 @@ def axis_name(text: str) -> tuple[str, str]:
     return axis, name
 
 
-def stream(text: str) -> tuple[str, int | None]:
+def stream(text: str) -> list[tuple[str, int | None]]:
     from rnn_lowering.options import parse_stream
 
     try:
-        ((axis, frames),) = parse_stream(text).items()
+        return [*parse_stream(text).items()]
     except RnnLoweringError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    return axis, frames
 
 
 def shape(text: str) -> tuple[str, list[int]]:
@@ -359,7 +359,7 @@ TEXTS = {
     "shape": Text(shape, _REPEATED, _once),
     "value": Text(input_value, _REPEATED, lambda pairs, name: _read_values(_once(pairs, name))),
     "delay": Text(count, {"nargs": "?", "const": True}),
-    "stream": Text(stream, {**_REPEATED, "nargs": "?"}, _once),
+    "stream": Text(stream, {**_REPEATED, "nargs": "?"}, lambda lists, name: _once([*chain(*lists)], name)),
     "feed": Text(feed, _REPEATED, lambda files, _: [_read_feeds(files)]),
 }
 """The kinds of texts, by their names in `flags.KEYWORDS`."""

@@ -152,14 +152,15 @@ class Chunks:
 
     Attributes:
         sizes: The sizes of the chunks of each feed.
-        axes: The axes along which inputs are cut, by name; other inputs are the same in each chunk.
+        axes: By name, the axis along which an input is cut, and its frames for each frame of the sizes; other
+            inputs are the same in each chunk.
         lengths: Inputs that are lengths along that axis: they count down.
         carried: Output -> the input that receives it in the next chunk.
         returned: Outputs to return; empty for all.
     """
 
     sizes: Sequence[Sequence[int]]
-    axes: Mapping[str, int] = field(default_factory=dict)
+    axes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     lengths: Sequence[str] = ()
     carried: Mapping[str, str] = field(default_factory=dict)
     returned: Sequence[str] = ()

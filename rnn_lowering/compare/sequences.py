@@ -140,7 +140,7 @@ class Sequences:
     def beginning(self, feed: str, frames: int) -> str:
         """Write the first frames of a sequence; return the name of this feed."""
         given = self.runner.feed(feed)
-        cut = {name: given[name].take(range(frames), axis) for name, axis in self.axes.items()}
+        cut = self.plan.cut(given, 0, frames)
         return self.runner.write_feed(self._with_lengths_in_range({**given, **cut}))
 
     def feeds(self) -> Iterator[Iterator[dict[str, Array]]]:
@@ -168,7 +168,7 @@ class Sequences:
             return feed
         ended = {name: array.copy() for name, array in feed.items()}
         for name, axis in self.axes.items():
-            ended[name][(slice(None),) * axis + (slice(-late, None),)] = 0
+            ended[name][(slice(None),) * axis + (slice(-late * int(self.plan.rate(name)), None),)] = 0
         return ended
 
     def _declared(self, frames: int) -> onnx.ModelProto:
@@ -179,7 +179,7 @@ class Sequences:
         for value in declared.graph.input:
             axis = self.plan.inputs.get(value.name)
             if axis is not None:
-                value.type.tensor_type.shape.dim[axis].dim_value = frames
+                value.type.tensor_type.shape.dim[axis].dim_value = frames * int(self.plan.rate(value.name))
         return declared
 
     def _frames(self, run: int) -> int:
@@ -203,7 +203,7 @@ class Sequences:
 
     def count(self, feed: Mapping[str, Array]) -> int:
         """Return the number of frames of a sequence."""
-        return next(int(feed[name].shape[axis]) for name, axis in self.axes.items())
+        return self.plan.count({name: array.shape for name, array in feed.items()})
 
     def in_chunks(self, feed: str, chunks: Sequence[Sequence[int]]) -> Iterator[ChunkedSequence]:
         """Yield one whole sequence in chunks of several sizes."""
@@ -281,7 +281,9 @@ class StreamRuns:
         self.stream = session_of(stepped, runner.folder, misread)
         opened = self.original.parsed
         self.check = take_feeds(check, [opened.graph], frames=True)
-        declared = _declared_frames(original.proto.graph, self.axes)
+        for feed in self.check.feeds or ():
+            _check_proportion(feed, self.plan)
+        declared = _declared_frames(original.proto.graph, self.plan)
         self.sequences = Sequences(self.plan, opened, stepped.proto, declared, runner, self.check)
         self.names = [value.name for value in original.proto.graph.output]
         self.values: list[Mapping[str, Array]] = []
@@ -373,7 +375,7 @@ class StreamRuns:
     ) -> tuple[list[list[str]], Chunks]:
         chunks = Chunks(
             [sequence.sizes for sequence in sequences],
-            self.axes,
+            {name: (axis, int(self.plan.rate(name))) for name, axis in self.axes.items()},
             sorted(self.sequences.lengths),
             {state.output: state.input for state in self.plan.states},
             returned,
@@ -388,10 +390,22 @@ def _plan(stepped: ModelSource) -> StreamPlan:
     return StreamPlan.from_json(text)
 
 
-def _declared_frames(graph: onnx.GraphProto, axes: Mapping[str, int]) -> int | None:
+def _declared_frames(graph: onnx.GraphProto, plan: StreamPlan) -> int | None:
     """Return the number of frames that the inputs of the original declare; None if it is open."""
-    dims = [v.type.tensor_type.shape.dim[axes[v.name]] for v in graph.input if v.name in axes]
-    return next((dim.dim_value for dim in dims if dim.dim_value), None)
+    axes = _time_axes(plan)
+    dims = {v.name: v.type.tensor_type.shape.dim[axes[v.name]] for v in graph.input if v.name in axes}
+    return next((dim.dim_value // int(plan.rate(n)) for n, dim in dims.items() if dim.dim_value), None)
+
+
+def _check_proportion(feed: Mapping[str, Array], plan: StreamPlan) -> None:
+    """Refuse inputs of which one has more frames than belong to those of another."""
+    counts = {name: feed[name].shape[axis] for name, axis in _time_axes(plan).items() if name in feed}
+    if len({count / plan.rate(name) for name, count in counts.items()}) > 1:
+        given = " and ".join(f"'{name}' {count}" for name, count in counts.items())
+        rates = " and ".join(str(plan.rate(name)) for name in counts)
+        raise OptionError(
+            f"the inputs have unlike numbers of frames: {given}", hint=f"give {rates} for each frame of the stream"
+        )
 
 
 def _check_axes(original: ModelSource, axes: Mapping[str, int]) -> None:

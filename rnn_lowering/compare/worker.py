@@ -228,8 +228,8 @@ def _run_chunks(session: Any, chunks: Message, feed: str, sizes: Sequence[int], 
     given, steps = dict(whole), list[dict[str, np.ndarray[Any, Any]]]()
     start, began = 0, monotonic()
     for size in sizes:
-        for name, axis in chunks["axes"].items():
-            given[name] = whole[name].take(range(start, start + size), axis)
+        for name, (axis, rate) in chunks["axes"].items():
+            given[name] = whole[name].take(range(start * rate, (start + size) * rate), axis)
         for name in chunks["lengths"]:
             given[name] = np.clip(whole[name] - start, 0, size).astype(whole[name].dtype)
         try:

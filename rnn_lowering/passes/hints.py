@@ -48,9 +48,11 @@ class StreamInputs:
     has_lengths: bool = False
 
     @classmethod
-    def of(cls, model: ir.Model, plan: StreamPlan, axes: Iterable[str]) -> StreamInputs:
-        """Return those of a model with this plan; `axes` are the time axes as the user names them."""
-        option = " ".join(f"--stream {quote(f'{axis}={plan.unit}')}" for axis in axes)
+    def of(cls, model: ir.Model, plan: StreamPlan, axes: Mapping[str, int | None]) -> StreamInputs:
+        """Return those of a model with this plan; `axes` are the time axes as the user names them, with the frames
+        of each call."""
+        fewest = {axis: (frames or 1) // (plan.frames or 1) * plan.unit for axis, frames in axes.items()}
+        option = " ".join(f"--stream {quote(f'{axis}={frames}')}" for axis, frames in fewest.items())
         shapes = {v.name: v.shape for v in model.graph.inputs if v.shape is not None}
         timed = [shapes[name][axis] for name, axis in plan.inputs.items() if axis is not None and name in shapes]
         frames = {dim.value: option for dim in timed if isinstance(dim, ir.SymbolicDim) and dim.value}

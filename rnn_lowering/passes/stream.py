@@ -123,7 +123,7 @@ class StreamPass(ir.passes.InPlacePass):
 
         with suppress(RnnLoweringError):
             time = time_inputs(model, self.stream)
-            axes = {f"{name}:{axis}": time.symbol for name, axis in time.axes.items()}
+            axes = {f"{name}:{axis}": time.symbol_of(name) for name, axis in time.axes.items()}
             if all(isinstance(time.shapes[name][axis], int) for name, axis in time.axes.items()):
                 copy = clone(model)
                 open_dims(copy, axes, Lowering.max_nodes)
@@ -139,7 +139,7 @@ class StreamPass(ir.passes.InPlacePass):
             time = time_inputs(work, self.stream)
             work, loops, refused = _with_scans(work, time)
             flow = follow(work, time, refused, self.max_frames)
-            _check_unit(flow, time, list(self.stream))
+            _check_unit(flow, time, self.stream)
             states = states_of(flow, work.graph)
             late = late_outputs(flow, states, time.frames)
             _check_delay(flow, work, late, self.delay)
@@ -149,8 +149,8 @@ class StreamPass(ir.passes.InPlacePass):
             remove_unused(work)
             _declare(work, flow, time)
             plan.write(work)
-            if time.frames is not None:
-                fix_dimensions(work, {time.symbol: time.frames})
+            if sizes := time.in_calls():
+                fix_dimensions(work, sizes)
         replace_content(model, work.graph, work.functions)
         plan.write(model)
         for state in plan.states:
@@ -273,11 +273,12 @@ def _rearranged(value: ir.Value | None) -> ir.Value | None:
     return value
 
 
-def _check_unit(flow: Flow, time: TimeInputs, axes: Sequence[str]) -> None:
+def _check_unit(flow: Flow, time: TimeInputs, stream: Mapping[str, int | None]) -> None:
     if time.frames is not None and time.frames % flow.unit:
+        counts = {axis: (count or 1) // time.frames * flow.unit for axis, count in stream.items()}
         raise UnsupportedError(
-            f"the chunk size must be a multiple of {flow.unit}",
-            hint=f"give {' and '.join(f'{axis}={flow.unit}' for axis in axes)}",
+            f"the chunk size must be a multiple of {' and '.join(map(str, dict.fromkeys(counts.values())))}",
+            hint=f"give {' and '.join(f'{axis}={count}' for axis, count in counts.items())}",
             node=flow.units[0][0],
         )
 

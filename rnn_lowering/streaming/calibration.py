@@ -117,12 +117,11 @@ def chunks_of(plan: StreamPlan, sequence: Mapping[str, ArrayLike]) -> Iterator[d
     if any(axis >= arrays[name].ndim for name, axis in axes.items()):
         yield arrays  # the stream says what is wrong with it
         return
-    length = min((arrays[name].shape[axis] for name, axis in axes.items()), default=1)
+    length = min((arrays[name].shape[axis] // int(plan.rate(name)) for name, axis in axes.items()), default=1)
     size = plan.frames or length // plan.unit * plan.unit
     counted = [name for name in plan.lengths if name in arrays]
     for start in range(0, length - size + 1, size) if size else ():
-        cuts = {name: (slice(None),) * axis + (slice(start, start + size),) for name, axis in axes.items()}
-        chunk = {name: array[cuts.get(name, ())] for name, array in arrays.items()}
+        chunk = arrays | plan.cut(arrays, start, start + size)
         lengths = {name: np.clip(arrays[name] - start, 0, size).astype(arrays[name].dtype) for name in counted}
         yield chunk | lengths
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from shlex import quote
 
 import onnx_ir as ir
@@ -70,7 +71,7 @@ def follow(
         for value in model.graph.inputs:
             axis = time.axes.get(value.name or "")
             if axis is not None:
-                flow.framings[value] = Frames(axis)
+                flow.framings[value] = Frames(axis, rate=Fraction(time.rate(value.name or "")))
         try:
             _follow_graph(flow, model.graph)
             _check_outputs(flow, model.graph)

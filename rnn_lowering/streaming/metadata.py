@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -133,7 +133,8 @@ class StreamPlan:
         inputs, outputs: The axis of the frames of each, by name; None if it has none. States are not among them.
         states: The values to pass from call to call.
         unit: The number of frames of each call is a multiple of this.
-        rates: How many frames an output has for each frame of the inputs, by name: "1", "15" or "1/8".
+        rates: How many frames an output has for each frame of the stream, by name: "1", "15" or "1/8"; and those
+            inputs that have several, if inputs have unlike numbers.
         delay: The delay of an output in its own frames, by name; absent: 0. Drop this many frames at the start;
             the last ones come after zeros that follow the sequence (`frames_late`). If an output returns a state
             (`hn`), give as many frames of zeros after the sequence, then read it; more zeros change it.
@@ -173,12 +174,26 @@ class StreamPlan:
         """Return the number of zero frames after the sequence until an output is complete."""
         return math.ceil(self.delay.get(output, 0) / self.rate(output))
 
-    def rate(self, output: str) -> Fraction:
-        """Return the number of output frames for each input frame."""
-        return Fraction(self.rates.get(output, 1))
+    def rate(self, name: str) -> Fraction:
+        """Return the number of frames of an output or an input for each frame of the stream."""
+        return Fraction(self.rates.get(name, 1))
+
+    def count(self, shapes: Mapping[str, Sequence[int]]) -> int:
+        """Return the number of frames of the stream in inputs of these shapes, by name; 0 if none has frames."""
+        axes = {name: axis for name, axis in self.inputs.items() if axis is not None}
+        return next((shapes[name][axis] // int(self.rate(name)) for name, axis in axes.items()), 0)
+
+    def cut(self, arrays: Mapping[str, Array], start: int, stop: int) -> dict[str, Array]:
+        """Return the inputs that have frames from one frame of the stream to another."""
+        timed = [(name, axis, int(self.rate(name))) for name, axis in self.inputs.items() if axis is not None]
+        return {
+            name: arrays[name][(slice(None),) * axis + (slice(start * rate, stop * rate),)]
+            for name, axis, rate in timed
+            if name in arrays
+        }
 
     def frames_of(self, output: str, frames: int) -> int:
-        """Return the number of frames of an output, for a sequence of `frames` input frames."""
+        """Return the number of frames of an output, for a sequence of `frames` frames of the stream."""
         return max(int(frames * self.rate(output)) - self.short.get(output, 0), 0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -236,6 +251,11 @@ class StreamPlan:
             raise ValueError(f"the shortest sequence has {self.shortest} frames")
         if self.max_frames is not None and (type(self.max_frames) is not int or self.max_frames < 1):
             raise ValueError(f"the longest sequence has {self.max_frames} frames")
+        unlike = [name for name in self.inputs if self.rate(name) != 1]
+        if any(self.rate(name).denominator > 1 or self.inputs[name] is None for name in unlike):
+            raise ValueError(f"the rates of inputs are {[self.rates[name] for name in unlike]}")
+        if unlike and self.frames is None:
+            raise ValueError("inputs have unlike numbers of frames, but calls may have any")
         if not all(name in self.inputs and self.inputs[name] is None for name in self.lengths):
             raise ValueError(f"lengths are not inputs without frames: {list(self.lengths)}")
         framed = {name for name, axis in self.outputs.items() if axis is not None}
@@ -272,7 +292,7 @@ def host_loop(plan: StreamPlan, target: str) -> str:
     inputs = ", ".join(f'"{name}": {name}' for name in plan.inputs)
     lines = ["states = {"]
     lines += [f'    "{s.input}": {_start(s)},' for s in plan.states]
-    lines += ["}", f"for {chunk}{_axes(plan.inputs)}:"]
+    lines += ["}", f"for {chunk}{_axes(plan)}:"]
     lines += [f"    {name} = the length of each row in this chunk, 0 after its end" for name in plan.lengths]
     lines += [f"    outputs = run({{{inputs}, **states}})"]
     lines += ["    states = {", *(f'        "{s.input}": outputs["{s.output}"],' for s in plan.states), "    }"]
@@ -313,8 +333,13 @@ def _start(state: State) -> str:
     return f"zeros {shape}" if isinstance(state.initial, str) else f"the metadata's numbers, broadcast to {shape}"
 
 
-def _axes(inputs: Mapping[str, int | None]) -> str:
-    timed = [f"axis {axis} of {name}" for name, axis in inputs.items() if axis is not None]
+def _axes(plan: StreamPlan) -> str:
+    timed = [
+        f"axis {axis} of {name}" + (f", {int(plan.frames * rate)} long" if plan.frames and rate != 1 else "")
+        for name, axis in plan.inputs.items()
+        if axis is not None
+        for rate in [plan.rate(name)]
+    ]
     return f" ({', '.join(timed)})" if timed else ""
 
 

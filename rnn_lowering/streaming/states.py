@@ -343,7 +343,10 @@ def _plan(
         outputs={name: framing.axis if isinstance(framing, Frames) else None for name, framing in rest.items()},
         states=tuple(editor.states),
         unit=flow.unit,
-        rates={name: str(delay.rate) for name, delay in delays.items()},
+        rates={
+            **{name: str(rate) for name, rate in time.rates.items()},
+            **{k: str(d.rate) for k, d in delays.items()},
+        },
         delay={name: delay.frames for name, delay in delays.items() if delay},
         short={name: -f.extra for name, f in framed.items() if f.extra},
         lengths=tuple(v.name or "" for v in inputs if v in flow.lengths),

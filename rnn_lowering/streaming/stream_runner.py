@@ -85,7 +85,8 @@ class Stream:
         for name, axis in plan.inputs.items():
             declared = self._declared[name]
             sizes = [dim if isinstance(dim, int) else None for dim in declared]
-            if axis is not None and (axis >= len(sizes) or sizes[axis] != plan.frames):
+            frames = plan.frames and plan.frames * plan.rate(name)
+            if axis is not None and (axis >= len(sizes) or sizes[axis] != frames):
                 raise ModelFileError(f"the stream's metadata has the frames of input '{name}' on axis {axis}")
         for name, state in states.items():
             declared = self._declared[name]
@@ -202,7 +203,8 @@ class Stream:
         axis = self.plan.inputs[name]
         if axis is None:
             return array
-        return np.zeros((*array.shape[:axis], frames, *array.shape[axis + 1 :]), array.dtype)
+        own = frames * int(self.plan.rate(name))
+        return np.zeros((*array.shape[:axis], own, *array.shape[axis + 1 :]), array.dtype)
 
     def _kept(self, name: str, array: Array) -> Array:
         """Return an output without the frames before and after the sequence."""
@@ -309,7 +311,7 @@ class Stream:
 
     def _frames_of(self, inputs: Mapping[str, Array]) -> int:
         """Return the number of frames of a chunk."""
-        return next((inputs[name].shape[axis] for name, axis in self.plan.inputs.items() if axis is not None), 0)
+        return self.plan.count({name: array.shape for name, array in inputs.items()})
 
     def _check_end(self, frames: int) -> None:
         """Raise if a chunk goes on after the last frame of the stream."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 
 import onnx_ir as ir
 
@@ -20,24 +22,42 @@ class TimeInputs:
 
     Attributes:
         axes: The axis by the name of the input.
-        frames: The number of frames of each call; None: any number.
+        frames: The number of frames of the stream in each call; None: any number.
         shapes: The sizes of all axes by the name of the input.
+        rates: How many frames an input has for each frame of the stream, by its name; absent: 1.
     """
 
     axes: Mapping[str, int]
     frames: int | None
     shapes: _Shapes
+    rates: Mapping[str, int] = field(default_factory=dict)
+
+    def rate(self, name: str) -> int:
+        """Return how many frames an input has for each frame of the stream."""
+        return self.rates.get(name, 1)
 
     @property
     def symbol(self) -> str:
         """The name of the time axis: that of the model, unless another axis has that name."""
-        names = {d for name, axis in self.axes.items() if isinstance(d := self.shapes[name][axis], str)}
+        of_stream = [name for name in self.axes if self.rate(name) == 1]
+        names = {d for name in of_stream if isinstance(d := self.shapes[name][self.axes[name]], str)}
         if len(names) == 1 and not names & self.symbols:
             return names.pop()
-        name = "frames"
+        return self._unused("frames")
+
+    def _unused(self, name: str) -> str:
         while name in self.symbols:
             name += "_"
         return name
+
+    def symbol_of(self, name: str) -> str:
+        """The name of the time axis of an input."""
+        return self.symbol if self.rate(name) == 1 else self._unused(f"{self.symbol}_times_{self.rate(name)}")
+
+    def in_calls(self) -> dict[str, int]:
+        """The sizes of the time axes in each call, by their names; empty if calls have any number of frames."""
+        frames = self.frames
+        return {} if frames is None else {self.symbol_of(name): frames * self.rate(name) for name in self.axes}
 
     @property
     def symbols(self) -> set[str]:
@@ -51,14 +71,17 @@ class TimeInputs:
 
     def open_shape(self, name: str) -> list[int | str]:
         """Return the sizes of the axes of an input, with a name for the time axis."""
-        return [self.symbol if axis == self.axes.get(name) else d for axis, d in enumerate(self.shapes[name])]
+        symbol = self.symbol_of(name)
+        return [symbol if axis == self.axes.get(name) else d for axis, d in enumerate(self.shapes[name])]
 
     def sizes(self) -> dict[str, tuple[Size, ...]]:
         """Return the shapes of all inputs, the time axes as the number of frames."""
         return {
             name: tuple(
-                Size.symbol(TIME if axis == self.axes.get(name) else d)
-                if isinstance(d, str) or axis == self.axes.get(name)
+                Size.symbol(TIME) * self.rate(name)
+                if axis == self.axes.get(name)
+                else Size.symbol(d)
+                if isinstance(d, str)
                 else size(d)
                 for axis, d in enumerate(dims)
             )
@@ -72,6 +95,7 @@ def time_inputs(model: ir.Model, stream: Mapping[str, int | None]) -> TimeInputs
     Args:
         model: The model; it stays as it is.
         stream: For each axis (a symbolic dimension, or INPUT:AXIS) the number of frames in a call, None for any.
+            A frame of the stream is their greatest common divisor.
 
     Raises:
         UnsupportedError: An axis that the model does not have, two axes of one input, or numbers that contradict
@@ -80,25 +104,47 @@ def time_inputs(model: ir.Model, stream: Mapping[str, int | None]) -> TimeInputs
     inputs = {v.name or "": v for v in model.graph.inputs if not v.is_initializer() and v.shape is not None}
     shapes = {name: _dims(name, value) for name, value in inputs.items()}
     axes: dict[str, int] = {}
-    for text in stream:
+    counts: dict[str, int | None] = {}
+    for text, count in stream.items():
         for name, axis in _named(text, shapes, model):
             if axes.setdefault(name, axis) != axis:
                 raise UnsupportedError(
                     f"input '{name}' has two time axes, {axes[name]} and {axis}", hint="give one"
                 )
+            if counts.setdefault(name, count) != count:
+                raise UnsupportedError(
+                    f"input '{name}' has {counts[name]} and {count} frames in a call", hint="give one number"
+                )
     if not axes:
         raise UnsupportedError("no time axis is given", hint=_listing(shapes))
-    frames = set(stream.values())
-    if len(frames) > 1:
-        raise UnsupportedError("the time axes have different numbers of frames", hint="give all the same number")
-    (count,) = frames
-    sizes = {d for name, axis in axes.items() if isinstance(d := shapes[name][axis], int)}
-    if len(sizes) > 1:
+    frames, rates = _rates(counts)
+    _check_sizes(axes, shapes, rates)
+    return TimeInputs(axes, frames, shapes, rates)
+
+
+def _check_sizes(axes: Mapping[str, int], shapes: _Shapes, rates: Mapping[str, int]) -> None:
+    """Refuse sizes of time axes that are not in the proportion of the rates."""
+    sizes = {name: d for name, axis in axes.items() if isinstance(d := shapes[name][axis], int)}
+    if len({Fraction(d, rates.get(name, 1)) for name, d in sizes.items()}) < 2:
+        return
+    said = f"the time axes have {' and '.join(map(str, dict.fromkeys(sizes.values())))} frames"
+    if not rates:
+        raise UnsupportedError(f"{said}, but must have the same number", hint=_listing(shapes))
+    proportion = " and ".join(dict.fromkeys(str(rates.get(name, 1)) for name in sizes))
+    raise UnsupportedError(f"{said}, but must have them in the proportion {proportion}", hint=_listing(shapes))
+
+
+def _rates(counts: Mapping[str, int | None]) -> tuple[int | None, dict[str, int]]:
+    """Return the frames of the stream in a call, and those of each input for one of these, if there are several."""
+    given = [count for count in counts.values() if count is not None]
+    if not given:
+        return None, {}
+    if len(given) < len(counts):
         raise UnsupportedError(
-            f"the time axes have {' and '.join(map(str, sorted(sizes)))} frames, but must have the same number",
-            hint=_listing(shapes),
+            "the time axes have different numbers of frames", hint="give all the same number, or a number for each"
         )
-    return TimeInputs(axes, count, shapes)
+    frames = math.gcd(*given)
+    return frames, {name: count // frames for name, count in counts.items() if count not in (None, frames)}
 
 
 def _named(text: str, shapes: _Shapes, model: ir.Model) -> list[tuple[str, int]]:

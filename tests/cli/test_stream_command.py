@@ -95,7 +95,7 @@ REFUSED: dict[str, tuple[onnx.ModelProto, str, int, str]] = {
         GRU,
         "OUT --stream time=1 --stream X:0=2",
         1,
-        "have different numbers of frames",
+        "input 'X' has 1 and 2 frames in a call; give one number",
     ),
     "no value": (GRU, "OUT --stream", 2, NO_AXIS),
     "no value for a list": (GRU, "--list --stream", 2, NO_AXIS),
