@@ -31,7 +31,7 @@ KEEP: FormName = "keep"
 
 Stream = str | Mapping[str, int | None]
 """AXIS or "AXIS=FRAMES", or the frames by AXIS: a symbolic dimension of the inputs, or INPUT:AXIS. With unlike
-numbers a frame of the stream is the greatest common divisor: {"mic": 160, "features": 1} or "mic=160,features=1"."""
+numbers a frame of the stream is the greatest common divisor: "mic=160,features=1"."""
 
 Sequences = Path | Sequence[Mapping[str, Array]]
 """Whole sequences by input name, or the file or folder that has them."""

@@ -131,7 +131,7 @@ def _check_sizes(axes: Mapping[str, int], shapes: _Shapes, rates: Mapping[str, i
     if not rates:
         raise UnsupportedError(f"{said}, but must have the same number", hint=_listing(shapes))
     proportion = " and ".join(dict.fromkeys(str(rates.get(name, 1)) for name in sizes))
-    raise UnsupportedError(f"{said}, but must have them in the proportion {proportion}", hint=_listing(shapes))
+    raise UnsupportedError(f"{said}, but must have them as {proportion}", hint=_listing(shapes))
 
 
 def _rates(counts: Mapping[str, int | None]) -> tuple[int | None, dict[str, int]]:

@@ -168,7 +168,7 @@ def test_sizes_and_inputs_out_of_proportion_are_refused(tmp_path: Path) -> None:
         )
     for value, axis, size in zip(model.graph.input, (2, 1), (40, 9), strict=True):
         value.type.tensor_type.shape.dim[axis].dim_value = size
-    with pytest.raises(rl.UnsupportedError, match="have 40 and 9 frames, but must have them in the proportion 4 and 1"):
+    with pytest.raises(rl.UnsupportedError, match="40 and 9 frames, but must have them as 4 and 1"):
         rl.lower(model, stream={"mic:2": 4, "feat:1": 1})
 
 
