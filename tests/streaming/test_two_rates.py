@@ -1,7 +1,6 @@
 """Streams with two inputs, of which one has several frames for each frame of the other: samples beside features."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from stream_models import net, plan_of, random, whole
 
 import rnn_lowering as rl
 
-Arrays = Mapping[str, np.ndarray[Any, Any]]
+Arrays = dict[str, np.ndarray[Any, Any]]
 
 HEAD = "g (float[1, 1, samples] mic, float[1, features, 4] feat) => (float[1, n, k] y)"
 WEIGHTS = {
@@ -128,7 +127,7 @@ def test_the_comparison_finds_a_past_sample_that_is_not_carried(tmp_path: Path) 
     assert rl.verify_stream(tmp_path / "net.onnx", tmp_path / "wrong.onnx").status == "failed"
 
 
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "joins values whose frames are not aligned": {"samples": 8, "features": 1},
     "different numbers of frames; give all the same number, or a number for each": {"samples": 4, "features": None},
     "input 'mic' has 4 and 8 frames in a call": {"samples": 4, "mic:2": 8, "features": 1},
