@@ -104,7 +104,7 @@ class StreamComparison:
                 return self._not_verified(f"onnxruntime passes no bfloat16 to or from Python, which '{name}' is")
             reason = f"onnxruntime cannot run the original: {error}"
             if not self._use_lowered_original():
-                if self.check.feeds is None and (fault := self.runs.error_of_all_calls()):
+                if self.check.feeds is None and (fault := self._fault_of_all_calls()):
                     return Verification("failed", CHUNKED, reason=f"the stream fails at every call: {fault}")
                 return self._not_verified(f"{reason}; {COMPARE_ELSEWHERE}")
             self.runs.notes.append(
@@ -345,13 +345,25 @@ class StreamComparison:
 
     def _use_lowered_stream(self) -> bool:
         """Lower the nodes that a stream kept, if the original was lowered to run; return whether it was done."""
-        path = self.runner.folder / _LOWERED_STREAM
-        model = self.stepped.new_model()
-        if self.runnable is self.original or path.exists() or not any(recurrent_nodes(model)):
+        if self.runnable is self.original or not self._lower_stream():
             return False
-        self.stepped, self.runs.stream = _lowered(model, path), Session(path)
         self.runs.notes.append("so were the nodes that the stream kept")
         return True
+
+    def _lower_stream(self) -> bool:
+        """Lower the nodes that a stream kept; return whether there are any."""
+        path = self.runner.folder / _LOWERED_STREAM
+        model = self.stepped.new_model()
+        if path.exists() or not any(recurrent_nodes(model)):
+            return False
+        self.stepped, self.runs.stream = _lowered(model, path), Session(path)
+        return True
+
+    def _fault_of_all_calls(self) -> str:
+        """Return why a stream fails at every call, also without the nodes that it kept, which onnxruntime may lack;
+        "" if one runs."""
+        fault = self.runs.error_of_all_calls()
+        return self.runs.error_of_all_calls() if fault and self._lower_stream() else fault
 
     def _method(self) -> str:
         sizes = f"of 1, of {FEW} and of {', '.join(map(str, RAGGED))} frames"

@@ -217,6 +217,15 @@ def test_a_stream_that_fails_at_every_call(rows: int) -> None:
     assert "PRelu" in check.reason
 
 
+def test_a_stream_is_not_failed_for_a_kernel_that_onnxruntime_lacks() -> None:
+    """It has none of an LSTM in float64, neither for the original nor for the stream that keeps the node."""
+    text = "g (double[16, 2, 3] X) => (double[16, 1, 2, 4] Y) { Y = LSTM <hidden_size = 4> (X, W, R) }"
+    original = net(text, {"W": random((1, 16, 3)).astype(np.float64), "R": random((1, 16, 4)).astype(np.float64)})
+    check = verified(original, streamed(original, "X:0=1"))
+    assert check.status == "not verified", check
+    assert "onnxruntime cannot run the original" in check.reason
+
+
 def test_a_fixed_length_that_cannot_be_opened_is_compared_at_that_length() -> None:
     text = """g (float[16, 2, 3] X) => (float[16, 1, 2, 4] Y) {{
         [only] y = GRU <hidden_size = 4> (X, W, R, B)  Y = {} }}"""
