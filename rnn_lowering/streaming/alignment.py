@@ -9,13 +9,16 @@ Example: with delay 2 and chunks of 3 frames, the first chunk holds [missing, mi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from shlex import quote
 
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.facts.bodies import values_used
 from rnn_lowering.facts.numbers import depends_on_time
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.size import TIME, Shape, Size
@@ -49,14 +52,49 @@ def joined(flow: Flow, node: ir.Node, slots: Sequence[int]) -> tuple[Frames | Un
         )
     kinds = sorted({replace(frames, axis=0) for frames in by_slot.values()}, key=lambda kind: kind.ready)
     if len({replace(kind, ready=0) for kind in kinds}) > 1:
+        numbers = _fitting_numbers(flow, node, by_slot)
         raise flow.refuse(
-            node, f"joins values whose frames are not aligned: {_listed(kinds)}", "trim the longer one with a Slice"
+            node,
+            f"joins values whose frames are not aligned: {_listed(kinds)}",
+            f"give {numbers}" if numbers else "trim the longer one with a Slice",
         )
     for slot, frames in by_slot.items():
         if frames.ready > kinds[0].ready:
             _wait(flow, node, slot, frames, kinds[0])
     axes = {slot: frames.axis for slot, frames in by_slot.items()}
     return (kinds[0] if kinds else Unframed.LAST if last else None), axes
+
+
+def _fitting_numbers(flow: Flow, node: ir.Node, by_slot: Mapping[int, Frames]) -> str:
+    """Return the options with numbers of frames of the inputs of the model that give the inputs of a node one rate.
+
+    It is "" if there are none, or the model has other inputs with frames.
+    """
+    given: dict[ir.Value, set[Fraction]] = {}
+    for slot, framing in by_slot.items():
+        for source, frames in _sources(flow, input_of(node, slot)).items():
+            given.setdefault(source, set()).add(frames.rate / framing.rate)
+    timed = {v: f.axis for v, f in flow.framings.items() if v.is_graph_input() and isinstance(f, Frames)}
+    counts = {source: min(numbers) for source, numbers in given.items() if len(numbers) == 1}
+    if len({framing.rate for framing in by_slot.values()}) == 1 or counts.keys() != timed.keys():
+        return ""
+    whole = math.lcm(*(count.denominator for count in counts.values()))
+    fewest = {source: int(count * whole) for source, count in counts.items()}
+    texts = (f"{v.name}:{timed[v]}={n // math.gcd(*fewest.values())}" for v, n in fewest.items())
+    return " ".join(f"--stream {quote(text)}" for text in texts)
+
+
+def _sources(flow: Flow, value: ir.Value) -> dict[ir.Value, Frames]:
+    """Return the inputs of the model whose frames are in a value."""
+    seen, pending = dict[ir.Value, Frames](), [value]
+    while pending:
+        current = pending.pop()
+        framing = flow.framings.get(current)
+        if current not in seen and isinstance(framing, Frames):
+            seen[current] = framing
+            node = current.producer()
+            pending += [] if node is None else values_used(node)
+    return {each: framing for each, framing in seen.items() if each.is_graph_input()}
 
 
 def _in_every_frame(flow: Flow, value: ir.Value, frames: Frames) -> Frames | None:

@@ -141,6 +141,30 @@ def test_other_numbers_are_refused(message: str) -> None:
     assert message in str(caught.value)
 
 
+POOLED = """a = AveragePool <kernel_shape = [3], strides = [3]> (left)
+    b = AveragePool <kernel_shape = [2], strides = [2]> (right)  c = Add (a, b)  y = CumSum (c, 2)"""
+SPLIT = "a = Slice (left, [0], far, [2], [4])  b = Add (a, right)  y = Add (b, left)"
+FITTING = {
+    "one for one": (POOLED, (1, 1), {"left:2": 3, "right:2": 2}),
+    "of another proportion": (POOLED, (8, 6), {"left:2": 3, "right:2": 2}),
+    "none fits": (SPLIT, (4, 1), None),
+}
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_the_error_names_the_numbers_that_fit(name: str) -> None:
+    nodes, (left, right), fitting = FITTING[name]
+    far = {"far": np.array([2**63 - 1])} if "far" in nodes else {}
+    model = net(f"g (float[1, 3, m] left, float[1, 3, n] right) => (float[1, 3, k] y) {{ {nodes} }}", far)
+    with pytest.raises(rl.UnsupportedError) as caught:
+        rl.lower(model, stream={"m": left, "n": right})
+    if fitting is None:
+        assert "give stream" not in str(caught.value)
+    else:
+        assert f"give stream={json.dumps(fitting)}" in str(caught.value)
+        rl.lower(model, stream=fitting)
+
+
 def test_a_call_of_too_few_frames_names_the_numbers_of_both() -> None:
     model = net(
         """g (float[1, 1, samples] mic, float[1, 3, features] feat) => (float[1, 3, n] y)
