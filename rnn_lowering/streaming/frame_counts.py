@@ -92,28 +92,31 @@ def check_opset_of_delay(editor: Editor) -> None:
         )
 
 
-def numbers_in_call(editor: Editor, rate: Fraction) -> tuple[ir.Value, ir.Value]:
-    """Return the number n of frames of a value in this call, and the indices 0 to n - 1."""
+def numbers_in_call(editor: Editor, rate: Fraction, more: int = 0) -> tuple[ir.Value, ir.Value]:
+    """Return the number n of frames of a value in this call, with `more` than the stream has, and the indices 0 to
+    n - 1."""
     count = editor.own_frames(rate)
     if count is not None:
-        return editor.start.counts([count]), editor.start.counts(range(count))
+        return editor.start.counts([count + more]), editor.start.counts(range(count + more))
     check_opset_of_delay(editor)
-    return _frames_in_call(editor, rate), _indices_in_call(editor, rate)
+    number = _frames_in_call(editor, rate)
+    number = editor.start("Add", number, editor.start.counts([more])) if more else number
+    return number, _indices_in_call(editor, number)
 
 
 @_computed_once
-def _indices_in_call(editor: Editor, rate: Fraction) -> ir.Value:
-    start, number = editor.start, _frames_in_call(editor, rate)
+def _indices_in_call(editor: Editor, number: ir.Value) -> ir.Value:
+    start = editor.start
     first, step = (start.constant(n, editor.count_type) for n in (0, 1))
     return start("Range", first, start("Squeeze", number, axes=[0]), step)
 
 
 @_computed_once
-def frame_indices(editor: Editor, rate: Fraction) -> ir.Value:
-    """Return the index of each frame of a value in this call, without its delay."""
+def frame_indices(editor: Editor, rate: Fraction, more: int = 0) -> ir.Value:
+    """Return the index of each frame of a value in this call, without its delay, and of `more` behind them."""
     first = frames_before(editor, rate)
-    alone = editor.own_frames(rate) == 1
-    return first if alone else editor.start("Add", first, numbers_in_call(editor, rate)[1])
+    alone = editor.own_frames(rate) == 1 and not more
+    return first if alone else editor.start("Add", first, numbers_in_call(editor, rate, more)[1])
 
 
 def missing_frames(editor: Editor, delay: Delay) -> ir.Value:

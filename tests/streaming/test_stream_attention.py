@@ -737,7 +737,7 @@ weighs other frames than it compares; give values the frames of the keys
 its mask differs from head to head or from row to row; use one mask for all of them
     d = Sub (i, j)  c = LessOrEqual (0, d)  e = Less (d, HEADS)  g = And (c, e)  m = Where (g, s, -1e9)  WEIGHED
 compares frames that were padded, cut or merged with another axis; compare exactly the frames of the stream
-    P = Pad (X, [0, 1, 0, 0, 0, 0])  pt = Transpose <perm = [0, 2, 1]> (P)  s2 = MatMul (P, pt)  m = Tanh (s2)
+    P = Slice (X, [0], [-1], [1])  pt = Transpose <perm = [0, 2, 1]> (P)  s2 = MatMul (P, pt)  m = Tanh (s2)
         w = Softmax (m)  Y = MatMul (w, P)
 adds a bias to scores whose last axes are not the queries and the keys; transpose the scores after the bias
     d = Sub (j, i)  p = Clip (d, 0, 5)  b = Gather (table[6], p)  q = Add (s, b)  c = LessOrEqual (i, j)

@@ -34,7 +34,7 @@ _MOST_CONSTANT = 1 << 20
 def rows_of(flow: Flow, node: ir.Node, pairs: Pairs, mask: Mask) -> int | None:
     """Return how many past rows are kept, None if they grow; note after how many frames the stream ends."""
     rate = pairs.frames.rate
-    limits = [int(mask.rows / rate)] if mask.rows is not None else []
+    limits = [int((mask.rows - pairs.frames.overlap) / rate)] if mask.rows is not None else []
     if mask.back is None and flow.max_frames is not None:
         limits.append(flow.max_frames)
     if limits:
@@ -85,7 +85,10 @@ class Kept(FramesRead):
         dims = editor.dims(self.value, {axis: rows or 0})
         past = editor.add_past(softmax, self.kind, dtype, dims, grows=axis if rows is None else None)
         everything = emit("Concat", past, chunk, axis=axis)
-        present = everything if rows is None else emit.sliced(everything, [axis], [-rows], [TO_THE_END])
+        again = self.frames.overlap  # these come again in the next call
+        first, last = 0 if rows is None else -rows - again, -again or TO_THE_END
+        all_stay = (first, last) == (0, TO_THE_END)
+        present = everything if all_stay else emit.sliced(everything, [axis], [first], [last])
         editor.add_present(softmax, self.kind, past, present, dims=dims, grows=axis if rows is None else None)
         self.node.replace_input_with(self.slot, everything)
         return everything
@@ -179,7 +182,8 @@ class _Call:
         self.emit = editor.before(reader)
         self.mask, self.past, self.frames = edit.mask, edit.rows, edit.pairs.frames
         self.delay = self.frames.delay.frames
-        self.count = editor.own_frames(self.frames.rate)
+        own = editor.own_frames(self.frames.rate)
+        self.count = None if own is None else own + self.frames.overlap
         self.rank = len(editor.known.shapes[input_of(edit.node)])
         self.row_axis, self.column_axis = edit.pairs.rows_and_columns
         self._indices: ir.Value | None = None
@@ -266,7 +270,7 @@ class _Call:
     def _distance(self, cell: int) -> ir.Value:
         """Return the distance of each query and key; of cells of several frames, the distance of the cells."""
         emit = self.emit
-        _, rows = numbers_in_call(self.editor, self.frames.rate)
+        _, rows = numbers_in_call(self.editor, self.frames.rate, self.frames.overlap)
         if self.past is None:
             past = frames_before(self.editor, self.frames.rate)
             rows = emit(
@@ -322,11 +326,12 @@ class _Call:
 
     def end(self, last: int, dtype: ir.DataType) -> ir.Value:
         """Return zeros for the queries, which come with an error after the last frame."""
-        key = ("end", last, self.frames.rate, self.delay + self.mask.ahead, dtype)
+        more = self.delay + self.mask.ahead + self.frames.overlap
+        key = ("end", last, self.frames.rate, more, dtype)
         if key not in self.editor.made:
             start = self.editor.start
-            zeros = start.constant(np.zeros(last + self.delay + self.mask.ahead), dtype)
-            numbers = frame_indices(self.editor, self.frames.rate)
+            zeros = start.constant(np.zeros(last + more), dtype)
+            numbers = frame_indices(self.editor, self.frames.rate, self.frames.overlap)
             self.editor.made[key] = start("Gather", zeros, numbers, axis=0)
         return self._on_rows(self.editor.made[key])
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.facts.bodies import values_used
 from rnn_lowering.facts.infer import position, slice_bounds
 from rnn_lowering.facts.numbers import evaluate
@@ -27,7 +27,7 @@ from rnn_lowering.streaming.attention.caches import (
     shape_of_rows,
     sizes_of_scores,
 )
-from rnn_lowering.streaming.attention.masks import REMOVES, mask_of
+from rnn_lowering.streaming.attention.masks import REMOVES, Mask, mask_of
 from rnn_lowering.streaming.attention.shifts import added, check_compares_keys, limited, shifted
 from rnn_lowering.streaming.editor import Editor, home, input_of
 from rnn_lowering.streaming.flow import Flow
@@ -49,7 +49,7 @@ def compared(flow: Flow, node: ir.Node) -> list[Framing] | None:
         return None
     known = known_axes(flow, node)
     check_parameters(flow, node, known, by_slot, (0, 1))
-    if not framing.plain or framing.ready > 0 or framing.cut:
+    if not framing.plain or framing.cut or (framing.ready > 0 and framing.ready != framing.extra):
         raise flow.refuse(
             node,
             "compares frames that were padded, cut or merged with another axis",
@@ -311,6 +311,19 @@ def _softmax(flow: Flow, node: ir.Node, pairs: Pairs) -> Pairs:
 # Weights
 
 
+def _check_prefix(flow: Flow, softmax: ir.Node, pairs: Pairs, mask: Mask) -> None:
+    """Refuse rows before those of the stream where only its own frames are moved, counted or waited for."""
+    if pairs.frames.overlap and (mask.ahead or mask.cell > 1 or pairs.by_distance):
+        does = f"sees {counted(mask.ahead, 'frame')} ahead"
+        does = f"sees chunks of {mask.cell} frames" if mask.cell > 1 else does
+        does = "has scores by distance" if pairs.by_distance else does
+        raise flow.refuse(
+            softmax,
+            f"{does}, and has {counted(pairs.frames.overlap, 'row')} before the frames of the stream",
+            "put these rows behind the attention, or let it see past frames only",
+        )
+
+
 def _weighed(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Frames:
     """Return the framing of values that are weighed, and record the keys and values that are kept."""
     softmax = pairs.softmax
@@ -334,6 +347,7 @@ def _weighed(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Frames:
     assert isinstance(scores, Pairs)
     pairs = replace(scores, softmax=softmax, columns=pairs.columns)  # on the axes of the Softmax
     mask = limited(flow, softmax, mask_of(flow, softmax, pairs), pairs)
+    _check_prefix(flow, softmax, pairs, mask)
     kept = rows_of(flow, softmax, pairs, mask)
     ends = mask.rows is not None or (mask.back is None and flow.max_frames is not None)
     last = None if flow.last_frame is None or not ends else int(flow.last_frame * pairs.frames.rate)
