@@ -43,7 +43,8 @@ def net(mask: str, rows: int = 1, layers: int = 1, table: bool = False, end: str
     h = "h0" if table else "P"
     for n in range(1, layers + 1):
         nodes += f"""  k{n} = Transpose <perm = [0, 2, 1]> ({h})  s{n} = MatMul ({h}, k{n})
-            m{n} = Where (c, s{n}, -1e9)  w{n} = Softmax (m{n})  o{n} = MatMul (w{n}, {h})  a{n} = Add (o{n}, {h})  h{n} = Tanh (a{n})"""
+            m{n} = Where (c, s{n}, -1e9)  w{n} = Softmax (m{n})  o{n} = MatMul (w{n}, {h})
+            a{n} = Add (o{n}, {h})  h{n} = Tanh (a{n})"""
         h = f"h{n}"
     return over("float[batch, time, 4] X", f"{nodes}  {end or f'Y = Slice ({h}, [{rows}], far, [1])'}", WEIGHTS)
 
