@@ -66,6 +66,18 @@ def test_chunks_give_what_the_whole_gives(name: str, frames: int, to: Any) -> No
         np.testing.assert_allclose(called(stream, feed, frames)["y"], whole(model, feed)["y"], rtol=0, atol=1e-5)
 
 
+INNER = f"e = Conv <pads = [1, 1]> (mic, E, bias)  c = Conv <strides = [4], pads = [4, 4]> (e, C)  {LAYER}"
+"""A padding behind samples that have a bias: the end of a sequence is that of one with zeros behind it."""
+
+
+@pytest.mark.parametrize("nodes", [*NETS.values(), INNER])
+def test_the_comparison_agrees(nodes: str) -> None:
+    weights = {**WEIGHTS, "E": random([1, 1, 3], 6), "bias": np.ones(1, np.float32)}
+    model = net(f"{HEAD} {{ {nodes} }}", weights)
+    stream = rl.lower(model, stream={"samples": 8, "features": 2}, delay=True)
+    assert rl.verify_stream(model, stream).status == "verified"
+
+
 @pytest.mark.parametrize("options", ["--stream samples=8,features=2", "--stream mic:2=8 --stream feat:1=2"])
 def test_the_command_verifies_it_and_says_how_it_is_called(
     options: str, rnn_lower: Command, tmp_path: Path
@@ -85,6 +97,20 @@ def test_exported_sizes_in_proportion() -> None:
     stream = rl.lower(model, stream={"mic:2": 4, "feat:1": 1})
     feed = feed_of(10)
     np.testing.assert_allclose(called(stream, feed, 1)["y"], whole(model, feed)["y"], rtol=0, atol=1e-5)
+
+
+def test_a_number_of_samples_that_the_exporter_wrote_is_opened() -> None:
+    """40 samples beside 10 rows; a Reshape has the 40."""
+    model = net(
+        """g (float[1, 1, 40] mic, float[1, 10, 4] feat) => (float[1, 40] y, float[1, 10, 4] z)
+        { r = Reshape (mic, [1, 40])  y = CumSum (r, 1)  z = CumSum (feat, 1) }"""
+    )
+    with pytest.raises(rl.UnsupportedError) as caught:
+        rl.lower(model, stream={"mic:2": 4, "feat:1": 1})
+    opened = {"mic:2": "frames_times_4", "feat:1": "frames"}
+    assert f"open_dims={json.dumps(opened)}" in str(caught.value)
+    stream = rl.lower(model, stream={"mic:2": 4, "feat:1": 1}, open_dims=opened)
+    assert rl.verify_stream(model, stream).status == "verified"
 
 
 def test_a_frame_of_the_stream_is_the_greatest_common_divisor() -> None:
@@ -108,6 +134,35 @@ def test_a_frame_of_the_stream_is_the_greatest_common_divisor() -> None:
     for name, axis in (("y", 1), ("z", 2)):
         got = np.concatenate([part[name] for part in parts], axis)
         np.testing.assert_allclose(got, expected[name], rtol=0, atol=1e-5)
+
+
+ATTENTION = """c = Conv <strides = [4]> (mic, L)  u = Transpose <perm = [0, 2, 1]> (c)
+    q = Concat <axis = 2> (u, feat)  k = Transpose <perm = [0, 2, 1]> (q)  s = MatMul (q, k)
+    d = Shape (feat)  n = Gather (d, 1)  r = Range (0, n, 1)  i = Unsqueeze (r, [1])  j = Unsqueeze (r, [0])
+    o = LessOrEqual (j, i)  m = Where (o, s, -1e9)  w = Softmax (m)  y = MatMul (w, q)"""
+
+
+def test_the_longest_sequence_is_counted_in_frames_of_the_stream() -> None:
+    """7 calls of 8 samples and 2 rows end at 14 frames."""
+    model = net(f"{HEAD} {{ {ATTENTION} }}", {"L": random([3, 1, 4], 7)})
+    stream = rl.lower(model, stream={"samples": 8, "features": 2}, max_frames=14)
+    feed = feed_of(14)
+    np.testing.assert_allclose(called(stream, feed, 2)["y"], whole(model, feed)["y"], rtol=0, atol=1e-5)
+    with pytest.raises(rl.OptionError, match="a maximum of 15 frames is no multiple of the 2 frames of a call"):
+        rl.lower(model, stream={"samples": 8, "features": 2}, max_frames=15)
+
+
+def test_a_stream_of_two_rates_is_calibrated() -> None:
+    model = net(
+        """g (float[1, 1, m] left, float[1, 1, n] right) => (float[k, 1, 5] y)
+        { a = Conv <strides = [3]> (left, A)  b = Conv <strides = [2]> (right, D)  c = Concat <axis = 1> (a, b)
+          x = Transpose <perm = [2, 0, 1]> (c)  h = LSTM <hidden_size = 5> (x, W, R)  y = Squeeze (h, [1]) }""",
+        {"A": random([4, 1, 3], 8), "D": random([3, 1, 2], 9), "W": WEIGHTS["W"], "R": WEIGHTS["R"]},
+    )
+    stream = rl.lower(model, stream={"m": 3, "n": 2})
+    feed = {"left": random([1, 1, 90], 1), "right": random([1, 1, 60], 2)}
+    _, made = rl.quantize_stream(stream, [feed])
+    assert made.snr["y"] > 20
 
 
 # Faults
@@ -177,6 +232,11 @@ def test_a_call_of_too_few_frames_names_the_numbers_of_both() -> None:
     rl.lower(model, stream={"samples": 8, "features": 2})
 
 
+def test_a_layer_behind_a_look_ahead_names_the_numbers_of_a_call_of_one_frame() -> None:
+    with pytest.raises(rl.UnsupportedError, match=r'frame of that layer: stream=\{"samples": 4, "features": 1\}'):
+        rl.lower(model_of("one frame ahead"), stream={"samples": 8, "features": 2}, delay=True, target="ncnn")
+
+
 def test_sizes_and_inputs_out_of_proportion_are_refused(tmp_path: Path) -> None:
     model = model_of("causal")
     feed = {"mic": random([1, 1, 40]), "feat": random([1, 12, 4])}
@@ -202,3 +262,10 @@ def test_damaged_metadata_are_refused(change: dict[str, Any]) -> None:
     entry.value = json.dumps(json.loads(entry.value) | change)
     with pytest.raises(rl.ModelFileError):
         rl.Stream(stream)
+
+
+def test_metadata_without_the_frames_of_a_call_are_refused() -> None:
+    stream = rl.lower(model_of("causal"), stream={"samples": 4, "features": 1})
+    (entry,) = [each for each in stream.metadata_props if each.key == "rnn_lowering.stream"]
+    with pytest.raises(rl.ModelFileError, match="unlike numbers of frames, but calls may have any"):
+        rl.StreamPlan.from_json(json.dumps(json.loads(entry.value) | {"frames": None}))
