@@ -14,7 +14,7 @@ import pytest
 from cases import Array
 from onnx import numpy_helper
 from running import run
-from stream_models import chunked, expected_of, over, plan_of, rows, shown
+from stream_models import chunked, expected_of, net, over, plan_of, rows, shown
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
@@ -451,6 +451,18 @@ def _producer(model: onnx.ModelProto, name: str) -> onnx.NodeProto:
 def _zero(model: onnx.ModelProto, node: onnx.NodeProto, slot: int) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), "zero"))
     node.input[slot] = "zero"
+
+
+def test_attention_in_float64_is_scaled_as_onnx_defines() -> None:
+    """By a number in float32: by one in float64 the outputs are 1e-9 apart."""
+    model = net(
+        """g (double[2, time, 4] X) => (double[2, 2, time, 2] Y) { q = Reshape (X, [0, 0, 2, 2])
+        t = Transpose <perm = [0, 2, 1, 3]> (q)  Y = Attention <is_causal = 1> (t, t, t) }""",
+        opset=24,
+    )
+    feed = {"X": np.random.default_rng(1).standard_normal((2, 9, 4))}
+    got = chunked(rl.lower(model, stream="time=1"), feed, [1])
+    np.testing.assert_allclose(got["Y"], run(model, feed)["Y"], rtol=0, atol=1e-12)
 
 
 def too_old(model: onnx.ModelProto) -> None:

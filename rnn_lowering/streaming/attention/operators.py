@@ -82,8 +82,10 @@ def _expand(node: ir.Node, names: Names, opset: int) -> None:
     if heads[0] != heads[1]:
         key, value = (_repeated(emit, each, heads[0], heads[0] // heads[1]) for each in (key, value))
     dtype = (query if not flat else node.inputs[0] or query).dtype or ir.DataType.FLOAT
-    scale = node.attributes.get_float("scale", heads[2] ** -0.5)
-    scores = scaled_scores(emit, query, key, scale or 0.0, dtype)
+    scale = node.attributes.get_float("scale", heads[2] ** -0.5) or 0.0
+    if scale > 0:  # ONNX takes the root in float32 and scales queries and keys by it, also in float64
+        scale = float(np.sqrt(np.float32(scale))) ** 2
+    scores = scaled_scores(emit, query, key, scale, dtype)
     if (mask := _mask(node)) is not None:
         is_bool = mask.dtype == ir.DataType.BOOL
         scores = emit("Where", mask, scores, _removed(emit, dtype)) if is_bool else emit("Add", scores, mask)
