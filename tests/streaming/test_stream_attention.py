@@ -561,6 +561,7 @@ OPERATOR = rows(
 # float[batch, time, 4] X { SCORES
 k[batch, 2, 2, 0]  v[batch, 2, 0, 2]
     Y = Attention <q_num_heads = 2, kv_num_heads = 2, is_causal = 1> (X, X, X)
+    Y = Attention <q_num_heads = 2, kv_num_heads = 2, is_causal = 1, softcap = 0.7> (X, X, X)
 k[batch, 2, 4, 4]  v[batch, 2, 4, 4]  t[1]
     q = Concat <axis = 2> (X, X)  d = Sub (i, j)  c = LessOrEqual (0, d)  e = Less (d, 5)  g = And (c, e)
         A = Attention <q_num_heads = 2, kv_num_heads = 1, scale = 0.7> (q, X, X, g)  Y = Slice (A, [0], [4], [2])
@@ -580,6 +581,28 @@ k[batch, 1, 4, 4]  v[batch, 1, 4, 4]  t[1]
 @pytest.mark.parametrize(("head", "states", "nodes"), OPERATOR)
 def test_the_operator_streams(head: str, states: str, nodes: str) -> None:
     model = over(head, nodes, opset=23)
+    for stream, sizes in (("time=1", [1]), ("time", [2, 5, 1])):
+        stepped = streamed(model, stream)
+        if sizes == [1]:
+            assert shown(plan_of(stepped)) == states
+        assert_equal(model, stepped, 24, sizes, 2)
+
+
+@pytest.mark.parametrize(
+    ("window", "states"),
+    [
+        ("is_causal = 1, left_window_size = 3", "k[batch, 2, 2, 3]  v[batch, 2, 3, 2]  t[1]"),
+        ("left_window_size = 3, right_window_size = 0, softcap = 2.0", "k[batch, 2, 2, 3]  v[batch, 2, 3, 2]  t[1]"),
+        ("right_window_size = 0", "k[batch, 2, 2, 0]  v[batch, 2, 0, 2]"),
+        (
+            "left_window_size = 4, right_window_size = 2",
+            "x[batch, 2, 2, 2]  k[batch, 2, 2, 6]  v[batch, 2, 6, 2]  t[1]",
+        ),
+    ],
+)
+def test_the_operator_with_a_window_streams(window: str, states: str) -> None:
+    node = f"Y = Attention <q_num_heads = 2, kv_num_heads = 2, {window}> (X, X, X)"
+    model = over("float[batch, time, 4] X", node, opset=25)
     for stream, sizes in (("time=1", [1]), ("time", [2, 5, 1])):
         stepped = streamed(model, stream)
         if sizes == [1]:

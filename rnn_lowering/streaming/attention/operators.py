@@ -14,14 +14,17 @@ from rnn_lowering.streaming.operators.in_place_of import InPlaceOf
 _INPUTS = 4
 """Q, K, V and a mask: those behind them are caches and lengths."""
 
-_ATTRIBUTES = {"is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap"}
+_ATTRIBUTES = {
+    *("is_causal", "kv_num_heads", "left_window_size", "q_num_heads", "qk_matmul_output_mode", "right_window_size"),
+    *("scale", "softcap"),
+}
 
 _HEADS_RANK = 4
 
 
 def expand_attention(model: ir.Model) -> None:
     """Put the products of an Attention in its place, in the main graph and its branches. One with caches, several
-    outputs, a softcap, or sizes or the type of a mask that are not known stays."""
+    outputs, a Softmax in another type, or sizes or the type of a mask that are not known stays."""
     nodes = [node for node in model.graph.all_nodes() if node.op_type == "Attention" and node.domain == ""]
     if not nodes:
         return
@@ -40,7 +43,7 @@ def _is_plain(node: ir.Node) -> bool:
         return False
     if any(value.name for value in node.outputs[1:]) or set(node.attributes) - _ATTRIBUTES:
         return False
-    if (node.attributes.get_float("softcap", 0.0) or 0.0) != 0.0 or given[0].type is None:
+    if given[0].type is None:
         return False
     mask = _mask(node)
     return _heads(node) is not None and (mask is None or mask.dtype is not None)
@@ -85,12 +88,13 @@ def _expand(node: ir.Node, names: Names, opset: int) -> None:
     scale = node.attributes.get_float("scale", heads[2] ** -0.5) or 0.0
     if scale > 0:  # ONNX takes the root in float32 and scales queries and keys by it, also in float64
         scale = float(np.sqrt(np.float32(scale))) ** 2
-    scores = scaled_scores(emit, query, key, scale, dtype)
+    scores = _capped(emit, scaled_scores(emit, query, key, scale, dtype), node, dtype)
     if (mask := _mask(node)) is not None:
         is_bool = mask.dtype == ir.DataType.BOOL
         scores = emit("Where", mask, scores, _removed(emit, dtype)) if is_bool else emit("Add", scores, mask)
     if node.attributes.get_int("is_causal", 0):
         scores = causal(emit, scores, query, key, dtype)
+    scores = _windowed(emit, scores, node, (query, key), dtype)
     weights = emit("Softmax", scores, name=node.name or "", axis=-1)
     output = emit("MatMul", weights, value)
     emit.replace(joined_heads(emit, output) if flat else output)
@@ -106,6 +110,29 @@ def causal(emit: InPlaceOf, scores: ir.Value, query: ir.Value, key: ir.Value, dt
     """Return scores from which later keys are removed."""
     rows, columns = (_positions(emit, each, axis) for each, axis in ((query, 1), (key, 0)))
     return emit("Where", emit("LessOrEqual", columns, rows), scores, _removed(emit, dtype))
+
+
+def _capped(emit: InPlaceOf, scores: ir.Value, node: ir.Node, dtype: ir.DataType) -> ir.Value:
+    """Return scores that are bent by tanh, if the node has a cap."""
+    cap = node.attributes.get_float("softcap", 0.0) or 0.0
+    if not cap:
+        return scores
+    number = emit.constant(np.array(cap).astype(dtype.numpy()))
+    return emit("Mul", emit("Tanh", emit("Div", scores, number)), number)
+
+
+def _windowed(
+    emit: InPlaceOf, scores: ir.Value, node: ir.Node, read: tuple[ir.Value, ir.Value], dtype: ir.DataType
+) -> ir.Value:
+    """Return scores without those of keys outside the window of a query; -1 is no limit."""
+    sizes = [node.attributes.get_int(f"{side}_window_size", -1) for side in ("left", "right")]
+    for n, most in enumerate(sizes):
+        if most is not None and most >= 0:
+            rows, columns = (_positions(emit, each, axis) for each, axis in zip(read, (1, 0), strict=True))
+            apart = emit("Sub", rows, columns) if n == 0 else emit("Sub", columns, rows)
+            kept = emit("LessOrEqual", apart, emit.constant(np.array(most, np.int64)))
+            scores = emit("Where", kept, scores, _removed(emit, dtype))
+    return scores
 
 
 def _removed(emit: InPlaceOf, dtype: ir.DataType) -> ir.Value:
