@@ -588,11 +588,14 @@ def test_the_operator_streams(head: str, states: str, nodes: str) -> None:
         assert_equal(model, stepped, 24, sizes, 2)
 
 
+LAST_3 = "k[batch, 2, 2, 3]  v[batch, 2, 3, 2]  t[1]"
+
+
 @pytest.mark.parametrize(
     ("window", "states"),
     [
-        ("is_causal = 1, left_window_size = 3", "k[batch, 2, 2, 3]  v[batch, 2, 3, 2]  t[1]"),
-        ("left_window_size = 3, right_window_size = 0, softcap = 2.0", "k[batch, 2, 2, 3]  v[batch, 2, 3, 2]  t[1]"),
+        ("is_causal = 1, left_window_size = 3", LAST_3),
+        ("left_window_size = 3, right_window_size = 0, softcap = 2.0", LAST_3),
         ("right_window_size = 0", "k[batch, 2, 2, 0]  v[batch, 2, 0, 2]"),
         (
             "left_window_size = 4, right_window_size = 2",
