@@ -35,6 +35,8 @@ DISTANCES = """m1 = Neg (n)  a = Cast <to = 1> (u)  e = Cast <to = 1> (m1)  g = 
     rows = Unsqueeze (sc, [0])"""
 PRODUCT = """p0 = MatMul (rows, P[8, 8])  p4 = Reshape (p0, [1, -1, 2, 4])  p = Transpose <perm = [0, 2, 3, 1]> (p4)
     o = MatMul (qv, p)"""
+EINSUM = """p0 = MatMul (rows, P[8, 8])  p4 = Reshape (p0, [-1, 2, 4])
+    o = Einsum <equation = "bhid,jhd->bhij"> (qv, p4)"""
 SHIFT = """pd = Pad (o, [0, 0, 0, 1, 0, 0, 0, 0])  z1 = Concat <axis = 0> (b1, [2], [-1], n1)  x1 = Reshape (pd, z1)
     x2 = Slice (x1, [1], [9223372036854775807], [2])  z2 = Concat <axis = 0> (b1, [2], n1, odd)
     x3 = Reshape (x2, z2)  x4 = Slice (x3, [0], n1, [3])"""
@@ -104,6 +106,22 @@ NETS = {
             g1 = Unsqueeze (gf, [1])  fg = Mul (g1, f)  sn = Sin (fg)  cs = Cos (fg)
             sc = Concat <axis = -1> (sn, cs)  rows = Unsqueeze (sc, [0])"""
     ),
+    "an Einsum": net(product=EINSUM),
+    "an Einsum of queries before heads": net(product=EINSUM.replace("(qv,", "(qu,").replace("bhid,", "bihd,")),
+    "an Einsum of such queries, ahead": net(
+        "g2 = LessOrEqual (-2, d)  e5 = Less (d, 5)  ce = And (g2, e5)  m = Where (ce, y, -1e4)",
+        product=EINSUM.replace("(qv,", "(qu,").replace("bhid,", "bihd,"),
+    ),
+    "an Einsum of rows for all heads": net(
+        product='p0 = MatMul (rows, P[8, 4])  p = Squeeze (p0, [0])  o = Einsum <equation = "b h i d, j d"> (qv, p)'
+    ),
+    "all by Einsum": net(
+        product=EINSUM.replace("(qv,", "(qu,").replace("bhid,", "bihd,"),
+        sum='se = Einsum <equation = "bihd,bjhd->bhij"> (q4, k4)  t = Add (x4, se)  y = Mul (t, 0.5)',
+        weighed="""w = Softmax <axis = -1> (m)  h = Einsum <equation = "bhij,bjhd->bihd"> (w, v4)
+            Y = Reshape (h, [0, -1, 8])""",
+    ),
+    "Music Transformer": net(distances=FROM_0, product=EINSUM, shift=XL),
     "two frames ahead": net(
         "g2 = LessOrEqual (-2, d)  e5 = Less (d, 5)  ce = And (g2, e5)  m = Where (ce, y, -1e4)"
     ),
@@ -198,6 +216,15 @@ MatMul node '-> o' in main graph: compares frames with distances: it reads score
         x2 = Slice (x1, [1], [9223372036854775807], [2])  z2 = Concat <axis = 0> (b1, [2], n1, odd)
         x3 = Reshape (x2, z2)  un = Unsqueeze (u, [0])  x4 = Slice (x3, un, [9223372036854775807], [3])
     x4 = Slice (o, [0], n1, [3])
+# product
+counts frames in a way that needs the whole sequence
+    p0 = MatMul (rows, P[8, 8])  p4 = Reshape (p0, [-1, 2, 4])
+        es = Einsum <equation = "bhid,jhd->bhji"> (qv, p4)  o = Transpose <perm = [0, 1, 3, 2]> (es)
+    p0 = MatMul (rows, P[8, 8])  p4 = Reshape (p0, [-1, 2, 4])
+        o = Einsum <equation = "jhd,bhid->bhij"> (p4, qv)
+Einsum node '-> es' in main graph: compares frames with distances: it reads scores by distance in a way that is not
+    p0 = MatMul (rows, P[8, 8])  p4 = Reshape (p0, [-1, 2, 4])
+        es = Einsum <equation = "bhid,jhd->hbij"> (qv, p4)  o = Transpose <perm = [1, 0, 2, 3]> (es)
 """
 )
 

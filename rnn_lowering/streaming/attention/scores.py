@@ -356,9 +356,7 @@ def _weighed(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Frames:
         flow.last_call = calls if flow.last_call is None else min(calls, flow.last_call)
     query, key = 1 - pairs.columns, pairs.columns
     keys = flow.read(input_of(pairs.product, key), node)
-    queries = flow.read(input_of(pairs.product, query), node)
     assert isinstance(keys, Frames)
-    assert isinstance(queries, Frames)
     delayed = replace(keys, ready=pairs.frames.ready)
     edit = KeepKeys(
         softmax,
@@ -371,8 +369,10 @@ def _weighed(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Frames:
         last,
     )
     if mask.ahead:
-        own = replace(queries, ready=pairs.frames.ready)
         for product, slot in ((pairs.product, query), *((each.product, 0) for each in pairs.by_distance)):
+            queries = flow.read(input_of(product, slot), node)
+            assert isinstance(queries, Frames)
+            own = replace(queries, ready=pairs.frames.ready)
             flow.edits.append(Wait(product, input_of(product, slot), own, slot, mask.ahead, mask.ahead))
     flow.edits.append(edit)
     flow.replaced |= {(term.node, term.slot) for term in pairs.terms}

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from rnn_lowering.facts.axes import NodeShapes, einsum
 from rnn_lowering.facts.infer import pads, slice_bounds
 from rnn_lowering.facts.numbers import evaluate
 from rnn_lowering.facts.operators import operator_of
@@ -31,39 +32,56 @@ _ROWS = 1
 
 def compared_by_distance(flow: Flow, node: ir.Node) -> list[Framing] | None:
     """Return the framing of a product of queries and rows of distances; None for other nodes."""
-    if node.domain or node.op_type != "MatMul" or any(value is None for value in node.inputs):
+    if node.domain or node.op_type not in ("MatMul", "Einsum") or len(node.inputs) != 2 or None in node.inputs:
         return None
     query, rows = input_of(node), input_of(node, _ROWS)
     framing, shape = flow.framings.get(query), flow.known.shapes.get(query, ())
     if not isinstance(framing, Frames) or not isinstance(flow.framings.get(rows), WholeSequenceValue):
         return None
-    if rows in flow.data or framing.axis != len(shape) - 2 or framing.ready > 0 or framing.cut or not framing.plain:
+    if rows in flow.data or framing.ready > 0 or framing.cut or not framing.plain:
         return None
     count = shape[framing.axis].whole()
     found = position_rows(flow.known, rows, count)
-    if found is None or not _fits(found.dims, shape):
+    read = _lead_of_einsum if node.op_type == "Einsum" else _lead_of_matmul
+    lead = None if found is None else read(node, found.dims, shape, framing.axis)
+    if found is None or lead is None:
         return None
     columns = count * 2 - 1 if found.least is None else count
-    flow.known.shapes[node.outputs[0]] = (*shape[:-1], columns)
+    flow.known.shapes[node.outputs[0]] = (*lead, shape[framing.axis], columns)
     error = flow.refuse(
         node,
         "compares frames with distances: it reads scores by distance in a way that is not known",
         "move them by Pad, Reshape, Slice, Reshape and Slice, and add them to the scores of queries and keys",
     )
-    axes = (len(shape) - 2, len(shape) - 1)
-    own = node.outputs[0]
-    return [Shifting(framing, axes, node, error, rows=found, scores=own, lead=shape[:-2], count=count)]
+    axes, own = (len(lead), len(lead) + 1), node.outputs[0]
+    return [Shifting(framing, axes, node, error, rows=found, scores=own, lead=lead, count=count)]
 
 
-def _fits(dims: Sequence[int | None], shape: Shape) -> bool:
-    """Whether rows by distance are the last axis, behind the axes of the queries."""
-    lead = dims[:-2]
-    own = shape[len(shape) - 2 - len(lead) : -2]
-    return (
-        len(dims) <= len(shape)
-        and dims[-1] is None
-        and all(n == 1 or size(n or 0) == dim for n, dim in zip(lead, own, strict=True))
-    )
+def _lead_of_matmul(_: ir.Node, dims: Sequence[int | None], shape: Shape, axis: int) -> Shape | None:
+    """Return the axes before the queries in their product with rows of these sizes; None if the rows are not the
+    last axis, behind the axes of the queries."""
+    lead, own = dims[:-2], shape[len(shape) - len(dims) : -2]
+    fits = axis == len(shape) - 2 and 2 <= len(dims) <= len(shape) and dims[-1] is None
+    fits = fits and all(n == 1 or size(n or 0) == dim for n, dim in zip(lead, own, strict=True))
+    return shape[:-2] if fits else None
+
+
+def _lead_of_einsum(node: ir.Node, dims: Sequence[int | None], shape: Shape, axis: int) -> Shape | None:
+    """Return the same for an Einsum; None if its last axes are not the queries and the rows, or sizes differ."""
+    ranks = dict(zip(node.inputs, (shape, tuple(size(n or 0) for n in dims)), strict=False))
+    given = einsum(NodeShapes(node, 0, lambda value: ranks[value], lambda _: None))
+    first, second, output = given.inputs[0], given.inputs[_ROWS], given.output
+    if len(first) != len(shape) or len(second) != len(dims) or len(given.inputs) != 2:
+        return None
+    query, row = first[axis], second[dims.index(None)]
+    sizes: dict[object, Size] = dict(zip(first, shape, strict=True))
+    others = {label: size(n) for label, n in zip(second, dims, strict=True) if n is not None}
+    alike = all(sizes.setdefault(label, own) == own for label, own in others.items())
+    once = all(len(set(labels)) == len(labels) for labels in (first, second, output))
+    apart = query not in second and row not in first
+    if not (alike and once and apart and list(output[-2:]) == [query, row]):
+        return None
+    return tuple(sizes[label] for label in output[:-2]) if sizes.keys() >= set(output[:-2]) else None
 
 
 def shifted(flow: Flow, node: ir.Node, given: Shifting) -> Framing:
