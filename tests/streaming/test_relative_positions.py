@@ -115,6 +115,10 @@ NETS = {
     "an Einsum of rows for all heads": net(
         product='p0 = MatMul (rows, P[8, 4])  p = Squeeze (p0, [0])  o = Einsum <equation = "b h i d, j d"> (qv, p)'
     ),
+    "an Einsum of rows for all sequences": net(
+        product="""p0 = MatMul (rows, P[8, 8])  p4 = Reshape (p0, [1, -1, 2, 4])
+            o = Einsum <equation = "bhid,bjhd->bhij"> (qv, p4)"""
+    ),
     "all by Einsum": net(
         product=EINSUM.replace("(qv,", "(qu,").replace("bhid,", "bihd,"),
         sum='se = Einsum <equation = "bihd,bjhd->bhij"> (q4, k4)  t = Add (x4, se)  y = Mul (t, 0.5)',

@@ -76,7 +76,7 @@ def _lead_of_einsum(node: ir.Node, dims: Sequence[int | None], shape: Shape, axi
     query, row = first[axis], second[dims.index(None)]
     sizes: dict[object, Size] = dict(zip(first, shape, strict=True))
     others = {label: size(n) for label, n in zip(second, dims, strict=True) if n is not None}
-    alike = all(sizes.setdefault(label, own) == own for label, own in others.items())
+    alike = all(own in (ONE, sizes.setdefault(label, own)) for label, own in others.items())
     once = all(len(set(labels)) == len(labels) for labels in (first, second, output))
     apart = query not in second and row not in first
     if not (alike and once and apart and list(output[-2:]) == [query, row]):
