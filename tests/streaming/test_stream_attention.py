@@ -562,6 +562,7 @@ OPERATOR = rows(
 k[batch, 2, 2, 0]  v[batch, 2, 0, 2]
     Y = Attention <q_num_heads = 2, kv_num_heads = 2, is_causal = 1> (X, X, X)
     Y = Attention <q_num_heads = 2, kv_num_heads = 2, is_causal = 1, softcap = 0.7> (X, X, X)
+    Y = Attention <q_num_heads = 2, kv_num_heads = 2, is_causal = 1, softmax_precision = 1> (X, X, X)
 k[batch, 2, 4, 4]  v[batch, 2, 4, 4]  t[1]
     q = Concat <axis = 2> (X, X)  d = Sub (i, j)  c = LessOrEqual (0, d)  e = Less (d, 5)  g = And (c, e)
         A = Attention <q_num_heads = 2, kv_num_heads = 1, scale = 0.7> (q, X, X, g)  Y = Slice (A, [0], [4], [2])
@@ -663,11 +664,56 @@ def test_without_unidirectional_later_frames_are_seen() -> None:
         streamed(model, "time=1")
 
 
-def test_the_operator_with_caches_is_refused_by_name() -> None:
-    head = "float[2, time, 4] X, float[2, 1, 3, 4] k, float[2, 1, 3, 4] v => float[] Y, float[] p, float[] q"
-    nodes = "Y, p, q = Attention <q_num_heads = 1, kv_num_heads = 1, is_causal = 1> (X, X, X, , k, v)"
+CACHES = "float[2, 1, 3, 4] k, float[2, 1, 3, 4] v => float[] Y, float[] p, float[] q"
+KEPT_BY_NAME = {
+    "caches": (CACHES, "Y, p, q = Attention <ONE, is_causal = 1> (X, X, X, , k, v)"),
+    "constant caches": (
+        "=> float[] Y, float[] p, float[] q",
+        "Y, p, q = Attention <ONE, is_causal = 1> (X, X, X, , K[2, 1, 3, 4], K)",
+    ),
+    "lengths": ("int64[2] n", "Y = Attention <ONE, is_causal = 1> (X, X, X, , , , n)"),
+    "scores": ("=> float[] Y, float[] s", "Y, , , s = Attention <ONE, is_causal = 1> (X, X, X)"),
+    "precision": ("", "Y = Attention <ONE, is_causal = 1, softmax_precision = 10> (X, X, X)"),
+    "a mask of one key": ("", "Y = Attention <ONE, is_causal = 1> (X, X, X, m[1, 1])"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT_BY_NAME)
+def test_other_forms_of_the_operator_are_refused_by_name(name: str) -> None:
+    more, nodes = KEPT_BY_NAME[name]
+    head = f"float[2, time, 4] X{'' if more[:1] in ('', '=') else ','} {more}".rstrip()
+    nodes = nodes.replace("ONE", "q_num_heads = 1, kv_num_heads = 1")
     with pytest.raises(rl.UnsupportedError, match="Attention node '-> Y' in main graph: is not known"):
-        streamed(over(head, nodes, opset=23), "time=1")
+        streamed(over(head, nodes, opset=24), "X:1=1")
+
+
+EMPTY = {"empty": np.zeros((2, 1, 0, 4), np.float32)}
+
+
+@pytest.mark.parametrize("outputs", ["Y", "Y, p, q"])
+@pytest.mark.parametrize("behind", ["Y", "Z"])
+def test_caches_without_rows(outputs: str, behind: str) -> None:
+    """The keys and values are then those of the stream, and may be outputs."""
+    node = "Attention <q_num_heads = 1, kv_num_heads = 1, is_causal = 1> (X, X, X, , empty, empty)"
+    nodes = f"{behind}, p, q = {node}" + ("  Y = Tanh (Z)" if behind == "Z" else "")
+    for given in ("float[2, time, 4] X => ", "float[2, time, 4] X, float[2, 1, 0, 4] empty => "):
+        head = given + ", ".join(f"float[] {name}" for name in outputs.split(", "))
+        constant = {} if "empty" in given else EMPTY
+        model = over(head, nodes, constant, 24)
+        feed = feed_of(24) | ({} if constant else EMPTY)
+        for stream, sizes in (("X:1=1", [1]), ("X:1", [2, 5, 1])):
+            stepped = streamed(model, stream)
+            got, expected = chunked(stepped, feed, sizes), expected_of(plan_of(stepped), model, feed)
+            for name in outputs.split(", "):
+                np.testing.assert_allclose(got[name], expected[name], rtol=0, atol=2e-5)
+
+
+def test_a_window_to_the_right_alone_sees_all_frames_before() -> None:
+    nodes = "Y = Attention <q_num_heads = 2, kv_num_heads = 2, right_window_size = 2> (X, X, X)"
+    model = over("float[batch, time, 4] X", nodes, opset=25)
+    assert_equal(model, streamed(model, "time=1"), 24, [1], 2)
+    with pytest.raises(rl.UnsupportedError, match="weighs each frame by all of them"):
+        streamed(over("float[batch, time, 4] X", nodes.replace("right", "left"), opset=25), "time=1")
 
 
 REFUSED = rows(

@@ -14,21 +14,25 @@ from rnn_lowering.streaming.operators.in_place_of import InPlaceOf
 _INPUTS = 4
 """Q, K, V and a mask: those behind them are caches and lengths."""
 
+_CACHES = 2
+"""past_key and past_value, behind the mask; present_key and present_value, behind Y."""
+
 _ATTRIBUTES = {
     *("is_causal", "kv_num_heads", "left_window_size", "q_num_heads", "qk_matmul_output_mode", "right_window_size"),
-    *("scale", "softcap"),
+    *("scale", "softcap", "softmax_precision"),
 }
 
 _HEADS_RANK = 4
 
 
 def expand_attention(model: ir.Model) -> None:
-    """Put the products of an Attention in its place, in the main graph and its branches. One with caches, several
-    outputs, a Softmax in another type, or sizes or the type of a mask that are not known stays."""
+    """Put the products of an Attention in its place, in the main graph and its branches. One stays if its caches
+    have rows, its scores are an output, its Softmax has another type, or sizes or the type of a mask are not known.
+    """
     nodes = [node for node in model.graph.all_nodes() if node.op_type == "Attention" and node.domain == ""]
     if not nodes:
         return
-    given = [value for node in nodes for value in node.inputs[:_INPUTS] if value is not None]
+    given = [value for node in nodes for value in node.inputs if value is not None]
     if any(value.shape is None or value.dtype is None for value in given):
         infer_shapes(model)
     names = Names(all_names(model))
@@ -39,14 +43,25 @@ def expand_attention(model: ir.Model) -> None:
 
 def _is_plain(node: ir.Node) -> bool:
     given = [value for value in node.inputs[:3] if value is not None and value.shape is not None]
-    if len(given) < 3 or any(value is not None for value in node.inputs[_INPUTS:]):
+    if len(given) < 3 or not all(_is_empty(value) for value in node.inputs[_INPUTS:]):
         return False
-    if any(value.name for value in node.outputs[1:]) or set(node.attributes) - _ATTRIBUTES:
+    if any(_is_read(value) for value in node.outputs[1 + _CACHES :]) or set(node.attributes) - _ATTRIBUTES:
         return False
-    if given[0].type is None:
+    dtype, mask = given[0].dtype, _mask(node)
+    if dtype is None or node.attributes.get_int("softmax_precision", int(dtype)) != int(dtype):
         return False
-    mask = _mask(node)
+    if mask is not None and mask.shape is not None and len(mask.shape) and mask.shape[-1] == 1:
+        return False  # it keeps the first key only: missing columns are removed
     return _heads(node) is not None and (mask is None or mask.dtype is not None)
+
+
+def _is_empty(value: ir.Value | None) -> bool:
+    """Whether an input is left out, or a cache without rows."""
+    return value is None or (value.shape is not None and len(value.shape) == _HEADS_RANK and value.shape[2] == 0)
+
+
+def _is_read(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
 
 
 def _mask(node: ir.Node) -> ir.Value | None:
@@ -82,6 +97,8 @@ def _expand(node: ir.Node, names: Names, opset: int) -> None:
     if flat:
         query = split_heads(emit, query, heads[0])
         key, value = (split_heads(emit, each, heads[1]) for each in (key, value))
+    for old, present in zip(node.outputs[1 : 1 + _CACHES], (key, value), strict=False):
+        emit.give(old, present)  # no rows come before them
     if heads[0] != heads[1]:
         key, value = (_repeated(emit, each, heads[0], heads[0] // heads[1]) for each in (key, value))
     dtype = (query if not flat else node.inputs[0] or query).dtype or ir.DataType.FLOAT

@@ -64,7 +64,11 @@ class InPlaceOf:
 
     def replace(self, new: ir.Value) -> None:
         """Let the readers of the node read `new`, and remove the node."""
-        old = self.node.outputs[0]
+        self.give(self.node.outputs[0], new)
+        self.graph.remove(self.node, safe=True)
+
+    def give(self, old: ir.Value, new: ir.Value) -> None:
+        """Let the readers of an output of the node read `new`."""
         here = new.producer() is not None and new.graph is old.graph
         if old.is_graph_output() and (new.is_graph_output() or not here):
             new = self("Identity", new)
@@ -73,4 +77,3 @@ class InPlaceOf:
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         if is_output:
             old.name, new.name = None, name
-        self.graph.remove(self.node, safe=True)
