@@ -44,12 +44,13 @@ def test_states_are_fed_back(client: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("client", ["mnn", "openvino", "tract", "tvm"])
 def test_past_keys_and_values_are_fed_back(client: Any, tmp_path: Path) -> None:
-    """A window and 64 frames in each; all past frames in those that run states that grow."""
+    """A window, 64 frames, also behind a learned row, in each; all past frames where states may grow."""
     nets = attention_nets()
     model, feed = nets["all past frames"]
     steps = {
         "window": rl.lower(nets["window"][0], target=client, stream="time=1"),
         "64 frames": rl.lower(model, target=client, stream="time=1", max_frames=64),
+        "a row in front": rl.lower(nets["a row in front"][0], target=client, stream="time=1", max_frames=64),
     }
     if client in ("openvino", "tract"):
         steps["all past frames"] = rl.lower(model, target=client, stream="time=1")

@@ -134,8 +134,9 @@ def nets() -> dict[str, tuple[onnx.ModelProto, Arrays, str]]:
 
 
 def attention_nets() -> dict[str, tuple[onnx.ModelProto, Arrays]]:
-    """Two layers of causal attention with two heads: a window of 8 frames with a bias, and all past frames."""
-    positions = """s = Shape (X)  n = Gather (s, 1)  r = Range (0, n, 1)  i = Unsqueeze (r, [1])
+    """Two layers of causal attention with two heads: a window of 8 frames with a bias, all past frames, and these
+    behind a learned row."""
+    positions = """s = Shape (P)  n = Gather (s, 1)  r = Range (0, n, 1)  i = Unsqueeze (r, [1])
         j = Unsqueeze (r, [0])  d = Sub (i, j)  c = LessOrEqual (0, d)  e = Less (d, 8)  w = And (c, e)
         p = Clip (d, 0, 7)
         b = Gather <axis = 1> (table[2, 8], p)"""
@@ -147,18 +148,23 @@ def attention_nets() -> dict[str, tuple[onnx.ModelProto, Arrays]]:
         t{0} = Transpose <perm = [0, 2, 1, 3]> (o{0})  f{0} = Reshape (t{0}, [0, 0, 8])
         y{0} = Add ({1}, f{0})"""
     window = "z{0} = Add (a{0}, b)  m{0} = Where (w, z{0}, -1e9)"
-    masks = {"window": window, "all past frames": "m{0} = Where (c, a{0}, -1e9)"}
+    causal, last = "m{0} = Where (c, a{0}, -1e9)", "Y = Identity (y2)"
+    parts = {
+        "window": ("P = Identity (X)", window, last),
+        "all past frames": ("P = Identity (X)", causal, last),
+        "a row in front": ("P = Concat <axis = 1> (row[1, 1, 8], X)", causal, "Y = Slice (y2, [1], [9223372036854775807], [1])"),
+    }
     feed = {"X": random((1, 64, 8), 8)}
     return {
         name: (
             over(
                 "float[1, time, 8] X",
-                f"{positions}  {layer.format(1, 'X', mask.format(1))}  {layer.format(2, 'y1', mask.format(2))}"
-                "  Y = Identity (y2)",
+                f"{front}  {positions}  {layer.format(1, 'P', mask.format(1))}"
+                f"  {layer.format(2, 'y1', mask.format(2))}  {end}",
             ),
             feed,
         )
-        for name, mask in masks.items()
+        for name, (front, mask, end) in parts.items()
     }
 
 
