@@ -152,7 +152,11 @@ def attention_nets() -> dict[str, tuple[onnx.ModelProto, Arrays]]:
     parts = {
         "window": ("P = Identity (X)", window, last),
         "all past frames": ("P = Identity (X)", causal, last),
-        "a row in front": ("P = Concat <axis = 1> (row[1, 1, 8], X)", causal, "Y = Slice (y2, [1], [9223372036854775807], [1])"),
+        "a row in front": (
+            "P = Concat <axis = 1> (row[1, 1, 8], X)",
+            causal,
+            "Y = Slice (y2, [1], [9223372036854775807], [1])",
+        ),
     }
     feed = {"X": random((1, 64, 8), 8)}
     return {
