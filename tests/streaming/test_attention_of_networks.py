@@ -19,8 +19,7 @@ WEIGHTS = {
     "bias": random([64], 6),
 }
 POSITIONS = """sh = Shape (X)  n = Gather (sh, 1)  r = Range (0, n, 1)  i = Unsqueeze (r, [1])
-    j = Unsqueeze (r, [0])
-    n1 = Unsqueeze (n, [0])  d = Sub (i, j)  c = LessOrEqual (0, d)"""
+    j = Unsqueeze (r, [0])  n1 = Unsqueeze (n, [0])  d = Sub (i, j)  c = LessOrEqual (0, d)"""
 SCORES = f"{POSITIONS}  kt = Transpose <perm = [0, 2, 1]> (X)  s = MatMul (X, kt)"
 WEIGHED = "m = Where (c, q, -1e9)  w = Softmax (m)  Y = MatMul (w, X)"
 HEADS = """q0 = MatMul (X, Q[8, 8])  k0 = MatMul (X, K[8, 4])  v0 = MatMul (X, V[8, 4])
@@ -32,14 +31,12 @@ ROTATED = """qa, qb = Split <axis = 3, num_outputs = 2> (q)  qn = Neg (qb)  qh =
     k1 = Mul (k, cs)  k2 = Mul (kh, sn)  kr = Add (k1, k2)"""
 GROUPED = """b1 = Slice (sh, [0], [1])  ez = Concat <axis = 0> (b1, [1], [2], n1, [4])
     rz = Concat <axis = 0> (b1, [2], n1, [4])  ku = Unsqueeze (kr, [2])  ke = Expand (ku, ez)
-    kx = Reshape (ke, rz)
-    vu = Unsqueeze (v, [2])  ve = Expand (vu, ez)  vx = Reshape (ve, rz)
+    kx = Reshape (ke, rz)  vu = Unsqueeze (v, [2])  ve = Expand (vu, ez)  vx = Reshape (ve, rz)
     kt = Transpose <perm = [0, 1, 3, 2]> (kx)  s = MatMul (qr, kt)  m = Where (c, s, -1e9)
     w = Softmax (m)  o = MatMul (w, vx)  ot = Transpose <perm = [0, 2, 1, 3]> (o)
     Y = Reshape (ot, [0, 0, 8])"""
 COMPUTED = """f = Cast <to = 1> (r)  f1 = Unsqueeze (f, [1])  an = Mul (f1, angles)
-    a2 = Concat <axis = -1> (an, an)
-    cs = Cos (a2)  sn = Sin (a2)"""
+    a2 = Concat <axis = -1> (an, an)  cs = Cos (a2)  sn = Sin (a2)"""
 TABLES = "a2 = Slice (rotated, [0], n1, [0])  cs = Cos (a2)  sn = Sin (a2)"
 STREAMS = rows(
     """
@@ -50,8 +47,7 @@ a decoder with a memory: k[batch, 4, 0]  v[batch, 0, 4]
 # float[batch, time, 4] X, float[batch, time, 4] Z
 two streams: k[batch, 4, 0]  v[batch, 0, 4]
     POSITIONS  kt = Transpose <perm = [0, 2, 1]> (Z)  s = MatMul (X, kt)  m = Where (c, s, -1e9)
-    w = Softmax (m)
-        Y = MatMul (w, Z)
+        w = Softmax (m)  Y = MatMul (w, Z)
 # float[batch, time, 3, 4] X
 axial attention: k[batch, 3, 4, 0]  v[batch, 3, 0, 4]
     POSITIONS  xt = Transpose <perm = [0, 1, 3, 2]> (X)  s = MatMul (X, xt)  w = Softmax (s)  A = MatMul (w, X)
@@ -67,8 +63,7 @@ buckets of T5: k[batch, 4, 39]  v[batch, 39, 4]  t[1]
     SCORES  pd = Max (d, 0)  f = Cast <to = 1> (pd)  f1 = Div (f, 4.0)  fm = Max (f1, 1.0)  l = Log (fm)
         l2 = Div (l, 2.0794)  l3 = Mul (l2, 4.0)  li = Cast <to = 7> (l3)  l4 = Add (li, 4)  l5 = Min (l4, 7)
         sm = Less (pd, 4)  bk = Where (sm, pd, l5)  b = Gather (buckets, bk)
-    bt = Transpose <perm = [2, 0, 1]> (b)
-        q = Add (s, bt)  WEIGHED
+        bt = Transpose <perm = [2, 0, 1]> (b)  q = Add (s, bt)  WEIGHED
 learned positions of GPT: t[1]  k[batch, 4, 0]  v[batch, 0, 4]
     POSITIONS  g = Gather (places, r)  h = Add (X, g)  kt = Transpose <perm = [0, 2, 1]> (h)  s = MatMul (h, kt)
         m = Where (c, s, -1e9)  w = Softmax (m)  Y = MatMul (w, h)
