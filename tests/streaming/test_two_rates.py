@@ -220,6 +220,13 @@ def test_the_error_names_the_numbers_that_fit(name: str) -> None:
         rl.lower(model, stream=fitting)
 
 
+def test_an_input_without_a_number_is_named() -> None:
+    with pytest.raises(rl.UnsupportedError) as caught:
+        rl.lower(model_of("causal"), stream={"samples": 4})
+    assert "'feat' has size features and meets the frames" in str(caught.value)
+    assert "name it in stream too: 'feat:1'" in str(caught.value)
+
+
 def test_a_call_of_too_few_frames_names_the_numbers_of_both() -> None:
     model = net(
         """g (float[1, 1, samples] mic, float[1, 3, features] feat) => (float[1, 3, n] y)

@@ -151,7 +151,9 @@ def check_parameters(flow: Flow, node: ir.Node, known: Axes, axes: Mapping[int, 
                 raise flow.refuse(
                     node,
                     f"axis {axis} of '{value.name}' has size {dim} and meets the frames, but has none itself",
-                    "give it size 1 there, or export with a dynamic time axis",
+                    f"name it in --stream too: '{value.name}:{axis}'"
+                    if value.is_graph_input()
+                    else "give it size 1 there, or export with a dynamic time axis",
                 )
 
 
