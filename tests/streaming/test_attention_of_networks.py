@@ -22,6 +22,7 @@ POSITIONS = """sh = Shape (X)  n = Gather (sh, 1)  r = Range (0, n, 1)  i = Unsq
     j = Unsqueeze (r, [0])  n1 = Unsqueeze (n, [0])  d = Sub (i, j)  c = LessOrEqual (0, d)"""
 SCORES = f"{POSITIONS}  kt = Transpose <perm = [0, 2, 1]> (X)  s = MatMul (X, kt)"
 WEIGHED = "m = Where (c, q, -1e9)  w = Softmax (m)  Y = MatMul (w, X)"
+MASKED = "m = Where (c, s, -1e9)  w = Softmax (m)"
 HEADS = """q0 = MatMul (X, Q[8, 8])  k0 = MatMul (X, K[8, 4])  v0 = MatMul (X, V[8, 4])
     q4 = Reshape (q0, [0, 0, 2, 4])  q = Transpose <perm = [0, 2, 1, 3]> (q4)  k = Unsqueeze (k0, [1])
     v = Unsqueeze (v0, [1])"""
@@ -72,11 +73,37 @@ grouped keys of Llama: t[1]  k[batch, 2, 4, 0]  v[batch, 2, 0, 4]
     POSITIONS  HEADS  COMPUTED  ROTATED  GROUPED
 rotations in a table: t[1]  k[batch, 2, 4, 0]  v[batch, 2, 0, 4]
     POSITIONS  HEADS  TABLES  ROTATED  GROUPED
+# float[batch, time, 2, 4] X
+frames before heads: k[batch, 0, 2, 4]  v[batch, 0, 2, 4]
+    POSITIONS  s = Einsum <equation = "b q h d, b k h d -> b h q k"> (X, X)  MASKED
+        Y = Einsum <equation = "bhqk,bkhd->bqhd"> (w, X)
+keys and values as first operands: k[batch, 0, 2, 4]  v[batch, 0, 2, 4]
+    POSITIONS  s = Einsum <equation = "BSNH,BTNH->BNTS"> (X, X)  MASKED
+        Y = Einsum <equation = "BSNH,BNTS->BTNH"> (X, w)
+scores of keys before queries: k[batch, 0, 2, 4]  v[batch, 0, 2, 4]
+    POSITIONS  s = Einsum <equation = "bkhd,bqhd->bhkq"> (X, X)  ct = Transpose <perm = [1, 0]> (c)
+        m = Where (ct, s, -1e9)  w = Softmax <axis = 2> (m)  Y = Einsum <equation = "bhkq,bkhd->bqhd"> (w, X)
+an ellipsis: k[batch, 2, 0, 4]  v[batch, 2, 0, 4]
+    POSITIONS  t = Transpose <perm = [0, 2, 1, 3]> (X)  s = Einsum <equation = "...qd,...kd->...qk"> (t, t)
+        MASKED  y = Einsum <equation = "...qk,...kd->...qd"> (w, t)  Y = Transpose <perm = [0, 2, 1, 3]> (y)
+one key for all heads: k[batch, 0, 4]  v[batch, 0, 4]
+    POSITIONS  k = Gather <axis = 2> (X, 0)  s = Einsum <equation = "bqhd,bkd->bhqk"> (X, k)  MASKED
+        Y = Einsum <equation = "bhqk,bkd->bqhd"> (w, k)
+# float[batch, time, 6, 4] X
+groups of heads: k[batch, 0, 2, 4]  v[batch, 0, 2, 4]
+    POSITIONS  q = Reshape (X, [0, 0, 2, 3, 4])  k = Slice (X, [0], [2], [2])
+        s = Einsum <equation = "bqgrd,bkgd->bgrqk"> (q, k)  MASKED
+        Y = Einsum <equation = "bgrqk,bkgd->bqgrd"> (w, k)
+# float[time, batch, 2, 4] X
+frames on the first axis: k[0, batch, 2, 4]  v[0, batch, 2, 4]
+    sh = Shape (X)  n = Gather (sh, 0)  r = Range (0, n, 1)  i = Unsqueeze (r, [1, 2, 3])
+        j = Unsqueeze (r, [0, 2, 3])  c = LessOrEqual (j, i)  s = Einsum <equation = "ibnd,jbnd->ijbn"> (X, X)
+        m = Where (c, s, -1e9)  w = Softmax <axis = 1> (m)  Y = Einsum <equation = "ijbn,jbnd->ibnd"> (w, X)
 """
 )
 PARTS = {
     **{"SCORES": SCORES, "POSITIONS": POSITIONS, "WEIGHED": WEIGHED, "HEADS": HEADS, "ROTATED": ROTATED},
-    **{"GROUPED": GROUPED, "COMPUTED": COMPUTED, "TABLES": TABLES},
+    **{"GROUPED": GROUPED, "COMPUTED": COMPUTED, "TABLES": TABLES, "MASKED": MASKED},
 }
 
 
@@ -129,6 +156,8 @@ Sub node '-> Z' in main graph: subtracts the mean of all frames
 MatMul node '-> s' in main graph: joins values whose frames are not aligned
     POSITIONS  X2 = Slice (X, [0], far, [1], [2])  kt = Transpose <perm = [0, 2, 1]> (X2)  s = MatMul (X, kt)
         w = Softmax (s)  Y = MatMul (w, X2)
+Einsum node '-> q' in main graph: compares frames with each other: they are on different axes of its inputs
+    POSITIONS  q = Einsum <equation = "bid,bjd,->bij"> (X, X, 0.5)  WEIGHED
 weighs other frames than it compares; give values the frames of the keys
     POSITIONS  K1 = Slice (X, [1], far, [1])  kp = Pad (K1, [0, 0, 0, 0, 1, 0])
         kt = Transpose <perm = [0, 2, 1]> (kp)  q = MatMul (X, kt)  WEIGHED
