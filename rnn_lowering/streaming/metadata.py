@@ -48,8 +48,8 @@ class State:
         output: The output to pass to the next call.
         node: The node, or the nodes, whose state it is.
         state: "h" or "c" of a recurrent node; "s" of a LinearAttention; "state0" of a Scan, and so on; "x": past
-            frames; "k" and "v": past keys and values of an attention; "sum": the sum so far; "pool": a pooled value
-            so far; "t": the number of frames so far.
+            frames; "k" and "v": past keys and values of an attention; "p": its rows by distance so far; "sum": the
+            sum so far; "pool": a pooled value so far; "t": the number of frames so far.
         shape: Its shape.
         dtype: The name of its NumPy type.
         initial: What the first call receives: "zeros", or nested lists of numbers that broadcast to `shape`.

@@ -160,6 +160,17 @@ def test_a_window_needs_no_positions() -> None:
     assert [s["state"] for s in plan_of(stepped)["states"]] == ["k", "v", "t"]
 
 
+@pytest.mark.parametrize("name", ["all past frames", "table", "Transformer-XL", "an Einsum"])
+def test_a_call_of_one_frame_computes_one_row(name: str) -> None:
+    """The others are those of the call before."""
+    stepped = rl.lower(NETS[name], stream="time=1")
+    assert "Range" not in {node.op_type for node in stepped.graph.node}
+    states = {state["state"]: state for state in plan_of(stepped)["states"]}
+    assert states.keys() == {"k", "v", "p", "t"}
+    assert states["p"]["shape"][states["p"]["grows"]] == 0
+    assert_equal(NETS[name], stepped, 40, [1])
+
+
 @pytest.mark.parametrize("frames", [1, 2])
 def test_a_stream_ends_with_its_table(frames: int) -> None:
     short = net(distances=TABLE.replace("64", "11").replace("63", "10").replace("(table,", "(short,"))

@@ -248,7 +248,20 @@ class _Shift:
                 least = most - number if rows.least is None else rows.least
                 distances = [max(most - n, least) for n in range(number)]
                 return emit.constant(numbers_of(known, rows, distances), known.types[self.each.product.outputs[0]])
+        if self.count == 1 and self.past is None and not self.ahead:
+            return self._kept_rows(emit)
         return emit_rows(self.editor, emit, rows, self._distances(emit))
+
+    def _kept_rows(self, emit: Emitter) -> ir.Value:
+        """Emit the row of the largest distance alone: with one query the others are those of the call before."""
+        editor, product, rows = self.editor, self.each.product, self.each.rows
+        axis, dims = rows.dims.index(None), [n or 0 for n in rows.dims]
+        dtype = editor.known.types[input_of(product, _ROWS)]
+        past = editor.add_past(product, "p", dtype, dims, grows=axis)
+        first = emit_rows(editor, emit, rows, frames_before(editor, self.frames.rate))
+        everything = emit("Concat", first, past, axis=axis)
+        editor.add_present(product, "p", past, everything, dims=dims, grows=axis)
+        return everything
 
     def _distances(self, emit: Emitter) -> ir.Value:
         own, before = self._numbers(emit)
