@@ -658,6 +658,24 @@ def test_other_forms_of_these_operators_are_refused_by_name(node: str) -> None:
         streamed(over(head, f"Y = com.microsoft.{node}", opset=17), "X:1=1")
 
 
+@pytest.mark.parametrize("window", ["", ", local_window_size = 3"])
+def test_attention_of_grouped_queries_is_refused_by_name(window: str) -> None:
+    """Its lengths are an input: they may be others than those of the sequence."""
+    nodes = f"""sh = Shape (X)  n = Gather (sh, 1)  t = Cast <to = 6> (n)  e = Sub (n, 1)  u = Unsqueeze (e, [0])
+        f = Expand (u, [2])  l = Cast <to = 6> (f)  k = Slice (X, [0], [8], [2])
+        Y = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1{window}> (X, k, k, , , l, t)"""
+    head = "float[2, time, 16] X => float[2, time, 16] Y"
+    model = over(head, nodes, opset=17)
+    assert run(model, {"X": np.ones((2, 5, 16), np.float32)})["Y"].shape == (2, 5, 16)
+    with pytest.raises(
+        rl.UnsupportedError, match=r"GroupQueryAttention node '-> Y' .* depends on the number of frames"
+    ):
+        streamed(model, "time=1")
+    given = over(f"{head.replace(' =>', ', int32[2] l =>')}", nodes.replace("l = Cast", "z = Cast"), opset=17)
+    with pytest.raises(rl.UnsupportedError, match=r"GroupQueryAttention node '-> Y' in main graph: "):
+        streamed(given, "X:1=1")
+
+
 def test_without_unidirectional_later_frames_are_seen() -> None:
     model = over("float[2, time, 4] X", "Y = com.microsoft.MultiHeadAttention <num_heads = 2> (X, X, X)", opset=17)
     with pytest.raises(rl.UnsupportedError, match=r"'-> Y' .*weighs each frame by all of them"):
