@@ -17,6 +17,7 @@ from rnn_lowering.model.model_sizes import inferred_values
 from rnn_lowering.model.scopes import Scope, scopes
 from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.targets.onnx_tests import Misread, OperatorTests, RuntimeTests, tests_in
+from rnn_lowering.targets.target import Misreads
 
 BASIC = frozenset(("Cast", "Constant", "Identity"))
 """Operators that every runtime has; ONNX's tests of Cast are of types that most lack."""
@@ -97,7 +98,7 @@ class Lacking:
 
     model: ir.Model
     target: str
-    misreads: Callable[[ir.Node], str] | None = None
+    misreads: Misreads | None = None
 
     @cached_property
     def measured(self) -> RuntimeTests | None:
@@ -141,14 +142,16 @@ class Lacking:
                 runs = RIGHT_IN_NETS.get(self.target, {}).get(node.op_type)
                 if tests is not None and not tests.right and not (runs and runs(node)):
                     yield LackingNode(node, scope, tests)
-                elif self.misreads is not None and (how := self.misreads(node)):
+                elif self.misreads is not None and (how := self.misreads(node, self._known)):
                     yield LackingNode(node, scope, Misread(how))
+
+    def _known(self, value: ir.Value) -> ir.Value:
+        """Return a value with the type and shape that follow from the inputs."""
+        return self.values.get(value, value)
 
     def _has_floats(self, node: ir.Node) -> bool:
         """Whether a node computes with floats, as far as is known: tests with float32 say nothing of integers."""
-        known = [
-            self.values.get(value, value).dtype for value in (*node.inputs, *node.outputs) if value is not None
-        ]
+        known = [self._known(value).dtype for value in (*node.inputs, *node.outputs) if value is not None]
         return any(dtype is None or dtype.is_floating_point() for dtype in known)
 
 

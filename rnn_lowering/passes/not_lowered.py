@@ -129,7 +129,7 @@ def unsupported_error(node: UnsupportedNode) -> UnsupportedError:
     """Return the error for a node that the target cannot run, or misreads."""
     return UnsupportedError(
         node.reason,
-        hint="convert the model to opset 13, or keep the node as it is (--keep-ops)"
+        hint="export the model at opset 13 and in float32, or keep the node as it is (--keep-ops)"
         if isinstance(node.tests, Misread)
         else "use another runtime, or drop --require-supported",
         node=node.node,

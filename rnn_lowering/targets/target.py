@@ -21,6 +21,10 @@ from rnn_lowering.recurrence.equivalents import Lower
 from rnn_lowering.recurrence.weights import integer_product
 from rnn_lowering.targets.native import NativeRule
 
+Misreads = Callable[[ir.Node, Callable[[ir.Value], ir.Value]], str]
+"""Takes a node that is not recurrent, and what returns a value with its known type and shape; returns how a runtime
+computes the node wrongly, or ""."""
+
 
 @dataclass(frozen=True)
 class Documented:
@@ -180,7 +184,7 @@ class Target:
     dialect: Dialect = PLAIN
     instead: tuple[tuple[str, Rule], ...] = ()
     finish: tuple[Finish, ...] = ()
-    misreads: Callable[[ir.Node], str] | None = None
+    misreads: Misreads | None = None
     growing_states: bool = False
     softmax_apart: bool = False
     outputs_apart: Callable[[Ops, Tensor], Tensor] | None = None

@@ -112,7 +112,7 @@ _DEFAULT_FOR_0 = {"HardSigmoid": ("alpha", "beta"), "Selu": ("alpha", "gamma")}
 """By operator the attributes of which it takes the default in place of a 0."""
 
 
-def default_for_0(node: ir.Node) -> str:
+def default_for_0(node: ir.Node, _: object) -> str:
     """Return how it computes a HardSigmoid or Selu with a 0, or ""."""
     zeros = [name for name in _DEFAULT_FOR_0.get(node.op_type, ()) if node.attributes.get_float(name, 1.0) == 0]
     return f"with the default of {' and '.join(zeros)}, not 0" if zeros else ""

@@ -5,6 +5,10 @@ Measured in the simulator of the HTP, with no node on the CPU.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import onnx_ir as ir
+
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.targets.native import Excluded, NativeRule, features
@@ -17,6 +21,19 @@ _FLAT = 88.0
 def bounded_exp(op: Ops, x: Tensor) -> Tensor:
     """Clip before Exp: the HTP's is 131008 at -300."""
     return op.emit("Exp", [op.clip(x, _FLAT)], x.shape)
+
+
+_MOST_AXES_OF_HALVES = 4
+
+
+def product_of_halves(node: ir.Node, known: Callable[[ir.Value], ir.Value]) -> str:
+    """Return how it computes a MatMul of two float16 tensors of 5 axes, neither of them a constant, or ""."""
+    if node.op_type != "MatMul":
+        return ""
+    given = [known(value) for value in node.inputs if value is not None]
+    halves = all(value.dtype == ir.DataType.FLOAT16 and value.const_value is None for value in given)
+    wide = any(len(value.shape or ()) > _MOST_AXES_OF_HALVES for value in given)
+    return "wrongly with float16 tensors of 5 axes" if halves and wide else ""
 
 
 RULE = NativeRule(
@@ -48,5 +65,6 @@ TARGET = Target(
     most_axes=5,
     integer_products=False,
     instead=(("Exp", bounded_exp),),
+    misreads=product_of_halves,
     native=RULE,
 )

@@ -42,7 +42,7 @@ _APART = {"Conv", "Gemm", "MatMul"}
 """Nodes across which it joins nothing."""
 
 
-def softmax_of_integers(node: ir.Node) -> str:
+def softmax_of_integers(node: ir.Node, _: object) -> str:
     """Return how it computes a Softmax between a DequantizeLinear and a QuantizeLinear, or "".
 
     It computes what lies between these for each of the 256 integers, once, as if all of it were elementwise. Some

@@ -1,0 +1,101 @@
+"""Which ranks and types of tensors the operators of a lowered model may have in a client.
+
+PYTHONPATH=tests:tests/support python -m clients.ranks qnn
+"""
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from cases import Arrays
+from running import run
+from stream_models import net
+
+from clients.driving import drive, judge
+from clients.environments import CLIENTS
+
+SIZES = (2, 1, 3, 2, 4, 4)
+"""Of a tensor of 6 axes; one of fewer has the last of them."""
+
+TYPES = {"float32": "float", "float16": "float16", "int32": "int32", "int64": "int64", "bool": "bool"}
+
+ONE = "Abs Elu Exp HardSigmoid Identity LeakyRelu LogSoftmax Neg Relu Sigmoid Softmax Softplus Sqrt Tanh"
+TWO = "Add Div Equal Less MatMul Max Min Mul Sub"
+NODES = {
+    **{op: f"z = {op} (x)" for op in ONE.split()},
+    **{op: f"z = {op} (x, y)" for op in TWO.split()},
+    "Cast": "z = Cast <to = 1> (x)",
+    "Concat": "z = Concat <axis = {last}> (x, y)",
+    "Expand": "z = Expand (x, [2, {sizes}])",
+    "Gather": "z = Gather <axis = {last}> (x, [2, 0])",
+    "Pad": "z = Pad (x, [{zeros}1, {zeros}0])",
+    "ReduceMax": "z = ReduceMax <axes = [{last}]> (x)",
+    "ReduceSum": "z = ReduceSum (x, [{last}])",
+    "Reshape": "z = Reshape (x, [-1])",
+    "Slice": "z = Slice (x, [1], [3], [{last}])",
+    "Split": "z, w = Split <axis = {last}> (x, [1, 3])",
+    "Squeeze": "u = Slice (x, [1], [2], [{last}])  z = Squeeze (u, [{last}])",
+    "Transpose": "z = Transpose <perm = [{back}]> (x)",
+    "Unsqueeze": "z = Unsqueeze (x, [0])",
+    "Where": "c = Less (x, y)  z = Where (c, x, y)",
+}
+RESULTS = {"Cast": "float", "Equal": "bool", "Less": "bool"}
+
+
+def job(op_type: str, dtype: str, rank: int) -> tuple[onnx.ModelProto, Arrays] | None:
+    """A model of an operator and its inputs; None where onnxruntime has no such node."""
+    sizes, last = SIZES[-rank:], rank - 1
+    listed, back = ", ".join(map(str, sizes)), ", ".join(map(str, range(last, -1, -1)))
+    nodes = NODES[op_type].format(last=last, sizes=listed, zeros="0, " * last, back=back)
+    given, result = f"{TYPES[dtype]}[{listed}]", RESULTS.get(op_type, TYPES[dtype])
+    inputs = ["x", *(["y"] if "y)" in nodes else [])]
+    more = f", {result}[] w" if "w =" in nodes else ""
+    rng = np.random.default_rng(rank)
+    scale = 10 if dtype.startswith("int") else 1
+    feed = {name: (rng.uniform(0.2, 2, sizes) * scale).astype(dtype) for name in inputs}
+    text = f"g ({', '.join(f'{given} {name}' for name in inputs)}) => ({result}[] z{more}) {{ {nodes} }}"
+    try:
+        model = net(text)
+        run(model, feed)
+    except Exception:  # of onnx or onnxruntime
+        return None
+    return model, feed
+
+
+def outcomes(client: str, asked: Sequence[tuple[str, str, int]]) -> dict[tuple[str, str, int], str]:
+    """Return "right", "wrong" or "rejects" for each operator, type and rank that onnxruntime has."""
+    jobs = {f"{op} {dtype} {rank}": job(op, dtype, rank) for op, dtype, rank in asked}
+    found = {name: each for name, each in jobs.items() if each is not None}
+    with tempfile.TemporaryDirectory() as folder:
+        got = drive(client, found, Path(folder))
+    said = {name: judge(got[name], run(*each), CLIENTS[client].precision)[0] for name, each in found.items()}
+    return {key: said[name] for key, name in zip(asked, jobs, strict=True) if name in said}
+
+
+def most_axes(client: str) -> dict[str, dict[str, str]]:
+    """Return by operator and type the highest rank that is right, 0 if none is, and one that is wrong."""
+    said = outcomes(client, [(op, dtype, rank) for op in NODES for dtype in TYPES for rank in range(1, 7)])
+    found: dict[str, dict[str, str]] = {op: {} for op in NODES}
+    for op, by_type in found.items():
+        for dtype in TYPES:
+            own = {rank: outcome for (o, d, rank), outcome in said.items() if (o, d) == (op, dtype)}
+            right, wrong = ([n for n, each in own.items() if each == kind] for kind in ("right", "wrong"))
+            if own:
+                by_type[dtype] = str(max(right, default=0)) + (f", wrong at {wrong[0]}" if wrong else "")
+    return found
+
+
+def table(client: str) -> str:
+    """The table of docs/runtimes.md."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for op, by_type in most_axes(client).items():
+        rows.setdefault(tuple(by_type.get(dtype, "") for dtype in TYPES), []).append(op)
+    lines = [f"| {', '.join(sorted(ops))} | {' | '.join(most)} |" for most, ops in sorted(rows.items())]
+    return "\n".join([f"| operators | {' | '.join(TYPES)} |", "|---" * (len(TYPES) + 1) + "|", *lines])
+
+
+if __name__ == "__main__":
+    print(table(sys.argv[1]))
