@@ -76,7 +76,7 @@ def outcomes(client: str, asked: Sequence[tuple[str, str, int]]) -> dict[tuple[s
 
 
 def most_axes(client: str) -> dict[str, dict[str, str]]:
-    """Return by operator and type the highest rank that is right, 0 if none is, and one that is wrong."""
+    """Return by operator and type the highest rank that is right, "–" if none is, and one that is wrong."""
     said = outcomes(client, [(op, dtype, rank) for op in NODES for dtype in TYPES for rank in range(1, 7)])
     found: dict[str, dict[str, str]] = {op: {} for op in NODES}
     for op, by_type in found.items():
@@ -84,7 +84,7 @@ def most_axes(client: str) -> dict[str, dict[str, str]]:
             own = {rank: outcome for (o, d, rank), outcome in said.items() if (o, d) == (op, dtype)}
             right, wrong = ([n for n, each in own.items() if each == kind] for kind in ("right", "wrong"))
             if own:
-                by_type[dtype] = str(max(right, default=0)) + (f", wrong at {wrong[0]}" if wrong else "")
+                by_type[dtype] = str(max(right, default=0) or "–") + (f", wrong at {wrong[0]}" if wrong else "")
     return found
 
 

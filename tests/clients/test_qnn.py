@@ -1,4 +1,4 @@
-"""Streams in integers in QNN's HTP, simulated, with no node on the CPU."""
+"""QNN's HTP, simulated, with no node on the CPU: streams in integers, and what its operators take."""
 
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from stream_models import chunked, random, whole
 
 import rnn_lowering as rl
 from clients.driving import in_calls
+from clients.ranks import outcomes
 
 FRAMES = 24
 NETS: dict[str, tuple[Path, str, tuple[int, ...]]] = {
@@ -65,3 +66,20 @@ def quantized(step: onnx.ModelProto, sequences: list[Arrays], folder: Path) -> d
 def decibels(exact: Array, other: Array) -> float:
     noise = np.square(exact.astype(np.float64) - other).sum()
     return float(10 * np.log10(np.square(exact).sum() / noise)) if noise else np.inf
+
+
+@pytest.mark.environments("qnn")
+def test_the_ranks_and_types_of_operators() -> None:
+    """A sample of the table of docs/runtimes.md; what is wrong without an error is refused by the target."""
+    wanted = {
+        ("Tanh", "float32", 4): "right",
+        ("Tanh", "float32", 5): "rejects",
+        ("Mul", "float32", 5): "right",
+        ("Mul", "float32", 6): "rejects",
+        ("Mul", "int64", 4): "right",
+        ("Pad", "int32", 2): "rejects",
+        ("MatMul", "int32", 2): "rejects",
+        ("MatMul", "float32", 5): "right",
+        ("MatMul", "float16", 5): "wrong",
+    }
+    assert outcomes("qnn", list(wanted)) == wanted
