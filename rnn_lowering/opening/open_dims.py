@@ -141,12 +141,23 @@ def _axes(
     hint = f"axes of fixed size are {listed}" if listed else "the model has no axis of fixed size"
     axes: dict[tuple[str, int], str] = {}
     exported: dict[Symbol, int] = {}
+    taken = {
+        str(dim): f"axis {n} of '{name}'"
+        for name, value in inputs.items()
+        for n, dim in enumerate(value.shape or ())
+        if isinstance(dim, ir.SymbolicDim)
+    }
     for text, symbol in dims.items():
         name, _, number = text.rpartition(":")
         shape = inputs[name].shape if name in inputs else None
         if shape is None or not number.isdecimal() or int(number) >= len(shape):
             raise OptionError(f"the model has no axis '{text}' to open", hint=hint)
         dim = shape[int(number)]
+        if isinstance(dim, int) and symbol in taken:
+            raise OptionError(
+                f"'{symbol}' is already the name of {taken[symbol]}",
+                hint=f"choose another name: --open-dim {quote(f'{text}=')}NAME",
+            )
         if isinstance(dim, ir.SymbolicDim):
             dim = sizes.get(str(dim.value), dim)
         if not isinstance(dim, int):

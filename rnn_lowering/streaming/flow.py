@@ -164,6 +164,7 @@ class Flow:
             raise framing.error
         if isinstance(framing, FrameNumbers):
             self.numbers_read.setdefault(value, []).append(node)
+            self._note_rows(node, value, framing)
             return framing.frames
         if framing is not None:
             return framing
@@ -174,6 +175,23 @@ class Flow:
                 "only sizes may depend on it",
             )
         return self.by_size(value, node) if any(dim.timed for dim in self.known.shapes.get(value, ())) else None
+
+    def _note_rows(self, node: ir.Node, value: ir.Value, numbers: FrameNumbers) -> None:
+        """Note the end of a stream whose frame numbers pick rows of a table."""
+        table = node.inputs[0] if node.op_type == "Gather" and node.domain == "" else None
+        if table is None or node.inputs[1] is not value or self.is_timed(table) or numbers.step < 1:
+            return
+        shape = self.known.shapes.get(table, ())
+        axis = node.attributes.get_int("axis", 0) or 0
+        rows = shape[axis].constant if -len(shape) <= axis < len(shape) else None
+        if rows is not None:
+            self.end_with(numbers.frames, (int(rows) - 1 - int(numbers.offsets.max(initial=0))) // numbers.step + 1)
+
+    def end_with(self, frames: Frames, rows: int) -> None:
+        """Let the stream end, with the zeros behind a late one, when a value has this many frames."""
+        last = int((rows - frames.extra) / frames.rate)
+        self.last_frame = last if self.last_frame is None else min(last, self.last_frame)
+        self.last_call = last if self.last_call is None else min(last, self.last_call)
 
     def by_size(self, value: ir.Value, node: ir.Node) -> Frames:
         """Return the framing of numbers of frames, or of a value that is equal in every frame, from its size."""

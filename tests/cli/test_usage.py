@@ -179,7 +179,10 @@ def test_a_file_that_is_no_model_is_named_for_what_it_is(
 
 
 @pytest.mark.parametrize("arguments", [["--list"], ["out.onnx"], ["out.onnx", "--stream", "seq=1"]], ids=len)
-def test_an_input_that_nothing_gives_is_named(arguments: list[str], tmp_path: Path, rnn_lower: Command) -> None:
+def test_an_input_that_nothing_gives_is_named(
+    arguments: list[str], tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     proto = onnx.load(EXAMPLES / "model.onnx")
     (node,) = (node for node in proto.graph.node if node.op_type == "GRU")
     node.input[0] = "nowhere"

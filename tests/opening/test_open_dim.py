@@ -168,6 +168,13 @@ def test_what_may_mean_something_else_is_refused(name: str) -> None:
     assert name != "a table in a branch" or "(If) then_branch" in str(error.value)
 
 
+def test_the_name_of_another_axis_is_refused() -> None:
+    """The two axes would have one size from then on."""
+    model = parse("g (float[T, 4] X) => (float[T, 4] Y) { Y = Relu (X) }")
+    with pytest.raises(rl.OptionError, match="'T' is already the name of axis 0 of 'X'; choose another name"):
+        rl.lower(model, open_dims={"X:1": "T"})
+
+
 @pytest.mark.parametrize(
     ("dims", "reason"),
     [

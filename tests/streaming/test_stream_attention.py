@@ -453,6 +453,35 @@ def _zero(model: onnx.ModelProto, node: onnx.NodeProto, slot: int) -> None:
     node.input[slot] = "zero"
 
 
+LEARNED = {
+    "cut": "n1 = Unsqueeze (n, [0])  p = Slice (wpe[20, 4], [0], n1, [0])",
+    "picked": "p = Gather (wpe[20, 4], r)",
+    "picked from the third row on": "r2 = Add (r, 2)  p = Gather (wpe[20, 4], r2)",
+}
+
+
+@pytest.mark.parametrize(("name", "last"), zip(LEARNED, (20, 20, 18), strict=True))
+def test_learned_positions_end_the_stream(name: str, last: int) -> None:
+    """The metadata say after how many frames, and the next one is an error."""
+    model = over("float[1, time, 4] X", f"{POSITIONS}  {LEARNED[name]}  a = Add (X, p)  Y = CumSum (a, 1)")
+    stepped = streamed(model, "time=1")
+    assert plan_of(stepped)["max_frames"] == last
+    feed = feed_of(last, 1)
+    np.testing.assert_allclose(chunked(stepped, feed, [1])["Y"], run(model, feed)["Y"], rtol=0, atol=1e-5)
+    with pytest.raises(Exception, match=r"out of data bounds|indices element"):
+        chunked(stepped, feed_of(last + 1, 1), [1])
+    assert rl.verify_stream(model, stepped).status == "verified"
+
+
+def test_the_zeros_behind_a_late_stream_have_learned_positions_too() -> None:
+    nodes = f"""{POSITIONS}  p = Gather (wpe[20, 4], r)  a = Add (X, p)  t = Transpose <perm = [0, 2, 1]> (a)
+        c = Conv <pads = [1, 1]> (t, K[4, 4, 3])  Y = Transpose <perm = [0, 2, 1]> (c)"""
+    model = over("float[1, time, 4] X", nodes)
+    stepped = rl.lower(model, stream="time=1", delay=1)
+    assert (plan_of(stepped)["max_frames"], plan_of(stepped)["delay"]) == (19, {"Y": 1})
+    assert rl.verify_stream(model, stepped).status == "verified"
+
+
 def test_attention_in_float64_is_scaled_as_onnx_defines() -> None:
     """By a number in float32: by one in float64 the outputs are 1e-9 apart."""
     model = net(

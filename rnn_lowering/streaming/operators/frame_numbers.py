@@ -81,6 +81,8 @@ def _table_rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
         return [None]
     flow.known.shapes[output] = tuple(count if n == axis else dim for n, dim in enumerate(shape))
     frames = flow.by_size(output, node)
+    if rows.constant is not None:
+        flow.end_with(frames, int(rows.constant))
     flow.change(node, _pick_rows, axis, frames, int(row))
     return [frames]
 
