@@ -1,4 +1,4 @@
-"""The order of the folders: docs/architecture.md shows it, and no import runs against it."""
+"""The order of the folders: no import runs against it. docs/architecture.md says what is in each."""
 
 import ast
 from collections.abc import Iterator

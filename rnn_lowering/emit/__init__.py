@@ -1,1 +1,1 @@
-"""Emit graphs: tensors, primitive operators at each opset, names. Knows nothing of recurrence."""
+"""Emit graphs: tensors, primitive operators at each opset, names. Knows no recurrent node."""

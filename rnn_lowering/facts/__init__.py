@@ -1,1 +1,1 @@
-"""What is known of a value, and what ONNX's operators do; knows onnx, nothing of recurrence."""
+"""What is known of a value, and what ONNX's operators do; imports nothing of recurrent nodes."""

@@ -1,7 +1,7 @@
 """What the operators of ONNX do: `OPERATORS` has a row for each.
 
-What is known of an operator is said here, once: how it uses axes, whether it acts on each element or only moves
-elements, which inputs are sizes. Every other module asks `operator_of(node)`.
+It says how an operator uses axes, whether it acts on each element or only moves elements, and which inputs are
+sizes. Other modules ask `operator_of(node)`.
 """
 
 from __future__ import annotations

@@ -137,8 +137,8 @@ class TensorInside(ir.ExternalTensor):
 
 
 def parse(path: Path) -> tuple[onnx.ModelProto, str] | None:
-    """Parse a large file without its large tensors; return the model and the location that these tensors refer to,
-    which is random, so that no file can have that name. None: parse the file whole.
+    """Parse a large file without its large tensors; return the model, and the random name of a file in which it
+    says that they are. None: the file is small, parse it whole.
 
     Raises:
         OSError: The file cannot be read.

@@ -118,7 +118,7 @@ def _stacked_state(
 
 
 def _without_dropped_axis(facts: Facts, state: StackedState) -> StackedState:
-    """Take the row before the node of the body that gives it the axis that all joined values drop, if there is one.
+    """Skip the Unsqueeze in front of a row, if every reader removes that axis again.
 
     tract 0.23 does not end with a Scan whose rows get an axis that is removed behind it.
     """

@@ -45,8 +45,7 @@ class Group:
 
     Attributes:
         members: The nodes.
-        between: Of layers, what is below each but the first: X of each is Y of the one before, if nothing is
-            between them. Empty if the members are independent.
+        between: Of layers, what lies between each one and the one below. Empty if the members are independent.
     """
 
     members: list[NodePlan]

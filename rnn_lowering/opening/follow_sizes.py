@@ -1,4 +1,4 @@
-"""Follow open sizes through a graph: which numbers in it were sizes, since it fits no other length otherwise.
+"""Follow open sizes through a graph: find the numbers that stand for an exported size.
 
 Each node is inferred twice, at the exported sizes and with a symbol for each open one. Axes that must be equal (see
 `facts/axes`) tell which number must be an open size; what reads such a number then holds the symbol, and the walk

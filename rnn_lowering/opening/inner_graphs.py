@@ -16,7 +16,7 @@ _FIRST_SCAN_WITHOUT_BATCH = 9
 
 @dataclass(frozen=True)
 class Place:
-    """Where an axis of a value is in another value; without an axis in it, the value has one more: its rows.
+    """The value outside that a value of an inner graph comes from. With `rows`, the one outside has that axis too.
 
     Attributes:
         value: The other value.

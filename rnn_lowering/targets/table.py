@@ -1,6 +1,6 @@
 """The table of targets: each runtime's row, `Target`, with the reasons and figures.
 
-A runtime whose operators need rewrites has a file in `runtimes`; documented.json has those known by a list of their
+A runtime with many rewrites of its own has a file in `runtimes`; documented.json has those known by a list of their
 operators, which were not run, or run once, built from their sources.
 """
 

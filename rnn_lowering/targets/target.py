@@ -112,7 +112,7 @@ class Target:
         sequence_lens: Whether it supports sequence_lens that are known only at run time.
         nested_scans: Whether a Scan in the body of a Scan starts from its initial states each time.
         scans_need_rows: Whether a step of a Scan must use a row of what is scanned.
-        why_no_lengths: Why it does not.
+        why_no_lengths: Why it takes no sequence_lens that are not constant.
         sizes: Which of T and N must be known.
         most_axes: The most axes of a tensor that it computes, and does not just give another shape; None for any
             number.

@@ -1,4 +1,4 @@
-"""Frame 0, and what is computed from it alone: what the first call computes counts, in later calls it is a state.
+"""What is computed from frame 0 alone: the first call computes it, later calls get it as a state.
 
 A value of frame 0 has no frames. Every call computes it, from its own first frame. Where it meets frames
 (`alignment.KeepFirst`), comes before them or is an initial state, the value of the first call stays.
