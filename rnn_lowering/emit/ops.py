@@ -28,8 +28,8 @@ class Ops(OpenScopes):
     """Emits operators into the innermost open scope."""
 
     @cached_property
-    def _unsqueezed(self) -> dict[ir.Value, Tensor]:
-        """By value that an Unsqueeze computes: what had no first axis before."""
+    def _unsqueezed(self) -> dict[ir.Value, tuple[list[int], Tensor]]:
+        """By value that an Unsqueeze computes: the axes that it inserted, and what had none of them."""
         return {}
 
     # Arithmetic
@@ -225,8 +225,8 @@ class Ops(OpenScopes):
         for axis in sorted(axes):
             dims.insert(axis, 1)
         found = self._reshaping("Unsqueeze", x, axes, tuple(dims))
-        if isinstance(found.value, ir.Value) and list(axes) == [0]:
-            self._unsqueezed[found.value] = x
+        if isinstance(found.value, ir.Value):
+            self._unsqueezed[found.value] = list(axes), x
         return found
 
     def squeeze(self, x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -243,8 +243,12 @@ class Ops(OpenScopes):
     def without_first_axis(self, x: Tensor) -> Tensor:
         """Drop the first axis, of 1; where an Unsqueeze has just added it, return what was before: onnxruntime
         copies what either takes from or gives to the outside of a graph."""
-        source = self._unsqueezed.get(x.value) if isinstance(x.value, ir.Value) else None
-        return self.squeeze(x, [0]) if source is None else source
+        axes, source = self._source(x)
+        return source if axes == [0] else self.squeeze(x, [0])
+
+    def _source(self, x: Tensor) -> tuple[list[int], Tensor]:
+        """Return the axes that an Unsqueeze has just inserted, and what was before; no axes and x if none has."""
+        return self._unsqueezed.get(x.value, ([], x)) if isinstance(x.value, ir.Value) else ([], x)
 
     def flatten(self, x: Tensor) -> Tensor:
         """Reshape [..., n] to [rows, n]."""
@@ -263,6 +267,9 @@ class Ops(OpenScopes):
         if x.is_zero:
             return self.zero(shape)
         to = self.concat(sizes, axis=0) if sizes else self.constant([size or 0 for size in shape])
+        if not sizes and None not in shape:
+            while self._source(x)[0]:
+                x = self._source(x)[1]
         return self.emit("Reshape", [x, to], shape)
 
     def take(self, x: Tensor, index: Tensor) -> Tensor:
