@@ -88,11 +88,15 @@ ONNX2TORCH = Target(
     "onnx2torch", "1.5.15", ("unroll",), newest_opset=17, oldest_opset=9, unsupported=("ThresholdedRelu",)
 )
 
-# ExecuTorch and Core ML take the PyTorch modules of onnx2torch. They were run by hand.
-
-# It has no Split whose sizes are an input, as from opset 13 on.
+# ExecuTorch and Core ML take the PyTorch modules of onnx2torch. Core ML was run by hand.
 EXECUTORCH = Target(
-    "executorch", "1.5.1", ("unroll",), newest_opset=12, oldest_opset=9, unsupported=("ThresholdedRelu",)
+    "executorch",
+    "1.5.1",
+    ("unroll",),
+    newest_opset=17,
+    oldest_opset=9,
+    unsupported=("ThresholdedRelu",),
+    loses_copies=True,  # XNNPACK rejects one value as two outputs
 )
 
 COREML = Target(

@@ -53,6 +53,7 @@ class Client:
 
 ROUNDED = "each operator in float16"
 LICENCE = "read its licence, which binds who installs it"
+LONG = "allow 40 minutes for its tests"
 NO_LICENCE = "its wheel names no licence: ask its makers"
 
 CLIENTS = {
@@ -77,6 +78,7 @@ CLIENTS = {
         "RKNN (simulator, float16)", "RKNN", slow=True, precision=ROUNDED, by_name=LICENCE, in_extra=False
     ),
     "litert": Client("LiteRT (onnx2tf)", "LiteRT", in_extra=False),
+    "executorch": Client("ExecuTorch (XNNPACK)", "ExecuTorch", slow=True, by_name=LONG, in_extra=False),
 }
 EXPORTERS = ("pytorch", "keras", "tf-keras", "paddle", "jax", "sklearn", "olive")
 OPTIMIZERS = ("onnxslim", "onnxsim", "onnxsim-prebuilt")
@@ -221,7 +223,7 @@ def _reason(error: Exception) -> str:
 def main(arguments: list[str]) -> int:
     """Make the environments; say what became of each; 1 where one is absent."""
     p = argparse.ArgumentParser(prog="python -m clients.environments")
-    p.add_argument("names", nargs="*", metavar="CLIENT", help="without one, all but those of doubtful licence")
+    p.add_argument("names", nargs="*", metavar="CLIENT", help="without one, all but those that are made by name")
     p.add_argument("--within", type=float, default=float("inf"), help="start no installation after so many seconds")
     given = p.parse_args(arguments)
     every = [c for c in (*CLIENTS, *EXPORTERS, *OPTIMIZERS) if home(c) == c]

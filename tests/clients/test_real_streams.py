@@ -134,6 +134,11 @@ LEFT: dict[str, dict[str, str]] = {
         "silero-vad": "iree-compile",  # a reflecting Pad
     },
     "onnx2torch": {"GTCRN, streamed": "onnx2torch supports opset 17 or earlier", "silero-vad": "KeyError"},
+    "executorch": {
+        "GTCRN, streamed": "executorch supports opset 17 or earlier",
+        "GTCRN": "not done after",
+        "silero-vad": "KeyError",
+    },
     "jaxonnxruntime": {
         "GTCRN, streamed": "has no attribute 'tolist'",
         "GTCRN": "jaxonnxruntime supports opset 13 or later",
