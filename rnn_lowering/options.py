@@ -167,8 +167,9 @@ class Lowering:
             to float32 and their outputs back, as onnxruntime's float16 kernels do; so a bfloat16 model runs on its
             CPU.
         dequantize: Convert weights that the model stores as integers before a DequantizeLinear to floats.
-        keep_opset: Keep the opset of the model. Otherwise, where LinearAttention or CausalConvWithState of opset 27
-            is lowered, it goes down as far as the other nodes allow, since most runtimes refuse 27.
+        keep_opset: Keep the opset of the model. Otherwise it goes down as far as the other nodes allow, to 17 at
+            least, if it is newer than the target takes, or if LinearAttention or CausalConvWithState of opset 27
+            is lowered, since most runtimes refuse 27.
         loops: Lower every Loop and Scan of the model too, in the form that `to` or the target says. Otherwise only
             those are lowered that the target does not run, or that have another form than `to`.
         keep_ops: Keep the nodes that the target was measured not to run. Otherwise one that can be written with
@@ -253,7 +254,8 @@ class Lowering:
     )
     dequantize: bool = switch("convert weights stored as integers to floats", _FORM)
     keep_opset: bool = switch(
-        "keep the opset of the model (default: replace opset 27 with a lower one if no node needs 27)", _FORM
+        "keep the opset of the model (default: lower 27, or what is too new for the target, if no node needs it)",
+        _FORM,
     )
     loops: bool = switch(
         "lower every Loop and Scan of the model too (default: those that the target does not run, or that have "

@@ -9,7 +9,8 @@ opsets, and it needs the shapes of old element-wise operators, which onnx does n
    element-wise nodes are aligned.
 
 LinearAttention and CausalConvWithState exist from opset 27 on, which onnxruntime 1.31 and most other runtimes
-refuse. Once they are replaced, the import goes down as far as the meaning of every other node stays the same.
+refuse. Once they are replaced, the import goes down as far as the meaning of every other node stays the same. So
+does that of a model that is too new for its target.
 onnx's version converter drops functions, and relabels nodes whose meaning has changed.
 """
 
@@ -42,7 +43,7 @@ def import_opset(model: ir.Model, opset: int) -> list[str]:
     notes = [f"the model's opset is {opset} instead of {before}, which no node needs any more"]
     for holder in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
         for domain in DEFAULT_DOMAIN:
-            if holder.get(domain, 1) >= FIRST_REFUSED:
+            if holder.get(domain, 1) > opset:
                 holder[domain] = opset
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
     ir_version = max(_IR_VERSION, onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
@@ -309,18 +310,17 @@ def is_new(node: ir.Node, opset: int) -> bool:
     return bool(onnx.defs.get_schema(node.op_type, opset, "").since_version >= FIRST_REFUSED)
 
 
-def opset_without(model: ir.Model, nodes: Collection[ir.Node]) -> int:
+def opset_without(model: ir.Model, nodes: Collection[ir.Node], newest: int = FIRST_REFUSED - 1) -> int:
     """Return the opset that a model needs once some nodes of its main graph are replaced: the lowest from 17 on at
     which all others mean the same, also those of functions (ONNX's checker wants one version of each operator).
 
-    It is that of the model if that is older than `FIRST_REFUSED`, or if the model has element types that opset 17
-    lacks.
+    It is that of the model if that is not above `newest`, or if the model has element types that opset 17 lacks.
     """
     opset, types = default_opset(model.opset_imports), _types(model)
-    if opset < FIRST_REFUSED or types is None:
+    if opset <= newest or types is None:
         return opset
     imports = ((function.graph, default_opset(function.opset_imports)) for function in model.functions.values())
-    others = [_lowest(graph, own, types, ()) if own >= FIRST_REFUSED else own for graph, own in imports]
+    others = [_lowest(graph, own, types, ()) if own > newest else own for graph, own in imports]
     return max(_lowest(model.graph, opset, types, nodes), *others, _FLOOR)
 
 

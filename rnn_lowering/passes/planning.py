@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +26,7 @@ from rnn_lowering.model.fixed_inputs import at_sizes, folded, input_arrays, with
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.model_sizes import forget_sizes
 from rnn_lowering.model.onnx_checks import fault_of
-from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET, is_new, opset_without
+from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET, import_opset, is_new, opset_without
 from rnn_lowering.model.preparation import NodePlan, NodeSelection, PreparedModel, prepare, read
 from rnn_lowering.model.replace import emitted_for, prefix_of, replace_nodes, shorten_convolutions
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, repeating_nodes, sort_nodes
@@ -270,7 +270,9 @@ class ModelPlanner:
         if found:
             open_time(model, time_inputs(model, parse_stream(stream)))
             forget_sizes(model)
-        opset = default_opset(model.opset_imports)
+        opset = self._opset(model, [entry.node for entry in found])
+        if opset < default_opset(model.opset_imports):
+            self.report.notes += import_opset(model, opset)
         calls = None not in parse_stream(stream).values()
         pairs = zip(found, read(model, found), strict=True)
         plan = [self.planned(entry, spec, model, opset, in_calls=calls) for entry, spec in pairs]
@@ -378,10 +380,19 @@ class ModelPlanner:
 
     def opset(self, prepared: PreparedModel) -> int:
         """Return the opset that the lowered model imports."""
-        opset, nodes = default_opset(prepared.model.opset_imports), {entry.node for entry in prepared.wanted}
-        if self.lowering.keep_opset or not (self.lowering.stream or any(is_new(node, opset) for node in nodes)):
+        return self._opset(prepared.model, [entry.node for entry in prepared.wanted])
+
+    def _opset(self, model: ir.Model, nodes: Collection[ir.Node]) -> int:
+        """Return the opset that a model imports once some nodes are replaced."""
+        opset, newest = default_opset(model.opset_imports), self.lowering.runtime.newest_opset
+        if self.lowering.keep_opset:
             return opset
-        return opset_without(prepared.model, nodes)
+        if newest is not None and opset > newest:
+            lowest = opset_without(model, nodes, newest)
+            return lowest if lowest <= newest else opset
+        if self.lowering.stream or any(is_new(node, opset) for node in nodes):
+            return opset_without(model, nodes)
+        return opset
 
     def planned(
         self, entry: RecurrentNode, spec: NodeSpec, model: ir.Model, opset: int, *, in_calls: bool = False

@@ -1,5 +1,6 @@
 """Targets: what each supports, what is refused for it, and formulas for the operators that it does not support."""
 
+import dataclasses
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,61 @@ def test_other_forms_and_no_more(target: Any) -> None:
             rl.lower(model(case, opset_for(target)), form, target=target)
 
 
+TOO_NEW = {"jaxonnxruntime": 20, "onnx2torch": 17, "executorch": 17, "rknn": 19, "onnxruntime-webgpu": 21}
+
+
+@pytest.mark.parametrize("target", TOO_NEW)
+@pytest.mark.parametrize("function", [False, True])
+def test_an_opset_above_the_newest_goes_down(target: Any, function: bool) -> None:
+    """An opset is refused only where a node needs it, or where it is to stay."""
+    newest = TOO_NEW[target]
+    original = beside_lstm(newest + 1, "y = Relu (Y)", function=function)
+    new = rl.lower(original, target=target)
+    assert [entry.version for entry in new.opset_import if not entry.domain] == [17]
+    assert {entry.version for each in new.functions for entry in each.opset_import if not entry.domain} <= {17}
+    given = {"X": np.random.default_rng(0).standard_normal((3, 2, 4), np.float32)}
+    assert_close(run(new, given), run(original, given))
+    message = f"opset {newest} or earlier, but the model has {newest + 1}; export it at opset {newest}"
+    with pytest.raises(rl.UnsupportedError, match=message):
+        rl.lower(original, target=target, keep_opset=True)
+    needs = beside_lstm(24, "y = TensorScatter (Y, Y)", function=function)
+    with pytest.raises(rl.UnsupportedError, match=f"opset {newest} or earlier, but the model has 24"):
+        rl.lower(needs, target=target)
+
+
+@pytest.mark.parametrize("target", TOO_NEW)
+def test_so_does_that_of_a_stream(target: Any) -> None:
+    """CausalConvWithState is lowered before the model becomes a stream."""
+    conv = dataclasses.replace(causal_conv.STANDARD, domain=MS, opset=22)
+    original = causal_conv.model(conv)
+    new = rl.lower(original, target=target, stream={"input:2": 1})
+    assert [entry.version for entry in new.opset_import if not entry.domain] == [17]
+    with pytest.raises(rl.UnsupportedError, match="or earlier, but the model has 22"):
+        rl.lower(original, target=target, stream={"input:2": 1}, keep_opset=True)
+
+
+def beside_lstm(opset: int, text: str, *, function: bool) -> onnx.ModelProto:
+    """Return a model with an LSTM and a node, which may be in a function that imports the same opset."""
+    rng = np.random.default_rng(1)
+    weights = {"W": rng.random((1, 12, 4), np.float32), "R": rng.random((1, 12, 3), np.float32)}
+    inner, call = (text.replace("Y", "a"), "y = local.f (Y)") if function else ("", text)
+    domain = ', "local": 1' if function else ""
+    told = f"""<ir_version: 10, opset_import: ["": {opset}{domain}]>
+    g (float[3,2,4] X) => (y) {{
+      [recurrent] Y = LSTM <hidden_size = 3> (X, W, R)
+      {call}
+    }}"""
+    if function:
+        told += f"""
+    <domain: "local", opset_import: ["": {opset}]>
+    f (a) => (y) {{ {inner} }}"""
+    model = onnx.parser.parse_model(told)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+    return model
+
+
 REFUSED = {
-    "jaxonnxruntime": (Case("c", "LSTM"), 21, "opset 20 or earlier, but the model has 21; export it at opset 20"),
-    "onnx2torch": (Case("c", "GRU"), 18, "opset 17 or earlier"),
-    "executorch": (Case("c", "GRU"), 18, "opset 17 or earlier"),
     "coreml": (RAGGED, 17, "needs constant sequence_lens: coremltools does not convert their comparison; "),
-    "rknn": (Case("c", "RNN"), 20, "opset 19 or earlier"),
     "iree": (Case("c", "RNN"), 12, "opset 13 or later"),
     "ncnn": (RAGGED, 17, "needs constant sequence_lens: pnnx .* of integers; .*sequence_lens.: .*FILE.npy"),
     "tinygrad": (UNKNOWN, 17, "sequence length is not known.*dims="),
@@ -410,7 +460,7 @@ def test_on_webgpu_no_integer_is_64_bits_and_no_shader_has_more_than_8_buffers(o
 def test_webgpu_has_kernels_of_opsets_11_to_21() -> None:
     for opset, limit in ((10, "11 or later"), (22, "21 or earlier")):
         with pytest.raises(rl.UnsupportedError, match=f"onnxruntime-webgpu supports opset {limit}"):
-            rl.lower(model(Case("opsets", "GRU"), opset), target="onnxruntime-webgpu")
+            rl.lower(model(Case("opsets", "GRU"), opset), target="onnxruntime-webgpu", keep_opset=True)
 
 
 @pytest.mark.parametrize(
