@@ -217,12 +217,17 @@ def drop_unused(values: Sequence[ir.Value], *, only_foldable: bool = False) -> N
 
 
 def compute_copies(model: ir.Model) -> None:
-    """Make a Max of each Identity of floats that is an output of a model, in place."""
+    """Make a Max of each Identity of floats that is an output of a model, in place.
+
+    An output that has no numbers stays: ExecuTorch aborts at a Max of it.
+    """
     if default_opset(model.opset_imports) < _MAX_OF_MANY:
         return
     for value in list(model.graph.outputs):
         node = value.producer()
         if node is None or node.op_type != "Identity" or node.domain not in DEFAULT_DOMAIN:
+            continue
+        if value.shape is not None and 0 in value.shape:
             continue
         if isinstance(value.type, ir.TensorType) and value.dtype == ir.DataType.FLOAT:
             new = ir.node("Max", [node.inputs[0], node.inputs[0]], name=node.name)

@@ -535,7 +535,15 @@ def test_each_conv_names_its_strides_for_ezkl() -> None:
     assert [any(a.name == "strides" for a in node.attribute) for node in convs] == [True]
 
 
-@pytest.mark.parametrize("target", ["ncnn", "rknn", "litert", "ezkl"])
+def test_an_output_without_numbers_stays_a_copy_for_executorch() -> None:
+    """The state of a kernel of 1: ExecuTorch aborts at a Max of nothing."""
+    conv = dataclasses.replace(causal_conv.STANDARD, domain=MS, opset=17, kernel=1)
+    lowered = rl.lower(causal_conv.model(conv), target="executorch")
+    assert "Max" not in operators(lowered)
+    assert_close(run(lowered, causal_conv.feed(conv)), causal_conv.expected(conv))
+
+
+@pytest.mark.parametrize("target", ["ncnn", "rknn", "litert", "ezkl", "executorch"])
 def test_a_state_that_is_an_output_twice_is_computed_twice(target: Any) -> None:
     """These runtimes lose or reject an output that is an Identity."""
     case = Case("twice", "GRU", T=3, N=1, outputs=("Y", "Y_h"))
