@@ -9,6 +9,7 @@ from typing import Any
 
 import hostile
 import onnx
+import onnx_ir as ir
 import pytest
 from found import FOUND
 from oracle import GATES
@@ -78,3 +79,24 @@ def test_what_campaigns_found_in_scopes(scope: str, edit: Callable[[onnx.ModelPr
         with pytest.raises(rl.RnnLoweringError) as caught:
             call(model)
         assert not isinstance(caught.value, rl.InternalError)
+
+
+CALLS: list[Callable[[onnx.ModelProto], object]] = [
+    rl.lower,
+    rl.preview,
+    lambda model: rl.LowerRecurrentPass()(ir.from_proto(model)),
+    lambda model: rl.LowerRecurrentPass().preview(ir.from_proto(model)),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("version", [2**31, -(2**31) - 1])
+@pytest.mark.parametrize("in_function", [False, True])
+def test_version_that_cannot_exist(call: Callable[[Any], object], version: int, in_function: bool) -> None:
+    """ONNX's own code has 32 bits for the version of a domain, a file 64."""
+    model = parse(SCOPES["function"], domains=LOCAL)
+    holder = model.functions[0] if in_function else model
+    holder.opset_import[0].version = version
+    where = f"function '{model.functions[0].name}'" if in_function else "the model"
+    with pytest.raises(rl.ModelFileError, match=rf"{where} imports version {version} of domain 'ai.onnx'"):
+        call(model)

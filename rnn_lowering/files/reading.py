@@ -20,6 +20,7 @@ from rnn_lowering.files import one_file
 from rnn_lowering.files.locations import DataFolders, external_entries
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.model.copying import own_tensors
+from rnn_lowering.model.opsets import refuse_imports
 from rnn_lowering.model.protobuf import graphs_in, mark_undeclared
 
 _OF_FRAMEWORKS = (".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tflite", ".pdmodel")
@@ -182,7 +183,7 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
     """Return a model as an onnx_ir Model.
 
     Raises:
-        ModelFileError: It is not a valid model.
+        ModelFileError: It is not a valid model, or imports an opset that cannot exist.
         UnsupportedError: It has sparse tensors or training information, which onnx_ir does not keep.
     """
     _refuse_unsupported(proto, name)
@@ -190,11 +191,12 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
         model = ir.from_proto(proto)
         own_tensors(model)
         mark_undeclared(model, proto)
-        return model
     except Exception as error:  # the deserializer raises any exception on a malformed model
         cause = deepest_cause(error)
         reason = " ".join(str(cause).split()) or type(cause).__name__
         raise ModelFileError(f"{name} is not a valid ONNX model: {reason}") from error
+    refuse_imports(model, name)
+    return model
 
 
 def _refuse_unsupported(proto: onnx.ModelProto, name: str) -> None:

@@ -23,7 +23,7 @@ import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
-from rnn_lowering.errors import RnnLoweringError, UnsupportedError
+from rnn_lowering.errors import ModelFileError, RnnLoweringError, UnsupportedError
 from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.constants import dims_of
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset, operator_of
@@ -52,6 +52,23 @@ def import_opset(model: ir.Model, opset: int) -> list[str]:
         model.ir_version = ir_version
     return notes
 
+
+def refuse_imports(model: ir.Model, name: str = "the model") -> None:
+    """Refuse versions of a domain that no integer of ONNX's own code holds.
+
+    Raises:
+        ModelFileError: The model or one of its functions imports one.
+    """
+    holders: list[ir.Model | ir.Function] = [model, *model.functions.values()]
+    for holder in holders:
+        for domain, version in holder.opset_imports.items():
+            if not -_MANY <= version < _MANY:
+                where = f"{name}: function '{holder.name}'" if isinstance(holder, ir.Function) else name
+                reason = f"version {version} of domain '{domain or DEFAULT_DOMAIN[1]}', which cannot exist"
+                raise ModelFileError(f"{where} imports {reason}", hint="correct the opset import")
+
+
+_MANY = 2**31
 
 OLDEST_LOWERED_OPSET = 7
 """Oldest opset whose nodes are lowered in place; before it, the model is converted to `NEW_OPSET`."""

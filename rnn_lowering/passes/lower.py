@@ -22,7 +22,7 @@ from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import changed, clone, order_restored
 from rnn_lowering.model.fixed_inputs import input_arrays, record
 from rnn_lowering.model.model_sizes import ensure_valid, forget_names, name_cut_axes
-from rnn_lowering.model.opsets import import_opset
+from rnn_lowering.model.opsets import import_opset, refuse_imports
 from rnn_lowering.model.preparation import PreparedModel, export_faults
 from rnn_lowering.model.replace import compute_copies, replace_nodes
 from rnn_lowering.model.scopes import drop_unused_constants, nodes_with_functions
@@ -124,6 +124,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def _lowered(self, model: ir.Model, keep: bool, as_message: bool) -> LoweringResult:
         report = Report(self.lowering.target, operators_before=count_operators(model))
+        refuse_imports(model)
         with order_restored(model, on_success=False):
             plan = ModelPlanner(self.lowering, report).plan(model)
             for refusal in refusals(plan.model, self.lowering):

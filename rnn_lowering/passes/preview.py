@@ -13,6 +13,7 @@ from rnn_lowering.flags import spelled
 from rnn_lowering.model.copying import order_restored
 from rnn_lowering.model.loop_sharing import groups_of, shared_loops
 from rnn_lowering.model.model_sizes import known_inputs
+from rnn_lowering.model.opsets import refuse_imports
 from rnn_lowering.model.preparation import NodePlan, NodeSelection, PreparedModel, read_node
 from rnn_lowering.model.scopes import REPEATING, RecurrentNode, exported_loops, recurrent_nodes
 from rnn_lowering.nodes.connections import KnownInputs
@@ -78,6 +79,7 @@ def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], R
     Raises:
         InvalidNodeError, UnsupportedError: A selected node cannot be read.
     """
+    refuse_imports(model)
     planner = ModelPlanner(lowering, Report(lowering.target))
     planner.check_selection(model)
     with order_restored(model):
