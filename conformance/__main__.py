@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     which.add_argument("--command", help="your program; {model}, {data} and {output} are replaced with paths")
     run.add_argument("--target", help="with --command: also run the models that are lowered for this target")
     run.add_argument("--to", help="with --command: also run the models that are lowered to this form")
-    run.add_argument("--streams", action="store_true", help="with --runtime: run only the streams of the models")
+    run.add_argument("--streams", action="store_true", help="run only the streams of the models, frame by frame")
     run.add_argument("--only", default="", help="only features whose name contains this text")
     run.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes and their reasons")
     actions.add_parser("table", help="write docs/conformance.md from the stored outcomes")
@@ -79,11 +79,16 @@ def _run(p: argparse.ArgumentParser, given: argparse.Namespace) -> int:
     return 0
 
 
+_OF_STREAMS = "as streams of one frame a call"
+
 Found = Iterator[tuple[str, str, Iterator[tuple[str, judging.Outcome]]]]
 """The kind of a run, its title, and the outcome of each feature."""
 
 
 def _by_command(given: argparse.Namespace, chosen: list[suite.Stored], lowering: rl.Lowering | None) -> Found:
+    if given.streams:
+        yield "stream", _OF_STREAMS, streams.by_command(given.command, chosen, lowering or rl.Lowering())
+        return
     yield "native", "as exported", judging.by_command(given.command, chosen)
     if lowering is not None:
         yield "lowered", _title(lowering), judging.by_command(given.command, chosen, lowering)
@@ -94,12 +99,10 @@ def _in_runtime(given: argparse.Namespace, chosen: list[suite.Stored], lowering:
     if not given.streams:
         yield "native", "as exported", judging.in_runtime(given.runtime, chosen, None)
         yield "lowered", _title(lowering), judging.in_runtime(given.runtime, chosen, lowering)
-    yield "stream", "as streams of one frame a call", streams.in_runtime(given.runtime, chosen)
+    yield "stream", _OF_STREAMS, streams.in_runtime(given.runtime, chosen)
 
 
 def _lowering(p: argparse.ArgumentParser, given: argparse.Namespace) -> rl.Lowering | None:
-    if given.command and given.streams:
-        p.error("--streams is for --runtime: a command runs one call")
     if given.runtime:
         if given.target or given.to:
             p.error("--target and --to are for --command; --runtime has its own target")

@@ -5,9 +5,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +18,14 @@ from clients.environments import CLIENTS
 from running import OF_RUNTIMES
 
 import rnn_lowering as rl
-from conformance.suite import Stored, read_arrays
+from conformance.suite import Stored, read_arrays, write_arrays
 
 SECONDS = 60
 """The most that a command may take for one feature."""
 
 PLACEHOLDERS = ("{model}", "{data}", "{output}")
 
-Arrays = dict[str, npt.NDArray[np.generic]]
+Arrays = dict[str, npt.NDArray[Any]]
 
 
 class CommandError(Exception):
@@ -123,34 +124,66 @@ def _model(feature: Stored, lowering: rl.Lowering | None) -> onnx.ModelProto | O
 
 def _by_command(command: str, feature: Stored, model: onnx.ModelProto) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
-        path, output = Path(folder) / "model.onnx", Path(folder) / "output"
-        output.mkdir()
+        path = Path(folder) / "model.onnx"
         onnx.save(model, path)
-        values = dict(zip(PLACEHOLDERS, (path, feature.folder / "test_data_set_0", output), strict=True))
+        try:
+            return judge(feature, called(command, path, feature.arrays("input"), list(feature.arrays("output"))))
+        except EndedError as ended:
+            return ended.outcome
+
+
+class EndedError(Exception):
+    """A command ended without the outputs of a model.
+
+    Attributes:
+        outcome: What became of the model.
+    """
+
+    def __init__(self, kind: str, reason: str) -> None:
+        self.outcome = Outcome(kind, reason.removesuffix(": "))
+
+
+def called(command: str, model: Path, feed: Mapping[str, npt.NDArray[Any]], names: list[str]) -> Arrays:
+    """Run a command on a model; return the outputs, which have these names.
+
+    Args:
+        feed: The inputs, in the order of the model's.
+
+    Raises:
+        EndedError: It does not write them.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        data, output = Path(folder) / "data", Path(folder) / "output"
+        output.mkdir()
+        write_arrays(data, "input", feed)
+        values = dict(zip(PLACEHOLDERS, (model, data, output), strict=True))
         words = shlex.split(command)
         for name, value in values.items():
             words = [word.replace(name, str(value)) for word in words]
-        try:
-            done = subprocess.run(words, capture_output=True, check=False, timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            return Outcome("crashes", f"no end within {SECONDS} s")
-        said = one_line(done.stderr.decode(errors="replace") or done.stdout.decode(errors="replace"))
-        if done.returncode < 0:
-            return Outcome("crashes", f"{signal.Signals(-done.returncode).name}: {said}".removesuffix(": "))
-        if done.returncode:
-            return Outcome("rejects", f"exit code {done.returncode}: {said}".removesuffix(": "))
-        return _of_files(feature, output)
+        _run(words)
+        return _outputs(output, names)
 
 
-def _of_files(feature: Stored, output: Path) -> Outcome:
-    names = list(feature.arrays("output"))
+def _run(words: list[str]) -> None:
     try:
-        got = list(read_arrays(output, "output").values())
+        done = subprocess.run(words, capture_output=True, check=False, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        raise EndedError("crashes", f"no end within {SECONDS} s") from None
+    said = one_line(done.stderr.decode(errors="replace") or done.stdout.decode(errors="replace"))
+    if done.returncode < 0:
+        raise EndedError("crashes", f"{signal.Signals(-done.returncode).name}: {said}")
+    if done.returncode:
+        raise EndedError("rejects", f"exit code {done.returncode}: {said}")
+
+
+def _outputs(folder: Path, names: list[str]) -> Arrays:
+    try:
+        got = list(read_arrays(folder, "output").values())
     except Exception as error:  # protobuf's have no types
-        return Outcome("wrong", f"its output files cannot be read: {one_line(str(error))}")
+        raise EndedError("wrong", f"its output files cannot be read: {one_line(str(error))}") from error
     if len(got) != len(names):
-        return Outcome("wrong", f"it writes {len(got)} of {len(names)} outputs")
-    return judge(feature, dict(zip(names, got, strict=True)))
+        raise EndedError("wrong", f"it writes {len(got)} of {len(names)} outputs")
+    return dict(zip(names, got, strict=True))
 
 
 def judge(feature: Stored, got: Arrays, precision: str = "float32") -> Outcome:

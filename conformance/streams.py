@@ -1,34 +1,34 @@
 """The suite as streams: each model takes one frame a call, with the states of the call before."""
 
+import json
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx
+from clients.drivers.jobs import each_time, once
 from clients.driving import Job, drive
 from clients.environments import CLIENTS
 from stream_models import initial_states, plan_of
 
 import rnn_lowering as rl
-from conformance.judging import Arrays, Outcome, judge, one_line
+from conformance.judging import Arrays, EndedError, Outcome, called, judge, one_line
 from conformance.suite import Stored
 
 
-def in_runtime(runtime: str, features: Iterable[Stored]) -> Iterator[tuple[str, Outcome]]:
+def in_runtime(runtime: Any, features: Iterable[Stored]) -> Iterator[tuple[str, Outcome]]:
     """Yield the outcome of each feature as a stream of one frame a call; the runtime runs all of them first."""
     chosen, steps, refused = list(features), dict[str, onnx.ModelProto](), dict[str, Outcome]()
     for feature in chosen:
         try:
-            steps[feature.name] = stream(feature, runtime)
+            steps[feature.name] = stream(feature, rl.Lowering(target=runtime))
         except rl.RnnLoweringError as error:
             refused[feature.name] = Outcome("rejects", f"rnn-lower: {error}")
-    jobs: dict[str, Job] = {}
-    for feature in chosen:
-        if step := steps.get(feature.name):
-            feed = feature.arrays("input")
-            jobs[feature.name] = step, initial_states(plan_of(step), _sizes(step, feed)) | feed
+    jobs: dict[str, Job] = {f.name: (step, _feed(f, step)) for f in chosen if (step := steps.get(f.name))}
     calls = {name: _calls(plan_of(step)) for name, step in steps.items()}
     with tempfile.TemporaryDirectory() as folder:
         got = drive(runtime, jobs, Path(folder), calls)
@@ -44,7 +44,32 @@ def in_runtime(runtime: str, features: Iterable[Stored]) -> Iterator[tuple[str, 
             yield feature.name, judge(feature, result, precision)
 
 
-def stream(feature: Stored, target: Any) -> onnx.ModelProto:
+def by_command(command: str, features: Iterable[Stored], lowering: rl.Lowering) -> Iterator[tuple[str, Outcome]]:
+    """Run a command once for each frame of each feature, as `judging.by_command`, and yield the outcome."""
+    for feature in features:
+        try:
+            step = stream(feature, lowering)
+        except rl.RnnLoweringError as error:
+            yield feature.name, Outcome("rejects", f"rnn-lower: {error}")
+        else:
+            yield feature.name, _in_calls(command, feature, step)
+
+
+def _in_calls(command: str, feature: Stored, step: onnx.ModelProto) -> Outcome:
+    run = once(each_time(partial(called, command)))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(step, path)
+        path.with_name("calls.json").write_text(json.dumps(_calls(plan_of(step))))
+        feed = _feed(feature, step)
+        ordered = {value.name: feed[value.name] for value in step.graph.input}
+        try:
+            return judge(feature, run(path, ordered, [value.name for value in step.graph.output]))
+        except EndedError as ended:
+            return ended.outcome
+
+
+def stream(feature: Stored, lowering: rl.Lowering) -> onnx.ModelProto:
     """Return the model of one frame a call.
 
     Raises:
@@ -53,7 +78,7 @@ def stream(feature: Stored, target: Any) -> onnx.ModelProto:
     model = onnx.load(feature.folder / "model.onnx")
     axes = {f"{name}:{axis}": 1 for name, axis in time_axes(feature, model).items()}
     with warnings.catch_warnings(action="ignore"):  # that a kernel of 1 has no past frames
-        return rl.lower(model, target=target, stream=axes)
+        return rl.lower(model, replace(lowering, stream=axes))
 
 
 def time_axes(feature: Stored, model: onnx.ModelProto) -> dict[str, int]:
@@ -63,6 +88,12 @@ def time_axes(feature: Stored, model: onnx.ModelProto) -> dict[str, int]:
     if feature.group == "CausalConvWithState":
         return {"input": 2}
     return {"X": int(feature.label.endswith("layout 1"))}
+
+
+def _feed(feature: Stored, step: onnx.ModelProto) -> Arrays:
+    """The inputs of a feature and the first states."""
+    feed = feature.arrays("input")
+    return initial_states(plan_of(step), _sizes(step, feed)) | feed
 
 
 def _sizes(step: onnx.ModelProto, feed: Arrays) -> dict[str, int]:

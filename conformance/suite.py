@@ -7,9 +7,10 @@ DIR/NAME/test_data_set_0/output_0.pb
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,16 +42,17 @@ def write(folder: Path) -> int:
 
 def _write(feature: Feature, folder: Path) -> None:
     data = folder / feature.name / "test_data_set_0"
-    data.mkdir(parents=True)
+    write_arrays(data, "input", {value.name: feature.feed[value.name] for value in feature.proto.graph.input})
+    write_arrays(data, "output", feature.expected)
     onnx.save(feature.proto, data.parent / "model.onnx")
-    for kind, arrays in (("input", _inputs(feature)), ("output", feature.expected)):
-        for n, (name, array) in enumerate(arrays.items()):
-            tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
-            (data / f"{kind}_{n}.pb").write_bytes(tensor.SerializeToString())
 
 
-def _inputs(feature: Feature) -> dict[str, npt.NDArray[np.generic]]:
-    return {value.name: feature.feed[value.name] for value in feature.proto.graph.input}
+def write_arrays(folder: Path, kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write the tensors of a data set in their order; `kind` is "input" or "output"."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for n, (name, array) in enumerate(arrays.items()):
+        tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
+        (folder / f"{kind}_{n}.pb").write_bytes(tensor.SerializeToString())
 
 
 @dataclass(frozen=True)

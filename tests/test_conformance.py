@@ -15,6 +15,7 @@ import pytest
 from paths import ROOT
 from running import runs_in_onnxruntime
 
+import rnn_lowering as rl
 from conformance import judging, scoreboard, streams, suite
 from conformance.__main__ import main
 from conformance.features import features
@@ -159,6 +160,23 @@ def test_a_reader_that_has_seen_enough(tool: str) -> None:
     assert run.returncode == 141
 
 
+def test_streams_of_a_command(folder: Path, tool: str) -> None:
+    """It is called once for each frame, with the states of the call before."""
+    chosen = [feature for feature in suite.stored(folder) if feature.name in STREAMS]
+    right = dict(streams.by_command(tool + "right", chosen, rl.Lowering()))
+    assert right == dict.fromkeys(STREAMS, judging.Outcome("right"))
+    wrong = dict(streams.by_command(tool + "wrong", chosen[:1], rl.Lowering()))
+    assert {outcome.kind for outcome in wrong.values()} == {"wrong"}
+
+
+def test_only_the_streams_of_a_command(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = ["run", "--command", tool + "no_lstm", "--only", "lstm_peepholes_", "--target", "rten", "--streams"]
+    assert main(said) == 0
+    forward, backward, count = capsys.readouterr().out.splitlines()[2:]
+    assert (forward, count) == ("   1/2 right    lstm_peepholes_forward", "1 right, 1 rejected")
+    assert "rejects  lstm_peepholes_bidirectional: rnn-lower: LSTM node" in backward
+
+
 def test_what_a_target_refuses_is_told(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--command", tool + "right", "--only", "gru_open_sizes", "--target", "tvm"]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "rnn-lower" in line)
@@ -184,7 +202,6 @@ def test_what_a_target_refuses_is_told(tool: str, capsys: pytest.CaptureFixture[
             "no feature has 'abacus' in its name",
         ),
         (["--runtime", "tract", "--target", "tvm"], "--target and --to are for --command"),
-        (["--command", "TOOL {model} {data} {output} right", "--streams"], "--streams is for --runtime"),
         ([], "one of the arguments --runtime --command is required"),
     ],
 )

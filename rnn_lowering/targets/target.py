@@ -343,6 +343,9 @@ def _check_integers(spec: NodeSpec, opset: int, target: Target) -> None:
         reason = f"DynamicQuantizeLinear needs opset {_INTEGERS_OPSET}, but the model has {opset}"
         raise UnsupportedError(reason, hint=hint, node=spec.node)
     if not target.integer_products:
+        limits = dict(target.documented.left_out) if target.documented is not None else {}
         lacks = "does not support" if target.integer_products is False else "is not known to support"
         reason = f"{target.name} {lacks} DynamicQuantizeLinear and MatMulInteger"
+        if limit := limits.get("MatMulInteger"):
+            reason = f"{target.name} does not compute MatMulInteger: it {limit}"
         raise UnsupportedError(reason, hint=hint, node=spec.node)

@@ -191,10 +191,12 @@ def test_it_is_verified(options: Any) -> None:
 
 
 def test_targets_without_integer_products_refuse_it() -> None:
-    for target in ("ncnn", "rknn"):
+    for target in ("ncnn", "rknn", "onnx2c", "rten"):
         with pytest.raises(rl.UnsupportedError, match="MatMulInteger") as caught:
             rl.lower(Model().proto(), target=target)
         assert "dequantize=True" in str(caught.value)
+    with pytest.raises(rl.UnsupportedError, match="MatMulInteger: it saturates on processors"):
+        rl.lower(Model().proto(), target="rten")
     with pytest.raises(rl.UnsupportedError, match="needs opset 11"):
         rl.lower(Model(opset=10).proto())
     rl.lower(Model(opset=10).proto(), dequantize=True)

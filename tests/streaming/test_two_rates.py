@@ -152,6 +152,7 @@ def test_the_longest_sequence_is_counted_in_frames_of_the_stream() -> None:
         rl.lower(model, stream={"samples": 8, "features": 2}, max_frames=15)
 
 
+@pytest.mark.filterwarnings("ignore:onnxruntime on this processor")
 def test_a_stream_of_two_rates_is_calibrated() -> None:
     model = net(
         """g (float[1, 1, m] left, float[1, 1, n] right) => (float[k, 1, 5] y)
