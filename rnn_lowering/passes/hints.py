@@ -16,7 +16,7 @@ from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, keeps_numbers, operator_of
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import fix_dimensions, folded, input_arrays
-from rnn_lowering.model.model_sizes import inferred_values
+from rnn_lowering.model.model_sizes import computed_values, inferred_values
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering
 
@@ -75,8 +75,8 @@ def advise(
 ) -> None:
     """Let the error about a node of the model say which inputs to fix."""
     if isinstance(error, UnknownSizeError):
-        axes, every = tuple(map(spec.axes(spec.data).index, error.sizes)), lowering.runtime.straight_line
-        sizes = open_sizes(model, spec.inputs[spec.data], axes, every=every, stream=stream)
+        axes = tuple(map(spec.axes(spec.data).index, error.sizes))
+        sizes = open_sizes(model, spec.inputs[spec.data], axes, stream=stream)
         filled = ", with a number for each ?" if "?" in sizes else ""
         error.advise(f"fix the sizes of the inputs{filled}: {sizes}" if sizes else "", error.hint)
     elif stream.has_lengths:
@@ -129,8 +129,18 @@ def open_sizes(
     if stream.frames:
         found = [dim.value for v in deciding for dim in v.shape or () if isinstance(dim, ir.SymbolicDim)]
         return " ".join(dict.fromkeys(stream.option(name) for name in found if name))
+    if not every and (few := _enough(_open_names(model), lambda tried: _is_known_at(model, value, axes, tried))):
+        return " ".join(map(stream.option, few))
     shaped = [v for v in deciding if v.shape is not None and not v.shape.is_static() and not _holds_sizes(v)]
     return " ".join([*map(_input_shape, shaped), *(_set_input(v) for v in deciding if _holds_sizes(v))])
+
+
+def _is_known_at(model: ir.Model, value: ir.Value, axes: tuple[int, ...], names: Sequence[str]) -> bool:
+    """Return whether sizes of a value are known once these sizes of the inputs are."""
+    trial = tried_at(model, names)
+    trial = trial and (folded(trial) or trial)
+    shapes = [v.shape for v in computed_values(trial) if v.name == value.name] if trial else []
+    return any(shape is not None and all(isinstance(shape[axis], int) for axis in axes) for shape in shapes)
 
 
 def _input_shape(value: ir.Value) -> str:

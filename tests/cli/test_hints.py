@@ -13,7 +13,7 @@ import pytest
 from case_list import BY_NAME
 from cases import Case, model
 from hints import alternatives, follow
-from paths import PACKAGE
+from paths import EXAMPLES, PACKAGE
 from running import operators, recurrent_left
 from stored_models import Entry, load, parameters
 from thinning import exhaustive
@@ -64,6 +64,18 @@ def test_of_small_models(name: str) -> None:
     assert [text for each in found.values() for text in each.nowhere] == []
     assert found["ncnn"].followed
     assert found["tidl"].followed
+
+
+@pytest.mark.parametrize("target", ["tvm", "ncnn", "tinygrad", "qnn", "iree"])
+def test_no_size_that_is_not_needed(target: Any) -> None:
+    """All sizes are open. With those of the hint, and no others, the model is lowered."""
+    original = onnx.load(EXAMPLES / "denoiser.onnx")
+    with pytest.raises(rl.UnknownSizeError) as caught:
+        rl.lower(original, target=target)
+    asked = re.findall(r'"(\w+)": \?', caught.value.hint)
+    both = "T" in rl.TARGETS[target].sizes
+    assert sorted(asked) == (["batch", "time"] if both else ["time"])
+    assert recurrent_left(rl.lower(original, target=target, dims=dict.fromkeys(asked, 2))) == []
 
 
 def test_sizes_that_the_numbers_of_an_input_decide() -> None:
