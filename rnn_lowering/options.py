@@ -341,12 +341,15 @@ class Lowering:
     def _check_known_of_target(self) -> None:
         """Check that the package knows of the target what the options ask for."""
         portable = self.target == Lowering.target
-        if self.native and self.runtime.native is None:
+        rule = self.runtime.native if self.native else None
+        if self.native and not (rule and rule.right):
             from rnn_lowering.targets.table import TARGETS
 
             known = ", ".join(name for name, target in TARGETS.items() if target.native and target.native.right)
             raise OptionError(
-                f"no rule says which recurrent nodes {self.target} computes right, so none can stay native",
+                f"{self.target} {rule.excluded[0].reason}, so none stays native"
+                if rule
+                else f"no rule says which recurrent nodes {self.target} computes right, so none can stay native",
                 hint=f"add --target: one of {known}"
                 if portable
                 else f"drop --native; targets with rules are {known}",
