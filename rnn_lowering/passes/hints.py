@@ -129,7 +129,7 @@ def open_sizes(
     if stream.frames:
         found = [dim.value for v in deciding for dim in v.shape or () if isinstance(dim, ir.SymbolicDim)]
         return " ".join(dict.fromkeys(stream.option(name) for name in found if name))
-    if not every and (few := _enough(_open_names(model), lambda tried: _is_known_at(model, value, axes, tried))):
+    if not every and (few := _enough(open_names(model), lambda tried: _is_known_at(model, value, axes, tried))):
         return " ".join(map(stream.option, few))
     shaped = [v for v in deciding if v.shape is not None and not v.shape.is_static() and not _holds_sizes(v)]
     return " ".join([*map(_input_shape, shaped), *(_set_input(v) for v in deciding if _holds_sizes(v))])
@@ -176,15 +176,15 @@ def open_trips(
     if numbers:
         return f"make them constants: {' '.join(map(_set_input, numbers))}"
     sizes = open_sizes(model, deciding[0], (0,), every=True, stream=stream) if deciding else ""
-    names = [name for name in _open_names(model) if f"--set-dim {quote(f'{name}=')}?" in sizes]
+    names = [name for name in open_names(model) if f"--set-dim {quote(f'{name}=')}?" in sizes]
     if not sizes and not stream.fewest:
-        names = _open_names(model)  # the number of a nested Loop may follow from another value of a body
+        names = open_names(model)  # the number of a nested Loop may follow from another value of a body
     if not sizes or len(names) == len(sizes.split(" --")):
         sizes = " ".join(f"--set-dim {quote(f'{name}=')}?" for name in _enough(names, is_known))
     return f"fix the sizes of the inputs, with a number for each ?: {sizes}" if sizes else ""
 
 
-def _open_names(model: ir.Model) -> list[str]:
+def open_names(model: ir.Model) -> list[str]:
     """Return the names of the open sizes of the inputs."""
     dims = [dim for value in model.graph.inputs for dim in value.shape or ()]
     return list(dict.fromkeys(dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value))

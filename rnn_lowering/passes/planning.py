@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -15,6 +16,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import (
     InvalidNodeError,
     NodeRef,
+    OptionError,
     RnnLoweringError,
     UnknownLengthsError,
     UnknownSizeError,
@@ -34,7 +36,14 @@ from rnn_lowering.nodes.cell import CELLS
 from rnn_lowering.nodes.kinds import has_steps
 from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.options import Lowering, Stream, parse_stream
-from rnn_lowering.passes.hints import NO_STREAM, StreamInputs, advise, deciding_conditions, deciding_input
+from rnn_lowering.passes.hints import (
+    NO_STREAM,
+    StreamInputs,
+    advise,
+    deciding_conditions,
+    deciding_input,
+    open_names,
+)
 from rnn_lowering.passes.native import NativeNodes
 from rnn_lowering.passes.not_lowered import others_left, why_left
 from rnn_lowering.passes.report import NodeReport, Report, SetInput, count_operators
@@ -136,6 +145,7 @@ class ModelPlanner:
         report.notes += [SORTED] if sort_nodes(model) else []
         arrays = input_arrays(model, lowering.set_inputs)
         sized = at_sizes(model, dims, lowering.input_shapes, arrays)
+        self._check_time_is_open(model, sized.model, dims)
         if sized.fault and not fault_of(model):
             hint = deciding_input(sized.model, lambda trial: not fault_of(trial))
             raise UnsupportedError(
@@ -145,6 +155,19 @@ class ModelPlanner:
         report.set_inputs += [SetInput.of(name, array) for name, array in arrays.items()]
         report.notes += [_FOLDED] if sized.folded else []
         return sized.model
+
+    def _check_time_is_open(self, model: ir.Model, sized: ir.Model, dims: Mapping[str, int]) -> None:
+        """Refuse a size of the axis that a stream names."""
+        stream = self.lowering.stream
+        fixed = {*open_names(model)} - {*open_names(sized)}
+        for axis in fixed & parse_stream(stream).keys() if stream is not None else ():
+            given = f"{axis}={dims.get(axis)}"
+            raise OptionError(
+                f"'{axis}' is the time axis of the stream, and another option fixes its size",
+                hint=f"drop --set-dim {quote(given)}, since the stream says how many frames a call has"
+                if axis in dims
+                else "drop the shape or value that fixes it, and fix other sizes by name (--set-dim)",
+            )
 
     def opened(self, model: ir.Model) -> tuple[ir.Model, Mapping[str, int]]:
         """Return a copy in which the axes that the options name are open, or the model without any; and the sizes

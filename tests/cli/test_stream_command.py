@@ -91,6 +91,20 @@ REFUSED: dict[str, tuple[onnx.ModelProto, str, int, str]] = {
         1,
         "no axis is called 'seq'; the model's inputs: X [time, batch, 3]",
     ),
+    "a size of the time axis": (
+        GRU,
+        "OUT --stream time=1 --set-dim time=16",
+        1,
+        "'time' is the time axis of the stream, and another option fixes its size; drop --set-dim time=16, since "
+        "the stream says how many frames a call has\n",
+    ),
+    "a shape with a size of the time axis": (
+        GRU,
+        "OUT --input-shape X:16,1,3 --stream time=1",
+        1,
+        "'time' is the time axis of the stream, and another option fixes its size; drop the shape or value that "
+        "fixes it, and fix other sizes by name (--set-dim)\n",
+    ),
     "two numbers": (
         GRU,
         "OUT --stream time=1 --stream X:0=2",
