@@ -32,8 +32,15 @@ def meant(text: str, known: Iterable[str], most: int = 1) -> str:
     """Return "did you mean ...?" with the known words that are most like a text; "" if none is."""
     from difflib import get_close_matches
 
-    found = get_close_matches(text.lower(), list(known), most, 0.65)
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+    names = {name.lower(): name for name in known}
+    found = get_close_matches(text.lower(), list(names), most, 0.65)
+    return f"; did you mean {' or '.join(names[each] for each in found)}?" if found else ""
+
+
+def listed(known: Iterable[str], text: str) -> str:
+    """Return known words with commas between them, and a question if a text is like one."""
+    words = list(known)
+    return f"{', '.join(words) or 'none'}{meant(text, words)}"
 
 
 def wrong(name: str, given: object, give: str) -> OptionError:
@@ -61,7 +68,7 @@ def one_of(noun: str, known: Sequence[str]) -> Take[str]:
         if not isinstance(given, str):
             raise wrong(name, given, f"one of {', '.join(known)}")
         if given not in known:
-            raise OptionError(f"{noun} '{given}' does not exist", hint=f"known are {', '.join(known)}")
+            raise OptionError(f"{noun} '{given}' does not exist", hint=f"known are {listed(known, given)}")
         return given
 
     return take

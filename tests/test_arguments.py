@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from paths import EXAMPLES
 from texts import parse
 
 import rnn_lowering as rl
@@ -327,3 +328,29 @@ def test_an_unknown_keyword_names_the_function(tmp_path: Path) -> None:
 def test_bits_need_a_calibration(tmp_path: Path) -> None:
     with pytest.raises(rl.OptionError, match=r"needs a calibration; add calibrate=\"FILE\", or drop bits$"):
         rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", stream="seq=1", bits="w8a16")
+
+
+MISSPELLED: list[tuple[dict[str, Any], str]] = [
+    ({"target": "trac"}, "tract"),
+    ({"to": "unrol"}, "unroll"),
+    ({"compute": "float23"}, "float32"),
+    ({"stream": "sek=1"}, "seq"),
+    ({"dims": {"Seq": 16}}, "seq"),
+    ({"input_shapes": {"x": [16, 1, 80]}}, "X"),
+    ({"set_inputs": {"x": 1}}, "X"),
+]
+
+
+@pytest.mark.parametrize(("options", "meant"), MISSPELLED)
+def test_a_name_that_is_nearly_right(options: dict[str, Any], meant: str) -> None:
+    with pytest.raises(rl.RnnLoweringError) as caught:
+        rl.lower(EXAMPLES / "model.onnx", **options)
+    assert caught.value.hint.endswith(f"; did you mean {meant}?")
+
+
+def test_a_name_like_no_other() -> None:
+    wrong: list[dict[str, Any]] = [{"target": "qqqq"}, {"to": "qqqq"}, {"dims": {"qqqq": 1}}, {"stream": "qqqq"}]
+    for options in wrong:
+        with pytest.raises(rl.RnnLoweringError) as caught:
+            rl.lower(EXAMPLES / "model.onnx", **options)
+        assert "did you mean" not in str(caught.value)

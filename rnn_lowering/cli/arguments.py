@@ -6,8 +6,8 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from pathlib import Path
@@ -130,7 +130,9 @@ def add_options(groups: Mapping[str, argparse._ArgumentGroup], names: Collection
         default = f"{declared.default:g}" if isinstance(declared.default, float) else str(declared.default)
         settings |= {"help": option.help.replace("{default}", default), **TEXTS[kind_of_text].settings}
         if kind_of_text not in ("flag", "no flag"):
-            settings |= {"metavar": option.metavar, "choices": option.choices or None}
+            settings |= {"metavar": option.metavar}
+        if option.choices:
+            settings |= {"metavar": f"{{{','.join(option.choices)}}}", "type": one_of(option)}
         group.add_argument(flag, *_OTHER_FLAGS.get(flag, ()), **settings)
         if declared.name == "runs":
             no: dict[str, Any] = {"dest": "runs", "default": absent, "action": "store_const", "const": 0}
@@ -162,13 +164,29 @@ class ListTargets(argparse.Action):
 
 
 def target(text: str) -> str:
-    from rnn_lowering.targets.table import TARGETS, target_named
+    from rnn_lowering.targets.table import target_named
 
-    try:
+    with _refused():
         return target_named(text).name
-    except RnnLoweringError:
-        known = f"{', '.join(TARGETS)}{meant(text, TARGETS)}"
-        raise argparse.ArgumentTypeError(f"'{text}' is not one of {known}") from None
+
+
+def one_of(option: Option) -> Callable[[str], Any]:
+    """Return what parses a text that an option has to take."""
+
+    def parse(text: str) -> Any:
+        with _refused():
+            return option.take("", text)
+
+    return parse
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Let argparse print an error of the block."""
+    try:
+        yield
+    except RnnLoweringError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _number(text: str, kind: type[N]) -> N:
@@ -238,10 +256,8 @@ def axis_name(text: str) -> tuple[str, str]:
 def stream(text: str) -> list[tuple[str, int | None]]:
     from rnn_lowering.options import parse_stream
 
-    try:
+    with _refused():
         return [*parse_stream(text).items()]
-    except RnnLoweringError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def shape(text: str) -> tuple[str, list[int]]:

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.argument_checks import listed
 from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset
@@ -131,7 +132,7 @@ def _check_names(sizes: Mapping[str, int], model: ir.Model) -> None:
     present = {d.value for v in _values(model) for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
     for name in sizes:
         if name not in present:
-            known = ", ".join(sorted(present)) or "none"
+            known = listed(sorted(present), name)
             raise OptionError(f"no dimension is called '{name}'", hint=f"the model's symbolic dimensions: {known}")
 
 
@@ -139,8 +140,12 @@ def _input(model: ir.Model, name: str) -> ir.Value:
     for value in model.graph.inputs:
         if value.name == name:
             return value
-    known = ", ".join(str(v.name) for v in model.graph.inputs)
-    raise OptionError(f"the model has no input '{name}'", hint=f"its inputs: {known}")
+    raise _no_input(name, model)
+
+
+def _no_input(name: str, model: ir.Model) -> OptionError:
+    known = listed((str(v.name) for v in model.graph.inputs), name)
+    return OptionError(f"the model has no input '{name}'", hint=f"its inputs: {known}")
 
 
 def _check_default(value: ir.Value, shape: list[int]) -> None:
@@ -219,9 +224,7 @@ def input_arrays(model: ir.Model, given: Mapping[str, ArrayLike]) -> dict[str, A
     inputs = {value.name: value for value in model.graph.inputs}
     for name in given:
         if name not in inputs:
-            raise OptionError(
-                f"the model has no input '{name}'", hint=f"its inputs: {', '.join(str(n) for n in inputs)}"
-            )
+            raise _no_input(name, model)
     return {name: _shaped(inputs[name], _typed(inputs[name], value)) for name, value in given.items()}
 
 

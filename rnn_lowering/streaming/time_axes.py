@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import onnx_ir as ir
 
+from rnn_lowering.argument_checks import meant
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.size import TIME, Size, size
 
@@ -164,7 +165,8 @@ def _named(text: str, shapes: _Shapes, model: ir.Model) -> list[tuple[str, int]]
             size = shapes[name][number]
             alike = _symbol(model, name, number) is not None and shapes[name].count(size) == 1
             return _axes_of_size(shapes, size) if alike else [(name, number)]
-    raise UnsupportedError(f"no axis is called '{text}'", hint=_listing(shapes))
+    names = dict.fromkeys(d for dims in shapes.values() for d in dims if isinstance(d, str))
+    raise UnsupportedError(f"no axis is called '{text}'", hint=_listing(shapes) + meant(text, names))
 
 
 def _axes_of_size(shapes: _Shapes, size: int | str) -> list[tuple[str, int]]:

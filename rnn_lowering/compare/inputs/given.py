@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from rnn_lowering.argument_checks import listed
 from rnn_lowering.errors import OptionError
 from rnn_lowering.options import Check
 from rnn_lowering.streaming.stream_runner import array_of_type
@@ -52,9 +53,7 @@ def _feed(given: Mapping[str, Array], declared: Mapping[str, onnx.ValueInfoProto
 
 def _input(declared: Mapping[str, onnx.ValueInfoProto], name: str) -> onnx.ValueInfoProto:
     if name not in declared:
-        raise OptionError(
-            f"the model has no input '{name}'", hint=f"its inputs are {', '.join(declared) or 'none'}"
-        )
+        raise OptionError(f"the model has no input '{name}'", hint=f"its inputs are {listed(declared, name)}")
     return declared[name]
 
 
