@@ -10,6 +10,7 @@ prints how far both are from the whole sequence. It needs numpy, onnxruntime and
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,7 @@ def main(arguments: list[str]) -> None:
     if arguments:
         output, *paths = arguments
         onnx.save(joined(*map(onnx.load, paths)), output)
-        print(f"written to {output}; next: rnn-lower {output} step.onnx --stream S=1")
+        print(f"written to {output}; next: rnn-lower {output} {Path(output).stem}_step.onnx --stream S=1")
         return
     rng = np.random.default_rng(0)
     sequence = {

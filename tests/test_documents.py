@@ -94,7 +94,7 @@ def test_a_command_mends_each_message(
     (command,) = trouble.commands
     assert main(command) == 0
     assert "verified" in capsys.readouterr().out
-    assert recurrent_left(onnx.load("lowered.onnx")) == []
+    assert recurrent_left(onnx.load(command[1])) == []
 
 
 @pytest.mark.exhaustive
@@ -253,6 +253,15 @@ def test_the_page_of_the_tests_names_each_of_them() -> None:
     assert {*tests.rglob("test_*.py")} == named
 
 
+def test_documents_agree_on_how_long_the_tests_take() -> None:
+    pages = [ROOT / "CONTRIBUTING.md", ROOT / "README.md", ROOT / "tests" / "README.md"]
+    lines = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
+    said = [re.findall(r"\d+ minutes on \d+ free cores|a few minutes", line) for line in lines if "tests" in line]
+    figures = [figure for found in said for figure in found]
+    assert len(figures) == len(pages)
+    assert len({*figures}) == 1
+
+
 def test_tolerances_of_the_documents() -> None:
     text = (DOCS / "verification.md").read_text(encoding="utf-8")
     for dtype, limits in TOLERANCES.items():
@@ -282,11 +291,11 @@ def _section(title: str) -> str:
     return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-PAGES = (
-    *("getting-started", "runtimes", "loops", "streaming", "linear-attention"),
-    *("quantization", "verification", "report"),
-)
-"""The pages that a reader goes through in one folder; in troubleshooting.md the model is the reader's own."""
+FIRST = ("README", "getting-started")
+OWN = ("CONTRIBUTING", "troubleshooting")
+"""Pages that are followed in a folder of their own: in troubleshooting.md the model is the reader's."""
+PAGES = (*FIRST, *(path.stem for path in DOCUMENTS if path.stem not in (*FIRST, *OWN)))
+"""The pages that a reader goes through in one folder, one after the other."""
 HERE = {"json", "numpy", "onnx", "onnx_ir", "onnxruntime", "os", "rnn_lowering"}
 """What the Python of a page may import to be run here; the tests of clients run the rest."""
 
@@ -335,11 +344,33 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def written(text: str) -> list[str]:
+    """The files that the steps of a text write, without those that a step may replace."""
+    found = []
+    for step in steps(text):
+        if "\n" in step:
+            found += re.findall(r'lower_file\("[^"]*", "([^"]*)"(?!.*overwrite=True)', step)
+        elif step.startswith("rnn-lower"):
+            given = parser().parse_args(shlex.split(step, comments=True)[1:])
+            found += [] if given.list or "overwrite" in given else [str(given.output)]
+    return found
+
+
+@pytest.mark.parametrize("text", ["pages", *OWN, "examples"])
+def test_no_step_finds_the_file_of_another(text: str) -> None:
+    """Where it would end with "exists; use --force"."""
+    if text == "examples":
+        found = written((EXAMPLES / "README.md").read_text(encoding="utf-8"))
+    else:
+        found = [name for page in (PAGES if text == "pages" else [text]) for name in written(page_text(page))]
+    assert {name for name in found if found.count(name) > 1} == set()
+
+
 @pytest.mark.usefixtures("quiet", "folder")
 def test_the_readme_runs_as_it_stands() -> None:
     for step in steps(page_text("README")):
         names = follow(step)
-    assert recurrent_left(onnx.load("lowered.onnx")) == []
+    assert recurrent_left(onnx.load("any_steps.onnx")) == []
     assert names["check"]
     assert recurrent_left(names["new"]) == []
     assert recurrent_left(onnx_ir.to_proto(names["ir_model"])) == []
@@ -361,7 +392,7 @@ def test_the_pages_run_in_one_folder(folder: Path, capsys: pytest.CaptureFixture
 
 def test_the_python_of_the_pages_runs_where_it_needs_no_runtime() -> None:
     blocks = [step for page in PAGES for step in steps(page_text(page)) if "\n" in step]
-    assert sum(imports(block) <= HERE for block in blocks) == 6
+    assert sum(imports(block) <= HERE for block in blocks) == 7
 
 
 def imports(code: str) -> set[str]:
