@@ -1,13 +1,14 @@
 """Denoise generated signals with one or more models, and print how well each did.
 
+rnn-lower examples/denoiser.onnx denoiser_lowered.onnx
 python examples/denoise.py examples/denoiser.onnx denoiser_lowered.onnx
 
 It needs numpy and onnxruntime.
 """
 
-import argparse
 from pathlib import Path
 
+import guide
 import numpy as np
 import onnxruntime
 import signals
@@ -20,7 +21,7 @@ SNR = (-5.0, 5.0)
 
 def main() -> None:
     """Print one line for each model."""
-    parser = argparse.ArgumentParser(description="Denoise generated signals with each model.")
+    parser = guide.Parser(description="Denoise generated signals with each model.")
     parser.add_argument("models", type=Path, nargs="+", metavar="MODEL.onnx")
     paths: list[Path] = parser.parse_args().models
 

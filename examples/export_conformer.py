@@ -1,12 +1,14 @@
 """Export the encoder of a conformer transducer with random weights, of two blocks with relative positions.
 
+python examples/export_conformer.py CONFORMER.onnx
+
 It needs torch and onnx. Each frame attends to the last 64 encoded ones, or with --all to all past ones.
 """
 
-import argparse
 import math
 from pathlib import Path
 
+import guide
 import torch
 from exporting import export
 from torch import Tensor, nn
@@ -100,7 +102,7 @@ class Encoder(nn.Module):  # type: ignore[misc, unused-ignore]
 
 def main() -> None:
     """Write the encoder."""
-    parser = argparse.ArgumentParser(description="Export a small conformer encoder.")
+    parser = guide.Parser(description="Export a small conformer encoder.")
     parser.add_argument("path", type=Path, metavar="CONFORMER.onnx")
     parser.add_argument("--all", action="store_true", help="attend to all past frames, not to a window")
     options = parser.parse_args()

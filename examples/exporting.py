@@ -3,6 +3,7 @@
 import warnings
 from pathlib import Path
 
+import guide
 import torch
 
 OPSET = 17
@@ -33,3 +34,7 @@ def export(model: torch.nn.Module, example: torch.Tensor, path: Path, *, given: 
             output_names=[returned],
             dynamic_axes={given: axes, returned: axes},
         )
+
+
+if __name__ == "__main__":
+    guide.only_imported()

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import guide  # noqa: F401  (says what is missing)
 import numpy as np
 import onnx
 import onnxruntime

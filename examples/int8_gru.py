@@ -5,11 +5,11 @@ python examples/int8_gru.py examples/denoiser_forward.onnx int8.onnx
 It needs numpy, onnxruntime and rnn_lowering.
 """
 
-import argparse
 import logging
 import tempfile
 from pathlib import Path
 
+import guide
 import numpy as np
 import onnxruntime
 import signals
@@ -21,7 +21,7 @@ import rnn_lowering as rl
 
 def main() -> None:
     """Print the size of each model, and the signal-to-noise ratio behind it."""
-    parser = argparse.ArgumentParser(description="Quantize a denoiser with recurrent nodes to int8.")
+    parser = guide.Parser(description="Quantize a denoiser with recurrent nodes to int8.")
     parser.add_argument("model", type=Path, metavar="DENOISER.onnx")
     parser.add_argument("int8", type=Path, metavar="INT8.onnx", help="to be written")
     parser.add_argument("--state-bits", type=int, choices=(8, 16), default=8)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import guide  # noqa: F401  (says what is missing)
 import numpy as np
 import onnx
 import onnxruntime

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import guide
 import numpy as np
 import onnx
 import onnxruntime
@@ -94,7 +95,7 @@ def milliseconds(run: Callable[[], Any], runs: int) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Lower a model, run it in TVM and compare it with onnxruntime.")
+    parser = guide.Parser(description="Lower a model, run it in TVM and compare it with onnxruntime.")
     parser.add_argument("model", type=Path, metavar="MODEL.onnx")
     parser.add_argument("--set-dim", type=_dim, action="append", default=[], metavar="NAME=SIZE")
     parser.add_argument("--input-shape", type=_shape, action="append", default=[], metavar="NAME:D0,D1,...")

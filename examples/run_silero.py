@@ -1,13 +1,13 @@
 """Run a lowered silero-vad frame by frame, and compare it with the original.
 
-README.md has the command that makes VAD.onnx: one graph for 16 kHz, without If and LSTM.
+README.md says where silero_vad.onnx is from, and has the command that makes vad.onnx: one graph for 16 kHz, without
+If and LSTM.
 
 python examples/run_silero.py silero_vad.onnx vad.onnx --in tract
 
 It needs numpy, onnxruntime for the original, and one of tract, openvino and opencv-python-headless 5.
 """
 
-import argparse
 import importlib
 import time
 import wave
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import guide
 import numpy as np
 import onnxruntime
 import signals
@@ -28,7 +29,7 @@ Step = Callable[[Any, Any], tuple[Any, Any]]
 
 def main() -> None:
     """Print how far both are apart, and what a frame takes."""
-    parser = argparse.ArgumentParser(description="Find speech frame by frame.")
+    parser = guide.Parser(description="Find speech frame by frame.")
     parser.add_argument("original", type=Path, metavar="SILERO.onnx")
     parser.add_argument("static", type=Path, metavar="VAD.onnx", help="the lowered model, see README.md")
     parser.add_argument("--in", dest="runtime", choices=RUNTIMES, default="onnxruntime")

@@ -4,6 +4,7 @@ A signal is a voice-like tone: it glides, has harmonics, and pauses between syll
 colored noise, a network needs memory over time.
 """
 
+import guide
 import numpy as np
 from numpy.typing import NDArray
 
@@ -96,3 +97,7 @@ def _unit_power(signals: Signals) -> Signals:
     """Return the signals scaled to a mean square of one; a silent one stays silent."""
     power: Signals = np.mean(signals**2, axis=1, keepdims=True)
     return (signals / np.sqrt(np.maximum(power, 1e-12))).astype(np.float32)
+
+
+if __name__ == "__main__":
+    guide.only_imported()

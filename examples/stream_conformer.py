@@ -6,11 +6,11 @@ python examples/stream_conformer.py examples/conformer.onnx conformer_step.onnx
 It needs numpy, onnxruntime and rnn_lowering.
 """
 
-import argparse
 import time
 from pathlib import Path
 from typing import Any
 
+import guide
 import numpy as np
 import onnxruntime
 
@@ -28,7 +28,7 @@ def session(path: Path) -> Any:
 
 def main() -> None:
     """Print the largest difference, the states, and what a call takes."""
-    parser = argparse.ArgumentParser(description="Encode random features at once and chunk by chunk.")
+    parser = guide.Parser(description="Encode random features at once and chunk by chunk.")
     parser.add_argument("whole", type=Path, metavar="CONFORMER.onnx")
     parser.add_argument("step", type=Path, metavar="STEP.onnx", help="made with --stream time=2")
     paths = parser.parse_args()

@@ -6,10 +6,10 @@ python examples/stream_denoiser.py examples/denoiser_forward.onnx step.onnx
 It needs numpy, onnxruntime and rnn_lowering.
 """
 
-import argparse
 import time
 from pathlib import Path
 
+import guide
 import numpy as np
 import onnxruntime
 import signals
@@ -24,7 +24,7 @@ SNR = (-5.0, 5.0)
 
 def main() -> None:
     """Print the quality of both, and what a frame takes."""
-    parser = argparse.ArgumentParser(description="Denoise generated signals at once and frame by frame.")
+    parser = guide.Parser(description="Denoise generated signals at once and frame by frame.")
     parser.add_argument("whole", type=Path, metavar="DENOISER.onnx")
     parser.add_argument("step", type=Path, metavar="STEP.onnx", help="made with --stream time=1")
     paths = parser.parse_args()

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import guide  # noqa: F401  (says what is missing)
 import numpy as np
 import onnx
 import onnxruntime

@@ -1,14 +1,16 @@
 """Train the small recurrent denoiser on generated signals and export it to ONNX.
 
+python examples/train_denoiser.py MY_DENOISER.onnx
+
 It needs torch, onnx and onnxruntime, about a minute on two cores, and no data. The model has a bidirectional LSTM
 and a GRU; its batch size and time are open. With `--forward` the LSTM has one direction, so the denoiser can run
 frame by frame (stream_denoiser.py).
 """
 
-import argparse
 import time
 from pathlib import Path
 
+import guide
 import numpy as np
 import onnx
 import onnxruntime
@@ -90,7 +92,7 @@ def check(model: Denoiser, path: Path) -> None:
 
 def main() -> None:
     """Train, export and check."""
-    parser = argparse.ArgumentParser(description="Train the example denoiser and export it to ONNX.")
+    parser = guide.Parser(description="Train the example denoiser and export it to ONNX.")
     parser.add_argument("output", type=Path, nargs="?")
     parser.add_argument("--forward", action="store_true", help="look back only")
     parser.add_argument("--steps", type=int, default=400)

@@ -1,14 +1,16 @@
 """Train a small enhancer that looks two frames ahead, as DeepFilterNet does, and export it to ONNX.
 
+python examples/train_enhancer.py MY_ENHANCER.onnx
+
 It needs torch, onnx and onnxruntime, a minute on two cores, and no data. The features come from two frames ahead, a
 mask scales all bins of a frame, and a filter over three frames cleans the lowest bins.
 """
 
-import argparse
 import math
 import time
 from pathlib import Path
 
+import guide
 import numpy as np
 import onnx
 import signals
@@ -85,7 +87,7 @@ def train(model: Enhancer, steps: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train an enhancer that looks two frames ahead.")
+    parser = guide.Parser(description="Train an enhancer that looks two frames ahead.")
     parser.add_argument("output", type=Path, nargs="?", default=Path(__file__).with_name("enhancer.onnx"))
     parser.add_argument("--steps", type=int, default=500)
     given = parser.parse_args()

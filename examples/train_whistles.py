@@ -1,11 +1,13 @@
 """Train a small keyword spotter for three whistles on generated recordings and export it to ONNX.
 
+python examples/train_whistles.py MY_WHISTLES.onnx
+
 It needs torch, onnx and onnxruntime, about a minute on one core, and no data.
 """
 
-import argparse
 from pathlib import Path
 
+import guide
 import numpy as np
 import onnxruntime
 import signals
@@ -75,7 +77,7 @@ def check(path: Path) -> None:
 
 def main() -> None:
     """Train, export and check."""
-    parser = argparse.ArgumentParser(description="Train the example keyword spotter and export it to ONNX.")
+    parser = guide.Parser(description="Train the example keyword spotter and export it to ONNX.")
     parser.add_argument("output", type=Path, nargs="?", default=Path(__file__).with_name("whistles.onnx"))
     parser.add_argument("--steps", type=int, default=500)
     arguments = parser.parse_args()

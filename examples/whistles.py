@@ -3,6 +3,7 @@
 Three "words" that anyone can whistle: one that rises, one that falls, and two short ones of one pitch.
 """
 
+import guide
 import numpy as np
 from numpy.typing import NDArray
 from signals import HOP, RATE, Signals
@@ -57,3 +58,7 @@ def heard(probabilities: NDArray[np.float32]) -> list[tuple[str, int]]:
             armed = False
         armed = armed or row.max() < SURE / 2
     return found
+
+
+if __name__ == "__main__":
+    guide.only_imported()

@@ -69,6 +69,62 @@ def difference(printed: str, what: str = "largest difference to the first") -> f
     return float(found[1].rstrip(","))
 
 
+SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
+COMPLETE = ("generate_tokens.py", "join_models.py", "stream_gpt.py")
+"""They need no arguments; other tests run them."""
+LEFT_OUT = ("torch", "tvm", "tract", "openvino", "cv2")
+"""What the tests do without; a script that trains would start to."""
+
+
+def ended(script: str, folder: Path, *arguments: str, without: tuple[str, ...] = LEFT_OUT) -> tuple[int, str]:
+    """The exit code of a script that is started in a folder where packages are missing, and what it prints last."""
+    absent = folder / "absent"
+    absent.mkdir(exist_ok=True)
+    for name in without:
+        text = f"raise ModuleNotFoundError(\"No module named '{name}'\", name='{name}')"
+        (absent / f"{name}.py").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / script, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(absent)},
+    )
+    return done.returncode, done.stderr or done.stdout
+
+
+@pytest.mark.parametrize("script", [script for script in SCRIPTS if script not in COMPLETE])
+def test_a_script_without_arguments_says_what_to_do(script: str, tmp_path: Path) -> None:
+    """In any folder."""
+    code, said = ended(script, tmp_path)
+    assert code
+    assert "Traceback" not in said
+    assert re.search(
+        rf"{script} needs \w+: pip install \S+$|type in the folder of the project:\n.*python examples/{script}"
+        rf"|{script} is used by other scripts; examples/README.md says how to start those$",
+        said.strip(),
+        re.DOTALL,
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_names_the_package_that_is_missing(script: str, tmp_path: Path) -> None:
+    code, said = ended(script, tmp_path, without=("numpy", "torch"))
+    if script != "guide.py":
+        assert (code, re.sub("numpy|torch", "...", said)) == (1, f"{script} needs ...: pip install ...\n")
+
+
+@pytest.mark.parametrize("script", ["denoise.py", "stream_denoiser.py", "int8_gru.py", "join_models.py"])
+def test_a_script_without_its_files_says_how_to_make_them(script: str, tmp_path: Path) -> None:
+    code, said = ended(script, tmp_path, "absent.onnx", "step.onnx")
+    assert code == 1
+    assert re.match(
+        rf"{script}: .*(absent|step).onnx.*; type in the folder of the project:\n.*{script} \w", said, re.S
+    )
+    assert "Traceback" not in said
+
+
 @pytest.mark.parametrize("to", thinned(["scan", "loop"], 2))
 def test_both_denoise_alike(tmp_path: Path, to: Any) -> None:
     lowered = tmp_path / "lowered.onnx"
@@ -231,6 +287,7 @@ def test_an_encoder_and_two_decoders_become_one_stream(
     one_by_one, stream = (list(map(float, number.findall(line))) for line in printed[1:])
     assert min(one_by_one) > 0.1
     assert max(stream) < 1e-5
+    monkeypatch.syspath_prepend(EXAMPLES)
     example = runpy.run_path(str(EXAMPLES / "join_models.py"))
     monkeypatch.chdir(tmp_path)
     for name, net in example["nets"]().items():
