@@ -200,8 +200,9 @@ def _style(check: OutputCheck | None) -> str:
 
 
 def print_targets() -> None:
-    """Print the table of targets."""
+    """Print the table of targets, and what its words for the evidence mean."""
     from rnn_lowering.targets.table import TARGETS
+    from rnn_lowering.targets.target import EVIDENCE
 
     limits = ("opsets", "sequence_lens", "known sizes", "unsupported operators")
     table = Table(("target", "evidence", "version", "forms", *limits), folds=(*limits[::-1], "version"))
@@ -218,6 +219,8 @@ def print_targets() -> None:
             ", ".join(target.unsupported),
         )
     _print_table(console(), table)
+    for evidence, meaning in EVIDENCE.items():
+        _print(console(), f"{evidence}: {meaning}")
 
 
 @contextmanager

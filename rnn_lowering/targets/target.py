@@ -91,6 +91,15 @@ COMPOSED: dict[str, Rule] = composites.COMPOSED | {
 """By operator, what is emitted in its place where a runtime does not support it."""
 
 
+EVIDENCE = {
+    "measured": "the tests run lowered models in it",
+    "tried": "lowered models were run in it once",
+    "converted": "lowered models were converted for it, but not run",
+    "documented": "it was not run: a public list or its source says which operators it has",
+}
+"""By `Target.evidence`, what is known of a target."""
+
+
 @dataclass(frozen=True)
 class Target:
     """A runtime, and which emitted forms and operators it supports.
@@ -138,6 +147,7 @@ class Target:
         outputs_apart: Emits a copy, if the runtime forbids a graph output that a node also reads: such an output
             becomes one.
         loses_copies: Whether it rejects or loses an output of the model that is an Identity: a Max takes its place.
+        empty_tensors: Whether it takes inputs and outputs of a model that have no elements.
         misreads_convolutions: Whether it computes some Conv wrongly: see decomposition/conv_channels.py.
         unroll_up_to: Maximum sequence length that it runs fastest unrolled.
         loop_from: Minimum hidden size that it runs fastest as a Loop.
@@ -189,6 +199,7 @@ class Target:
     softmax_apart: bool = False
     outputs_apart: Callable[[Ops, Tensor], Tensor] | None = None
     loses_copies: bool = False
+    empty_tensors: bool = True
     misreads_convolutions: bool = False
     unroll_up_to: int = 0
     loop_from: float = math.inf
@@ -201,13 +212,9 @@ class Target:
 
     @property
     def evidence(self) -> str:
-        """Where the row comes from.
-
-        "measured": lowered models were run in it; "converted": they were converted for it, on a machine that cannot
-        run them; "documented": a public document says so.
-        """
-        if self.documented and not self.documented.run:
-            return "documented"
+        """Where the row comes from: one of `EVIDENCE`."""
+        if self.documented:
+            return "tried" if self.documented.run else "documented"
         return "converted" if self.converted_only else "measured"
 
     @property
