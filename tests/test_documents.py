@@ -253,6 +253,21 @@ def test_the_page_of_the_tests_names_each_of_them() -> None:
     assert {*tests.rglob("test_*.py")} == named
 
 
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, EXAMPLES / "README.md"], ids=lambda path: path.parent.name + path.stem
+)
+def test_an_older_onnxruntime_is_named_with_the_reason(document: Path) -> None:
+    """It was measured, or what is said holds up to it; all else is of the version that the tests run with."""
+    tested = rl.TARGETS["onnxruntime"].version
+    for paragraph in re.split(r"\n\s*\n|\n\|", document.read_text(encoding="utf-8")):
+        for version in re.findall(r"onnxruntime (?:up to |before )?(1\.\d+(?:\.\d+)?)", paragraph):
+            assert tested.startswith(version) or re.search("[Mm]easured|up to 1|before 1|does not", paragraph), (
+                paragraph
+            )
+    if document.stem == "verification":
+        assert f"The tests run with onnxruntime {tested};" in document.read_text(encoding="utf-8")
+
+
 def test_documents_agree_on_how_long_the_tests_take() -> None:
     pages = [ROOT / "CONTRIBUTING.md", ROOT / "README.md", ROOT / "tests" / "README.md"]
     lines = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines()]

@@ -8,7 +8,7 @@ opsets, and it needs the shapes of old element-wise operators, which onnx does n
 3. they are moved back: recurrent nodes as version 7, which is the same without `output_sequence`; the inputs of
    element-wise nodes are aligned.
 
-LinearAttention and CausalConvWithState exist from opset 27 on, which onnxruntime 1.31 and most other runtimes
+LinearAttention and CausalConvWithState exist from opset 27 on, which onnxruntime up to 1.31 and most other runtimes
 refuse. Once they are replaced, the import goes down as far as the meaning of every other node stays the same. So
 does that of a model that is too new for its target.
 onnx's version converter drops functions, and relabels nodes whose meaning has changed.

@@ -50,7 +50,7 @@ _BY_LENGTH = replace(_JOINED, by_length=True)
 
 ONNXRUNTIME = Target(
     "onnxruntime",
-    "1.31.1",
+    "1.32.0",
     ("scan", "loop", "unroll"),
     other_names=("ort",),
     attention=("chunked", "scan", "loop", "unroll"),
