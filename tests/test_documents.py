@@ -352,9 +352,10 @@ def follow(step: str) -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current one, empty but for the examples."""
+    """The current one, empty but for the examples and a model of the reader."""
     run_workers_here(monkeypatch)
     monkeypatch.chdir(tmp_path)
+    shutil.copy(EXAMPLES / "model.onnx", tmp_path / "mine.onnx")
     (tmp_path / "examples").symlink_to(EXAMPLES)
     return tmp_path
 
@@ -389,6 +390,20 @@ def test_the_readme_runs_as_it_stands() -> None:
     assert names["check"]
     assert recurrent_left(names["new"]) == []
     assert recurrent_left(onnx_ir.to_proto(names["ir_model"])) == []
+
+
+@pytest.mark.usefixtures("folder")
+def test_getting_started_begins_with_a_model_of_the_reader(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its commands, and the error that it tells of."""
+    first = [step for step in steps(page_text("getting-started")) if "mine" in step]
+    assert next(shlex.split(step, comments=True)[1:3] for step in first) == ["mine.onnx", "--list"]
+    for step in first:
+        follow(step)
+    assert "inputs: X [seq, 1, 80]" in capsys.readouterr().out
+    assert recurrent_left(onnx.load("mine_tvm.onnx")) == []
+    assert exit_code(["mine.onnx", "other.onnx", "--target", "tvm"]) == 1
+    (asked,) = re.findall(r"--set-dim seq=\?", capsys.readouterr().err)
+    assert f"`{asked}`" in page_text("getting-started")
 
 
 @pytest.mark.exhaustive
