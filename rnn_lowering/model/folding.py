@@ -109,16 +109,21 @@ class _Folder:
         return array is not None and plain and array.nbytes * _SHARE <= most_bytes()
 
     def _replace(self, graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
-        """Replace an output of a node by its numbers."""
+        """Replace an output of a node by its numbers. An output of the graph stays that of a node: onnx2torch and
+        others lose one that is an initializer."""
         array = self._known.constant(value)
         assert array is not None
-        tensor = ir.tensor(array.copy(), dtype=self._known.types[value], name=value.name)
-        new = ir.Value(name=value.name, const_value=tensor)
+        is_output = value.is_graph_output() and not self._is_function
+        name = self._unique_name(value.name or "") if is_output else value.name
+        tensor = ir.tensor(array.copy(), dtype=self._known.types[value], name=name)
+        new = ir.Value(name=name, const_value=tensor)
         new.type, new.shape = ir.TensorType(tensor.dtype), ir.Shape(array.shape)
         new = self._placed(graph, node, new)
-        take_over(value, new)
         self._record([new])
         self._known.contents[new] = array
+        for reader, index in tuple(value.uses()):
+            reader.replace_input_with(index, new)
+        take_over(value, _copied(graph, node, new) if is_output else new)
 
     def _placed(self, graph: ir.Graph, before: ir.Node, value: ir.Value) -> ir.Value:
         """Return an initializer as one of a graph; in a function, as the output of a Constant."""
@@ -159,21 +164,23 @@ class _Folder:
         """Return a value that can take the name of an output of an If: not one from outside, nor another output."""
         if value.producer() in moved and not value.is_graph_output():
             return value
-        identity = ir.node("Identity", [value])
         assert node.graph is not None
-        node.graph.insert_before(node, identity)
-        return identity.outputs[0]
+        return _copied(node.graph, node, value)
 
     def _make_unique(self, values: Sequence[ir.Value]) -> None:
         """Rename values that come into a graph where their names may be taken: other branches may have them too."""
         for value in values:
             if value.name and self._names[value.name] > 1:
                 self._names[value.name] -= 1
-                number = 1
-                while self._names[f"{value.name}_{number}"]:
-                    number += 1
-                value.name = f"{value.name}_{number}"
-                self._names[value.name] += 1
+                value.name = self._unique_name(value.name)
+
+    def _unique_name(self, name: str) -> str:
+        """Return a name that no value has, with a number behind it."""
+        number = 1
+        while self._names[f"{name}_{number}"]:
+            number += 1
+        self._names[f"{name}_{number}"] += 1
+        return f"{name}_{number}"
 
     def _record(self, values: Iterable[ir.Value]) -> None:
         """Record types, shapes and constants; each size that is no number is a size of its own."""
@@ -196,6 +203,14 @@ class _Folder:
         if node is None:
             return value.const_value
         return constant_of(value, self._known.opset) if node.op_type == "Constant" else None
+
+
+def _copied(graph: ir.Graph, before: ir.Node, value: ir.Value) -> ir.Value:
+    """Return the output of an Identity of a value, in place of what a node computes."""
+    identity = ir.node("Identity", [value])
+    identity.meta.update(before.meta)
+    graph.insert_before(before, identity)
+    return identity.outputs[0]
 
 
 def _own_values(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -211,7 +211,7 @@ class NodeSpec(ABC):
         return ""
 
 
-def node_ref(node: ir.Node, scope: str) -> NodeRef:
+def node_ref(node: ir.Node, scope: str = "main graph") -> NodeRef:
     """Return the reference of a node; one without a name goes by its first output."""
     name = node.name or next((f"-> {v.name}" for v in node.outputs if v.name), "unnamed")
     return NodeRef(name, node.op_type, scope)

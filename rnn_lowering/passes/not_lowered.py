@@ -60,6 +60,8 @@ def refusals(model: ir.Model, lowering: Lowering) -> Iterator[UnsupportedError]:
             reason = f"{runtime.name} does not support it: {_FOREIGN}"
             yield UnsupportedError(reason, hint="export the model without it, or drop --target", node=ref)
     yield from _misread(model, runtime)
+    if not runtime.empty_tensors:
+        yield from _empty(model.graph, runtime)
     for scope, node in repeating_nodes(model, ("Scan",)) if not runtime.nested_scans else ():
         if "Scan" in scope.around:
             hint = "unroll one of them (--to unroll), or drop --target"
@@ -75,6 +77,17 @@ def refusals(model: ir.Model, lowering: Lowering) -> Iterator[UnsupportedError]:
         if node.op_type.lower() not in runtime.loop_forms:
             hint = "export the model with its steps unrolled, or drop --target"
             yield UnsupportedError(f"{runtime.name} does not support {ref.operator}", hint=hint, node=ref)
+
+
+def _empty(graph: ir.Graph, runtime: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each node with an input or output of the model that has no elements."""
+    for value in (*graph.inputs, *graph.outputs):
+        node = value.producer() or next((use.node for use in value.uses()), None)
+        if node is not None and value.shape is not None and 0 in value.shape:
+            kind = "output" if value.is_graph_output() else "input"
+            reason = f"{runtime.name} takes no {kind} without elements, such as '{value.name}' {list(value.shape)}"
+            ref = node.meta.get(ORIGIN) or node_ref(node)
+            yield UnsupportedError(reason, hint=f"remove this {kind} from the model, or drop --target", node=ref)
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ NCNN = Target(
     outputs_apart=as_transpose,  # pnnx aborts at an Identity of an output of the model
     loses_copies=True,
 )
+    empty_tensors=False,  # pnnx crashes
 """`pip install ncnn pnnx`: converted by pnnx; no recurrent ONNX operator, Scan or Loop."""
 
 ONNX2TORCH = Target(
@@ -137,6 +138,7 @@ RKNN = Target(
     constants_in_scan=True,
     loses_copies=True,
     native=NativeRule(
+    empty_tensors=False,
         "2.5.0", "2026-11-23", frozenset(), (Excluded((), "rejects most recurrent nodes, or ends the process"),)
     ),
 )

@@ -385,7 +385,7 @@ def test_rows_one_after_the_other_are_a_slice() -> None:
         assert_same(run(lowered, feed), run(as_meant(model), feed))
 
 
-@pytest.mark.parametrize("target", ["openvino", "onnxruntime", "tract", "tvm", "mnn"])
+@pytest.mark.parametrize("target", ["openvino", "onnxruntime", "tract", "tvm", "litert"])
 @pytest.mark.parametrize(("trips", "going"), [(0, 1), (3, 0)])
 def test_a_loop_without_a_step_is_its_initial_states(target: Any, trips: int, going: int) -> None:
     model = parsed(f"""g (float[5,2] X, float[2] a) => (float[2] p, float[0,2] q)

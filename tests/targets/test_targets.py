@@ -582,3 +582,39 @@ def test_convolutions_that_webgpu_misreads_get_an_output_channel(channels: int, 
     assert [sizes[name] for name in conv.input[1:]] == [outputs + wide] * 2
     given = {"image": rng.standard_normal((1, channels, 3)).astype(np.float32)}
     assert_close(run(lowered, given), run(original, given))
+
+
+NO_STEP = """
+    loops (float[5, 3] X) => (float[3] last, float[0, 3] ys) <float[3] zeros = {0, 0, 0}> {
+        trips = Constant <value = int64 {0}> ()
+        true = Constant <value = bool {1}> ()
+        last, ys = Loop (trips, true, zeros) <body = b (int64 i, bool c, float[3] h) => (bool k, float[3] g, float[3] y) {
+            k = Identity (c)
+            x = Gather <axis = 0> (X, i)
+            g = Add (h, x)
+            y = Identity (g)
+        }>
+    }
+"""
+
+
+@pytest.mark.parametrize("target", ["ezkl", "mnn", "ncnn", "onnxruntime-webgpu", "opencv", "qnn", "rknn"])
+def test_an_output_without_elements_is_refused_where_it_is_lost(target: Any) -> None:
+    """pnnx crashes; the others reject it, or return no array."""
+    with pytest.raises(rl.UnsupportedError, match=r"takes no output without elements, such as 'ys' \[0, 3\]") as found:
+        rl.lower(parse(NO_STEP), target=target)
+    assert found.value.node is not None
+    assert found.value.node.operator == "Loop"
+    assert "remove this output" in found.value.hint
+    cut = parse(NO_STEP)
+    del cut.graph.output[1]
+    assert_close(run(rl.lower(cut, target=target), random_feed(cut)), {"last": np.zeros(3, np.float32)})
+
+
+@pytest.mark.parametrize("target", ["onnx2torch", "executorch", "tvm"])
+def test_an_output_that_is_a_constant_is_that_of_a_node(target: Any) -> None:
+    """onnx2torch does not find an initializer that is an output."""
+    lowered = rl.lower(parse(NO_STEP), target=target)
+    made = {output for node in lowered.graph.node for output in node.output}
+    assert {output.name for output in lowered.graph.output} <= made
+    assert_close(run(lowered, random_feed(lowered)), run(parse(NO_STEP), random_feed(lowered)))

@@ -26,7 +26,7 @@ class InPlaceOf:
     def __init__(self, node: ir.Node, names: Names, opset: int) -> None:
         self.node, self.names, self.opset = node, names, opset
         self.label = node.name or node.op_type.lower()
-        self.origin = node.meta.get(ORIGIN) or node_ref(node, "main graph")
+        self.origin = node.meta.get(ORIGIN) or node_ref(node)
         assert isinstance(node.graph, ir.Graph)
         self.graph = node.graph
 

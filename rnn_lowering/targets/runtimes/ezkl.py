@@ -27,4 +27,5 @@ TARGET = Target(
     sizes=STATIC,
     finish=(write_strides,),
     loses_copies=True,
+    empty_tensors=False,
 )

@@ -96,5 +96,6 @@ TARGET = Target(
     # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if
     # an activation, Abs, Neg, Exp or Clip reads it.
     outputs_apart=as_transpose,
+    empty_tensors=False,
     native=RULE,
 )

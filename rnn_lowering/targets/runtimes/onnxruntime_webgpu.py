@@ -56,6 +56,7 @@ TARGET = Target(
     lacks_types=(ir.DataType.DOUBLE,),  # nor does the language of its shaders
     sizes=STATIC,
     misreads_convolutions=True,
+    empty_tensors=False,
     integer_products=False,
     dialect=Dialect(index_type=ir.DataType.INT32),  # int64 has no arithmetic on WebGPU
     instead=(("Split", split_in_groups),),

@@ -63,4 +63,5 @@ TARGET = Target(
     # Between DequantizeLinear and QuantizeLinear it takes Sub for Add, and Sigmoid behind an Add for nothing.
     quantizes=False,
     unused_constants=False,  # it crashes on one of booleans
+    empty_tensors=False,
 )

@@ -63,6 +63,7 @@ TARGET = Target(
     unsupported=("Softplus", "Softsign"),
     sizes=STATIC,
     most_axes=5,
+    empty_tensors=False,
     integer_products=False,
     instead=(("Exp", bounded_exp),),
     misreads=product_of_halves,
