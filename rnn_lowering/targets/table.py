@@ -82,8 +82,8 @@ NCNN = Target(
     dialect=Dialect(matrix_product=True, matrix_steps=True),
     outputs_apart=as_transpose,  # pnnx aborts at an Identity of an output of the model
     loses_copies=True,
-)
     empty_tensors=False,  # pnnx crashes
+)
 """`pip install ncnn pnnx`: converted by pnnx; no recurrent ONNX operator, Scan or Loop."""
 
 ONNX2TORCH = Target(
@@ -137,8 +137,8 @@ RKNN = Target(
     lacks=(("LinearAttention", "its simulator rejects it, or does not end within a minute"),),
     constants_in_scan=True,
     loses_copies=True,
-    native=NativeRule(
     empty_tensors=False,
+    native=NativeRule(
         "2.5.0", "2026-11-23", frozenset(), (Excluded((), "rejects most recurrent nodes, or ends the process"),)
     ),
 )
