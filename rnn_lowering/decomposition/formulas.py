@@ -286,7 +286,31 @@ def _selu(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
     return _function("x", steps, {name: np.array(number, dtype.numpy()) for name, number in numbers.items()})
 
 
+def _gather(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """The same along an axis that is not negative."""
+    axis, shape = node.attributes.get_int("axis", 0), operands[0].shape
+    if axis >= 0 or shape is None:
+        return None
+    return _function("x, indices", f"y = Gather <axis = {axis + len(shape)}> (x, indices)")
+
+
+def _axes(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """The same with axes that are not negative: an attribute, or an input from opset 13 on."""
+    numbers = operands[1].numbers if len(operands) > 1 else None
+    axes = node.attributes.get_ints("axes", ()) if numbers is None else numbers.reshape(-1).tolist()
+    if operands[0].shape is None or min(axes or (), default=0) >= 0:
+        return None
+    rank = len(operands[0].shape) + (len(axes) if node.op_type == "Unsqueeze" else 0)
+    given = sorted(axis % rank for axis in axes)
+    if numbers is None:
+        return _function("x", f"y = {node.op_type} <axes = {given}> (x)")
+    return _function("x, axes", f"y = {node.op_type} (x, given)", {"given": np.array(given, np.int64)})
+
+
 FORMULAS: dict[str, Formula] = {
+    "Gather": _gather,
+    "Squeeze": _axes,
+    "Unsqueeze": _axes,
     "HardSigmoid": _hard_sigmoid,
     "Selu": _selu,
     "Less": _less,

@@ -28,6 +28,7 @@ CAST_TO = frozenset(map(int, (ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.
 WRONG_IN = {
     target: frozenset(operators.split())
     for target, operators in {
+        "espdl": "GroupNormalization",  # it rejects a Constant of value_ints, which ONNX's function has
         "ezkl": "DFT GroupNormalization NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
         "jaxonnxruntime": "Attention CenterCropPad DFT Gelu GroupNormalization NegativeLogLikelihoodLoss"
         " RotaryEmbedding STFT SoftmaxCrossEntropyLoss SpaceToDepth",
@@ -58,6 +59,7 @@ def _one_row_or_of_a_table(node: ir.Node) -> bool:
 
 
 RIGHT_IN_NETS: Mapping[str, Mapping[str, Callable[[ir.Node], bool]]] = {
+    "espdl": {"Identity": lambda node: True},  # a Max takes the place of one that is an output
     "ncnn": {"Gather": _one_row_or_of_a_table, "Shape": _in_a_net},
     "rknn": {"Shape": _in_a_net},
 }

@@ -29,6 +29,7 @@ TargetName = Literal[
     "qnn",
     "rknn",
     "litert",
+    "espdl",
     "candle",
     "rten",
     "burn",
@@ -50,6 +51,7 @@ TargetName = Literal[
     "rknntoolkit2",
     "tflite",
     "onnx2tf",
+    "espppq",
     "trt",
     "stedgeaicore",
 ]

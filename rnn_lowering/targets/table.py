@@ -19,6 +19,7 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.errors import OptionError
 from rnn_lowering.targets.native import Excluded, NativeRule
 from rnn_lowering.targets.runtimes import (
+    espdl,
     ezkl,
     litert,
     mnn,
@@ -147,7 +148,7 @@ RKNN = Target(
 _RUN = (
     *(PORTABLE, onnxruntime.ONNXRUNTIME, onnxruntime.WEB, onnxruntime_webgpu.TARGET, TINYGRAD, tvm.TARGET),
     *(JAXONNXRUNTIME, ONNX2TORCH, EXECUTORCH, COREML, NCNN, mnn.TARGET, tract.TARGET, IREE, openvino.TARGET),
-    *(opencv.TARGET, EMX, ezkl.TARGET, qnn.TARGET, RKNN, litert.TARGET),
+    *(opencv.TARGET, EMX, ezkl.TARGET, qnn.TARGET, RKNN, litert.TARGET, espdl.TARGET),
 )
 
 

@@ -79,6 +79,7 @@ CLIENTS = {
     ),
     "litert": Client("LiteRT (onnx2tf)", "LiteRT", in_extra=False),
     "executorch": Client("ExecuTorch (XNNPACK)", "ExecuTorch", slow=True, by_name=LONG, in_extra=False),
+    "espdl": Client("ESP-DL (esp-ppq, float)", "ESP-DL", in_extra=False),
 }
 EXPORTERS = ("pytorch", "keras", "tf-keras", "paddle", "jax", "sklearn", "olive")
 OPTIMIZERS = ("onnxslim", "onnxsim", "onnxsim-prebuilt")

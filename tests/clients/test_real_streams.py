@@ -139,6 +139,7 @@ LEFT: dict[str, dict[str, str]] = {
         "GTCRN": "not done after",
         "silero-vad": "KeyError",
     },
+    "espdl": dict.fromkeys(("GTCRN, streamed", "GTCRN"), "with the pads of one axis at another"),  # ConvTranspose
     "jaxonnxruntime": {
         "GTCRN, streamed": "has no attribute 'tolist'",
         "GTCRN": "jaxonnxruntime supports opset 13 or later",

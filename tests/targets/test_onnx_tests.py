@@ -137,7 +137,7 @@ def test_require_supported_refuses_and_writes_nothing(tmp_path: Path, capsys: py
             ["--target", "webnn"],
             "tests in webnn are known, so nothing can be checked; drop --require-supported; known are",
         ),
-        ([], "nothing can be checked; add --target: one of emx-onnx-cgen, ezkl"),
+        ([], "nothing can be checked; add --target: one of emx-onnx-cgen, espdl"),
     ],
     ids=["not measured", "no target"],
 )
