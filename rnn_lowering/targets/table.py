@@ -145,8 +145,22 @@ RKNN = Target(
 )
 """The simulator of an NPU, in float16. Of 100 random nodes it computed 29 right, rejected 33, and crashed at 38."""
 
+WEBNN = Target(
+    "webnn",
+    "onnxruntime-web 1.30.0",
+    ("unroll",),
+    newest_opset=26,
+    unsupported=("Softplus", "ThresholdedRelu"),
+    lacks_types=(ir.DataType.DOUBLE,),
+    sizes=STATIC,
+    empty_tensors=False,
+    integer_products=False,  # it multiplies integers of one type only, and quantized weights are of another
+)
+"""onnxruntime-web's execution provider for WebNN, where no node may run outside of it; run in Chromium 153, which
+computes WebNN with LiteRT on the CPU."""
+
 _RUN = (
-    *(PORTABLE, onnxruntime.ONNXRUNTIME, onnxruntime.WEB, onnxruntime_webgpu.TARGET, TINYGRAD, tvm.TARGET),
+    *(PORTABLE, onnxruntime.ONNXRUNTIME, onnxruntime.WEB, onnxruntime_webgpu.TARGET, WEBNN, TINYGRAD, tvm.TARGET),
     *(JAXONNXRUNTIME, ONNX2TORCH, EXECUTORCH, COREML, NCNN, mnn.TARGET, tract.TARGET, IREE, openvino.TARGET),
     *(opencv.TARGET, EMX, ezkl.TARGET, qnn.TARGET, RKNN, litert.TARGET, espdl.TARGET),
 )

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from browsers import CHROMIUM
 from browsers import why_absent as why_no_browser
 
 HERE = Path(__file__).parent
@@ -37,7 +38,7 @@ class Client:
         precision: In what it computes: whose tolerance of support/running.py its outputs have.
         by_name: Why its environment is made only where the client is named; "" for all others.
         in_extra: Whether the extra `clients` of the package installs it.
-        in_browser: Whether it needs a browser.
+        in_browser: Whether it runs in a page: that of another client in the browser of this machine.
     """
 
     title: str
@@ -69,6 +70,7 @@ CLIENTS = {
     "onnxruntime-webgpu": Client(
         "onnxruntime-web (WebGPU)", "onnxruntime-web on WebGPU", home="onnxruntime-web", in_browser=True
     ),
+    "webnn": Client("onnxruntime-web (WebNN, Chromium 153)", "onnxruntime-web on WebNN", in_browser=True),
     "onnx2torch": Client("onnx2torch", "onnx2torch", in_extra=False),
     "emx-onnx-cgen": Client("emx-onnx-cgen (C)", "emx-onnx-cgen", slow=True),
     "jaxonnxruntime": Client("jaxonnxruntime", "jaxonnxruntime", slow=True, in_extra=False),
@@ -151,9 +153,10 @@ def make(client: str) -> str | None:
         # Python compiles what is imported: compiling all of it takes most of an installation.
         install: list[str | Path] = ["install", "--quiet", "--no-deps", "--no-compile", "-r", requirements(client)]
         _run([sys.executable, "-m", "pip", "--python", python(client), *install])
-        if package := of_npm(client):
+        if packages := of_npm(client):
             options = ["--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]
-            _run(["npm", "install", *options, ROOT / client, package])
+            _run(["npm", "install", *options, ROOT / client, *packages])
+            _unpack_browser(ROOT / client)
     except (subprocess.SubprocessError, OSError) as error:
         ROOT.mkdir(exist_ok=True)
         _failure(client).write_text(_reason(error))
@@ -196,9 +199,10 @@ def pin(client: str) -> str:
     return next((line for line in lines if line.startswith(f"{client}==")), lines[0])
 
 
-def of_npm(client: str) -> str | None:
-    """The package of npm that a client is, as npm writes it; None for a client of Python."""
-    return pin(client).removeprefix(NPM).replace("==", "@") if pin(client).startswith(NPM) else None
+def of_npm(client: str) -> list[str]:
+    """The packages of npm that a client needs, as npm writes them."""
+    lines = requirements(client).read_text().splitlines()
+    return [line.removeprefix(NPM).replace("==", "@") for line in lines if line.startswith(NPM)]
 
 
 def requirements(client: str) -> Path:
@@ -210,8 +214,21 @@ def _failure(client: str) -> Path:
     return ROOT / f"{client}.failed"
 
 
-def _run(command: list[str | Path]) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS)
+UNPACK = 'import("@sparticuz/chromium").then((found) => found.default.executablePath())'
+"""Unpacks the browser of that package into TMPDIR."""
+
+
+def _unpack_browser(environment: Path) -> None:
+    """Unpack the browser of an environment, if it has one, and see whether it starts here."""
+    if (environment / "node_modules" / "@sparticuz").exists():
+        (environment / CHROMIUM).parent.mkdir()
+        _run(["node", "-e", UNPACK], cwd=environment, TMPDIR=str(environment / CHROMIUM.parent))
+        _run([environment / CHROMIUM, "--version"])
+
+
+def _run(command: list[str | Path], cwd: Path | None = None, **variables: str) -> None:
+    env = {**os.environ, **variables}
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS, cwd=cwd, env=env)
 
 
 def _reason(error: Exception) -> str:

@@ -19,7 +19,7 @@ import onnx
 import pytest
 from cases import Arrays
 
-from clients.environments import HERE, HERE_TOO, home, requirements
+from clients.environments import CLIENTS, HERE, HERE_TOO, home, requirements
 
 OPTION = "--keep-runs"
 STORED = HERE / "runs.json"
@@ -127,9 +127,11 @@ class _Keeper:
 
 def _drivers(client: str) -> Iterable[Path]:
     """What runs a client: all files of its name, and what all drivers share."""
-    names = {name.replace("-", "_") for name in (client, home(client))}
+    names = {name.replace("-", "_") for name in (client, home(client))} | {"jobs"}
+    if client in CLIENTS and CLIENTS[client].in_browser:
+        names |= {"in_page", "onnxruntime_web"}  # which it imports
     found = (HERE / "drivers").glob("*")
-    return [path for path in sorted(found) if path.stem == "jobs" or path.stem.removeprefix("run_") in names]
+    return [path for path in sorted(found) if path.stem.removeprefix("run_") in names]
 
 
 def _outcomes(client: str) -> Any:

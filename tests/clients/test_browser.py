@@ -7,6 +7,8 @@ import re
 import shutil
 import struct
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 import pytest
-from browsers import headless, headless_gpu, page_once
+from browsers import headless, headless_gpu, headless_webnn, page_once
 from cases import Arrays
 from paths import EXAMPLES
 from running import assert_close
@@ -150,15 +152,22 @@ RECIPE = """<!doctype html><p id="said">Loading</p>
 """The JavaScript of the recipe, which has X and gives Y; imports may stand anywhere in a module."""
 
 
+OF_CLIENTS: dict[str, Callable[[Path], list[str]]] = {
+    "onnxruntime-webgpu": headless_gpu,
+    "webnn": partial(headless_webnn, environment("webnn")),
+}
+
+
+@pytest.mark.parametrize("client", OF_CLIENTS)
 def test_the_recipe_gives_what_the_original_gives(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = example(folder)
-    lowering, _, code = recipe("onnxruntime-webgpu")
+    lowering, _, code = recipe(client)
     monkeypatch.chdir(folder)
     assert main(lowering) == 0
     (folder / "recipe.html").write_text(RECIPE.format(code=code))
-    shown = page_once(folder, "recipe.html", r'id="said">\[', headless_gpu(tmp_path / "profile"))
+    shown = page_once(folder, "recipe.html", r'id="said">\[', OF_CLIENTS[client](tmp_path / "profile"))
     found = re.search(r'id="said">(\[.*?\])', shown)
     assert found
     assert_close({"Y": np.reshape(json.loads(found[1]), (16, 1, 80)).astype(np.float32)}, expected)

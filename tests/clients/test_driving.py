@@ -83,8 +83,10 @@ def test_a_name_that_is_no_client_is_an_error(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_package_of_npm_without_npm_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert environments.of_npm("onnxruntime-web") == f"onnxruntime-web@{environments.version('onnxruntime-web')}"
-    assert environments.of_npm("tract") is None
+    library = f"onnxruntime-web@{environments.version('onnxruntime-web')}"
+    assert environments.of_npm("onnxruntime-web") == [library]
+    assert environments.of_npm("webnn") == [library, "@sparticuz/chromium@153.0.0"]
+    assert environments.of_npm("tract") == []
     monkeypatch.setattr(environments, "ROOT", tmp_path / "made")
     monkeypatch.setattr(environments, "HERE", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))

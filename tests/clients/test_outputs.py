@@ -28,6 +28,7 @@ TRIALS = [
     ("litert", "unroll"),
     ("ezkl", "unroll"),
     ("rknn", "unroll"),
+    ("webnn", "unroll"),
 ]
 
 

@@ -122,6 +122,7 @@ def difference(got: Arrays, wanted: Arrays, precision: str) -> str:
 
 LEFT: dict[str, dict[str, str]] = {
     # Other operators of the nets that the runtime lacks.
+    "webnn": dict.fromkeys(("GTCRN, streamed", "GTCRN"), "convTranspose2d doesn't support dilations and groups"),
     "qnn": dict.fromkeys(("GTCRN, streamed", "GTCRN"), "fallback to CPU EP"),  # ConvTranspose
     "ncnn": {
         "GTCRN, streamed": "ncnn ignores its axes",

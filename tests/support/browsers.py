@@ -10,6 +10,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+CHROMIUM = Path("browser", "chromium")
+"""Where an environment has a browser of its own."""
 
 
 def why_absent() -> str | None:
@@ -28,12 +30,19 @@ def headless_gpu(profile: Path) -> list[str]:
     return _command(["--headless=new", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"], profile)
 
 
+def headless_webnn(environment: Path, profile: Path) -> list[str]:
+    """The same with WebNN: the Chromium in the environment of the client."""
+    return _command(
+        ["--headless", "--enable-features=WebMachineLearningNeuralNetwork"], profile, str(environment / CHROMIUM)
+    )
+
+
 def _found() -> str | None:
     return next((found for name in BROWSERS if (found := shutil.which(name))), None)
 
 
-def _command(mode: list[str], profile: Path) -> list[str]:
-    path = _found()
+def _command(mode: list[str], profile: Path, path: str | None = None) -> list[str]:
+    path = path or _found()
     if path is None:
         import pytest  # the driver of a client has none
 

@@ -82,7 +82,7 @@ def test_small_models_of_the_clients(target: str, every: int) -> None:
         assert_close(run(ir.to_proto(found), feed(fit)), expected(fit), label=case.name)
 
 
-@pytest.mark.parametrize("target", ["candle", "webnn", "tidl", "stedgeai", "rten", "onnx2c"])
+@pytest.mark.parametrize("target", ["candle", "tidl", "stedgeai", "rten", "onnx2c"])
 def test_composed_operators(target: str) -> None:
     """Activations from far below to far above zero and at thresholds; an Identity and parts at an old opset."""
     chosen = [
@@ -105,9 +105,9 @@ def _activation(name: str) -> dict[str, object]:
 
 REFUSED = {
     "unsized": (
-        "webnn",
+        "onnx2c",
         Case("c", "GRU", x="symbolic"),
-        "webnn needs a known .*; fix .*--set-dim seq=. --set-dim batch=.",
+        "onnx2c needs a known .*; fix .*--set-dim seq=. --set-dim batch=.",
     ),
     "lengths": ("tidl", Case("c", "RNN", N=1, optional=("sequence_lens",)), r"--set-input sequence_lens=\?"),
     "batch": ("tidl", Case("c", "RNN", N=2), "only batch size 1, not 2; export"),
@@ -115,9 +115,9 @@ REFUSED = {
     "type": ("rten", Case("c", "RNN", dtype="float16"), "rten has no float16"),
     "cast": ("onnx2c", Case("c", "RNN", optional=("sequence_lens",)), "constant sequence_lens; .*--set-input"),
     "operator": (
-        "webnn",
-        Case("c", "RNN", _activation("Affine"), ir3=True),
-        "is not known to support Constant .*webnn-operators.md",
+        "tidl",
+        Case("c", "RNN", _activation("Affine"), N=1, ir3=True),
+        "is not known to support Constant .*edgeai-tidl-tools",
     ),
 }
 
@@ -147,13 +147,13 @@ def test_weights_that_are_stored_as_integers() -> None:
 
 def test_an_operator_without_a_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hint is an option that lowers the model without the list."""
-    known = rl.TARGETS["webnn"].documented
+    known = rl.TARGETS["candle"].documented
     assert known is not None
     fewer = dataclasses.replace(known, named=known.named.replace(" Tanh ", " "))
-    monkeypatch.setitem(rl.TARGETS, "webnn", dataclasses.replace(rl.TARGETS["webnn"], documented=fewer))
+    monkeypatch.setitem(rl.TARGETS, "candle", dataclasses.replace(rl.TARGETS["candle"], documented=fewer))
     before = model(Case("formula", "GRU"), OPSET)
     with pytest.raises(rl.UnsupportedError, match=r"not known to support Tanh .*target=.portable., to=.unroll.$"):
-        rl.lower(before, target="webnn")
+        rl.lower(before, target="candle")
     assert before == model(Case("formula", "GRU"), OPSET)
 
 
@@ -165,7 +165,7 @@ def test_a_longer_sequence_gets_a_loop_that_is_listed() -> None:
 
 
 def test_every_row_has_a_source_and_a_date() -> None:
-    assert len(DOCUMENTED) == 8
+    assert len(DOCUMENTED) == 7
     for name in DOCUMENTED:
         known = rl.TARGETS[name].documented
         assert known is not None

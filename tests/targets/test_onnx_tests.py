@@ -134,8 +134,8 @@ def test_require_supported_refuses_and_writes_nothing(tmp_path: Path, capsys: py
     ("given", "hint"),
     [
         (
-            ["--target", "webnn"],
-            "tests in webnn are known, so nothing can be checked; drop --require-supported; known are",
+            ["--target", "candle"],
+            "tests in candle are known, so nothing can be checked; drop --require-supported; known are",
         ),
         ([], "nothing can be checked; add --target: one of emx-onnx-cgen, espdl"),
     ],

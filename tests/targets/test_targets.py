@@ -598,7 +598,7 @@ NO_STEP = """
 """
 
 
-@pytest.mark.parametrize("target", ["ezkl", "mnn", "ncnn", "onnxruntime-webgpu", "opencv", "qnn", "rknn"])
+@pytest.mark.parametrize("target", ["ezkl", "mnn", "ncnn", "onnxruntime-webgpu", "opencv", "qnn", "rknn", "webnn"])
 def test_an_output_without_elements_is_refused_where_it_is_lost(target: Any) -> None:
     """pnnx crashes; the others reject it, or return no array."""
     with pytest.raises(rl.UnsupportedError, match=r"takes no output without elements, such as 'ys' \[0, 3\]") as found:
