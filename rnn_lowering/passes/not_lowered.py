@@ -85,7 +85,8 @@ def _empty(graph: ir.Graph, runtime: Target) -> Iterator[UnsupportedError]:
         node = value.producer() or next((use.node for use in value.uses()), None)
         if node is not None and value.shape is not None and 0 in value.shape:
             kind = "output" if value.is_graph_output() else "input"
-            reason = f"{runtime.name} takes no {kind} without elements, such as '{value.name}' {list(value.shape)}"
+            shape = f"[{', '.join(map(str, value.shape))}]"
+            reason = f"{runtime.name} takes no {kind} without elements, such as '{value.name}' {shape}"
             ref = node.meta.get(ORIGIN) or node_ref(node)
             yield UnsupportedError(reason, hint=f"remove this {kind} from the model, or drop --target", node=ref)
 

@@ -159,6 +159,9 @@ class _Groups:
         if self.B.number != 1:
             apart = shaped(op, ys, self.count, self.B, self.length, math.prod(each))
             ys = op.transpose(apart, [0, 2, 1, 3])
+        if self.T.number is not None and steps.number != self.T.number:  # two axes: QNN cuts at most 5
+            flat = shaped(op, ys, steps, self.B * op.constant([math.prod(each)]))
+            return shaped(op, first_rows(op, flat, self.T), self.T, 1, self.B, *each)
         return first_rows(op, shaped(op, ys, steps, 1, self.B, *each), self.T)
 
 
@@ -329,9 +332,9 @@ class _Chunks:
         between, start, end, whole = op.split(op.unary("Exp", sums), [m * m, m, m, 1], axis=2)
         if m > 1:
             earlier = self._mask(np.tril(np.ones((m, m)), -1).reshape(m * m, 1))
-            others = self._chunk(after, 1, m, b, d) * self._chunk(
-                between * earlier, m, m, 1, d
-            )  # [N, Z, m, m, b, d]
+            every = self.states * op.constant([self.N])  # QNN has at most 5 axes
+            factor = self._shaped(between * earlier, every, m, m, 1, d)
+            others = self._shaped(after, every, 1, m, b, d) * factor  # [N * Z, m, m, b, d]
             far = reading @ self.op.transpose_last(cut(others, C, d))  # [N, Z * m, b * r, C]
             near = self._in_places(self._chunk(found, C * r, b), r)  # [N, Z, C * r, C]
             found = far + cut(near, b * r, C)
@@ -369,8 +372,9 @@ class _Chunks:
         if C <= _DENSE or C % 2:
             return _doubled(self.op, A, self._mask(np.eye(C)), 1, C)
         h = C // 2
-        halves = (A * self._mask(_places(2, h))) @ self._mask(np.tile(np.eye(h), (2, 1)))
-        X = _doubled(self.op, self._chunk(halves, 2, h, h), self._mask(np.eye(h)), 1, h)
+        halves = (A * self._mask(_places(2, h))) @ self._mask(np.tile(np.eye(h), (2, 1)))  # [N, Z, C, h]
+        apart = self._shaped(halves, self.N, self.states * self.op.constant([2]), h, h)  # QNN crashes at 5 axes
+        X = _doubled(self.op, apart, self._mask(np.eye(h)), 1, h)
         return _doubled(self.op, A, self._in_places(self._chunk(X, C, h)), h, C)
 
     def _in_places(self, x: Tensor, rows: int = 1) -> Tensor:

@@ -502,10 +502,13 @@ def test_other_names_mean_one_target() -> None:
 
 
 def test_tensors_of_too_many_axes_are_refused() -> None:
-    """QNN's HTP computes tensors of at most 5; a decay of each key dimension needs 6, other rules do not."""
-    assert "LinearAttention" not in operators(rl.lower(Attention(opset=17).model(), target="qnn"))
+    """QNN's HTP computes tensors of at most 5; one token for fewer heads of keys than states needs 6."""
+    for T in (5, 17, 40):
+        for by_key in (False, True):
+            case = Attention(T=T, by_key=by_key, opset=17)
+            assert "LinearAttention" not in operators(rl.lower(case.model(), target="qnn"))
     with pytest.raises(rl.UnsupportedError, match=r"at most 5 axes, .* some of 6; use another runtime"):
-        rl.lower(Attention(by_key=True, opset=17).model(), target="qnn")
+        rl.lower(Attention(T=1, Hq=2, H=4, n=2, opset=17).model(), target="qnn")
 
 
 def test_far_below_zero_an_exp_is_bounded_for_qnn() -> None:
@@ -588,7 +591,8 @@ NO_STEP = """
     loops (float[5, 3] X) => (float[3] last, float[0, 3] ys) <float[3] zeros = {0, 0, 0}> {
         trips = Constant <value = int64 {0}> ()
         true = Constant <value = bool {1}> ()
-        last, ys = Loop (trips, true, zeros) <body = b (int64 i, bool c, float[3] h) => (bool k, float[3] g, float[3] y) {
+        last, ys = Loop (trips, true, zeros) <
+            body = b (int64 i, bool c, float[3] h) => (bool k, float[3] g, float[3] y) {
             k = Identity (c)
             x = Gather <axis = 0> (X, i)
             g = Add (h, x)
@@ -601,7 +605,9 @@ NO_STEP = """
 @pytest.mark.parametrize("target", ["ezkl", "mnn", "ncnn", "onnxruntime-webgpu", "opencv", "qnn", "rknn", "webnn"])
 def test_an_output_without_elements_is_refused_where_it_is_lost(target: Any) -> None:
     """pnnx crashes; the others reject it, or return no array."""
-    with pytest.raises(rl.UnsupportedError, match=r"takes no output without elements, such as 'ys' \[0, 3\]") as found:
+    with pytest.raises(
+        rl.UnsupportedError, match=r"takes no output without elements, such as 'ys' \[0, 3\]"
+    ) as found:
         rl.lower(parse(NO_STEP), target=target)
     assert found.value.node is not None
     assert found.value.node.operator == "Loop"
