@@ -174,7 +174,9 @@ class FileLowering:
         """Quantize the written stream in place, and say so in the report."""
         from rnn_lowering.streaming.quantization import quantize_stream
 
-        quantized, report.quantization = quantize_stream(written, sequences, bits=self.files.bits)
+        quantized, report.quantization = quantize_stream(
+            written, sequences, bits=self.files.bits, target=self.lowers.lowering.target
+        )
         onnx.save(quantized, written)
         model = ir.from_proto(quantized)
         report.lowered = ModelFile.of(written, (), model)

@@ -18,6 +18,7 @@ import onnxruntime
 from onnxruntime.quantization import QuantType, quantize_static
 
 from rnn_lowering.argument_checks import feeds, one_of, why_no_arrays
+from rnn_lowering.argument_checks import text as text_of
 from rnn_lowering.errors import (
     ModelFileError,
     OptionError,
@@ -30,6 +31,8 @@ from rnn_lowering.errors import (
 from rnn_lowering.options import BITS
 from rnn_lowering.streaming.calibration import Calibration, chunks_of, no_whole_call
 from rnn_lowering.streaming.stream_runner import Stream
+from rnn_lowering.targets.names import TargetName
+from rnn_lowering.targets.table import target_named
 from rnn_lowering.types import Array, ArrayLike, PathLike
 
 _ACTIVATIONS = {"w8a8": QuantType.QInt8, "w8a16": QuantType.QUInt16}
@@ -74,6 +77,7 @@ def quantize_stream(
     sequences: Sequence[Mapping[str, ArrayLike]] | PathLike,
     *,
     bits: str = "w8a8",
+    target: TargetName = "portable",
 ) -> tuple[onnx.ModelProto, Quantization]:
     """Return a stream with QuantizeLinear and DequantizeLinear around its operators, as NPUs take it.
 
@@ -85,12 +89,13 @@ def quantize_stream(
         sequences: Whole sequences by input name; or a .npy file, a .npz file with an array for each input, or a
             folder of such files.
         bits: "w8a8", or "w8a16" for activations and states of 16 bits, which needs opset 21.
+        target: The runtime. For QNN, activations of 8 bits are unsigned.
 
     Returns:
         The quantized stream, and how far it is from the given one.
 
     Raises:
-        OptionError: The sequences do not fit the stream, or hold no whole call.
+        OptionError: The sequences do not fit the stream, or hold no whole call; or there is no such target.
         ModelFileError: The model is not a stream, or a file cannot be read.
         UnsupportedError: The stream takes any number of frames, the quantizer fails, or the difference is larger
             than the output.
@@ -103,19 +108,24 @@ def quantize_stream(
         True
     """
     with boundary():
-        return _quantize_stream(model, sequences, bits)
+        one_of("bits", BITS)("bits", bits)
+        signed = target_named(text_of("target", target)).signed_activations
+        activations = _ACTIVATIONS[bits] if signed or bits != "w8a8" else QuantType.QUInt8
+        return _quantize_stream(model, sequences, bits, activations)
 
 
 def _quantize_stream(
-    model: PathLike | onnx.ModelProto, sequences: Sequence[Mapping[str, ArrayLike]] | PathLike, bits: str
+    model: PathLike | onnx.ModelProto,
+    sequences: Sequence[Mapping[str, ArrayLike]] | PathLike,
+    bits: str,
+    activations: QuantType,
 ) -> tuple[onnx.ModelProto, Quantization]:
-    one_of("bits", BITS)("bits", bits)
     proto = model if isinstance(model, onnx.ModelProto) else None
     stream = Stream(proto.SerializeToString() if proto else model)
     refuse_open_frames([stream.plan.frames])
     sequences = _read_all(sequences, list(stream.plan.inputs))
     calibration = Calibration(model, sequences, state_bits=16 if bits == "w8a16" else 8)
-    quantized = _quantized(proto or onnx.load(Path(model)), calibration, bits)
+    quantized = _quantized(proto or onnx.load(Path(model)), calibration, activations)
     result = Quantization(bits, len(sequences), _ratios(calibration, stream, quantized, optimized=False))
     _judge(result)
     if bits == "w8a8":
@@ -123,7 +133,7 @@ def _quantize_stream(
     return quantized, result
 
 
-def _quantized(model: onnx.ModelProto, calibration: Calibration, bits: str) -> onnx.ModelProto:
+def _quantized(model: onnx.ModelProto, calibration: Calibration, activations: QuantType) -> onnx.ModelProto:
     opset = next(each.version for each in model.opset_import if not each.domain)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)  # the quantizer takes the weights out of the model that it gets
@@ -135,7 +145,7 @@ def _quantized(model: onnx.ModelProto, calibration: Calibration, bits: str) -> o
                 made,
                 calibration,
                 per_channel=opset >= _PER_CHANNEL,
-                activation_type=_ACTIVATIONS[bits],
+                activation_type=activations,
                 weight_type=QuantType.QInt8,
                 extra_options=calibration.extra_options,
             )

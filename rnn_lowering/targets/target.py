@@ -141,6 +141,7 @@ class Target:
         finish: Rewrites of a finished body, or of the finished equivalent of a node: see `Finish`.
         misreads: Takes a node that is not recurrent; returns how it computes it wrongly because of its attributes
             or neighbours, as in `Misread`, or "".
+        signed_activations: Whether the activations of a stream that is quantized for it are signed.
         growing_states: Whether it ran streams whose states grow from call to call.
         softmax_apart: Whether it computes a Softmax over an open number of keys wrongly together with the products
             around it, so that these are set apart.
@@ -195,6 +196,7 @@ class Target:
     instead: tuple[tuple[str, Rule], ...] = ()
     finish: tuple[Finish, ...] = ()
     misreads: Misreads | None = None
+    signed_activations: bool = True
     growing_states: bool = False
     softmax_apart: bool = False
     outputs_apart: Callable[[Ops, Tensor], Tensor] | None = None

@@ -61,6 +61,17 @@ def test_the_given_stream_stays_as_it_is() -> None:
     assert step.SerializeToString(deterministic=True) == before
 
 
+@pytest.mark.parametrize(("target", "integers"), [("qnn", "UINT8"), ("tract", "INT8")])
+@pytest.mark.filterwarnings("ignore:onnxruntime on this processor")
+def test_activations_for_qnn_are_unsigned(model: Path, target: str, integers: str, rnn_lower: Command) -> None:
+    """QNN's Pad computes signed ones wrongly."""
+    done = rnn_lower(model, "int8.onnx", *STEP, "--calibrate", "signals", "--target", target)
+    assert done.code == 0
+    made = onnx.load("int8.onnx")
+    types = {each.name: onnx.TensorProto.DataType.Name(each.data_type) for each in made.graph.initializer}
+    assert {types[node.input[2]] for node in made.graph.node if node.op_type == "QuantizeLinear"} == {integers}
+
+
 @pytest.mark.parametrize(("bits", "least"), [("w8a8", 15), ("w8a16", 35)])
 @pytest.mark.filterwarnings("ignore:onnxruntime on this processor")
 def test_a_folder_of_sequences(model: Path, bits: str, least: float, rnn_lower: Command) -> None:

@@ -82,3 +82,32 @@ def test_qnn_is_refused_a_product_of_halves_of_5_axes() -> None:
 def test_qnn_gets_other_products_as_they_are(numbers: str) -> None:
     model = parse(PRODUCT.format(numbers), 17)
     assert rl.lower(model, target="qnn").SerializeToString() == model.SerializeToString()
+
+
+PADDED = """g (float[2, 4] x) => (float[2, 6] z)
+    <float s = {{0.01}}, {1} p = {{{2}}}, int64[4] pads = {{0, 1, 0, 1}}, float value = {{0}}> {{
+    a = QuantizeLinear (x, s, p)  b = DequantizeLinear (a, s, p)  c = Pad (b, pads{0})
+    d = QuantizeLinear (c, s, p)  z = DequantizeLinear (d, s, p) }}"""
+
+
+@pytest.mark.filterwarnings("ignore:left for qnn")
+@pytest.mark.parametrize(
+    ("value", "integers", "zero", "wrong"),
+    [
+        ("", "int8", -5, True),
+        ("", "int16", -5, True),
+        (", value", "int8", -5, False),
+        ("", "int8", 0, False),
+        ("", "uint8", 5, False),
+    ],
+)
+def test_qnn_is_refused_a_pad_behind_a_negative_zero_point(
+    value: str, integers: str, zero: int, wrong: bool
+) -> None:
+    """The HTP pads with the largest integer."""
+    model = parse(PADDED.format(value, integers, zero), 21, 10)
+    if not wrong:
+        assert "Pad" in operators(rl.lower(model, target="qnn"))
+        return
+    with pytest.raises(rl.UnsupportedError, match=r"qnn .* wrongly behind a negative zero point: .* unsigned"):
+        rl.lower(model, target="qnn")

@@ -25,15 +25,34 @@ def bounded_exp(op: Ops, x: Tensor) -> Tensor:
 
 _MOST_AXES_OF_HALVES = 4
 
+Known = Callable[[ir.Value], ir.Value]
 
-def product_of_halves(node: ir.Node, known: Callable[[ir.Value], ir.Value]) -> str:
-    """Return how it computes a MatMul of two float16 tensors of 5 axes, neither of them a constant, or ""."""
-    if node.op_type != "MatMul":
-        return ""
+
+def misreads(node: ir.Node, known: Known) -> str:
+    """Return how it computes a MatMul or Pad wrongly without an error, or ""."""
+    if node.op_type == "MatMul" and _is_wide_product_of_halves(node, known):
+        return "wrongly with float16 tensors of 5 axes"
+    if node.op_type == "Pad" and _pads_with_the_largest(node, known):
+        return "wrongly behind a negative zero point: quantize activations to unsigned integers"
+    return ""
+
+
+def _is_wide_product_of_halves(node: ir.Node, known: Known) -> bool:
+    """Whether a MatMul has two float16 tensors of 5 axes, neither of them a constant."""
     given = [known(value) for value in node.inputs if value is not None]
     halves = all(value.dtype == ir.DataType.FLOAT16 and value.const_value is None for value in given)
-    wide = any(len(value.shape or ()) > _MOST_AXES_OF_HALVES for value in given)
-    return "wrongly with float16 tensors of 5 axes" if halves and wide else ""
+    return halves and any(len(value.shape or ()) > _MOST_AXES_OF_HALVES for value in given)
+
+
+def _pads_with_the_largest(node: ir.Node, known: Known) -> bool:
+    """Whether a Pad without a value as its input has integers whose zero point is negative, or unknown."""
+    padded, value = node.inputs[0], [*node.inputs, None, None][2]
+    source = None if padded is None else padded.producer()
+    if value is not None or source is None or source.op_type != "DequantizeLinear":
+        return False
+    zero = [*source.inputs, None][2]
+    tensor = None if zero is None else known(zero).const_value
+    return zero is not None and (tensor is None or bool((tensor.numpy() < 0).any()))
 
 
 RULE = NativeRule(
@@ -66,6 +85,7 @@ TARGET = Target(
     empty_tensors=False,
     integer_products=False,
     instead=(("Exp", bounded_exp),),
-    misreads=product_of_halves,
+    misreads=misreads,
+    signed_activations=False,
     native=RULE,
 )
