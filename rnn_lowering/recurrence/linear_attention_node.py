@@ -37,20 +37,20 @@ class LinearParts:
         state: S before the first step, [1, batch, heads, key, value].
         query: q, [..., queries, key]: several queries read each state.
         key, value: k [..., key] and v [..., value].
+        steps_of_chunk: Maximum steps of a chunk.
         log_decay: g, [..., 1] or [..., key]; None for rules without decay.
         beta: [..., 1], where one head may stand for all; None for rules without the delta.
         scale: The factor of queries.
-        steps_of_chunk: Maximum steps of a chunk.
     """
 
     state: Tensor
     query: Tensor
     key: Tensor
     value: Tensor
+    steps_of_chunk: int
     log_decay: Tensor | None = None
     beta: Tensor | None = None
     scale: float = 1.0
-    steps_of_chunk: int = 16
 
 
 @dataclass(frozen=True, kw_only=True)
