@@ -21,6 +21,7 @@ from rnn_lowering.compare.references.node_reference import NodeReference, Symbol
 from rnn_lowering.compare.runner import SessionError
 from rnn_lowering.compare.session import quantizes_inputs
 from rnn_lowering.emit.draft import NODE
+from rnn_lowering.facts.bodies import is_used
 from rnn_lowering.facts.constants import computed, constant_of
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.copying import clone
@@ -300,7 +301,7 @@ def _fold_like(original: ir.Model, lowered: ir.Model) -> ir.Model:
         return original
     values = _values_by_name(lowered)
     given = [(entry.path, v) for entry in recurrent_nodes(known) for v in entry.node.outputs]
-    kept = all((path, v.name) in values for path, v in given if v.uses() or v.is_graph_output())
+    kept = all((path, v.name) in values for path, v in given if is_used(v))
     return known if kept else original
 
 

@@ -14,6 +14,7 @@ from rnn_lowering.decomposition.bodies import body_of, call_of
 from rnn_lowering.decomposition.formulas import Operand
 from rnn_lowering.decomposition.lacking import WRONG_IN, Lacking, LackingNode
 from rnn_lowering.emit.draft import Names
+from rnn_lowering.facts.bodies import is_used
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.model.fixed_inputs import with_constants
 from rnn_lowering.model.inlining import inline_holders
@@ -99,7 +100,7 @@ def _alone(original: ir.Node, lacking: Lacking, opset: int) -> ir.Model | None:
     for n, (output, old) in enumerate(zip(node.outputs, original.outputs, strict=True)):
         # Without a shape: that of STFT is inferred wrongly.
         output.name, output.type = f"output_{n}", lacking.values.get(old, old).type
-        used += [output] if old.uses() or old.is_graph_output() else []
+        used += [output] if is_used(old) else []
     constants = [value for value in given if value.const_value is not None]
     inputs = [value for value in given if value.const_value is None]
     graph = ir.Graph(inputs, used, nodes=[node], initializers=constants, opset_imports={"": opset}, name="body")

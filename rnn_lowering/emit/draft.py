@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant
+from rnn_lowering.facts.bodies import is_used
 
 
 @dataclass
@@ -38,16 +39,16 @@ class Draft:
         """Remove unused nodes and constants; `outputs` are the future ones of the graph."""
         wanted = set(outputs)
 
-        def is_used(value: ir.Value) -> bool:
-            return bool(value.uses()) or value.is_graph_output() or value in wanted
+        def is_kept(value: ir.Value) -> bool:
+            return is_used(value) or value in wanted
 
         for node in reversed(self.nodes):
-            if not any(map(is_used, node.outputs)):
+            if not any(map(is_kept, node.outputs)):
                 _detach(node)
-        self.nodes[:] = [node for node in self.nodes if any(map(is_used, node.outputs))]
-        self.initializers[:] = filter(is_used, self.initializers)
+        self.nodes[:] = [node for node in self.nodes if any(map(is_kept, node.outputs))]
+        self.initializers[:] = filter(is_kept, self.initializers)
         for key in self.added:
-            if not is_used(self.cache[key]):
+            if not is_kept(self.cache[key]):
                 del self.cache[key]
 
     def abandon(self) -> None:

@@ -1,4 +1,4 @@
-"""The bodies of a node: the graphs in its attributes, and what they use."""
+"""The bodies of a node: the graphs in its attributes, and what they use; whether anything uses a value."""
 
 from __future__ import annotations
 
@@ -51,3 +51,8 @@ def _used_in(graphs: Sequence[ir.Graph]) -> Iterator[ir.Value]:
     """Yield what the nodes of graphs use, and what the graphs return."""
     yield from (value for graph in graphs for node in graph for value in node.inputs if value is not None)
     yield from (value for graph in graphs for value in graph.outputs)
+
+
+def is_used(value: ir.Value) -> bool:
+    """Whether a node or the caller reads a value."""
+    return bool(value.uses()) or value.is_graph_output()

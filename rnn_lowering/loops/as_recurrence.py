@@ -27,6 +27,7 @@ from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, UnknownTripsError, UnsupportedError
+from rnn_lowering.facts.bodies import is_used
 from rnn_lowering.facts.parameters import parameter
 from rnn_lowering.facts.size import Size, size
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
@@ -209,11 +210,6 @@ def _as_recurrence(
     states = [n for n, value in enumerate(read.state_inputs) if value not in invariant and value in used]
     xs = {value: x for value, x in body.rows.items() if value in used}
     return LoopRecurrence(read, carried, states, stacked, xs, used, trips)
-
-
-def is_used(value: ir.Value) -> bool:
-    """Whether a node or the caller reads a value."""
-    return bool(value.uses()) or value.is_graph_output()
 
 
 def reversed_rows(copy: BodyCopy, x: Tensor) -> Tensor:

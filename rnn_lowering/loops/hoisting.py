@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor, broadcast_shape
-from rnn_lowering.facts.bodies import bodies_of, values_used
+from rnn_lowering.facts.bodies import bodies_of, is_used, values_used
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
 from rnn_lowering.facts.parameters import inputs_and_attributes
 from rnn_lowering.loops.body import LoopBody, ScanBody
@@ -304,7 +304,7 @@ def _replace_split(copy: BodyCopy, split: ir.Node, product: _Product, changing: 
     weights = _parts(copy, split, product.weights, product.sizes, 1)
     biases = None if product.bias is None else _parts(copy, split, product.bias, product.sizes, 0)
     for n, part in enumerate(split.outputs):
-        if not part.uses() and not part.is_graph_output():
+        if not is_used(part):
             continue
         (new,) = _insert(copy, split, "MatMul", [product.h, weights[n]])
         changing.add(new)

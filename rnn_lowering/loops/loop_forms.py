@@ -13,10 +13,10 @@ import onnx_ir as ir
 from rnn_lowering.emit.composites import count
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import UnknownTripsError, UnsupportedError
+from rnn_lowering.facts.bodies import is_used
 from rnn_lowering.facts.known import Known
 from rnn_lowering.loops.as_recurrence import (
     LoopRecurrence,
-    is_used,
     loop_as_recurrence,
     reversed_rows,
     rows_along,

@@ -14,7 +14,7 @@ from rnn_lowering.emit.draft import Names
 from rnn_lowering.emit.open_scopes import Finish, Rule
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
-from rnn_lowering.facts.bodies import bodies_of, values_used
+from rnn_lowering.facts.bodies import bodies_of, is_used, values_used
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
 from rnn_lowering.loops.body_copy import BodyCopy, RepeatBody
@@ -328,7 +328,7 @@ class _LoopLowering:
         taken: list[tuple[ir.Value, Item, ir.Value]] = []
         pairs = [(old, item) for old, item in zip(node.outputs, items, strict=False) if old.name]
         for old, item in pairs:
-            if old.uses() or old.is_graph_output():
+            if is_used(old):
                 taken.append((old, item, copy.own_value(item, [new for _, _, new in taken])))
         op.finish([new for _, _, new in taken])
         for old, item, new in taken:

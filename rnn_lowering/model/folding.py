@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from rnn_lowering.facts.bodies import bodies_of
+from rnn_lowering.facts.bodies import bodies_of, is_used
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import KnownValues
@@ -74,7 +74,7 @@ class _Folder:
         if bodies or node.op_type == "Constant" or not is_of_default_domain(node):
             return
         self._compute(node)
-        used = [value for value in node.outputs if value.uses() or value.is_graph_output()]
+        used = list(filter(is_used, node.outputs))
         if all(map(self._is_written, used)):
             for value in used:
                 self._replace(graph, node, value)

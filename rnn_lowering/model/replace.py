@@ -11,7 +11,7 @@ from rnn_lowering.emit.constants import Constant, leaf
 from rnn_lowering.emit.draft import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import boundary
-from rnn_lowering.facts.bodies import values_used, with_bodies
+from rnn_lowering.facts.bodies import is_used, values_used, with_bodies
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset, operator_of
 from rnn_lowering.model.loop_sharing import Between, Group, groups_of, shared_loops
@@ -179,7 +179,7 @@ def _without_inner_Y(spec: NodeSpec, between: Between) -> NodeSpec:
 def _drop_moves(between: Between) -> None:
     """Remove the nodes between two layers that nothing uses any more."""
     for node, place in between.moves:
-        if node.graph is None or any(v.uses() or v.is_graph_output() for v in node.outputs):
+        if node.graph is None or any(map(is_used, node.outputs)):
             return
         others = [v for n, v in enumerate(node.inputs) if v is not None and n != place]
         node.graph.remove(node, safe=True)
@@ -202,14 +202,14 @@ def drop_unused(values: Sequence[ir.Value], *, only_foldable: bool = False) -> N
     while pending:
         value = pending.pop()
         node = value.producer()
-        if value.uses() or value.is_graph_output() or value.is_graph_input():
+        if is_used(value) or value.is_graph_input():
             continue
         if node is None:
             if value.graph is not None and value.name is not None:
                 value.graph.initializers.pop(value.name, None)
             continue
         removable = not only_foldable or operator_of(node).foldable
-        used = any(v.uses() or v.is_graph_output() for v in node.outputs)
+        used = any(map(is_used, node.outputs))
         if node.graph is not None and removable and not used:
             pending += values_used(node)
             detach(node)

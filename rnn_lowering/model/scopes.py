@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.facts.bodies import graphs_of, with_bodies
+from rnn_lowering.facts.bodies import graphs_of, is_used, with_bodies
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
 from rnn_lowering.nodes.kinds import calls_function, is_recurrent
 from rnn_lowering.nodes.node_spec import node_ref
@@ -197,7 +197,7 @@ def drop_unused_constants(model: ir.Model) -> list[str]:
     dropped = []
     for graph in all_graphs(model):
         for name, value in list(graph.initializers.items()):
-            if not (value.uses() or value.is_graph_input() or value.is_graph_output()):
+            if not (is_used(value) or value.is_graph_input()):
                 del graph.initializers[name]
                 dropped.append(name)
     return dropped

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef
+from rnn_lowering.facts.bodies import is_used
 from rnn_lowering.facts.constants import QuantizedTensor, constant_of, quantized_of
 from rnn_lowering.facts.known import Known
 from rnn_lowering.nodes.cell import Cell
@@ -57,7 +58,7 @@ class Connections:
             if formal.option == REQUIRED and formal.name not in self.inputs:
                 raise self.invalid(f"input {formal.name} is missing")
         named = zip(schema.outputs, node.outputs, strict=False)
-        self.outputs = {p.name: v for p, v in named if v.name and (v.uses() or v.is_graph_output())}
+        self.outputs = {p.name: v for p, v in named if v.name and is_used(v)}
         found = {symbol: constant_of(value, opset) for symbol, value in self.inputs.items()}
         self.constants = {symbol: tensor for symbol, tensor in found.items() if tensor is not None}
 

@@ -16,11 +16,11 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.composites import can_flip, flip
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.facts.bodies import is_used
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.size import Size
 from rnn_lowering.loops.as_recurrence import (
     LoopRecurrence,
-    is_used,
     loop_as_recurrence,
     positions,
     rows_along,

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.draft import Names
+from rnn_lowering.facts.bodies import is_used
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.onnx_checks import infer_shapes
 from rnn_lowering.model.scopes import all_names
@@ -45,7 +46,7 @@ def _is_plain(node: ir.Node) -> bool:
     given = [value for value in node.inputs[:3] if value is not None and value.shape is not None]
     if len(given) < 3 or not all(_is_empty(value) for value in node.inputs[_INPUTS:]):
         return False
-    if any(_is_read(value) for value in node.outputs[1 + _CACHES :]) or set(node.attributes) - _ATTRIBUTES:
+    if any(is_used(value) for value in node.outputs[1 + _CACHES :]) or set(node.attributes) - _ATTRIBUTES:
         return False
     dtype, mask = given[0].dtype, _mask(node)
     if dtype is None or node.attributes.get_int("softmax_precision", int(dtype)) != int(dtype):
@@ -58,10 +59,6 @@ def _is_plain(node: ir.Node) -> bool:
 def _is_empty(value: ir.Value | None) -> bool:
     """Whether an input is left out, or a cache without rows."""
     return value is None or (value.shape is not None and len(value.shape) == _HEADS_RANK and value.shape[2] == 0)
-
-
-def _is_read(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
 
 
 def _mask(node: ir.Node) -> ir.Value | None:
