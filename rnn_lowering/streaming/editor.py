@@ -339,6 +339,12 @@ class Emitter:
         one, other = (self("Cast", value, to=int(wider)) for value in (one, other))
         return self("Cast", self("Where", condition, one, other), to=int(dtype))
 
+    def clipped(self, numbers: ir.Value, most: ir.Value) -> ir.Value:
+        """Clip numbers of frames to 0 and a maximum."""
+        zero = self.counts([0])
+        numbers = self("Where", self("Less", numbers, zero), zero, numbers)
+        return self("Where", self("Less", most, numbers), most, numbers)
+
     def constant(self, numbers: ArrayLike, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
         return self.editor.constant(np.asarray(numbers, dtype.numpy()), self.graph)
 

@@ -14,7 +14,7 @@ from rnn_lowering.facts.parameters import TO_THE_END
 from rnn_lowering.nodes.cell import cell_of
 from rnn_lowering.nodes.kinds import kind_of
 from rnn_lowering.nodes.rnn import RecurrentSpec
-from rnn_lowering.streaming.editor import Editor, Emitter, input_of, label_of
+from rnn_lowering.streaming.editor import Editor, input_of, label_of
 from rnn_lowering.streaming.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frame_counts import frames_before, missing_frames, numbers_in_call, past_or_first
 from rnn_lowering.streaming.frames import Delay
@@ -173,10 +173,10 @@ def _start_at_frame_0(editor: Editor, node: ir.Node, delay: Delay, dtype: ir.Dat
     start, counts = editor.start, editor.start.counts
     sequence, batch = steps_and_batch(node)
     number, indices = numbers_in_call(editor, delay.rate)
-    missing = _clipped(start, start("Sub", counts([delay.frames]), frames_before(editor, delay.rate)), number)
+    missing = start.clipped(start("Sub", counts([delay.frames]), frames_before(editor, delay.rate)), number)
     last = start("Sub", number, counts([1]))
-    from_frame_0 = _clipped(start, start("Add", indices, missing), last)
-    back = _clipped(start, start("Sub", indices, missing), last)
+    from_frame_0 = start.clipped(start("Add", indices, missing), last)
+    back = start.clipped(start("Sub", indices, missing), last)
     length = start("Sub", number, missing)
     x, y, emit = input_of(node), node.outputs[0], editor.before(node)
     moved = emit("Gather", x, from_frame_0, axis=sequence)
@@ -190,10 +190,3 @@ def _start_at_frame_0(editor: Editor, node: ir.Node, delay: Delay, dtype: ir.Dat
         moved_back = behind("Gather", y, back, axis=sequence)
         moved_back.type = ir.TensorType(dtype)
         behind.instead_of(y, moved_back)
-
-
-def _clipped(emit: Emitter, number: ir.Value, most: ir.Value) -> ir.Value:
-    """Clip numbers to 0 and a maximum."""
-    zero = emit.counts([0])
-    number = emit("Where", emit("Less", number, zero), zero, number)
-    return emit("Where", emit("Less", most, number), most, number)

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import onnx_ir as ir
 
-from rnn_lowering.streaming.editor import Editor, Emitter, home, input_of
+from rnn_lowering.streaming.editor import Editor, home, input_of
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frame_counts import frame_indices, frames_before, numbers_in_call
 from rnn_lowering.streaming.frames import Frames, Framing
@@ -51,16 +51,9 @@ def _reflect(editor: Editor, node: ir.Node, frames: Frames, left: int) -> None:
     twice = emit("Mul", frames_before(editor, frames.rate), emit.counts([2]))
     backwards = emit("Sub", emit("Sub", emit.counts([4 * left + 2 * delay]), twice), index)
     last = emit("Add", number, emit.counts([2 * left - 1]))
-    within = _between(emit, backwards, last)
+    within = emit.clipped(backwards, last)  # indices of frames that mean nothing may be others
     early = emit("Less", frame_indices(editor, frames.rate), emit.counts([2 * left + delay]))
     picked = emit("Gather", input_of(node), emit("Where", early, within, index), axis=frames.axis)
     graph = home(node)
     editor.replace(node.outputs[0], picked, graph)
     graph.remove(node, safe=True)
-
-
-def _between(emit: Emitter, number: ir.Value, last: ir.Value) -> ir.Value:
-    """Return indices between 0 and the last; those of frames that mean nothing may be others."""
-    zero = emit.counts([0])
-    number = emit("Where", emit("Less", number, zero), zero, number)
-    return emit("Where", emit("Less", last, number), last, number)
