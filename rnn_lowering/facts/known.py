@@ -125,6 +125,10 @@ class KnownValues:
             self.wanted = math.lcm(self.wanted, unit)
         return number.integral(self.unit)
 
+    def shape(self, value: ir.Value | None) -> Shape:
+        """Return the shape of a value; () for none, and for an unknown rank."""
+        return self.shapes.get(value, ()) if value is not None else ()
+
     def constant(self, value: ir.Value | None) -> Array | None:
         """Return the value as an array if it is the same at all sizes, else None."""
         array, shape = (None, None) if value is None else (self.contents.get(value), self.static_shape(value))

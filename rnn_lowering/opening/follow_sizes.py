@@ -188,12 +188,11 @@ class SizeWalk:
                 )
         return shapes
 
-    def _shape(self, value: ir.Value | None) -> Shape:
-        return self.known.shapes.get(value, ()) if value is not None else ()
-
     def _is_open(self, value: ir.Value | None) -> bool:
         numbers = None if value is None else self.known.contents.get(value)
-        return any(dim.symbols for dim in self._shape(value)) or (numbers is not None and numbers.dtype == object)
+        return any(dim.symbols for dim in self.known.shape(value)) or (
+            numbers is not None and numbers.dtype == object
+        )
 
     # One node
 
@@ -246,7 +245,7 @@ class SizeWalk:
         for n, value in enumerate(node.outputs):
             inner = [each for each, _ in returned(node, n)]
             state = node.inputs[n] if node.op_type == "Scan" and n < states_of(node) else None
-            for axis in range(0 if state is None else len(self._shape(inner[0]))):
+            for axis in range(0 if state is None else len(self.known.shape(inner[0]))):
                 if state is not None:
                     self._make_equal(node, inner[0], axis, state, axis)
             for facts in (self.was, self.known):
@@ -298,7 +297,7 @@ class SizeWalk:
         numbers = self.was.parameter(node, "shape")
         held = parameter(node, "shape", self.opset)
         constant = not isinstance(held, ir.Value) or not self._is_open(held)
-        before = self._shape(node.inputs[0])
+        before = self.known.shape(node.inputs[0])
         if not numbers or not constant or not any(dim.symbols for dim in before):
             return
         target = [int(n.constant or 0) for n in numbers]
@@ -328,7 +327,7 @@ class SizeWalk:
         numbers = list(opened.numbers) if opened else self.known.parameter(node, "shape") if held else None
         if not numbers or not isinstance(held, ir.Value):
             return
-        before = self._shape(node.inputs[0])
+        before = self.known.shape(node.inputs[0])
         padded = (size(1),) * (len(numbers) - len(before)) + before[-len(numbers) :]
         grown = [
             dim if dim.symbols and number.constant not in (1, None) else number
@@ -344,18 +343,18 @@ class SizeWalk:
         known = operator.axes is not None or operator.same_shape or node.op_type in _KNOWN_WITHOUT_AXES
         if not known or node.domain not in ("", "com.microsoft"):
             raise refuse(node, f"gets an open size, and what {node.op_type} does to its axes is not known")
-        if node.op_type in _WITH_CHANNELS and any(dim.symbols for dim in self._shape(node.inputs[0])[1:2]):
+        if node.op_type in _WITH_CHANNELS and any(dim.symbols for dim in self.known.shape(node.inputs[0])[1:2]):
             raise refuse(node, "needs as many channels as its weights have")
         for slot, labels in _recurrent_axes(node).inputs.items() if is_recurrent(node) else ():
-            dims = self._shape(node.inputs[slot]) if slot < len(node.inputs) else ()
+            dims = self.known.shape(node.inputs[slot]) if slot < len(node.inputs) else ()
             if any(dim.symbols and str(label) not in _OF_ROWS for dim, label in zip(dims, labels, strict=False)):
                 raise refuse(node, "has attributes that fix its directions and units")
 
     def _check_picked(self, node: ir.Node) -> None:
         """Check that no row is picked that may be the last one, or the only one."""
-        if node.op_type not in ("Gather", "Squeeze") or not self._shape(node.inputs[0]):
+        if node.op_type not in ("Gather", "Squeeze") or not self.known.shape(node.inputs[0]):
             return
-        shape = self._shape(node.inputs[0])
+        shape = self.known.shape(node.inputs[0])
         if node.op_type == "Squeeze":
             axes = self._numbers(node, "axes") or [n for n, dim in enumerate(shape) if dim.at(self.exported) == 1]
             for axis in axes:
@@ -379,7 +378,7 @@ class SizeWalk:
         for slot, labels in ({} if axes is None else axes.inputs).items():
             value = node.inputs[slot] if slot < len(node.inputs) else None
             for n, label in enumerate(labels if value is not None else ()):
-                if value is not None and n < len(self._shape(value)):
+                if value is not None and n < len(self.known.shape(value)):
                     held.setdefault(label, []).append((value, n))
         for group in held.values():
             for value, axis in group:
@@ -404,7 +403,7 @@ class SizeWalk:
 
     def _joined(self, node: ir.Node) -> Axes | None:
         """Return the axes of a Concat: those along it have sizes of their own. None if nothing is known of them."""
-        rank = len(self._shape(node.inputs[0]))
+        rank = len(self.known.shape(node.inputs[0]))
         if not rank:
             return None
         along = (node.attributes.get_int("axis", 1) or 0) % rank
@@ -420,7 +419,7 @@ class SizeWalk:
     def _make_equal(self, node: ir.Node, first: ir.Value, axis: int, other: ir.Value, place: int) -> None:
         """Make an axis as long as an open one, if both must have the same size."""
         must = is_recurrent(node) or node.op_type in ("Concat", "Scan")
-        grown, fixed = self._shape(first)[axis], self._shape(other)[place]
+        grown, fixed = self.known.shape(first)[axis], self.known.shape(other)[place]
         if not grown.symbols or grown == fixed or (fixed == size(1) and not must):
             return
         if self.questions.among([grown, fixed]):
@@ -482,7 +481,7 @@ class SizeWalk:
 
     def _unanswered(self, node: ir.Node) -> UnsupportedError | None:
         """Return the error about a question that the inputs of a node follow from."""
-        dims = [dim for value in (*node.inputs, *node.outputs) for dim in self._shape(value)]
+        dims = [dim for value in (*node.inputs, *node.outputs) for dim in self.known.shape(value)]
         return next((refuse(each.node, each.fact) for each in self.questions.among(dims)), None)
 
     def _open(self, reader: ir.Node, value: ir.Value, axis: int, grown: Size) -> None:
@@ -518,37 +517,37 @@ class SizeWalk:
             source = node.inputs[slot] if slot < len(node.inputs) else None
             if label is not None and source is not None and label in labels:
                 back = [*map(str, labels)].index(str(label))
-                if self._shape(source)[back] != size(1):
+                if self.known.shape(source)[back] != size(1):
                     self._open(node, source, back, grown)
         raise refuse(
             node,
-            f"gives an axis of {self._shape(value)[axis]} that must be {grown} at {ref(reader)}",
+            f"gives an axis of {self.known.shape(value)[axis]} that must be {grown} at {ref(reader)}",
         )
 
     def _open_in_bodies(self, node: ir.Node, value: ir.Value, axis: int, grown: Size) -> None:
         """Let an axis of what an If or a Scan returns have an open size."""
         for inner, rows in returned(node, node.outputs.index(value)):
-            place = None if rows is None else rows % len(self._shape(value))
+            place = None if rows is None else rows % len(self.known.shape(value))
             if place == axis:
                 for given, of_scan in ((each.value, each.rows) for _, each in given_to(node, self.was)):
-                    if of_scan is not None and self._shape(given)[of_scan] != grown:
+                    if of_scan is not None and self.known.shape(given)[of_scan] != grown:
                         self._open(node, given, of_scan, grown)
             else:
                 back = axis if place is None or axis < place else axis - 1
-                if self._shape(inner)[back] != grown:
+                if self.known.shape(inner)[back] != grown:
                     self._open(node, inner, back, grown)
 
     def _place(self, node: ir.Node, value: ir.Value, axis: int) -> int | None:
         """Return which number of the parameter of a node says the size of an axis of its output."""
         if node.op_type != "Slice":
             return axis if node.op_type in ("Reshape", "Expand", "ConstantOfShape") else 0
-        axes = self._numbers(node, "axes") or [*range(len(self._shape(value)))]
-        bounds = slice_bounds(self.was, node, len(self._shape(value))) or {}
+        axes = self._numbers(node, "axes") or [*range(len(self.known.shape(value)))]
+        bounds = slice_bounds(self.was, node, len(self.known.shape(value))) or {}
         whole = axis in bounds and bounds[axis][0] == size(0) and bounds[axis][2] == size(1)
-        return [n % len(self._shape(value)) for n in axes].index(axis) if whole else None
+        return [n % len(self.known.shape(value)) for n in axes].index(axis) if whole else None
 
     def _no_number(self, reader: ir.Node, value: ir.Value, axis: int, grown: Size) -> UnsupportedError:
-        count = self._shape(value)[axis]
+        count = self.known.shape(value)[axis]
         if value.is_graph_input():
             return refuse(
                 reader,
@@ -559,7 +558,7 @@ class SizeWalk:
 
     def _check_cut(self, node: ir.Node) -> None:
         """Check that no Slice takes just what the axis had: this may be all of it, or a part of a longer one."""
-        shape = self._shape(node.inputs[0]) if node.op_type == "Slice" else ()
+        shape = self.known.shape(node.inputs[0]) if node.op_type == "Slice" else ()
         for axis, (first, last, _) in (slice_bounds(self.known, node, len(shape)) or {}).items() if shape else ():
             whole = (
                 not self.questions.is_free(shape[axis])
@@ -574,7 +573,7 @@ class SizeWalk:
     def _check_sizes(self, node: ir.Node) -> None:
         """Check that the sizes of the outputs are known, and those that they were."""
         if node.op_type == "Reshape" and not node.domain:
-            shapes = self._shape(node.inputs[0]), self._shape(node.outputs[0])
+            shapes = self.known.shape(node.inputs[0]), self.known.shape(node.outputs[0])
             if product(shapes[0]) != product(shapes[1]) and not self.questions.among(shapes[1]):
                 raise refuse(node, "does not have all elements at another size")
         for value in node.outputs:

@@ -87,8 +87,7 @@ def shapes_out(node: ir.Node, n: int, known: KnownValues) -> Sequence[Shape]:
         if shape is None:
             return []
         if axis is not None:
-            rows = node.inputs[states_of(node)]
-            whole = known.shapes.get(rows, ()) if rows is not None else ()
+            whole = known.shape(node.inputs[states_of(node)])
             place = axis % (len(shape) + 1)
             shape = (*shape[:place], whole[scan_axes(node)[0][0]], *shape[place:])
         shapes.append(shape)

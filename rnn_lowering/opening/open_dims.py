@@ -246,7 +246,7 @@ class _Writer:
     def _without_symbols(self, opened: Opened) -> list[Size]:
         """Return the numbers, with what stands for a size of the input in its place."""
         node, numbers = opened.node, list(opened.numbers)
-        before = self.known.shapes.get(node.inputs[0], ()) if node.inputs[0] is not None else ()
+        before = self.known.shape(node.inputs[0])
         if node.op_type == "Slice":
             axes = self.known.parameter(node, "axes") or [size(n) for n in range(len(numbers))]
             return [

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.facts.infer import slice_bounds
 from rnn_lowering.facts.known import KnownValues
-from rnn_lowering.facts.size import Shape, Size
+from rnn_lowering.facts.size import Size
 from rnn_lowering.opening.questions import Cut, Opened, Questions
 from rnn_lowering.opening.windows import WINDOWED, window_of
 
@@ -32,15 +32,12 @@ class OwnSizes:
     def set(self, node: ir.Node) -> None:
         """Set the sizes of the outputs of a node, if it is such an operator."""
         rule = self._rules.get(node.op_type)
-        if rule is not None and not node.domain and self._shape(node.inputs[0]):
+        if rule is not None and not node.domain and self.known.shape(node.inputs[0]):
             rule(self, node)
-
-    def _shape(self, value: ir.Value | None) -> Shape:
-        return self.known.shapes.get(value, ()) if value is not None else ()
 
     def _slice(self, node: ir.Node) -> None:
         """Set the sizes of a Slice of an open axis: those of its numbers, until one is known to be a size."""
-        shape = self._shape(node.inputs[0])
+        shape = self.known.shape(node.inputs[0])
         bounds = slice_bounds(self.known, node, len(shape))
         if bounds is None or not any(shape[axis].symbols or bounds[axis][1].symbols for axis in bounds):
             return
@@ -53,7 +50,7 @@ class OwnSizes:
 
     def _pad(self, node: ir.Node) -> None:
         """Set the sizes of a padded open axis."""
-        shape = self._shape(node.inputs[0])
+        shape = self.known.shape(node.inputs[0])
         amounts, axes = self.known.parameter(node, "pads"), self.known.parameter(node, "axes")
         if not amounts or axes is None or any(axis.constant is None for axis in axes):
             return
@@ -66,7 +63,7 @@ class OwnSizes:
 
     def _split(self, node: ir.Node) -> None:
         """Set the sizes of the parts of an open axis."""
-        shape, numbers = self._shape(node.inputs[0]), self.known.parameter(node, "split")
+        shape, numbers = self.known.shape(node.inputs[0]), self.known.parameter(node, "split")
         axis = (node.attributes.get_int("axis", 0) or 0) % len(shape)
         if not numbers or self.questions.is_free(shape[axis]):
             return
@@ -75,7 +72,7 @@ class OwnSizes:
 
     def _resize(self, node: ir.Node) -> None:
         """Set the sizes of an open axis that is resized. The batch is not, where its size stays."""
-        shape, numbers = self._shape(node.inputs[0]), self.known.parameter(node, "sizes")
+        shape, numbers = self.known.shape(node.inputs[0]), self.known.parameter(node, "sizes")
         scales = self.known.parameter(node, "scales")
         dims: list[Size | None] = [None] * len(shape)
         for axis, dim in enumerate(shape):
@@ -92,7 +89,7 @@ class OwnSizes:
 
     def _windows(self, node: ir.Node) -> None:
         """Set the sizes behind a convolution or a pool whose window moves along an open axis."""
-        before, weights = (self._shape(value) for value in (*node.inputs, None)[:2])
+        before, weights = (self.known.shape(value) for value in (*node.inputs, None)[:2])
         dims: list[Size | None] = [None] * len(before)
         for axis, dim in enumerate(before[2:], 2):
             window = window_of(node, axis, weights if node.op_type == "Conv" else ()) if dim.symbols else None

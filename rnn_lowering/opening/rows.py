@@ -116,14 +116,11 @@ class _RowWalk:
 
     def _symbols_of(self, value: ir.Value) -> set[Symbol]:
         numbers = self.known.numbers(value) or []
-        return {symbol for each in (*numbers, *self._shape(value)) for symbol in each.symbols}
-
-    def _shape(self, value: ir.Value | None) -> Shape:
-        return self.known.shapes.get(value, ()) if value is not None else ()
+        return {symbol for each in (*numbers, *self.known.shape(value)) for symbol in each.symbols}
 
     def _checked(self, value: ir.Value, symbol: Symbol, rows: Rows | None) -> Rows | None:
         """Return the rows if their axis has their size, and no other axis depends on it."""
-        shape, numbers = self._shape(value), self.known.contents.get(value)
+        shape, numbers = self.known.shape(value), self.known.contents.get(value)
         if rows is None or rows.axis >= len(shape) or (numbers is not None and numbers.dtype == object):
             return None
         rest = shape[rows.axis] - rows.outer * Size.symbol(symbol) * rows.inner
@@ -145,7 +142,7 @@ class _RowWalk:
         if n and node.op_type != "Split":
             return None
         if node.op_type in ("Reshape", "Flatten") and not node.domain:
-            return self._reshaped(rows[0], self._shape(node.inputs[0]), self._shape(node.outputs[0]))
+            return self._reshaped(rows[0], self.known.shape(node.inputs[0]), self.known.shape(node.outputs[0]))
         return (
             self._shifted(node, rows[0])
             if 0 in rows and self._acts(node, rows[0])
@@ -154,7 +151,7 @@ class _RowWalk:
 
     def _made(self, node: ir.Node, symbol: Symbol) -> Rows | None:
         """Return the rows that a node makes: equal ones, or those from 0 on."""
-        shape = self._shape(node.outputs[0])
+        shape = self.known.shape(node.outputs[0])
         axes = [n for n, dim in enumerate(shape) if symbol in dim.symbols]
         if len(axes) != 1 or node.domain or len(node.outputs) != 1:
             return None
@@ -229,12 +226,12 @@ class _RowWalk:
         if node.domain or rows.merged:
             return False
         if node.op_type == "Slice":
-            return rows.axis in (slice_bounds(self.known, node, len(self._shape(node.inputs[0]))) or {})
+            return rows.axis in (slice_bounds(self.known, node, len(self.known.shape(node.inputs[0]))) or {})
         return node.op_type in ("CumSum", "Pad") or (node.op_type in WINDOWED and rows.axis > 1)
 
     def _shifted(self, node: ir.Node, rows: Rows) -> Rows | None:
         """Return the rows behind a node that takes rows away, adds some, or sums them."""
-        rank = len(self._shape(node.inputs[0]))
+        rank = len(self.known.shape(node.inputs[0]))
         if node.op_type == "CumSum":
             axes = self._numbers(node, "axis") or []
             if rows.axis not in [axis % rank for axis in axes]:
@@ -251,11 +248,11 @@ class _RowWalk:
             constant = node.attributes.get_string("mode", "constant") == "constant"
             moved = -amounts[rows.axis] if amounts is not None and constant else None
         else:
-            window = window_of(node, rows.axis, self._shape(node.inputs[1]) if node.op_type == "Conv" else ())
+            window = window_of(node, rows.axis, self.known.shape(node.inputs[1]) if node.op_type == "Conv" else ())
             moved = None if window is None else size(window.span - 1 - window.before)
         if moved is None or moved.constant is None:
             return None
-        whole = self._shape(node.inputs[0])[rows.axis] == self._shape(node.outputs[0])[rows.axis]
+        whole = self.known.shape(node.inputs[0])[rows.axis] == self.known.shape(node.outputs[0])[rows.axis]
         still = whole and moved == size(0) and node.op_type not in WINDOWED
         return replace(rows, ahead=rows.ahead + int(moved.constant), alone=rows.alone and still)
 
