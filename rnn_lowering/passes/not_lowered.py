@@ -18,9 +18,8 @@ from rnn_lowering.model.scopes import ORIGIN, exported_loops, foreign_nodes, ope
 from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import ReplacedNode, UnsupportedNode
-from rnn_lowering.targets.choice import NESTED
 from rnn_lowering.targets.onnx_tests import Misread
-from rnn_lowering.targets.target import Target, check_operators
+from rnn_lowering.targets.target import NESTED_SCAN, Target, check_operators
 
 _FOREIGN = "not an operator of ONNX"
 _UNSELECTED, _KEPT = "not selected", "kept"
@@ -66,7 +65,7 @@ def refusals(model: ir.Model, lowering: Lowering) -> Iterator[UnsupportedError]:
         if "Scan" in scope.around:
             hint = "unroll one of them (--to unroll), or drop --target"
             ref = node.meta.get(ORIGIN) or node_ref(node, scope.text)
-            yield UnsupportedError(NESTED.format(runtime.name), hint=hint, node=ref)
+            yield UnsupportedError(NESTED_SCAN.format(runtime.name), hint=hint, node=ref)
     own = [(ref, node) for ref, node in exported_loops(model) if selected.selects(node)]
     for ref, node in own:
         try:

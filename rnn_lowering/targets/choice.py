@@ -19,12 +19,10 @@ from rnn_lowering.nodes.node_spec import NodeSpec
 from rnn_lowering.recurrence.chunks import chunked
 from rnn_lowering.recurrence.equivalents import EQUIVALENTS, Lower
 from rnn_lowering.recurrence.forms import Repeat, loop, scan, unroll
-from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Emitted, Target, check_emitted, check_node
+from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, NESTED_SCAN, Emitted, Target, check_emitted, check_node
 
 _REPEATS: dict[str, Repeat] = {"scan": scan, "loop": loop, "unroll": unroll}
 _CHUNKED = "chunked"
-
-NESTED = "{} computes a Scan in the body of a Scan wrongly"
 
 
 @dataclass(frozen=True)
@@ -202,7 +200,7 @@ class FormChooser:
             constants = f"{self.target.name} supports only constants in the body of a Scan"
             raise UnsupportedError(f"{constants}: {' and '.join(computed)} {verb} not", node=spec.node)
         if form == "scan" and self.in_scan and not self.target.nested_scans:
-            raise UnsupportedError(NESTED.format(self.target.name), node=spec.node)
+            raise UnsupportedError(NESTED_SCAN.format(self.target.name), node=spec.node)
         if form == "unroll":
             self._check_unroll()
 

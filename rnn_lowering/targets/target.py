@@ -246,6 +246,9 @@ class Target:
         return {name: COMPOSED[name] for name in lacks} | dict(self.instead)
 
 
+NESTED_SCAN = "{} computes a Scan in the body of a Scan wrongly"
+"""Why a target refuses nested Scans, by its name."""
+
 _INTEGERS_OPSET = first_opset(integer_product)
 _NAMES = {"T": "sequence length", "N": "batch size"}
 
