@@ -37,7 +37,7 @@ from rnn_lowering.compare.session import (
 from rnn_lowering.errors import ModelFileError, OptionError
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.options import Check
-from rnn_lowering.streaming.metadata import KEY, State, StreamPlan
+from rnn_lowering.streaming.metadata import KEY, State, StreamPlan, frames_in
 from rnn_lowering.types import CHUNKS, ORIGINAL, Array, Progress, counter
 
 _FRAMES = (19, 7, 50)
@@ -203,7 +203,7 @@ class Sequences:
 
     def count(self, feed: Mapping[str, Array]) -> int:
         """Return the number of frames of a sequence."""
-        return self.plan.count({name: array.shape for name, array in feed.items()})
+        return frames_in(self.plan, feed)
 
     def in_chunks(self, feed: str, chunks: Sequence[Sequence[int]]) -> Iterator[ChunkedSequence]:
         """Yield one whole sequence in chunks of several sizes."""

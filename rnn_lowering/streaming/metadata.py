@@ -274,6 +274,11 @@ _ADVICE = {
 """Advice for hosts, by target."""
 
 
+def frames_in(plan: StreamPlan, arrays: Mapping[str, Array]) -> int:
+    """Return the number of frames of the stream in a chunk, or in a whole sequence."""
+    return plan.count({name: array.shape for name, array in arrays.items()})
+
+
 def _rate(text: str) -> str:
     if not re.fullmatch(r"[1-9]\d{0,8}(/[1-9]\d{0,8})?", text):
         raise ValueError(f"the rate is {text[:20]}")

@@ -11,7 +11,7 @@ import numpy as np
 from rnn_lowering.argument_checks import wrong
 from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError, counted
 from rnn_lowering.needs import onnxruntime
-from rnn_lowering.streaming.metadata import KEY, State, StreamPlan
+from rnn_lowering.streaming.metadata import KEY, State, StreamPlan, frames_in
 from rnn_lowering.types import Array, ArrayLike, PathLike
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Stream:
         if self._ended:
             raise OptionError("the sequence has ended with flush", hint="reset the stream before the next one")
         arrays = self._arrays(inputs, "input", self.plan.inputs)
-        frames = self._frames_of(arrays)
+        frames = frames_in(self.plan, arrays)
         self._check_end(frames)
         outputs = self._run(arrays)
         self._check_frames(outputs, frames)
@@ -309,10 +309,6 @@ class Stream:
         self._check_lengths(inputs)
         return sizes
 
-    def _frames_of(self, inputs: Mapping[str, Array]) -> int:
-        """Return the number of frames of a chunk."""
-        return self.plan.count({name: array.shape for name, array in inputs.items()})
-
     def _check_end(self, frames: int) -> None:
         """Raise if a chunk goes on after the last frame of the stream."""
         most = self.plan.max_frames
@@ -325,7 +321,7 @@ class Stream:
 
     def _check_lengths(self, inputs: Mapping[str, Array]) -> None:
         """Raise if a length is greater than the number of frames of the chunk: it is that of a whole sequence."""
-        frames = self._frames_of(inputs)
+        frames = frames_in(self.plan, inputs)
         for name in self.plan.lengths:
             if (longest := int(inputs[name].max(initial=0))) > frames:
                 raise OptionError(
