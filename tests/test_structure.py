@@ -1,4 +1,4 @@
-"""The order of the folders: no import runs against it. docs/architecture.md says what is in each."""
+"""The order of the folders: no import runs against it; and names. docs/architecture.md says what is in each."""
 
 import ast
 from collections.abc import Iterator
@@ -92,3 +92,13 @@ def test_no_import_circle() -> None:
     for module, name in imports():
         graph.setdefault(module, set()).add(name)
     tuple(TopologicalSorter(graph).static_order())
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """One says of what it is, also where only an underscore would tell them apart."""
+    homes: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name.lstrip("_"), []).append(_name(path))
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}

@@ -47,7 +47,7 @@ def computed(
         return _evaluate(value, steps, leaves, most)
 
     try:
-        steps = [_Step.of(node, opset) for node in nodes]
+        steps = [_ChainNode.of(node, opset) for node in nodes]
         tensor = evaluate()
     except Exception:  # the evaluator has no common error; what it cannot do stays in the graph
         return None
@@ -118,7 +118,7 @@ def _is_foldable(node: ir.Node) -> bool:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _ChainNode:
     """A node of a chain, which the graph may lose before the chain is computed."""
 
     alone: NodeModel
@@ -126,7 +126,7 @@ class _Step:
     outputs: tuple[ir.Value, ...]
 
     @classmethod
-    def of(cls, node: ir.Node, opset: int) -> _Step:
+    def of(cls, node: ir.Node, opset: int) -> _ChainNode:
         return cls(NodeModel.of(node, opset), tuple(node.inputs), tuple(node.outputs))
 
     @property
@@ -151,7 +151,7 @@ class _Step:
 
 
 def _evaluate(
-    value: ir.Value, steps: Sequence[_Step], leaves: Mapping[ir.Value, ir.TensorProtocol], most: int
+    value: ir.Value, steps: Sequence[_ChainNode], leaves: Mapping[ir.Value, ir.TensorProtocol], most: int
 ) -> ir.TensorProtocol:
     """Compute a constant with onnx's reference evaluator, node by node; a tensor is held until its last use."""
     last = {given: step for step in steps for given in step.given}

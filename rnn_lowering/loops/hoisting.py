@@ -229,7 +229,7 @@ def _split(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor]) -> li
 
 
 @dataclass(frozen=True)
-class _Product:
+class _SplitProduct:
     """h R + b behind a Split: the values, and the size of each part."""
 
     h: ir.Value
@@ -261,7 +261,7 @@ def _is_float(copy: BodyCopy, value: ir.Value | None) -> bool:
     return kind is not None and kind.dtype == ir.DataType.FLOAT
 
 
-def _product(copy: BodyCopy, split: ir.Node, changing: Container[ir.Value]) -> _Product | None:
+def _product(copy: BodyCopy, split: ir.Node, changing: Container[ir.Value]) -> _SplitProduct | None:
     """Return the product that a Split along its columns takes, and nothing else; None if there is none."""
     value, bias = split.inputs[0], None
     node = _only_for(value, split)
@@ -280,7 +280,7 @@ def _product(copy: BodyCopy, split: ir.Node, changing: Container[ir.Value]) -> _
         return None
     axis, sizes = split.attributes.get_int("axis", 0) or 0, copy.split_sizes(split, columns[1])
     last = axis == -1 or (rank is not None and axis == rank - 1)
-    return _Product(h, weights, bias, sizes) if last and sizes and all(sizes) else None
+    return _SplitProduct(h, weights, bias, sizes) if last and sizes and all(sizes) else None
 
 
 def _only_for(value: ir.Value | None, user: ir.Node) -> ir.Node | None:
@@ -299,7 +299,7 @@ def _rank(copy: BodyCopy, split: ir.Node, h: ir.Value) -> int | None:
     return next((len(shape) for shape in shapes if shape is not None), None)
 
 
-def _replace_split(copy: BodyCopy, split: ir.Node, product: _Product, changing: set[ir.Value]) -> None:
+def _replace_split(copy: BodyCopy, split: ir.Node, product: _SplitProduct, changing: set[ir.Value]) -> None:
     """Put a product for each part in the place of a Split."""
     weights = _parts(copy, split, product.weights, product.sizes, 1)
     biases = None if product.bias is None else _parts(copy, split, product.bias, product.sizes, 0)

@@ -54,7 +54,7 @@ class Counters:
         self._invariant = read.invariant_states
         self._holders: dict[Size, ir.Value] = {}
         self._lines: dict[ir.Value, Size | None] = {}
-        self._step = _Step(self, {})
+        self._step = _CountedStep(self, {})
 
     def numbers(self, value: ir.Value) -> list[Size] | None:
         """Return the elements of a value of the body, or from outside, in each step; None if unknown."""
@@ -146,12 +146,12 @@ class Counters:
             return first
         before = read.state_inputs[n]
         symbol = self.copy.facts.symbol_of(before)
-        after = _only(_Step(self, {before: symbol}).numbers(read.state_outputs[n]))
+        after = _only(_CountedStep(self, {before: symbol}).numbers(read.state_outputs[n]))
         growth = None if after is None else (after - symbol).constant
         return None if growth is None or growth.denominator > 1 else first + STEP_NUMBER * growth
 
 
-class _Step:
+class _CountedStep:
     """The numbers of the values of a body in one step.
 
     Args:

@@ -29,7 +29,7 @@ from rnn_lowering.model.scopes import scopes
 from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.opening.constants import let_grow, rows_are_equal, rows_count
 from rnn_lowering.opening.inner_graphs import (
-    Place,
+    OuterValue,
     given_to,
     is_followed,
     returned,
@@ -124,7 +124,7 @@ class SizeWalk:
         self.sums = Sums(self.known, self.questions)
         self.readings: dict[ir.Node, Shape] = {}
         self.told: dict[ir.Node, Opened] = {}
-        self.outer: dict[ir.Value, Place] = {}
+        self.outer: dict[ir.Value, OuterValue] = {}
         self.holders: dict[ir.Node, ir.Node] = {}
         for scope in scopes(self.model):
             for node in scope.graph:

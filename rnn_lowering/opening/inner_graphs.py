@@ -15,7 +15,7 @@ _FIRST_SCAN_WITHOUT_BATCH = 9
 
 
 @dataclass(frozen=True)
-class Place:
+class OuterValue:
     """The value outside that a value of an inner graph comes from. With `rows`, the one outside has that axis too.
 
     Attributes:
@@ -52,7 +52,7 @@ def states_of(node: ir.Node) -> int:
     return len(node.inputs) - (node.attributes.get_int("num_scan_inputs", 0) or 0)
 
 
-def given_to(node: ir.Node, known: KnownValues) -> Iterator[tuple[ir.Value, Place]]:
+def given_to(node: ir.Node, known: KnownValues) -> Iterator[tuple[ir.Value, OuterValue]]:
     """Yield each input of the body of a Scan, with the value that it is or is a row of."""
     if node.op_type != "Scan":
         return
@@ -60,10 +60,10 @@ def given_to(node: ir.Node, known: KnownValues) -> Iterator[tuple[ir.Value, Plac
     for inner, outer, axis in zip(bodies_of(node)[0].inputs, node.inputs, axes, strict=True):
         if outer is not None:
             rank = len(known.shapes.get(outer, ())) or 1
-            yield inner, Place(outer, None if axis is None else axis % rank)
+            yield inner, OuterValue(outer, None if axis is None else axis % rank)
 
 
-def shape_in(place: Place, known: KnownValues) -> Shape | None:
+def shape_in(place: OuterValue, known: KnownValues) -> Shape | None:
     """Return the shape of an input of a body."""
     shape = known.shapes.get(place.value)
     if shape is None or place.rows is None:

@@ -12,7 +12,7 @@ from rnn_lowering.facts.infer import slice_bounds
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.size import Size
 from rnn_lowering.opening.questions import Cut, Opened, Questions
-from rnn_lowering.opening.windows import WINDOWED, window_of
+from rnn_lowering.opening.windows import WINDOWED, sliding_window
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class OwnSizes:
         before, weights = (self.known.shape(value) for value in (*node.inputs, None)[:2])
         dims: list[Size | None] = [None] * len(before)
         for axis, dim in enumerate(before[2:], 2):
-            window = window_of(node, axis, weights if node.op_type == "Conv" else ()) if dim.symbols else None
+            window = sliding_window(node, axis, weights if node.op_type == "Conv" else ()) if dim.symbols else None
             if window is not None:
                 dims[axis] = dim + window.before + window.after + 1 - window.span
         if any(dims):

@@ -19,7 +19,7 @@ from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.operators import may_differ, operator_of
 from rnn_lowering.facts.size import Shape, Size, Symbol, product, size
 from rnn_lowering.nodes.kinds import is_recurrent
-from rnn_lowering.opening.windows import WINDOWED, window_of
+from rnn_lowering.opening.windows import WINDOWED, sliding_window
 
 _ONE = size(1)
 
@@ -63,7 +63,7 @@ def rows_of_outputs(
         known: The sizes of its values, with a symbol for each open one.
         axes: By input and axis, the symbol of its size.
     """
-    walk = _RowWalk(known, axes)
+    walk = _OpenRowWalk(known, axes)
     for value in model.graph.inputs:
         walk.start(value)
     for node in model.graph:
@@ -71,7 +71,7 @@ def rows_of_outputs(
     return {value.name or "": walk.rows.get(value, {}) for value in model.graph.outputs}
 
 
-class _RowWalk:
+class _OpenRowWalk:
     def __init__(self, known: KnownValues, axes: Mapping[tuple[str, int], str]) -> None:
         self.known, self.axes = known, axes
         self.symbols = sorted(set(axes.values()))
@@ -248,7 +248,9 @@ class _RowWalk:
             constant = node.attributes.get_string("mode", "constant") == "constant"
             moved = -amounts[rows.axis] if amounts is not None and constant else None
         else:
-            window = window_of(node, rows.axis, self.known.shape(node.inputs[1]) if node.op_type == "Conv" else ())
+            window = sliding_window(
+                node, rows.axis, self.known.shape(node.inputs[1]) if node.op_type == "Conv" else ()
+            )
             moved = None if window is None else size(window.span - 1 - window.before)
         if moved is None or moved.constant is None:
             return None

@@ -13,8 +13,8 @@ WINDOWED = ("Conv", "AveragePool", "LpPool", "MaxPool")
 
 
 @dataclass(frozen=True)
-class Window:
-    """A window.
+class SlidingWindow:
+    """A window that moves by one row.
 
     Attributes:
         span: How many rows it covers.
@@ -26,7 +26,7 @@ class Window:
     after: int
 
 
-def window_of(node: ir.Node, axis: int, weights: Shape) -> Window | None:
+def sliding_window(node: ir.Node, axis: int, weights: Shape) -> SlidingWindow | None:
     """Return the window along an axis; None if it moves by more than one row, or is not known.
 
     Args:
@@ -49,4 +49,4 @@ def window_of(node: ir.Node, axis: int, weights: Shape) -> Window | None:
         "SAME_UPPER": ((span - 1) // 2, span // 2),
         "SAME_LOWER": (span // 2, (span - 1) // 2),
     }.get(given.get_string("auto_pad", "NOTSET") or "NOTSET")
-    return None if padded is None or strides[n] != 1 else Window(span, *padded)
+    return None if padded is None or strides[n] != 1 else SlidingWindow(span, *padded)

@@ -9,7 +9,7 @@ from functools import partial, reduce
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.raising.elements import EXACT, Given, Rule, Step, as_numbers, as_polynomials, each
+from rnn_lowering.raising.elements import EXACT, Given, Step, StepRule, as_numbers, as_polynomials, each
 from rnn_lowering.raising.polynomials import Atom, NotRaised, Polynomial, Variables, checked_size, close
 from rnn_lowering.types import Array
 
@@ -186,7 +186,7 @@ def _einsum(e: Step, node: ir.Node, given: Given) -> Array | None:
     return found.transpose([[*free[0], *free[1]].index(c) for c in out])
 
 
-ARITHMETIC: dict[str, Rule] = {
+ARITHMETIC: dict[str, StepRule] = {
     "Add": partial(_fold, operator.add),
     "And": _and,
     "Cast": _cast,

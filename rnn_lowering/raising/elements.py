@@ -46,7 +46,7 @@ class Step(Protocol):
 Given = Sequence["Array | None"]
 """The inputs of a node; None for those that are absent."""
 
-Rule = Callable[[Step, ir.Node, Given], "Array | list[Array] | None"]
+StepRule = Callable[[Step, ir.Node, Given], "Array | list[Array] | None"]
 """Computes the outputs of a node; None if they are unknown."""
 
 

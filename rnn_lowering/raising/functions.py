@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.parameters import parameter
-from rnn_lowering.raising.elements import Given, Rule, Step, each
+from rnn_lowering.raising.elements import Given, Step, StepRule, each
 from rnn_lowering.raising.polynomials import Atom, Polynomial, Variables, close, constant
 from rnn_lowering.types import Array
 
@@ -122,7 +122,7 @@ def _relu_below(variables: Variables, p: Polynomial) -> tuple[float, Polynomial 
     return width, None
 
 
-FUNCTIONS: dict[str, Rule] = {
+FUNCTIONS: dict[str, StepRule] = {
     "Clip": _clip,
     "HardSigmoid": _hard_sigmoid,
     **dict.fromkeys(("Max", "Min"), _extremum),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.raising.elements import Given, Rule, Step, as_polynomials
+from rnn_lowering.raising.elements import Given, Step, StepRule, as_polynomials
 from rnn_lowering.raising.polynomials import MOST_ELEMENTS, checked_size
 from rnn_lowering.types import Array
 
@@ -109,7 +109,7 @@ def _tile(e: Step, node: ir.Node, given: Given) -> Array:
     return np.tile(x, [int(n) for n in repeats])
 
 
-MOVES: dict[str, Rule] = {
+MOVES: dict[str, StepRule] = {
     "Concat": _concat,
     "Expand": _expand,
     "Flatten": _flatten,

@@ -17,7 +17,7 @@ from rnn_lowering.facts.parameters import integers_of, parameter
 from rnn_lowering.limits import most_bytes
 from rnn_lowering.loops.facts import takes_all
 from rnn_lowering.raising.arithmetic import ARITHMETIC
-from rnn_lowering.raising.elements import EXACT, REAL, Rule
+from rnn_lowering.raising.elements import EXACT, REAL, StepRule
 from rnn_lowering.raising.functions import FUNCTIONS
 from rnn_lowering.raising.moves import MOVES
 from rnn_lowering.raising.polynomials import NotRaised, Variables, checked_size
@@ -262,7 +262,7 @@ class Evaluator:
         return integers_of(found)
 
 
-RULES: Mapping[str, Rule] = {**MOVES, **ARITHMETIC, **FUNCTIONS}
+RULES: Mapping[str, StepRule] = {**MOVES, **ARITHMETIC, **FUNCTIONS}
 """By operator, what it computes of polynomials; those that only move elements are also used for numbers."""
 
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {

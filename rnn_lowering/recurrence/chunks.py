@@ -134,7 +134,7 @@ class _Groups:
             alone = states[0].rank == 5  # of one step, as unrolled
             own: dict[str, Any] = dict(zip(xs, (op.squeeze(x, [0]) if alone else x for x in rows), strict=True))
             own["state"] = states[0] if alone else op.unsqueeze(states[0], [0])
-            group = _Chunks(op, replace(parts, **own), self.chunks, self.steps)
+            group = _GroupChunks(op, replace(parts, **own), self.chunks, self.steps)
             (final,), (chunks,) = unroll(op, group.recurrence())
             final, y = group.state(final), group.by_steps(chunks)
             return ([final], [op.unsqueeze(y, [0])]) if alone else ([op.squeeze(final, [0])], [y])
@@ -197,7 +197,7 @@ class _Products:
     whole: Tensor | None = None
 
 
-class _Chunks:
+class _GroupChunks:
     """The chunks of a group. Their tensors are [chunks, states, steps, ...]: there is a state for each row of
     the batch and each head.
 

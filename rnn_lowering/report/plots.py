@@ -246,7 +246,7 @@ def step_graph(lowered: onnx.GraphProto, names: Mapping[str, str]) -> nx.DiGraph
 
 
 @dataclass(frozen=True)
-class _Step:
+class _DrawnStep:
     """The nodes of one step, and the labels of its inputs and outputs by name."""
 
     nodes: list[onnx.NodeProto]
@@ -254,7 +254,7 @@ class _Step:
     outputs: _Labels
 
 
-def _step(lowered: onnx.GraphProto) -> _Step:
+def _step(lowered: onnx.GraphProto) -> _DrawnStep:
     loops = [node for node in lowered.node if node.op_type in ("Scan", "Loop")]
     if not loops:
         return _unrolled_step(lowered)
@@ -270,7 +270,7 @@ def _step(lowered: onnx.GraphProto) -> _Step:
     )
     input_labels |= dict.fromkeys(inputs[states:], "XWₜ")
     output_labels = dict(zip(outputs, [*(f"{s}ₜ" for s in _STATES[:states]), "Yₜ"], strict=False))
-    return _Step([node for node in body.node if node.op_type != "Constant"], input_labels, output_labels)
+    return _DrawnStep([node for node in body.node if node.op_type != "Constant"], input_labels, output_labels)
 
 
 def _body(node: onnx.NodeProto) -> onnx.GraphProto:
@@ -278,7 +278,7 @@ def _body(node: onnx.NodeProto) -> onnx.GraphProto:
     return bodies[0]
 
 
-def _unrolled_step(lowered: onnx.GraphProto) -> _Step:
+def _unrolled_step(lowered: onnx.GraphProto) -> _DrawnStep:
     """Return the last step of an unrolled node that has metadata; all nodes if there is only one step."""
     steps: dict[str, list[onnx.NodeProto]] = {}
     for node in lowered.node:
@@ -294,7 +294,7 @@ def _unrolled_step(lowered: onnx.GraphProto) -> _Step:
     output_labels = sorted(
         (n for node in nodes for n in node.output if n in used), key=lambda n: symbols.get(n, "")
     )
-    return _Step(nodes, {}, dict(zip(output_labels, ["Hₜ", "Cₜ", *[""] * len(output_labels)], strict=False)))
+    return _DrawnStep(nodes, {}, dict(zip(output_labels, ["Hₜ", "Cₜ", *[""] * len(output_labels)], strict=False)))
 
 
 class _Origins:

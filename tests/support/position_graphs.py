@@ -20,7 +20,7 @@ from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import SizingError, add_initializers, start
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.size import TIME, Size
-from rnn_lowering.streaming.attention.distances import Distances, Positions, Table, cut_table
+from rnn_lowering.streaming.attention.distances import Distances, Positions, PositionTable, cut_table
 from rnn_lowering.streaming.attention.position_sums import Numbers, Unknown
 
 Rng = np.random.Generator
@@ -288,7 +288,7 @@ class PositionGraph:
 
 def fault(found: Any, arrays: dict[int, Array]) -> str | None:
     """What is wrong of what is said of a value, given its numbers by the number of frames; None if it is right."""
-    if isinstance(found, Unknown | Table):
+    if isinstance(found, Unknown | PositionTable):
         return None
     for frames, array in arrays.items():
         wrong = (

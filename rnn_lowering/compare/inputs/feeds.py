@@ -82,7 +82,7 @@ def _feeds(
         lengths = (longest, 1) if any(use.lengths for use in uses.values()) else (longest,)
         kinds = ((_SCALES[run % len(_SCALES)], False), (_SCALES[run % len(_SCALES)], True), (_SMALL, False))
         for length, (scale, positive) in product(lengths, kinds):
-            rng, numbers = np.random.default_rng((check.seed, run)), _Numbers(length, scale, positive)
+            rng, numbers = np.random.default_rng((check.seed, run)), _RandomNumbers(length, scale, positive)
             random = {v.name: numbers.of(v, sizes[v.name], uses[v.name], constants.get(v.name), rng) for v in made}
             yield {**given, **random}
 
@@ -183,7 +183,7 @@ def _length(shape: list[int], use: Use) -> int:
 
 
 @dataclass(frozen=True)
-class _Numbers:
+class _RandomNumbers:
     """Draws the random numbers of one feed.
 
     Attributes:

@@ -38,7 +38,7 @@ _MOST_BEHIND = 4
 
 
 @dataclass(frozen=True)
-class _Rounding:
+class _RoundedOutput:
     """The nodes that make an integer output from real numbers.
 
     Attributes:
@@ -108,7 +108,7 @@ class UncertainIntegers:
             f"integers of {', '.join(found)} differ by one unit, where rounding moves real numbers over a boundary"
         )
 
-    def _moved(self, original: ModelSource, session: Session, feed: str, rounding: _Rounding) -> Array:
+    def _moved(self, original: ModelSource, session: Session, feed: str, rounding: _RoundedOutput) -> Array:
         """Return which integers change if the real numbers before them move by the tolerance."""
         runner = self.runner
         with_reals = session_with(original, runner.folder / "rounded.onnx", rounding.reals, self.axes)
@@ -128,7 +128,7 @@ class UncertainIntegers:
         return np.asarray(np.logical_or(*(other != middle for other in others)))
 
 
-def _roundings(proto: onnx.ModelProto) -> list[_Rounding]:
+def _roundings(proto: onnx.ModelProto) -> list[_RoundedOutput]:
     """Return how each integer output is made from real numbers, if that is known."""
     inferred = onnx.shape_inference.infer_shapes(proto).graph
     values = (*inferred.value_info, *inferred.input, *inferred.output)
@@ -137,7 +137,7 @@ def _roundings(proto: onnx.ModelProto) -> list[_Rounding]:
     return [rounding for rounding in found if rounding is not None and rounding.reals]
 
 
-def _rounding(graph: onnx.GraphProto, types: Mapping[str, int], output: str) -> _Rounding | None:
+def _rounding(graph: onnx.GraphProto, types: Mapping[str, int], output: str) -> _RoundedOutput | None:
     makers = {name: n for n, node in enumerate(graph.node) for name in node.output if name}
     tensors = {tensor.name for tensor in graph.initializer}
     left, seen, rounded = [output], {output}, set[str]()
@@ -160,7 +160,7 @@ def _rounding(graph: onnx.GraphProto, types: Mapping[str, int], output: str) -> 
             nodes.add(makers[name])
             left += [read for read in node.input if read and read not in seen]
             seen.update(node.input)
-    return _Rounding(output, sorted(reals), sorted(given), sorted(nodes))
+    return _RoundedOutput(output, sorted(reals), sorted(given), sorted(nodes))
 
 
 def _rounded(graph: onnx.GraphProto, makers: Mapping[str, int], name: str) -> set[str]:
@@ -177,7 +177,7 @@ def _rounded(graph: onnx.GraphProto, makers: Mapping[str, int], name: str) -> se
     return set()
 
 
-def _alone(original: ModelSource, rounding: _Rounding, path: Path) -> Session:
+def _alone(original: ModelSource, rounding: _RoundedOutput, path: Path) -> Session:
     """Return the session of the nodes of a rounding alone."""
     proto, graph = onnx.ModelProto(), original.proto.graph
     proto.CopyFrom(original.proto)

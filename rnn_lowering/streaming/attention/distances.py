@@ -78,7 +78,7 @@ class Distances:
 
 
 @dataclass(frozen=True)
-class Table:
+class PositionTable:
     """The first rows of a constant along some axes, as many as there are frames."""
 
     array: Array = field(compare=False)
@@ -93,7 +93,7 @@ _LARGEST_REAL, _ROUNDED_BOUND = 1 << 64, 1 + 2.0**-20
 
 _ROUNDED = Unknown("rounds positions, or multiplies them by large numbers")
 
-Found = Numbers | Distances | Table | Unknown
+Found = Numbers | Distances | PositionTable | Unknown
 
 
 class Positions:
@@ -195,7 +195,7 @@ class Positions:
         for each in given:
             if isinstance(each, Unknown):
                 return each
-            if isinstance(each, Table):
+            if isinstance(each, PositionTable):
                 return Unknown("is a table that is cut along one axis only")
         numbers = [each for each in given if isinstance(each, Numbers)]
         if len(numbers) == len(given):
@@ -319,7 +319,7 @@ class Positions:
 
     def _rearranged(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
         before, found = self.dims(node), self.input(node)
-        if isinstance(found, Unknown | Table) or before is None:
+        if isinstance(found, Unknown | PositionTable) or before is None:
             return found if isinstance(found, Unknown) else Unknown("rearranges a table")
         old = [n for n, dim in enumerate(before) if dim != ONE]
         new = [n for n, dim in enumerate(shape) if dim != ONE]
@@ -331,13 +331,13 @@ class Positions:
     def _transposed(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
         perm = list(node.attributes.get_ints("perm", ()) or reversed(range(len(shape))))
         found = self.input(node)
-        if isinstance(found, Table):
+        if isinstance(found, PositionTable):
             return Unknown("transposes a table")
         return found if isinstance(found, Unknown) else _moved(found, perm.index)
 
     def _expanded(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
         before, found = self.dims(node), self.input(node)
-        if before is None or isinstance(found, Unknown | Table):
+        if before is None or isinstance(found, Unknown | PositionTable):
             return found if isinstance(found, Unknown) else Unknown("expands a table")
         offset = len(shape) - len(before)
         if any(dim not in (ONE, shape[n + offset]) for n, dim in enumerate(before)):
@@ -363,7 +363,7 @@ class Positions:
             return Unknown(_OF_LENGTH)
         axes = (len(shape) - 2, len(shape) - 1)
         held = as_distances(found) if isinstance(found, Numbers) else found
-        if isinstance(held, Unknown | Table):
+        if isinstance(held, Unknown | PositionTable):
             return held if isinstance(held, Unknown) else Unknown("is a triangle of a table")
         if shape[axes[0]] != shape[axes[1]] or not shape[axes[0]].timed:
             return Unknown("is a triangle of other axes")
@@ -402,7 +402,7 @@ class Positions:
         found = self.input(node)
         bounds = None if dims is None else slice_bounds(self.known, node, len(dims))
         array = None if value is None else self.known.constant(value)
-        if isinstance(found, Table):
+        if isinstance(found, PositionTable):
             array, cut = found.array, found.axes
         else:
             cut = frozenset()
@@ -414,7 +414,7 @@ class Positions:
                 cut |= {axis}
             elif not (whole and last.constant is not None and last.constant >= array.shape[axis]):
                 return Unknown("cuts a table elsewhere than at the number of frames")
-        return _of_table(Table(array, cut))
+        return _of_table(PositionTable(array, cut))
 
     def _sizes(self, dims: Sequence[Size], array: Array, cut: frozenset[int]) -> list[int | Size]:
         return [array.shape[n] if n in cut and n < array.ndim else int(d.constant or 0) for n, d in enumerate(dims)]
@@ -440,12 +440,12 @@ def _unread(node: ir.Node, found: Mapping[ir.Value, Found]) -> list[ir.Value]:
     return [v for v in dict.fromkeys(node.inputs) if v is not None and v not in found]
 
 
-def _moved(found: Numbers | Distances | Table, place: object) -> Found:
+def _moved(found: Numbers | Distances | PositionTable, place: object) -> Found:
     """Return what is known of a value whose axes have other places."""
     assert callable(place)
     if isinstance(found, Numbers):
         return replace(found, steps={place(axis): step for axis, step in found.steps.items()})
-    if isinstance(found, Table):
+    if isinstance(found, PositionTable):
         return Unknown("moves a table")
     first, second = (place(axis) for axis in found.axes)
     if first < second:
@@ -454,7 +454,7 @@ def _moved(found: Numbers | Distances | Table, place: object) -> Found:
     return replace(found, axes=(second, first), tails=tails)
 
 
-def _of_table(table: Table) -> Found:
+def _of_table(table: PositionTable) -> Found:
     """Return what a table is that is cut along two axes: the number of its diagonals is the distance."""
     if len(table.axes) < _MATRIX_RANK:
         return table

@@ -17,7 +17,7 @@ from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.node_outputs import compute_node
 from rnn_lowering.facts.size import CHUNK, TIME, Size, Symbol, size
-from rnn_lowering.streaming.attention.distances import Distances, Positions, Table, as_distances
+from rnn_lowering.streaming.attention.distances import Distances, Positions, PositionTable, as_distances
 from rnn_lowering.streaming.attention.position_sums import Numbers, Unknown
 from rnn_lowering.streaming.editor import input_of
 from rnn_lowering.streaming.flow import Flow
@@ -220,7 +220,7 @@ def _distances(flow: Flow, positions: Positions, term: Term, pairs: Pairs) -> Di
         if not kept:
             raise flow.refuse(term.node, "removes keys at all distances", "use a mask or a bias of i - j")
         return None
-    if isinstance(found, Unknown | Table):
+    if isinstance(found, Unknown | PositionTable):
         reason = (
             found.reason if isinstance(found, Unknown) else "depends on the position itself, not on the distance"
         )
