@@ -35,7 +35,7 @@ from rnn_lowering.opening.inner_graphs import (
     returned,
     shape_in,
     shapes_out,
-    states_of,
+    state_count,
 )
 from rnn_lowering.opening.own_sizes import OwnSizes
 from rnn_lowering.opening.questions import SCOPE, Opened, Questions, ref, refuse
@@ -244,7 +244,7 @@ class SizeWalk:
         """Set the sizes that a node with bodies returns."""
         for n, value in enumerate(node.outputs):
             inner = [each for each, _ in returned(node, n)]
-            state = node.inputs[n] if node.op_type == "Scan" and n < states_of(node) else None
+            state = node.inputs[n] if node.op_type == "Scan" and n < state_count(node) else None
             for axis in range(0 if state is None else len(self.known.shape(inner[0]))):
                 if state is not None:
                     self._make_equal(node, inner[0], axis, state, axis)

@@ -47,7 +47,7 @@ def scan_axes(node: ir.Node) -> tuple[list[int], list[int]]:
     return list(given), list(stacked)
 
 
-def states_of(node: ir.Node) -> int:
+def state_count(node: ir.Node) -> int:
     """Return the number of states of a Scan."""
     return len(node.inputs) - (node.attributes.get_int("num_scan_inputs", 0) or 0)
 
@@ -56,7 +56,7 @@ def given_to(node: ir.Node, known: KnownValues) -> Iterator[tuple[ir.Value, Oute
     """Yield each input of the body of a Scan, with the value that it is or is a row of."""
     if node.op_type != "Scan":
         return
-    axes = [*[None] * states_of(node), *scan_axes(node)[0]]
+    axes = [*[None] * state_count(node), *scan_axes(node)[0]]
     for inner, outer, axis in zip(bodies_of(node)[0].inputs, node.inputs, axes, strict=True):
         if outer is not None:
             rank = len(known.shapes.get(outer, ())) or 1
@@ -74,9 +74,9 @@ def shape_in(place: OuterValue, known: KnownValues) -> Shape | None:
 def returned(node: ir.Node, n: int) -> list[tuple[ir.Value, int | None]]:
     """Return the values in bodies that output n is, or that are its rows, along which axis of the output."""
     values = [body.outputs[n] for body in bodies_of(node)]
-    if node.op_type == "If" or n < states_of(node):
+    if node.op_type == "If" or n < state_count(node):
         return [(value, None) for value in values]
-    return [(value, scan_axes(node)[1][n - states_of(node)]) for value in values]
+    return [(value, scan_axes(node)[1][n - state_count(node)]) for value in values]
 
 
 def shapes_out(node: ir.Node, n: int, known: KnownValues) -> Sequence[Shape]:
@@ -87,7 +87,7 @@ def shapes_out(node: ir.Node, n: int, known: KnownValues) -> Sequence[Shape]:
         if shape is None:
             return []
         if axis is not None:
-            whole = known.shape(node.inputs[states_of(node)])
+            whole = known.shape(node.inputs[state_count(node)])
             place = axis % (len(shape) + 1)
             shape = (*shape[:place], whole[scan_axes(node)[0][0]], *shape[place:])
         shapes.append(shape)
