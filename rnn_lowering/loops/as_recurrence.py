@@ -32,10 +32,10 @@ from rnn_lowering.facts.parameters import parameter
 from rnn_lowering.facts.size import Size, size
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.facts import Item, KnownTensor
 from rnn_lowering.loops.hoisting import HoistedBody, hoist_invariants
 from rnn_lowering.loops.linear_counts import STEP_NUMBER, Counters, first_of, rate_of
 from rnn_lowering.loops.trips import LoopTrips, number_of_trips
+from rnn_lowering.loops.value_facts import Item, KnownTensor
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from rnn_lowering.facts.operators import DEFAULT_DOMAIN, may_differ
 from rnn_lowering.facts.parameters import parameter
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
 from rnn_lowering.loops.body_values import SHARED_SIZE, BodyValues, LoopLimits, is_constant
-from rnn_lowering.loops.facts import (
+from rnn_lowering.loops.value_facts import (
     Elements,
     Facts,
     Item,

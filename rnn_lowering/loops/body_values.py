@@ -21,7 +21,7 @@ from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.facts.known import Known
 from rnn_lowering.facts.parameters import parameter
 from rnn_lowering.facts.size import Size
-from rnn_lowering.loops.facts import Elements, Facts, Item, KnownTensor, is_plain
+from rnn_lowering.loops.value_facts import Elements, Facts, Item, KnownTensor, is_plain
 from rnn_lowering.model.scopes import LOWERED, REPEATING
 from rnn_lowering.types import array_of
 

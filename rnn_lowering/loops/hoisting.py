@@ -22,7 +22,7 @@ from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
 from rnn_lowering.facts.parameters import inputs_and_attributes
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.facts import Item, KnownTensor
+from rnn_lowering.loops.value_facts import Item, KnownTensor
 
 FindRows = Callable[[ir.Node], "Tensor | None"]
 """Returns the rows that a Gather takes, one in each step; None if it is another Gather."""

@@ -20,7 +20,7 @@ from rnn_lowering.facts.operators import DEFAULT_DOMAIN, keeps_numbers
 from rnn_lowering.facts.size import STEP, Size, size
 from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.facts import Item, KnownTensor, number_of
+from rnn_lowering.loops.value_facts import Item, KnownTensor, number_of
 
 _INT64 = ir.DataType.INT64
 _WIDE = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.DOUBLE)

@@ -25,7 +25,6 @@ from rnn_lowering.loops.as_recurrence import (
 )
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.facts import TRUE, Elements, Item, KnownTensor, number_of
 from rnn_lowering.loops.linear_counts import Counters
 from rnn_lowering.loops.trips import (
     ENDLESS,
@@ -34,6 +33,7 @@ from rnn_lowering.loops.trips import (
     number_of_trips,
     simulated_trips,
 )
+from rnn_lowering.loops.value_facts import TRUE, Elements, Item, KnownTensor, number_of
 from rnn_lowering.model.scopes import detach
 
 _INT64, _BOOL_TENSOR = ir.DataType.INT64, ir.TensorType(ir.DataType.BOOL)

@@ -31,10 +31,10 @@ from rnn_lowering.loops.as_recurrence import rows_along
 from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.body_values import LoopLimits
-from rnn_lowering.loops.facts import Facts
 from rnn_lowering.loops.linear_counts import STEP_NUMBER, Counters
 from rnn_lowering.loops.loop_forms import unroll
 from rnn_lowering.loops.trips import runs_once_per_row, simulated_trips
+from rnn_lowering.loops.value_facts import Facts
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import detach

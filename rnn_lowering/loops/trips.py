@@ -19,8 +19,8 @@ from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
 from rnn_lowering.facts.size import Size
 from rnn_lowering.loops.body import LoopBody, behind_identities
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.facts import TRUE, Item, KnownTensor, number_of
 from rnn_lowering.loops.linear_counts import Counters, first_of, rate_of
+from rnn_lowering.loops.value_facts import TRUE, Item, KnownTensor, number_of
 
 ENDLESS = 1 << 62
 """A trip count this large means "no limit"."""

@@ -28,9 +28,9 @@ from rnn_lowering.loops.as_recurrence import (
 )
 from rnn_lowering.loops.body import LoopBody, ScanBody, behind_identities, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.facts import TRUE, Elements, Item, KnownTensor
 from rnn_lowering.loops.hoisting import hoist_invariants
 from rnn_lowering.loops.linear_counts import Counters
+from rnn_lowering.loops.value_facts import TRUE, Elements, Item, KnownTensor
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.scopes import detach
 from rnn_lowering.raising.affine import C, H, Unknowns

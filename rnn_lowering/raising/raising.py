@@ -12,8 +12,8 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.body_values import LoopLimits
-from rnn_lowering.loops.facts import Item
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
+from rnn_lowering.loops.value_facts import Item
 from rnn_lowering.model.preparation import NodeSelection
 from rnn_lowering.model.scopes import repeating_nodes
 from rnn_lowering.options import Lowering

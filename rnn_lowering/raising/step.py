@@ -15,7 +15,7 @@ from rnn_lowering.facts.node_outputs import NodeModel
 from rnn_lowering.facts.operators import is_of_default_domain, operator_of
 from rnn_lowering.facts.parameters import integers_of, parameter
 from rnn_lowering.limits import most_bytes
-from rnn_lowering.loops.facts import takes_all
+from rnn_lowering.loops.value_facts import takes_all
 from rnn_lowering.raising.arithmetic import ARITHMETIC
 from rnn_lowering.raising.elements import EXACT, REAL, StepRule
 from rnn_lowering.raising.functions import FUNCTIONS
