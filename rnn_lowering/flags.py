@@ -77,12 +77,12 @@ KEYWORDS = {
     "--trust-external-data": ("trust_external_data", "flag"),
     "--require-verified": ("require_verified", "flag"),
     "--force": ("overwrite", "flag"),
-    "--no-verify": ("verify=0", "only"),
-    "--list": ("rl.preview", "only"),
-    "--targets": ("rl.TARGETS", "only"),
+    "--no-verify": ("verify=0", "no value"),
+    "--list": ("rl.preview", "no value"),
+    "--targets": ("rl.TARGETS", "no value"),
 }
-"""Each flag of the command: its keyword in Python, and its kind of text, one of `cli.arguments.TEXTS`, or "only"
-without a value."""
+"""Each flag of the command: its keyword in Python, and its kind of text, one of `cli.arguments.TEXTS`, or
+"no value"."""
 
 _WORD = r"(?:'[^']*'|\"[^\"]*\"|[,.](?=\S)|[^\s'\",.;()])+"
 _NUMBER = r"\d+(?=\W|$)|[NT]\b"

@@ -83,8 +83,8 @@ def test_the_keyword_of_each_flag() -> None:
                 keyword = f"rl.{kind.__name__}({field.name}=...)" if kind in (Check, Tolerance) else field.name
                 found[flag_of(kind, field.name)[0]] = keyword
     found |= {"--verify": "verify", "--seed": "seed"}  # keywords of lower_file
-    assert {flag: keyword for flag, (keyword, text) in KEYWORDS.items() if text != "only"} == found
-    assert {text for _, text in KEYWORDS.values()} - {*TEXTS} == {"only"}
+    assert {flag: keyword for flag, (keyword, text) in KEYWORDS.items() if text != "no value"} == found
+    assert {text for _, text in KEYWORDS.values()} - {*TEXTS} == {"no value"}
     known = {flag for action in parser()._actions for flag in action.option_strings}
     assert {*KEYWORDS} <= known
 
