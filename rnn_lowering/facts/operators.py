@@ -39,7 +39,7 @@ class Operator:
         data: The number of first inputs that are data. Those behind it are sizes, axes, positions and the like.
         sized: What is behind the data are the sizes of the output, or the positions of a cut.
         exact: Every runtime computes the same integers, and rounds real numbers once.
-        may_fail: It fails for some numbers, though types and shapes fit. Divisors of integers and strings aside.
+        may_fail: It may fail on some values of valid type and shape (integer division and strings do not count).
         random: The results differ each time.
         foldable: Exporters write it between a constant and a recurrent node.
     """

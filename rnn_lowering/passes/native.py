@@ -1,4 +1,4 @@
-"""Which recurrent nodes stay native: the target was measured to compute them right itself, and not slower."""
+"""Which recurrent nodes stay native: the target was measured to compute them right, and not slower where known."""
 
 from __future__ import annotations
 
