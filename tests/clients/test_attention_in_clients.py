@@ -30,29 +30,27 @@ def by_kernels(original: onnx.ModelProto, x: Arrays) -> list[Arrays]:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_prefill_and_decode(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first token starts from what the prompt returned, and each other one from the one before."""
+    """A prompt in one call; then each token starts from the states of the one before, the first from those of the
+    prompt."""
     run_workers_here(monkeypatch)
     rng = np.random.default_rng(1)
-    given: dict[str, Arrays] = {
-        name: {"hidden": rng.standard_normal((1, PREFILL + DECODE, width)).astype(np.float32)}
-        | first_states(BLOCKS[name])
-        for name, width in zip(CHOSEN, (16, 8), strict=True)
-    }
-    expected = {name: by_kernels(BLOCKS[name], given[name]) for name in CHOSEN}
-    prompts = {
-        n: (lowered(n, client, PREFILL), given[n] | {"hidden": given[n]["hidden"][:, :PREFILL]}) for n in CHOSEN
-    }
-    got = drive(client, prompts, tmp_path / "prefill")
-    assert {n: judge(got[n], expected[n][0]) for n in CHOSEN} == dict.fromkeys(CHOSEN, ("right", ""))
-    tokens, calls = {}, {}
-    for name, outputs in got.items():
-        assert not isinstance(outputs, str)
-        states = next_states(outputs)
-        tokens[name] = (lowered(name, client, 1), {"hidden": given[name]["hidden"][:, PREFILL:], **states})
-        fed_back = {state.replace("past", "present"): state for state in states}
-        calls[name] = {"frames": 1, "axes": {"hidden": 1, "output": 1}, "fed_back": fed_back, "grows": {}}
-    got = drive(client, tokens, tmp_path / "decode", calls)
-    assert {n: judge(got[n], expected[n][1]) for n in CHOSEN} == dict.fromkeys(CHOSEN, ("right", ""))
+    jobs, calls, expected = {}, {}, {}
+    for name, width in zip(CHOSEN, (16, 8), strict=True):
+        hidden = {"hidden": rng.standard_normal((1, PREFILL + DECODE, width)).astype(np.float32)}
+        prompt, tokens = by_kernels(BLOCKS[name], hidden | first_states(BLOCKS[name]))
+        parts = {
+            (PREFILL, PREFILL): (hidden["hidden"][:, :PREFILL], first_states(BLOCKS[name]), prompt),
+            (DECODE, 1): (hidden["hidden"][:, PREFILL:], next_states(prompt), tokens),
+        }
+        for (length, T), (given, states, wanted) in parts.items():
+            job = f"{name}, {length} tokens"
+            jobs[job] = (lowered(name, client, T), {"hidden": given, **states})
+            fed_back = {state.replace("past", "present"): state for state in states}
+            axes = {"hidden": 1, "output": 1}
+            calls[job] = {"frames": T, "axes": axes, "fed_back": fed_back, "grows": {}}
+            expected[job] = wanted
+    got = drive(client, jobs, tmp_path, calls)
+    assert {job: judge(got[job], expected[job]) for job in jobs} == dict.fromkeys(jobs, ("right", ""))
 
 
 def lowered(name: str, client: Any, T: int) -> onnx.ModelProto:

@@ -13,7 +13,7 @@ from texts import parse
 
 import rnn_lowering as rl
 from clients.environments import CLIENTS, version
-from clients.operators import NodeTest, in_a_net, judged, node_tests, outcomes, stored, thinned
+from clients.operators import NodeTest, in_a_net, judged, node_tests, outcomes, outcomes_at_once, stored, thinned
 
 SAMPLE = 20
 """Operators of each kind."""
@@ -28,7 +28,7 @@ def test_does_with_a_sample_of_onnxs_tests_what_it_did(client: str) -> None:
     never = thinned([name for name, (_, *counts) in entries.items() if not counts[0]], SAMPLE)
     always = thinned([name for name, (_, *counts) in entries.items() if counts[0] and not any(counts[1:])], SAMPLE)
     tests = {name: thinned(node_tests()[name], 2 if name in never else 1) for name in (*never, *always)}
-    became = outcomes(client, [test for found in tests.values() for test in found])
+    became = outcomes_at_once(client, [test for found in tests.values() for test in found])
     right = {name for name, found in tests.items() if any(became[test.name] == "right" for test in found)}
     assert right == set(always)
 

@@ -1,9 +1,11 @@
 """GTCRN and silero-vad frame by frame in every runtime.
 
 "GTCRN, streamed" is a net of its layers for whole sequences that `stream=` made a step of; "GTCRN" is the published
-step, and "silero-vad" the published file. What a runtime does not run is in `LEFT`, with what it says.
+step, and "silero-vad" the published file. outcomes_of_streams.json has the nets that a runtime does not run, with words
+that it says, and why: mostly for want of another operator of the net.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,10 @@ from stream_models import initial_states, plan_of, random, whole
 
 import rnn_lowering as rl
 from clients.driving import Job, drive
-from clients.environments import CLIENTS
+from clients.environments import CLIENTS, HERE
 
 GITHUB = MODELS / "github"
+STORED = HERE / "outcomes_of_streams.json"
 FRAMES = 3
 SECONDS = 300
 """Of each net: LiteRT takes 60 s to convert GTCRN, on a busy machine twice that."""
@@ -105,9 +108,9 @@ def test_frame_by_frame(client: str, tmp_path: Path) -> None:
     for name, got in drive(client, jobs, tmp_path, plans, SECONDS).items() if jobs else ():
         if reason := got if isinstance(got, str) else difference(got, wanted[name], CLIENTS[client].precision):
             said[name] = reason
-    left = LEFT.get(client, {})
+    left = json.loads(STORED.read_text()).get(client, {})
     assert said.keys() == left.keys(), said
-    assert all(words in said[name] for name, words in left.items()), said
+    assert all(entry["says"] in said[name] for name, entry in left.items()), said
 
 
 def difference(got: Arrays, wanted: Arrays, precision: str) -> str:
@@ -118,40 +121,3 @@ def difference(got: Arrays, wanted: Arrays, precision: str) -> str:
         if found.size != array.size or not np.allclose(found.reshape(array.shape), array, rtol, max(atol, 2e-5)):
             return f"wrong: {name}"
     return ""
-
-
-LEFT: dict[str, dict[str, str]] = {
-    # Other operators of the nets that the runtime lacks.
-    "webnn": dict.fromkeys(("GTCRN, streamed", "GTCRN"), "convTranspose2d doesn't support dilations and groups"),
-    "qnn": dict.fromkeys(("GTCRN, streamed", "GTCRN"), "fallback to CPU EP"),  # ConvTranspose
-    "ncnn": {
-        "GTCRN, streamed": "ncnn ignores its axes",
-        "GTCRN": "pnnx left Tensor.reshape",
-        "silero-vad": "pnnx left torch.unbind",  # it takes the file that examples/README.md makes
-    },
-    "iree": {
-        "GTCRN, streamed": "iree-compile",  # ConvTranspose with groups
-        "GTCRN": "iree supports opset 13 or later",
-        "silero-vad": "iree-compile",  # a reflecting Pad
-    },
-    "onnx2torch": {"GTCRN, streamed": "onnx2torch supports opset 17 or earlier", "silero-vad": "KeyError"},
-    "executorch": {
-        "GTCRN, streamed": "executorch supports opset 17 or earlier",
-        "GTCRN": "not done after",
-        "silero-vad": "KeyError",
-    },
-    "espdl": dict.fromkeys(("GTCRN, streamed", "GTCRN"), "with the pads of one axis at another"),  # ConvTranspose
-    "jaxonnxruntime": {
-        "GTCRN, streamed": "has no attribute 'tolist'",
-        "GTCRN": "jaxonnxruntime supports opset 13 or later",
-        "silero-vad": "has no attribute 'tolist'",
-    },
-    "ezkl": {
-        "GTCRN, streamed": "missing required params: stride",
-        "GTCRN": "non unit dilations",
-        "silero-vad": "pad mode",
-    },
-    "tinygrad": dict.fromkeys(NETS, "clang"),  # which DEV=PYTHON needs for their sizes
-    # RKNN loses a Scan over the 33 bands of a frame at opset 11.
-    "rknn": {"GTCRN": "INVALID_GRAPH"},
-}
