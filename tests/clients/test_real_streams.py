@@ -1,8 +1,8 @@
 """GTCRN and silero-vad frame by frame in every runtime.
 
 "GTCRN, streamed" is a net of its layers for whole sequences that `stream=` made a step of; "GTCRN" is the published
-step, and "silero-vad" the published file. outcomes_of_streams.json has the nets that a runtime does not run, with words
-that it says, and why: mostly for want of another operator of the net.
+step, and "silero-vad" the published file. outcomes_of_streams.json has the nets that a runtime does not run, with
+words that it says, and why: mostly for want of another operator of the net.
 """
 
 import json
