@@ -50,7 +50,7 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         with boundary():
             if _asks_for_axes(args):
-                return _fail(_axes(args), 2, args.verbose)
+                return _fail(_error_with_axes(args), 2, args.verbose)
             with unwinding():
                 try:
                     lowering = options_of(Lowering, args)
@@ -102,7 +102,7 @@ def _asks_for_axes(args: argparse.Namespace) -> bool:
     return None in vars(args).get("stream", ())
 
 
-def _axes(args: argparse.Namespace) -> RnnLoweringError:
+def _error_with_axes(args: argparse.Namespace) -> RnnLoweringError:
     """Return an error that names the axes of the model's inputs."""
     from rnn_lowering.files.reading import load_model
     from rnn_lowering.streaming.time_axes import time_inputs

@@ -51,7 +51,7 @@ def _print_table(out: Console, table: Table) -> None:
         out.print(line, style=style or None)
 
 
-def _size(dim: int | str | None) -> str:
+def _text_of_size(dim: int | str | None) -> str:
     return "?" if dim is None else str(dim)
 
 
@@ -91,12 +91,12 @@ def _nothing_found(previews: Sequence[Preview]) -> str:
 
 
 def _ports(ports: Sequence[Port]) -> str:
-    sizes = ["unknown shape" if p.shape is None else ", ".join(map(_size, p.shape)) for p in ports]
+    sizes = ["unknown shape" if p.shape is None else ", ".join(map(_text_of_size, p.shape)) for p in ports]
     return ", ".join(f"{p.name} [{shown}]" for p, shown in zip(ports, sizes, strict=True)) or "none"
 
 
 def _spec_cells(spec: NodeSpec) -> list[str]:
-    sizes = [_size(n) for n in (spec.seq_length, spec.batch_size, spec.input_size, spec.hidden_size)]
+    sizes = [_text_of_size(n) for n in (spec.seq_length, spec.batch_size, spec.input_size, spec.hidden_size)]
     dtype = spec.dtype.name.lower()
     return [f"{spec.node.operator}-{spec.version}", spec.direction, *sizes, dtype, spec.details]
 
@@ -110,7 +110,7 @@ def print_report(report: FileReport, source: Path, target: Path, *, each_run: bo
     if report.nodes:
         table = Table(("node", "operator", "direction", "T", "N", "I", "H", "form"), folds=("direction",))
         for n in report.nodes:
-            sizes = [_size(s) for s in (n.seq_length, n.batch_size, n.input_size, n.hidden_size)]
+            sizes = [_text_of_size(s) for s in (n.seq_length, n.batch_size, n.input_size, n.hidden_size)]
             table.add(n.name, f"{n.operator}-{n.version}", n.direction, *sizes, n.form)
         _print_table(out, table)
         _print_table(out, _operator_table(report))
@@ -136,7 +136,7 @@ def _print_stream(plan: StreamPlan, target: str, out: Console) -> None:
     table = Table(("state", "next", "node", "shape", "type", "initial"), folds=("node", "initial", "next"))
     for s in plan.states:
         initial = s.initial if isinstance(s.initial, str) else "numbers in the metadata"
-        table.add(s.input, s.output, s.node, _shape(s.shape), s.dtype, initial)
+        table.add(s.input, s.output, s.node, _text_of_shape(s.shape), s.dtype, initial)
     if plan.states:
         _print_table(out, table)
     else:
@@ -177,13 +177,13 @@ def _run_table(runs: Sequence[RunCheck]) -> Table:
     table = Table(titles, folds=("shape", "lengths", "result", "input", "output"))
     for n, run in enumerate(runs, 1):
         for row, (input_, output) in enumerate(zip_longest(run.inputs, run.outputs)):
-            inputs = [input_.name, _shape(input_.shape), _range(input_.lengths)] if input_ else [""] * 3
+            inputs = [input_.name, _text_of_shape(input_.shape), _range(input_.lengths)] if input_ else [""] * 3
             outputs = _cells(output) if output else [""] * 3
             table.add("" if row else str(n), *inputs, *outputs, style=_style(output))
     return table
 
 
-def _shape(sizes: Sequence[int | str]) -> str:
+def _text_of_shape(sizes: Sequence[int | str]) -> str:
     return ",".join(str(size) for size in sizes) or "scalar"
 
 

@@ -210,9 +210,9 @@ def _einsum(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto
     shapes: dict[str, Sequence[int] | None] = {}
     if batch or (len(summed), len(columns)) != (1, 1):  # else MatMul takes all rows of a
         shapes = {
-            "left": _shape(sizes, batch, rows, summed),
-            "right": _shape(sizes, batch, summed, columns),
-            "whole": _shape(sizes, batch, *([label] for label in (*rows, *columns))),
+            "left": _target_shape(sizes, batch, rows, summed),
+            "right": _target_shape(sizes, batch, summed, columns),
+            "whole": _target_shape(sizes, batch, *([label] for label in (*rows, *columns))),
         }
     if None in shapes.values():
         return None
@@ -243,7 +243,7 @@ def _labels(node: ir.Node) -> tuple[str, str, str] | None:
     return a, b, out if arrow else "".join(sorted(set(a) ^ set(b)))
 
 
-def _shape(sizes: dict[str, int | None], batch: Sequence[str], *axes: Sequence[str]) -> list[int] | None:
+def _target_shape(sizes: dict[str, int | None], batch: Sequence[str], *axes: Sequence[str]) -> list[int] | None:
     """Return the numbers of a Reshape to the axes of the batch, which stay, and to products of axes; None if more
     than one of these is unknown."""
     factors = [[sizes[label] for label in labels] for labels in axes]
@@ -294,7 +294,7 @@ def _gather(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto
     return _function("x, indices", f"y = Gather <axis = {axis + len(shape)}> (x, indices)")
 
 
-def _axes(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+def _without_negative_axes(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """The same with axes that are not negative: an attribute, or an input from opset 13 on."""
     numbers = operands[1].numbers if len(operands) > 1 else None
     axes = node.attributes.get_ints("axes", ()) if numbers is None else numbers.reshape(-1).tolist()
@@ -309,8 +309,8 @@ def _axes(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
 
 FORMULAS: dict[str, Formula] = {
     "Gather": _gather,
-    "Squeeze": _axes,
-    "Unsqueeze": _axes,
+    "Squeeze": _without_negative_axes,
+    "Unsqueeze": _without_negative_axes,
     "HardSigmoid": _hard_sigmoid,
     "Selu": _selu,
     "Less": _less,

@@ -150,7 +150,7 @@ def parse(path: Path) -> tuple[onnx.ModelProto, str] | None:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             pieces = _pieces(data, 0, size, onnx.ModelProto, _is_large, partial(_reference, data, location))
-            if _size(pieces) * SHARE > size:
+            if _bytes_of(pieces) * SHARE > size:
                 return None
             proto = onnx.ModelProto.FromString(b"".join(piece for piece in pieces if isinstance(piece, bytes)))
         except Exception:  # not a model: parsing it whole tells why
@@ -186,11 +186,11 @@ def _pieces(
             content = changed(field)
         else:
             content = _pieces(data, field.content, field.end, inner, wanted, changed)
-        pieces += [tag_and_length(field.number, _size(content)), *content]
+        pieces += [tag_and_length(field.number, _bytes_of(content)), *content]
     return pieces
 
 
-def _size(pieces: Iterable[_Piece]) -> int:
+def _bytes_of(pieces: Iterable[_Piece]) -> int:
     return sum(len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in pieces)
 
 

@@ -1,9 +1,9 @@
 """Copies of a body, in which other values stand for its inputs.
 
-What follows from constants and sizes is computed (`facts`): counters, conditions and bounds of slices disappear,
-and an If on a counter becomes its branch. What is the same in two copies is written once. So a body is not
-cloned, as `model/inlining.py` clones a function: 1,000 clones of `if i == 0` would be inferred and folded one by
-one.
+What follows from constants and sizes is computed (`value_facts`): counters, conditions and bounds of slices
+disappear, and an If on a counter becomes its branch. What is the same in two copies is written once. So a body is
+not cloned, as `model/inlining.py` clones a function: 1,000 clones of `if i == 0` would be inferred and folded one
+by one.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def _product(copy: BodyCopy, split: ir.Node, changing: Container[ir.Value]) -> _
     if node is None or node.op_type != "MatMul" or value is None:
         return None
     h, weights = node.inputs
-    columns, added = _shape(copy, weights), (1,) if bias is None else _shape(copy, bias)
+    columns, added = _static_shape(copy, weights), (1,) if bias is None else _static_shape(copy, bias)
     if h is None or h not in changing or weights is None or weights in changing:
         return None
     rank = _rank(copy, split, h)
@@ -289,7 +289,7 @@ def _only_for(value: ir.Value | None, user: ir.Node) -> ir.Node | None:
     return node if node is not None and node.graph is user.graph and node.domain in DEFAULT_DOMAIN else None
 
 
-def _shape(copy: BodyCopy, value: ir.Value | None) -> tuple[int, ...] | None:
+def _static_shape(copy: BodyCopy, value: ir.Value | None) -> tuple[int, ...] | None:
     kind = None if value is None else copy.facts.kind(copy.item(value))
     return tuple(size or 0 for size in kind.dims) if kind is not None and kind.is_static else None
 

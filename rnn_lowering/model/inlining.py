@@ -77,8 +77,8 @@ def _with_callers(model: ir.Model, holders: Collection[ir.OperatorIdentifier]) -
 def _check_size(model: ir.Model, inlined: _Functions, most: int) -> None:
     sizes: dict[ir.OperatorIdentifier, int] = {}
     for identifier, function in inlined.items():
-        sizes[identifier] = _size(function.graph, sizes)
-    total = _size(model.graph, sizes)
+        sizes[identifier] = _nodes_when_inlined(function.graph, sizes)
+    total = _nodes_when_inlined(model.graph, sizes)
     if total > most:
         worst = max(inlined, key=lambda identifier: sizes[identifier])
         number = f"{total:,}" if total < 10**18 else "more than 10^18"
@@ -89,7 +89,7 @@ def _check_size(model: ir.Model, inlined: _Functions, most: int) -> None:
         )
 
 
-def _size(graph: ir.Graph, sizes: Mapping[ir.OperatorIdentifier, int]) -> int:
+def _nodes_when_inlined(graph: ir.Graph, sizes: Mapping[ir.OperatorIdentifier, int]) -> int:
     return sum(sizes.get(node.op_identifier(), 1) for node in graph.all_nodes())
 
 

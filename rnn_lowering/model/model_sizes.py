@@ -270,10 +270,10 @@ def merge_shapes(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Sha
         return declared
     comparable = declared is not None and len(declared) == len(inferred)
     other = declared if declared is not None and comparable else ir.Shape([None] * len(inferred))
-    return with_sizes(other, [_size(i, d) for i, d in zip(inferred, other, strict=True)])
+    return with_sizes(other, [_merged_size(i, d) for i, d in zip(inferred, other, strict=True)])
 
 
-def _size(inferred: int | ir.SymbolicDim, declared: int | ir.SymbolicDim) -> int | ir.SymbolicDim | None:
+def _merged_size(inferred: int | ir.SymbolicDim, declared: int | ir.SymbolicDim) -> int | ir.SymbolicDim | None:
     if is_anonymous(inferred):
         return None if is_anonymous(declared) else declared
     return None if isinstance(inferred, ir.SymbolicDim) and inferred.value == VARIES else inferred

@@ -43,7 +43,7 @@ from rnn_lowering.opening.reshapes import read_reshape
 from rnn_lowering.opening.sums import Sums
 from rnn_lowering.types import Array
 
-_SIZED = {"Reshape": "shape", "Expand": "shape", "ConstantOfShape": "input", "Slice": "ends", "Range": "limit"}
+_SIZES_IN = {"Reshape": "shape", "Expand": "shape", "ConstantOfShape": "input", "Slice": "ends", "Range": "limit"}
 """By operator, the parameter whose numbers may be sizes."""
 
 _KNOWN_WITHOUT_AXES = frozenset(
@@ -504,7 +504,7 @@ class SizeWalk:
             ):
                 raise self._no_number(reader, value, axis, grown)
             raise _AgainError(reader)
-        name = _SIZED.get(node.op_type)
+        name = _SIZES_IN.get(node.op_type)
         if name is not None and (place := self._place(node, value, axis)) is not None:
             numbers = self.opened[node].numbers if node in self.opened else self.known.parameter(node, name)
             if numbers and numbers[place] == size(int(grown.at(self.exported))):

@@ -112,7 +112,7 @@ def _followed(
     model: ir.Model, dims: Mapping[str, str], most_nodes: int, sizes: Mapping[str, int] = NO_SIZES
 ) -> SizeWalk:
     """Follow the open sizes through a model, whose functions are inlined."""
-    axes, exported = _axes(model, dims, sizes)
+    axes, exported = _symbols_of_axes(model, dims, sizes)
     free = _free_axes(model, axes, exported)
     inline_functions(model, lambda _: True, most_nodes)
     sort_nodes(model)
@@ -127,7 +127,7 @@ def _followed(
     return walk
 
 
-def _axes(
+def _symbols_of_axes(
     model: ir.Model, dims: Mapping[str, str], sizes: Mapping[str, int]
 ) -> tuple[dict[tuple[str, int], str], dict[Symbol, int]]:
     """Return the symbol of each axis, and the size of each symbol."""

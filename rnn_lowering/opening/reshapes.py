@@ -30,12 +30,12 @@ def read_reshape(before: Shape, numbers: Sequence[int], exported: Sizes) -> list
         now[now.index(-1)] = math.prod(was) // max(math.prod(n for n in now if n != -1), 1)
     parts = [
         _read_part([before[n] for n in given], [now[n] for n in target], exported)
-        for given, target in _parts(was, now)
+        for given, target in _parts_of_reshape(was, now)
     ]
     return [tuple(chain(*reading)) for reading in combinations(*parts)]
 
 
-def _parts(was: Sequence[int], now: Sequence[int]) -> Iterator[tuple[range, range]]:
+def _parts_of_reshape(was: Sequence[int], now: Sequence[int]) -> Iterator[tuple[range, range]]:
     """Yield the axes of the input and of the target of each part."""
     i = j = 0
     while i < len(was) or j < len(now):

@@ -23,7 +23,7 @@ from rnn_lowering.opening.windows import WINDOWED, sliding_window
 
 _ONE = size(1)
 
-_SIZED = ("ConstantOfShape", "Expand", "Range", "Reshape", "Slice")
+_GIVEN_SIZES = ("ConstantOfShape", "Expand", "Range", "Reshape", "Slice")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class _OpenRowWalk:
                 continue
             rows = self.rows[value][symbol]
             if data is not None and data <= slot < len(node.inputs):
-                if not (node.op_type in _SIZED and value in self.known.contents):
+                if not (node.op_type in _GIVEN_SIZES and value in self.known.contents):
                     given[slot] = None
             elif not (is_recurrent(node) and slot == 4 and rows is None):
                 given[slot] = rows

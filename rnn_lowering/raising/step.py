@@ -31,7 +31,7 @@ _SUMS = ("ReduceMean", "ReduceSum")
 _CUTS = (*_SUMS, "Concat", "Gather", "Slice", "Split")
 """Operators that must not act along an open axis."""
 
-_SIZED = ("Expand", "Reshape")
+_WITH_SIZES = ("Expand", "Reshape")
 """Operators whose other inputs are sizes."""
 
 _PRODUCTS = ("Einsum", "Gemm", "MatMul")
@@ -138,7 +138,7 @@ class Evaluator:
             return
         symbolic = any(array is not None and array.dtype == object for array in given)
         with_open = [n for n, v in enumerate(node.inputs) if v in self._open]
-        if symbolic and with_open and (node.op_type not in _SIZED or with_open[0] == 0):
+        if symbolic and with_open and (node.op_type not in _WITH_SIZES or with_open[0] == 0):
             return  # only as a shape: a coefficient must be the same for all sizes
         if symbolic and not self._follows(node):
             self.unknown[node.op_type] = None
@@ -181,7 +181,7 @@ class Evaluator:
             return
         stretched = not self._stretched.isdisjoint(given)
         filled = bool(with_open) and (
-            node.op_type == "ConstantOfShape" or (node.op_type in _SIZED and with_open[0])
+            node.op_type == "ConstantOfShape" or (node.op_type in _WITH_SIZES and with_open[0])
         )
         if with_open and not filled:
             self._open.update(node.outputs)

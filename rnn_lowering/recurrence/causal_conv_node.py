@@ -26,7 +26,7 @@ def lower_causal_conv(op: Ops, spec: CausalConvSpec, _: Repeat) -> dict[str, Ten
     """Emit the equivalent of a node; return its outputs by their names in the operator specification."""
     N, L, C = spec.batch_size, spec.seq_length, spec.channels
     time = 1 if spec.channels_last else 2
-    x = _flat(op, spec, node_input(op, spec, "input", _shape(spec, L)), (N, L, C))
+    x = _flat(op, spec, node_input(op, spec, "input", _shape_of_frames(spec, L)), (N, L, C))
     state = _state(op, spec, x, time)
     if L == 0:
         return _outputs(op, spec, x, state)
@@ -93,7 +93,7 @@ def conv_of_one_frame(op: Ops, spec: CausalConvSpec, frames: ir.Value) -> Tensor
     return op.cast(_one_frame(op, op.given(frames, op.dtype, shape), weight, bias, 2), op.dtype)
 
 
-def _shape(spec: CausalConvSpec, length: int | None) -> Dims:
+def _shape_of_frames(spec: CausalConvSpec, length: int | None) -> Dims:
     """Return the shape of the input, or of a state of a length."""
     N, channels = spec.batch_size, spec.channel_axes
     return (N, length, *channels) if spec.channels_last else (N, *channels, length)
@@ -102,7 +102,7 @@ def _shape(spec: CausalConvSpec, length: int | None) -> Dims:
 def _state(op: Ops, spec: CausalConvSpec, x: Tensor, time: int) -> Tensor:
     """Return the past frames, with one axis of channels."""
     S = spec.state_length
-    given = node_input(op, spec, "past_state", _shape(spec, S))
+    given = node_input(op, spec, "past_state", _shape_of_frames(spec, S))
     if not given.is_zero:
         return _flat(op, spec, given, (spec.batch_size, S, spec.channels))
     if not S and spec.seq_length is not None:
@@ -123,7 +123,7 @@ def _outputs(op: Ops, spec: CausalConvSpec, output: Tensor, state: Tensor) -> di
     """Return the outputs in the type of the node, with its axes of channels."""
     found = {"output": output, "present_state": state}
     if len(spec.channel_axes) > 1:
-        x = op.given(spec.inputs["input"], spec.dtype, _shape(spec, spec.seq_length))
+        x = op.given(spec.inputs["input"], spec.dtype, _shape_of_frames(spec, spec.seq_length))
         sizes = [op.constant([0]), op.constant([0]), *(op.dim(x, n) for n in range(2, x.rank))]
         found = {s: op.reshape(t, (*t.shape[:2], *spec.channel_axes), sizes) for s, t in found.items()}
     return {symbol: op.cast(tensor, spec.dtype) for symbol, tensor in found.items() if symbol in spec.outputs}

@@ -40,7 +40,7 @@ def gru(op: Ops, k: CellOperands, state: Sequence[Tensor], x: Sequence[Tensor]) 
     if k.linear_before_reset:
         matrix = len(h.shape) == 2  # then a product and a sum are one kernel in onnxruntime and ncnn
         sums = [k.product(h, R) + Rb if matrix else k.product(h, R) for R, Rb in zip(k.R, k.Rb, strict=True)]
-        h_zr, h_h = _parts(op, sums, [2 * H, H])
+        h_zr, h_h = _split_groups(op, sums, [2 * H, H])
         zt, rt = op.split(k.f(k.clip(h_zr + x_zr)), [H, H])
         hidden = x_h + rt * (h_h if matrix else h_h + k.Rbh)  # in this order tract makes it a part of the product
     else:
@@ -65,7 +65,7 @@ def lstm(op: Ops, k: CellOperands, state: Sequence[Tensor], x: Sequence[Tensor])
     sums = [k.product(h, R) + xw + b for R, xw, b in zip(k.R, x, k.b, strict=True)]
     together = k.P is None and not op.dialect.gates_apart  # f is applied to three gates at once
     if together:
-        iof, g = _parts(op, sums, [3 * H, H])
+        iof, g = _split_groups(op, sums, [3 * H, H])
         it, ot, ft = op.split(k.f(k.clip(iof)), [H, H, H])
     else:
         i, o, f, g = op.split(sums[0], [H] * 4) if len(sums) == 1 else [*op.split(sums[0], [H] * 3), sums[1]]
@@ -86,7 +86,7 @@ def lstm(op: Ops, k: CellOperands, state: Sequence[Tensor], x: Sequence[Tensor])
     return [Ht, Ct]
 
 
-def _parts(op: Ops, groups: list[Tensor], sizes: list[int]) -> list[Tensor]:
+def _split_groups(op: Ops, groups: list[Tensor], sizes: list[int]) -> list[Tensor]:
     """Return one tensor for each size: the groups themselves, or the one group split."""
     return groups if len(groups) == len(sizes) else op.split(groups[0], sizes)
 

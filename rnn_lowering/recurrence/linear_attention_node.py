@@ -138,7 +138,7 @@ def lower_linear_attention(op: Ops, spec: LinearAttentionSpec, repeat: Repeat) -
     if spec.seq_length == 0 or spec.batch_size == 0:
         found = _without_steps(op, spec, state)
     else:
-        parts = _parts(op, spec, op.unsqueeze(state, [0]))
+        parts = _linear_parts(op, spec, op.unsqueeze(state, [0]))
         found = _one_step(op, spec, parts) if spec.seq_length == 1 else _all_steps(op, spec, parts, repeat)
     return {symbol: op.cast(found[symbol], spec.dtype_of(symbol)) for symbol in spec.outputs}
 
@@ -153,7 +153,7 @@ def _without_steps(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> dict[st
     return {"output": zeros(op, [batch, seq, op.constant([width])]), "present_state": state}
 
 
-def _parts(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> LinearParts:
+def _linear_parts(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> LinearParts:
     """Return the inputs that the rule uses, split into heads."""
     states, d = spec.state_heads, spec.key_size
     readers = min(spec.query_heads, states)  # fewer query heads than states: each reads several

@@ -92,7 +92,7 @@ def _svg(figure: Figure) -> str:
 def plot_errors(errors: Mapping[str, Array], along: str, salt: str) -> str:
     """Plot errors by their labels over `along`; the last one is highlighted."""
     with _style(salt):
-        figure, axes = _axes(along)
+        figure, axes = _figure_along(along)
         for n, (label, error) in enumerate(errors.items(), 1):
             last = n == len(errors)
             look = {"linewidth": 1.3} if last else {"linewidth": 3.2, "alpha": 0.55}
@@ -117,7 +117,7 @@ def _decades(axes: Axes, errors: Sequence[Array]) -> None:
 def plot_signals(original: Mapping[str, Array], lowered: Mapping[str, Array], along: str, salt: str) -> str:
     """Plot signals by their labels over `along`: those of the original as broad lines, the lowered ones dashed."""
     with _style(salt):
-        figure, axes = _axes(along)
+        figure, axes = _figure_along(along)
         for n, (label, signal) in enumerate(original.items()):
             _line(axes, signal, f"series-{n}", label=label, linewidth=2.6)
             _line(axes, lowered[label], "ink", linestyle=(0, (3, 2)), linewidth=0.9)
@@ -125,7 +125,7 @@ def plot_signals(original: Mapping[str, Array], lowered: Mapping[str, Array], al
         return _svg(figure)
 
 
-def _axes(along: str) -> tuple[Figure, Axes]:
+def _figure_along(along: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(5.0, 2.1))
     axes = figure.add_axes((0.12, 0.21, 0.86, 0.65))
     axes.set_xlabel(along)

@@ -78,7 +78,7 @@ class State:
             KeyError: A size is unknown.
             ValueError: The state is too large.
         """
-        sizes = tuple(dim if isinstance(dim, int) else _size(dim, known) for dim in self.shape)
+        sizes = tuple(dim if isinstance(dim, int) else _size_of_dim(dim, known) for dim in self.shape)
         if math.prod(sizes) > MOST_ELEMENTS:
             raise ValueError(f"{list(sizes)}")
         return sizes
@@ -97,7 +97,7 @@ class State:
         return np.broadcast_to(initial, self.sizes(known)).astype(self.dtype)
 
 
-def _size(dim: str, known: Mapping[str, int]) -> int:
+def _size_of_dim(dim: str, known: Mapping[str, int]) -> int:
     if dim in known:
         return known[dim]
     times, _, name = dim.partition("*")
@@ -297,7 +297,7 @@ def host_loop(plan: StreamPlan, target: str) -> str:
     inputs = ", ".join(f'"{name}": {name}' for name in plan.inputs)
     lines = ["states = {"]
     lines += [f'    "{s.input}": {_start(s)},' for s in plan.states]
-    lines += ["}", f"for {chunk}{_axes(plan)}:"]
+    lines += ["}", f"for {chunk}{_text_of_axes(plan)}:"]
     lines += [f"    {name} = the length of each row in this chunk, 0 after its end" for name in plan.lengths]
     lines += [f"    outputs = run({{{inputs}, **states}})"]
     lines += ["    states = {", *(f'        "{s.input}": outputs["{s.output}"],' for s in plan.states), "    }"]
@@ -338,7 +338,7 @@ def _start(state: State) -> str:
     return f"zeros {shape}" if isinstance(state.initial, str) else f"the metadata's numbers, broadcast to {shape}"
 
 
-def _axes(plan: StreamPlan) -> str:
+def _text_of_axes(plan: StreamPlan) -> str:
     timed = [
         f"axis {axis} of {name}" + (f", {int(plan.frames * rate)} long" if plan.frames and rate != 1 else "")
         for name, axis in plan.inputs.items()

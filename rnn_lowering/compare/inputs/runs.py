@@ -121,7 +121,7 @@ def alternative_sizes(
     """
     N, T = _BATCHES[number], _LENGTHS[number]
     unknown = _unknown_axes(inputs, uses)
-    known = {axis for value in inputs for axis in _axes(value, uses[value.name])}
+    known = {axis for value in inputs for axis in _names_of_axes(value, uses[value.name])}
     rows = [*([_BATCHES] * ("N" not in known)), *([_LENGTHS] * ("T" not in known)), *_OTHERS]
     others = {name: rows[min(n, len(rows) - 1)][number] for n, name in enumerate(unknown)}
     yield _shapes(inputs, uses, {"N": N, "T": T}, others, fixed), T
@@ -151,13 +151,13 @@ def _unknown_axes(inputs: Sequence[onnx.ValueInfoProto], uses: Mapping[str, Use]
     found: dict[str, None] = {}
     sure: set[str] = set()
     for value in inputs:
-        for n, (axis, dim) in enumerate(zip(_axes(value, uses[value.name]), dims_of(value), strict=True)):
+        for n, (axis, dim) in enumerate(zip(_names_of_axes(value, uses[value.name]), dims_of(value), strict=True)):
             if not _is_known(dim):
                 (sure.add if axis else found.setdefault)(dim.dim_param or str(n))
     return [name for name in found if name not in sure]
 
 
-def _axes(value: onnx.ValueInfoProto, use: Use) -> list[AxisName]:
+def _names_of_axes(value: onnx.ValueInfoProto, use: Use) -> list[AxisName]:
     """Return what runs along each axis, as far as a node or a name says so."""
     axes = [*use.axes, *[None] * len(dims_of(value))]
     return [axis or _axis_by_name(dim.dim_param) for axis, dim in zip(axes, dims_of(value), strict=False)]
@@ -190,7 +190,7 @@ def _shapes(
     sizes: ShapesByName = {}
     for value in inputs:
         chosen = []
-        for n, (axis, dim) in enumerate(zip(_axes(value, uses[value.name]), dims_of(value), strict=True)):
+        for n, (axis, dim) in enumerate(zip(_names_of_axes(value, uses[value.name]), dims_of(value), strict=True)):
             usual = by_axis[axis] if axis else others.get(dim.dim_param or str(n), by_axis["T" if n else "N"])
             size = dim.dim_value if _is_known(dim) else usual
             chosen.append(named.setdefault(dim.dim_param, size) if dim.dim_param else size)

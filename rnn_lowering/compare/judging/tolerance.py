@@ -32,7 +32,7 @@ def allowance(expected: Array, tolerance: Tolerance) -> Array:
     as closely as others.
     """
     rtol, atol = _limits(expected, tolerance)
-    allowed: Array = atol + rtol * _size(expected)
+    allowed: Array = atol + rtol * _magnitudes(expected)
     return allowed
 
 
@@ -40,11 +40,11 @@ def _limits(expected: Array, tolerance: Tolerance) -> tuple[float, float]:
     """Return the relative and absolute tolerance for an array."""
     rtol, atol = _BY_TYPE.get(expected.dtype.name, (0.0, 0.0))
     if tolerance.atol is None and atol:
-        atol *= min(1.0, max((_size(part).max() for part in blocks(expected)), default=0.0))
+        atol *= min(1.0, max((_magnitudes(part).max() for part in blocks(expected)), default=0.0))
     return rtol if tolerance.rtol is None else tolerance.rtol, atol if tolerance.atol is None else tolerance.atol
 
 
-def _size(array: Array) -> Array:
+def _magnitudes(array: Array) -> Array:
     size: Array = np.abs(np.where(np.isfinite(array), array, 0).astype(np.float64))
     return size
 
@@ -86,7 +86,7 @@ def compare(
     wrong, largest, one_sided = 0, 0.0, False
     for a, b in pairs:
         far = distance(a, b)
-        wrong += int((far > atol + rtol * _size(a)).sum())
+        wrong += int((far > atol + rtol * _magnitudes(a)).sum())
         largest = max(largest, float(far.max()))
         one_sided = one_sided or not np.array_equal(np.isnan(a), np.isnan(b))
     if wrong and np.isinf(largest) and one_sided:
@@ -111,7 +111,7 @@ def _compare_exact(
         far = distance(a, b) if a.dtype.kind in "iu" else np.ones(a.shape)
         far = np.where(other, np.maximum(far, 1.0), 0.0)  # float64 does not tell large integers apart
         largest = max(largest, float(far.max()))
-        allowed = atol + rtol * _size(a) if atol or rtol else 0.0
+        allowed = atol + rtol * _magnitudes(a) if atol or rtol else 0.0
         wrong += int((far > np.maximum(allowed, unit)).sum())
     text = f", by up to {largest:.4g}" if expected.dtype.kind in "iu" else ""
     return largest, f"{wrong} of {expected.size} elements differ{text}" if wrong else ""

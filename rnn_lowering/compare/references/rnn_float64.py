@@ -204,7 +204,7 @@ def _initial(page: Mapping[str, Array], name: str, d: int, shape: tuple[int, int
     return page[name][:, d] if batch_first else page[name][d]
 
 
-def _parts(gate: Array, dtype: Any) -> list[Array]:
+def _rows_of_gate(gate: Array, dtype: Any) -> list[Array]:
     """Return the rows of a gate in the type to compute in; those of a large gate in parts, not converted yet."""
     if gate.size <= _LARGE:
         return [np.asarray(gate, dtype)]
@@ -225,7 +225,7 @@ class _Direction:
         gates = k["W"].shape[0] // H
         self.attributes, self.functions = attributes, functions
         self.W, self.R = (
-            [partial(_product, _parts(gate, dtype)) for gate in np.split(k[name], gates)] for name in "WR"
+            [partial(_product, _rows_of_gate(gate, dtype)) for gate in np.split(k[name], gates)] for name in "WR"
         )
         self.bias = k.get("B", np.zeros(2 * gates * H, dtype)).reshape(2, gates, H)
         self.P = k.get("P", np.zeros(gates * H, dtype)).reshape(-1, H)

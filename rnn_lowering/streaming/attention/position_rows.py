@@ -156,19 +156,19 @@ def _transposed(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
 
 
 def _unsqueezed(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
-    axes = _axes(known, node, len(dims) + len(known.parameter(node, "axes") or ()))
+    axes = _axes_named_by(known, node, len(dims) + len(known.parameter(node, "axes") or ()))
     rest = iter(dims)
     rank = len(dims) + len(axes)
     return tuple(1 if axis in axes else next(rest) for axis in range(rank)) if axes else None
 
 
 def _squeezed(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
-    axes = _axes(known, node, len(dims))
+    axes = _axes_named_by(known, node, len(dims))
     fits = bool(axes) and all(dims[axis] == 1 for axis in axes)
     return tuple(n for axis, n in enumerate(dims) if axis not in axes) if fits else None
 
 
-def _axes(known: KnownValues, node: ir.Node, rank: int) -> set[int]:
+def _axes_named_by(known: KnownValues, node: ir.Node, rank: int) -> set[int]:
     """Return the axes that a node names, if they are constant."""
     axes = [axis.constant for axis in known.parameter(node, "axes") or ()]
     return {int(axis) % rank for axis in axes if axis is not None} if None not in axes else set()
@@ -177,10 +177,10 @@ def _axes(known: KnownValues, node: ir.Node, rank: int) -> set[int]:
 def _flattened(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
     axis = node.attributes.get_int("axis", 1) or 0
     axis += len(dims) if axis < 0 else 0
-    return _merged(dims, [*_parts(dims[:axis]), *_parts(dims[axis:])])
+    return _merged(dims, [*_size_of_merged(dims[:axis]), *_size_of_merged(dims[axis:])])
 
 
-def _parts(dims: Dims) -> list[int | None]:
+def _size_of_merged(dims: Dims) -> list[int | None]:
     """Return the size of axes that become one: None if it is that of the distances."""
     if None in dims:
         return [None] if _count(dims) == 1 else [0]

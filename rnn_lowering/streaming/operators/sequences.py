@@ -108,7 +108,7 @@ class _Expansion:
             return None
         axis = (node.attributes.get_int("axis", 0) or 0) % len(value.shape)
         numbers = np.array(1) if sizes is None else self._constant(sizes)
-        parts = None if numbers is None else _parts(numbers, value.shape[axis])
+        parts = None if numbers is None else _sizes_of_parts(numbers, value.shape[axis])
         if not parts:
             return None
         emit = InPlaceOf(node, self.names, self.opset)
@@ -122,7 +122,7 @@ class _Expansion:
         return None if tensor is None else array_of(tensor)
 
 
-def _parts(sizes: Array, length: int | ir.SymbolicDim) -> Sequence[int] | None:
+def _sizes_of_parts(sizes: Array, length: int | ir.SymbolicDim) -> Sequence[int] | None:
     """Return the sizes of the parts of an axis: those that are given, or all of one size and a smaller last one."""
     if sizes.ndim:
         return [int(size) for size in sizes.tolist()]

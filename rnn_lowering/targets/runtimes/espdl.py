@@ -38,7 +38,7 @@ def _conv_transpose(node: ir.Node, known: Known, opset: int) -> str:
     return "with the pads of one axis at another" if len(sides) > 1 else ""
 
 
-def _axes(node: ir.Node, known: Known, opset: int) -> str:
+def _several_axes(node: ir.Node, known: Known, opset: int) -> str:
     held = parameter(node, "axes", opset)
     tensor = constant_of(held, opset) if isinstance(held, ir.Value) else None
     given = tensor.numpy() if tensor is not None else held
@@ -68,7 +68,7 @@ def _split(node: ir.Node, known: Known, opset: int) -> str:
     return "with other sizes than those of the node" if isinstance(size, int) and size % len(node.outputs) else ""
 
 
-def _shape(node: ir.Node, known: Known, opset: int) -> str:
+def _part_of_shape(node: ir.Node, known: Known, opset: int) -> str:
     return "whole, without its start and end" if {"start", "end"} & node.attributes.keys() else ""
 
 
@@ -78,11 +78,11 @@ _WAYS: dict[str, Callable[[ir.Node, Known, int], str]] = {
     "LogSoftmax": _softmax,
     "Max": _largest,
     "Min": _largest,
-    "Shape": _shape,
+    "Shape": _part_of_shape,
     "Softmax": _softmax,
     "Split": _split,
-    "Squeeze": _axes,
-    "Unsqueeze": _axes,
+    "Squeeze": _several_axes,
+    "Unsqueeze": _several_axes,
 }
 
 TARGET = Target(
