@@ -154,7 +154,7 @@ class Lowering:
         to: The form: "scan", "loop", "unroll" (straight-line, for a known sequence length), "chunked" (several
             steps at once, for LinearAttention; straight-line for a known length), "auto" (straight-line at
             length 1, otherwise the form that the target prefers), or "keep" (nodes stay as they are, in streams).
-            "scan", "loop" and "unroll" hold for the Loops and Scans of the model too.
+            "scan", "loop" and "unroll" apply to the Loops and Scans of the model too.
         target: The runtime that will run the result, a name in `TARGETS`.
         only: Lower only nodes whose operator or name matches this, or one of several (names as shell globs), or
             those for which a function of the onnx_ir node is true. A pattern that matches no node is an error.
@@ -170,31 +170,33 @@ class Lowering:
         keep_opset: Keep the opset of the model. Otherwise it goes down as far as the other nodes allow, to 17 at
             least, if it is newer than the target takes, or if LinearAttention or CausalConvWithState of opset 27
             is lowered, since most runtimes refuse 27.
-        loops: Lower every Loop and Scan of the model too, in the form that `to` or the target says. Otherwise only
-            those are lowered that the target does not run, or that have another form than `to`.
-        keep_ops: Keep the nodes that the target was measured not to run. Otherwise one that can be written with
-            operators that are right there is replaced by these.
-        require_supported: Refuse a model with another node that the target was measured not to run: none of ONNX's
-            tests of its operator was right there. Otherwise a warning names it.
-        native: Keep nodes as they are where `target` was measured to compute them right itself, and not slower.
-            Other forms of `to`, and streams, lower all.
-        raise_loops: Make an RNN, GRU or LSTM node of each Loop and Scan that computes one, before all else. Without
-            `to`, `target`, `stream` and `loops`, nothing else is done: the node is the fastest form in onnxruntime.
+        loops: Lower every Loop and Scan of the model too, in the form that `to` or the target chooses. Otherwise
+            only those are lowered that the target does not run, or whose form is not `to`.
+        keep_ops: Keep the other nodes whose operators failed all of ONNX's tests in the target. Otherwise they are
+            replaced by operators that are right there, if possible.
+        require_supported: Refuse a model with another node whose operator failed all of ONNX's tests in the target.
+            Otherwise a warning names the node.
+        native: Keep nodes that were measured to be right in `target` and, where the speed is known, not slower.
+            With a form in `to`, or with `stream`, all nodes are lowered.
+        raise_loops: Turn each Loop and Scan that computes an RNN, GRU or LSTM into that node, before all else.
+            Without `to`, `target`, `stream` and `loops`, nothing else is done: the node is the fastest form in
+            onnxruntime.
         join: Compute small nodes that do not depend on each other, and both directions of a node, in one loop, if
             that is faster in the target.
         open_dims: Axes of inputs whose size the exporter fixed, as "X:1", and the names that their sizes get.
-            Numbers in the model that must have been this size follow it; one that may not is refused.
+            Numbers in the model that were derived from such a size are adapted. If a number may mean something
+            else, the model is refused.
         dims: Sizes of symbolic dimensions, by name. If T is still unknown then, constants that depend on the sizes
             are folded.
         input_shapes: Shapes of inputs, by input name.
         set_inputs: Values of inputs that become constants, by input name: the lowered model does not have these
-            inputs, and an If whose condition depends on them only is replaced by its branch. A number or an array.
+            inputs, and an If whose condition depends only on them is replaced by its branch. A number or an array.
         stream: The time axis of a model to call chunk by chunk, with states as inputs and outputs:
             "time", "time=1" for one frame in each call, or {"X:1": None} for axis 1 of X and any number of frames.
             {"mic": 160, "features": 1}: 160 samples of one input belong to a frame of the other.
-        delay: By how many frames a stream may be late if its nodes look ahead; True: by any number.
-        max_frames: The number of frames of the longest sequence of a stream: an attention to all past frames keeps
-            as many keys and values, and the next frame is an error. Without it, they grow with each call.
+        delay: By how many frames the outputs of a stream may come late if its nodes look ahead; True: any number.
+        max_frames: The length of the longest sequence of a stream, in frames: attention to all past frames then
+            keeps that many keys and values, and the next frame is an error. Without it, they grow with each call.
 
     Raises:
         OptionError: A form or target that does not exist, a negative limit, a pattern that is not text, an
@@ -210,9 +212,9 @@ class Lowering:
     to: FormName = option(
         "auto",
         argument_checks.one_of("form", FORMS),
-        "form of the lowered nodes, and of Loops and Scans of the model: a Scan, a Loop, straight-line (unroll: no "
-        "loop is left), or several steps at once (chunked, for LinearAttention); keep: do not lower them (default: "
-        "{default}, the one that the target prefers)",
+        "form of the lowered nodes, and of the model's Loops and Scans: a Scan, a Loop, straight-line code without "
+        "a loop (unroll), or several steps at once (chunked, for LinearAttention); keep: do not lower them "
+        "(default: {default}, the form that the target prefers)",
         _FORM,
         choices=FORMS,
     )
@@ -254,28 +256,28 @@ class Lowering:
     )
     dequantize: bool = switch("convert weights stored as integers to floats", _FORM)
     keep_opset: bool = switch(
-        "keep the opset of the model (default: lower 27, or what is too new for the target, if no node needs it)",
+        "keep the opset of the model (default: lower it if it is 27 or too new for the target, and no node needs "
+        "it)",
         _FORM,
     )
     loops: bool = switch(
-        "lower every Loop and Scan of the model too (default: those that the target does not run, or that have "
-        "another form than --to)",
+        "lower every Loop and Scan of the model too (default: only those that the target does not run, or whose "
+        "form is not that of --to)",
         _FORM,
     )
     keep_ops: bool = switch(
-        "keep other nodes that the target rejects (default: put operators that it runs in their place, "
-        "if possible)",
+        "keep other nodes that the target rejects (default: replace them with operators that it runs, if possible)",
         _FORM,
     )
     require_supported: bool = switch(
-        "fail if the target rejects another node of the model, by ONNX's tests of its operator", _FORM
+        "fail if the model has another node whose operator the target rejects in ONNX's tests", _FORM
     )
     native: bool = switch(
-        "keep nodes as they are where the target was measured to compute them right itself, and not slower", _FORM
+        "keep nodes that were measured to be right in the target and, where the speed is known, not slower", _FORM
     )
     raise_loops: bool = switch(
-        "make an RNN, GRU or LSTM node of each Loop and Scan that computes one. Alone, it lowers nothing; with "
-        "--to, --target, --stream or --loops the new nodes are lowered like others",
+        "turn each Loop and Scan that computes an RNN, GRU or LSTM into that node. Alone, it lowers nothing; with "
+        "--to, --target, --stream or --loops the new nodes are lowered like all others",
         _FORM,
     )
     join: bool = option(
@@ -287,7 +289,7 @@ class Lowering:
     open_dims: Mapping[str, str] = option(
         {},
         argument_checks.names_of_axes,
-        "let an axis of fixed size have any: what the exporter made of its size follows it, or is refused",
+        "make a fixed axis dynamic; numbers derived from its size are adapted, or the model is refused",
         _SIZES,
         metavar="INPUT:AXIS=NAME",
     )
@@ -307,24 +309,24 @@ class Lowering:
     stream: Stream | None = option(
         None,
         argument_checks.optional(_stream),
-        "make a stream: a model that is called chunk by chunk, with its states as inputs and outputs. AXIS: the "
-        "time dimension, by name or as INPUT:AXIS. FRAMES: frames of each call (default: any number); inputs "
-        "may have unlike numbers: mic=160,features=1. Without AXIS: list the axes",
+        "make a stream: a model that you call chunk by chunk, with its states as inputs and outputs. AXIS: the "
+        "time dimension, by name or as INPUT:AXIS. FRAMES: frames in each call (default: any number); inputs may "
+        "have different numbers: mic=160,features=1. Without AXIS: list the axes",
         _SIZES,
         metavar="AXIS[=FRAMES]",
     )
     delay: bool | int = option(
         False,
         parse_delay,
-        "for nets that look ahead: the outputs of the stream may be late, by at most FRAMES (default: any number)",
+        "for nets that look ahead: outputs of the stream may come late, by at most FRAMES (default: any number)",
         _SIZES,
         metavar="FRAMES",
     )
     max_frames: int | None = option(
         None,
         argument_checks.optional(argument_checks.integer(1)),
-        "for attention to all past frames: the stream has fixed shapes, and ends after N frames (default: its "
-        "states grow)",
+        "for attention to all past frames: give the stream fixed shapes, for sequences of at most N frames "
+        "(default: its states grow)",
         _SIZES,
         metavar="N",
     )
@@ -424,7 +426,7 @@ class Check:
 
     Attributes:
         runs: The number of runs with random inputs; 0: no comparison. The sizes of dynamic dimensions change from
-            run to run, and are used again after a few runs.
+            run to run, and repeat after a few runs.
         seed: Seed of the random inputs.
         tolerance: Values that count as equal.
         feeds: Inputs to compare with, one run each; inputs that you do not name are random.
@@ -446,7 +448,7 @@ class Check:
     runs: int = option(
         3,
         argument_checks.integer(most=1_000_000),
-        "number of runs to compare in onnxruntime (default: {default})",
+        "number of comparison runs in onnxruntime (default: {default})",
         _COMPARISON,
         metavar="N",
     )
@@ -455,14 +457,14 @@ class Check:
     feeds: Sequence[Mapping[str, Array]] | None = option(
         None,
         argument_checks.optional(argument_checks.feeds),
-        "compare on this input",
+        "use this array as the input in the comparison",
         _COMPARISON,
         metavar="NAME=FILE.npy",
     )
     shapes: Shapes | None = option(
         None,
         argument_checks.optional(argument_checks.shapes),
-        "compare on a random input of this shape",
+        "use a random input of this shape in the comparison",
         _COMPARISON,
         metavar="NAME:D0,...",
     )
@@ -523,13 +525,13 @@ class Files:
         _FILES,
         metavar="auto|always|never|FILE",
     )
-    trust_external_data: bool = switch("read data files outside the folder of IN.onnx", _FILES)
+    trust_external_data: bool = switch("allow data files outside the folder of IN.onnx", _FILES)
     require_verified: bool = switch("write nothing if no comparison is possible", _COMPARISON)
     calibrate: Sequences | None = option(
         None,
         argument_checks.optional(_calibration),
-        "quantize the stream, with ranges from whole sequences: a .npy file, a .npz file with an array for each "
-        "input, or a folder of such files",
+        "quantize the stream, with ranges measured on whole sequences: a .npy file, a .npz file with an array for "
+        "each input, or a folder of such files",
         _QUANTIZATION,
         metavar="FILE|FOLDER",
     )

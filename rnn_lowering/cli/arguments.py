@@ -38,12 +38,12 @@ List the recurrent nodes and the inputs; lower for one runtime; lower to one fix
   rnn-lower model.onnx out.onnx --to unroll --set-dim seq=16"""
 
 _EXIT = """exit codes:
-  0  OUT.onnx is written, also if there was nothing to lower
+  0  OUT.onnx is written, even if there was nothing to lower
   1  cannot lower, bad model, or a file cannot be read or written; nothing is written unless the message says so
   2  wrong usage
   3  verification failed; OUT.onnx is not written
   4  --list found recurrent nodes
-  5  --require-verified, and no comparison was possible; OUT.onnx is not written
+  5  --require-verified was given and no comparison was possible; OUT.onnx is not written
   130  interrupted (129 SIGHUP, 143 SIGTERM); nothing is written unless the message says so
 
 OUT.onnx cannot be a file of the input, a symbolic link, a folder, a FIFO or a device.
@@ -107,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
         "--verbose",
         action="count",
         default=0,
-        help="show each run of the comparison; -vv: also the traceback of an error",
+        help="show each run of the comparison; -vv: also show the traceback of an error",
     )
     p.add_argument("--version", action="version", version=f"rnn-lower {version()}")
     return p
