@@ -102,6 +102,18 @@ class Child:
                 pipe and pipe.close()
 
 
+class ChildOwner:
+    """What lets a child do jobs: it may end it at any time, and start another one for the next job."""
+
+    _child: Child | None = None
+
+    def end_child(self) -> None:
+        """End the child, if there is one."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+
 def serve(do: Callable[[Message], Iterator[Message]], prepare: Callable[[], object] = lambda: None) -> None:
     """Serve the jobs that come by stdin. The first message says that the process is ready.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import overload
 
-from rnn_lowering.child import Child, ChildError, Message
+from rnn_lowering.child import Child, ChildError, ChildOwner, Message
 from rnn_lowering.compare.session import Session
 from rnn_lowering.compare.worker import StoredArrays, read_steps, write_arrays
 from rnn_lowering.files.locations import external_entries
@@ -166,7 +166,7 @@ class Chunks:
     returned: Sequence[str] = ()
 
 
-class Runner:
+class Runner(ChildOwner):
     """Runs models one after another in a child process, with a scratch folder; both end with the `with` block.
 
     Promises:
@@ -187,7 +187,6 @@ class Runner:
         self._scratch = scratch_folder()
         self.folder = self._scratch.__enter__()
         self.timeout = None if math.isinf(timeout) else timeout
-        self._child: Child | None = None
         self._written = 0
 
     def __enter__(self) -> Runner:
@@ -198,7 +197,7 @@ class Runner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._end_child()
+            self.end_child()
         finally:
             self._scratch.__exit__(kind, error, trace)
 
@@ -305,7 +304,7 @@ class Runner:
         try:
             (answer,) = self._ask(job)
         except SessionError:
-            self._end_child()
+            self.end_child()
             raise
         if "error" in answer:
             raise SessionError(answer["error"])
@@ -340,18 +339,13 @@ class Runner:
                     raise SessionError(message["error"])
         except SessionError as error:
             if error.crashed or error.over_limit:
-                self._end_child()
+                self.end_child()
             raise
         return Outcome(names or (), tuple(runs), seconds)
 
     def _new_path(self, kind: str) -> Path:
         self._written += 1
         return self.folder / f"{kind}{self._written}"
-
-    def _end_child(self) -> None:
-        if self._child is not None:
-            self._child.end()
-            self._child = None
 
 
 def _job(session: Session, groups: Sequence[Sequence[str]], chunks: Chunks | None, out: Path) -> Message:

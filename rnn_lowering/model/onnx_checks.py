@@ -21,7 +21,7 @@ import onnx
 import onnx_ir as ir
 from onnx import shape_inference, version_converter
 
-from rnn_lowering.child import Child, ChildError, Message, serve
+from rnn_lowering.child import Child, ChildError, ChildOwner, Message, serve
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.facts.schemas import DOMAIN as MICROSOFT
 from rnn_lowering.facts.schemas import INFERENCE_DOMAIN, INFERENCE_SCHEMAS
@@ -272,7 +272,7 @@ def one_child() -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-        child.end()
+        child.end_child()
 
 
 def _in_child(task: str, proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -282,11 +282,10 @@ def _in_child(task: str, proto: onnx.ModelProto) -> onnx.ModelProto:
         return child.run(task, proto)
 
 
-class _Native:
+class _Native(ChildOwner):
     """The child process of one block, started with its first job."""
 
     def __init__(self) -> None:
-        self._child: Child | None = None
         self._crashed = False
 
     def run(self, task: str, proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -305,18 +304,13 @@ class _Native:
             (answer,) = self._child.ask(job, seconds)
         except ChildError as error:
             self._crashed = True
-            self.end()
+            self.end_child()
             late = f"onnx does not finish within {seconds} seconds"
             raise NativeError(late if error.late else f"onnx's own code crashed (exit {error.exit})") from None
         if "refused" in answer:
             raise NativeError(answer["refused"])
         result: onnx.ModelProto = onnx.ModelProto.FromString(answer["payload"])
         return result
-
-    def end(self) -> None:
-        if self._child is not None:
-            self._child.end()
-            self._child = None
 
 
 def _do(job: Message) -> Iterator[Message]:
