@@ -8,7 +8,6 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx.defs import OpSchema
-from rnn_lowering.loops.value_facts import Facts
 from running import operators, run
 from stream_models import net, random
 
@@ -16,6 +15,7 @@ import rnn_lowering as rl
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.stacked_states import GIVES_A_ROW, JoinedRows, StackedState
+from rnn_lowering.loops.value_facts import Facts
 
 
 def infer_shapes(context: Any) -> None:
