@@ -29,7 +29,7 @@ class Dialect:
             batch, ...].
         by_length: Choose by an If what is fastest for an open length: steps for few tokens and chunks for more, or
             the sums of one frame and a convolution of more.
-        zeros_apart: Start each state of a loop from zeros of its own.
+        zeros_apart: Start each state of a loop from zeros of its own, and linear attention from a tensor of zeros.
         index_type: The integers in which `sequence_lens` and the rows that follow from them are computed.
     """
 

@@ -340,13 +340,14 @@ class _GroupChunks:
             found = far + cut(near, b * r, C)
             reading = self._chunk(reading, m, b * r, d) * self._chunk(start, m, 1, d)
             after = self._chunk(after, m, b, d) * self._chunk(end, m, 1, d)
-        A, P = op.split(self._chunk(found, C, r, C), [1, self.queries], axis=3)
-        of_key, of_query = op.split(self._chunk(reading, C, r, d), [1, self.queries], axis=3)
+        # A key and its queries are side by side here: QNN splits an axis between others wrongly.
+        A, P = op.split(self._chunk(found, C, r * C), [C, self.queries * C], axis=3)
+        of_key, of_query = op.split(self._chunk(reading, C, r * d), [d, self.queries * d], axis=3)
         return _Products(
-            P=self._lower(self._in_rows(P)),
-            A=op.squeeze(A, [3]),
+            P=self._lower(self._chunk(P, C * self.queries, C)),
+            A=A,
             queries=self._in_rows(of_query * op.constant(self.parts.scale)),
-            before=op.squeeze(of_key, [3]),
+            before=of_key,
             after=self._chunk(after, C, d),
             whole=self._chunk(whole, d, 1),
         )

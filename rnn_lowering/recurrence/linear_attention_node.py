@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from rnn_lowering.emit.composites import zeros
 from rnn_lowering.emit.constants import zeros_of
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.emit.tensor import Tensor, static
 from rnn_lowering.nodes.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
 from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
 from rnn_lowering.nodes.node_spec import NodeSpec
@@ -156,6 +156,8 @@ def _without_steps(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> dict[st
 def _linear_parts(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> LinearParts:
     """Return the inputs that the rule uses, split into heads."""
     states, d = spec.state_heads, spec.key_size
+    if state.is_zero and op.dialect.zeros_apart and None not in state.shape:
+        state = op.from_constant(zeros_of(op.dtype, static(state.shape)))
     readers = min(spec.query_heads, states)  # fewer query heads than states: each reads several
     query = _heads(op, spec, "query", (readers, spec.query_heads // readers, d))
     decay = None

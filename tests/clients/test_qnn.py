@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from attention import Attention
 from cases import Array, Arrays
 from onnxruntime.quantization import QuantType, quantize_static
 from paths import EXAMPLES, MODELS
@@ -13,7 +14,7 @@ from running import session
 from stream_models import chunked, random, whole
 
 import rnn_lowering as rl
-from clients.driving import in_calls
+from clients.driving import assert_right, in_calls
 from clients.ranks import outcomes
 
 FRAMES = 24
@@ -89,3 +90,18 @@ def test_the_ranks_and_types_of_operators() -> None:
         ("Pad", "w8a8", 2): "right",
     }
     assert outcomes("qnn", list(wanted)) == wanted
+
+
+CHUNKS = {
+    "padded": Attention(T=17, opset=17),
+    "several": Attention("delta", T=40, B=1, Hq=1, H=1, dk=8, dv=8, opset=17),
+    "without a state": Attention(T=64, B=4, Hq=4, H=4, dk=8, one_beta=True, state=False, opset=17),
+    "by key": Attention(by_key=True, opset=17),
+}
+
+
+@pytest.mark.parametrize("client", ["qnn"])
+def test_chunks_of_linear_attention(client: str, tmp_path: Path) -> None:
+    """It ended at some, joined those without a state wrongly, and split keys from their queries wrongly."""
+    jobs = {name: (rl.lower(case.model(), target="qnn"), case.feed()) for name, case in CHUNKS.items()}
+    assert_right(client, jobs, {name: case.expected(case.feed()) for name, case in CHUNKS.items()}, tmp_path)

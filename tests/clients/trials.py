@@ -66,8 +66,6 @@ def contrib(client: str) -> dict[str, tuple[Job, Arrays]]:
     found: dict[str, tuple[Job, Arrays]] = {}
     target = TARGETS[client]
     for name, node in ATTENTIONS.items() if not target.lacks else ():
-        if node.by_key and target.most_axes:
-            continue
         found[f"attention {name}"] = (node.model(), node.feed()), node.expected(node.feed())
     for length in (1, 33):
         conv = dataclasses.replace(CONVOLUTION, domain=MS, opset=OPSET, length=length)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.targets.native import Excluded, NativeRule, features
@@ -79,6 +80,7 @@ TARGET = Target(
     ("unroll",),
     other_names=("onnxruntimeqnn",),
     attention=("chunked",),  # steps have 6 axes
+    dialect=Dialect(zeros_apart=True),  # else it joins the outputs of two chunks wrongly, without an error
     unsupported=("Softplus", "Softsign"),
     sizes=STATIC,
     most_axes=5,
