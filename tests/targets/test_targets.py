@@ -502,13 +502,13 @@ def test_other_names_mean_one_target() -> None:
 
 
 def test_tensors_of_too_many_axes_are_refused() -> None:
-    """QNN's HTP computes tensors of at most 5; one token for fewer heads of keys than states needs 6."""
+    """QNN's HTP computes tensors of at most 5; fewer heads of queries than of states need 6."""
     for T in (5, 17, 40):
         for by_key in (False, True):
             case = Attention(T=T, by_key=by_key, opset=17)
             assert "LinearAttention" not in operators(rl.lower(case.model(), target="qnn"))
     with pytest.raises(rl.UnsupportedError, match=r"at most 5 axes, .* some of 6; use another runtime"):
-        rl.lower(Attention(T=1, Hq=2, H=4, n=2, opset=17).model(), target="qnn")
+        rl.lower(Attention(Hq=2, H=4, n=2, opset=17).model(), target="qnn")
 
 
 def test_far_below_zero_an_exp_is_bounded_for_qnn() -> None:
