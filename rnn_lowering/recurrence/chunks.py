@@ -340,7 +340,7 @@ class _GroupChunks:
             found = far + cut(near, b * r, C)
             reading = self._chunk(reading, m, b * r, d) * self._chunk(start, m, 1, d)
             after = self._chunk(after, m, b, d) * self._chunk(end, m, 1, d)
-        # A key and its queries are side by side here: QNN splits an axis between others wrongly.
+        # A key and its queries lie side by side: split on an axis of their own, QNN got some sizes wrong.
         A, P = op.split(self._chunk(found, C, r * C), [C, self.queries * C], axis=3)
         of_key, of_query = op.split(self._chunk(reading, C, r * d), [d, self.queries * d], axis=3)
         return _Products(

@@ -21,9 +21,11 @@ from rnn_lowering.recurrence.equivalents import Lower
 from rnn_lowering.recurrence.weights import integer_product
 from rnn_lowering.targets.native import NativeRule
 
-Misreads = Callable[[ir.Node, Callable[[ir.Value], ir.Value]], str]
-"""Takes a node that is not recurrent, and what returns a value with its known type and shape; returns how a runtime
-computes the node wrongly, or ""."""
+KnownValue = Callable[[ir.Value], ir.Value]
+"""Returns a value with its known type and shape."""
+
+Misreads = Callable[[ir.Node, KnownValue], str]
+"""Takes a node that is not recurrent; returns how a runtime computes it wrongly, or ""."""
 
 
 @dataclass(frozen=True)

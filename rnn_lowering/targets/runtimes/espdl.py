@@ -13,32 +13,30 @@ import onnx_ir as ir
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.facts.parameters import integers_of, parameter
-from rnn_lowering.targets.target import Target
+from rnn_lowering.targets.target import KnownValue, Target
 
 _ONE_AXIS = 13
 """The opset from which on a Softmax is of one axis; before, esp-ppq takes it for that too."""
 
-Known = Callable[[ir.Value], ir.Value]
 
-
-def without_an_error(node: ir.Node, known: Known) -> str:
+def without_an_error(node: ir.Node, known: KnownValue) -> str:
     """Return how it computes a node wrongly without an error, or ""."""
     graph = node.graph
     imports = graph.opset_imports if isinstance(graph, ir.Graph) else {}
     return _WAYS[node.op_type](node, known, default_opset(imports)) if node.op_type in _WAYS else ""
 
 
-def _gather(node: ir.Node, known: Known, opset: int) -> str:
+def _gather(node: ir.Node, known: KnownValue, opset: int) -> str:
     return "wrongly along a negative axis" if node.attributes.get_int("axis", 0) < 0 else ""
 
 
-def _conv_transpose(node: ir.Node, known: Known, opset: int) -> str:
+def _conv_transpose(node: ir.Node, known: KnownValue, opset: int) -> str:
     pads = node.attributes.get_ints("pads", ())
     sides = {tuple(pads[axis :: len(pads) // 2]) for axis in range(len(pads) // 2)}
     return "with the pads of one axis at another" if len(sides) > 1 else ""
 
 
-def _several_axes(node: ir.Node, known: Known, opset: int) -> str:
+def _several_axes(node: ir.Node, known: KnownValue, opset: int) -> str:
     held = parameter(node, "axes", opset)
     tensor = constant_of(held, opset) if isinstance(held, ir.Value) else None
     given = tensor.numpy() if tensor is not None else held
@@ -46,7 +44,7 @@ def _several_axes(node: ir.Node, known: Known, opset: int) -> str:
     return "wrongly with several axes, of which one is negative" if len(axes) > 1 and min(axes) < 0 else ""
 
 
-def _softmax(node: ir.Node, known: Known, opset: int) -> str:
+def _softmax(node: ir.Node, known: KnownValue, opset: int) -> str:
     if node.op_type == "LogSoftmax":
         return "as -inf where a number is far below another"
     value, axis = node.inputs[0], node.attributes.get_int("axis", 1 if opset < _ONE_AXIS else -1)
@@ -55,11 +53,11 @@ def _softmax(node: ir.Node, known: Known, opset: int) -> str:
     return "" if last or opset >= _ONE_AXIS else "of one axis, where that opset has it of several"
 
 
-def _largest(node: ir.Node, known: Known, opset: int) -> str:
+def _largest(node: ir.Node, known: KnownValue, opset: int) -> str:
     return "wrongly with one input" if len(node.inputs) == 1 else ""
 
 
-def _split(node: ir.Node, known: Known, opset: int) -> str:
+def _split(node: ir.Node, known: KnownValue, opset: int) -> str:
     """Parts of one size are those of the size divided by their number; the rest would be a part more."""
     if parameter(node, "split", opset) is not None or node.inputs[0] is None:
         return ""
@@ -68,11 +66,11 @@ def _split(node: ir.Node, known: Known, opset: int) -> str:
     return "with other sizes than those of the node" if isinstance(size, int) and size % len(node.outputs) else ""
 
 
-def _part_of_shape(node: ir.Node, known: Known, opset: int) -> str:
+def _part_of_shape(node: ir.Node, known: KnownValue, opset: int) -> str:
     return "whole, without its start and end" if {"start", "end"} & node.attributes.keys() else ""
 
 
-_WAYS: dict[str, Callable[[ir.Node, Known, int], str]] = {
+_WAYS: dict[str, Callable[[ir.Node, KnownValue, int], str]] = {
     "ConvTranspose": _conv_transpose,
     "Gather": _gather,
     "LogSoftmax": _softmax,

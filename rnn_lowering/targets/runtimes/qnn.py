@@ -5,15 +5,13 @@ Measured in the simulator of the HTP, with no node on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.targets.native import Excluded, NativeRule, features
-from rnn_lowering.targets.target import STATIC, Target
+from rnn_lowering.targets.target import STATIC, KnownValue, Target
 
 _FLAT = 88.0
 """Beyond it, and its negative, exp(x) is infinite or next to 0 in float32, and far earlier in float16."""
@@ -26,10 +24,8 @@ def bounded_exp(op: Ops, x: Tensor) -> Tensor:
 
 _MOST_AXES_OF_HALVES = 4
 
-Known = Callable[[ir.Value], ir.Value]
 
-
-def misreads(node: ir.Node, known: Known) -> str:
+def misreads(node: ir.Node, known: KnownValue) -> str:
     """Return how it computes a MatMul or Pad wrongly without an error, or ""."""
     if node.op_type == "MatMul" and _is_wide_product_of_halves(node, known):
         return "wrongly with float16 tensors of 5 axes"
@@ -38,14 +34,14 @@ def misreads(node: ir.Node, known: Known) -> str:
     return ""
 
 
-def _is_wide_product_of_halves(node: ir.Node, known: Known) -> bool:
+def _is_wide_product_of_halves(node: ir.Node, known: KnownValue) -> bool:
     """Whether a MatMul has two float16 tensors of 5 axes, neither of them a constant."""
     given = [known(value) for value in node.inputs if value is not None]
     halves = all(value.dtype == ir.DataType.FLOAT16 and value.const_value is None for value in given)
     return halves and any(len(value.shape or ()) > _MOST_AXES_OF_HALVES for value in given)
 
 
-def _pads_with_the_largest(node: ir.Node, known: Known) -> bool:
+def _pads_with_the_largest(node: ir.Node, known: KnownValue) -> bool:
     """Whether a Pad without a value as its input has integers whose zero point is negative, or unknown."""
     padded, value = node.inputs[0], [*node.inputs, None, None][2]
     source = None if padded is None else padded.producer()
