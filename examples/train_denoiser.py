@@ -93,7 +93,7 @@ def check(model: Denoiser, path: Path) -> None:
 def main() -> None:
     """Train, export and check."""
     parser = guide.Parser(description="Train the example denoiser and export it to ONNX.")
-    parser.add_argument("output", type=Path, nargs="?")
+    parser.add_argument("output", type=Path, metavar="MY_DENOISER.onnx")
     parser.add_argument("--forward", action="store_true", help="look back only")
     parser.add_argument("--steps", type=int, default=400)
     arguments = parser.parse_args()
@@ -101,13 +101,11 @@ def main() -> None:
     torch.manual_seed(SEED)
     torch.set_num_threads(1)  # sums are split by thread, and the seed should decide alone
     model = Denoiser(arguments.forward)
-    name = "denoiser_forward.onnx" if arguments.forward else "denoiser.onnx"
-    output = arguments.output or Path(__file__).with_name(name)
     train(model, arguments.steps)
     model.eval()
-    export(model, torch.rand(1, 50, signals.BINS), output, given="magnitude", returned="mask")
-    check(model, output)
-    print(f"wrote {output}, {output.stat().st_size / 1000:.0f} kB")
+    export(model, torch.rand(1, 50, signals.BINS), arguments.output, given="magnitude", returned="mask")
+    check(model, arguments.output)
+    print(f"wrote {arguments.output}, {arguments.output.stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def train(model: Enhancer, steps: int) -> None:
 
 def main() -> None:
     parser = guide.Parser(description="Train an enhancer that looks two frames ahead.")
-    parser.add_argument("output", type=Path, nargs="?", default=Path(__file__).with_name("enhancer.onnx"))
+    parser.add_argument("output", type=Path, metavar="MY_ENHANCER.onnx")
     parser.add_argument("--steps", type=int, default=500)
     given = parser.parse_args()
     torch.manual_seed(SEED)

@@ -78,7 +78,7 @@ def check(path: Path) -> None:
 def main() -> None:
     """Train, export and check."""
     parser = guide.Parser(description="Train the example keyword spotter and export it to ONNX.")
-    parser.add_argument("output", type=Path, nargs="?", default=Path(__file__).with_name("whistles.onnx"))
+    parser.add_argument("output", type=Path, metavar="MY_WHISTLES.onnx")
     parser.add_argument("--steps", type=int, default=500)
     arguments = parser.parse_args()
     torch.manual_seed(SEED)

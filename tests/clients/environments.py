@@ -20,6 +20,7 @@ from pathlib import Path
 
 from browsers import CHROMIUM
 from browsers import why_absent as why_no_browser
+from filelock import FileLock
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1] / ".clients"
@@ -144,8 +145,21 @@ def make(client: str) -> str | None:
     """Make the environment of a client unless it is there; return why it is absent, None where it is not."""
     if home(client) != client:
         make(home(client))
-    if home(client) != client or why_absent(client) is None:
-        return why_absent(client)
+    elif client not in HERE_TOO:
+        ROOT.mkdir(exist_ok=True)
+        with FileLock(ROOT / f"{client}.lock"):  # another process may be making it
+            if why_absent(client):
+                _make(client)
+    return why_absent(client)
+
+
+def make_once(client: str) -> str | None:
+    """Make the environment of a client unless it is made by name only, or could not be made before; see `make`."""
+    tried = _failure(home(client)).exists()
+    return why_absent(client) if tried or _by_name(client) else make(client)
+
+
+def _make(client: str) -> None:
     shutil.rmtree(ROOT / client, ignore_errors=True)
     _failure(client).unlink(missing_ok=True)
     try:
@@ -158,11 +172,9 @@ def make(client: str) -> str | None:
             _run(["npm", "install", *options, ROOT / client, *packages])
             _unpack_browser(ROOT / client)
     except (subprocess.SubprocessError, OSError) as error:
-        ROOT.mkdir(exist_ok=True)
         _failure(client).write_text(_reason(error))
     else:
         (ROOT / client / "made_from.txt").write_text(requirements(client).read_text())
-    return why_absent(client)
 
 
 def base_of(client: str) -> str:

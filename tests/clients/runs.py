@@ -1,9 +1,11 @@
-"""Runs of clients that need no repetition: the same test passed with the same models in the same client before.
+"""Tests of clients that need no repetition, since they passed and nothing that decides their outcome changed.
 
-runs.json has a digest for each test that runs models once: of the client's requirements and driver, the models and
-their inputs as they are now, the test's module, and what is stored of the client. If it is the same, `pytest -m
-clients` skips the run, also where the client is absent. `pytest -m ''` runs all; with `--keep-runs` it stores the
-digests of what passed. What computes the expected numbers is not in a digest: the other tests prove that.
+runs.json has a digest for each test that passed. For a test that runs models once, it is that of the run: of the
+client's requirements and driver, the models and their inputs as they are now, the test's module, and what is stored
+of the client. For any other it is that of all files that such tests read. If it is the same, `pytest -m clients`
+skips the test, also where the client is absent. `pytest -m ''` runs all; with `--keep-runs` it stores what passed.
+With `--make-environments` a client is installed when a test needs it. What computes the expected numbers is not in
+the digest of a run: the other tests prove that.
 """
 
 import hashlib
@@ -12,6 +14,7 @@ import platform
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +22,22 @@ import onnx
 import pytest
 from cases import Arrays
 
-from clients.environments import CLIENTS, HERE, HERE_TOO, home, requirements
+from clients.environments import CLIENTS, HERE, HERE_TOO, home, make_once, requirements, why_absent
 
-OPTION = "--keep-runs"
+KEEP = "--keep-runs"
+MAKE = "--make-environments"
 STORED = HERE / "runs.json"
 PROPERTY = "client run"
-"""Of a test report: the digest of a run."""
+"""Of a test report: the digests of the runs."""
 
 JUDGES = ("driving.py", "measuring.py")
 """The modules beside this one that compare outcomes."""
+
+REPOSITORY = HERE.parents[1]
+READ = ("rnn_lowering", "tests/clients", "tests/support", "examples", "docs", "README.md", "pyproject.toml")
+"""What tests of clients read. The models beside the checkout stay the same."""
+
+UNCHANGED = "nothing changed since it passed (pytest -m '' runs it again)"
 
 
 @dataclass
@@ -37,21 +47,43 @@ class Test:
     Attributes:
         name: Its node id.
         module: Its file.
-        absent: Why the client cannot be run here; None where it can.
+        environments: Those that it names.
         again: Whether all is run.
+        make: Whether environments are made that are absent.
         digests: Of its runs so far.
     """
 
     __test__ = False
     name: str
     module: Path
-    absent: str | None
+    environments: tuple[str, ...]
     again: bool
+    make: bool
     digests: list[str] = field(default_factory=list)
 
-    def passed_before(self, digest: str) -> bool:
-        """Whether this is the only run of the test, and passed."""
-        return not self.again and stored().get(self.name) == [digest]
+    def begin(self) -> None:
+        """Skip the test if nothing at all changed, or if an environment is absent and no run of it is stored."""
+        passed = None if self.again else stored().get(self.name)
+        if passed == of_files():
+            pytest.skip(UNCHANGED)
+        if passed is None or passed.startswith(OF_FILES):
+            self.require()
+
+    def begin_run(self, digest: str) -> None:
+        """Skip the test if this is its first run, and passed; or if an environment is absent."""
+        self.digests.append(digest)
+        if not self.again and self.digests == [stored().get(self.name)]:
+            pytest.skip(UNCHANGED)
+        self.require()
+
+    def require(self) -> None:
+        """Skip the test if an environment is absent."""
+        if reason := next((why for name in self.environments if (why := self.why_absent(name))), None):
+            pytest.skip(reason)
+
+    def why_absent(self, client: str) -> str | None:
+        """Why a client cannot be run here, None where it can."""
+        return make_once(client) if self.make else why_absent(client)
 
 
 class Current:
@@ -65,17 +97,24 @@ def begin(client: str, jobs: Mapping[str, tuple[onnx.ModelProto, Arrays]], calls
     test = Current.test
     if test is None:
         return
-    if client not in HERE_TOO:
-        test.digests.append(digest_of(client, jobs, calls, test.module))
-        if test.passed_before(test.digests[-1]):
-            pytest.skip("nothing of this run changed since it passed (pytest -m '' runs it again)")
-    if test.absent:
-        pytest.skip(test.absent)
+    if client in HERE_TOO:
+        test.require()
+    else:
+        test.begin_run(digest_of(client, jobs, calls, test.module))
+
+
+def present(clients: Iterable[str]) -> list[str]:
+    """Those of some clients in which the test that runs now can run models."""
+    test, clients = Current.test, list(clients)
+    found = [client for client in clients if (test.why_absent if test else why_absent)(client) is None]
+    if test and found != clients:
+        test.digests.append(INCOMPLETE)
+    return found
 
 
 def digest_of(client: str, jobs: Mapping[str, tuple[onnx.ModelProto, Arrays]], calls: object, module: Path) -> str:
     """Return the digest of a run: see the text of this module."""
-    digest = hashlib.sha256(repr((platform.machine(), sys.platform, sys.version_info[:2], calls)).encode())
+    digest = hashlib.sha256(repr((*_machine(), calls)).encode())
     files = [requirements(client), *_drivers(client), module, *(HERE / name for name in JUDGES)]
     for path in files:
         digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -89,24 +128,46 @@ def digest_of(client: str, jobs: Mapping[str, tuple[onnx.ModelProto, Arrays]], c
     return digest.hexdigest()[:16]
 
 
-def stored() -> dict[str, list[str]]:
-    """The digests of the runs of each test that passed."""
-    read: dict[str, list[str]] = json.loads(STORED.read_text()) if STORED.exists() else {}
+INCOMPLETE = "a client is absent"
+"""Stands for the run that is missing: such a test is not stored."""
+
+OF_FILES = "files "
+"""Begins a digest of all files."""
+
+
+@cache
+def of_files() -> str:
+    """Return the digest of all files that tests of clients read."""
+    digest = hashlib.sha256(repr(_machine()).encode())
+    for named in READ:
+        path = REPOSITORY / named
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file() and file != STORED and not {"__pycache__", "node_modules"} & {*file.parts}:
+                digest.update(repr(file.relative_to(REPOSITORY).as_posix()).encode())
+                digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return f"{OF_FILES}{digest.hexdigest()[:16]}"
+
+
+def stored() -> dict[str, str]:
+    """The digest of each test that passed."""
+    read: dict[str, str] = json.loads(STORED.read_text()) if STORED.exists() else {}
     return read
 
 
 def keep(passed: Mapping[str, list[str]]) -> None:
-    """Store the digests of tests that passed."""
-    kept = {name: digests for name, digests in (stored() | dict(passed)).items() if digests}
-    STORED.write_text(json.dumps(kept, indent=0, sort_keys=True) + "\n")
+    """Store the tests that passed, each with the digests of its runs."""
+    whole = {name: digests for name, digests in passed.items() if INCOMPLETE not in digests}
+    new = {name: digests[0] if len(digests) == 1 else of_files() for name, digests in whole.items()}
+    STORED.write_text(json.dumps(stored() | new, indent=0, sort_keys=True) + "\n")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(OPTION, action="store_true", help="store what passed in clients in tests/clients/runs.json")
+    parser.addoption(KEEP, action="store_true", help="store what passed in clients in tests/clients/runs.json")
+    parser.addoption(MAKE, action="store_true", help="install a client when a test needs it")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption(OPTION) and not hasattr(config, "workerinput"):
+    if config.getoption(KEEP) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Keeper())
 
 
@@ -123,6 +184,10 @@ class _Keeper:
 
     def pytest_sessionfinish(self) -> None:
         keep(self.passed)
+
+
+def _machine() -> tuple[object, ...]:
+    return platform.machine(), sys.platform, sys.version_info[:2]
 
 
 def _drivers(client: str) -> Iterable[Path]:

@@ -12,13 +12,14 @@ from running import assert_close, run
 
 import rnn_lowering as rl
 from clients.driving import PACKAGES, Job, assert_right, run_python
-from clients.environments import HERE, environment, why_absent
+from clients.environments import HERE, environment
+from clients.runs import present
 from clients.test_exporters_of_loops import Models, named, runs_of
 
 EXPORTERS = ("keras", "pytorch", "jax", "paddle", "onnxscript")
 SCRIPTS = {"pytorch": "cells_of_torch.py"}
-BESIDE = {"keras": "tf-keras"}
-"""An exporter -> an environment whose packages it needs too."""
+BESIDE = {"keras": ("tf-keras",)}
+"""An exporter -> environments whose packages it needs too."""
 
 RUNTIMES = ("tract", "openvino", "mnn")
 
@@ -28,7 +29,7 @@ STAYS = ("rnn_of_fori_loop",)
 
 def exported(exporter: str, folder: Path) -> Models:
     """The cells of an exporter."""
-    names = [exporter, *([BESIDE[exporter]] if exporter in BESIDE else [])]
+    names = [exporter, *BESIDE.get(exporter, ())]
     own = [path for name in names for path in environment(name).glob("lib/python*/site-packages")]
     script = HERE / "exporters" / SCRIPTS.get(exporter, f"cells_of_{exporter}.py")
     run_python(exporter, script, folder, lent=[*own, *PACKAGES], JAX_PLATFORMS="cpu")
@@ -36,11 +37,11 @@ def exported(exporter: str, folder: Path) -> Models:
     return {path.stem: (onnx.load(path), runs_of(path)) for path in folder.glob("*.onnx")}
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize(
+    "exporter", [pytest.param(name, marks=pytest.mark.environments(*BESIDE.get(name, ()))) for name in EXPORTERS]
+)
 def test_cells_become_nodes(exporter: str, tmp_path: Path) -> None:
     """At every length; then in the runtimes that are installed, lowered for each."""
-    if exporter in BESIDE and (reason := why_absent(BESIDE[exporter])):
-        pytest.skip(reason)
     models = exported(exporter, tmp_path)
     assert len(models) > 2
     raised = {name: rl.lower(model, raise_loops=True) for name, (model, _) in models.items()}
@@ -55,7 +56,7 @@ def test_cells_become_nodes(exporter: str, tmp_path: Path) -> None:
             assert all(node.input[4] for node in new.graph.node if node.op_type in cells(new)), name
         for feed, outputs in runs:
             assert_close(run(new, feed), named(model, outputs), "float32", name)
-    for client in (client for client in RUNTIMES if why_absent(client) is None):
+    for client in present(RUNTIMES):
         check_client(client, {name: models[name] for name in models if not name.startswith("trap_")}, tmp_path)
 
 

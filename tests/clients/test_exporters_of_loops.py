@@ -14,7 +14,8 @@ from running import assert_close, run
 
 import rnn_lowering as rl
 from clients.driving import PACKAGES, Job, drive, judge, run_python
-from clients.environments import HERE, environment, why_absent
+from clients.environments import HERE, environment
+from clients.runs import present
 
 EXPORTERS = {
     "keras": "of_keras.py",
@@ -103,7 +104,7 @@ def test_loops_as_they_are_exported(exporter: str, tmp_path: Path) -> None:
             assert_close(run(as_meant(model), feed), named(model, outputs), "float32", name)
             for form in ("scan", "loop", "unroll"):
                 check_form(name, model, form, feed, outputs)
-    for client in (client for client in RUNTIMES if why_absent(client) is None):
+    for client in present(RUNTIMES):
         check_client(client, models, tmp_path / client)
 
 

@@ -60,15 +60,19 @@ def test_another_driver_is_not_in_the_digest(folder: Path) -> None:
 
 
 Begin = Callable[..., None]
+PASSED = "nothing changed since it passed"
+ABSENT = "tract is not installed"
 
 
 @pytest.fixture
 def begin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
-    """Begins the runs of a test whose stored run is that of MODEL."""
-    runs.keep({"the test": [digest()]})
+    """Begins a test, and its runs."""
 
-    def in_test(*models: onnx.ModelProto, absent: str | None = None, again: bool = False) -> None:
-        monkeypatch.setattr(runs.Current, "test", runs.Test("the test", Path(__file__), absent, again))
+    def in_test(*models: onnx.ModelProto, absent: bool = False, again: bool = False) -> None:
+        monkeypatch.setattr(runs, "why_absent", lambda client: ABSENT if absent else None)
+        test = runs.Test("the test", Path(__file__), ("tract",), again, make=False)
+        test.begin()
+        monkeypatch.setattr(runs.Current, "test", test)
         for model in models:
             job: Job = (model, FEED)
             runs.begin("tract", {"job": job}, None)
@@ -76,27 +80,66 @@ def begin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     return in_test
 
 
-def test_what_passed_before_is_skipped(begin: Begin) -> None:
-    with pytest.raises(pytest.skip.Exception, match="nothing of this run changed"):
+def test_a_run_that_passed_is_left_out(begin: Begin) -> None:
+    runs.keep({"the test": [digest()]})
+    with pytest.raises(pytest.skip.Exception, match=PASSED):
         begin(MODEL)
-    with pytest.raises(pytest.skip.Exception, match="nothing of this run changed"):
-        begin(MODEL, absent="tract is not installed")
+    with pytest.raises(pytest.skip.Exception, match=PASSED):
+        begin(MODEL, absent=True)
 
 
-def test_what_changed_runs_if_the_client_is_there(begin: Begin) -> None:
+def test_a_run_that_changed_is_repeated_if_the_client_is_there(begin: Begin) -> None:
+    runs.keep({"the test": [digest()]})
     begin(onnx.ModelProto())
     begin(MODEL, again=True)
-    with pytest.raises(pytest.skip.Exception, match="tract is not installed"):
-        begin(onnx.ModelProto(), absent="tract is not installed")
+    with pytest.raises(pytest.skip.Exception, match=ABSENT):
+        begin(onnx.ModelProto(), absent=True)
 
 
-def test_a_test_of_several_runs_always_runs(begin: Begin) -> None:
-    runs.keep({"the test": [digest(), digest(onnx.ModelProto())]})
+@pytest.mark.parametrize("digests", [[], [digest(), digest(onnx.ModelProto())]])
+def test_a_test_that_is_no_single_run_is_left_out_if_no_file_changed(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, digests: list[str]
+) -> None:
+    runs.keep({"the test": digests})
+    with pytest.raises(pytest.skip.Exception, match=PASSED):
+        begin(absent=True)
+    begin(MODEL, onnx.ModelProto(), again=True)
+    runs.of_files.cache_clear()
+    monkeypatch.setattr(runs, "READ", runs.READ[1:])
     begin(MODEL, onnx.ModelProto())
+    with pytest.raises(pytest.skip.Exception, match=ABSENT):
+        begin(absent=True)
+    runs.of_files.cache_clear()
 
 
-def test_what_has_no_run_any_more_is_not_kept(folder: Path) -> None:
-    runs.keep({"one": ["1"], "other": ["2"]})
-    runs.keep({"one": []})
-    assert runs.stored()["other"] == ["2"]
-    assert "one" not in runs.stored()
+def test_what_is_not_stored_needs_its_environment(begin: Begin) -> None:
+    begin(MODEL)
+    with pytest.raises(pytest.skip.Exception, match=ABSENT):
+        begin(absent=True)
+
+
+def test_a_test_without_one_of_its_clients_is_not_stored(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin()
+    assert runs.present(["tract", "mnn"]) == ["tract", "mnn"]
+    monkeypatch.setattr(runs, "why_absent", {"tract": None, "mnn": "gone"}.get)
+    assert runs.present(["tract", "mnn"]) == ["tract"]
+    assert runs.Current.test
+    runs.keep({"the test": runs.Current.test.digests})
+    assert not runs.stored().keys() & {"the test"}
+
+
+def test_an_environment_is_made_when_a_test_needs_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, and not one that is made by name."""
+    tried: list[str] = []
+
+    def make(client: str) -> None:
+        tried.append(client)
+        (folder / f"{client}.failed").write_text("no such version")
+
+    monkeypatch.setattr(environments, "ROOT", folder)
+    monkeypatch.setattr(environments, "_make", make)
+    for name, said in {"tract": "no such version", "qnn": "read its licence"}.items():
+        for _ in range(2):
+            with pytest.raises(pytest.skip.Exception, match=said):
+                runs.Test("new", Path(__file__), (name,), again=False, make=True).begin()
+    assert tried == ["tract"]
