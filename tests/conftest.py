@@ -1,5 +1,6 @@
 """What all tests share: child processes are kept from test to test."""
 
+import hashlib
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from clients.runs import of_files
 from one_process import Kept, keep_processes, run_workers_here
 from provoked import expected, recorded
 
@@ -20,9 +22,20 @@ pytest_plugins = ["commands", "clients.runs"]
 """Fixtures of the command; what was run in clients before."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that take long start first, so that no process waits for one at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out exhaustive tests of other shares; tests that take long start first, so that no process waits for
+    one at the end."""
+    left = {item for item in items if _is_of_another_share(item, config.getoption("--share"))}
+    config.hook.pytest_deselected(items=[*left])
+    items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def _is_of_another_share(item: pytest.Item, shares: int) -> bool:
+    if item.get_closest_marker("exhaustive") is None:
+        return False
+    number = int(hashlib.sha256(f"{item.nodeid} {of_files()}".encode()).hexdigest(), 16)
+    return number % shares > 0
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +54,9 @@ def _children(request: pytest.FixtureRequest, kept: None, monkeypatch: pytest.Mo
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--share", metavar="N", type=int, default=1, help="run one in N exhaustive tests, others after each change"
+    )
     parser.addoption("--hints", metavar="FILE", help="append each test and the hints that it provokes, as JSON")
 
 

@@ -26,7 +26,12 @@ def _runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     marked = [name for mark in request.node.iter_markers("environments") for name in mark.args]
     option = request.config.getoption
     test = runs.Test(
-        request.node.nodeid, request.path, (*given, *marked), again=not option("markexpr"), make=option(runs.MAKE)
+        request.node.nodeid,
+        request.path,
+        (*given, *marked),
+        again=not option("markexpr"),
+        make=option(runs.MAKE),
+        within=option(runs.WITHIN),
     )
     test.begin()
     monkeypatch.setattr(runs.Current, "test", test)

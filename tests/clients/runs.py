@@ -4,14 +4,15 @@ runs.json has a digest for each test that passed. For a test that runs models on
 client's requirements and driver, the models and their inputs as they are now, the test's module, and what is stored
 of the client. For any other it is that of all files that such tests read. If it is the same, `pytest -m clients`
 skips the test, also where the client is absent. `pytest -m ''` runs all; with `--keep-runs` it stores what passed.
-With `--make-environments` a client is installed when a test needs it. What computes the expected numbers is not in
-the digest of a run: the other tests prove that.
+With `--make-environments` a client is installed when a test needs it; with `--within` no test starts too late. What
+computes the expected numbers is not in the digest of a run: the other tests prove that.
 """
 
 import hashlib
 import json
 import platform
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,6 +27,7 @@ from clients.environments import CLIENTS, HERE, HERE_TOO, home, make_once, requi
 
 KEEP = "--keep-runs"
 MAKE = "--make-environments"
+WITHIN = "--within"
 STORED = HERE / "runs.json"
 PROPERTY = "client run"
 """Of a test report: the digests of the runs."""
@@ -38,6 +40,8 @@ READ = ("rnn_lowering", "tests/clients", "tests/support", "examples", "docs", "R
 """What tests of clients read. The models beside the checkout stay the same."""
 
 UNCHANGED = "nothing changed since it passed (pytest -m '' runs it again)"
+TOO_LATE = "something changed since it passed, and no time is left (pytest -m clients runs it)"
+STARTED = time.monotonic()
 
 
 @dataclass
@@ -50,6 +54,7 @@ class Test:
         environments: Those that it names.
         again: Whether all is run.
         make: Whether environments are made that are absent.
+        within: In how many seconds after the start of all tests it must begin.
         digests: Of its runs so far.
     """
 
@@ -59,6 +64,7 @@ class Test:
     environments: tuple[str, ...]
     again: bool
     make: bool
+    within: float = float("inf")
     digests: list[str] = field(default_factory=list)
 
     def begin(self) -> None:
@@ -77,7 +83,9 @@ class Test:
         self.require()
 
     def require(self) -> None:
-        """Skip the test if an environment is absent."""
+        """Skip the test if no time is left, or an environment is absent."""
+        if time.monotonic() - STARTED > self.within:
+            pytest.skip(TOO_LATE)
         if reason := next((why for name in self.environments if (why := self.why_absent(name))), None):
             pytest.skip(reason)
 
@@ -164,6 +172,9 @@ def keep(passed: Mapping[str, list[str]]) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(KEEP, action="store_true", help="store what passed in clients in tests/clients/runs.json")
     parser.addoption(MAKE, action="store_true", help="install a client when a test needs it")
+    parser.addoption(
+        WITHIN, type=float, default=float("inf"), help="start no test of a client after so many seconds"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,6 +1,8 @@
 """A run of a client is repeated when something that decides its outcome changed, and not otherwise."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,6 +130,12 @@ def test_a_test_without_one_of_its_clients_is_not_stored(begin: Begin, monkeypat
     assert not runs.stored().keys() & {"the test"}
 
 
+def test_what_changed_is_left_out_if_no_time_is_left(folder: Path) -> None:
+    test = runs.Test("new", Path(__file__), (), again=False, make=False, within=0)
+    with pytest.raises(pytest.skip.Exception, match="no time is left"):
+        test.begin()
+
+
 def test_an_environment_is_made_when_a_test_needs_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, and not one that is made by name."""
     tried: list[str] = []
@@ -143,3 +151,18 @@ def test_an_environment_is_made_when_a_test_needs_it(folder: Path, monkeypatch: 
             with pytest.raises(pytest.skip.Exception, match=said):
                 runs.Test("new", Path(__file__), (name,), again=False, make=True).begin()
     assert tried == ["tract"]
+
+
+def test_a_third_of_the_exhaustive_tests_is_chosen() -> None:
+    """The same in each process, or xdist would say so."""
+    tests = Path(__file__).parents[1] / "raising" / "test_changed_loops.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "--collect-only", "-p", "no:cacheprovider", str(tests)]
+    found = [
+        {line for line in printed.splitlines() if "::" in line}
+        for options in (["-m", "exhaustive"], ["-m", "exhaustive", "--share=3"], ["--share=3"], [])
+        if (printed := subprocess.run([*command, *options], capture_output=True, text=True, check=True).stdout)
+    ]
+    every, third, default_of_share, default = found
+    assert len(every) / 4 < len(third) < len(every) / 2.5
+    assert third < every
+    assert default_of_share == default
