@@ -152,8 +152,9 @@ class Lowering:
 
     Attributes:
         to: The form: "scan", "loop", "unroll" (straight-line, for a known sequence length), "chunked" (several
-            steps at once, for LinearAttention; straight-line for a known length), "auto" (straight-line at
-            length 1, otherwise the form that the target prefers), or "keep" (nodes stay as they are, in streams).
+            steps at once, for LinearAttention; straight-line for a known length, unless the target runs loops),
+            "auto" (the form that the target prefers), or "keep" (nodes stay as they are, in streams). One step
+            is straight-line in every form.
             "scan", "loop" and "unroll" apply to the Loops and Scans of the model too.
         target: The runtime that will run the result, a name in `TARGETS`.
         only: Lower only nodes whose operator or name matches this, or one of several (names as shell globs), or
@@ -181,8 +182,8 @@ class Lowering:
         raise_loops: Turn each Loop and Scan that computes an RNN, GRU or LSTM into that node, before all else.
             Without `to`, `target`, `stream` and `loops`, nothing else is done: the node is the fastest form in
             onnxruntime.
-        join: Compute small nodes that do not depend on each other, and both directions of a node, in one loop, if
-            that is faster in the target.
+        join: Compute small nodes that do not depend on each other, both directions of a node, and layers, in one
+            loop, if that is faster in the target.
         open_dims: Axes of inputs whose size the exporter fixed, as "X:1", and the names that their sizes get.
             Numbers in the model that were derived from such a size are adapted. If a number may mean something
             else, the model is refused.

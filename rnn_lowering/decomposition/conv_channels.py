@@ -1,5 +1,6 @@
-"""Convolutions that onnxruntime-web 1.30 computes wrongly on WebGPU, without an error: those of input channels in
-threes and output channels in fours. With one output channel more, which is cut off, they are right.
+"""Convolutions that onnxruntime-web 1.30 computes wrongly on WebGPU, without an error: with a multiple of 3 input
+channels, but not of 4 nor 3 itself, and a multiple of 4 output channels. With one more output channel, which is cut
+off, they are right.
 
 Measured with 1 to 10, 12, 13, 16, 33, 129 and 132 input channels, and 1 to 5, 8, 16 and 128 output channels: wrong
 are 6, 9, 33 and 129 with 4, 8, 16 and 128.

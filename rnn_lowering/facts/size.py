@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 TIME, CHUNK, STEP = 0, 1, 2
-"""The symbols of the frames of a stream, of what a chunk has more than the whole, and of the step of a Loop."""
+"""Symbols: the number of frames of a stream; 1 in a chunk and 0 in the whole; the number of the step of a Loop."""
 
 
 NUMBERS = 1 << 40

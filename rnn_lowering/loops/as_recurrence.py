@@ -95,7 +95,7 @@ class LoopRecurrence:
         copy.bring_constants([self.read.body])
         copy.bind(self.state_inputs, states)
         if isinstance(self.read, LoopBody):
-            copy.bind((self.read.number, self.read.going_input), [number, going])
+            copy.bind((self.read.number, self.read.cond_in), [number, going])
         copy.bind(list(self.xs), rows)
         copy.bring_captured_constants(self.read.body)
         copy.copy_nodes(self.read.body, self.used)
@@ -204,7 +204,7 @@ def _as_recurrence(
     copy.moved |= body.moved
     stacked = [n for n, value in enumerate(read.stacked) if value.name and is_used(value)]
     final = [read.state_inputs[n] for n, value in enumerate(read.results) if is_used(value)]
-    going = [read.going] if trips is None and isinstance(read, LoopBody) else []
+    going = [read.cond_out] if trips is None and isinstance(read, LoopBody) else []
     used = read.values_behind([*(read.rows[n] for n in stacked), *final, *going], copy.moved)
     carried = [copy.item(value) for value in read.initial]
     states = [n for n, value in enumerate(read.state_inputs) if value not in invariant and value in used]

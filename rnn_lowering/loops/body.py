@@ -94,16 +94,16 @@ class LoopBody(RepeatedBody):
     """A Loop.
 
     Attributes:
-        trips, condition: The maximum number of steps, and whether the first one runs; None if absent.
-        number, going_input: The number of the step, and the condition that it gets.
-        going: Whether another step follows.
+        trips, cond: The maximum number of steps, and whether the first one runs; None if absent.
+        number, cond_in: The number of the step, and the condition that it gets.
+        cond_out: Whether another step follows.
     """
 
     trips: ir.Value | None
-    condition: ir.Value | None
+    cond: ir.Value | None
     number: ir.Value
-    going_input: ir.Value
-    going: ir.Value
+    cond_in: ir.Value
+    cond_out: ir.Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,12 +154,12 @@ def _loop(node: ir.Node, body: ir.Graph, ref: NodeRef) -> LoopBody:
         ref=ref,
         body=body,
         trips=given[0],
-        condition=given[1],
+        cond=given[1],
         initial=given[2:],
         number=body.inputs[0],
-        going_input=body.inputs[1],
+        cond_in=body.inputs[1],
         state_inputs=body.inputs[2:],
-        going=outputs[0],
+        cond_out=outputs[0],
         state_outputs=outputs[1 : 1 + states],
         rows=rows,
         stacked_axes=[0] * len(rows),

@@ -206,7 +206,7 @@ def _loop(copy: BodyCopy, r: LoopRecurrence) -> Sequence[ir.Value]:
         limits = [copy.value_of(op.squeeze(trips.tensor, [0])), copy.value_of(op.true())]
     else:
         assert isinstance(r.read, LoopBody)
-        limits = [copy.value(copy.item(value)) for value in (r.read.trips, r.read.condition)]
+        limits = [copy.value(copy.item(value)) for value in (r.read.trips, r.read.cond)]
     xs = [copy.declared(x) for x in r.xs.values()]
     kept = [copy.value_of(op.constant(0))] if not initial and op.opset < _STATELESS_LOOP else []
     with op.body(), copy.inner_scope():
@@ -217,7 +217,7 @@ def _loop(copy: BodyCopy, r: LoopRecurrence) -> Sequence[ir.Value]:
         for state, item in zip(states if isinstance(r.read, ScanBody) else (), r.init, strict=False):
             copy.facts.declare(state, copy.facts.kind(item))  # a Scan keeps the shapes of its states
         outputs = r.step(copy, states, [copy.value_of(op.take(x, number)) for x in xs], i, going)
-        after = copy.item(r.read.going) if isinstance(r.read, LoopBody) and trips is None else going
+        after = copy.item(r.read.cond_out) if isinstance(r.read, LoopBody) and trips is None else going
         kinds = [copy.facts.kind(item) for item in outputs]
         types = [_BOOL_TENSOR, *(value.type for value in (*unchanged, *r.returned))]
         body = copy.body_graph([i, going, *unchanged, *states], [after, *unchanged, *outputs], types)
@@ -266,7 +266,7 @@ def unroll(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
     copy.moved.difference_update(read.body)
     states = [copy.item(value) for value in read.initial]
     if isinstance(read, LoopBody):
-        most, going = _most_steps(copy, read), read.condition is None or _is_true(copy, read, read.condition)
+        most, going = _most_steps(copy, read), read.cond is None or _is_true(copy, read, read.cond)
         rows = _rows_of_loop(copy, read)
     else:
         most, going = _length(copy, read), True
@@ -279,7 +279,7 @@ def unroll(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
         states = returned[: len(states)]
         stacked.append(returned[len(states) :])
         if isinstance(read, LoopBody) and len(stacked) < most:
-            going = _is_true(copy, read, read.going)
+            going = _is_true(copy, read, read.cond_out)
     if not stacked:
         return [*states, *_empty_constants(copy, read, _kinds_of_rows(copy, read, states))]
     axes = zip(read.stacked_axes, read.stacked_in_front, strict=True)
@@ -314,7 +314,7 @@ def _is_true(copy: BodyCopy, read: LoopBody, condition: ir.Value) -> bool:
     """
     number = number_of(copy.item(condition))
     if number is None:
-        raise depends_on_data(read.ref, None if condition is read.going else condition)
+        raise depends_on_data(read.ref, None if condition is read.cond_out else condition)
     return bool(number)
 
 
@@ -403,7 +403,7 @@ def _step(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item], ste
     """
     copy.bind(read.state_inputs, states)
     if isinstance(read, LoopBody):
-        copy.bind((read.number, read.going_input), [number, TRUE])
+        copy.bind((read.number, read.cond_in), [number, TRUE])
     with copy.op.under(str(step)):
         copy.copy_nodes(read.body)
         return [copy.item(value) for value in (*read.state_outputs, *read.rows)]

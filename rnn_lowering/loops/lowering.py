@@ -173,7 +173,7 @@ def _chosen(choose: Choose, node: ir.Node, scope: Scope) -> LoopForms:
 
 
 def _forms(choose: Choose, node: ir.Node) -> LoopForms:
-    """Return the forms of a node, or those of a node that changes if it is refused, which `_chosen` then says."""
+    """Return the forms of a node, or `_EMPTY` if it is refused: `_chosen` then raises the error."""
     try:
         return choose(node)
     except UnsupportedError:

@@ -319,7 +319,7 @@ def _replace_loop(facts: Facts, read: LoopBody, stacked: Sequence[StackedState],
     for copy in copies:  # a row may be an input of the body, or an output already: runtimes misread such bodies
         copy.outputs[0].name = copy.name
         body.append(copy)
-    carried = [read.going, *(read.state_outputs[n] for n in kept)]
+    carried = [read.cond_out, *(read.state_outputs[n] for n in kept)]
     body.outputs[:] = [*carried, *read.rows, *(copy.outputs[0] for copy in copies)]
     for n in sorted(places, reverse=True):
         for user in reversed(_users(body, body.inputs[2 + n])):

@@ -92,7 +92,7 @@ def number_of_trips(counters: Counters) -> LoopTrips:
     trips = bounds[0]
     for bound in bounds[1:]:
         trips = op.where(op.less(trips, bound), trips, bound)
-    first = copy.item(read.condition)
+    first = copy.item(read.cond)
     if not (limits.most_is_length and limits.first_follows) and not _is_true(first):
         trips = trips * op.cast(op.reshape(copy.tensor(first, read.ref), (1,)), _INT64)
     if op.opset < _RANGE_OPSET and trips.number is None:
@@ -118,21 +118,21 @@ def runs_once_per_row(counters: Counters, item: Item, axis: int) -> bool:
 
 def simulated_trips(copy: BodyCopy, read: LoopBody) -> int | None:
     """Count the steps of a Loop by evaluating its condition; None if that needs unknown values."""
-    given = [copy.item(value) for value in (read.trips, read.condition)]
+    given = [copy.item(value) for value in (read.trips, read.cond)]
     most, first = map(number_of, given)
     if any(item is not None and number is None for item, number in zip(given, (most, first), strict=True)):
         return None
     if first is not None and not first:
         return 0
     limit = ENDLESS if most is None else max(int(most), 0)
-    needed = read.values_behind([read.going])
+    needed = read.values_behind([read.cond_out])
     states = [n for n, value in enumerate(read.state_inputs) if value in needed]
     nodes = [node for node in read.body if not needed.isdisjoint(node.outputs)]
     known: dict[ir.Value, Item] = {read.state_inputs[n]: copy.item(read.initial[n]) for n in states}
     for step in range(min(limit, _MOST_SIMULATED)):
         known |= {
             read.number: KnownTensor(np.asarray(step, np.int64)),
-            read.going_input: TRUE,
+            read.cond_in: TRUE,
         }
         for node in nodes:
             items = [None if v is None else known.get(v) or copy.item(v) for v in node.inputs]
@@ -140,7 +140,7 @@ def simulated_trips(copy: BodyCopy, read: LoopBody) -> int | None:
             if arrays is None:
                 return None
             known |= {output: KnownTensor(array) for output, array in zip(node.outputs, arrays, strict=True)}
-        going = number_of(known.get(read.going) or copy.item(read.going))
+        going = number_of(known.get(read.cond_out) or copy.item(read.cond_out))
         if going is None:
             return None
         if not going:
@@ -176,7 +176,7 @@ class _Limits:
         most, number = copy.item(read.trips), number_of(copy.item(read.trips))
         if number is not None and number >= ENDLESS:
             most = None
-        lines = _comparisons(counters, read.going, read.body)
+        lines = _comparisons(counters, read.cond_out, read.body)
         limit = None if most is None or read.trips is None else counters.line_of_outside(read.trips)
         length = None if most is not None and limit is None else _length(counters, lines, limit)
         follows = length is not None and _follows(counters, length)
@@ -195,7 +195,7 @@ def _length(counters: Counters, lines: Sequence[Size], limit: Size | None) -> Si
 
 def _follows(counters: Counters, length: Size) -> bool:
     """Whether the first condition is true where a size is at least 1."""
-    first = counters.copy.item(counters.read.condition)
+    first = counters.copy.item(counters.read.cond)
     if _is_true(first):
         return True
     try:
@@ -215,7 +215,7 @@ def _comparisons(counters: Counters, going: ir.Value, home: ir.Graph | None) -> 
     """
     ref, value = counters.read.ref, behind_identities(going)
     item = counters.item_of_outside(value)
-    if value is counters.read.going_input or (item is not None and _is_true(item)):
+    if value is counters.read.cond_in or (item is not None and _is_true(item)):
         return []
     node = value.producer()
     if node is None or home not in (None, node.graph) or node.domain not in DEFAULT_DOMAIN:

@@ -220,7 +220,7 @@ class Facts:
         return values
 
     def without_values(self) -> KnownValues:
-        """Return what knows no value, for values of a step, and gives the same symbols as here."""
+        """Return an empty `KnownValues` for the values of a step; it shares the symbols of this one."""
         return self._values.without_values()
 
     def read_by(self, node: ir.Node) -> list[ir.Value]:

@@ -4,9 +4,9 @@ onnx.checker is safe for every model, and shape inference is safe for models tha
 contain huge numbers. So shapes of an ordinary model are inferred in this process. The version converter, which only
 old models need, always runs in a child process.
 
-ONNX's inference knows the operators of com.microsoft by another domain, which they get in the message that is
-inferred. It also gives an open axis that a Slice of opset 10 cuts the name of the whole axis: each becomes a call
-of a function of a later opset.
+ONNX's inference does not know com.microsoft: its operators are registered in another domain, and moved to it before
+inference. It also gives an open axis that a Slice of opset 10 cuts the name of the whole axis: each such Slice
+becomes a call of a function of a later opset.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Questions:
         exported: By symbol, the size that the model was exported with, those of questions too.
         free: The symbols of axes that were open before.
         asked: The questions by the symbol of their size.
-        answered: The nodes and axes whose numbers are what they say.
+        answered: The nodes and axes whose numbers stay as they are written.
     """
 
     exported: dict[Symbol, int]
@@ -86,7 +86,7 @@ class Questions:
         return Size.symbol(symbol)
 
     def is_free(self, length: Size) -> bool:
-        """Whether a size is a number, or follows from axes that were open before: numbers are as written there."""
+        """Whether a size is a number, or follows from axes that were open before; then numbers stay as written."""
         return length.symbols <= self.free
 
     def forget(self, nodes: Container[ir.Node]) -> None:

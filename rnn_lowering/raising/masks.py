@@ -2,8 +2,8 @@
 
 Where a sequence has ended, a step keeps its states and stacks zeros: Where(t < lens, new, old), in any spelling. As
 polynomials the new state is m new + (1 - m) old, with m m = m. The operators do the same with sequence_lens, where
-the first states are zeros. Any other mask is none of theirs: of any frames, of frames read backwards, or one behind
-which the last state is repeated.
+the first states are zeros. Loops with other masks stay: those of arbitrary frames, of frames that are read
+backwards, and masks whose outputs repeat the last state.
 """
 
 from __future__ import annotations

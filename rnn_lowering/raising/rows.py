@@ -86,7 +86,7 @@ class RowWalk:
     opset: int
 
     def behind(self, node: ir.Node, of: Source) -> Source | None:
-        """Return the sequence that a node makes another one of; None if it does not do the same with each row."""
+        """Return the sequence that a node reads; None if the node does not do the same with each row."""
         data = next((v for v in node.inputs if v is not None and self.numbers(v) is None), None)
         if data is None or not is_of_default_domain(node):
             return None
@@ -208,7 +208,7 @@ _RULES: dict[str, _Rule] = {
 
 
 def row_of(evaluator: Evaluator, source: Source, rows: ir.Value, shape: Sequence[int]) -> Array | None:
-    """Return a row, computed of that of its source.
+    """Compute a row of `rows` from the same row of the source.
 
     Args:
         evaluator: Computes the nodes between both, and nothing else.

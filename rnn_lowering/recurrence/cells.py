@@ -5,6 +5,7 @@ A cell maps (op, operands, states, projected inputs) to the new states; the firs
 It only uses `split`, `constant`, `name` and `dialect` of op, the functions in the operands, and + - * of tensors.
 
 The projected inputs are Xt*(W^T) + Wb + Rb, with the gates in the order of the specification (z, r, h; i, o, f, c).
+Rbh of a GRU with linear_before_reset, and the bias of a DynamicQuantizeLSTM, are added in the step.
 The product with R is the left term of its sum, since one runtime computes a plain RNN wrongly otherwise. Where the
 specification leaves something open, onnxruntime decides:
 onnxruntime/core/providers/cpu/rnn/{rnn.cc, deep_cpu_gru.cc, uni_directional_lstm.cc}.

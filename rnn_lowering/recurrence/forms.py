@@ -58,7 +58,8 @@ Repeat = Callable[[Ops, Recurrence], "tuple[Tensors, Tensors]"]
 
 
 Stack = Callable[[Ops, Tensors, Tensors], "tuple[Tensors, Callable[[Tensors], Tensors]]"]
-"""Given ys and the new states of a step, returns what a body outputs, and what makes the ys of all steps of it."""
+"""Takes the ys and new states of a step; returns the outputs of the body, and a function that turns the stacked
+outputs into the ys of all steps."""
 
 
 @since(9)

@@ -26,7 +26,7 @@ from rnn_lowering.streaming.editor import Editor, NodeEdit, home, input_of
 from rnn_lowering.streaming.edits import FramesEdit
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frame_counts import counts_so_far, of_type, past_or_first
-from rnn_lowering.streaming.frames import NOT_LATE, FirstFrame, Frames, Unframed
+from rnn_lowering.streaming.frames import NO_DELAY, FirstFrame, Frames, Unframed
 
 
 def joined(flow: Flow, node: ir.Node, slots: Sequence[int]) -> tuple[Frames | Unframed | None, dict[int, int]]:
@@ -210,7 +210,7 @@ def _count_so_far(
 ) -> None:
     """Replace a number that is frames * `factor` + `offset`: of the sequence, then of the frames so far."""
     emit = editor.before(node)
-    _, _, total = counts_so_far(editor, NOT_LATE)
+    _, _, total = counts_so_far(editor, NO_DELAY)
     number = of_type(emit, node, total, dtype)
     for op_type, by in (("Mul", factor), ("Add", offset)):
         number = emit(op_type, number, emit.constant(np.array([float(by)]).astype(dtype.numpy()), dtype))

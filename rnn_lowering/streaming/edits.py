@@ -67,7 +67,7 @@ class FramesRead:
 
 @dataclass(frozen=True)
 class FramesEdit(FramesRead, NodeEdit):
-    """An edit of a node along the frames that it reads, which adds a state."""
+    """An edit of a node along the frames that it reads, which may add a state."""
 
 
 def set_attributes(editor: Editor, node: ir.Node, attributes: Mapping[str, ir.Attr | None]) -> None:

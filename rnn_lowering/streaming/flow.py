@@ -17,7 +17,7 @@ from rnn_lowering.model.scopes import ORIGIN
 from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.streaming.editor import Change, Editor, NodeEdit
 from rnn_lowering.streaming.frames import (
-    NOT_LATE,
+    NO_DELAY,
     Delay,
     FirstFrame,
     FrameNumbers,
@@ -47,7 +47,7 @@ class StatefulNode:
 
     node: ir.Node
     delay: Delay | None = None
-    late: Delay = NOT_LATE
+    late: Delay = NO_DELAY
 
 
 @dataclass
@@ -218,7 +218,7 @@ class Flow:
         raise self.refuse(
             node,
             f"the shape of '{value.name}' depends on the number of frames in a way that a stream cannot follow",
-            "an axis may have the number of frames, times a constant, plus a constant",
+            "sizes may be the number of frames times a constant, plus a constant",
         )
 
     def framed(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:

@@ -45,7 +45,7 @@ class Delay:
         return self.frames / self.rate
 
 
-NOT_LATE = Delay(0, Fraction(1))
+NO_DELAY = Delay(0, Fraction(1))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from rnn_lowering.facts.size import Symbol
 from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frame_counts import fold_sizes
-from rnn_lowering.streaming.frames import NOT_LATE, Delay, Frames, Framing, Unframed
+from rnn_lowering.streaming.frames import NO_DELAY, Delay, Frames, Framing, Unframed
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.streaming.operators.frame_numbers import continued_numbers
 from rnn_lowering.streaming.operators.recurrences import late_state_error
@@ -267,7 +267,7 @@ def late_outputs(flow: Flow, states: States, frames: int | None) -> dict[str, De
     late: dict[str, Delay] = {}
     size = frames or flow.unit
     for output, recurrent in ((s.output, s.recurrent) for s in states.nodes if s.output is not None):
-        name, node, own = output.name or "", recurrent.node, recurrent.late or NOT_LATE
+        name, node, own = output.name or "", recurrent.node, recurrent.late or NO_DELAY
         drop = "drop that output, since the stream carries the state"
         if late.setdefault(name, own) != own:
             raise flow.refuse(

@@ -135,7 +135,7 @@ class Target:
         ignores_axes: Operators whose axes are an input from an opset on, which it ignores without an error.
         named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
         unused_constants: Whether a model may have initializers that nothing uses.
-        since: Operators that it supports from an opset on only: as `unsupported` before.
+        since: Operators that it supports only from an opset on; before, they count as `unsupported`.
         own_scan: Takes a node and the opset; returns what emits a Scan for it that the runtime runs as an operator
             of its own, or None.
         dialect: The way loops are built for it, in every form.

@@ -803,7 +803,7 @@ weighs over its queries, not its keys; use a Softmax over the keys
         Y = MatMul (t, X)
 its mask keeps no frame for frame 0; keep the diagonal of the mask
     c = Less (j, i)  m = Where (c, s, -1e9)  WEIGHED
-its mask removes frame 0 for itself; keep the diagonal of the mask
+its mask hides frame 0 from itself; keep the diagonal of the mask
     d = Sub (i, j)  a = Abs (d)  c = Equal (a, 1)  m = Where (c, s, -1e9)  WEIGHED
 its mask or bias 'c' depends on the number of frames; use a mask or a bias of i - j
     a = Sub (n, 1)  p = Sub (a, i)  c = LessOrEqual (j, p)  m = Where (c, s, -1e9)  WEIGHED

@@ -218,7 +218,7 @@ class GatedNormReference(ShapedReference[GatedNormSpec]):
 
     def allowed(self, inputs: Mapping[str, Array], truth: Symbols) -> Symbols:
         given = in_float64(inputs)
-        # A gate that is closed, at -20, is as far from 0 in a kernel as an open one from its number.
+        # Errors of a kernel's Sigmoid are absolute: a closed gate, at -20, is off by as much as an open one.
         size = np.abs(self._normalized(given)) * (1 + np.abs(given["gate"]))
         roundings = _ROUNDINGS + math.log2(len(given["scale"]) + 1)
         return {"Y": limits_of(self.spec.dtype.numpy())[0] * roundings * size}

@@ -171,7 +171,7 @@ def _checked(
     if not kept.diagonal().all():
         first = int(np.argmin(kept.diagonal()))
         if kept[first].any():
-            raise flow.refuse(node, f"its mask removes frame {first} for itself", "keep the diagonal of the mask")
+            raise flow.refuse(node, f"its mask hides frame {first} from itself", "keep the diagonal of the mask")
         raise flow.refuse(node, f"its mask keeps no frame for frame {first}", "keep the diagonal of the mask")
     i, j = np.nonzero(kept)
     ahead, back = int((j - i).max()), None if not beyond[1] else int((i - j).max())

@@ -131,7 +131,7 @@ def _whole(shape: Shape) -> Shape:
 
 
 def _moves(flow: Flow, node: ir.Node, stage: int, rank: int) -> bool:
-    """Whether a node does what that of a stage does, if its sizes do."""
+    """Whether a node has the operator of a stage and moves its rows as far; other sizes are checked later."""
     if node.domain or (node.op_type != _SHIFTED[stage] and (stage or node.op_type != "Concat")):
         return False
     if node.op_type == "Pad":

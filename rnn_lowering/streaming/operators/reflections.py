@@ -2,7 +2,7 @@
 
 The first n frames of the result are x[n], ..., x[1], so the stream is n frames late: with x[j + n] comes frame j of
 the result. It is x[n - j] for j < n, then x[j - n]. With n = 2 the result is x[2], x[1], x[0], x[1] and so on.
-What is behind the last frame is that of a sequence with zeros behind it, as for every padding inside a net.
+Behind the last frame the result is that of a sequence padded with zeros, as for every padding inside a net.
 """
 
 from __future__ import annotations

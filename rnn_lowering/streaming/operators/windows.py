@@ -51,7 +51,7 @@ class KeepRows(FramesEdit):
         slot: The input.
         rows: How many rows before the chunk the node reads; if negative, how many of the chunk it skips.
         initial: The rows before frame 0.
-        left: How many these are; 0 if they have no effect.
+        left: How many rows are before frame 0; 0 if they have no effect.
         drop: How many rows at the end of the chunk only the next chunk uses.
     """
 

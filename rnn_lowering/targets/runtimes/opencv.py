@@ -60,7 +60,7 @@ TARGET = Target(
     instead=(("Tanh", bounded_tanh), ("Gather", gather_by_rank_1)),
     integer_products=False,
     native=RULE,
-    # Between DequantizeLinear and QuantizeLinear it takes Sub for Add, and Sigmoid behind an Add for nothing.
+    # Between DequantizeLinear and QuantizeLinear it computes Sub as Add, and drops a Sigmoid after an Add.
     quantizes=False,
     unused_constants=False,  # it crashes on one of booleans
     empty_tensors=False,
