@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from clients.runs import of_files
 from one_process import Kept, keep_processes, run_workers_here
 from provoked import expected, recorded
 
@@ -34,6 +33,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_of_another_share(item: pytest.Item, shares: int) -> bool:
     if item.get_closest_marker("exhaustive") is None:
         return False
+    from clients.runs import of_files  # a plugin, which pytest is to import first
+
     number = int(hashlib.sha256(f"{item.nodeid} {of_files()}".encode()).hexdigest(), 16)
     return number % shares > 0
 
