@@ -24,9 +24,10 @@ pytest_plugins = ["commands", "clients.runs"]
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out exhaustive tests of other shares; tests that take long start first, so that no process waits for
     one at the end."""
-    left = {item for item in items if _is_of_another_share(item, config.getoption("--share"))}
-    config.hook.pytest_deselected(items=[*left])
-    items[:] = [item for item in items if item not in left]
+    if (shares := config.getoption("--share")) > 1:
+        left = {item for item in items if _is_of_another_share(item, shares)}
+        config.hook.pytest_deselected(items=[*left])
+        items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 

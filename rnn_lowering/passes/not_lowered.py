@@ -142,7 +142,7 @@ def unsupported_error(node: UnsupportedNode) -> UnsupportedError:
     """Return the error for a node that the target cannot run, or misreads."""
     return UnsupportedError(
         node.reason,
-        hint="export at opset 13 or later, in float32 or quantized otherwise, or keep the node (--keep-ops)"
+        hint="export at opset 13 or later, in float32, or quantized in another way; or keep the node (--keep-ops)"
         if isinstance(node.tests, Misread)
         else "use another runtime, or drop --require-supported",
         node=node.node,

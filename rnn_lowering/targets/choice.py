@@ -75,7 +75,7 @@ class FormChooser:
     def choose(self, to: str) -> Choice:
         """Return the requested form, or with "auto" the first possible one, the target's preferred form first.
 
-        Sequences of length 0 or 1 are always unrolled, unless a node of the target needs a loop.
+        Sequences of length 0 or 1 are always unrolled, unless even the unrolled node needs a Loop.
 
         Raises:
             UnsupportedError: The target does not support such a node, or the requested form is impossible at this

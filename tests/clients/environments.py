@@ -145,10 +145,10 @@ def make(client: str) -> str | None:
     """Make the environment of a client unless it is there; return why it is absent, None where it is not."""
     if home(client) != client:
         make(home(client))
-    elif client not in HERE_TOO:
+    elif why_absent(client):
         ROOT.mkdir(exist_ok=True)
         with FileLock(ROOT / f"{client}.lock"):  # another process may be making it
-            if why_absent(client):
+            if why_absent(client):  # still
                 _make(client)
     return why_absent(client)
 
