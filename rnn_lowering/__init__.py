@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.report import NodeReport, Report
     from rnn_lowering.passes.stream import StreamPass
     from rnn_lowering.report.file_report import FileReport
-    from rnn_lowering.streaming.calibration import Calibration
+    from rnn_lowering.streaming.integers.calibration import Calibration
+    from rnn_lowering.streaming.integers.quantization import Quantization, quantize_stream
     from rnn_lowering.streaming.metadata import State, StreamPlan
-    from rnn_lowering.streaming.quantization import Quantization, quantize_stream
     from rnn_lowering.streaming.stream_runner import Stream
     from rnn_lowering.targets.table import TARGETS
     from rnn_lowering.targets.target import Documented, Target
@@ -80,8 +80,8 @@ _MODULES = {
     "nodes.linear_attention": ("LinearAttentionSpec",),
     "nodes.node_spec": ("NodeSpec",),
     "nodes.rnn": ("RecurrentSpec",),
-    "streaming.calibration": ("Calibration",),
-    "streaming.quantization": ("Quantization", "quantize_stream"),
+    "streaming.integers.calibration": ("Calibration",),
+    "streaming.integers.quantization": ("Quantization", "quantize_stream"),
     "streaming.stream_runner": ("Stream",),
     "streaming.metadata": ("State", "StreamPlan"),
     "targets.table": ("TARGETS",),

@@ -132,7 +132,7 @@ class FileLowering:
             raise OptionError("only a stream can be calibrated", hint="add --stream AXIS=1")
         if absent := without_onnxruntime("a calibration"):
             raise UnsupportedError(absent)
-        from rnn_lowering.streaming.quantization import refuse_open_frames, sequence_files
+        from rnn_lowering.streaming.integers.quantization import refuse_open_frames, sequence_files
 
         refuse_open_frames(set(parse_stream(lowering.stream).values()))
         if isinstance(files.calibrate, Path):
@@ -164,7 +164,7 @@ class FileLowering:
         """Return the sequences to calibrate with, which fit the written stream; none without a calibration."""
         if self.files.calibrate is None:
             return []
-        from rnn_lowering.streaming.quantization import fitting_sequences
+        from rnn_lowering.streaming.integers.quantization import fitting_sequences
 
         if len(list(written.parent.iterdir())) > 1:
             raise UnsupportedError("a model with a data file cannot be quantized", hint="use --external-data never")
@@ -172,7 +172,7 @@ class FileLowering:
 
     def _quantize(self, report: FileReport, written: Path, sequences: list[dict[str, Array]]) -> None:
         """Quantize the written stream in place, and say so in the report."""
-        from rnn_lowering.streaming.quantization import quantize_stream
+        from rnn_lowering.streaming.integers.quantization import quantize_stream
 
         quantized, report.quantization = quantize_stream(
             written, sequences, bits=self.files.bits, target=self.lowers.lowering.target

@@ -137,9 +137,9 @@ def test_bits_of_states() -> None:
 
 def test_calibration_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime.quantization", None)
-    monkeypatch.delitem(sys.modules, "rnn_lowering.streaming.calibration", raising=False)
+    monkeypatch.delitem(sys.modules, "rnn_lowering.streaming.integers.calibration", raising=False)
     with pytest.raises(rl.UnsupportedError, match=r"Calibration needs onnxruntime: .*pip install onnxruntime"):
-        importlib.import_module("rnn_lowering.streaming.calibration")
+        importlib.import_module("rnn_lowering.streaming.integers.calibration")
 
 
 def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.raising.elements import EXACT
 from rnn_lowering.raising.polynomials import Element, NotRaised, Polynomial, Truth, Variables
 from rnn_lowering.raising.rows import RowWalk, Source
+from rnn_lowering.raising.rules.elements import EXACT
 from rnn_lowering.raising.step import Evaluator
 from rnn_lowering.types import Array
 

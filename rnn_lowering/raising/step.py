@@ -16,11 +16,11 @@ from rnn_lowering.facts.operators import is_of_default_domain, operator_of
 from rnn_lowering.facts.parameters import integers_of, parameter
 from rnn_lowering.limits import most_bytes
 from rnn_lowering.loops.value_facts import takes_all
-from rnn_lowering.raising.arithmetic import ARITHMETIC
-from rnn_lowering.raising.elements import EXACT, REAL, StepRule
-from rnn_lowering.raising.functions import FUNCTIONS
-from rnn_lowering.raising.moves import MOVES
 from rnn_lowering.raising.polynomials import NotRaised, Variables, checked_size
+from rnn_lowering.raising.rules.arithmetic import ARITHMETIC
+from rnn_lowering.raising.rules.elements import EXACT, REAL, StepRule
+from rnn_lowering.raising.rules.functions import FUNCTIONS
+from rnn_lowering.raising.rules.moves import MOVES
 from rnn_lowering.types import Array, array_of
 
 _MOST_INTEGERS = 1 << 12

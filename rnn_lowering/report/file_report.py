@@ -15,7 +15,7 @@ from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.passes.report import Report
 
 if TYPE_CHECKING:  # it imports onnxruntime's quantizer
-    from rnn_lowering.streaming.quantization import Quantization
+    from rnn_lowering.streaming.integers.quantization import Quantization
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from rnn_lowering.errors import (
     warn,
 )
 from rnn_lowering.options import BITS
-from rnn_lowering.streaming.calibration import Calibration, chunks_of, no_whole_call
+from rnn_lowering.streaming.integers.calibration import Calibration, chunks_of, no_whole_call
 from rnn_lowering.streaming.stream_runner import Stream
 from rnn_lowering.targets.names import TargetName
 from rnn_lowering.targets.table import target_named

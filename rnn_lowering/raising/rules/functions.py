@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.parameters import parameter
-from rnn_lowering.raising.elements import Given, Step, StepRule, each
 from rnn_lowering.raising.polynomials import Atom, Polynomial, Variables, close, constant
+from rnn_lowering.raising.rules.elements import Given, Step, StepRule, each
 from rnn_lowering.types import Array
 
 _LARGEST = 1e38

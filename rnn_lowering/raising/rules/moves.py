@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.raising.elements import Given, Step, StepRule, as_polynomials
 from rnn_lowering.raising.polynomials import MOST_ELEMENTS, checked_size
+from rnn_lowering.raising.rules.elements import Given, Step, StepRule, as_polynomials
 from rnn_lowering.types import Array
 
 

@@ -9,8 +9,8 @@ from functools import partial, reduce
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.raising.elements import EXACT, Given, Step, StepRule, as_numbers, as_polynomials, each
 from rnn_lowering.raising.polynomials import Atom, NotRaised, Polynomial, Variables, checked_size, close
+from rnn_lowering.raising.rules.elements import EXACT, Given, Step, StepRule, as_numbers, as_polynomials, each
 from rnn_lowering.types import Array
 
 _MOST_BATCHES = 64

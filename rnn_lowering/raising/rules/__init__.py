@@ -1,0 +1,1 @@
+"""What each operator of a step computes, as polynomials."""

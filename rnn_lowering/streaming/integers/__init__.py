@@ -1,0 +1,1 @@
+"""Streams in integers, by onnxruntime's quantizer."""
