@@ -63,7 +63,7 @@ def lstm(op: Ops, k: CellOperands, state: Sequence[Tensor], x: Sequence[Tensor])
     Ht = ot (.) h(Ct)
     """
     (h, c), H = state, k.hidden_size
-    sums = [k.product(h, R) + xw + b for R, xw, b in zip(k.R, x, k.b, strict=True)]
+    sums = [k.product(h, R) + xw + b for R, xw, b in zip(k.R, x, k.step_bias, strict=True)]
     together = k.P is None and not op.dialect.gates_apart  # f is applied to three gates at once
     if together:
         iof, g = _split_groups(op, sums, [3 * H, H])

@@ -251,8 +251,8 @@ def input_products(op: Ops, spec: RecurrentSpec, k: CellOperands, X: Tensor) -> 
 def input_product(op: Ops, spec: RecurrentSpec, k: CellOperands, X: Tensor) -> Tensor:
     """Return X W^T + Wb; with `matrix_product` and known sizes computed on [seq * batch, ...]."""
     if op.dialect.matrix_product and all(X.shape[:2]):  # not open, and not 0
-        return op.reshape(k.product(op.flatten(X), k.W) + k.Wb, (*X.shape[:2], *k.W.shape[1:]))
+        return op.reshape(k.product(op.flatten(X), k.W) + k.bias, (*X.shape[:2], *k.W.shape[1:]))
     if spec.dtype != ir.DataType.FLOAT16:
-        return k.product(X, k.W) + k.Wb
+        return k.product(X, k.W) + k.bias
     # A float16 Transpose of [1, 0, 2], as exporters write before X, and a MatMul crash onnxruntime's optimizer.
-    return op.squeeze(k.product(op.unsqueeze(X, [0]), k.W), [0]) + k.Wb
+    return op.squeeze(k.product(op.unsqueeze(X, [0]), k.W), [0]) + k.bias

@@ -134,7 +134,7 @@ class _Stack:
         """
         op, (k, cell) = self.op, self._joint(layers)
         before = each_side_by_side(op, states, op.dim(x, 0))
-        new = cell(before, op.split(k.product(x, k.W) + k.Wb, k.groups))
+        new = cell(before, op.split(k.product(x, k.W) + k.bias, k.groups))
         self._keep(layers, new)
         for Ys, after in zip(self.Ys[layers], self.states[layers], strict=True):
             Ys.append(op.unsqueeze(after[0], [0, 1]))

@@ -76,14 +76,14 @@ class CellOperands:
 
     Attributes:
         W: Transposed input weights [input, G*hidden].
-        Wb: Wb + Rb, [G*hidden]; with linear_before_reset without Rbh, which the reset gate multiplies.
+        bias: Wb + Rb, [G*hidden]; with linear_before_reset without Rbh, which the reset gate multiplies.
         R: Transposed recurrent weights by gate group, each [hidden, ...].
         product: Multiplies X by W, or H by a group of R: as tensors or, for a DynamicQuantizeLSTM, as integers.
         Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
         Rb: Rbh split like R, with zeros for the other gates.
         P: The peepholes in the order of the node, each [hidden]; None without them.
-        b, Pb: DynamicQuantizeLSTM: the bias, which follows the sum of both products and the peephole: by gate group
-            of R, and by peephole; else zero.
+        step_bias: DynamicQuantizeLSTM: the bias, added in the step behind both products, split like R; else zero.
+        Pb: DynamicQuantizeLSTM with peepholes: the bias of each gate that has one, added behind the peephole; else zero.
         f, g, h: The activations of the operator specification.
         clip: Clips a pre-activation.
         hidden_size: H of the operator specification.
@@ -91,12 +91,12 @@ class CellOperands:
     """
 
     W: Tensor
-    Wb: Tensor
+    bias: Tensor
     R: tuple[Tensor, ...]
     product: Callable[[Tensor, Tensor], Tensor]
     Rbh: Tensor
     Rb: tuple[Tensor, ...]
-    b: Sequence[Tensor]
+    step_bias: Sequence[Tensor]
     Pb: Sequence[Tensor]
     P: tuple[Tensor, ...] | None
     f: Function
@@ -153,12 +153,12 @@ def _of_direction(
     f, g, h = (*functions, *functions[:1] * 2)[:3]
     operands = CellOperands(
         W=op.transpose(W, [1, 0]),
-        Wb=Wb + Rb,
+        bias=Wb + Rb,
         R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, groups, axis=0)),
         product=partial(integer_product, op) if spec.rounds else operator.matmul,
         Rbh=Rbh,
         Rb=(*(op.zero((n,)) for n in others), op.concat([op.zero((last - H,)), Rbh], 0) if last > H else Rbh),
-        b=[op.zero((n,)) for n in groups],
+        step_bias=[op.zero((n,)) for n in groups],
         Pb=[op.zero((H,))] * len(spec.cell.peepholes),
         P=peepholes,
         f=f,
@@ -175,11 +175,11 @@ def _of_direction(
 def _bias_last(op: Ops, k: CellOperands) -> CellOperands:
     """Return operands whose cell adds the bias after both products and the peepholes, as the onnxruntime kernel of
     DynamicQuantizeLSTM does (uni_directional_lstm.cc)."""
-    H, bias, Pb = k.hidden_size, k.Wb, k.Pb
+    H, bias, Pb = k.hidden_size, k.bias, k.Pb
     if k.P is not None:
         *Pb, bc = op.split(bias, [H] * 4)
         bias = op.concat([op.zero((3 * H,)), bc], 0)
-    return replace(k, Wb=op.zero(bias.shape), b=op.split(bias, k.groups), Pb=Pb)
+    return replace(k, bias=op.zero(bias.shape), step_bias=op.split(bias, k.groups), Pb=Pb)
 
 
 def _groups(op: Ops, spec: RecurrentSpec) -> list[int]:
@@ -237,7 +237,7 @@ def with_added_constants(op: Ops, k: CellOperands, added: Sequence[Constant]) ->
     for constant in added:
         assert isinstance(k.W.value, Constant)
         c = constant if constant.dtype == op.dtype else constant.cast(op.dtype)
-        k = replace(k, Wb=k.Wb + op.from_constant(row_product(c, k.W.value)))
+        k = replace(k, bias=k.bias + op.from_constant(row_product(c, k.W.value)))
     return k
 
 
@@ -257,7 +257,7 @@ def side_by_side_operands(op: Ops, ks: Sequence[CellOperands]) -> CellOperands:
     return replace(
         first,
         W=interleaved_gates(op, [k.W for k in ks], sizes) if alike else first.W,
-        Wb=interleaved_gates(op, [k.Wb for k in ks], sizes),
+        bias=interleaved_gates(op, [k.bias for k in ks], sizes),
         R=tuple(_block_diagonal(op, parts, sizes) for parts in zip(*(k.R for k in ks), strict=True)),
         Rbh=op.concat([k.Rbh for k in ks], 0),
         Rb=tuple(interleaved_gates(op, parts, sizes) for parts in zip(*(k.Rb for k in ks), strict=True)),

@@ -65,7 +65,7 @@ def recognized_lstm(spec: NodeSpec, opset: int) -> Lower | None:
 
 def _recurrence(op: Ops, spec: RecurrentSpec, k: CellOperands, X: Tensor, init: Tensors) -> Recurrence:
     """Return the recurrence of a direction, over the rows of X itself."""
-    W, R, b = (_in_order(op, tensor, k.hidden_size) for tensor in (k.W, op.concat(k.R, -1), k.Wb))
+    W, R, b = (_in_order(op, tensor, k.hidden_size) for tensor in (k.W, op.concat(k.R, -1), k.bias))
     WR = op.concat([W, R], 0)  # [input + hidden, 4*hidden]
     if b.is_zero:
         b = op.from_constant(literal(np.full(4 * k.hidden_size, _NEXT_TO_NOTHING), op.dtype, "bias"))
