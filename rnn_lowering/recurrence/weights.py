@@ -83,7 +83,7 @@ class CellOperands:
         Rb: Rbh split like R, with zeros for the other gates.
         P: The peepholes in the order of the node, each [hidden]; None without them.
         step_bias: DynamicQuantizeLSTM: the bias, added in the step behind both products, split like R; else zero.
-        Pb: DynamicQuantizeLSTM with peepholes: the bias of each gate that has one, added behind the peephole; else zero.
+        Pb: DynamicQuantizeLSTM with peepholes: the bias of their gates, added in the step behind them; else zero.
         f, g, h: The activations of the operator specification.
         clip: Clips a pre-activation.
         hidden_size: H of the operator specification.

@@ -1,6 +1,6 @@
 """The environment of each client, each exporter, each optimizer, and Olive, made with
 
-    PYTHONPATH=tests:tests/support python -m clients.environments [CLIENT ...] [--within SECONDS]
+    PYTHONPATH=tests:tests/support python -m clients.environments [CLIENT ...]
 
 in .clients/ in the root of the repository, from CLIENT.txt beside this file, installed without dependencies since
 one of them asks for what it does not use. A line "# npm: NAME==VERSION" there is a package of npm, whose install
@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,14 +253,11 @@ def main(arguments: list[str]) -> int:
     """Make the environments; say what became of each; 1 where one is absent."""
     p = argparse.ArgumentParser(prog="python -m clients.environments")
     p.add_argument("names", nargs="*", metavar="CLIENT", help="without one, all but those that are made by name")
-    p.add_argument("--within", type=float, default=float("inf"), help="start no installation after so many seconds")
     given = p.parse_args(arguments)
     every = [c for c in (*CLIENTS, *EXPORTERS, *OPTIMIZERS) if home(c) == c]
     wanted = given.names or [c for c in every if not _by_name(c)]
-    end = time.monotonic() + given.within
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        reasons = pool.map(lambda c: make(c) if time.monotonic() < end else why_absent(c), wanted)
-        absent = dict(zip(wanted, reasons, strict=True))
+        absent = dict(zip(wanted, pool.map(make, wanted), strict=True))
     for client, reason in absent.items():
         print(f"client {client} {version(client)}: {reason or 'ready'}")
     return int(any(absent.values()))

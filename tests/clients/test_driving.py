@@ -125,11 +125,3 @@ def test_a_client_of_another_python_says_which(tmp_path: Path, monkeypatch: pyte
     assert environments.base_of("tract") == str(found)
     (tmp_path / "tract.txt").write_text(f"# python: {sys.version_info[0]}.{sys.version_info[1]}\n")
     assert environments.base_of("tract") == sys.executable
-
-
-def test_no_installation_starts_after_the_time_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environments, "ROOT", tmp_path / "made")
-    monkeypatch.setattr(environments, "HERE", tmp_path)
-    (tmp_path / "tract.txt").write_text("# tract==1: nothing to install\n")
-    assert environments.main(["tract", "--within", "0"]) == 1
-    assert environments.main(["tract", "--within", "60"]) == 0

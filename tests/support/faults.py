@@ -143,7 +143,7 @@ def lstm(fault: str) -> Callable[..., list[Any]]:
 
     def equations(op: Any, k: Any, states: Any, x: Any) -> list[Any]:
         (h, c), H = states, k.hidden_size
-        sums = [k.product(h, R) + xw + b for R, xw, b in zip(k.R, x, k.b, strict=True)]
+        sums = [k.product(h, R) + xw + b for R, xw, b in zip(k.R, x, k.step_bias, strict=True)]
         i, o, f, g = (gate for part in sums for gate in op.split(part, [H] * (part.shape[-1] // H)))
         clip = k.clip
         if k.P is not None:
