@@ -43,7 +43,7 @@ def version() -> str:
 
 @dataclass(frozen=True)
 class NodeRef:
-    """A node in an error: its name (or that of its first output), its operator and the scope that it is in.
+    """A node in an error: its name (or its first output's), its operator and the scope that it is in.
 
     Control characters are escaped in its text.
     """
@@ -99,8 +99,8 @@ class RnnLoweringError(Exception):
 E = TypeVar("E", bound=RnnLoweringError)
 
 
-def _unpickled(kind: type[E], args: tuple[Any, ...]) -> E:
-    error = kind.__new__(kind)
+def _unpickled(cls: type[E], args: tuple[Any, ...]) -> E:
+    error = cls.__new__(cls)
     error.args = args
     return error
 

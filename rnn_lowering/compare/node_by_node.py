@@ -328,7 +328,7 @@ def _run_node(
 
 
 def _named(node: NodePair, model: onnx.ModelProto, values: Values) -> Symbols:
-    """Return all inputs of the model of a node by name, those of the nodes beside it too."""
+    """Return all inputs of the model of a node by name, also those of the nodes beside it."""
     names, arrays = {value.name for value in model.graph.input}, dict(values)
     if names - arrays.keys():
         data, axes = node.inputs(values)[node.spec.data], node.spec.axes(node.spec.data)

@@ -14,8 +14,8 @@ DOMAIN = "rnn_lowering.bodies"
 """The domain of the functions; they are inlined at once."""
 
 WRONG_BODIES = frozenset(("AffineGrid", "SwiGLU"))
-"""Operators whose body in onnx 1.23 does not compute what ONNX's tests want: that of AffineGrid gives Range tensors
-of rank 1, that of SwiGLU is wrong for another alpha."""
+"""Operators whose body in onnx 1.23 does not compute what ONNX's tests want: AffineGrid's gives Range tensors of
+rank 1, SwiGLU's is wrong for another alpha."""
 
 
 def body_of(node: ir.Node, opset: int, operands: Operands) -> ir.Function | None:

@@ -177,11 +177,11 @@ class KnownValues:
         dims = None if shape is None else tuple(dim if self.is_named(dim) else None for dim in shape)
         return Known(self.types[value], dims)
 
-    def declare(self, value: ir.Value, kind: Known) -> None:
+    def declare(self, value: ir.Value, known: Known) -> None:
         """Set the type and shape of a value."""
-        self.types[value] = kind.dtype
-        if kind.shape is not None:
-            self.shapes[value] = tuple(self.unknown() if dim is None else dim for dim in kind.shape)
+        self.types[value] = known.dtype
+        if known.shape is not None:
+            self.shapes[value] = tuple(self.unknown() if dim is None else dim for dim in known.shape)
 
     def static_shape(self, value: ir.Value) -> tuple[int, ...] | None:
         """Return the shape of a value if all its sizes are numbers."""

@@ -192,5 +192,5 @@ def moved_inputs(node: ir.Node | onnx.NodeProto) -> int:
 
 
 def is_of_default_domain(node: ir.Node) -> bool:
-    """Whether a node's operator is ONNX's own and no attribute refers to those of a function."""
+    """Whether a node's operator is ONNX's own and no attribute refers to an attribute of a function."""
     return node.domain == "" and not any(attribute.is_ref() for attribute in node.attributes.values())

@@ -51,8 +51,8 @@ def _schema(
         outputs=_parameters(outputs),
         type_constraints=[(name, [f"tensor({t})" for t in allowed], "") for name, allowed in types.items()],
         attributes=[
-            OpSchema.Attribute(name, getattr(OpSchema.AttrType, kind), required=not optional)
-            for name, kind, optional in _entries(attributes)
+            OpSchema.Attribute(name, getattr(OpSchema.AttrType, type_), required=not optional)
+            for name, type_, optional in _entries(attributes)
         ],
     )
 
@@ -60,15 +60,15 @@ def _schema(
 def _parameters(text: str) -> list[OpSchema.FormalParameter]:
     options = OpSchema.FormalParameterOption
     return [
-        OpSchema.FormalParameter(name, kind, param_option=options.Optional if optional else options.Single)
-        for name, kind, optional in _entries(text)
+        OpSchema.FormalParameter(name, type_, param_option=options.Optional if optional else options.Single)
+        for name, type_, optional in _entries(text)
     ]
 
 
 def _entries(text: str) -> list[tuple[str, str, bool]]:
     """Return the name and type of each entry, and whether it is optional."""
     pairs = (entry.split(": ") for entry in text.split(", ") if entry)
-    return [(name.rstrip("?"), kind, name.endswith("?")) for name, kind in pairs]
+    return [(name.rstrip("?"), type_, name.endswith("?")) for name, type_ in pairs]
 
 
 _ELEMENTWISE = (
@@ -284,7 +284,7 @@ def _for_inference(schema: OpSchema) -> OpSchema:
     options = OpSchema.FormalParameterOption
     some = OpSchema.FormalParameter("some", "T", param_option=options.Variadic, is_homogeneous=False, min_arity=0)
     attributes = [OpSchema.Attribute(a.name, a.type, required=False) for a in schema.attributes.values()]
-    types = [("T", [f"tensor({kind})" for kind in _TYPES], "")]
+    types = [("T", [f"tensor({name})" for name in _TYPES], "")]
     names = f"{DOMAIN}.{schema.name}", INFERENCE_DOMAIN, 1  # onnx.reference needs different names in all domains
     made = OpSchema(*names, inputs=[some], outputs=[some], type_constraints=types, attributes=attributes)
     made.set_type_and_shape_inference_function(infer)

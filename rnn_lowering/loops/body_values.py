@@ -103,7 +103,7 @@ class BodyValues:
 
     @contextmanager
     def inner_scope(self) -> Iterator[None]:
-        """In the block, the nodes and items of this scope are seen; after it, those of the block are not."""
+        """In the block, the nodes and items of this scope are seen; after it, what the block added is not."""
         items = dict(self._items)
         yield
         self._items = items

@@ -224,7 +224,7 @@ class Facts:
         return self._values.without_values()
 
     def read_by(self, node: ir.Node) -> list[ir.Value]:
-        """Return the inputs whose numbers decide those of the outputs; none if they are not followed."""
+        """Return the inputs whose numbers decide the numbers of the outputs; none if they are not followed."""
         return [value for value in node.inputs if value is not None] if _is_followed(node) else []
 
     def follow(self, values: KnownValues, node: ir.Node) -> None:
@@ -391,7 +391,7 @@ def _distinct_name(dim: int | ir.SymbolicDim, otherwise: str) -> int | str:
 
 
 def _is_followed(node: ir.Node) -> bool:
-    """Whether the numbers that a node computes are known if those of its inputs are."""
+    """Whether a node computes known numbers if its inputs are known."""
     return operator_of(node).exact and is_of_default_domain(node)
 
 

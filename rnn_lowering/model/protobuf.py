@@ -31,7 +31,7 @@ def bodies_in(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def nodes_in(graph: GraphMessage) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph, each followed by those of its bodies."""
+    """Yield the nodes of a graph, each followed by the nodes of its bodies."""
     for node in graph.node:
         yield node
         for body in bodies_in(node):
@@ -129,7 +129,7 @@ def message_for_inference(model: ir.Model) -> onnx.ModelProto:
 
 
 class _Description:
-    """Writes graphs without their large tensors into messages; `main` is that of the main graph."""
+    """Writes graphs without their large tensors into messages; `main` is the message of the main graph."""
 
     def __init__(self, main: onnx.GraphProto) -> None:
         self._main = main

@@ -172,7 +172,7 @@ def detach(node: ir.Node) -> None:
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Yield the main graph, those of functions, which `ir.Model.graphs` leaves out, and the bodies in each."""
+    """Yield the main graph, the graphs of functions, which `ir.Model.graphs` leaves out, and the bodies in each."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         yield from (graph, *graph.subgraphs())
 

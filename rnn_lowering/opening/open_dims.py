@@ -63,7 +63,7 @@ def open_dims(
 
 
 def exported_dims(model: ir.Model, axes: Collection[str], dims: Mapping[str, int]) -> dict[str, int]:
-    """Return those of some sizes that are the names of axes to open: the model was exported with them."""
+    """Return which of some sizes are the names of axes to open: the model was exported with them."""
     names = {
         str(dim.value)
         for value in model.graph.inputs

@@ -36,7 +36,7 @@ class OwnSizes:
             rule(self, node)
 
     def _slice(self, node: ir.Node) -> None:
-        """Set the sizes of a Slice of an open axis: those of its numbers, until one is known to be a size."""
+        """Set the sizes of a Slice of an open axis from its numbers, until one is known to be a size."""
         shape = self.known.shape(node.inputs[0])
         bounds = slice_bounds(self.known, node, len(shape))
         if bounds is None or not any(shape[axis].symbols or bounds[axis][1].symbols for axis in bounds):

@@ -235,7 +235,7 @@ class Questions:
 
 @dataclass(frozen=True)
 class Cut:
-    """The numbers of a Slice, and which of them are those of an axis."""
+    """The numbers of a Slice, and which of them belong to an axis."""
 
     node: ir.Node
     starts: Numbers

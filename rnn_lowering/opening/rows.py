@@ -131,7 +131,7 @@ class _OpenRowWalk:
     # Nodes
 
     def _rows(self, node: ir.Node, n: int, symbol: Symbol, given: Mapping[int, Rows | None]) -> Rows | None:
-        """Return the rows of output n of a node, from those of its inputs."""
+        """Return the rows of output n of a node, from the rows of its inputs."""
         if may_differ(node) or None in given.values():
             return None
         rows = {slot: each for slot, each in given.items() if each is not None}

@@ -79,7 +79,7 @@ class _Trials:
         self._unknown: dict[tuple[str, ...], set[NodeRef]] = {}
 
     def all_known(self, names: Sequence[str]) -> bool:
-        """Return whether they are known where they must be."""
+        """Return whether all numbers of steps are known once these sizes are."""
         trial = tried_at(self.model, names)
         try:
             if trial is not None:
@@ -91,7 +91,7 @@ class _Trials:
         return True
 
     def is_known(self, ref: NodeRef, names: Sequence[str]) -> bool:
-        """Return whether that of one node is."""
+        """Return whether the number of steps of one node is known then."""
         if (*names,) not in self._unknown:
             trial = tried_at(self.model, names)
             refused: dict[NodeRef, UnsupportedError] = {}

@@ -88,7 +88,7 @@ def _weight(op: Ops, symbol: str, array: Array | None) -> Tensor | None:
 
 
 def _attributes(cell: RaisedCell, hidden_size: int, *, reverse: bool) -> list[ir.Attr]:
-    """Return the attributes of a node, those of defaults left out."""
+    """Return the attributes of a node, without those that have their default."""
     found = [ir.AttrInt64("hidden_size", hidden_size)]
     names = [each.name for each in cell.activations]
     if names != _DEFAULTS[cell.op_type]:

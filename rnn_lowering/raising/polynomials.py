@@ -28,7 +28,7 @@ _ROUNDING = 1e-14
 """A sum that is smaller than its terms by this factor is what rounding leaves of 0."""
 
 _MOST_TERMS = 1 << 12
-"""Maximum terms of a polynomial; those of cells have few."""
+"""Maximum terms of a polynomial; a cell's has few."""
 
 MOST_ELEMENTS = 1 << 20
 """Maximum elements of a tensor of polynomials."""

@@ -57,14 +57,14 @@ Repeat = Callable[[Ops, Recurrence], "tuple[Tensors, Tensors]"]
 """Repeats a recurrence: returns the final states, each [1, batch, ...], and outputs, each [seq, 1, batch, ...]."""
 
 
-Stack = Callable[[Ops, Tensors, Tensors], "tuple[Tensors, Callable[[Tensors], Tensors]]"]
+StackRows = Callable[[Ops, Tensors, Tensors], "tuple[Tensors, Callable[[Tensors], Tensors]]"]
 """Takes the ys and new states of a step; returns the outputs of the body, and a function that turns the stacked
 outputs into the ys of all steps."""
 
 
 @since(9)
 def scan(
-    op: Ops, r: Recurrence, stack: Stack | None = None, swap: Callable[[Ops, Tensor], Tensor] | None = None
+    op: Ops, r: Recurrence, stack: StackRows | None = None, swap: Callable[[Ops, Tensor], Tensor] | None = None
 ) -> tuple[Tensors, Tensors]:
     """Emit a Scan of opset 9 or later; that of opset 8 has a batch axis.
 

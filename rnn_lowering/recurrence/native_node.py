@@ -63,7 +63,7 @@ def _given(op: Ops, spec: RecurrentSpec, symbol: str, shape: Dims) -> Tensor:
 
 
 def _outputs(op: Ops, spec: RecurrentSpec, node: ir.Node, flipped: bool) -> dict[str, Tensor]:
-    """Return the outputs of the emitted node as those of the given one."""
+    """Return the outputs of the emitted node with the layout and direction of the given one."""
     dirs, batch, hidden = len(spec.directions), spec.batch_size, spec.hidden_size
     shapes: list[Dims] = [(spec.seq_length, dirs, batch, hidden), *[(dirs, batch, hidden)] * len(spec.cell.states)]
     symbols = ("Y", *(f"Y_{state}" for state in spec.cell.states))

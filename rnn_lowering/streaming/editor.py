@@ -102,7 +102,7 @@ class Editor:
         return None if self.time.frames is None else int(self.time.frames * rate)
 
     def dim(self, value: ir.Value, axis: int) -> Dim:
-        """Return the size of an axis of a value as that of a state."""
+        """Return the size of an axis of a value, as a size of a state."""
         return dim_of(self.known.shapes[value][axis], axis, value.name)
 
     def dims(self, value: ir.Value, rows: Mapping[int, int] = MappingProxyType({})) -> list[Dim]:
@@ -236,7 +236,7 @@ class Editor:
         graph: ir.Graph,
         **attributes: int | Sequence[int] | ir.Value,
     ) -> ir.Node:
-        """Return a new node, which is in no graph yet; its constants are those of `graph`."""
+        """Return a new node, which is in no graph yet; its constants are put into `graph`."""
         if not onnx.defs.has(op_type, self.opset):
             raise UnsupportedError(
                 f"a stream of this model needs {op_type}, which opset {self.opset} lacks",

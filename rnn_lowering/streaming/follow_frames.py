@@ -350,7 +350,7 @@ def _choosing(flow: Flow, node: ir.Node, value: ir.Value) -> UnsupportedError:
 
 
 def _has_fixed_sizes(flow: Flow, value: ir.Value) -> bool:
-    """Whether the sizes of a value are equal in all calls, as those of inputs are."""
+    """Whether the sizes of a value are equal in all calls, as the sizes of inputs are."""
     dims = flow.known.shapes.get(value)
     named = dims is not None and all(isinstance(symbol, str) for dim in dims for symbol in dim.symbols)
     return value.is_graph_input() or named

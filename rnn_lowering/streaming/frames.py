@@ -278,11 +278,11 @@ class Pairs:
 
     @property
     def rows_and_columns(self) -> tuple[int, int]:
-        """The axis of the queries, and that of the keys."""
+        """The axis of the queries, and the axis of the keys."""
         return self.axes[1 - self.columns], self.axes[self.columns]
 
     def axes_of(self, term: Term) -> tuple[int, int]:
-        """Return the axis of the queries, and that of the keys, in the output of a term."""
+        """Return the axes of the queries and of the keys in the output of a term."""
         return term.axes[1 - self.columns], term.axes[self.columns]
 
 

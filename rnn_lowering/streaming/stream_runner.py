@@ -184,7 +184,7 @@ class Stream:
         return {n: np.concatenate(arrays, self.plan.outputs[n] or 0) for n, arrays in parts.items() if arrays}
 
     def _complete(self, zeros: Mapping[str, int], given: int) -> dict[str, Array]:
-        """Return the states that are those of the last frame after so many zeros, by their inputs."""
+        """Return by input the states that are the last frame's after so many zeros."""
         return {name: array for name, array in self.states.items() if zeros[name] == given}
 
     def _check_frames(self, outputs: Mapping[str, Array], frames: int) -> None:
@@ -228,7 +228,7 @@ class Stream:
         return {name: outputs[name] for name in self._outputs if name in self.plan.outputs}
 
     def _next_states(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the states for the next chunk: those of the last one, or the initial ones."""
+        """Return the states for the next chunk: what the last one returned, or the initial states."""
         sizes, states = self._sizes(inputs), dict(self.states)
         for state in self.plan.states:
             try:
@@ -320,7 +320,7 @@ class Stream:
             )
 
     def _check_lengths(self, inputs: Mapping[str, Array]) -> None:
-        """Raise if a length is greater than the number of frames of the chunk: it is that of a whole sequence."""
+        """Raise if a length is greater than the number of frames of the chunk: it belongs to a whole sequence."""
         frames = frames_in(self.plan, inputs)
         for name in self.plan.lengths:
             if (longest := int(inputs[name].max(initial=0))) > frames:

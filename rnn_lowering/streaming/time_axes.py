@@ -39,7 +39,7 @@ class TimeInputs:
 
     @property
     def symbol(self) -> str:
-        """The name of the time axis: that of the model, unless another axis has that name."""
+        """The name of the time axis, as the model has it unless another axis has the same name."""
         of_stream = [name for name in self.axes if self.rate(name) == 1]
         names = {d for name in of_stream if isinstance(d := self.shapes[name][self.axes[name]], str)}
         if len(names) == 1 and not names & self.symbols:
@@ -136,7 +136,10 @@ def _check_sizes(axes: Mapping[str, int], shapes: _Shapes, rates: Mapping[str, i
 
 
 def _rates(counts: Mapping[str, int | None]) -> tuple[int | None, dict[str, int]]:
-    """Return the frames of the stream in a call, and those of each input for one of these, if there are several."""
+    """Return how many frames of the stream a call has, and how many frames of an input make one of them.
+
+    Inputs with one frame for one of the stream are left out.
+    """
     given = [count for count in counts.values() if count is not None]
     if not given:
         return None, {}

@@ -92,7 +92,7 @@ class ShapedReference(NodeReference[Spec]):
     """(batch size, length) of the runs, where the node leaves them open."""
 
     MAGNITUDES: ClassVar[Sequence[float]] = (1.0,)
-    """Standard deviations of the rows of a batch, in turn; the first is that of an ordinary run."""
+    """Standard deviations of the rows of a batch, in turn; the first belongs to an ordinary run."""
 
     @abstractmethod
     def shapes(self, N: int, T: int) -> Mapping[str, tuple[int, ...]]:

@@ -205,7 +205,7 @@ def _initial(page: Mapping[str, Array], name: str, d: int, shape: tuple[int, int
 
 
 def _rows_of_gate(gate: Array, dtype: Any) -> list[Array]:
-    """Return the rows of a gate in the type to compute in; those of a large gate in parts, not converted yet."""
+    """Return the rows of a gate in the type to compute in; a large gate comes in parts, not converted yet."""
     if gate.size <= _LARGE:
         return [np.asarray(gate, dtype)]
     rows = max(1, _LARGE // gate.shape[1])

@@ -75,7 +75,7 @@ class Kept(FramesRead):
     kind: str
 
     def keep(self, editor: Editor, softmax: ir.Node, rows: int | None) -> ir.Value:
-        """Put the past rows before those of the chunk; return all rows."""
+        """Put the past rows before the rows of the chunk; return all."""
         axis, emit = self.frames.axis, editor.before(self.node)
         chunk = self.without_missing(editor, input_of(self.node, self.slot), 0.0)
         if rows == 0:
@@ -96,7 +96,7 @@ class Kept(FramesRead):
 
 @dataclass(frozen=True)
 class KeepKeys(NodeEdit):
-    """Lets an attention weigh past values: keys and values are states, and the mask is that of the call.
+    """Lets an attention weigh past values: keys and values are states, and the mask is made for each call.
 
     Attributes:
         node: The Softmax.
@@ -242,7 +242,7 @@ class _Call:
         return np.asarray(kept & ((mask.cell > 1) | (apart >= -mask.ahead)) & ~beyond)
 
     def _before_frame_0(self) -> ir.Value | None:
-        """Return which keys are those of no frame."""
+        """Return which keys belong to no frame."""
         if self.past is None:
             if not self.delay:
                 return None

@@ -138,7 +138,7 @@ def _capped(emit: InPlaceOf, scores: ir.Value, node: ir.Node, dtype: ir.DataType
 def _windowed(
     emit: InPlaceOf, scores: ir.Value, node: ir.Node, read: tuple[ir.Value, ir.Value], dtype: ir.DataType
 ) -> ir.Value:
-    """Return scores without those of keys outside the window of a query; -1 is no limit."""
+    """Return the scores without keys outside the window of a query; -1 is no limit."""
     sizes = [node.attributes.get_int(f"{side}_window_size", -1) for side in ("left", "right")]
     for n, most in enumerate(sizes):
         if most is not None and most >= 0:

@@ -19,17 +19,17 @@ from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.size import Size
 from rnn_lowering.streaming.editor import Editor, Emitter, input_of
 from rnn_lowering.streaming.frames import DistanceRows
-from rnn_lowering.types import Array
-
-Dims = tuple[int | None, ...]
-"""Sizes of axes; None for that of the distances."""
+from rnn_lowering.types import Array, Dims
 
 _MOST_NUMBERS = 1 << 22
 """Maximum numbers of rows that become a constant."""
 
 
 def position_rows(known: KnownValues, value: ir.Value, frames: Size) -> DistanceRows | None:
-    """Return how a value has a row for each distance in a sequence of so many frames; None if it has not."""
+    """Return how a value has a row for each distance in a sequence of so many frames; None if it has not.
+
+    In this module, None in `Dims` is the number of distances.
+    """
     chain = _ancestors(known, value)
     sources = [node for node in chain if node.op_type in ("Range", "Slice") and _is_source(known, node)]
     if len(sources) != 1:
@@ -181,7 +181,7 @@ def _flattened(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
 
 
 def _size_of_merged(dims: Dims) -> list[int | None]:
-    """Return the size of axes that become one: None if it is that of the distances."""
+    """Return the size of axes that become one: None if it is the number of distances."""
     if None in dims:
         return [None] if _count(dims) == 1 else [0]
     return [_count(dims)]

@@ -11,7 +11,7 @@ from functools import reduce
 import onnx_ir as ir
 
 LARGEST_STEP, LARGEST_CONSTANT = 1 << 6, 1 << 20
-"""Maximum factors and constants of sums of positions: with them float32 and int32 hold those of long sequences."""
+"""Maximum factors and constants of sums of positions: float32 and int32 hold the sums of long sequences."""
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,7 @@ class _Shift:
         return emit_rows(self.editor, emit, rows, self._distances(emit))
 
     def _kept_rows(self, emit: Emitter) -> ir.Value:
-        """Emit the row of the largest distance alone: with one query the others are those of the call before."""
+        """Emit the row of the largest distance alone: with one query the call before had the others."""
         editor, product, rows = self.editor, self.each.product, self.each.rows
         axis, dims = rows.dims.index(None), [n or 0 for n in rows.dims]
         dtype = editor.known.types[input_of(product, _ROWS)]

@@ -98,7 +98,7 @@ def _cut(
     ends: Sequence[int],
     steps: Sequence[int],
 ) -> None:
-    """Replace a Slice over the frames with that of a chunk."""
+    """Replace a Slice over all frames with one over the frames of a chunk."""
     emit, value = editor.before(node), input_of(node)
     whole = set(starts) == {0} and set(ends) == {TO_THE_END} and set(steps) == {1}
     own = value if whole else emit.sliced(value, axes, starts, ends, steps)

@@ -215,7 +215,7 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames
 
 
 def _check_only_lengths(flow: Flow, value: ir.Value, name: str) -> None:
-    """Refuse lengths that a node reads as data: those of a chunk differ from those of the whole."""
+    """Refuse lengths that a node reads as data: in a chunk they are not those of the whole sequence."""
     for node, slot in value.uses():
         if (is_recurrent(node) and slot == 4) or (node.domain == "" and node.op_type in ("Shape", "Size")):
             continue
@@ -298,7 +298,7 @@ def _check_captured(flow: Flow, node: ir.Node, value: ir.Value) -> None:
 
 
 def _infer_outputs(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames) -> None:
-    """Infer the types and shapes of what a Scan returns: those of its initial states, and of its stacked rows."""
+    """Infer the types and shapes of what a Scan returns, from its initial states and stacked rows."""
     known = flow.known
     add_initializers(known, read.body)
     for value, outer in zip((*read.state_inputs, *read.row_inputs), (*read.initial, *read.xs), strict=True):

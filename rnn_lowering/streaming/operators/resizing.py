@@ -150,7 +150,7 @@ def _is_linear(flow: Flow, node: ir.Node, framing: Frames, times: Fraction) -> b
 
 
 def _scale_by(editor: Editor, node: ir.Node, axis: int, rank: int, times: float) -> None:
-    """Give a Resize its scales in place of its sizes, which are those of the whole sequence."""
+    """Give a Resize its scales in place of its sizes, which hold for the whole sequence only."""
     if len(node.inputs) <= _SIZES or node.inputs[_SIZES] is None:
         return
     scales = [times if n == axis else 1.0 for n in range(rank)]

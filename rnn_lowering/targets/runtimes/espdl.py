@@ -58,7 +58,7 @@ def _largest(node: ir.Node, known: KnownValue, opset: int) -> str:
 
 
 def _split(node: ir.Node, known: KnownValue, opset: int) -> str:
-    """Parts of one size are those of the size divided by their number; the rest would be a part more."""
+    """ESP-DL divides the size by the number of parts; a rest would be one part more."""
     if parameter(node, "split", opset) is not None or node.inputs[0] is None:
         return ""
     shape = known(node.inputs[0]).shape
