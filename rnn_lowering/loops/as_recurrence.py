@@ -43,7 +43,7 @@ class LoopRecurrence:
     """A Loop or Scan as a recurrence.
 
     Attributes:
-        read: The Loop or Scan.
+        loop: The Loop or Scan.
         carried: Its carried values before the first step, constants of the loop included.
         states: Which of them are states that something depends on.
         stacked: Which of the stacked outputs are used.
@@ -52,7 +52,7 @@ class LoopRecurrence:
         trips: The number of steps; None if unknown before the first one.
     """
 
-    read: LoopBody | ScanBody
+    loop: LoopBody | ScanBody
     carried: Sequence[Item]
     states: Sequence[int]
     stacked: Sequence[int]
@@ -68,13 +68,13 @@ class LoopRecurrence:
     @property
     def state_inputs(self) -> list[ir.Value]:
         """The states at the start of a step, as values of the body."""
-        return [self.read.state_inputs[n] for n in self.states]
+        return [self.loop.state_inputs[n] for n in self.states]
 
     @property
     def returned(self) -> list[ir.Value]:
         """The results of a step: the next states, and the rows to stack."""
-        states = (self.read.state_outputs[n] for n in self.states)
-        return [*states, *(self.read.rows[n] for n in self.stacked)]
+        states = (self.loop.state_outputs[n] for n in self.states)
+        return [*states, *(self.loop.rows[n] for n in self.stacked)]
 
     def step(
         self,
@@ -92,18 +92,18 @@ class LoopRecurrence:
             rows: A row of each of xs.
             number, going: The number of the step of a Loop, and the condition that it gets.
         """
-        copy.bring_constants([self.read.body])
+        copy.bring_constants([self.loop.body])
         copy.bind(self.state_inputs, states)
-        if isinstance(self.read, LoopBody):
-            copy.bind((self.read.number, self.read.cond_in), [number, going])
+        if isinstance(self.loop, LoopBody):
+            copy.bind((self.loop.number, self.loop.cond_in), [number, going])
         copy.bind(list(self.xs), rows)
-        copy.bring_captured_constants(self.read.body)
-        copy.copy_nodes(self.read.body, self.used)
+        copy.bring_captured_constants(self.loop.body)
+        copy.copy_nodes(self.loop.body, self.used)
         return [copy.item(value) for value in self.returned]
 
     def results(self, found: Sequence[Item]) -> list[Item]:
         """Return an item for each output of the node, given the final states and the stacked outputs."""
-        results: list[Item] = [*self.carried, *[None] * len(self.read.rows)]
+        results: list[Item] = [*self.carried, *[None] * len(self.loop.rows)]
         places = (*self.states, *(len(self.carried) + n for n in self.stacked))
         for place, item in zip(places, found, strict=True):
             results[place] = item
@@ -111,20 +111,20 @@ class LoopRecurrence:
 
 
 def loop_as_recurrence(
-    copy: BodyCopy, read: LoopBody, *, gathers: bool, constants: bool = True, trips: LoopTrips | None = None
+    copy: BodyCopy, loop: LoopBody, *, gathers: bool, constants: bool = True, trips: LoopTrips | None = None
 ) -> LoopRecurrence:
     """Return a Loop as a recurrence, whose xs are emitted into the open graph.
 
     Args:
         copy: Copies the body later.
-        read: The Loop.
+        loop: The Loop.
         gathers: Whether rows that a Gather takes, and nothing else, are among xs.
         constants: Whether rows of constants are; their numbers are unknown then.
         trips: The number of steps, if it was emitted.
     """
-    copy.bring_constants([read.body])
-    invariant = _bind_invariant(copy, read)
-    counters = Counters(copy, read)
+    copy.bring_constants([loop.body])
+    invariant = _bind_invariant(copy, loop)
+    counters = Counters(copy, loop)
     if trips is None:
         with suppress(UnknownTripsError):
             trips = number_of_trips(counters)
@@ -135,81 +135,81 @@ def loop_as_recurrence(
             return None
         return _rows_of(counters, trips, node, splits=not constants)
 
-    body = hoist_invariants(copy, read, {}, find_rows, invariant)
+    body = hoist_invariants(copy, loop, {}, find_rows, invariant)
     if not gathers:
         body.keep_gathers()
-    return _as_recurrence(copy, read, invariant, body, trips)
+    return _as_recurrence(copy, loop, invariant, body, trips)
 
 
 def scan_as_recurrence(
-    copy: BodyCopy, read: ScanBody, excluded: Container[ir.Value] = (), *, flips: bool = True
+    copy: BodyCopy, loop: ScanBody, excluded: Container[ir.Value] = (), *, flips: bool = True
 ) -> LoopRecurrence:
     """Return a Scan as a recurrence, whose xs are emitted into the open graph.
 
     Args:
         copy: Copies the body later.
-        read: The Scan.
+        loop: The Scan.
         excluded: Rows that are not among xs.
         flips: Whether rows that are read backwards are put into the order of the steps.
     """
     op = copy.op
-    copy.bring_constants([read.body])
-    xs, axes, length = scanned_inputs(copy, read)
+    copy.bring_constants([loop.body])
+    xs, axes, length = scanned_inputs(copy, loop)
     trips = LoopTrips(op.dim(xs[0], axes[0]), length, positive=True)
     rows = {}
-    for value, x, axis, backwards in zip(read.row_inputs, xs, axes, read.backwards, strict=True):
+    for value, x, axis, backwards in zip(loop.row_inputs, xs, axes, loop.backwards, strict=True):
         if value in excluded:
             continue
         rows[value] = _in_front(copy, op.given(copy.value_of(x), x.dtype, x.shape), axis)
         if backwards and flips:
             rows[value] = reversed_rows(copy, rows[value])
-    invariant = _bind_invariant(copy, read)
-    body = hoist_invariants(copy, read, rows, lambda _: None, invariant)
-    return _as_recurrence(copy, read, invariant, body, trips)
+    invariant = _bind_invariant(copy, loop)
+    body = hoist_invariants(copy, loop, rows, lambda _: None, invariant)
+    return _as_recurrence(copy, loop, invariant, body, trips)
 
 
-def _bind_invariant(copy: BodyCopy, read: LoopBody | ScanBody) -> list[ir.Value]:
+def _bind_invariant(copy: BodyCopy, loop: LoopBody | ScanBody) -> list[ir.Value]:
     """Let the initial values stand for the states that never change; return these, as values of the body."""
-    invariant = sorted(read.invariant_states)
-    inputs = [read.state_inputs[n] for n in invariant]
-    copy.bind(inputs, [copy.item(read.initial[n]) for n in invariant])
+    invariant = sorted(loop.invariant_states)
+    inputs = [loop.state_inputs[n] for n in invariant]
+    copy.bind(inputs, [copy.item(loop.initial[n]) for n in invariant])
     return inputs
 
 
-def scanned_inputs(copy: BodyCopy, read: ScanBody) -> tuple[list[Tensor], list[int], int | None]:
+def scanned_inputs(copy: BodyCopy, loop: ScanBody) -> tuple[list[Tensor], list[int], int | None]:
     """Return what a Scan scans, the axes of the steps, and the number of steps; None if no size is known.
 
     Raises:
         InvalidNodeError: There is no such axis, or the sizes differ.
         UnsupportedError: A rank is unknown.
     """
-    xs = [copy.tensor(copy.item(value), read.ref) for value in read.xs]
-    axes = [checked_axis(axis, x.rank, read) for x, axis in zip(xs, read.axes, strict=True)]
+    xs = [copy.tensor(copy.item(value), loop.ref) for value in loop.xs]
+    axes = [checked_axis(axis, x.rank, loop) for x, axis in zip(xs, loop.axes, strict=True)]
     lengths = {x.shape[axis] for x, axis in zip(xs, axes, strict=True)} - {None}
     if len(lengths) > 1:
         raise InvalidNodeError(
-            f"its scanned inputs have different lengths: {sorted(map(str, lengths))}", node=read.ref
+            f"its scanned inputs have different lengths: {sorted(map(str, lengths))}", node=loop.ref
         )
     return xs, axes, next(iter(lengths), None)
 
 
 def _as_recurrence(
     copy: BodyCopy,
-    read: LoopBody | ScanBody,
+    loop: LoopBody | ScanBody,
     invariant: Container[ir.Value],
     body: HoistedBody,
     trips: LoopTrips | None,
 ) -> LoopRecurrence:
     """Return a Loop or Scan without the states and outputs that nothing uses."""
     copy.moved |= body.moved
-    stacked = [n for n, value in enumerate(read.stacked) if value.name and is_used(value)]
-    final = [read.state_inputs[n] for n, value in enumerate(read.results) if is_used(value)]
-    going = [read.cond_out] if trips is None and isinstance(read, LoopBody) else []
-    used = read.values_behind([*(read.rows[n] for n in stacked), *final, *going], copy.moved)
-    carried = [copy.item(value) for value in read.initial]
-    states = [n for n, value in enumerate(read.state_inputs) if value not in invariant and value in used]
+    stacked = [n for n, value in enumerate(loop.stacked) if value.name and is_used(value)]
+    final = [loop.state_inputs[n] for n, value in enumerate(loop.results) if is_used(value)]
+    going = [loop.cond_out] if trips is None and isinstance(loop, LoopBody) else []
+    used = loop.values_behind([*(loop.rows[n] for n in stacked), *final, *going], copy.moved)
+    carried = [copy.item(value) for value in loop.initial]
+    states = [n for n, value in enumerate(loop.state_inputs) if value not in invariant and value in used]
     xs = {value: x for value, x in body.rows.items() if value in used}
-    return LoopRecurrence(read, carried, states, stacked, xs, used, trips)
+    return LoopRecurrence(loop, carried, states, stacked, xs, used, trips)
 
 
 def reversed_rows(copy: BodyCopy, x: Tensor) -> Tensor:
@@ -237,7 +237,7 @@ def _rows_of(counters: Counters, trips: LoopTrips, node: ir.Node, *, splits: boo
         return None
     data, index, axis = taken
     item, line = copy.item(data), counters.line(index)
-    x = copy.tensor(item, counters.read.ref)
+    x = copy.tensor(item, counters.loop.ref)
     axis %= x.rank
     if line != STEP_NUMBER or not trips.equal_rows(counters.count_of_rows(item, axis)):
         if copy.some_rows and x.shape[axis] is None:
@@ -299,7 +299,7 @@ def _check_row_of_stream(counters: Counters, index: ir.Value, trips: LoopTrips, 
     Raises:
         UnsupportedError: It is so.
     """
-    line, ref = counters.line(index), counters.read.ref
+    line, ref = counters.line(index), counters.loop.ref
     rate = 0 if line is None else rate_of(line)
     if line is None or not rate:
         return

@@ -218,12 +218,12 @@ def _directions(node: ir.Node, name: str, count: int, ref: NodeRef) -> list[bool
     return [direction == 1 for direction in found]
 
 
-def checked_axis(axis: int, rank: int, read: RepeatedBody) -> int:
+def checked_axis(axis: int, rank: int, loop: RepeatedBody) -> int:
     """Return an axis of what a Scan takes or returns, counted from the front.
 
     Raises:
         InvalidNodeError: There is none.
     """
     if not -rank <= axis < rank:
-        raise InvalidNodeError(f"it scans axis {axis}, but the input has {rank} axes", node=read.ref)
+        raise InvalidNodeError(f"it scans axis {axis}, but the input has {rank} axes", node=loop.ref)
     return axis % rank

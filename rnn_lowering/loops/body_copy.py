@@ -83,9 +83,9 @@ class BodyCopy(BodyValues):
             InvalidNodeError: It breaks the specification of its operator.
             UnsupportedError: It cannot be repeated so, or a limit is exceeded.
         """
-        read = read_body(node, scope, self.facts.opset)
-        self.outermost = read.ref
-        return self._repeat(self, read)
+        loop = read_body(node, scope, self.facts.opset)
+        self.outermost = loop.ref
+        return self._repeat(self, loop)
 
     @contextmanager
     def inner_scope(self) -> Iterator[None]:

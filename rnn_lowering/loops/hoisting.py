@@ -55,7 +55,7 @@ class HoistedBody:
 
 def hoist_invariants(
     copy: BodyCopy,
-    read: LoopBody | ScanBody,
+    loop: LoopBody | ScanBody,
     rows: Mapping[ir.Value, Tensor],
     find_rows: FindRows,
     constant: Sequence[ir.Value],
@@ -64,16 +64,16 @@ def hoist_invariants(
 
     Args:
         copy: Copies the body later; it has items for the values that never change.
-        read: The Loop or Scan.
+        loop: The Loop or Scan.
         rows: The inputs of the body that are rows of a tensor.
         find_rows: Finds other rows.
         constant: The states that never change.
     """
     if copy.op.dialect.gemm_per_activation:
-        split_weights_of_gates(copy, read, constant)
+        split_weights_of_gates(copy, loop, constant)
     result = HoistedBody(dict(rows))
-    varies = {*read.body.inputs} - {*constant}
-    for node in read.body:
+    varies = {*loop.body.inputs} - {*constant}
+    for node in loop.body:
         inputs = [value for value in node.inputs if value is not None]
         invariant = varies.isdisjoint(inputs)
         moves = node.domain in DEFAULT_DOMAIN and bool(inputs) and not bodies_of(node)
@@ -238,17 +238,17 @@ class _SplitProduct:
     sizes: Sequence[int]
 
 
-def split_weights_of_gates(copy: BodyCopy, read: LoopBody | ScanBody, constant: Container[ir.Value]) -> None:
+def split_weights_of_gates(copy: BodyCopy, loop: LoopBody | ScanBody, constant: Container[ir.Value]) -> None:
     """Split the weights of the products with a state instead of these products, in the body, in place.
 
     Args:
         copy: Copies the body later; it has items for the values that never change.
-        read: The Loop or Scan.
+        loop: The Loop or Scan.
         constant: Its states that never change.
     """
-    pairs = zip(read.state_inputs, read.initial, strict=True)
+    pairs = zip(loop.state_inputs, loop.initial, strict=True)
     changing = {value for value, first in pairs if value not in constant and _is_float(copy, first)}
-    for node in list(read.body):
+    for node in list(loop.body):
         if not changing.isdisjoint(values_used(node)):
             changing.update(node.outputs)
         product = _product(copy, node, changing) if node.op_type == "Split" else None

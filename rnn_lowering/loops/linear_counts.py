@@ -45,13 +45,13 @@ class Counters:
 
     Args:
         copy: Copies the body later; it has items for the values outside.
-        read: The Loop.
+        loop: The Loop.
     """
 
-    def __init__(self, copy: BodyCopy, read: LoopBody) -> None:
+    def __init__(self, copy: BodyCopy, loop: LoopBody) -> None:
         self.copy = copy
-        self.read = read
-        self._invariant = read.invariant_states
+        self.loop = loop
+        self._invariant = loop.invariant_states
         self._holders: dict[Size, ir.Value] = {}
         self._lines: dict[ir.Value, Size | None] = {}
         self._step = _CountedStep(self, {})
@@ -90,7 +90,7 @@ class Counters:
 
     def item_of_outside(self, value: ir.Value) -> Item:
         """Return the item of a value that is outside of the body, or that follows from constants in it."""
-        node, body = value.producer(), self.read.body
+        node, body = value.producer(), self.loop.body
         if node is not None and node.graph is body:
             arrays = self.copy.facts.evaluate(node, [self.copy.item(v) for v in node.inputs])
             return KnownTensor(arrays[0]) if arrays else None
@@ -113,19 +113,19 @@ class Counters:
         for monomial, factor in count.terms:
             if not monomial:
                 continue
-            given = self.copy.tensor(self.copy.item(self._holders[Size.symbol(*monomial)]), self.read.ref)
+            given = self.copy.tensor(self.copy.item(self._holders[Size.symbol(*monomial)]), self.loop.ref)
             flat = op.cast(given if given.shape == (1,) else op.reshape(given, (1,)), _INT64)
             total = total + (flat if factor == 1 else flat * op.constant([int(factor)]))
         return total
 
     def line_of_input(self, value: ir.Value) -> Size | None:
         """Return an input of the body as a line; None if it is not linear."""
-        read = self.read
-        if value is read.number:
+        loop = self.loop
+        if value is loop.number:
             return STEP_NUMBER
-        if value in read.state_inputs and value not in self._lines:
+        if value in loop.state_inputs and value not in self._lines:
             self._lines[value] = None  # while it is looked for: what depends on it is unknown
-            self._lines[value] = self._line_of_state(list(read.state_inputs).index(value))
+            self._lines[value] = self._line_of_state(list(loop.state_inputs).index(value))
         return self._lines.get(value)
 
     def kind_of_initial(self, value: ir.Value) -> Known | None:
@@ -133,20 +133,20 @@ class Counters:
 
         paddle2onnx writes counters that are [] there and [1] from then on.
         """
-        read = self.read
-        initial = dict(zip(read.state_inputs, read.initial, strict=True)).get(value)
-        if initial is None or any(node.op_type in ("Shape", "Size") for node in read.body.all_nodes()):
+        loop = self.loop
+        initial = dict(zip(loop.state_inputs, loop.initial, strict=True)).get(value)
+        if initial is None or any(node.op_type in ("Shape", "Size") for node in loop.body.all_nodes()):
             return None
         return self.copy.facts.kind(self.copy.item(initial))
 
     def _line_of_state(self, n: int) -> Size | None:
-        read, initial = self.read, self.read.initial[n]
+        loop, initial = self.loop, self.loop.initial[n]
         first = None if initial is None else self.line_of_outside(initial)
         if first is None or n in self._invariant:
             return first
-        before = read.state_inputs[n]
+        before = loop.state_inputs[n]
         symbol = self.copy.facts.symbol_of(before)
-        after = _only(_CountedStep(self, {before: symbol}).numbers(read.state_outputs[n]))
+        after = _only(_CountedStep(self, {before: symbol}).numbers(loop.state_outputs[n]))
         growth = None if after is None else (after - symbol).constant
         return None if growth is None or growth.denominator > 1 else first + STEP_NUMBER * growth
 
@@ -173,7 +173,7 @@ class _CountedStep:
             node = current.producer()
             if current in self._seen:
                 continue
-            if node is None or node.graph is not self._counters.read.body:
+            if node is None or node.graph is not self._counters.loop.body:
                 self._seen.add(current)
                 self._add_input(current)
             elif missing := [v for v in facts.read_by(node) if v not in self._seen]:
@@ -213,7 +213,7 @@ class _CountedStep:
     def _add_input(self, value: ir.Value) -> None:
         """Add a value that no node of the body computes."""
         counters, facts = self._counters, self._counters.copy.facts
-        inside = value.graph is counters.read.body and value.is_graph_input()
+        inside = value.graph is counters.loop.body and value.is_graph_input()
         item = value if inside else counters.copy.item(value)
         kind = facts.kind(item)
         if kind is None or kind.shape is None:

@@ -50,30 +50,30 @@ _UNLIMITED = (1 << 63) - 1
 _WAY = "unroll it (--to unroll)"
 
 
-def to_scan(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
+def to_scan(copy: BodyCopy, loop: LoopBody | ScanBody) -> list[Item]:
     """Emit a Scan; return an item for each output of a Loop or Scan.
 
     Raises:
         UnsupportedError: The number of steps is unknown before the Loop starts, or a state is not a tensor of one
             shape.
     """
-    if isinstance(read, LoopBody):
-        _check_tensors(copy, read)
-        copy.bring_constants([read.body])
-        trips = number_of_trips(Counters(copy, read))
+    if isinstance(loop, LoopBody):
+        _check_tensors(copy, loop)
+        copy.bring_constants([loop.body])
+        trips = number_of_trips(Counters(copy, loop))
         if not trips.positive:
-            return _guarded(copy, read, trips)
-        r = loop_as_recurrence(copy, read, gathers=True, trips=trips)
+            return _guarded(copy, loop, trips)
+        r = loop_as_recurrence(copy, loop, gathers=True, trips=trips)
     else:
-        r = scan_as_recurrence(copy, read)
+        r = scan_as_recurrence(copy, loop)
     return r.results(_in_order(copy, r, _scan(copy, r)))
 
 
-def _check_tensors(copy: BodyCopy, read: LoopBody) -> None:
-    for value, first in zip(read.state_inputs, read.initial, strict=True):
+def _check_tensors(copy: BodyCopy, loop: LoopBody) -> None:
+    for value, first in zip(loop.state_inputs, loop.initial, strict=True):
         if isinstance(copy.item(first), Elements) or isinstance(value.type, ir.SequenceType | ir.OptionalType):
             raise UnsupportedError(
-                f"its state '{value.name}' is a sequence, which a Scan cannot carry", hint=_WAY, node=read.ref
+                f"its state '{value.name}' is a sequence, which a Scan cannot carry", hint=_WAY, node=loop.ref
             )
 
 
@@ -107,14 +107,14 @@ def _takes_numbers(copy: BodyCopy, r: LoopRecurrence) -> bool:
     Raises:
         UnsupportedError: The runtime needs rows, and the steps can be unrolled or use no numbers.
     """
-    read, trips = r.read, r.trips
-    numbered = isinstance(read, LoopBody) and read.number in r.used
+    loop, trips = r.loop, r.trips
+    numbered = isinstance(loop, LoopBody) and loop.number in r.used
     if r.xs and not numbered:
         return False
     long = trips is None or trips.static_count is None or trips.static_count > copy.limits.steps
     if copy.needs_rows and not (numbered and long):
         taken = "the numbers of its steps" if numbered else "no rows"
-        raise UnsupportedError(f"a Scan would take {taken}, which the target refuses", hint=_WAY, node=read.ref)
+        raise UnsupportedError(f"a Scan would take {taken}, which the target refuses", hint=_WAY, node=loop.ref)
     return True
 
 
@@ -133,23 +133,23 @@ def _check_shapes(
     """Check that a step leaves the shapes of states as they are, by induction from the first ones."""
     for state, before, after in zip(r.state_inputs, firsts, kinds, strict=False):
         same = before is not None and before == after and before.shape is not None and None not in before.shape
-        if not same and isinstance(r.read, LoopBody):
+        if not same and isinstance(r.loop, LoopBody):
             known = all(kind is not None and kind.is_static for kind in (before, after))
             raise UnsupportedError(
                 f"the shape of its state '{state.name}' may change, which a Scan does not allow",
                 hint=_WAY if known else f"fix the sizes of the inputs (--set-dim, --input-shape), {_WAY}",
-                node=r.read.ref,
+                node=r.loop.ref,
             )
     if any(kind is None or kind.shape is None for kind in kinds):
-        raise UnsupportedError("the rank of what its steps return is not known", hint=_WAY, node=r.read.ref)
+        raise UnsupportedError("the rank of what its steps return is not known", hint=_WAY, node=r.loop.ref)
 
 
-def _guarded(copy: BodyCopy, read: LoopBody, trips: LoopTrips) -> list[Item]:
+def _guarded(copy: BodyCopy, loop: LoopBody, trips: LoopTrips) -> list[Item]:
     """Emit an If: a Scan, or no steps. Return an item for each output of the Loop."""
     op = copy.op
     ran = copy.value_of(op.squeeze(op.less(op.constant([0]), trips.tensor), [0]))
     with op.body(), copy.inner_scope():
-        r = loop_as_recurrence(copy, read, gathers=True, trips=trips)
+        r = loop_as_recurrence(copy, loop, gathers=True, trips=trips)
         outputs = _scan(copy, r)
         kinds = [copy.facts.kind(value) for value in outputs]
         types = [value.type for value in outputs]
@@ -157,7 +157,7 @@ def _guarded(copy: BodyCopy, read: LoopBody, trips: LoopTrips) -> list[Item]:
     with op.body(), copy.inner_scope():
         initial = [copy.value(item) for item in r.init]
         rows = zip(kinds[len(initial) :], r.stacked, strict=True)
-        empty = [_empty(copy, kind and kind.row, read.rows[n], read, trips) for kind, n in rows]
+        empty = [_empty(copy, kind and kind.row, loop.rows[n], loop, trips) for kind, n in rows]
         none = copy.body_graph([], [*initial, *empty], types)
     branches = [ir.AttrGraph("then_branch", some), ir.AttrGraph("else_branch", none)]
     found = copy.new_node("If", [ran], branches, len(outputs))
@@ -166,7 +166,7 @@ def _guarded(copy: BodyCopy, read: LoopBody, trips: LoopTrips) -> list[Item]:
     return r.results(list(found.outputs))
 
 
-def _empty(copy: BodyCopy, kind: Known | None, value: ir.Value, read: LoopBody, trips: LoopTrips) -> ir.Value:
+def _empty(copy: BodyCopy, kind: Known | None, value: ir.Value, loop: LoopBody, trips: LoopTrips) -> ir.Value:
     """Emit the stacked output of no steps; its number of rows is a constant only where the shapes of branches may
     differ."""
     sizes = None if kind is None or kind.shape is None else [copy.size(size) for size in kind.shape]
@@ -174,7 +174,7 @@ def _empty(copy: BodyCopy, kind: Known | None, value: ir.Value, read: LoopBody, 
         raise UnsupportedError(
             f"it may have no step, and the sizes of its empty output '{value.name}' are not known",
             hint="fix the sizes of the inputs (--set-dim, --input-shape), or unroll it (--to unroll)",
-            node=read.ref,
+            node=loop.ref,
         )
     op, dtype = copy.op, kind.dtype
     rows = op.constant([0]) if op.opset >= _IF_OF_ANY_SHAPES else trips.tensor
@@ -183,17 +183,17 @@ def _empty(copy: BodyCopy, kind: Known | None, value: ir.Value, read: LoopBody, 
     return copy.value_of(op.emit("ConstantOfShape", [shape], (rows.number, *kind.dims), dtype, value=fill))
 
 
-def to_loop(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
+def to_loop(copy: BodyCopy, loop: LoopBody | ScanBody) -> list[Item]:
     """Emit a Loop; return an item for each output of a Loop or Scan.
 
     Raises:
         InvalidNodeError: It breaks the specification of its operator.
         UnsupportedError: The rank of what a Scan takes is unknown.
     """
-    if isinstance(read, LoopBody):
-        r = loop_as_recurrence(copy, read, gathers=False)
+    if isinstance(loop, LoopBody):
+        r = loop_as_recurrence(copy, loop, gathers=False)
     else:
-        r = scan_as_recurrence(copy, read)
+        r = scan_as_recurrence(copy, loop)
     return r.results(_in_order(copy, r, _loop(copy, r)))
 
 
@@ -205,8 +205,8 @@ def _loop(copy: BodyCopy, r: LoopRecurrence) -> Sequence[ir.Value]:
     if trips is not None:
         limits = [copy.value_of(op.squeeze(trips.tensor, [0])), copy.value_of(op.true())]
     else:
-        assert isinstance(r.read, LoopBody)
-        limits = [copy.value(copy.item(value)) for value in (r.read.trips, r.read.cond)]
+        assert isinstance(r.loop, LoopBody)
+        limits = [copy.value(copy.item(value)) for value in (r.loop.trips, r.loop.cond)]
     xs = [copy.declared(x) for x in r.xs.values()]
     kept = [copy.value_of(op.constant(0))] if not initial and op.opset < _STATELESS_LOOP else []
     with op.body(), copy.inner_scope():
@@ -214,16 +214,16 @@ def _loop(copy: BodyCopy, r: LoopRecurrence) -> Sequence[ir.Value]:
         i, going = copy.value_of(number), copy.value_of(still)
         unchanged = [copy.value_of(op.body_input("kept", _INT64, ())) for _ in kept]
         states = [copy.input_like(value) for value in r.state_inputs]
-        for state, item in zip(states if isinstance(r.read, ScanBody) else (), r.init, strict=False):
+        for state, item in zip(states if isinstance(r.loop, ScanBody) else (), r.init, strict=False):
             copy.facts.declare(state, copy.facts.kind(item))  # a Scan keeps the shapes of its states
         outputs = r.step(copy, states, [copy.value_of(op.take(x, number)) for x in xs], i, going)
-        after = copy.item(r.read.cond_out) if isinstance(r.read, LoopBody) and trips is None else going
+        after = copy.item(r.loop.cond_out) if isinstance(r.loop, LoopBody) and trips is None else going
         kinds = [copy.facts.kind(item) for item in outputs]
         types = [_BOOL_TENSOR, *(value.type for value in (*unchanged, *r.returned))]
         body = copy.body_graph([i, going, *unchanged, *states], [after, *unchanged, *outputs], types)
     attributes = [ir.AttrGraph("body", body)]
-    loop = copy.new_node("Loop", [*limits, *kept, *initial], attributes, len(kept) + len(outputs))
-    return _declared(copy, r, loop.outputs[len(kept) :], list(map(copy.facts.kind, states)), kinds[len(states) :])
+    node = copy.new_node("Loop", [*limits, *kept, *initial], attributes, len(kept) + len(outputs))
+    return _declared(copy, r, node.outputs[len(kept) :], list(map(copy.facts.kind, states)), kinds[len(states) :])
 
 
 def _declared(
@@ -243,70 +243,70 @@ def _declared(
 
 def _in_order(copy: BodyCopy, r: LoopRecurrence, found: Sequence[ir.Value]) -> list[Item]:
     """Return the outputs of an emitted Loop or Scan, stacked along the axes of the original."""
-    read, states = r.read, len(r.states)
+    loop, states = r.loop, len(r.states)
     results: list[Item] = list(found[:states])
     for n, value in zip(r.stacked, found[states:], strict=True):
-        if not (read.stacked_axes[n] or read.stacked_in_front[n]):
+        if not (loop.stacked_axes[n] or loop.stacked_in_front[n]):
             results.append(value)
             continue
-        x = copy.tensor(value, read.ref)
-        x = reversed_rows(copy, x) if read.stacked_in_front[n] else x
-        results.append(copy.value_of(rows_along(copy.op, x, checked_axis(read.stacked_axes[n], x.rank, read))))
+        x = copy.tensor(value, loop.ref)
+        x = reversed_rows(copy, x) if loop.stacked_in_front[n] else x
+        results.append(copy.value_of(rows_along(copy.op, x, checked_axis(loop.stacked_axes[n], x.rank, loop))))
     return results
 
 
-def unroll(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
+def unroll(copy: BodyCopy, loop: LoopBody | ScanBody) -> list[Item]:
     """Emit the steps of a Loop or Scan, one after the other; return an item for each of its outputs.
 
     Raises:
         InvalidNodeError: It breaks the specification of its operator.
         UnsupportedError: The number of its steps is unknown, or over a limit.
     """
-    copy.bring_constants([read.body, *read.body.subgraphs()])
-    copy.moved.difference_update(read.body)
-    states = [copy.item(value) for value in read.initial]
-    if isinstance(read, LoopBody):
-        most, going = _most_steps(copy, read), read.cond is None or _is_true(copy, read, read.cond)
-        rows = _rows_of_loop(copy, read)
+    copy.bring_constants([loop.body, *loop.body.subgraphs()])
+    copy.moved.difference_update(loop.body)
+    states = [copy.item(value) for value in loop.initial]
+    if isinstance(loop, LoopBody):
+        most, going = _most_steps(copy, loop), loop.cond is None or _is_true(copy, loop, loop.cond)
+        rows = _rows_of_loop(copy, loop)
     else:
-        most, going = _length(copy, read), True
-        rows = _rows_of_scan(copy, read, most)
+        most, going = _length(copy, loop), True
+        rows = _rows_of_scan(copy, loop, most)
     stacked: list[list[Item]] = []
     while going and len(stacked) < most:
-        _count_step(copy, most, read)
+        _count_step(copy, most, loop)
         copy.bind(list(rows), [each[len(stacked)] for each in rows.values()])
-        returned = _step(copy, read, states, len(stacked), KnownTensor(np.asarray(len(stacked), np.int64)))
+        returned = _step(copy, loop, states, len(stacked), KnownTensor(np.asarray(len(stacked), np.int64)))
         states = returned[: len(states)]
         stacked.append(returned[len(states) :])
-        if isinstance(read, LoopBody) and len(stacked) < most:
-            going = _is_true(copy, read, read.cond_out)
+        if isinstance(loop, LoopBody) and len(stacked) < most:
+            going = _is_true(copy, loop, loop.cond_out)
     if not stacked:
-        return [*states, *_empty_constants(copy, read, _kinds_of_rows(copy, read, states))]
-    axes = zip(read.stacked_axes, read.stacked_in_front, strict=True)
+        return [*states, *_empty_constants(copy, loop, _kinds_of_rows(copy, loop, states))]
+    axes = zip(loop.stacked_axes, loop.stacked_in_front, strict=True)
     return [
         *states,
         *(
-            copy.stack(each[::-1] if in_front else each, axis, read.ref) if is_used(value) else None
-            for value, each, (axis, in_front) in zip(read.stacked, zip(*stacked, strict=True), axes, strict=False)
+            copy.stack(each[::-1] if in_front else each, axis, loop.ref) if is_used(value) else None
+            for value, each, (axis, in_front) in zip(loop.stacked, zip(*stacked, strict=True), axes, strict=False)
         ),
     ]
 
 
-def _most_steps(copy: BodyCopy, read: LoopBody) -> int:
+def _most_steps(copy: BodyCopy, loop: LoopBody) -> int:
     """Return the most steps of a Loop.
 
     Raises:
         UnknownTripsError: They are unknown.
     """
-    if read.trips is None:
+    if loop.trips is None:
         return _UNLIMITED
-    number = number_of(copy.item(read.trips))
+    number = number_of(copy.item(loop.trips))
     if number is None:
-        raise UnknownTripsError("the number of its steps is not known", node=read.ref, value=read.trips)
+        raise UnknownTripsError("the number of its steps is not known", node=loop.ref, value=loop.trips)
     return max(int(number), 0)
 
 
-def _is_true(copy: BodyCopy, read: LoopBody, condition: ir.Value) -> bool:
+def _is_true(copy: BodyCopy, loop: LoopBody, condition: ir.Value) -> bool:
     """Return whether a condition of a Loop is true.
 
     Raises:
@@ -314,22 +314,22 @@ def _is_true(copy: BodyCopy, read: LoopBody, condition: ir.Value) -> bool:
     """
     number = number_of(copy.item(condition))
     if number is None:
-        raise depends_on_data(read.ref, None if condition is read.cond_out else condition)
+        raise depends_on_data(loop.ref, None if condition is loop.cond_out else condition)
     return bool(number)
 
 
-def _length(copy: BodyCopy, read: ScanBody) -> int:
+def _length(copy: BodyCopy, loop: ScanBody) -> int:
     """Return the number of steps of a Scan."""
-    _, _, steps = scanned_inputs(copy, read)
+    _, _, steps = scanned_inputs(copy, loop)
     if steps is None:
-        value = next((item for x in read.xs if isinstance(item := copy.item(x), ir.Value)), None)
-        raise UnknownTripsError("the number of its steps is not known", node=read.ref, value=value)
+        value = next((item for x in loop.xs if isinstance(item := copy.item(x), ir.Value)), None)
+        raise UnknownTripsError("the number of its steps is not known", node=loop.ref, value=value)
     if copy.steps + steps > copy.limits.steps:
-        raise _too_many(copy, f"{steps:,} steps", str(copy.steps + steps), read)
+        raise _too_many(copy, f"{steps:,} steps", str(copy.steps + steps), loop)
     return steps
 
 
-def _count_step(copy: BodyCopy, most: int, read: LoopBody | ScanBody) -> None:
+def _count_step(copy: BodyCopy, most: int, loop: LoopBody | ScanBody) -> None:
     """Count a step.
 
     Raises:
@@ -342,42 +342,42 @@ def _count_step(copy: BodyCopy, most: int, read: LoopBody | ScanBody) -> None:
             copy,
             f"{most:,} steps" if known else f"more than {copy.limits.steps} steps",
             str(most) if known else "N",
-            read,
+            loop,
         )
 
 
-def _too_many(copy: BodyCopy, needed: str, limit: str, read: LoopBody | ScanBody) -> UnsupportedError:
+def _too_many(copy: BodyCopy, needed: str, limit: str, loop: LoopBody | ScanBody) -> UnsupportedError:
     return UnsupportedError(
         f"{needed}, nested ones included, are over the limit of {copy.limits.steps} for unrolling",
         hint=f"raise the limit (--max-unroll {limit})",
-        node=read.ref,
+        node=loop.ref,
     )
 
 
-def _rows_of_loop(copy: BodyCopy, read: LoopBody) -> dict[ir.Value, list[Item]]:
+def _rows_of_loop(copy: BodyCopy, loop: LoopBody) -> dict[ir.Value, list[Item]]:
     """Emit what all steps of a Loop compute from rows alone; return its rows by the values of the body."""
-    trips = simulated_trips(copy, read)
+    trips = simulated_trips(copy, loop)
     if trips is None or not 1 < trips <= copy.limits.steps - copy.steps:
         return {}
     number = LoopTrips(copy.op.constant([trips]), trips, positive=True)
-    return _split(copy, loop_as_recurrence(copy, read, gathers=False, constants=False, trips=number), trips)
+    return _split(copy, loop_as_recurrence(copy, loop, gathers=False, constants=False, trips=number), trips)
 
 
-def _rows_of_scan(copy: BodyCopy, read: ScanBody, steps: int) -> dict[ir.Value, list[Item]]:
+def _rows_of_scan(copy: BodyCopy, loop: ScanBody, steps: int) -> dict[ir.Value, list[Item]]:
     """Emit what all steps of a Scan compute from rows alone; return its rows in the order of the steps.
 
     Those that are read backwards are split as they are, apart from the others, and taken from the last one on.
     """
     rows: dict[ir.Value, list[Item]] = {
         row: [KnownTensor(np.asarray(part)) for part in np.moveaxis(x.array, axis, 0)[:: -1 if backwards else 1]]
-        for row, value, axis, backwards in zip(read.row_inputs, read.xs, read.axes, read.backwards, strict=True)
+        for row, value, axis, backwards in zip(loop.row_inputs, loop.xs, loop.axes, loop.backwards, strict=True)
         if isinstance(x := copy.item(value), KnownTensor)
     }
     known = {*rows}
-    for direction in sorted({*read.backwards}) if steps else ():
-        directions = zip(read.row_inputs, read.backwards, strict=True)
+    for direction in sorted({*loop.backwards}) if steps else ():
+        directions = zip(loop.row_inputs, loop.backwards, strict=True)
         excluded = {row for row, backwards in directions if row in known or backwards != direction}
-        r = scan_as_recurrence(copy, read, excluded, flips=False)
+        r = scan_as_recurrence(copy, loop, excluded, flips=False)
         rows |= {value: each[::-1] if direction else each for value, each in _split(copy, r, steps).items()}
     return rows
 
@@ -391,28 +391,28 @@ def _split(copy: BodyCopy, r: LoopRecurrence, steps: int) -> dict[ir.Value, list
     }
 
 
-def _step(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item], step: int, number: Item) -> list[Item]:
+def _step(copy: BodyCopy, loop: LoopBody | ScanBody, states: Sequence[Item], step: int, number: Item) -> list[Item]:
     """Emit a step, given its rows; return the next states and the rows to stack.
 
     Args:
         copy: Copies the body.
-        read: The Loop or Scan.
+        loop: The Loop or Scan.
         states: The states before the step.
         step: The number of the step, in names.
         number: What a Loop gets as that number.
     """
-    copy.bind(read.state_inputs, states)
-    if isinstance(read, LoopBody):
-        copy.bind((read.number, read.cond_in), [number, TRUE])
+    copy.bind(loop.state_inputs, states)
+    if isinstance(loop, LoopBody):
+        copy.bind((loop.number, loop.cond_in), [number, TRUE])
     with copy.op.under(str(step)):
-        copy.copy_nodes(read.body)
-        return [copy.item(value) for value in (*read.state_outputs, *read.rows)]
+        copy.copy_nodes(loop.body)
+        return [copy.item(value) for value in (*loop.state_outputs, *loop.rows)]
 
 
-def _empty_constants(copy: BodyCopy, read: LoopBody | ScanBody, kinds: Sequence[Known | None]) -> list[Item]:
+def _empty_constants(copy: BodyCopy, loop: LoopBody | ScanBody, kinds: Sequence[Known | None]) -> list[Item]:
     """Return the stacked outputs of a Loop that has no step."""
     results: list[Item] = []
-    for value, kind in zip(read.stacked, kinds, strict=False):
+    for value, kind in zip(loop.stacked, kinds, strict=False):
         if not is_used(value):
             results.append(None)
             continue
@@ -420,15 +420,15 @@ def _empty_constants(copy: BodyCopy, read: LoopBody | ScanBody, kinds: Sequence[
             raise UnsupportedError(
                 f"it has no step, and the sizes of its empty output '{value.name}' are not known",
                 hint="fix the sizes of all inputs (--input-shape), or give it a step",
-                node=read.ref,
+                node=loop.ref,
             )
         dtype = kind.dtype.numpy()
-        row = copy.tensor(KnownTensor(np.zeros((1, *(size or 0 for size in kind.dims)), dtype)), read.ref)
+        row = copy.tensor(KnownTensor(np.zeros((1, *(size or 0 for size in kind.dims)), dtype)), loop.ref)
         results.append(copy.value_of(copy.op.slice(row, 0, 0, 0)))  # OpenVINO takes an empty constant for a scalar
     return results
 
 
-def _kinds_of_rows(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item]) -> list[Known | None]:
+def _kinds_of_rows(copy: BodyCopy, loop: LoopBody | ScanBody, states: Sequence[Item]) -> list[Known | None]:
     """Return the types and shapes of what a step of a Loop would stack.
 
     Step 0 may read a row that is not there; shapes then follow if the numbers of the step are unknown.
@@ -436,16 +436,16 @@ def _kinds_of_rows(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[I
     Raises:
         UnsupportedError: It is a Scan.
     """
-    if isinstance(read, ScanBody):
+    if isinstance(loop, ScanBody):
         raise UnsupportedError(
-            "a Scan of no steps has no result in onnxruntime", hint="fix a length of 1 or more", node=read.ref
+            "a Scan of no steps has no result in onnxruntime", hint="fix a length of 1 or more", node=loop.ref
         )
     first = KnownTensor(np.asarray(0))
-    kinds = _kinds_in_step(copy, read, states, first)
+    kinds = _kinds_in_step(copy, loop, states, first)
     if all(kind is not None and kind.is_static for kind in kinds):
         return kinds
     unknown = [_unknown_tensor(copy, item) for item in states]
-    more = _kinds_in_step(copy, read, unknown, _unknown_tensor(copy, first))
+    more = _kinds_in_step(copy, loop, unknown, _unknown_tensor(copy, first))
     return [a if a is not None and a.is_static else b for a, b in zip(kinds, more, strict=True)]
 
 
@@ -458,13 +458,13 @@ def _unknown_tensor(copy: BodyCopy, item: Item) -> Item:
     return value
 
 
-def _kinds_in_step(copy: BodyCopy, read: LoopBody, states: Sequence[Item], number: Item) -> list[Known | None]:
+def _kinds_in_step(copy: BodyCopy, loop: LoopBody, states: Sequence[Item], number: Item) -> list[Known | None]:
     """Return the types and shapes of what a step of a Loop would stack."""
     with copy.op.body(), copy.inner_scope():
         try:
-            kinds = [copy.facts.kind(item) for item in _step(copy, read, states, 0, number)[len(states) :]]
+            kinds = [copy.facts.kind(item) for item in _step(copy, loop, states, 0, number)[len(states) :]]
         except UnsupportedError:
-            kinds = [None] * len(read.rows)
+            kinds = [None] * len(loop.rows)
         for node in copy.op.nodes:
             detach(node)
     return kinds

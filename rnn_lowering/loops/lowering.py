@@ -112,9 +112,9 @@ _EMPTY = LoopForms(("unroll",), "it has no step")
 Choose = Callable[[ir.Node], LoopForms]
 
 
-def _as_it_is(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
+def _as_it_is(copy: BodyCopy, loop: LoopBody | ScanBody) -> list[Item]:
     """Emit a Loop for a Loop and a Scan for a Scan."""
-    return to_loop(copy, read) if isinstance(read, LoopBody) else to_scan(copy, read)
+    return to_loop(copy, loop) if isinstance(loop, LoopBody) else to_scan(copy, loop)
 
 
 _FORMS: dict[str, RepeatBody] = {"unroll": unroll, "loop": to_loop, "scan": to_scan}
@@ -263,10 +263,10 @@ class _LoopLowering:
             wanted, reason = replace(wanted, forms=(*_EMPTY.forms, *wanted.forms)), _EMPTY.reason
         for form in wanted.forms:
             try:
-                read = read_body(node, scope.text, self.opset)
-                if isinstance(read, LoopBody):
+                loop = read_body(node, scope.text, self.opset)
+                if isinstance(loop, LoopBody):
                     emitter = partial(self._emitter, node, scope.graph)
-                    node = stack_rows_of_states(self.facts, read, emitter, written_only=form == "unroll")
+                    node = stack_rows_of_states(self.facts, loop, emitter, written_only=form == "unroll")
                 steps = self._replace(node, scope, form, wanted)
             except UnsupportedError as error:
                 if form != wanted.forms[-1]:

@@ -79,40 +79,40 @@ class StackedState:
 
 
 def stack_rows_of_states(
-    facts: Facts, read: LoopBody, emitter: Callable[[], Ops], *, written_only: bool = False
+    facts: Facts, loop: LoopBody, emitter: Callable[[], Ops], *, written_only: bool = False
 ) -> ir.Node:
     """Replace a Loop whose states get rows by one that stacks these rows; return it, or the given one if it has no
     such states.
 
     Args:
         facts: Facts about the model.
-        read: The Loop.
+        loop: The Loop.
         emitter: Returns what emits into the graph of the Loop.
         written_only: Whether only rows that a ScatterND writes count.
     """
     scratch = emitter()
-    found = [_stacked_state(facts, read, n, scratch, written_only=written_only) for n in range(len(read.results))]
+    found = [_stacked_state(facts, loop, n, scratch, written_only=written_only) for n in range(len(loop.results))]
     stacked = [each for each in found if each is not None]
     return (
-        _replace_loop(facts, read, stacked, emitter()) if stacked and len(found) == len(read.initial) else read.node
+        _replace_loop(facts, loop, stacked, emitter()) if stacked and len(found) == len(loop.initial) else loop.node
     )
 
 
 def _stacked_state(
-    facts: Facts, read: LoopBody, n: int, scratch: Ops, *, written_only: bool
+    facts: Facts, loop: LoopBody, n: int, scratch: Ops, *, written_only: bool
 ) -> StackedState | None:
     """Return a state that gets a row in each step; None if that is not certain."""
-    before, after, first = read.state_inputs[n], read.state_outputs[n], read.initial[n]
+    before, after, first = loop.state_inputs[n], loop.state_outputs[n], loop.initial[n]
     step = after.producer()
-    if step is None or step.graph is not read.body or step.domain not in DEFAULT_DOMAIN or first is None:
+    if step is None or step.graph is not loop.body or step.domain not in DEFAULT_DOMAIN or first is None:
         return None
     if len(step.inputs) < 2 or step.inputs[0] is not before:
         return None
     rule = GIVES_A_ROW.get(step.op_type)
     if rule is None or (written_only and step.op_type != "ScatterND"):
         return None
-    state = rule(facts, read, step, n, first, scratch)
-    if state is None or not _only_gets_rows(read.body, before, after, state.row):
+    state = rule(facts, loop, step, n, first, scratch)
+    if state is None or not _only_gets_rows(loop.body, before, after, state.row):
         return None
     return _without_dropped_axis(facts, state)
 
@@ -154,15 +154,15 @@ def _users(body: ir.Graph, value: ir.Value) -> dict[ir.Node, None]:
 
 
 def _state_of_list(
-    facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value, scratch: Ops
+    facts: Facts, loop: LoopBody, step: ir.Node, n: int, first: ir.Value, scratch: Ops
 ) -> StackedState | None:
     """Return a list to which each step appends a row; None if its elements are used otherwise than joined."""
-    row, final, source = step.inputs[1], read.results[n], first.producer()
+    row, final, source = step.inputs[1], loop.results[n], first.producer()
     users = [use.node for use in final.uses()]
     empty = source is not None and source.op_type == "SequenceEmpty"
     if row is None or len(step.inputs) > 2 or not empty or final.is_graph_output():
         return None
-    if not all(user.op_type == "ConcatFromSequence" and user.graph is read.node.graph for user in users):
+    if not all(user.op_type == "ConcatFromSequence" and user.graph is loop.node.graph for user in users):
         return None
     found = [_rows_of_list(facts, user, row) for user in users]
     joined = [each for each in found if each is not None]
@@ -182,7 +182,7 @@ def _rows_of_list(facts: Facts, user: ir.Node, row: ir.Value) -> JoinedRows | No
 
 
 def _state_of_concat(
-    facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value, scratch: Ops
+    facts: Facts, loop: LoopBody, step: ir.Node, n: int, first: ir.Value, scratch: Ops
 ) -> StackedState | None:
     """Return a tensor to which each step joins a row."""
     row = step.inputs[1]
@@ -190,18 +190,18 @@ def _state_of_concat(
     if row is None or len(step.inputs) > 2 or not shape or facts.kind(first) is None:
         return None
     axis = (step.attributes.get_int("axis", 0) or 0) % len(shape)
-    joined = JoinedRows(read.results[n], axis, dropped=(axis,), before=first)
+    joined = JoinedRows(loop.results[n], axis, dropped=(axis,), before=first)
     return StackedState(n, row, [joined]) if shape[axis] == ONE else None
 
 
 def _state_of_writes(
-    facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value, scratch: Ops
+    facts: Facts, loop: LoopBody, step: ir.Node, n: int, first: ir.Value, scratch: Ops
 ) -> StackedState | None:
     """Return a tensor into which each step writes a row with ScatterND.
 
     Args:
         facts: Facts about the model.
-        read: The Loop.
+        loop: The Loop.
         step: The ScatterND.
         n: The number of the state.
         first: The tensor before the first step.
@@ -210,7 +210,7 @@ def _state_of_writes(
     plain = step.attributes.get_string("reduction", "none") == "none" and len(step.inputs) == 3
     index, shape, place = step.inputs[1], facts.shape(first), facts.kind(step.inputs[1])
     columns = place.dims[-1] if place is not None and place.dims else None
-    if not (plain and read.results[n].name and shape and index is not None and columns is not None):
+    if not (plain and loop.results[n].name and shape and index is not None and columns is not None):
         return None
     if not 1 <= columns <= len(shape):
         return None
@@ -221,15 +221,15 @@ def _state_of_writes(
     try:
         with scratch.body():
             copy = BodyCopy(scratch, facts, unroll, LoopLimits(0, 0))
-            copy.bring_constants([read.body])
-            order = _order_of_rows(Counters(copy, read), index, first, axis)
+            copy.bring_constants([loop.body])
+            order = _order_of_rows(Counters(copy, loop), index, first, axis)
     except (InvalidNodeError, UnsupportedError):
         return None
     if order is None:
         return None
     backwards, steps = order
     behind = None if steps is None else first
-    joined = JoinedRows(read.results[n], axis, dropped=range(ones), backwards=backwards, behind=behind)
+    joined = JoinedRows(loop.results[n], axis, dropped=range(ones), backwards=backwards, behind=behind)
     return StackedState(n, row, [joined], shape[axis] if steps is None else steps)
 
 
@@ -252,7 +252,7 @@ def _order_of_rows(
     kind = counters.copy.facts.kind(first)
     sizes = () if kind is None else kind.dims
     length, front = sizes[axis], sizes[:axis]
-    steps = simulated_trips(counters.copy, counters.read)
+    steps = simulated_trips(counters.copy, counters.loop)
     fills = runs_once_per_row(counters, first, axis) if steps is None else steps == length
     if not fills and (steps is None or length is None or not 0 < steps < length):
         return None
@@ -299,13 +299,13 @@ def _is_index_of_row(counters: Counters, index: ir.Value, number: Size, front: S
 # The Loop without these states
 
 
-def _replace_loop(facts: Facts, read: LoopBody, stacked: Sequence[StackedState], op: Ops) -> ir.Node:
+def _replace_loop(facts: Facts, loop: LoopBody, stacked: Sequence[StackedState], op: Ops) -> ir.Node:
     """Replace a Loop by one without these states, which stacks their rows, and return it."""
-    node, body, graph, states = read.node, read.body, read.node.graph, len(read.initial)
+    node, body, graph, states = loop.node, loop.body, loop.node.graph, len(loop.initial)
     assert graph is not None
     places = {each.number for each in stacked}
     kept = [n for n in range(states) if n not in places]
-    inputs = [*node.inputs[:2], *(read.initial[n] for n in kept)]
+    inputs = [*node.inputs[:2], *(loop.initial[n] for n in kept)]
     outputs = [node.outputs[n] for n in (*kept, *range(states, len(node.outputs)))]
     count = len(outputs) + len(stacked)
     new = ir.Node("", "Loop", inputs, [ir.AttrGraph("body", body)], num_outputs=count, name=node.name)
@@ -319,8 +319,8 @@ def _replace_loop(facts: Facts, read: LoopBody, stacked: Sequence[StackedState],
     for copy in copies:  # a row may be an input of the body, or an output already: runtimes misread such bodies
         copy.outputs[0].name = copy.name
         body.append(copy)
-    carried = [read.cond_out, *(read.state_outputs[n] for n in kept)]
-    body.outputs[:] = [*carried, *read.rows, *(copy.outputs[0] for copy in copies)]
+    carried = [loop.cond_out, *(loop.state_outputs[n] for n in kept)]
+    body.outputs[:] = [*carried, *loop.rows, *(copy.outputs[0] for copy in copies)]
     for n in sorted(places, reverse=True):
         for user in reversed(_users(body, body.inputs[2 + n])):
             detach(user)

@@ -70,9 +70,9 @@ def number_of_trips(counters: Counters) -> LoopTrips:
     Raises:
         UnsupportedError: It depends on data, or on conditions that are not linear in the number of the step.
     """
-    copy, read = counters.copy, counters.read
+    copy, loop = counters.copy, counters.loop
     op = copy.op
-    simulated = simulated_trips(copy, read)
+    simulated = simulated_trips(copy, loop)
     if simulated is not None:
         return LoopTrips(op.constant([simulated]), simulated, simulated > 0)
     limits = _Limits.of(counters)
@@ -81,20 +81,20 @@ def number_of_trips(counters: Counters) -> LoopTrips:
         return LoopTrips(counters.emit(length), None, positive=True, length=length)
     bounds = [] if limits.most_is_length else [_steps_while_negative(counters, line) for line in limits.lines]
     if limits.most is not None:
-        given = copy.tensor(limits.most, read.ref)
+        given = copy.tensor(limits.most, loop.ref)
         bounds.insert(0, op.cast(given if given.rank == 1 else op.reshape(given, (1,)), _INT64))
     if not bounds:
         raise UnknownTripsError(
             "its number of steps is not known before it starts",
             hint="give it a number of steps, or a condition on a counter",
-            node=read.ref,
+            node=loop.ref,
         )
     trips = bounds[0]
     for bound in bounds[1:]:
         trips = op.where(op.less(trips, bound), trips, bound)
-    first = copy.item(read.cond)
+    first = copy.item(loop.cond)
     if not (limits.most_is_length and limits.first_follows) and not _is_true(first):
-        trips = trips * op.cast(op.reshape(copy.tensor(first, read.ref), (1,)), _INT64)
+        trips = trips * op.cast(op.reshape(copy.tensor(first, loop.ref), (1,)), _INT64)
     if op.opset < _RANGE_OPSET and trips.number is None:
         zero = op.constant([0])
         trips = op.where(op.less(trips, zero), zero, trips)
@@ -116,23 +116,23 @@ def runs_once_per_row(counters: Counters, item: Item, axis: int) -> bool:
     )
 
 
-def simulated_trips(copy: BodyCopy, read: LoopBody) -> int | None:
+def simulated_trips(copy: BodyCopy, loop: LoopBody) -> int | None:
     """Count the steps of a Loop by evaluating its condition; None if that needs unknown values."""
-    given = [copy.item(value) for value in (read.trips, read.cond)]
+    given = [copy.item(value) for value in (loop.trips, loop.cond)]
     most, first = map(number_of, given)
     if any(item is not None and number is None for item, number in zip(given, (most, first), strict=True)):
         return None
     if first is not None and not first:
         return 0
     limit = ENDLESS if most is None else max(int(most), 0)
-    needed = read.values_behind([read.cond_out])
-    states = [n for n, value in enumerate(read.state_inputs) if value in needed]
-    nodes = [node for node in read.body if not needed.isdisjoint(node.outputs)]
-    known: dict[ir.Value, Item] = {read.state_inputs[n]: copy.item(read.initial[n]) for n in states}
+    needed = loop.values_behind([loop.cond_out])
+    states = [n for n, value in enumerate(loop.state_inputs) if value in needed]
+    nodes = [node for node in loop.body if not needed.isdisjoint(node.outputs)]
+    known: dict[ir.Value, Item] = {loop.state_inputs[n]: copy.item(loop.initial[n]) for n in states}
     for step in range(min(limit, _MOST_SIMULATED)):
         known |= {
-            read.number: KnownTensor(np.asarray(step, np.int64)),
-            read.cond_in: TRUE,
+            loop.number: KnownTensor(np.asarray(step, np.int64)),
+            loop.cond_in: TRUE,
         }
         for node in nodes:
             items = [None if v is None else known.get(v) or copy.item(v) for v in node.inputs]
@@ -140,15 +140,15 @@ def simulated_trips(copy: BodyCopy, read: LoopBody) -> int | None:
             if arrays is None:
                 return None
             known |= {output: KnownTensor(array) for output, array in zip(node.outputs, arrays, strict=True)}
-        going = number_of(known.get(read.cond_out) or copy.item(read.cond_out))
+        going = number_of(known.get(loop.cond_out) or copy.item(loop.cond_out))
         if going is None:
             return None
         if not going:
             return step + 1
         if not nodes:
             return limit if limit < ENDLESS else None
-        after = [read.state_outputs[n] for n in states]
-        known = {read.state_inputs[n]: known.get(v) or copy.item(v) for n, v in zip(states, after, strict=True)}
+        after = [loop.state_outputs[n] for n in states]
+        known = {loop.state_inputs[n]: known.get(v) or copy.item(v) for n, v in zip(states, after, strict=True)}
     return limit if limit <= _MOST_SIMULATED else None
 
 
@@ -172,12 +172,12 @@ class _Limits:
 
     @classmethod
     def of(cls, counters: Counters) -> _Limits:
-        read, copy = counters.read, counters.copy
-        most, number = copy.item(read.trips), number_of(copy.item(read.trips))
+        loop, copy = counters.loop, counters.copy
+        most, number = copy.item(loop.trips), number_of(copy.item(loop.trips))
         if number is not None and number >= ENDLESS:
             most = None
-        lines = _comparisons(counters, read.cond_out, read.body)
-        limit = None if most is None or read.trips is None else counters.line_of_outside(read.trips)
+        lines = _comparisons(counters, loop.cond_out, loop.body)
+        limit = None if most is None or loop.trips is None else counters.line_of_outside(loop.trips)
         length = None if most is not None and limit is None else _length(counters, lines, limit)
         follows = length is not None and _follows(counters, length)
         return cls(lines, most, length, length is not None and length == limit, follows)
@@ -195,7 +195,7 @@ def _length(counters: Counters, lines: Sequence[Size], limit: Size | None) -> Si
 
 def _follows(counters: Counters, length: Size) -> bool:
     """Whether the first condition is true where a size is at least 1."""
-    first = counters.copy.item(counters.read.cond)
+    first = counters.copy.item(counters.loop.cond)
     if _is_true(first):
         return True
     try:
@@ -213,9 +213,9 @@ def _comparisons(counters: Counters, going: ir.Value, home: ir.Graph | None) -> 
         going: The condition.
         home: The graph that computes it; None for any.
     """
-    ref, value = counters.read.ref, behind_identities(going)
+    ref, value = counters.loop.ref, behind_identities(going)
     item = counters.item_of_outside(value)
-    if value is counters.read.cond_in or (item is not None and _is_true(item)):
+    if value is counters.loop.cond_in or (item is not None and _is_true(item)):
         return []
     node = value.producer()
     if node is None or home not in (None, node.graph) or node.domain not in DEFAULT_DOMAIN:
@@ -240,7 +240,7 @@ def _steps_while_negative(counters: Counters, line: Size) -> Tensor:
     op = counters.copy.op
     rate = rate_of(line)
     if rate <= 0:
-        raise depends_on_data(counters.read.ref)
+        raise depends_on_data(counters.loop.ref)
     reach = counters.emit(rate - 1 - first_of(line))
     zero = op.constant([0])
     reach = op.where(op.less(reach, zero), zero, reach)

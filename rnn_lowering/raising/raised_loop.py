@@ -73,9 +73,9 @@ class _Match:
 class RaisedLoop:
     """Raises one Loop or Scan."""
 
-    def __init__(self, copy: BodyCopy, read: LoopBody | ScanBody, *, some_rows: bool) -> None:
+    def __init__(self, copy: BodyCopy, loop: LoopBody | ScanBody, *, some_rows: bool) -> None:
         self.copy = copy
-        self.read = read
+        self.loop = loop
         self.some_rows = some_rows
         self.r = self._recurrence()
         self._check_types()
@@ -91,11 +91,11 @@ class RaisedLoop:
         self.cell = self.match.cell
 
     def _recurrence(self) -> LoopRecurrence:
-        copy, read = self.copy, self.read
+        copy, loop = self.copy, self.loop
         r = (
-            loop_as_recurrence(copy, read, gathers=True)
-            if isinstance(read, LoopBody)
-            else scan_as_recurrence(copy, read)
+            loop_as_recurrence(copy, loop, gathers=True)
+            if isinstance(loop, LoopBody)
+            else scan_as_recurrence(copy, loop)
         )
         if r.trips is None:
             raise NotRaised("the number of its steps depends on data")
@@ -311,7 +311,7 @@ class RaisedLoop:
         outputs = self._node()
         final: list[Item] = []
         for n, item in enumerate(r.init):
-            if not is_used(self.read.results[r.states[n]]):
+            if not is_used(self.loop.results[r.states[n]]):
                 final.append(item)
                 continue
             name = C if n in m.states[1:] else H
@@ -331,7 +331,7 @@ class RaisedLoop:
 
         They stand for one stacked output from here on. The loops that `rnn-lower` writes for onnxruntime have them.
         """
-        values = [self.read.stacked[n] for n in self.r.stacked]
+        values = [self.loop.stacked[n] for n in self.r.stacked]
         users = {node for value in values for node, _ in value.uses()}
         if (
             self.mask is not None
@@ -341,9 +341,9 @@ class RaisedLoop:
         ):
             return None
         (node,) = users
-        alike = {(self.read.stacked_axes[n], self.read.stacked_in_front[n]) for n in self.r.stacked}
+        alike = {(self.loop.stacked_axes[n], self.loop.stacked_in_front[n]) for n in self.r.stacked}
         a, b = self.stacked
-        if node.op_type not in ("Add", "Mul") or len(alike) > 1 or node.graph is not self.read.node.graph:
+        if node.op_type not in ("Add", "Mul") or len(alike) > 1 or node.graph is not self.loop.node.graph:
             return None
         if a is None or b is None or a.shape != b.shape or a.dtype != object or b.dtype != object:
             return None
@@ -363,7 +363,7 @@ class RaisedLoop:
         m, found = self.match, []
         h = m.layouts[H].matrix(self.next[m.states[0]])  # type: ignore[arg-type]
         for n, array in enumerate(self.next):
-            if n in m.states or not is_used(self.read.results[self.r.states[n]]):
+            if n in m.states or not is_used(self.loop.results[self.r.states[n]]):
                 continue
             layout = m.layouts[H]
             if (
@@ -402,15 +402,15 @@ class RaisedLoop:
         xs = []
         for source in m.cell.W:
             assert isinstance(source, Source)
-            xs.append(sequence(op, copy.tensor(source.value, self.read.ref), source.axis, m.layouts[source]))
+            xs.append(sequence(op, copy.tensor(source.value, self.loop.ref), source.axis, m.layouts[source]))
         states = [self._initial(n, m.layouts[name]) for n, name in zip(m.states, (H, C), strict=False)]
         lens = None if self.mask is None else self._lens(self.mask, xs[0])
-        return emit_node(op, m.cell, xs, states, self.read.node.name, reverse=self._backwards, lens=lens)
+        return emit_node(op, m.cell, xs, states, self.loop.node.name, reverse=self._backwards, lens=lens)
 
     def _lens(self, mask: LengthMask, X: Tensor) -> Tensor:
         op, trips = self.copy.op, self.r.trips
         assert trips is not None
-        lens, batch = self.copy.tensor(mask.lens, self.read.ref), op.dim(X, 1)
+        lens, batch = self.copy.tensor(mask.lens, self.loop.ref), op.dim(X, 1)
         return sequence_lens(op, lens, mask.more, trips.tensor, batch, X.shape[1])
 
     @property
@@ -419,7 +419,7 @@ class RaisedLoop:
         trips = self.r.trips
         if trips is None or self.some_rows:
             return self.some_rows
-        return trips.positive and (trips.static_count is not None or isinstance(self.read, LoopBody))
+        return trips.positive and (trips.static_count is not None or isinstance(self.loop, LoopBody))
 
     @property
     def _backwards(self) -> bool:
@@ -430,7 +430,7 @@ class RaisedLoop:
         item = self.r.init[n]
         if self._is_zero(item):
             return None
-        return layout.to_matrix(self.copy.op, self.copy.tensor(item, self.read.ref), 0)
+        return layout.to_matrix(self.copy.op, self.copy.tensor(item, self.loop.ref), 0)
 
     def _is_zero(self, item: Item) -> bool:
         """Whether all elements are 0 for certain."""
@@ -452,21 +452,21 @@ class RaisedLoop:
         if self.has_steps or (self._is_zero(item) and self.cell.op_type != "LSTM"):
             return last
         assert trips is not None
-        first = self.copy.tensor(item, self.read.ref)
+        first = self.copy.tensor(item, self.loop.ref)
         return op.where(op.less(op.constant([0]), trips.tensor), last, first)
 
     def _stack(self, place: int, layout: Layout | None, outputs: NodeOutputs) -> Tensor:
         """Return a stacked output."""
-        op, read, n = self.copy.op, self.read, self.r.stacked[place]
+        op, loop, n = self.copy.op, self.loop, self.r.stacked[place]
         stacked, in_order = outputs.Y, not self._backwards
         if layout is not None:
             stacked = layout.from_matrix(op, stacked, 1)
         else:
             h = self.match.layouts[H].from_matrix(op, stacked, 1)
-            stacked, in_order = self._head(read.rows[n], h if in_order else self._flipped(h)), True
-        if in_order == read.stacked_in_front[n]:
+            stacked, in_order = self._head(loop.rows[n], h if in_order else self._flipped(h)), True
+        if in_order == loop.stacked_in_front[n]:
             stacked = self._flipped(stacked)
-        return rows_along(op, stacked, checked_axis(read.stacked_axes[n], stacked.rank, read))
+        return rows_along(op, stacked, checked_axis(loop.stacked_axes[n], stacked.rank, loop))
 
     def _flipped(self, rows: Tensor) -> Tensor:
         op = self.copy.op
@@ -483,13 +483,13 @@ class RaisedLoop:
         """
         if self.mask is not None:
             raise NotRaised("it stacks something else than the state h")
-        copy, read, value = self.copy, self.read, self.read.state_outputs[self.r.states[self.match.states[0]]]
-        invariant = [read.state_inputs[n] for n in sorted(read.invariant_states)]
+        copy, loop, value = self.copy, self.loop, self.loop.state_outputs[self.r.states[self.match.states[0]]]
+        invariant = [loop.state_inputs[n] for n in sorted(loop.invariant_states)]
         given = {**self.r.xs, behind_identities(value): copy.declared(h)}
-        found = hoist_invariants(copy, read, given, lambda _: None, invariant).rows.get(row)
+        found = hoist_invariants(copy, loop, given, lambda _: None, invariant).rows.get(row)
         trips = self.r.trips
-        if found is None and isinstance(read, LoopBody) and trips is not None and copy.facts.shape(row) == ():
-            found = positions(Counters(copy, read), row, trips)
+        if found is None and isinstance(loop, LoopBody) and trips is not None and copy.facts.shape(row) == ():
+            found = positions(Counters(copy, loop), row, trips)
         if found is None:
             raise NotRaised("it stacks something else than the state h")
         return found

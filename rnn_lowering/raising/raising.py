@@ -94,21 +94,21 @@ class _Attempt:
         forms = ("node",) if self.selects(node) else ()
         return LoopForms(forms, _REASON, stays_in_bodies=True, repeat=partial(self._raised, node))
 
-    def _raised(self, node: ir.Node, copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
+    def _raised(self, node: ir.Node, copy: BodyCopy, loop: LoopBody | ScanBody) -> list[Item]:
         """Emit the node; return an item for each output of a Loop or Scan.
 
         Raises:
             UnsupportedError: It computes none.
         """
         try:
-            found = RaisedLoop(copy, read, some_rows=self.some_rows)
+            found = RaisedLoop(copy, loop, some_rows=self.some_rows)
             if self.needs_step and not found.has_steps:
                 raise NotRaised("it may have no step")
             items = found.items()
         except NotRaised as reason:
-            raise UnsupportedError(str(reason), node=read.ref) from None
+            raise UnsupportedError(str(reason), node=loop.ref) from None
         self.raised.add(node.meta.get(_NUMBER, -1))
-        self.became[read.ref] = found.cell.op_type
+        self.became[loop.ref] = found.cell.op_type
         if found.cell.op_type == "GRU" and not found.has_steps:
-            self.may_be_empty.append(read.ref)
+            self.may_be_empty.append(loop.ref)
         return items

@@ -237,40 +237,40 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
         InvalidNodeError: It breaks the specification of its operator.
         UnsupportedError: A step reads other frames than its own, or the frames are along another axis.
     """
-    read = read_body(node, flow.scope, flow.opset)
-    assert isinstance(read, ScanBody)
-    states = len(read.initial)
+    loop = read_body(node, flow.scope, flow.opset)
+    assert isinstance(loop, ScanBody)
+    states = len(loop.initial)
     for value in captured_values(node):
         _check_captured(flow, node, value)
-    for initial in read.initial:
+    for initial in loop.initial:
         _check_initial(flow, node, initial)
     slots = range(states, len(node.inputs))
     framing, axes = joined(flow, node, list(slots))
     if not isinstance(framing, Frames):
         return [framing for value in node.outputs if value.name]
-    _check_scanned(flow, node, read, framing, [axes.get(slot) for slot in slots])
-    _infer_outputs(flow, node, read, framing)
+    _check_scanned(flow, node, loop, framing, [axes.get(slot) for slot in slots])
+    _infer_outputs(flow, node, loop, framing)
     flow.recurrent.append(StatefulNode(node, late=framing.late))
     if framing.delay and states:
         flow.change(node, _keep_scan_states, framing.delay)
     last = _last_state(flow, node, framing)
-    framings: list[Framing] = [last for value in read.results if value.name]
-    for value, axis in zip(read.stacked, read.stacked_axes, strict=False):
+    framings: list[Framing] = [last for value in loop.results if value.name]
+    for value, axis in zip(loop.stacked, loop.stacked_axes, strict=False):
         if value.name:
-            number = checked_axis(axis, len(flow.shape(value, node)), read)
+            number = checked_axis(axis, len(flow.shape(value, node)), loop)
             framings.append(flow.framed(node, value, replace(framing, axis=number)))
     return framings
 
 
-def _check_scanned(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames, axes: Sequence[int | None]) -> None:
+def _check_scanned(flow: Flow, node: ir.Node, loop: ScanBody, framing: Frames, axes: Sequence[int | None]) -> None:
     """Refuse a Scan that does not read the frames one by one, from the first to the last."""
-    ranks = [len(flow.shape(x, node)) for x in read.xs]
-    numbers = [checked_axis(axis, rank, read) for axis, rank in zip(read.axes, ranks, strict=True)]
+    ranks = [len(flow.shape(x, node)) for x in loop.xs]
+    numbers = [checked_axis(axis, rank, loop) for axis, rank in zip(loop.axes, ranks, strict=True)]
     if axes != numbers or not framing.plain:
         raise flow.refuse(
             node, "its frames are not along the axis that it scans", "scan along the axis of the frames"
         )
-    if any((*read.backwards, *read.stacked_in_front)):
+    if any((*loop.backwards, *loop.stacked_in_front)):
         raise flow.refuse(
             node,
             "goes backwards: it starts at the last frame, which a stream has not seen yet",
@@ -297,29 +297,29 @@ def _check_captured(flow: Flow, node: ir.Node, value: ir.Value) -> None:
     )
 
 
-def _infer_outputs(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames) -> None:
+def _infer_outputs(flow: Flow, node: ir.Node, loop: ScanBody, framing: Frames) -> None:
     """Infer the types and shapes of what a Scan returns, from its initial states and stacked rows."""
     known = flow.known
-    add_initializers(known, read.body)
-    for value, outer in zip((*read.state_inputs, *read.row_inputs), (*read.initial, *read.xs), strict=True):
+    add_initializers(known, loop.body)
+    for value, outer in zip((*loop.state_inputs, *loop.row_inputs), (*loop.initial, *loop.xs), strict=True):
         if outer is None or outer not in known.types or outer not in known.shapes:
             raise flow.refuse(
                 node, f"the shape of '{outer and outer.name}' is not known", "fix sizes with --set-dim"
             )
         known.types[value], known.shapes[value] = known.types[outer], known.shapes[outer]
-    for value, axis in zip(read.row_inputs, read.axes, strict=True):
+    for value, axis in zip(loop.row_inputs, loop.axes, strict=True):
         shape = list(known.shapes[value])
         del shape[axis]
         known.shapes[value] = tuple(shape)
-    for inner in read.body:
+    for inner in loop.body:
         if not bodies_of(inner):
             infer(known, inner)
             with suppress(UnfollowedError):
                 evaluate(known, inner)
-    for value, first in zip(read.results, read.initial, strict=True):
+    for value, first in zip(loop.results, loop.initial, strict=True):
         assert first is not None
         known.types[value], known.shapes[value] = known.types[first], known.shapes[first]
-    for value, row, axis in zip(read.stacked, read.rows, read.stacked_axes, strict=False):
+    for value, row, axis in zip(loop.stacked, loop.rows, loop.stacked_axes, strict=False):
         if row not in known.types or row not in known.shapes:
             raise flow.refuse(
                 node,
@@ -327,7 +327,7 @@ def _infer_outputs(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames) -
                 "fix sizes with --set-dim, or move an If or Loop out of its steps",
             )
         shape = list(known.shapes[row])
-        shape.insert(checked_axis(axis, len(shape) + 1, read), framing.size())
+        shape.insert(checked_axis(axis, len(shape) + 1, loop), framing.size())
         known.types[value], known.shapes[value] = known.types[row], tuple(shape)
 
 
