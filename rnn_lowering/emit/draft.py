@@ -60,8 +60,8 @@ class Draft:
 
     def initializer(self, name: str, constant: Constant) -> ir.Value:
         """Add a constant as an initializer."""
-        kind, shape = ir.TensorType(constant.dtype), ir.Shape(constant.shape)
-        value = ir.Value(name=name, type=kind, shape=shape, const_value=constant.tensor(name))
+        type_, shape = ir.TensorType(constant.dtype), ir.Shape(constant.shape)
+        value = ir.Value(name=name, type=type_, shape=shape, const_value=constant.tensor(name))
         self.initializers.append(value)
         return value
 

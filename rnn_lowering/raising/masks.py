@@ -125,7 +125,7 @@ def _integers(e: Evaluator, value: ir.Value) -> ir.Value | None:
 
 def _is_exact(e: Evaluator, value: ir.Value) -> bool:
     """Whether a value is of a type that has all numbers of steps."""
-    return e.kind(value) in EXACT
+    return e.dtype(value) in EXACT
 
 
 # The step without it

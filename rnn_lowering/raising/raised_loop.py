@@ -129,11 +129,11 @@ class RaisedLoop:
     def _evaluator(self) -> Evaluator:
         facts = self.copy.facts
 
-        def kind(value: ir.Value) -> ir.DataType | None:
+        def dtype(value: ir.Value) -> ir.DataType | None:
             known = facts.kind(value)
             return None if known is None else known.dtype
 
-        return Evaluator(self.variables, self.copy.op.opset, self._shape, self._open_axes, kind)
+        return Evaluator(self.variables, self.copy.op.opset, self._shape, self._open_axes, dtype)
 
     # The step
 

@@ -52,7 +52,7 @@ class Evaluator:
         shape: Returns shapes of values that are not computed here.
         open_axes: Returns their open axes. A number stands for the size of such an axis, and must not decide
             anything else: the axis is not cut, joined or summed, and its size is used in shapes only.
-        kind: Returns the element type of a value; None if it is unknown.
+        dtype: Returns the element type of a value; None if it is unknown.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Evaluator:
         opset: int,
         shape: Shape,
         open_axes: OpenAxes,
-        kind: Callable[[ir.Value], ir.DataType | None],
+        dtype: Callable[[ir.Value], ir.DataType | None],
     ) -> None:
         self.variables = variables
         self.opset = opset
         self.unknown: dict[str, None] = {}
         self.shape = shape
-        self.kind = kind
+        self.dtype = dtype
         self._arrays: dict[ir.Value, Array | None] = {}
         self.open_axes = open_axes
         self._open: set[ir.Value] = set()
@@ -76,8 +76,8 @@ class Evaluator:
 
     def whole(self, value: ir.Value) -> bool:
         """Whether a value has integers."""
-        kind = self.kind(value)
-        return kind is not None and kind.is_integer()
+        dtype = self.dtype(value)
+        return dtype is not None and dtype.is_integer()
 
     def bind(self, value: ir.Value, array: Array | None) -> None:
         """Let an array stand for a value; None if nothing is known of it."""
@@ -167,10 +167,10 @@ class Evaluator:
             return True
         if node.op_type in _PRODUCTS and not self._stretched.isdisjoint(v for v in node.inputs if v is not None):
             return False  # it may sum along an axis of an open size
-        kinds = [self.kind(v) for v in (*node.inputs, *node.outputs) if v is not None]
-        if node.op_type == "Cast" or all(kind in REAL for kind in kinds):
+        dtypes = [self.dtype(v) for v in (*node.inputs, *node.outputs) if v is not None]
+        if node.op_type == "Cast" or all(dtype in REAL for dtype in dtypes):
             return True
-        return node.op_type in _OF_INTEGERS and all(kind in EXACT for kind in kinds)
+        return node.op_type in _OF_INTEGERS and all(dtype in EXACT for dtype in dtypes)
 
     def _follow_open_sizes(self, node: ir.Node, with_open: Sequence[int], *, symbolic: bool) -> None:
         """Note which numbers depend on open sizes, and which are the same along an axis of such a size."""

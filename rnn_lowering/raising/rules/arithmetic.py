@@ -83,7 +83,7 @@ def _cast(e: Step, node: ir.Node, given: Given) -> Array | None:
     """Cast truths; between types of numbers something may be lost."""
     x, value, to = given[0], node.inputs[0], ir.DataType(node.attributes["to"].as_int())
     assert x is not None
-    same = value is not None and e.kind(value) == to
+    same = value is not None and e.dtype(value) == to
     return x if same or (to in _CASTS and all(map(_is_truth, x.ravel()))) else None
 
 

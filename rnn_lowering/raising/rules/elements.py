@@ -27,13 +27,13 @@ class Step(Protocol):
     Attributes:
         variables: Gives variables.
         opset: The version of the default domain.
-        kind: Returns the element type of a value; None if it is unknown.
+        dtype: Returns the element type of a value; None if it is unknown.
         open_axes: Returns the axes of a value whose sizes are open.
     """
 
     variables: Variables
     opset: int
-    kind: Callable[[ir.Value], ir.DataType | None]
+    dtype: Callable[[ir.Value], ir.DataType | None]
     open_axes: Callable[[ir.Value], Collection[int]]
 
     def integers(self, node: ir.Node, name: str) -> list[int] | None:
