@@ -92,7 +92,7 @@ class ModelComparison(Comparison):
     def result(self) -> Verification:
         """Compare the models; raise the errors of `verify`."""
         if other := other_names(self.original.proto, self.lowered.proto):
-            return Verification("failed", reason=f"the models have other inputs or outputs: {other}")
+            return Verification("failed", reason=f"the models have different inputs or outputs: {other}")
         if odd := self._odd_inputs():
             return self._nodes_only(f"cannot generate test data for non-numeric inputs: {odd}")
         try:
@@ -141,6 +141,8 @@ class ModelComparison(Comparison):
             return Verification("failed", reason=f"outputs {self.names} became {names}")
         if lost := lost_defaults(self.original.proto, self.lowered.proto):
             return Verification("failed", reason=f"the model has lost the inputs with defaults {lost}")
+        if wrong := self._wrong_shape(found.values()):
+            return Verification("failed", reason=wrong)
         pairs: Pairs = {feed: (expected[feed], found[feed]) for feed in expected}
         result = self._compare(pairs)
         if not result and self.uncertain.look_for(self.original, session, pairs, result.each_run):
@@ -288,17 +290,37 @@ class ModelComparison(Comparison):
             return not outcome.runs or bool(outcome.accepted(all_must_run=False))
         return False
 
+    def _wrong_shape(self, found: Iterable[Outputs]) -> str:
+        """Return which output has another shape than only the lowered model declares; "" if none has."""
+        before = {value.name: _declared(value) for value in self.original.proto.graph.output}
+        after = {value.name: _declared(value) for value in self.lowered.proto.graph.output}
+        for outputs in found:
+            for name, array in tensors_by_name(self.names, outputs).items():
+                declared = after[name]
+                if len(declared) == array.ndim != 0 and any(
+                    size not in (None, actual) and [size] != before[name][axis : axis + 1]
+                    for axis, (size, actual) in enumerate(zip(declared, array.shape, strict=True))
+                ):
+                    shown = ", ".join("?" if size is None else str(size) for size in declared)
+                    return f"output '{name}' of the lowered model declares [{shown}], but has {list(array.shape)}"
+        return ""
+
     def _only_sizes(self, groups: list[Alternatives], found: Verification) -> str:
-        """Return a note if the original accepted only one of several tried sizes; else ""."""
-        tried = {
-            tuple(array.shape for array in self.runner.feed(first).values())
-            for first in (group[0] for group in groups)
-        }
-        ran = {tuple((given.name, given.shape) for given in run.inputs) for run in found.each_run}
-        if len(tried) == 1 or len(found.each_run) == 1 or len(ran) > 1:
+        """Return a note about axes of which the original accepted only one of several tried sizes; else ""."""
+        tried: dict[tuple[str, int], set[int]] = {}
+        ran: dict[tuple[str, int], set[int]] = {}
+        for group in groups:
+            _note_sizes(tried, {name: array.shape for name, array in self.runner.feed(group[0]).items()})
+        for run in found.each_run:
+            _note_sizes(ran, {given.name: given.shape for given in run.inputs})
+        single = [axis for axis, sizes in ran.items() if len(sizes) == 1 < len(tried.get(axis, ()))]
+        if not single or len(found.each_run) == 1:
             return ""
-        sizes = ", ".join(f"{name} {list(shape)}" for name, shape in next(iter(ran)))
-        return f"of the tried sizes, the original accepted only {sizes}"
+        if len(single) == len([axis for axis, sizes in tried.items() if len(sizes) > 1]):
+            sizes = ", ".join(f"{given.name} {list(given.shape)}" for given in found.each_run[0].inputs)
+            return f"of the tried sizes, the original accepted only {sizes}"
+        axes = ", ".join(f"{min(ran[name, axis])} on axis {axis} of '{name}'" for name, axis in single)
+        return f"of the tried sizes, the original accepted only {axes}"
 
     def _with_nodes(self, result: Verification, facts: list[str]) -> Verification:
         """Also compare each node alone: a network may damp the error of one node."""
@@ -351,6 +373,19 @@ class ModelComparison(Comparison):
         ]
         reason = next((text for _, text in parts if text), "")
         return OutputCheck.of(name, max((d for d, _ in parts), default=0.0), reason)
+
+
+def _note_sizes(found: dict[tuple[str, int], set[int]], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Add the sizes of the axes of inputs."""
+    for name, shape in shapes.items():
+        for axis, size in enumerate(shape):
+            found.setdefault((name, axis), set()).add(size)
+
+
+def _declared(value: onnx.ValueInfoProto) -> list[int | None]:
+    """Return the declared shape of a tensor, None for open sizes."""
+    dims = value.type.tensor_type.shape.dim
+    return [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
 
 
 def _what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: float) -> list[str]:

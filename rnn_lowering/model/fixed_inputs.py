@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from shlex import quote
@@ -129,11 +129,22 @@ def fix_dimensions(
 
 
 def _check_names(sizes: Mapping[str, int], model: ir.Model) -> None:
-    present = {d.value for v in _values(model) for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
+    """Refuse a name that no input has: other sizes follow from the inputs, so a given one may be wrong."""
+    present = {name for value in model.graph.inputs for name in _names(value)}
     for name in sizes:
         if name not in present:
-            known = listed(sorted(present), name)
-            raise OptionError(f"no dimension is called '{name}'", hint=f"the model's symbolic dimensions: {known}")
+            computed = next((value for value in computed_values(model) if name in _names(value)), None)
+            raise OptionError(
+                f"no dimension is called '{name}'"
+                if computed is None
+                else f"dimension '{name}' of '{computed.name}' follows from the inputs",
+                hint=f"the dimensions of the inputs: {listed(sorted(present), name)}",
+            )
+
+
+def _names(value: ir.Value) -> set[str]:
+    """Return the names of the dimensions of a value."""
+    return {dim.value for dim in value.shape or () if isinstance(dim, ir.SymbolicDim) and dim.value}
 
 
 def _input(model: ir.Model, name: str) -> ir.Value:
@@ -172,12 +183,6 @@ def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]
             what = f"dimension '{name}'" if name else f"axis {axis} of input '{value.name}'"
             raise UnsupportedError(f"{what} is {expected} and cannot be {size}")
     return shape
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    """Yield every value of the main graph and its subgraphs."""
-    yield from model.graph.inputs
-    yield from computed_values(model)
 
 
 def _fix_inputs(model: ir.Model, arrays: Mapping[str, Array]) -> None:

@@ -156,7 +156,7 @@ def test_other_inputs_and_outputs_are_named(change: tuple[str, str], reason: str
     text = NODE.replace("FACTOR", "k")
     check = rl.verify(parse(text), rl.lower(parse(text.replace(*change, 1 if ")" in change[0] else -1))))
     assert check.status == ("failed" if reason else "verified")
-    assert check.reason == (reason and f"the models have other inputs or outputs: {reason}")
+    assert check.reason == (reason and f"the models have different inputs or outputs: {reason}")
 
 
 def test_an_input_with_a_default_that_nothing_reads_any_more() -> None:

@@ -285,6 +285,30 @@ def test_an_original_of_one_size_is_told(length: int, told: bool) -> None:
     assert (given.status, given.reason) == ("verified", "")
 
 
+def test_an_original_of_one_batch_size_is_told() -> None:
+    """The length stays open; the Reshape has the batch of an example."""
+    original = lstm("Y = Reshape (y, shape)", tensors="int64[4] shape = {-1, 1, 2, 4}", inputs="float[T,N,2] X")
+    check = verify(original, rl.lower(original))
+    assert check.reason.endswith("the original accepted only 2 on axis 1 of 'X'"), check.reason
+
+
+@pytest.mark.parametrize(("declared", "status"), [("t", "verified"), ("5", "failed")])
+def test_an_output_that_has_another_shape_than_the_result_declares(declared: str, status: str) -> None:
+    original = lstm(outputs="float[t,1,N,4] Y")
+    lowered = rl.lower(original)
+    shape = lowered.graph.output[0].type.tensor_type.shape
+    shape.dim[0].CopyFrom(
+        parse(f"g (float[{declared}] x) => (float[{declared}] y) {{ y = Neg (x) }}")
+        .graph.input[0]
+        .type.tensor_type.shape.dim[0]
+    )
+    check = verify(original, lowered)
+    assert check.status == status
+    assert (declared == "t") or "output 'Y' of the lowered model declares [5, 1, ?, 4], but has [" in check.reason
+    both = verify(lowered, lowered)
+    assert both.status == "verified"
+
+
 def test_given_feeds_decide() -> None:
     original, bounded = lstm(), rl.lower(lstm("Y = Min (y, bound)", tensors="float bound = {0.1}"))
     small, large = ({"X": np.full((2, 1, 2), x, np.float32)} for x in (0.0, -9.0))

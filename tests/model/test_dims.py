@@ -58,6 +58,18 @@ def annotated(seq: str = "seq", batch: str = "batch", more: Mapping[str, Shape] 
     return proto
 
 
+def test_a_size_of_an_output_is_not_taken_from_the_user() -> None:
+    """It follows from those of the inputs: with 16 steps and a stride of 2 it is 8, and not the 5 that is given."""
+    text = """g (float[N, time, 3] x) => (float[N, half, 3] y) <float[3, 3, 1] k = {1, 0, 0, 0, 1, 0, 0, 0, 1}> {
+        a = Transpose <perm = [0, 2, 1]> (x)
+        b = Conv <strides = [2]> (a, k)
+        y = Transpose <perm = [0, 2, 1]> (b) }"""
+    for dims in ({"half": 5}, {"half": 5, "time": 16}, {"half": 8, "time": 16}):
+        with pytest.raises(rl.OptionError, match=r"'half' of 'y' follows from the inputs; the .* inputs: N, time$"):
+            rl.lower(parse(text), dims=dims)
+    assert shapes(rl.lower(parse(text), dims={"time": 16}))["y"] == ["N", 8, 3]
+
+
 def inputs(seq: int, batch: int) -> dict[str, Array]:
     return random_feed(annotated(), seq=seq, batch=batch)
 
