@@ -16,8 +16,10 @@ from rnn_lowering.facts.operators import is_of_default_domain
 from rnn_lowering.model.model_sizes import inferred_values
 from rnn_lowering.model.scopes import Scope, scopes
 from rnn_lowering.nodes.node_spec import node_ref
-from rnn_lowering.targets.onnx_tests import Misread, OperatorTests, RuntimeTests, tests_in
+from rnn_lowering.targets.onnx_tests import Misread, OperatorTests, RuntimeTests, tests_in, unusual
 from rnn_lowering.targets.target import Misreads
+
+_WORDS = (ir.AttributeType.INT, ir.AttributeType.STRING)
 
 BASIC = frozenset(("Cast", "Constant", "Identity"))
 """Operators that every runtime has; ONNX's tests of Cast are of types that most lack."""
@@ -72,7 +74,7 @@ SAME_SINCE = {"Less": OLDEST_LESS}
 
 @dataclass(frozen=True)
 class LackingNode:
-    """A node that was right in none of ONNX's tests of its operator in a target, or that it misreads.
+    """A node that a target does not compute right, by ONNX's tests of its operator, or that it misreads.
 
     Attributes:
         node: The node.
@@ -147,6 +149,17 @@ class Lacking:
                     yield LackingNode(node, scope, tests)
                 elif self.misreads is not None and (how := self.misreads(node, self._known)):
                     yield LackingNode(node, scope, Misread(how))
+                elif wrong := self._wrong_with(node, version):
+                    yield LackingNode(node, scope, wrong)
+
+    def _wrong_with(self, node: ir.Node, version: int) -> OperatorTests | None:
+        """Return the tests with the attributes of a node, if they were wrong because of these."""
+        found = self.measured.wrong_with.get(node.op_type) if self.measured else None
+        if not found or not version:
+            return None
+        given = {name: a.value for name, a in node.attributes.items() if a.type in _WORDS}
+        tests = found.get(unusual(node.op_type, given))
+        return None if tests is None or version < tests.since else tests
 
     def _known(self, value: ir.Value) -> ir.Value:
         """Return a value with the type and shape that follow from the inputs."""

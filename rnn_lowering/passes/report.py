@@ -80,7 +80,7 @@ class NodeReport:
 @dataclass(frozen=True)
 class UnsupportedNode:
     """A node that stays, and that the target cannot run: none of ONNX's tests of its operator was right there, or
-    it computes this node wrongly.
+    those with its attributes were wrong, or it computes this node wrongly.
 
     Attributes:
         node: Its name, operator and scope.

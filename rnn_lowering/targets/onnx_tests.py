@@ -6,11 +6,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
+
+import onnx
+
+_FLAGS = """align_corners allowzero antialias ceil_mode center_point_box count_include_pad detect_negative
+detect_positive exclude_outside exclusive fmod inverse is_causal keepdims largest noop_with_empty_axes onesided
+reverse select_last_index sorted storage_order training_mode unidirectional upper"""
+FLAGS = frozenset(_FLAGS.split())
+"""The attributes of ONNX's operators that are 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,7 @@ class OperatorTests:
         since: The oldest version of the operator in these tests: they say nothing of an older one.
         right, wrong, rejected: The number of tests.
         floats: Whether they have float32: then they say nothing of a node that has integers only.
+        attributes: What all these tests have other than by default, such as "ceil_mode=1"; None for all tests.
     """
 
     since: int
@@ -30,6 +39,7 @@ class OperatorTests:
     wrong: int
     rejected: int
     floats: bool = True
+    attributes: frozenset[str] | None = None
 
     @property
     def mostly_right(self) -> bool:
@@ -40,7 +50,10 @@ class OperatorTests:
         """Return which tests were not right: "rejected in 38 of 38 of ONNX's tests", or "rejected it in"."""
         kinds = {f"rejected{it}": self.rejected, f"computed{it} wrongly": self.wrong}
         parts = [f"{kind} in {count}" for kind, count in kinds.items() if count]
-        return f"{' and '.join(parts)} of {self.right + self.wrong + self.rejected} of ONNX's tests"
+        count = self.right + self.wrong + self.rejected
+        words = ", ".join(sorted(self.attributes or ())) or "the default attributes"
+        which = "" if self.attributes is None else f" with {words}"
+        return f"{' and '.join(parts)} of {count} of ONNX's tests{which}"
 
 
 @dataclass(frozen=True)
@@ -67,17 +80,36 @@ class RuntimeTests:
         date: Of the measurement.
         onnx: The version of onnx whose tests were run.
         operators: By operator of ONNX's own domain.
+        wrong_with: By operator and attributes its tests with these, if they are wrong because of them.
     """
 
     version: str
     date: str
     onnx: str
     operators: Mapping[str, OperatorTests]
+    wrong_with: Mapping[str, Mapping[frozenset[str], OperatorTests]]
 
     def of(self, operator: str, version: int) -> OperatorTests | None:
         """Return what is known of a version of an operator; None for nothing."""
         tests = self.operators.get(operator)
         return None if tests is None or version < tests.since else tests
+
+
+def unusual(operator: str, attributes: Mapping[str, object]) -> frozenset[str]:
+    """Return the words and flags among the attributes of a node that are not the default, such as "ceil_mode=1".
+
+    Args:
+        operator: An operator of ONNX.
+        attributes: By name; other types than int and str do not count, nor does the equation of Einsum.
+    """
+    declared = onnx.defs.get_schema(operator, "").attributes
+    found = set()
+    for name, value in attributes.items():
+        default = onnx.helper.get_attribute_value(declared[name].default_value) if name in declared else None
+        usual = default.decode() if isinstance(default, bytes) else default
+        if (name in FLAGS or (isinstance(value, str) and name != "equation")) and value != usual:
+            found.add(f"{name}={value}")
+    return frozenset(found)
 
 
 @cache
@@ -94,12 +126,24 @@ def measured_targets() -> tuple[str, ...]:
 
 def measured(entry: Mapping[str, Any]) -> RuntimeTests:
     """Return an entry of the data: an operator is a word, its name, `since`, right, wrong and rejected tests."""
-    operators, others = {}, set(" ".join(entry.get("without float32", ())).split())
-    for word in " ".join(entry["operators"]).split():
+    others = set(" ".join(entry.get("without float32", ())).split())
+    counts = _counts(entry["operators"])
+    operators = {name: OperatorTests(*numbers, name not in others) for name, numbers in counts.items()}
+    wrong_with: dict[str, dict[frozenset[str], OperatorTests]] = {}
+    for word, numbers in _counts(entry.get("wrong with", ())).items():
+        name, _, attributes = word.partition(".")
+        key = frozenset(filter(None, attributes.split(",")))
+        wrong_with.setdefault(name, {})[key] = OperatorTests(*numbers, name not in others, key)
+    return RuntimeTests(entry["version"], entry["date"], entry["onnx"], operators, wrong_with)
+
+
+def _counts(lines: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:
+    found = {}
+    for word in " ".join(lines).split():
         name, _, numbers = word.partition(":")
         since, right, wrong, rejected = map(int, numbers.split("/"))
-        operators[name] = OperatorTests(since, right, wrong, rejected, name not in others)
-    return RuntimeTests(entry["version"], entry["date"], entry["onnx"], operators)
+        found[name] = since, right, wrong, rejected
+    return found
 
 
 @cache

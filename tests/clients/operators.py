@@ -26,6 +26,7 @@ from running import OF_RUNTIMES, assert_close, run
 
 from clients.driving import drive
 from clients.environments import CLIENTS, HERE, make, version
+from rnn_lowering.targets.onnx_tests import unusual
 
 Item = TypeVar("Item")
 STORED = HERE.parents[1] / "rnn_lowering" / "targets" / "onnx_tests.json"
@@ -310,7 +311,46 @@ def measure(client: str) -> dict[str, Any]:
             operator: (min(test.since for test in tests[operator]), *(count[kind] for kind in KINDS))
             for operator, count in counts.items()
         },
+        "wrong with": measure_attributes(
+            client, [n for n, count in counts.items() if count["right"] and count["wrong"]]
+        ),
     }
+
+
+def measure_attributes(client: str, operators: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """What became of the tests with attributes that tell why some tests of an operator were wrong. Tests on which
+    onnxruntime disagrees do not count: Resize to a smaller size with align_corners."""
+    tests = {
+        operator: [t for t in node_tests()[operator] if _right(t.model, t.feed, t.expected)]
+        for operator in operators
+    }
+    became = outcomes(client, [test for found in tests.values() for test in found])
+    return {key: counts for found in tests.values() for key, counts in wrong_with(found, became).items()}
+
+
+def wrong_with(tests: Sequence[NodeTest], became: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    """By attributes what became of the tests that have them: where most are wrong; or some, and none without one of
+    the attributes, as select_last_index has no effect on most data."""
+    groups: dict[frozenset[str], list[NodeTest]] = {}
+    for test in tests:
+        groups.setdefault(words_of(test), []).append(test)
+    counts = {words: Counter(became[test.name] for test in group) for words, group in groups.items()}
+    found = {}
+    for words, count in counts.items():
+        right, wrong = count["right"], count["wrong"]
+        less = [counts[words - {word}] for word in words if words - {word} in counts]
+        explains = wrong >= min(right, 2) and any(each["right"] and not each["wrong"] for each in less)
+        others = any(each["right"] for other, each in counts.items() if other != words)
+        if wrong and others and (explains or wrong > right):
+            key = f"{tests[0].operator}.{','.join(sorted(words))}"
+            found[key] = (min(test.since for test in groups[words]), *(count[kind] for kind in KINDS))
+    return found
+
+
+def words_of(test: NodeTest) -> frozenset[str]:
+    """The words and flags among the attributes of a test's node that are not the default."""
+    given = {a.name: helper.get_attribute_value(a) for a in test.model.graph.node[0].attribute}
+    return unusual(test.operator, {name: v.decode() if isinstance(v, bytes) else v for name, v in given.items()})
 
 
 def thinned(items: Sequence[Item], most: int) -> list[Item]:
@@ -324,8 +364,9 @@ def stored() -> dict[str, Any]:
     entries = json.loads(STORED.read_text()) if STORED.exists() else {}
     for entry in entries.values():
         entry["without float32"] = " ".join(entry.get("without float32", [])).split()
-        words = [word.split(":") for word in " ".join(entry["operators"]).split()]
-        entry["operators"] = {name: tuple(map(int, counts.split("/"))) for name, counts in words}
+        for key in ("operators", "wrong with"):
+            words = [word.rsplit(":", 1) for word in " ".join(entry.get(key, [])).split()]
+            entry[key] = {name: tuple(map(int, counts.split("/"))) for name, counts in words}
     return entries
 
 
@@ -333,8 +374,11 @@ def store(entries: Mapping[str, Any]) -> None:
     """Write what `stored` reads: an operator is a word, Abs:13/1/0/0."""
     compact = {}
     for client, entry in sorted(entries.items()):
-        words = (f"{name}:{'/'.join(map(str, counts))}" for name, counts in sorted(entry["operators"].items()))
-        lines = {"operators": words, "without float32": entry.get("without float32", [])}
+        lines = {
+            key: [f"{name}:{'/'.join(map(str, counts))}" for name, counts in sorted(entry[key].items())]
+            for key in ("operators", "wrong with")
+        }
+        lines["without float32"] = entry.get("without float32", [])
         compact[client] = {**entry, **{key: textwrap.wrap(" ".join(given), 110) for key, given in lines.items()}}
     STORED.write_text(json.dumps(compact, indent=1) + "\n")
 

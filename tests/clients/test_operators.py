@@ -13,7 +13,17 @@ from texts import parse
 
 import rnn_lowering as rl
 from clients.environments import CLIENTS, version
-from clients.operators import NodeTest, in_a_net, judged, node_tests, outcomes, outcomes_at_once, stored, thinned
+from clients.operators import (
+    NodeTest,
+    in_a_net,
+    judged,
+    node_tests,
+    outcomes,
+    outcomes_at_once,
+    stored,
+    thinned,
+    words_of,
+)
 
 SAMPLE = 20
 """Operators of each kind."""
@@ -28,17 +38,30 @@ def test_does_with_a_sample_of_onnxs_tests_what_it_did(client: str) -> None:
     never = thinned([name for name, (_, *counts) in entries.items() if not counts[0]], SAMPLE)
     always = thinned([name for name, (_, *counts) in entries.items() if counts[0] and not any(counts[1:])], SAMPLE)
     tests = {name: thinned(node_tests()[name], 2 if name in never else 1) for name in (*never, *always)}
-    became = outcomes_at_once(client, [test for found in tests.values() for test in found])
+    attributes = {name: tests_with(name) for name in thinned(sorted(stored()[client]["wrong with"]), 5)}
+    every = {test.name: test for found in (tests | attributes).values() for test in found}
+    became = outcomes_at_once(client, list(every.values()))
     right = {name for name, found in tests.items() if any(became[test.name] == "right" for test in found)}
     assert right == set(always)
+    assert all("wrong" in {became[test.name] for test in found} for found in attributes.values())
+
+
+def tests_with(key: str) -> list[NodeTest]:
+    """The tests of an operator with some attributes, named as in the data."""
+    operator, _, attributes = key.partition(".")
+    words = frozenset(filter(None, attributes.split(",")))
+    return [test for test in node_tests()[operator] if words_of(test) == words]
 
 
 @pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
 @pytest.mark.parametrize("client", MEASURED)
 def test_computes_what_takes_the_place_of_operators(client: str) -> None:
     replaced = []
-    for name, (_, right, *_others) in stored()[client]["operators"].items():
-        for test in map(in_a_net, thinned(node_tests()[name], 2) if not right else []):
+    never = [name for name, (_, right, *_others) in stored()[client]["operators"].items() if not right]
+    tests = {name: thinned(node_tests()[name], 2) for name in never}
+    tests |= {name: thinned(tests_with(name), 2) for name in stored()[client]["wrong with"]}
+    for found in tests.values():
+        for test in map(in_a_net, found):
             with suppress(rl.UnsupportedError):  # MNN's QuantizeLinear
                 model, report = rl.lower(test.model, target=cast(Any, client), full=True)
                 replaced += [replace(test, model=model)] if report.replaced else []

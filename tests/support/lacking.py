@@ -24,13 +24,16 @@ def without(monkeypatch: pytest.MonkeyPatch, *lacked: str) -> None:
     found(monkeypatch, [f"{name}:1/{'0/0/1' if name in lacked else '1/0/0'}" for name in sorted(operators())])
 
 
-def found(monkeypatch: pytest.MonkeyPatch, words: Sequence[str], integers: Sequence[str] = ()) -> None:
+def found(
+    monkeypatch: pytest.MonkeyPatch, words: Sequence[str], integers: Sequence[str] = (), wrong: Sequence[str] = ()
+) -> None:
     """Let the tests of operators have these outcomes, as onnx_tests.json has them."""
     entry = {
         "version": "1.2",
         "date": "2026-11-23",
         "onnx": "1.20",
         "operators": words,
+        "wrong with": wrong,
         "without float32": integers,
     }
     measured = onnx_tests.measured(entry)

@@ -7,8 +7,9 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 import pytest
-from lacking import found
-from texts import parse
+from lacking import found, operators
+from running import assert_close, run
+from texts import parse, random_feed
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
@@ -86,6 +87,55 @@ def test_tests_with_float32_say_nothing_of_integers() -> None:
     assert named("int64") == ["Not"]
 
 
+WRONG = {
+    "ArgMax": ("ArgMax.select_last_index=1:13/1/3/0", "wrongly in 3 of 4 of ONNX's tests with select_last_index=1"),
+    "CumSum": ("CumSum.:14/0/5/0", "wrongly in 5 of 5 of ONNX's tests with the default attributes"),
+    "Resize": (
+        "Resize.coordinate_transformation_mode=align_corners,nearest_mode=floor:13/0/1/0",
+        "wrongly in 1 of 1 of ONNX's tests with coordinate_transformation_mode=align_corners, nearest_mode=floor",
+    ),
+}
+RESIZE = """s = Constant <value_floats = [1.0, 2.0]> ()
+    Y = Resize <nearest_mode = "floor", coordinate_transformation_mode = "{}"> (x, , s)"""
+CUMSUM = "a = Constant <value_int = 1> () Y = CumSum <reverse = {}> (x, a)"
+CASES = {
+    "the attribute": ("l = ArgMax <axis = 1, select_last_index = 1> (x) Y = Cast <to = 1> (l)", 17, "ArgMax"),
+    "not the attribute": ("l = ArgMax (x) Y = Cast <to = 1> (l)", 17, ""),
+    "another too": ("l = ArgMax <keepdims = 0, select_last_index = 1> (x) Y = Cast <to = 1> (l)", 17, ""),
+    "its version is older": ("l = ArgMax <select_last_index = 1> (x) Y = Cast <to = 1> (l)", 12, ""),
+    "a default": (CUMSUM.format(0), 17, "CumSum"),
+    "not the default": (CUMSUM.format(1), 17, ""),
+    "both": (RESIZE.format("align_corners"), 17, "Resize"),
+    "one of both": (RESIZE.format("asymmetric"), 17, ""),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_node_is_named_if_tests_with_its_attributes_were_wrong(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found(monkeypatch, [f"{name}:1/1/1/0" for name in (*WRONG, "Cast")], wrong=[word for word, _ in WRONG.values()])
+    body, opset, named = CASES[case]
+    model = parse(f"g (float[6, 4] x) => (float[M, N] Y) {{ {body} }}", opset)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        unsupported = rl.lower(model, target="tract", full=True)[1].unsupported
+    expected = [(named, f"tract 1.2 computed it {WRONG[named][1]}")] if named else []
+    assert [(each.node.operator, each.reason) for each in unsupported] == expected
+
+
+def test_such_a_node_is_replaced_by_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    found(
+        monkeypatch, [f"{name}:1/1/0/0" for name in sorted(operators())], wrong=["Gelu.approximate=tanh:20/0/1/1"]
+    )
+    texts = [f'Y = Gelu <approximate = "{kind}"> (x)' for kind in ("tanh", "none")]
+    models = [parse(f"g (float[6, 4] x) => (float[6, 4] Y) {{ {text} }}", 20) for text in texts]
+    lowered = [rl.lower(model, target="tract", full=True) for model in models]
+    assert [[each.node.operator for each in report.replaced] for _, report in lowered] == [["Gelu"], []]
+    feed = random_feed(models[0])
+    assert_close(run(lowered[0][0], feed), run(models[0], feed), "float32")
+
+
 def test_nodes_in_branches_are_named_and_functions_of_that_name_are_not() -> None:
     branches = f"""then_branch = a () => (float[6, 1, 4] Z) {{ [in] Z = {LACKED} (X, L) }},
         else_branch = b () => (float[6, 1, 4] V) {{ V = Neg (X) }}"""
@@ -156,6 +206,13 @@ def test_what_is_stored_is_of_operators_that_onnx_has() -> None:
         assert target in rl.TARGETS
         words = [word.split(":") for word in " ".join(entry["operators"]).split()]
         assert len(words) > 100
+        for word in " ".join(entry["wrong with"]).split():
+            name, _, rest = word.partition(".")
+            attributes, _, counts = rest.partition(":")
+            declared = onnx.defs.get_schema(name, "").attributes
+            assert {each.partition("=")[0] for each in filter(None, attributes.split(","))} <= declared.keys()
+            assert name in dict(words)
+            assert int(counts.split("/")[2]) > 0
         assert {"Not", "Trilu"} <= set(" ".join(entry["without float32"]).split()) <= {name for name, _ in words}
         for name, counts in words:
             since, *numbers = map(int, counts.split("/"))
