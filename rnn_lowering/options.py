@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
 from rnn_lowering import argument_checks
 from rnn_lowering.argument_checks import option, switch
 from rnn_lowering.errors import OptionError
+from rnn_lowering.flags import KEYWORDS
 from rnn_lowering.limits import MOST_BYTES
 from rnn_lowering.targets.names import FormName, TargetName
 from rnn_lowering.types import Array, ArrayLike, Shapes
@@ -173,9 +174,9 @@ class Lowering:
             is lowered, since most runtimes refuse 27.
         loops: Lower every Loop and Scan of the model too, in the form that `to` or the target chooses. Otherwise
             only those are lowered that the target does not run, or whose form is not `to`.
-        keep_ops: Keep the other nodes whose operators failed all of ONNX's tests in the target. Otherwise they are
+        keep_ops: Keep the other nodes that, by ONNX's tests, the target does not compute right. Otherwise they are
             replaced by operators that are right there, if possible.
-        require_supported: Refuse a model with another node whose operator failed all of ONNX's tests in the target.
+        require_supported: Refuse a model with a node that, by ONNX's tests, the target does not compute right.
             Otherwise a warning names the node.
         native: Keep nodes that were measured to be right in `target` and, where the speed is known, not slower.
             With a form in `to`, or with `stream`, all nodes are lowered.
@@ -583,8 +584,14 @@ def refuse_unknown(options: Mapping[str, Any], kind: type, function: Callable[..
     for name in options:
         if name not in known:
             own = (p.name for p in signature(function).parameters.values() if p.kind == Parameter.KEYWORD_ONLY)
-            question = argument_checks.meant(name, (*known, *own), most=2).removeprefix("; ")
-            raise OptionError(f"{function.__name__}() has no keyword '{name}'", hint=question)
+            names = [*known, *own]
+            keyword, _ = KEYWORDS.get(f"--{name.replace('_', '-')}", ("", ""))
+            raise OptionError(
+                f"{function.__name__}() has no keyword '{name}'",
+                hint=f"did you mean {keyword}?"
+                if keyword.partition("=")[0] in names
+                else argument_checks.meant(name, names, most=2).removeprefix("; "),
+            )
 
 
 _Options = TypeVar("_Options", Lowering, Check)

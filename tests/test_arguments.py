@@ -318,6 +318,8 @@ def test_an_unknown_keyword_names_the_function(tmp_path: Path) -> None:
             {"overwrites": 1},
             r"^lower_file\(\) .*; did you mean overwrite\?$",
         ),
+        (partial(rl.lower, model), {"set_dim": {}}, r"^lower\(\) .*'set_dim'; did you mean dims\?$"),
+        (partial(rl.lower_file, tmp_path, tmp_path), {"force": 1}, r"'force'; did you mean overwrite\?$"),
         (rl.LowerRecurrentPass, {"zzz": 1}, r"^LowerRecurrentPass\(\) .*'zzz'$"),
     ]
     for function, keywords, text in calls:

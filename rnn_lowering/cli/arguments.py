@@ -241,6 +241,9 @@ def seconds(text: str) -> float:
 
 def dim(text: str) -> tuple[str, int]:
     name, separator, size = text.rpartition("=")
+    if "=" in name and "," in name:
+        each = " ".join(f"--set-dim {part}" for part in text.split(","))
+        raise argparse.ArgumentTypeError(f"'{text}' names several dimensions; write {each}")
     if not separator or not size.isdigit():
         raise argparse.ArgumentTypeError(f"'{text}' is not NAME=SIZE, such as seq=16")
     return name, int(size)

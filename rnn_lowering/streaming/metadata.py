@@ -302,7 +302,7 @@ def host_loop(plan: StreamPlan, target: str) -> str:
     lines += [f"    outputs = run({{{inputs}, **states}})"]
     lines += ["    states = {", *(f'        "{s.input}": outputs["{s.output}"],' for s in plan.states), "    }"]
     if plan.frames_late:
-        lines.append(f"then the same with {counted(plan.frames_late, 'frame')} of zeros, since the stream is late")
+        lines.append(f"then the same with {counted(plan.frames_late, 'frame')} of zeros: the outputs come late")
     if same := [name for name, axis in plan.inputs.items() if axis is None and name not in plan.lengths]:
         lines.append(f"the same in each call: {', '.join(same)}")
     if plan.max_frames is not None:
@@ -325,12 +325,13 @@ def _late(plan: StreamPlan, output: str) -> str:
     late, short, rate = plan.delay.get(output, 0), plan.short.get(output, 0), plan.rate(output)
     if not plan.frames_late or plan.outputs[output] is None:
         return ""
-    count = " as many as the sequence has" if rate == 1 else f" {rate} for each of the sequence"
+    frames = "each frame" if rate.denominator == 1 else f"every {rate.denominator} frames"
+    count = "as many as the sequence has" if rate == 1 else f"{rate.numerator} for {frames} of the sequence"
     less = f", {short} less" if short else ""
     if not late:
-        return f":{count}{less}"
-    drop = "the first frame; it precedes" if late == 1 else f"the first {late} frames; they precede"
-    return f": drop {drop} the sequence. Then keep{count}{less}"
+        return f": {count}{less}"
+    drop = "the first frame, which is" if late == 1 else f"the first {late} frames, which are"
+    return f": drop {drop} before the sequence; then keep {count}{less}"
 
 
 def _start(state: State) -> str:

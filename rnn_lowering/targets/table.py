@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnn_lowering.argument_checks import listed
+from rnn_lowering.argument_checks import meant
 from rnn_lowering.emit.composites import as_transpose, constant_minus
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.errors import OptionError
@@ -212,7 +212,11 @@ def target_named(name: str) -> Target:
     names = {name: (_letters(name), *target.other_names) for name, target in TARGETS.items()}
     found = {other: known for known, others in names.items() for other in others}
     if _letters(name) not in found:
-        raise OptionError(f"target '{name}' does not exist", hint=f"known are {listed(TARGETS, str(name))}")
+        like = meant(str(name), (each for t in TARGETS.values() for each in (t.name, *t.other_names)))
+        raise OptionError(
+            f"target '{name}' does not exist",
+            hint=f"for another runtime, use --to unroll without a target; known are {', '.join(TARGETS)}{like}",
+        )
     return TARGETS[found[_letters(name)]]
 
 

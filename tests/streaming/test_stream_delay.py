@@ -224,8 +224,8 @@ def test_the_command_and_its_report(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not out.exists()
     assert main([*command, "--delay", "--require-verified"]) == 0
     said = capsys.readouterr().out
-    assert "then the same with 1 frame of zeros, since the stream is late" in said
-    assert "joined along axis 2: drop the first frame; it precedes the sequence. Then keep as many" in said
+    assert "then the same with 1 frame of zeros: the outputs come late" in said
+    assert "joined along axis 2: drop the first frame, which is before the sequence; then keep as many" in said
     assert "verified" in said
     assert main([*command, "--delay", "3", "--force"]) == 0
     with pytest.raises(rl.OptionError, match="delay cannot be -1"):

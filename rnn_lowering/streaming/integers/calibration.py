@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from rnn_lowering.argument_checks import wrong
-from rnn_lowering.errors import OptionError, UnsupportedError
+from rnn_lowering.errors import OptionError, UnsupportedError, counted
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.streaming.stream_runner import Stream
 from rnn_lowering.types import Array, ArrayLike
@@ -99,7 +99,7 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
                 both = np.append(feed[name], self._stream.states[name])
                 ranges[name] = min(low, both.min()), max(high, both.max())
         if not called:
-            raise no_whole_call()
+            raise no_whole_call(self._stream.plan, self._sequences)
         producers = {name: node for node in proto.graph.node for name in node.output}
         kind = {} if _QUANT_TYPES[state_bits] is None else {"quant_type": _QUANT_TYPES[state_bits]}
         overrides: dict[str, list[dict[str, Any]]] = {}
@@ -119,16 +119,23 @@ def chunks_of(plan: StreamPlan, sequence: Mapping[str, ArrayLike]) -> Iterator[d
         return
     length = min((arrays[name].shape[axis] // int(plan.rate(name)) for name, axis in axes.items()), default=1)
     size = plan.frames or length // plan.unit * plan.unit
-    counted = [name for name in plan.lengths if name in arrays]
+    lengths_of = [name for name in plan.lengths if name in arrays]
     for start in range(0, length - size + 1, size) if size else ():
         chunk = arrays | plan.cut(arrays, start, start + size)
-        lengths = {name: np.clip(arrays[name] - start, 0, size).astype(arrays[name].dtype) for name in counted}
+        lengths = {name: np.clip(arrays[name] - start, 0, size).astype(arrays[name].dtype) for name in lengths_of}
         yield chunk | lengths
 
 
-def no_whole_call() -> OptionError:
+def no_whole_call(plan: StreamPlan, sequences: Sequence[Mapping[str, ArrayLike]]) -> OptionError:
     """Return the error for sequences that are shorter than a call."""
-    return OptionError("the sequences hold no whole call", hint="give at least one frame more")
+    shapes = [
+        f"'{name}' has shape {list(np.shape(array))}, and its frames are on axis {plan.inputs[name]}"
+        for sequence in sequences[:1]
+        for name, array in sequence.items()
+        if plan.inputs.get(name) is not None
+    ]
+    needed = counted(plan.frames or plan.unit, "frame")
+    return OptionError(": ".join(["the sequences hold no whole call", *shapes[:1]]), hint=f"a call takes {needed}")
 
 
 def _quantized_name(producers: Mapping[str, onnx.NodeProto], output: str) -> str:

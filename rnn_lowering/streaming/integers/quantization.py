@@ -227,7 +227,7 @@ def fitting_sequences(model: Path, given: Sequence[Mapping[str, ArrayLike]] | Pa
     sequences = _read_all(given, list(stream.plan.inputs))
     chunks = [chunk for sequence in sequences for chunk in chunks_of(stream.plan, sequence)]
     if not chunks:
-        raise no_whole_call()
+        raise no_whole_call(stream.plan, sequences)
     for chunk in chunks:
         stream.feed(chunk)  # checks names, types and shapes
     return sequences

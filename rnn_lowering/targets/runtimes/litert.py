@@ -35,7 +35,7 @@ TARGET = Target(
     "litert",
     "onnx2tf 2.6.9, ai-edge-litert 2.1.2",
     ("unroll",),
-    other_names=("tflite", "onnx2tf"),
+    other_names=("tflite", "tensorflowlite", "onnx2tf"),
     unsupported=("Elu", "Flatten", "Softplus"),
     lacks_types=(ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16),
     sizes=STATIC,  # with an open batch size XNNPACK rejects some
