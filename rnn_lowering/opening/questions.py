@@ -17,7 +17,7 @@ from rnn_lowering.facts.parameters import BEFORE_THE_START, TO_THE_END
 from rnn_lowering.facts.size import Shape, Size, Symbol, size
 from rnn_lowering.nodes.node_spec import node_ref
 
-_HINT = "export the model with this axis dynamic, or at another size, if that tells more"
+_HINT = "export the model with this axis dynamic, or at a size that no other axis has"
 
 Numbers = Sequence[Size]
 

@@ -80,7 +80,11 @@ def _rearranged(flow: Flow, node: ir.Node, slot: int, output: ir.Value) -> Frame
         moved = _at_rate(replace(framing, axis=axis, outer=outer), inner)
         if moved is not None and moved.size() == after[axis]:
             return flow.resampled(node, output, framing, moved)
-    raise flow.refuse(node, "mixes the frames with other axes", "did the exporter fix the batch size or a length?")
+    raise flow.refuse(
+        node,
+        "mixes the frames with other axes",
+        "did the exporter fix the batch size or a length? Export with dynamic axes, or open one (--open-dim)",
+    )
 
 
 def _at_rate(framing: Frames, inner: Size) -> Frames | None:
