@@ -133,7 +133,7 @@ def _shown(value: object) -> object:
 def _sections(report: FileReport, run_nodes: RunNodes) -> list[Section]:
     shown = report.nodes[:MOST_NODES]
     if report.stream is not None:
-        return [Section(("No plots: in a stream, its states are inputs of the model.",))] * len(shown)
+        return []
     try:
         runs = run_nodes([node.place for node in shown])
     except RnnLoweringError as error:
