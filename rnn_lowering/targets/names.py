@@ -50,6 +50,7 @@ TargetName = Literal[
     "onnxruntimeqnn",
     "rknntoolkit2",
     "tflite",
+    "tensorflowlite",
     "onnx2tf",
     "espppq",
     "trt",
