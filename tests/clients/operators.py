@@ -330,7 +330,8 @@ def measure_attributes(client: str, operators: Iterable[str]) -> dict[str, tuple
 
 def wrong_with(tests: Sequence[NodeTest], became: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
     """By attributes what became of the tests that have them: where most are wrong; or some, and none without one of
-    the attributes, as select_last_index has no effect on most data."""
+    the attributes, as select_last_index has no effect on most data. Of default attributes, two thirds and more than
+    one must be wrong: kernels and pads may be why."""
     groups: dict[frozenset[str], list[NodeTest]] = {}
     for test in tests:
         groups.setdefault(words_of(test), []).append(test)
@@ -341,7 +342,7 @@ def wrong_with(tests: Sequence[NodeTest], became: Mapping[str, str]) -> dict[str
         less = [counts[words - {word}] for word in words if words - {word} in counts]
         explains = wrong >= min(right, 2) and any(each["right"] and not each["wrong"] for each in less)
         others = any(each["right"] for other, each in counts.items() if other != words)
-        if wrong and others and (explains or wrong > right):
+        if wrong and others and (explains or wrong > (right if words else 2 * right + 1)):
             key = f"{tests[0].operator}.{','.join(sorted(words))}"
             found[key] = (min(test.since for test in groups[words]), *(count[kind] for kind in KINDS))
     return found

@@ -175,7 +175,7 @@ def test_how_a_stream_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert main([*given, "--target", "tract"]) == 0
     parsed = Page(tmp_path / "page.html")
     assert f"for tract, by rnn-lower in.onnx 'out of 1.onnx' {' '.join(given[2:])} --target tract\n" in parsed.text
-    assert "The documentation of rnn-lowering has the code for tract, and for streams: docs/runtimes.md and docs/streaming.md." in parsed.text
+    assert "has the code for tract, and for streams: docs/runtimes.md and docs/streaming.md." in parsed.text
     assert not [code for code in parsed.codes if "onnxruntime" in code or "rnn_lowering" in code]
     assert main([*given, "--force"]) == 0
     parsed = Page(tmp_path / "page.html")
