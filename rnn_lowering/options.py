@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import Parameter, signature
 from os import PathLike
@@ -268,11 +268,11 @@ class Lowering:
         _FORM,
     )
     keep_ops: bool = switch(
-        "keep other nodes that the target rejects (default: replace them with operators that it runs, if possible)",
+        "keep other nodes that the target does not compute right (default: replace them, if possible)",
         _FORM,
     )
     require_supported: bool = switch(
-        "fail if the model has another node whose operator the target rejects in ONNX's tests", _FORM
+        "fail if the model has another node that, by ONNX's tests, the target does not compute right", _FORM
     )
     native: bool = switch(
         "keep nodes that were measured to be right in the target and, where the speed is known, not slower", _FORM
@@ -585,13 +585,22 @@ def refuse_unknown(options: Mapping[str, Any], kind: type, function: Callable[..
         if name not in known:
             own = (p.name for p in signature(function).parameters.values() if p.kind == Parameter.KEYWORD_ONLY)
             names = [*known, *own]
-            keyword, _ = KEYWORDS.get(f"--{name.replace('_', '-')}", ("", ""))
+            keyword = _of_flag(name, names)
             raise OptionError(
                 f"{function.__name__}() has no keyword '{name}'",
                 hint=f"did you mean {keyword}?"
-                if keyword.partition("=")[0] in names
+                if keyword
                 else argument_checks.meant(name, names, most=2).removeprefix("; "),
             )
+
+
+def _of_flag(name: str, known: Collection[str]) -> str:
+    """Return what a function has for a keyword that is named as a flag of the command; "" for none."""
+    flag = f"--{name.replace('_', '-')}"
+    keyword, kind = KEYWORDS.get(flag) or KEYWORDS.get(flag.removesuffix("s"), ("", ""))
+    if keyword.partition("=")[0] not in known:
+        return ""
+    return f"{keyword}=False" if kind == "no flag" else keyword
 
 
 _Options = TypeVar("_Options", Lowering, Check)

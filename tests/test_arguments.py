@@ -319,6 +319,8 @@ def test_an_unknown_keyword_names_the_function(tmp_path: Path) -> None:
             r"^lower_file\(\) .*; did you mean overwrite\?$",
         ),
         (partial(rl.lower, model), {"set_dim": {}}, r"^lower\(\) .*'set_dim'; did you mean dims\?$"),
+        (partial(rl.lower, model), {"no_join": 1}, r"'no_join'; did you mean join=False\?$"),
+        (partial(rl.lower, model), {"set_dims": {}}, r"'set_dims'; did you mean dims\?$"),
         (partial(rl.lower_file, tmp_path, tmp_path), {"force": 1}, r"'force'; did you mean overwrite\?$"),
         (rl.LowerRecurrentPass, {"zzz": 1}, r"^LowerRecurrentPass\(\) .*'zzz'$"),
     ]

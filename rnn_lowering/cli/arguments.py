@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -241,8 +242,9 @@ def seconds(text: str) -> float:
 
 def dim(text: str) -> tuple[str, int]:
     name, separator, size = text.rpartition("=")
-    if "=" in name and "," in name:
-        each = " ".join(f"--set-dim {part}" for part in text.split(","))
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > 1 and all(re.fullmatch(r"[^=]+=\d+", part) for part in parts):
+        each = " ".join(f"--set-dim {shlex.quote(part)}" for part in parts)
         raise argparse.ArgumentTypeError(f"'{text}' names several dimensions; write {each}")
     if not separator or not size.isdigit():
         raise argparse.ArgumentTypeError(f"'{text}' is not NAME=SIZE, such as seq=16")

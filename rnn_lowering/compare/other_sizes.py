@@ -17,6 +17,7 @@ from itertools import product
 import numpy as np
 import onnx
 
+from rnn_lowering.compare.declared_shapes import DeclaredShapes
 from rnn_lowering.compare.inputs.feeds import Feed, candidate_feeds, length_inputs, recorded_inputs
 from rnn_lowering.compare.inputs.uses import use_of
 from rnn_lowering.compare.result import OutputCheck, RunCheck, RunInput, Verification, over_all
@@ -256,12 +257,16 @@ class OtherSizes:
     ) -> tuple[OutputCheck, ...]:
         """Compare the outputs of the lowered model with those of the original on parts of the inputs."""
         checks = []
+        declared = DeclaredShapes(self.original.proto, self.lowered.proto)
         for n, (name, shape) in enumerate(self.opened.outputs.items()):
             wanted = tuple(int(dim.at(every)) for dim in shape)
             if name in after and after[name].shape != wanted:
                 checks.append(
                     OutputCheck.of(name, math.inf, f"has shape {list(after[name].shape)}, not {list(wanted)}")
                 )
+                continue
+            if name in after and (fault := declared.fault(name, after[name])):
+                checks.append(OutputCheck.of(name, math.inf, fault))
                 continue
             pairs: dict[str, tuple[Outputs, Outputs]] = {}
             for part, (feed, outputs) in zip(parts, before.items(), strict=True):

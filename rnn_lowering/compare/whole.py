@@ -15,6 +15,7 @@ from functools import cached_property
 import onnx
 
 from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, zero_weights
+from rnn_lowering.compare.declared_shapes import DeclaredShapes
 from rnn_lowering.compare.inputs.feeds import (
     candidate_feeds,
     length_inputs,
@@ -291,19 +292,10 @@ class ModelComparison(Comparison):
         return False
 
     def _wrong_shape(self, found: Iterable[Outputs]) -> str:
-        """Return which output has another shape than only the lowered model declares; "" if none has."""
-        before = {value.name: _declared(value) for value in self.original.proto.graph.output}
-        after = {value.name: _declared(value) for value in self.lowered.proto.graph.output}
-        for outputs in found:
-            for name, array in tensors_by_name(self.names, outputs).items():
-                declared = after[name]
-                if len(declared) == array.ndim != 0 and any(
-                    size not in (None, actual) and [size] != before[name][axis : axis + 1]
-                    for axis, (size, actual) in enumerate(zip(declared, array.shape, strict=True))
-                ):
-                    shown = ", ".join("?" if size is None else str(size) for size in declared)
-                    return f"output '{name}' of the lowered model declares [{shown}], but has {list(array.shape)}"
-        return ""
+        """Return which output of the lowered model has another shape than it declares; "" if none has."""
+        declared = DeclaredShapes(self.original.proto, self.lowered.proto)
+        arrays = ((name, a) for outputs in found for name, a in tensors_by_name(self.names, outputs).items())
+        return next((f"output '{name}' {fault}" for name, a in arrays if (fault := declared.fault(name, a))), "")
 
     def _only_sizes(self, groups: list[Alternatives], found: Verification) -> str:
         """Return a note about axes of which the original accepted only one of several tried sizes; else ""."""
@@ -380,12 +372,6 @@ def _note_sizes(found: dict[tuple[str, int], set[int]], shapes: Mapping[str, tup
     for name, shape in shapes.items():
         for axis, size in enumerate(shape):
             found.setdefault((name, axis), set()).add(size)
-
-
-def _declared(value: onnx.ValueInfoProto) -> list[int | None]:
-    """Return the declared shape of a tensor, None for open sizes."""
-    dims = value.type.tensor_type.shape.dim
-    return [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
 
 
 def _what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: float) -> list[str]:

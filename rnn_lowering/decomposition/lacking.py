@@ -16,7 +16,7 @@ from rnn_lowering.facts.operators import is_of_default_domain
 from rnn_lowering.model.model_sizes import inferred_values
 from rnn_lowering.model.scopes import Scope, scopes
 from rnn_lowering.nodes.node_spec import node_ref
-from rnn_lowering.targets.onnx_tests import Misread, OperatorTests, RuntimeTests, tests_in, unusual
+from rnn_lowering.targets.onnx_tests import Misread, OperatorTests, RuntimeTests, modes_of, tests_in
 from rnn_lowering.targets.target import Misreads
 
 _WORDS = (ir.AttributeType.INT, ir.AttributeType.STRING)
@@ -153,12 +153,12 @@ class Lacking:
                     yield LackingNode(node, scope, wrong)
 
     def _wrong_with(self, node: ir.Node, version: int) -> OperatorTests | None:
-        """Return the tests with the attributes of a node, if they were wrong because of these."""
+        """Return the tests with the modes of a node, if these made them wrong."""
         found = self.measured.wrong_with.get(node.op_type) if self.measured else None
         if not found or not version:
             return None
         given = {name: a.value for name, a in node.attributes.items() if a.type in _WORDS}
-        tests = found.get(unusual(node.op_type, given))
+        tests = found.get(modes_of(node.op_type, version, given))
         return None if tests is None or version < tests.since else tests
 
     def _known(self, value: ir.Value) -> ir.Value:

@@ -327,7 +327,7 @@ def _quotient(known: KnownValues, node: ir.Node) -> _Results | None:
 
 
 def _remainder(known: KnownValues, node: ir.Node) -> _Results | None:
-    """Apply Mod to integers: the number of frames Mod 4 is 0 where it is a multiple of 4."""
+    """Apply Mod to integers: a number of frames that is a multiple of 4 has the remainder 0."""
     dtype, truncates = known.types.get(node.outputs[0]), node.attributes.get_int("fmod", 0)
     if dtype is None or not dtype.is_integer() or truncates:
         return None

@@ -222,7 +222,7 @@ def reversed_rows(copy: BodyCopy, x: Tensor) -> Tensor:
 
 
 def rows_along(op: Ops, x: Tensor, axis: int) -> Tensor:
-    """Return a tensor whose first axis, of the rows, becomes another one."""
+    """Move the first axis of a tensor, the rows, to another place."""
     return op.transpose(x, [*range(1, axis + 1), 0, *range(axis + 1, x.rank)]) if axis else x
 
 

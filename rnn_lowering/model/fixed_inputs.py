@@ -48,6 +48,9 @@ _FIRST_OPSET_OF_INTEGERS = 9
 
 _MOST_PASSES = 4
 
+_TRIAL = 960
+"""A size of inputs that most models accept: large, and a multiple of many."""
+
 
 @dataclass(frozen=True)
 class SizedModel:
@@ -129,17 +132,41 @@ def fix_dimensions(
 
 
 def _check_names(sizes: Mapping[str, int], model: ir.Model) -> None:
-    """Refuse a name that no input has: other sizes follow from the inputs, so a given one may be wrong."""
+    """Refuse a name that the model does not have, or whose size follows from those of the inputs."""
     present = {name for value in model.graph.inputs for name in _names(value)}
-    for name in sizes:
-        if name not in present:
-            computed = next((value for value in computed_values(model) if name in _names(value)), None)
+    others = [name for name in sizes if name not in present]
+    computed = _followed(model, sizes) if others else {}
+    for name in others:
+        value, follows = computed.get(name, (None, False))
+        if value is None or follows:
             raise OptionError(
                 f"no dimension is called '{name}'"
-                if computed is None
-                else f"dimension '{name}' of '{computed.name}' follows from the inputs",
+                if value is None
+                else f"dimension '{name}' of '{value.name}' follows from the inputs",
                 hint=f"the dimensions of the inputs: {listed(sorted(present), name)}",
             )
+
+
+def _followed(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, tuple[ir.Value, bool]]:
+    """Return by dimension of computed values one that has it, and whether its size follows from the inputs.
+
+    It does where inference finds a number if all inputs have numbers.
+    """
+    trial = clone(model)
+    for value in trial.graph.inputs:
+        if value.shape is not None:
+            known = [dim if isinstance(dim, int) else sizes.get(dim.value or "", _TRIAL) for dim in value.shape]
+            value.shape = with_sizes(value.shape, known)
+    inferred = inferred_values(trial)
+    found: dict[str, tuple[ir.Value, bool]] = {}
+    for value, tried in zip(computed_values(model), computed_values(trial), strict=True):
+        shape = inferred[tried].shape
+        for axis, dim in enumerate(value.shape or ()):
+            if isinstance(dim, ir.SymbolicDim) and dim.value:
+                follows = shape is not None and axis < len(shape) and isinstance(shape[axis], int)
+                if follows or dim.value not in found:
+                    found[dim.value] = value, follows
+    return found
 
 
 def _names(value: ir.Value) -> set[str]:

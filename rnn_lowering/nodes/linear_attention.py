@@ -1,4 +1,4 @@
-"""What a LinearAttention specifies, of ONNX (opset 27) or of com.microsoft, which allows more.
+"""The LinearAttention of ONNX (opset 27) and of com.microsoft, which allows more.
 
 Specification: https://onnx.ai/onnx/operators/onnx__LinearAttention.html. That of com.microsoft is
 docs/ContribOperators.md in onnxruntime, and contrib_ops/cpu/bert/linear_attention.cc where it says nothing.

@@ -130,10 +130,12 @@ class OperatorsLeft:
 
 
 def unsupported_texts(nodes: Sequence[UnsupportedNode]) -> Iterator[str]:
-    """Yield a warning for each operator that the target cannot run."""
-    for _, group in groupby(
-        sorted(nodes, key=lambda each: each.node.operator), key=lambda each: each.node.operator
-    ):
+    """Yield a warning for each operator that the target cannot run, and each reason."""
+
+    def key(each: UnsupportedNode) -> tuple[str, str]:
+        return each.node.operator, each.reason
+
+    for _, group in groupby(sorted(nodes, key=key), key=key):
         first, *more = group
         yield f"{first}, and {len(more)} more" if more else str(first)
 

@@ -79,8 +79,9 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class UnsupportedNode:
-    """A node that stays, and that the target cannot run: none of ONNX's tests of its operator was right there, or
-    those with its attributes were wrong, or it computes this node wrongly.
+    """A node that stays, and that the target does not compute right.
+
+    None of ONNX's tests of its operator was right there, or those with its modes were wrong; or it is known.
 
     Attributes:
         node: Its name, operator and scope.
@@ -109,7 +110,7 @@ class UnsupportedNode:
 
 @dataclass(frozen=True)
 class ReplacedNode:
-    """A node that the target was measured not to run, and that other operators took the place of.
+    """A node that the target does not compute right, and that other operators took the place of.
 
     Attributes:
         node: Its name, operator and scope.

@@ -184,7 +184,7 @@ class Stream:
         return {n: np.concatenate(arrays, self.plan.outputs[n] or 0) for n, arrays in parts.items() if arrays}
 
     def _complete(self, zeros: Mapping[str, int], given: int) -> dict[str, Array]:
-        """Return by input the states that are the last frame's after so many zeros."""
+        """Return, by input, the states that are final after so many zeros."""
         return {name: array for name, array in self.states.items() if zeros[name] == given}
 
     def _check_frames(self, outputs: Mapping[str, Array], frames: int) -> None:

@@ -15,10 +15,14 @@ from typing import Any
 import onnx
 
 _FLAGS = """align_corners allowzero antialias ceil_mode center_point_box count_include_pad detect_negative
-detect_positive exclude_outside exclusive fmod inverse is_causal keepdims largest noop_with_empty_axes onesided
-reverse select_last_index sorted storage_order training_mode unidirectional upper"""
+detect_positive exclude_outside exclusive fmod interleaved inverse is_case_sensitive is_causal keepdims largest
+new_axis noop_with_empty_axes onesided periodic reverse saturate select_last_index sorted storage_order
+training_mode transA transB upper"""
 FLAGS = frozenset(_FLAGS.split())
-"""The attributes of ONNX's operators that are 0 or 1."""
+"""The attributes of ONNX's operators that are 0 or 1, but for those of RNN, GRU and LSTM."""
+
+_NEEDS = {"nearest_mode": "mode"}
+"""Attributes that have no effect unless another one has its default: exporters write them all the same."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class OperatorTests:
         since: The oldest version of the operator in these tests: they say nothing of an older one.
         right, wrong, rejected: The number of tests.
         floats: Whether they have float32: then they say nothing of a node that has integers only.
-        attributes: What all these tests have other than by default, such as "ceil_mode=1"; None for all tests.
+        modes: Of the nodes in these tests, such as "ceil_mode=1": see `modes_of`. None for all tests.
     """
 
     since: int
@@ -39,7 +43,7 @@ class OperatorTests:
     wrong: int
     rejected: int
     floats: bool = True
-    attributes: frozenset[str] | None = None
+    modes: frozenset[str] | None = None
 
     @property
     def mostly_right(self) -> bool:
@@ -51,8 +55,8 @@ class OperatorTests:
         kinds = {f"rejected{it}": self.rejected, f"computed{it} wrongly": self.wrong}
         parts = [f"{kind} in {count}" for kind, count in kinds.items() if count]
         count = self.right + self.wrong + self.rejected
-        words = ", ".join(sorted(self.attributes or ())) or "the default attributes"
-        which = "" if self.attributes is None else f" with {words}"
+        modes = ", ".join(sorted(self.modes or ())) or "default modes"
+        which = "" if self.modes is None else f" with {modes}"
         return f"{' and '.join(parts)} of {count} of ONNX's tests{which}"
 
 
@@ -80,7 +84,7 @@ class RuntimeTests:
         date: Of the measurement.
         onnx: The version of onnx whose tests were run.
         operators: By operator of ONNX's own domain.
-        wrong_with: By operator and attributes its tests with these, if they are wrong because of them.
+        wrong_with: By operator and modes, what became of the tests with modes that made some of them wrong.
     """
 
     version: str
@@ -95,21 +99,22 @@ class RuntimeTests:
         return None if tests is None or version < tests.since else tests
 
 
-def unusual(operator: str, attributes: Mapping[str, object]) -> frozenset[str]:
-    """Return the words and flags among the attributes of a node that are not the default, such as "ceil_mode=1".
+def modes_of(operator: str, version: int, attributes: Mapping[str, object]) -> frozenset[str]:
+    """Return the modes of a node, its attributes that are words or flags, without defaults: "ceil_mode=1".
 
     Args:
         operator: An operator of ONNX.
+        version: The version of the operator, or of ONNX.
         attributes: By name; other types than int and str do not count, nor does the equation of Einsum.
     """
-    declared = onnx.defs.get_schema(operator, "").attributes
-    found = set()
+    declared = onnx.defs.get_schema(operator, version, "").attributes
+    found = {}
     for name, value in attributes.items():
         default = onnx.helper.get_attribute_value(declared[name].default_value) if name in declared else None
         usual = default.decode() if isinstance(default, bytes) else default
         if (name in FLAGS or (isinstance(value, str) and name != "equation")) and value != usual:
-            found.add(f"{name}={value}")
-    return frozenset(found)
+            found[name] = value
+    return frozenset(f"{name}={value}" for name, value in found.items() if _NEEDS.get(name) not in found)
 
 
 @cache

@@ -116,6 +116,7 @@ WRONG_USAGE = {
     "IN OUT --set-dim seq": "'seq' is not NAME=SIZE, such as seq=16",
     "IN OUT --set-dim seq=long": "",
     "IN OUT --set-dim seq=4,N=1": "names several dimensions; write --set-dim seq=4 --set-dim N=1",
+    "IN OUT --set-dim seq=4,N=x": "'seq=4,N=x' is not NAME=SIZE, such as seq=16",
     "IN OUT --target tensorflow": "; did you mean tensorflowlite?",
     "IN OUT --set-dim seq=-1": "",
     "IN OUT --input-shape X": "",

@@ -17,12 +17,13 @@ from clients.operators import (
     NodeTest,
     in_a_net,
     judged,
+    modes_in,
     node_tests,
     outcomes,
     outcomes_at_once,
     stored,
+    telling,
     thinned,
-    words_of,
 )
 
 SAMPLE = 20
@@ -38,19 +39,19 @@ def test_does_with_a_sample_of_onnxs_tests_what_it_did(client: str) -> None:
     never = thinned([name for name, (_, *counts) in entries.items() if not counts[0]], SAMPLE)
     always = thinned([name for name, (_, *counts) in entries.items() if counts[0] and not any(counts[1:])], SAMPLE)
     tests = {name: thinned(node_tests()[name], 2 if name in never else 1) for name in (*never, *always)}
-    attributes = {name: tests_with(name) for name in thinned(sorted(stored()[client]["wrong with"]), 5)}
-    every = {test.name: test for found in (tests | attributes).values() for test in found}
+    modes = {name: tests_with(name) for name in thinned(sorted(stored()[client]["wrong with"]), 5)}
+    every = {test.name: test for found in (tests | modes).values() for test in found}
     became = outcomes_at_once(client, list(every.values()))
     right = {name for name, found in tests.items() if any(became[test.name] == "right" for test in found)}
     assert right == set(always)
-    assert all("wrong" in {became[test.name] for test in found} for found in attributes.values())
+    assert all("wrong" in {became[test.name] for test in found} for found in modes.values())
 
 
 def tests_with(key: str) -> list[NodeTest]:
-    """The tests of an operator with some attributes, named as in the data."""
-    operator, _, attributes = key.partition(".")
-    words = frozenset(filter(None, attributes.split(",")))
-    return [test for test in node_tests()[operator] if words_of(test) == words]
+    """The tests of an operator with some modes, named as in the data."""
+    operator, _, modes = key.partition(".")
+    given = frozenset(filter(None, modes.split(",")))
+    return [test for test in telling(node_tests()[operator]) if modes_in(test) == given]
 
 
 @pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")

@@ -292,21 +292,16 @@ def test_an_original_of_one_batch_size_is_told() -> None:
     assert check.reason.endswith("the original accepted only 2 on axis 1 of 'X'"), check.reason
 
 
-@pytest.mark.parametrize(("declared", "status"), [("t", "verified"), ("5", "failed")])
+@pytest.mark.parametrize(("declared", "status"), [("t", "verified"), ("5", "failed"), ("t, 1", "failed")])
 def test_an_output_that_has_another_shape_than_the_result_declares(declared: str, status: str) -> None:
+    """onnxruntime warns and goes on. What the original declares too is no fault of the lowering."""
     original = lstm(outputs="float[t,1,N,4] Y")
     lowered = rl.lower(original)
-    shape = lowered.graph.output[0].type.tensor_type.shape
-    shape.dim[0].CopyFrom(
-        parse(f"g (float[{declared}] x) => (float[{declared}] y) {{ y = Neg (x) }}")
-        .graph.input[0]
-        .type.tensor_type.shape.dim[0]
-    )
+    lowered.graph.output[0].CopyFrom(lstm(outputs=f"float[{declared},1,N,4] Y").graph.output[0])
     check = verify(original, lowered)
     assert check.status == status
-    assert (declared == "t") or "output 'Y' of the lowered model declares [5, 1, ?, 4], but has [" in check.reason
-    both = verify(lowered, lowered)
-    assert both.status == "verified"
+    assert ("but the lowered model declares [" in check.reason) == (status == "failed")
+    assert verify(lowered, lowered)
 
 
 def test_given_feeds_decide() -> None:

@@ -70,6 +70,18 @@ def test_a_size_of_an_output_is_not_taken_from_the_user() -> None:
     assert shapes(rl.lower(parse(text), dims={"time": 16}))["y"] == ["N", 8, 3]
 
 
+@pytest.mark.parametrize("first", ["x = own.Halves (X)", "n = NonZero (m) i = Squeeze (n) x = Gather (X, i)"])
+def test_a_size_that_follows_from_data_or_an_unknown_operator_can_be_given(first: str) -> None:
+    text = f"""g (float[T, N, 2] X, bool[T] m) => (float[found, 1, N, 4] Y)
+        <float[1, 16, 2] W = {{}}, float[1, 16, 4] R = {{}}> {{
+        {first} Y = LSTM <hidden_size = 4> (x, W, R) }}"""
+    model = parse(text, domains=', "own": 1')
+    model.graph.value_info.append(value("x", ["found", "N", 2]))
+    lowered = rl.lower(model, to="unroll", dims={"found": 5})
+    assert shapes(lowered)["Y"] == [5, 1, "N", 4]
+    assert recurrent_left(lowered) == []
+
+
 def inputs(seq: int, batch: int) -> dict[str, Array]:
     return random_feed(annotated(), seq=seq, batch=batch)
 

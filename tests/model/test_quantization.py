@@ -158,8 +158,8 @@ def test_ranges_of_states_hold_every_call(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("sequences", "message"),
     [
-        ([], "no whole call"),
-        ([{"X": np.zeros((1, 0, 161), np.float32)}], "no whole call"),
+        ([], "no whole call: no sequence is given"),
+        ([{"X": np.zeros((1, 0, 161), np.float32)}], r"'X' has shape \[1, 0, 161\], and a call takes 1 on axis 1"),
         ([{"x": np.zeros((1, 3, 161), np.float32)}], "got the inputs x, expected X"),
         ([{"X": np.zeros(161, np.float32)}], "has shape"),
         ({"X": np.zeros((1, 3, 161), np.float32)}, "a list that has the inputs"),

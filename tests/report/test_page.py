@@ -176,6 +176,7 @@ def test_how_a_stream_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     parsed = Page(tmp_path / "page.html")
     assert f"for tract, by rnn-lower in.onnx 'out of 1.onnx' {' '.join(given[2:])} --target tract\n" in parsed.text
     assert "has the code for tract, and for streams: docs/runtimes.md and docs/streaming.md." in parsed.text
+    assert "A report of a stream has no plots of single nodes" in parsed.text
     assert not [code for code in parsed.codes if "onnxruntime" in code or "rnn_lowering" in code]
     assert main([*given, "--force"]) == 0
     parsed = Page(tmp_path / "page.html")

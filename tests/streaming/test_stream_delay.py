@@ -215,6 +215,27 @@ def test_the_comparison_runs_late_streams_to_their_end() -> None:
         assert rl.verify_stream(model, wrong).status == "failed"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "frames", "told"),
+    [
+        ("Y = Conv <pads = [1, 1]> (X, K[3, 3, 3])", 1, "drop the first frame, which is before the sequence; then"),
+        ("Y = Conv <pads = [0, 2]> (X, K[3, 3, 3])", 1, "drop the first 2 frames, which are before the sequence;"),
+        (
+            "a = Conv <pads = [1, 1]> (X, K[3, 3, 3])  Y = Conv <strides = [2], pads = [1, 1]> (a, L[3, 3, 3])",
+            2,
+            "then keep 1 for every 2 frames of the sequence\n",
+        ),
+    ],
+)
+def test_the_command_tells_which_frames_to_keep(
+    nodes: str, frames: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(made(nodes), tmp_path / "model.onnx")
+    command = [str(tmp_path / "model.onnx"), str(tmp_path / "step.onnx"), "--stream", f"time={frames}", "--delay"]
+    assert main(command) == 0
+    assert told in capsys.readouterr().out
+
+
 def test_the_command_and_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = tmp_path / "model.onnx", tmp_path / "step.onnx"
     onnx.save(made(SKIP), model)

@@ -88,15 +88,29 @@ def test_tests_with_float32_say_nothing_of_integers() -> None:
 
 
 WRONG = {
-    "ArgMax": ("ArgMax.select_last_index=1:13/1/3/0", "wrongly in 3 of 4 of ONNX's tests with select_last_index=1"),
-    "CumSum": ("CumSum.:14/0/5/0", "wrongly in 5 of 5 of ONNX's tests with the default attributes"),
-    "Resize": (
+    "ArgMax": ("ArgMax.select_last_index=1:13/1/3/0", "3 of 4 of ONNX's tests with select_last_index=1"),
+    "CumSum": ("CumSum.:14/0/5/0", "5 of 5 of ONNX's tests with default modes"),
+    "GridSample": (
+        "GridSample.padding_mode=reflection:16/0/1/0",
+        "1 of 1 of ONNX's tests with padding_mode=reflection",
+    ),
+    "linear": (
+        "Resize.coordinate_transformation_mode=align_corners,mode=linear:13/0/2/0",
+        "2 of 2 of ONNX's tests with coordinate_transformation_mode=align_corners, mode=linear",
+    ),
+    "floor": (
         "Resize.coordinate_transformation_mode=align_corners,nearest_mode=floor:13/0/1/0",
-        "wrongly in 1 of 1 of ONNX's tests with coordinate_transformation_mode=align_corners, nearest_mode=floor",
+        "1 of 1 of ONNX's tests with coordinate_transformation_mode=align_corners, nearest_mode=floor",
     ),
 }
+"""Words of the data, and what they say of a node."""
+
 RESIZE = """s = Constant <value_floats = [1.0, 2.0]> ()
-    Y = Resize <nearest_mode = "floor", coordinate_transformation_mode = "{}"> (x, , s)"""
+    Y = Resize <{} nearest_mode = "floor", coordinate_transformation_mode = "{}"> (x, , s)"""
+GRID = """s = Constant <value_ints = [1, 1, 6, 4]> () a = Reshape (x, s)
+    t = Constant <value_ints = [1, 2, 2, 2]> () c = ConstantOfShape (t)
+    b = GridSample <mode = "{}", padding_mode = "reflection"> (a, c)
+    u = Constant <value_ints = [2, 2]> () Y = Reshape (b, u)"""
 CUMSUM = "a = Constant <value_int = 1> () Y = CumSum <reverse = {}> (x, a)"
 CASES = {
     "the attribute": ("l = ArgMax <axis = 1, select_last_index = 1> (x) Y = Cast <to = 1> (l)", 17, "ArgMax"),
@@ -105,23 +119,35 @@ CASES = {
     "its version is older": ("l = ArgMax <select_last_index = 1> (x) Y = Cast <to = 1> (l)", 12, ""),
     "a default": (CUMSUM.format(0), 17, "CumSum"),
     "not the default": (CUMSUM.format(1), 17, ""),
-    "both": (RESIZE.format("align_corners"), 17, "Resize"),
-    "one of both": (RESIZE.format("asymmetric"), 17, ""),
+    "a default of its version": (GRID.format("bilinear"), 16, "GridSample"),
+    "not a default of its version": (GRID.format("nearest"), 16, ""),
+    "both": (RESIZE.format("", "align_corners"), 17, "floor"),
+    "one of both": (RESIZE.format("", "asymmetric"), 17, ""),
+    "one without effect": (RESIZE.format('mode = "linear",', "align_corners"), 17, "linear"),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_node_is_named_if_tests_with_its_attributes_were_wrong(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found(monkeypatch, [f"{name}:1/1/1/0" for name in (*WRONG, "Cast")], wrong=[word for word, _ in WRONG.values()])
-    body, opset, named = CASES[case]
+def test_a_node_is_named_if_tests_with_its_modes_were_wrong(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [*dict.fromkeys(word.partition(".")[0] for word, _ in WRONG.values()), "Cast"]
+    found(monkeypatch, [f"{name}:1/1/1/0" for name in names], wrong=[word for word, _ in WRONG.values()])
+    body, opset, wrong = CASES[case]
     model = parse(f"g (float[6, 4] x) => (float[M, N] Y) {{ {body} }}", opset)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         unsupported = rl.lower(model, target="tract", full=True)[1].unsupported
-    expected = [(named, f"tract 1.2 computed it {WRONG[named][1]}")] if named else []
-    assert [(each.node.operator, each.reason) for each in unsupported] == expected
+    expected = [f"tract 1.2 computed it wrongly in {WRONG[wrong][1]}"] if wrong else []
+    assert [each.reason for each in unsupported] == expected
+
+
+def test_two_reasons_of_an_operator_are_two_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, ["Resize:1/1/1/0"], wrong=[WRONG["linear"][0], WRONG["floor"][0]])
+    first = RESIZE.format("", "align_corners").replace("Y =", "a =")
+    second = RESIZE.format('mode = "linear",', "align_corners").replace("(x,", "(a,").partition("()")[2]
+    model = parse(f"g (float[6, 4] x) => (float[M, N] Y) {{ {first} {second} }}")
+    with pytest.warns(rl.RnnLoweringWarning) as warned:
+        rl.lower(model, target="tract")
+    assert ["mode=linear" in str(each.message) for each in warned] == [False, True]
 
 
 def test_such_a_node_is_replaced_by_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +225,12 @@ def test_require_supported_needs_a_target_that_was_measured(
     assert main([source, str(result), "--require-supported", *given]) == 2
     assert hint in capsys.readouterr().err
     assert not result.exists()
+
+
+def test_flags_are_attributes_of_onnx() -> None:
+    integers = onnx.defs.OpSchema.AttrType.INT
+    declared = [schema.attributes.values() for schema in onnx.defs.get_all_schemas() if not schema.domain]
+    assert {each.name for found in declared for each in found if each.type == integers} >= onnx_tests.FLAGS
 
 
 def test_what_is_stored_is_of_operators_that_onnx_has() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from rnn_lowering.argument_checks import wrong
-from rnn_lowering.errors import OptionError, UnsupportedError, counted
+from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.streaming.stream_runner import Stream
 from rnn_lowering.types import Array, ArrayLike
@@ -127,15 +127,16 @@ def chunks_of(plan: StreamPlan, sequence: Mapping[str, ArrayLike]) -> Iterator[d
 
 
 def no_whole_call(plan: StreamPlan, sequences: Sequence[Mapping[str, ArrayLike]]) -> OptionError:
-    """Return the error for sequences that are shorter than a call."""
-    shapes = [
-        f"'{name}' has shape {list(np.shape(array))}, and its frames are on axis {plan.inputs[name]}"
-        for sequence in sequences[:1]
-        for name, array in sequence.items()
-        if plan.inputs.get(name) is not None
-    ]
-    needed = counted(plan.frames or plan.unit, "frame")
-    return OptionError(": ".join(["the sequences hold no whole call", *shapes[:1]]), hint=f"a call takes {needed}")
+    """Return the error for sequences that are shorter than a call; it names the shortest input of the first one."""
+    told = {}
+    for name, array in sequences[0].items() if sequences else ():
+        axis, shape = plan.inputs.get(name), np.shape(array)
+        if axis is not None and axis < len(shape):
+            needed = int((plan.frames or plan.unit) * plan.rate(name))
+            text = f"input '{name}' has shape {list(shape)}, and a call takes {needed} on axis {axis}"
+            told[shape[axis] / needed] = text
+    why = told[min(told)] if told else "no sequence is given"
+    return OptionError(f"the sequences hold no whole call: {why}", hint="give longer sequences")
 
 
 def _quantized_name(producers: Mapping[str, onnx.NodeProto], output: str) -> str:
