@@ -30,6 +30,7 @@ CAST_TO = frozenset(map(int, (ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.
 WRONG_IN = {
     target: frozenset(operators.split())
     for target, operators in {
+        "emx-onnx-cgen": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
         "espdl": "Gelu GroupNormalization",  # it adds a Sum in place to a scalar, and has no Constant of value_ints
         "ezkl": "DFT GroupNormalization NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
         "jaxonnxruntime": "Attention CenterCropPad DFT Gelu GroupNormalization NegativeLogLikelihoodLoss"

@@ -39,7 +39,7 @@ def test_does_with_a_sample_of_onnxs_tests_what_it_did(client: str) -> None:
     never = thinned([name for name, (_, *counts) in entries.items() if not counts[0]], SAMPLE)
     always = thinned([name for name, (_, *counts) in entries.items() if counts[0] and not any(counts[1:])], SAMPLE)
     tests = {name: thinned(node_tests()[name], 2 if name in never else 1) for name in (*never, *always)}
-    modes = {name: tests_with(name) for name in thinned(sorted(stored()[client]["wrong with"]), 5)}
+    modes = {name: with_modes(name) for name in thinned(sorted(stored()[client]["wrong with"]), 5)}
     every = {test.name: test for found in (tests | modes).values() for test in found}
     became = outcomes_at_once(client, list(every.values()))
     right = {name for name, found in tests.items() if any(became[test.name] == "right" for test in found)}
@@ -47,7 +47,7 @@ def test_does_with_a_sample_of_onnxs_tests_what_it_did(client: str) -> None:
     assert all("wrong" in {became[test.name] for test in found} for found in modes.values())
 
 
-def tests_with(key: str) -> list[NodeTest]:
+def with_modes(key: str) -> list[NodeTest]:
     """The tests of an operator with some modes, named as in the data."""
     operator, _, modes = key.partition(".")
     given = frozenset(filter(None, modes.split(",")))
@@ -60,7 +60,7 @@ def test_computes_what_takes_the_place_of_operators(client: str) -> None:
     replaced = []
     never = [name for name, (_, right, *_others) in stored()[client]["operators"].items() if not right]
     tests = {name: thinned(node_tests()[name], 2) for name in never}
-    tests |= {name: thinned(tests_with(name), 2) for name in stored()[client]["wrong with"]}
+    tests |= {name: thinned(with_modes(name), 2) for name in stored()[client]["wrong with"]}
     for found in tests.values():
         for test in map(in_a_net, found):
             with suppress(rl.UnsupportedError):  # MNN's QuantizeLinear
