@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -157,6 +157,21 @@ def _keyword(keyword: str, kind: str, values: list[str]) -> str:
         return f"{keyword}={given[-1]}"
     texts = [f'"{_unquoted(value)}"' for value in given]
     return f"{keyword}={texts[0]}" if len(texts) == 1 else f"{keyword}=[{', '.join(texts)}]"
+
+
+def keyword_of_flag(name: str, known: Collection[str]) -> str:
+    """Return which of the known keywords a flag has whose name was given as a keyword; "" for none.
+
+    Examples:
+        >>> from rnn_lowering.flags import keyword_of_flag
+        >>> keyword_of_flag("set_dim", ["dims", "join"]), keyword_of_flag("no_join", ["dims", "join"])
+        ('dims', 'join=False')
+    """
+    flag = f"--{name.replace('_', '-')}"
+    keyword, kind = KEYWORDS.get(flag) or KEYWORDS.get(flag.removesuffix("s"), ("", ""))
+    if keyword.partition("=")[0] not in known:
+        return ""
+    return f"{keyword}=False" if kind == "no flag" else keyword
 
 
 def _unquoted(text: str) -> str:

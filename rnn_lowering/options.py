@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import Parameter, signature
 from os import PathLike
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
 from rnn_lowering import argument_checks
 from rnn_lowering.argument_checks import option, switch
 from rnn_lowering.errors import OptionError
-from rnn_lowering.flags import KEYWORDS
+from rnn_lowering.flags import keyword_of_flag
 from rnn_lowering.limits import MOST_BYTES
 from rnn_lowering.targets.names import FormName, TargetName
 from rnn_lowering.types import Array, ArrayLike, Shapes
@@ -268,8 +268,7 @@ class Lowering:
         _FORM,
     )
     keep_ops: bool = switch(
-        "keep other nodes that the target does not compute right (default: replace them, if possible)",
-        _FORM,
+        "keep other nodes that the target does not compute right (default: replace them, if possible)", _FORM
     )
     require_supported: bool = switch(
         "fail if the model has another node that, by ONNX's tests, the target does not compute right", _FORM
@@ -585,22 +584,12 @@ def refuse_unknown(options: Mapping[str, Any], kind: type, function: Callable[..
         if name not in known:
             own = (p.name for p in signature(function).parameters.values() if p.kind == Parameter.KEYWORD_ONLY)
             names = [*known, *own]
-            keyword = _of_flag(name, names)
             raise OptionError(
                 f"{function.__name__}() has no keyword '{name}'",
                 hint=f"did you mean {keyword}?"
-                if keyword
+                if (keyword := keyword_of_flag(name, names))
                 else argument_checks.meant(name, names, most=2).removeprefix("; "),
             )
-
-
-def _of_flag(name: str, known: Collection[str]) -> str:
-    """Return what a function has for a keyword that is named as a flag of the command; "" for none."""
-    flag = f"--{name.replace('_', '-')}"
-    keyword, kind = KEYWORDS.get(flag) or KEYWORDS.get(flag.removesuffix("s"), ("", ""))
-    if keyword.partition("=")[0] not in known:
-        return ""
-    return f"{keyword}=False" if kind == "no flag" else keyword
 
 
 _Options = TypeVar("_Options", Lowering, Check)

@@ -17,9 +17,9 @@ from itertools import product
 import numpy as np
 import onnx
 
-from rnn_lowering.compare.declared_shapes import DeclaredShapes
 from rnn_lowering.compare.inputs.feeds import Feed, candidate_feeds, length_inputs, recorded_inputs
 from rnn_lowering.compare.inputs.uses import use_of
+from rnn_lowering.compare.judging.declared_shapes import DeclaredShapes
 from rnn_lowering.compare.result import OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.compare.runner import Outputs, Runner, SessionError
 from rnn_lowering.compare.session import Session
@@ -146,6 +146,10 @@ class OtherSizes:
         dims = {f"{name}:{axis}": symbol for (name, axis), symbol in self.axes.items()}
         return open_sizes(self.original.new_model(), dims, Lowering.max_nodes)
 
+    @cached_property
+    def _declared(self) -> DeclaredShapes:
+        return DeclaredShapes(self.original.proto, self.lowered.proto)
+
     def _other_sizes(self) -> Iterator[_Sizes]:
         """Yield sizes with fewer rows of each open axis than the original has, with more, and with more of all."""
         exported = self.opened.exported
@@ -257,7 +261,6 @@ class OtherSizes:
     ) -> tuple[OutputCheck, ...]:
         """Compare the outputs of the lowered model with those of the original on parts of the inputs."""
         checks = []
-        declared = DeclaredShapes(self.original.proto, self.lowered.proto)
         for n, (name, shape) in enumerate(self.opened.outputs.items()):
             wanted = tuple(int(dim.at(every)) for dim in shape)
             if name in after and after[name].shape != wanted:
@@ -265,7 +268,7 @@ class OtherSizes:
                     OutputCheck.of(name, math.inf, f"has shape {list(after[name].shape)}, not {list(wanted)}")
                 )
                 continue
-            if name in after and (fault := declared.fault(name, after[name])):
+            if name in after and (fault := self._declared.fault(name, after[name])):
                 checks.append(OutputCheck.of(name, math.inf, fault))
                 continue
             pairs: dict[str, tuple[Outputs, Outputs]] = {}

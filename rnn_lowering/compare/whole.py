@@ -15,7 +15,6 @@ from functools import cached_property
 import onnx
 
 from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, zero_weights
-from rnn_lowering.compare.declared_shapes import DeclaredShapes
 from rnn_lowering.compare.inputs.feeds import (
     candidate_feeds,
     length_inputs,
@@ -24,6 +23,7 @@ from rnn_lowering.compare.inputs.feeds import (
     recorded_inputs,
 )
 from rnn_lowering.compare.inputs.runs import given_in_runs
+from rnn_lowering.compare.judging.declared_shapes import DeclaredShapes
 from rnn_lowering.compare.judging.rounded_integers import UncertainIntegers
 from rnn_lowering.compare.judging.tolerance import are_no_rows, compare
 from rnn_lowering.compare.node_by_node import Comparison, NodeComparison
@@ -299,16 +299,16 @@ class ModelComparison(Comparison):
 
     def _only_sizes(self, groups: list[Alternatives], found: Verification) -> str:
         """Return a note about axes of which the original accepted only one of several tried sizes; else ""."""
-        tried: dict[tuple[str, int], set[int]] = {}
-        ran: dict[tuple[str, int], set[int]] = {}
-        for group in groups:
-            _note_sizes(tried, {name: array.shape for name, array in self.runner.feed(group[0]).items()})
-        for run in found.each_run:
-            _note_sizes(ran, {given.name: given.shape for given in run.inputs})
-        single = [axis for axis, sizes in ran.items() if len(sizes) == 1 < len(tried.get(axis, ()))]
-        if not single or len(found.each_run) == 1:
+        if len(found.each_run) == 1:
             return ""
-        if len(single) == len([axis for axis, sizes in tried.items() if len(sizes) > 1]):
+        feeds = (self.runner.feed(group[0]) for group in groups)
+        tried = _sizes_of_axes({name: array.shape for name, array in feed.items()} for feed in feeds)
+        ran = _sizes_of_axes({given.name: given.shape for given in run.inputs} for run in found.each_run)
+        varied = [axis for axis, sizes in tried.items() if len(sizes) > 1]
+        single = [axis for axis in varied if len(ran.get(axis, ())) == 1]
+        if not single:
+            return ""
+        if len(single) == len(varied):
             sizes = ", ".join(f"{given.name} {list(given.shape)}" for given in found.each_run[0].inputs)
             return f"of the tried sizes, the original accepted only {sizes}"
         axes = ", ".join(f"{min(ran[name, axis])} on axis {axis} of '{name}'" for name, axis in single)
@@ -367,11 +367,14 @@ class ModelComparison(Comparison):
         return OutputCheck.of(name, max((d for d, _ in parts), default=0.0), reason)
 
 
-def _note_sizes(found: dict[tuple[str, int], set[int]], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Add the sizes of the axes of inputs."""
-    for name, shape in shapes.items():
-        for axis, size in enumerate(shape):
-            found.setdefault((name, axis), set()).add(size)
+def _sizes_of_axes(runs: Iterable[Mapping[str, tuple[int, ...]]]) -> dict[tuple[str, int], set[int]]:
+    """Return the sizes that each axis of an input has in some runs."""
+    found: dict[tuple[str, int], set[int]] = {}
+    for shapes in runs:
+        for name, shape in shapes.items():
+            for axis, size in enumerate(shape):
+                found.setdefault((name, axis), set()).add(size)
+    return found
 
 
 def _what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: float) -> list[str]:

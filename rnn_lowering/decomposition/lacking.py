@@ -19,7 +19,7 @@ from rnn_lowering.nodes.node_spec import node_ref
 from rnn_lowering.targets.onnx_tests import Misread, OperatorTests, RuntimeTests, modes_of, tests_in
 from rnn_lowering.targets.target import Misreads
 
-_WORDS = (ir.AttributeType.INT, ir.AttributeType.STRING)
+_TYPES_OF_MODES = (ir.AttributeType.INT, ir.AttributeType.STRING)
 
 BASIC = frozenset(("Cast", "Constant", "Identity"))
 """Operators that every runtime has; ONNX's tests of Cast are of types that most lack."""
@@ -158,7 +158,7 @@ class Lacking:
         found = self.measured.wrong_with.get(node.op_type) if self.measured else None
         if not found or not version:
             return None
-        given = {name: a.value for name, a in node.attributes.items() if a.type in _WORDS}
+        given = {name: a.value for name, a in node.attributes.items() if a.type in _TYPES_OF_MODES}
         tests = found.get(modes_of(node.op_type, version, given))
         return None if tests is None or version < tests.since else tests
 

@@ -134,23 +134,23 @@ def fix_dimensions(
 def _check_names(sizes: Mapping[str, int], model: ir.Model) -> None:
     """Refuse a name that the model does not have, or whose size follows from those of the inputs."""
     present = {name for value in model.graph.inputs for name in _names(value)}
+    computed = {name for value in computed_values(model) for name in _names(value)}
     others = [name for name in sizes if name not in present]
-    computed = _followed(model, sizes) if others else {}
+    following = _following(model, sizes) if computed.intersection(others) else {}
     for name in others:
-        value, follows = computed.get(name, (None, False))
-        if value is None or follows:
+        if name not in computed or name in following:
             raise OptionError(
-                f"no dimension is called '{name}'"
-                if value is None
-                else f"dimension '{name}' of '{value.name}' follows from the inputs",
+                f"dimension '{name}' of '{following[name].name}' follows from the inputs"
+                if name in following
+                else f"no dimension is called '{name}'",
                 hint=f"the dimensions of the inputs: {listed(sorted(present), name)}",
             )
 
 
-def _followed(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, tuple[ir.Value, bool]]:
-    """Return by dimension of computed values one that has it, and whether its size follows from the inputs.
+def _following(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, ir.Value]:
+    """Return the dimensions whose size follows from the inputs, each with a computed value that has it.
 
-    It does where inference finds a number if all inputs have numbers.
+    A size does if inference finds a number once all inputs have numbers.
     """
     trial = clone(model)
     for value in trial.graph.inputs:
@@ -158,14 +158,11 @@ def _followed(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, tuple[ir.V
             known = [dim if isinstance(dim, int) else sizes.get(dim.value or "", _TRIAL) for dim in value.shape]
             value.shape = with_sizes(value.shape, known)
     inferred = inferred_values(trial)
-    found: dict[str, tuple[ir.Value, bool]] = {}
+    found: dict[str, ir.Value] = {}
     for value, tried in zip(computed_values(model), computed_values(trial), strict=True):
-        shape = inferred[tried].shape
-        for axis, dim in enumerate(value.shape or ()):
-            if isinstance(dim, ir.SymbolicDim) and dim.value:
-                follows = shape is not None and axis < len(shape) and isinstance(shape[axis], int)
-                if follows or dim.value not in found:
-                    found[dim.value] = value, follows
+        for dim, size in zip(value.shape or (), inferred[tried].shape or (), strict=False):
+            if isinstance(dim, ir.SymbolicDim) and dim.value and isinstance(size, int):
+                found.setdefault(dim.value, value)
     return found
 
 

@@ -136,9 +136,9 @@ def measured(entry: Mapping[str, Any]) -> RuntimeTests:
     operators = {name: OperatorTests(*numbers, name not in others) for name, numbers in counts.items()}
     wrong_with: dict[str, dict[frozenset[str], OperatorTests]] = {}
     for word, numbers in _counts(entry.get("wrong with", ())).items():
-        name, _, attributes = word.partition(".")
-        key = frozenset(filter(None, attributes.split(",")))
-        wrong_with.setdefault(name, {})[key] = OperatorTests(*numbers, name not in others, key)
+        name, _, given = word.partition(".")
+        modes = frozenset(filter(None, given.split(",")))
+        wrong_with.setdefault(name, {})[modes] = OperatorTests(*numbers, name not in others, modes)
     return RuntimeTests(entry["version"], entry["date"], entry["onnx"], operators, wrong_with)
 
 

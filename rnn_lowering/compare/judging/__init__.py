@@ -1,1 +1,1 @@
-"""Whether outputs that differ may differ."""
+"""Whether outputs have the right shape, and whether those that differ may differ."""

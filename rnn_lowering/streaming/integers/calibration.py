@@ -128,14 +128,14 @@ def chunks_of(plan: StreamPlan, sequence: Mapping[str, ArrayLike]) -> Iterator[d
 
 def no_whole_call(plan: StreamPlan, sequences: Sequence[Mapping[str, ArrayLike]]) -> OptionError:
     """Return the error for sequences that are shorter than a call; it names the shortest input of the first one."""
-    told = {}
+    told = []
     for name, array in sequences[0].items() if sequences else ():
         axis, shape = plan.inputs.get(name), np.shape(array)
         if axis is not None and axis < len(shape):
             needed = int((plan.frames or plan.unit) * plan.rate(name))
             text = f"input '{name}' has shape {list(shape)}, and a call takes {needed} on axis {axis}"
-            told[shape[axis] / needed] = text
-    why = told[min(told)] if told else "no sequence is given"
+            told.append((shape[axis] / needed, text))
+    _, why = min(told, default=(0, "no sequence is given"))
     return OptionError(f"the sequences hold no whole call: {why}", hint="give longer sequences")
 
 
