@@ -318,7 +318,7 @@ def measure(client: str) -> dict[str, Any]:
 
 
 def measure_modes(client: str, operators: Iterable[str], became: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
-    """What became of the tests with modes that tell why some of an operator were wrong; some `became` so already."""
+    """What became of the tests with modes that tell why some were wrong; `became` has those that ran already."""
     tests = {operator: telling(node_tests()[operator]) for operator in operators}
     left = [test for found in tests.values() for test in found if test.name not in became]
     every = {**became, **outcomes(client, left)}
