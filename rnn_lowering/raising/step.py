@@ -5,7 +5,7 @@ What is not known is absent: an operator that is not here, data from outside. On
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -81,7 +81,12 @@ class Evaluator:
 
     def bind(self, value: ir.Value, array: Array | None) -> None:
         """Let an array stand for a value; None if nothing is known of it."""
-        self._arrays[value] = array
+        self._set([value], [array])
+
+    def _set(self, values: Sequence[ir.Value], arrays: Sequence[Array | None]) -> None:
+        """Record arrays; NumPy returns an element itself in the place of an array of rank 0."""
+        for value, array in zip(values, arrays, strict=False):
+            self._arrays[value] = None if array is None else np.asarray(array)
 
     def find(self, value: ir.Value) -> Array | None:
         """Return a value as an array of polynomials or numbers; None if it is unknown."""
@@ -154,8 +159,8 @@ class Evaluator:
             if symbolic and node.op_type not in RULES:
                 self.unknown[node.op_type] = None
             return
-        self._count(found)
-        self._arrays.update(zip(node.outputs, found, strict=False))
+        self._set(node.outputs, found)
+        self._count(self._arrays[value] for value in node.outputs)
         self._follow_open_sizes(node, with_open, symbolic=symbolic)
 
     def _follows(self, node: ir.Node) -> bool:
@@ -210,8 +215,8 @@ class Evaluator:
             axes = [node.attributes.get_int("axis", 0) or 0]
         return rank > 0 and {axis % rank for axis in axes}.isdisjoint(open_axes)
 
-    def _count(self, found: Sequence[Array]) -> None:
-        self._elements += sum(array.size for array in found if array.dtype == object)
+    def _count(self, found: Iterable[Array | None]) -> None:
+        self._elements += sum(array.size for array in found if array is not None and array.dtype == object)
         checked_size([-(-self._elements // 16)])
 
     def _results(self, node: ir.Node, given: Sequence[Array | None], *, symbolic: bool) -> Sequence[Array] | None:

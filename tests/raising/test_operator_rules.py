@@ -10,11 +10,12 @@ import onnx_ir as ir
 import pytest
 from cases import Array, Arrays
 from operator_rules import NODES, OTHER_TYPES, TYPES, RuleNode, rule_nodes
-from raised import is_raised
+from raised import assert_same_as, is_raised
 from running import run
 from stream_models import net
 from thinning import exhaustive
 
+import rnn_lowering as rl
 from rnn_lowering.raising.polynomials import Atom, Column, Element, Truth, Variables
 from rnn_lowering.raising.step import RULES, Evaluator
 
@@ -36,6 +37,60 @@ def test_a_step_is_raised_right_or_stays(step: str) -> None:
     rng = np.random.default_rng(1)
     feed = {"X": rng.normal(0, 1, (5, 1, 3)), "h0": rng.normal(0, 1, (1, 4))}
     is_raised(model, [{name: array.astype(np.float32) for name, array in feed.items()}])
+
+
+SCALARS = {
+    "a row": ("X", "a = Mul (x, 0.7) c = Mul (h, 0.5) u = Add (a, c) n = Neg (u) h1 = Tanh (n)"),
+    "a row of scaled rows": ("S", "c = Mul (h, 0.5) u = Add (x, c) h1 = Tanh (u)"),
+    "a row that a length masks": (
+        "X",
+        """k = Less (i, l) a = Mul (x, 0.7) c = Mul (h, 0.5) u = Add (a, c) t = Tanh (u) h1 = Where (k, t, h)
+        y0 = Where (k, h1, 0.0)""",
+    ),
+    "a part of a matrix": (
+        "X",
+        """w = Unsqueeze (x, [0]) p = MatMul (w, W[1,4]) a = Gather (p, 2) n = Neg (a) c = Mul (h, 0.5)
+        u = Add (n, c) h1 = Tanh (u)""",
+    ),
+    "a product of vectors": ("X", "w = Expand (x, [2]) a = MatMul (w, [0.3, 0.5]) u = Add (a, h) h1 = Tanh (u)"),
+}
+"""What a Scan scans, and its step with a state h and rows x and i of rank 0."""
+
+
+@pytest.mark.parametrize(("rows", "step"), SCALARS.values(), ids=SCALARS)
+def test_a_step_of_scalars_is_raised_right_or_stays(rows: str, step: str) -> None:
+    model = net(
+        f"""g (float[5] X, int64 l) => (float hn, float[5] Y) {{ S = Mul (X, 0.7)
+        hn, Y = Scan <num_scan_inputs = 2, body = step (float h, float x, int64 i) => (float h1, float y)
+            {{ {step} y = Identity ({"y0" if "y0" in step else "h1"}) }}> (0.0, {rows}, [0, 1, 2, 3, 4]) }}"""
+    )
+    X = np.random.default_rng(1).normal(0, 1, 5).astype(np.float32)
+    assert is_raised(model, [{"X": X, "l": np.array(3)}])
+
+
+KALMAN_FILTER = """g (float[6,2] Z, float[3] m0, float[3,3] P0) => (float[3] mn, float[6,3] M) {
+    mn, Pn, M = Loop (6, "", m0, P0) <body = filter (int64 i, bool go, float[3] m, float[3,3] P) =>
+        (bool going, float[3] m1, float[3,3] P1, float[3] y) { going = Identity (go)
+        z = Gather (Z, i) ahead = MatMul (F[3,3], m) FP = MatMul (F, P) Ft = Transpose (F) FPF = MatMul (FP, Ft)
+        Pa = Add (FPF, 0.1) Ht = Transpose (H[2,3]) HP = MatMul (H, Pa) HPH = MatMul (HP, Ht) S0 = MatMul (HPH, HPH)
+        S = Add (S0, [[1.0, 0.0], [0.0, 1.0]]) row0 = Gather (S, 0) row1 = Gather (S, 1)
+        a = Gather (row0, 0) b = Gather (row0, 1) c = Gather (row1, 0) d = Gather (row1, 1)
+        ad = Mul (a, d) bc = Mul (b, c) determinant = Sub (ad, bc) mb = Neg (b) mc = Neg (c)
+        au = Unsqueeze (a, [0]) bu = Unsqueeze (mb, [0]) cu = Unsqueeze (mc, [0]) du = Unsqueeze (d, [0])
+        flat = Concat <axis = 0> (du, bu, cu, au) adjoint = Reshape (flat, [2, 2]) inverse = Div (adjoint, determinant)
+        PH = MatMul (Pa, Ht) K = MatMul (PH, inverse) Hm = MatMul (H, ahead) error = Sub (z, Hm)
+        Ke = MatMul (K, error) m1 = Add (ahead, Ke) KH = MatMul (K, H) KHP = MatMul (KH, Pa) P1 = Sub (Pa, KHP)
+        y = Identity (m1) }> }"""
+"""As torch.jit.script exports one: the inverse of the 2 x 2 matrix S by its elements, which are scalars."""
+
+
+def test_a_filter_that_inverts_a_matrix_by_scalars_stays_and_is_unrolled() -> None:
+    model = net(KALMAN_FILTER)
+    rng = np.random.default_rng(1)
+    feed = {"Z": rng.normal(0, 1, (6, 2)), "m0": rng.normal(0, 1, 3), "P0": np.eye(3)}
+    feed = {name: array.astype(np.float32) for name, array in feed.items()}
+    assert not is_raised(model, [feed])
+    assert_same_as(model, rl.lower(model, "unroll"), feed)
 
 
 EACH = [*((op_type, TYPES) for op_type in RULES), *(exhaustive((op_type, OTHER_TYPES)) for op_type in RULES)]

@@ -17,7 +17,7 @@ OTHER_TYPES = ("float64", "int32", "float16", "uint8", "int8")
 FUNCTIONS = ("Abs", "Exp", "Neg", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 FOLDED = ("Add", "Div", "Mul", "Sub")
 COMPARED = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-PAIRS = ("v23 v23", "v23 k3", "k21 v3")
+PAIRS = ("v23 v23", "v23 k3", "k21 v3", "v k", "k v", "v v")
 
 Row = tuple[str, dict[str, Any]]
 
@@ -30,12 +30,12 @@ def _rows(given: str | Sequence[str], **parameters: Sequence[Any]) -> list[Row]:
 
 
 NODES: dict[str, list[Row]] = {
-    **dict.fromkeys(FUNCTIONS, _rows("v23")),
+    **dict.fromkeys(FUNCTIONS, _rows(("v23", "v"))),
     **dict.fromkeys(FOLDED, _rows(PAIRS)),
     **dict.fromkeys(COMPARED, _rows(PAIRS)),
-    **dict.fromkeys(("And", "Or"), _rows(("b23 b23", "b23 c3", "c21 b3"))),
-    **dict.fromkeys(("Elu", "LeakyRelu", "ThresholdedRelu"), _rows("v23", alpha=[(), 0.7, 1.5])),
-    **dict.fromkeys(("Max", "Min"), _rows(("v23 k1", "k1 v23", "v23", "v23 v23", "v23 k1 k1", "v23 k3"))),
+    **dict.fromkeys(("And", "Or"), _rows(("b23 b23", "b23 c3", "c21 b3", "b b"))),
+    **dict.fromkeys(("Elu", "LeakyRelu", "ThresholdedRelu"), _rows(("v23", "v"), alpha=[(), 0.7, 1.5])),
+    **dict.fromkeys(("Max", "Min"), _rows(("v23 k1", "k1 v23", "v23", "v23 v23", "v23 k1 k1", "v23 k3", "v k"))),
     "Cast": [
         (given, {"to": to, **more})
         for given in ("v23", "b23", "k23")
@@ -44,7 +44,7 @@ NODES: dict[str, list[Row]] = {
         if given != "k23" or to < 16
     ],
     "Clip": [
-        *_rows("v23", min=[(), -1.0, 0.0], max=[1.0, 2.0, 3.0]),
+        *_rows(("v23", "v"), min=[(), -1.0, 0.0], max=[1.0, 2.0, 3.0]),
         *[("v23", {"min": a, "max": b}) for a, b in ((-1.0, 2.0), (0.0, 1.0), (2.0, 1.0), (-3e38, 1.0))],
     ],
     "Concat": [(given, {"axis": axis}) for given in ("v23 k23", "v23 v23 k23", "v23") for axis in (0, 1, -1)],
@@ -52,7 +52,9 @@ NODES: dict[str, list[Row]] = {
         "v23 k34", equation=["ij,jk->ik", "ij, jk -> ki", "ij,jk", "ij,jk->i", "ij,jk->ijk", "...j,jk->...k"]
     )
     + _rows(("v23 k23", "k23 v23"), equation=["ij,ij->ij", "ij,kj->ik", "ij,ij->", "ij,kl->ijkl", "ii,jk->ijk"]),
-    "Expand": _rows("v23", shape=[[4, 2, 3], [1, 1], [2, 3]]) + _rows("v21", shape=[[2, 3], [3]]),
+    "Expand": _rows("v", shape=[[2, 3], []])
+    + _rows("v23", shape=[[4, 2, 3], [1, 1], [2, 3]])
+    + _rows("v21", shape=[[2, 3], [3]]),
     "Flatten": _rows("v234", axis=[(), 0, 1, 2, 3, -1, -2]),
     "Gather": [
         ("v234", {"indices": index, **axis})
@@ -65,12 +67,15 @@ NODES: dict[str, list[Row]] = {
         *_rows("v23 k43 k24", transB=[1]),
         ("v32 k43 v24", {"transA": 1, "transB": 1, "alpha": 2.0, "beta": 0.5}),
     ],
-    "HardSigmoid": _rows("v23", alpha=[(), 0.3], beta=[0.2, 0.7]),
-    "Identity": _rows("v23"),
-    "MatMul": _rows(("v23 k34", "k23 v34", "v3 k34", "v23 k3", "v234 k45", "v234 k245", "k3 v3", "v123 k234")),
-    "Not": _rows("b23"),
+    "HardSigmoid": _rows(("v23", "v"), alpha=[(), 0.3], beta=[0.2, 0.7]),
+    "Identity": _rows(("v23", "v")),
+    "MatMul": _rows(
+        ("v23 k34", "k23 v34", "v3 k34", "v23 k3", "v234 k45", "v234 k245", "k3 v3", "v123 k234", "v3 k3")
+    ),
+    "Not": _rows(("b23", "b")),
     "Reshape": [
         *_rows("v234", shape=[[0, -1], [4, 6], [-1], [0, 0, 4]]),
+        *_rows("v", shape=[[-1], [1, 1], []]),
         ("v234", {"shape": [4, 6], "allowzero": 1}),
         ("v234", {"shape": [2, -1], "allowzero": 1}),
     ],
@@ -88,11 +93,11 @@ NODES: dict[str, list[Row]] = {
     + _rows("v64 2", split=[[1, 5], [2, 4]])
     + [("v64 3", {"axis": 1, "split": [1, 2, 1]}), ("v54 2", {"num_outputs": 2}), ("v64 3", {"num_outputs": 3})],
     "Squeeze": _rows("v213", axes=[(), [], [1], [-2]]) + _rows("v211", axes=[[2], [1, 2], [-1]]),
-    "Sum": _rows(("v23 v23", "v23", "v23 k3 v21")),
+    "Sum": _rows(("v23 v23", "v23", "v23 k3 v21", "v k v")),
     "Tile": _rows("v23", repeats=[[1, 2], [2, 1], [3, 2]]),
     "Transpose": _rows("v234", perm=[(), [0, 2, 1], [2, 0, 1]]),
-    "Unsqueeze": _rows("v23", axes=[[0], [-1], [0, 3], [1, 2]]),
-    "Where": _rows(("b23 v23 k3", "b21 k3 v23", "c23 v23 v23", "b23 k1 k1")),
+    "Unsqueeze": _rows("v23", axes=[[0], [-1], [0, 3], [1, 2]]) + _rows("v", axes=[[0], [0, 1]]),
+    "Where": _rows(("b23 v23 k3", "b21 k3 v23", "c23 v23 v23", "b23 k1 k1", "b v k", "c v v")),
 }
 _SUMMED: list[dict[str, Any]] = [{}, {"axes": [0]}, {"axes": [1, -1]}, {"axes": []}]
 _NOOP = "noop_with_empty_axes"
