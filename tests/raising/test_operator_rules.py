@@ -78,7 +78,8 @@ KALMAN_FILTER = """g (float[6,2] Z, float[3] m0, float[3,3] P0) => (float[3] mn,
         ad = Mul (a, d) bc = Mul (b, c) determinant = Sub (ad, bc) mb = Neg (b) mc = Neg (c)
         au = Unsqueeze (a, [0]) bu = Unsqueeze (mb, [0]) cu = Unsqueeze (mc, [0]) du = Unsqueeze (d, [0])
         flat = Concat <axis = 0> (du, bu, cu, au) adjoint = Reshape (flat, [2, 2])
-        inverse = Div (adjoint, determinant) PH = MatMul (Pa, Ht) K = MatMul (PH, inverse) Hm = MatMul (H, ahead) error = Sub (z, Hm)
+        inverse = Div (adjoint, determinant) PH = MatMul (Pa, Ht) K = MatMul (PH, inverse)
+        Hm = MatMul (H, ahead) error = Sub (z, Hm)
         Ke = MatMul (K, error) m1 = Add (ahead, Ke) KH = MatMul (K, H) KHP = MatMul (KH, Pa) P1 = Sub (Pa, KHP)
         y = Identity (m1) }> }"""
 """As torch.jit.script exports one: the inverse of the 2 x 2 matrix S by its elements, which are scalars."""
