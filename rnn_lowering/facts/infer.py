@@ -134,6 +134,8 @@ def _range(known: KnownValues, node: ir.Node) -> Outputs:
     if first is None or limit is None or step is None:
         return []
     count = (limit - first).divided(step)
+    if count is not None and all(n.integral(known.unit) for n in (first, limit, step)):
+        count = -(-count).rounded_down()  # a rest is one number more; fractions of floats are rounded
     return [[count if count is not None and known.is_whole(count) and _is_size(known, count) else None]]
 
 

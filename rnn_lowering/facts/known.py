@@ -93,6 +93,8 @@ class KnownValues:
         unit: The number of frames is a multiple of it.
         shortest: The number of frames is at least this.
         wanted: The number of frames must be a multiple of it for all sizes to be integers.
+        floors: Whether a sequence may be taken to have enough frames for no dividend to be negative.
+        fewest: As many frames are enough for the divisions so far, if `floors`.
     """
 
     opsets: Mapping[str, int]
@@ -103,6 +105,8 @@ class KnownValues:
     unit: int = 1
     shortest: int = 1
     wanted: int = 1
+    floors: bool = False
+    fewest: int = 1
     _named: dict[str, Size] = field(default_factory=dict)
     _labels: dict[Size, str] = field(default_factory=dict)
     _unknown: dict[str, Size] = field(default_factory=dict)

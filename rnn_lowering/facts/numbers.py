@@ -320,10 +320,20 @@ def _quotient(known: KnownValues, node: ir.Node) -> _Results | None:
         found = first.divided(second)
         if found is None or dtype is None or not dtype.is_integer() or found.integral(known.unit):
             return found
-        down = found.whole().at_least(0) and found.chunk().at_least(0)
+        whole, chunk = found.whole().of_longer(known.shortest - 1), found.chunk().of_longer(known.unit - 1)
+        down = whole.at_least(0) and chunk.at_least(0)
+        if known.floors and not down and (second.constant or 0) > 0 and (least := _least_frames(first)) is not None:
+            down, known.fewest = True, max(known.fewest, least)
         return _floor_of(known, found) if down else None
 
     return _each(quotient, rounds=True)(known, node)
+
+
+def _least_frames(number: Size) -> int | None:
+    """Return the number of frames from which on a number is not negative; None if it has no such form."""
+    factor, offset = number.coefficient(TIME), number.coefficient()
+    linear = number == Size.symbol(TIME) * factor + offset and factor > 0
+    return math.ceil(-offset / factor) if linear else None
 
 
 def _remainder(known: KnownValues, node: ir.Node) -> _Results | None:

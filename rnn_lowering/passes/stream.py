@@ -35,6 +35,8 @@ from rnn_lowering.streaming.flow import MAIN_GRAPH, Flow
 from rnn_lowering.streaming.follow_frames import follow
 from rnn_lowering.streaming.frames import Delay, Frames
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
+from rnn_lowering.streaming.operators.anchored_sizes import anchor_sizes
+from rnn_lowering.streaming.operators.chosen_branches import choose_in_loops
 from rnn_lowering.streaming.operators.sequences import expand_sequences
 from rnn_lowering.streaming.recurrent_states import lengths_of, steps_and_batch
 from rnn_lowering.streaming.states import expose, late_outputs, states_of
@@ -137,8 +139,9 @@ class StreamPass(ir.passes.InPlacePass):
             sort_nodes(model)  # a copy needs that
             work = _prepared(model)
             time = time_inputs(work, self.stream)
+            anchored = anchor_sizes(work, time)
             work, loops, refused = _with_scans(work, time)
-            flow = follow(work, time, refused, self.max_frames)
+            flow = follow(work, time, refused, self.max_frames, anchored)
             _check_unit(flow, time, self.stream)
             states = states_of(flow, work.graph)
             late = late_outputs(flow, states, time.frames)
@@ -209,10 +212,15 @@ def _with_scans(
     open_time(work, time)
     reached: dict[ir.Value, bool] = {}
 
+    def reads_stream(node: ir.Node) -> bool:
+        return node.op_type == "Loop" and any(_reads(value, time, reached) for value in values_used(node))
+
     def choose(node: ir.Node) -> LoopForms:
-        chosen = node.op_type == "Loop" and any(_reads(value, time, reached) for value in values_used(node))
+        chosen = reads_stream(node)
         return LoopForms(("scan",) if chosen else (), "a stream carries its states", stays_in_bodies=not chosen)
 
+    choose_in_loops(work, reads_stream)
+    reached.clear()
     refused: dict[NodeRef, UnsupportedError] = {}
     limits = LoopLimits(Lowering.max_unroll, Lowering.max_nodes)
     lowered, loops, _ = lower_loops(work, choose, limits, refused, some_rows=True)

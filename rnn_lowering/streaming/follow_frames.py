@@ -31,13 +31,22 @@ from rnn_lowering.streaming.frames import (
     Unframed,
     WholeSequenceValue,
 )
+from rnn_lowering.streaming.operators.anchored_sizes import AnchoredSizes
 from rnn_lowering.streaming.operators.compared_sizes import settle_comparison
 from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded, picked, sliced
 from rnn_lowering.streaming.operators.first_frame import of_first_frame
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.operators.frame_numbers import numbering
 from rnn_lowering.streaming.operators.overlaps import overlapped, transposed
-from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed, summed
+from rnn_lowering.streaming.operators.pooling import (
+    POOLINGS,
+    contracted,
+    deviating,
+    of_pooled,
+    pooled,
+    softmaxed,
+    summed,
+)
 from rnn_lowering.streaming.operators.recurrences import frames_compared, pad_in_front, recurrent, scanned
 from rnn_lowering.streaming.operators.resizing import resized
 from rnn_lowering.streaming.operators.windows import check_paddings, transformed, windowed
@@ -49,6 +58,7 @@ def follow(
     time: TimeInputs,
     loops: Mapping[NodeRef, UnsupportedError],
     max_frames: int | None = None,
+    anchored: AnchoredSizes | None = None,
 ) -> Flow:
     """Return the framing of each value of a model.
 
@@ -57,15 +67,18 @@ def follow(
         time: The input axes that hold frames.
         loops: Its Loops that could not become Scans, each with the error.
         max_frames: The cache of an attention to all past frames has as many rows; None: it grows.
+        anchored: The sequences for which nodes read sizes from other values; None: nodes read their own.
 
     If a size is an integer only for multiples of a number of frames, the model requires such a multiple.
 
     Raises:
         UnsupportedError: A node reads other frames, or its rule is not known.
     """
-    units: list[tuple[NodeRef | None, int]] = []
+    anchored = anchored or AnchoredSizes()
+    units: list[tuple[NodeRef | None, int]] = [(None, anchored.unit)] if anchored.unit > 1 else []
     while True:
-        flow = Flow(start(model, time.sizes()), units=units, loops=loops, max_frames=max_frames)
+        known, fewest = start(model, time.sizes()), anchored.fewest
+        flow = Flow(known, units=units, loops=loops, max_frames=max_frames, fewest_frames=fewest)
         flow.data.update(model.graph.inputs)
         flow.known.unit = unit = math.lcm(*(multiple for _, multiple in units))
         for value in model.graph.inputs:
@@ -115,7 +128,7 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
     if node.domain == "" and node.op_type == "If":
         return _branches(flow, node)
     check_paddings(flow, node)
-    if node.op_type == "Slice" and node.domain == "":
+    if node.op_type in ("Div", "Slice") and node.domain == "":
         flow.known.shortest = flow.shortest  # a bound may be the size of what is read before
     infer(flow.known, node)
     read = values_used(node)
@@ -159,10 +172,20 @@ def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list
     except UnfollowedError:
         if settle_comparison(flow, node):
             return [None]
+        if _adds_equal_frames(flow, node):
+            return _of_positions(flow, node)
         return _of_whole(flow, outputs, WholeSequenceValue(_not_a_size(flow, node)))
     if all(v in flow.known.contents for v in outputs) or not any(flow.is_timed(v) for v in read):
         return [None] * len(outputs)
     return _of_positions(flow, node)
+
+
+def _adds_equal_frames(flow: Flow, node: ir.Node) -> bool:
+    """Whether a node overlaps frames that are all equal, such as the squared windows that divide an overlap-add."""
+    if node.op_type != "Col2Im" or node.domain or node.inputs[0] is None:
+        return False
+    dims = flow.known.shapes.get(node.inputs[0], ())
+    return any(dim.timed for dim in dims) and not depends_on_time(flow.known, node.inputs[0])
 
 
 def _of_positions(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -235,8 +258,8 @@ def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
 
 def _along_frames(flow: Flow, node: ir.Node) -> list[Framing] | None:
     """Return the framings of the outputs of an operator that acts along the frames; None if it does not."""
-    if node.op_type in _JOINING:
-        return _JOINING[node.op_type](flow, node)
+    if node.op_type in _JOINING and (found := _JOINING[node.op_type](flow, node)) is not None:
+        return found
     value, rule = node.inputs[0] if node.inputs else None, ALONG_FRAMES.get(node.op_type)
     framing = None if rule is None or value is None else flow.read(value, node)
     return rule(flow, node, framing) if rule is not None and isinstance(framing, Frames) else None
@@ -264,7 +287,7 @@ ALONG_FRAMES = {
 }
 """Operators that may act along the frames of their first input."""
 
-_JOINING = {"Concat": joined_along, "Sub": deviating}
+_JOINING = {"Concat": joined_along, "Einsum": contracted, "MatMul": contracted, "Sub": deviating}
 """Operators that may join frames of one input with others."""
 
 

@@ -189,7 +189,7 @@ class Term:
     """A mask or a bias that a node gives to scores.
 
     Attributes:
-        node: The node: a Where, an Add or a Sub.
+        node: The node: a Where, an Add or a Sub; a Mul for weights.
         slot: Its input with the mask or the bias.
         axes: The axes of the pairs in its output, as in `Pairs`.
         removes: For a Where, the value of the condition for which a key is removed; None for what is added.
@@ -259,6 +259,7 @@ class Pairs:
         of_nan: Whether it says which weights are NaN.
         by_distance: The scores by distance that were added to those of the product, or are all if the product is
             theirs.
+        again: The masks of the weights, which may change no weight of a key that the scores keep.
     """
 
     frames: Frames
@@ -270,6 +271,7 @@ class Pairs:
     columns: int = 1
     of_nan: bool = False
     by_distance: tuple[ByDistance, ...] = ()
+    again: tuple[Term, ...] = ()
 
     @property
     def is_by_distance(self) -> bool:

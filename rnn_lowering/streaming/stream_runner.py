@@ -64,10 +64,10 @@ class Stream:
         self.states: dict[str, Array] = {}
         self._begin()
 
-    def _begin(self) -> None:
-        """Start with no frames given and no states."""
-        self._frames, self._last, self._ended = 0, dict[str, Array](), False
-        self._returned = dict.fromkeys(self.plan.outputs, 0)
+    def _begin(self, frames: int = 0) -> None:
+        """Start as after so many frames."""
+        self._frames, self._last, self._ended = frames, dict[str, Array](), False
+        self._returned = {name: int(frames * self.plan.rate(name)) for name in self.plan.outputs}
 
     def _check_plan(self) -> None:
         """Raise if the metadata do not match the inputs and outputs of the model."""
@@ -248,17 +248,27 @@ class Stream:
                 )
         return states
 
-    def reset(self, states: Mapping[str, ArrayLike] | None = None) -> None:
+    def reset(self, states: Mapping[str, ArrayLike] | None = None, *, frames: int | None = None) -> None:
         """Start a new sequence.
 
         Args:
             states: What to start from, by the names of the inputs; others start from their initial values.
+            frames: After how many frames of their sequence another stream returned these states: the sequence goes
+                on. None: as a state counts them, else 0, a new sequence.
 
         Raises:
             OptionError: No state has such a name, or its type is not what the model expects.
         """
         self.states = self._arrays(states or {}, "state", [state.input for state in self.plan.states])
-        self._begin()
+        counted = next((s.input for s in self.plan.states if s.state == "t" and s.input in self.states), None)
+        if frames is None and counted is not None:
+            frames = int(self.states[counted].reshape(-1)[0])
+        late = [s.input for s in self.plan.states if s.state not in ("h", "c")]
+        if frames is None and self.plan.delay and late and set(late) <= self.states.keys():
+            raise OptionError(
+                "these states are those of a sequence that goes on", hint="give its frames so far: frames="
+            )
+        self._begin(frames or 0)
 
     def _arrays(self, given: Mapping[str, ArrayLike], what: str, known: Collection[str]) -> dict[str, Array]:
         """Return the inputs as arrays that onnxruntime reads correctly.

@@ -159,7 +159,7 @@ class KeepKeys(NodeEdit):
     def _replace_terms(self, editor: Editor, everything: ir.Value) -> None:
         """Drop the masks of whole sequences, and let biases be those of the call."""
         biases = {bias.term.node: (bias, table) for bias, table in zip(self.mask.biases, self.tables, strict=True)}
-        for term in self.pairs.terms:
+        for term in (*self.pairs.terms, *self.pairs.again):
             if term.node in biases:
                 call = _Call(editor, self, everything, term.node)
                 term.node.replace_input_with(term.slot, call.bias(*biases[term.node]))

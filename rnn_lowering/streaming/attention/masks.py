@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -122,6 +122,48 @@ def mask_of(flow: Flow, node: ir.Node, pairs: Pairs) -> Mask:
         raise _not_constant(flow, open_ended[0])
     _check_sums(flow, node, pairs, dict(varying), removed)
     return mask
+
+
+def masked_again(flow: Flow, pairs: Pairs, mask: Mask, term: Term) -> Mask:
+    """Return the mask of scores whose weights are masked again, as by `masked_fill(mask, 0)` behind the Softmax.
+
+    Raises:
+        UnsupportedError: That changes the weight of a key that the scores keep. All other weights are 0 already.
+    """
+    found = _distances(flow, Positions(flow.known), term, pairs)
+    reach, cell = (0, mask.cell) if found is None else (found.reach, math.lcm(found.cell, mask.cell))
+    limits = [mask.rows, None if found is None else found.rows]
+    rows = min((limit for limit in limits if limit is not None), default=None)
+    count = -(-(2 * (max(reach, len(mask.kept)) + cell) + 8) // cell) * cell
+    count = count if rows is None else min(count, rows)
+    _check_size(flow, term.node, count)
+    changed = _changed_weights(flow, term, matrix_of(flow, term, pairs, count))
+    if found is not None:
+        tails = found.tails[1:] if term.removes is not None else found.tails
+        if not all(tail.is_constant for tail in tails) or (changed[cell:, cell:] != changed[:-cell, :-cell]).any():
+            raise _of_position(flow, term)
+    if (changed & _kept_up_to(mask, count)).any():
+        raise flow.refuse(
+            term.node,
+            "changes weights of keys that the mask of the scores keeps",
+            "mask the scores alone, before the Softmax",
+        )
+    return replace(mask, rows=rows)
+
+
+def _changed_weights(flow: Flow, term: Term, numbers: Array) -> Array:
+    """Return for which pairs a term changes a weight of any row or head: sets it to 0, or multiplies it."""
+    if not np.isfinite(numbers.astype(np.float64)).all():
+        raise flow.refuse(term.node, "multiplies weights by numbers that are not finite", "multiply by 0 or 1")
+    changed = _removing(term, numbers) if term.removes is not None else np.not_equal(numbers, 1)
+    return np.asarray(changed.reshape(-1, *numbers.shape[-2:]).any(0))
+
+
+def _kept_up_to(mask: Mask, count: int) -> Array:
+    """Return which keys a mask keeps for so many frames, which may be more than it was evaluated for."""
+    i, j = np.indices((count, count))
+    cell, last = np.minimum(i, j) // mask.cell * mask.cell, len(mask.kept) - 1
+    return np.asarray(mask.kept[np.minimum(i - cell, last), np.minimum(j - cell, last)])
 
 
 def _check_sums(flow: Flow, node: ir.Node, pairs: Pairs, varying: Mapping[Term, Distances], removed: Array) -> None:

@@ -150,6 +150,15 @@ def _multiplied(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
     return None if by is None or by.ndim != 2 or dims[-1] is None else (*dims[:-1], by.shape[1])
 
 
+def _by_gemm(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
+    """Return the sizes after a Gemm of the rows, whose other inputs are constant and the same for each row."""
+    by, more = known.constant(node.inputs[1]), node.inputs[2] if len(node.inputs) > 2 else None
+    added = None if more is None else known.constant(more)
+    fits = by is not None and len(dims) == 2 and dims[0] is None and not node.attributes.get_int("transA", 0)
+    fits = fits and (more is None or (added is not None and (added.ndim < 2 or added.shape[0] == 1)))
+    return (None, by.shape[0 if node.attributes.get_int("transB", 0) else 1]) if fits and by is not None else None
+
+
 def _transposed(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
     perm = node.attributes.get_ints("perm", None) or [*reversed(range(len(dims)))]
     return tuple(dims[axis] for axis in perm)
@@ -226,6 +235,7 @@ def _concatenated(node: ir.Node, given: Sequence[Dims | None]) -> Dims | None:
 
 _RULES: Mapping[str, Callable[[KnownValues, ir.Node, Dims], Dims | None]] = {
     "Flatten": _flattened,
+    "Gemm": _by_gemm,
     "MatMul": _multiplied,
     "Reshape": _reshaped,
     "Squeeze": _squeezed,

@@ -27,7 +27,7 @@ from rnn_lowering.streaming.attention.caches import (
     shape_of_rows,
     sizes_of_scores,
 )
-from rnn_lowering.streaming.attention.masks import REMOVES, Mask, mask_of
+from rnn_lowering.streaming.attention.masks import REMOVES, Mask, mask_of, masked_again
 from rnn_lowering.streaming.attention.shifts import added, check_compares_keys, limited, shifted
 from rnn_lowering.streaming.editor import Editor, home, input_of
 from rnn_lowering.streaming.flow import Flow
@@ -100,6 +100,8 @@ def of_pairs(flow: Flow, node: ir.Node) -> list[Framing]:
     moved = _moved(flow, node, pairs, slots[0])
     if moved is not None:
         return [moved]
+    if (masked := _masked_again(flow, node, pairs, slots[0])) is not None:
+        return [masked]
     return [(_scored if pairs.softmax is None else _weighed)(flow, node, pairs, slots[0])]
 
 
@@ -117,6 +119,24 @@ def _without_nan(flow: Flow, node: ir.Node) -> Pairs | None:
     same = isinstance(weights, Pairs) and replace(weights, of_nan=True) == first
     same = same and not flow.is_timed(input_of(node, 1))
     return weights if same and isinstance(weights, Pairs) and fill is not None and fill.size == 1 else None
+
+
+def _masked_again(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Pairs | None:
+    """Return the framing of weights that are masked again: by a Where that puts 0 there, or a product; None for
+    other nodes."""
+    others = [n for n, v in enumerate(node.inputs) if v is not None and n != slot]
+    terms = [n for n in others if _is_positional(flow, input_of(node, n))]
+    if pairs.softmax is None or len(terms) != 1 or node.op_type not in ("Mul", "Where"):
+        return None
+    if flow.shape(node.outputs[0], node) != flow.shape(input_of(node, slot), node):
+        return None
+    term = Term(node, terms[0], pairs.axes)
+    if node.op_type == "Where":
+        fill = flow.known.constant(node.inputs[3 - slot]) if term.slot == 0 else None
+        if fill is None or fill.size != 1 or fill.reshape(-1)[0] != 0:
+            return None
+        term = replace(term, removes=slot == 2)
+    return replace(pairs, again=(*pairs.again, term))
 
 
 def _misread(flow: Flow, node: ir.Node, pairs: Pairs) -> UnsupportedError:
@@ -345,8 +365,12 @@ def _weighed(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Frames:
     flow.attended.update(dict.fromkeys(products, node))
     scores = flow.framings[input_of(softmax)]
     assert isinstance(scores, Pairs)
+    again = pairs.again
     pairs = replace(scores, softmax=softmax, columns=pairs.columns)  # on the axes of the Softmax
-    mask = limited(flow, softmax, mask_of(flow, softmax, pairs), pairs)
+    mask = mask_of(flow, softmax, pairs)
+    for term in again:
+        mask = masked_again(flow, pairs, mask, term)
+    mask, pairs = limited(flow, softmax, mask, pairs), replace(pairs, again=again)
     _check_prefix(flow, softmax, pairs, mask)
     kept = rows_of(flow, softmax, pairs, mask)
     ends = mask.rows is not None or (mask.back is None and flow.max_frames is not None)
@@ -375,7 +399,7 @@ def _weighed(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Frames:
             own = replace(queries, ready=pairs.frames.ready)
             flow.edits.append(Wait(product, input_of(product, slot), own, slot, mask.ahead, mask.ahead))
     flow.edits.append(edit)
-    flow.replaced |= {(term.node, term.slot) for term in pairs.terms}
+    flow.replaced |= {(term.node, term.slot) for term in (*pairs.terms, *again)}
     if mask.cell > 1:
         if not pairs.frames.even:
             raise flow.refuse(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from rnn_lowering.streaming.editor import Editor, home, input_of
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frames import FirstFrame, FrameNumbers, Frames, Framing, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.operators.first_frame import computed_in_front, window_after_computed
-from rnn_lowering.streaming.operators.reflections import reflected_in_front
+from rnn_lowering.streaming.operators.reflections import first_repeated, reflected_in_front
 from rnn_lowering.streaming.operators.windows import Computed, KeepRows, Window, read_window, rows_before, settled
 from rnn_lowering.types import Array
 
@@ -158,7 +159,10 @@ def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     mode = node.attributes.get_string("mode", "constant") or "constant"
     if mode == "reflect" and (reflected := reflected_in_front(flow, node, framing, numbers)) is not None:
         return reflected
-    if mode != "constant" and (mode != "edge" or right or sum(pad is None or pad != 0 for pad in numbers) > 1):
+    of_frames = {framing.axis, framing.axis + rank}
+    alone = all(pad == 0 for n, pad in enumerate(numbers) if n not in of_frames)
+    behind = mode in ("edge", "reflect") and left == 0 and right >= 0  # then the next frames come, or zeros
+    if mode != "constant" and not (alone and right >= 0 and (mode == "edge" or behind)):
         raise flow.refuse(
             node,
             f"pads with other frames (mode {mode}), which a stream has not seen yet",
@@ -167,14 +171,24 @@ def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     if not framing.plain or None in numbers:
         raise flow.refuse(node, "pads frames that are merged with another axis", "pad before the Reshape")
     others = [0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers)]
-    edge = mode == "edge"
+    edge = mode == "edge" and left != 0
+    if mode == "reflect":
+        flow.fewest_frames = max(flow.fewest_frames, math.ceil((right + 1 - framing.extra) / framing.rate))
+    if (
+        edge
+        and framing.delay
+        and (repeated := first_repeated(flow, node, framing, int(left), int(right))) is not None
+    ):
+        if any(others):
+            flow.change(node, _pad_others, others)
+        return repeated
     if edge and (left < 0 or framing.delay):
         raise flow.refuse(
             node, "repeats or cuts off the first frame of a value that comes late", "pad with a constant"
         )
     if any(others):
         flow.change(node, _pad_others, others)
-    initial = Computed(0, first_row=True) if edge else _constant_value(flow, node)
+    initial = Computed(0, first_row=True) if edge else 0.0 if behind else _constant_value(flow, node)
     return _in_front(flow, node, framing, Window(left=int(left), right=int(right), initial=initial))
 
 
@@ -218,6 +232,12 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing] | None:
     values = [v for v in node.inputs if v is not None]
     rank = len(flow.shape(values[0], node))
     axis = (node.attributes.get_int("axis", 1) or 0) % max(rank, 1)
+    some = [v for v in values if flow.shape(v, node)[axis] != size(0)]
+    if len(some) == 1 < len(values) and isinstance(flow.framings.get(some[0]), Frames):
+        framing = flow.read(some[0], node)
+        assert isinstance(framing, Frames)
+        flow.change(node, _replace_by_input, values.index(some[0]))
+        return [flow.resized(node, node.outputs[0], framing)]
     constants = {n: array for n, v in enumerate(values) if (array := _constant_frames(flow, v, axis)) is not None}
     computed = computed_in_front(flow, values, axis)
     framings = {n: flow.read(v, node) for n, v in enumerate(values) if n not in (*constants, *computed)}

@@ -27,7 +27,7 @@ from rnn_lowering.streaming.edits import FramesEdit
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frame_counts import counts_so_far
 from rnn_lowering.streaming.frames import Delay, Frames, Framing, Pooled, Unframed
-from rnn_lowering.streaming.operators.frame_by_frame import coupled_axes, frame_by_frame
+from rnn_lowering.streaming.operators.frame_by_frame import coupled_axes, frame_by_frame, known_axes
 
 _Join = Callable[[Emitter, ir.Value, ir.Value, ir.DataType], ir.Value]
 
@@ -79,6 +79,9 @@ _JOINS: dict[str, tuple[_Join, Callable[[ir.DataType], float]]] = {
 }
 """By operator: what joins the value so far with that of a chunk, and the neutral value, the first state."""
 
+_SUMS = dict.fromkeys(("Einsum", "MatMul"), (_operator("Add"), lambda _: 0.0))
+"""The same for products that sum over the frames."""
+
 _MEANS = ("GlobalAveragePool", "ReduceMean")
 
 POOLINGS = (*_JOINS, *_MEANS)
@@ -119,9 +122,10 @@ def _is_exact(framing: Frames) -> bool:
 class RunningPool(FramesEdit):
     """Joins the pooled value of a chunk with the value so far."""
 
-    def pooled_past(self, editor: Editor) -> ir.Value:
+    def pooled_past(self, editor: Editor, dtype: ir.DataType | None = None) -> ir.Value:
         """Add an input that takes the value so far."""
-        return editor.add_past(self.node, "pool", editor.known.types[self.value], editor.dims(self.node.outputs[0]))
+        dtype = dtype or editor.known.types[self.value]
+        return editor.add_past(self.node, "pool", dtype, editor.dims(self.node.outputs[0]))
 
     def finish(self, emit: Emitter, past: ir.Value, total: ir.Value, neutral: float = 0.0) -> None:
         """Make `total` the output of the node and the next state."""
@@ -131,14 +135,16 @@ class RunningPool(FramesEdit):
 
     def apply(self, editor: Editor) -> None:
         node, value = self.node, self.node.outputs[0]
-        join, neutral_of = _JOINS.get(node.op_type, (None, lambda _: 0.0))
+        join, neutral_of = {**_JOINS, **_SUMS}.get(node.op_type, (None, lambda _: 0.0))
         dtype = editor.known.types[self.value]
-        neutral = neutral_of(dtype)
-        past, emit = self.pooled_past(editor), editor.after(node)
-        if node.op_type == "ReduceLogSumExp" and self.frames.delay:
-            value = self._log_sum_without_missing(emit, value, dtype)
-        else:
+        neutral, of_log = neutral_of(dtype), node.op_type == "ReduceLogSumExp" and bool(self.frames.delay)
+        if not of_log:
             self.skip_missing(editor, neutral)
+            if join is None or node.op_type not in ("GlobalMaxPool", "ReduceMax", "ReduceMin"):
+                dtype = _widened(editor, node, (0, 1) if node.op_type in _SUMS else (0,), dtype)
+        past, emit = self.pooled_past(editor, dtype), editor.after(node)
+        if of_log:
+            value = self._log_sum_without_missing(emit, value, dtype)
         total = self._mean(emit, past, value, dtype) if join is None else join(emit, past, value, dtype)
         editor.made["raw", node] = value
         editor.made["past", node] = past
@@ -182,6 +188,21 @@ def summed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     return [flow.framed(node, node.outputs[0], framing)]
 
 
+def _widened(editor: Editor, node: ir.Node, slots: tuple[int, ...], dtype: ir.DataType) -> ir.DataType:
+    """Let a node sum float16 or bfloat16 in float32, as its state must; return the type in which it sums."""
+    if dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        return dtype
+    emit = editor.before(node)
+    for slot in slots:
+        node.replace_input_with(slot, emit("Cast", input_of(node, slot), to=int(ir.DataType.FLOAT)))
+    output = node.outputs[0]
+    emit = editor.after(node)
+    back = emit("Cast", output, to=int(dtype))
+    emit.instead_of(output, back)
+    output.type = ir.TensorType(ir.DataType.FLOAT)
+    return ir.DataType.FLOAT
+
+
 _CUMULATIONS = {"CumProd": ("Mul", 1.0), "CumSum": ("Add", 0.0)}
 """What joins a value with the next one, and the number that changes nothing."""
 
@@ -194,12 +215,14 @@ class RunningSum(FramesEdit):
     """
 
     def apply(self, editor: Editor) -> None:
-        node, source, value = self.node, input_of(self.node), self.node.outputs[0]
+        node, value = self.node, self.node.outputs[0]
         join, neutral = _CUMULATIONS[node.op_type]
-        past = self.past_input(editor, "sum")
+        dims, own = editor.dims(self.value, {self.frames.axis: 1}), editor.known.types[self.value]
+        early = self.without_missing(editor, input_of(node), neutral)
+        node.replace_input_with(0, early)
+        past = editor.add_past(node, "sum", _widened(editor, node, (0,), own), dims)
         initial = np.full((1,) * len(past.shape or ()), neutral) if neutral else None
-        source = self.without_missing(editor, source, neutral)
-        node.replace_input_with(0, source)
+        source = input_of(node)
         exclusive = node.attributes.get_int("exclusive", 0)
         if editor.own_frames(self.frames.rate) == 1 and not self.frames.overlap and not exclusive:
             emit = editor.before(node)
@@ -267,6 +290,30 @@ def deviating(flow: Flow, node: ir.Node) -> list[Framing] | None:
     return [Pooled("deviations", framing, node, error)]
 
 
+def contracted(flow: Flow, node: ir.Node) -> list[Framing] | None:
+    """Return the framing of a product that sums over the frames of both inputs; None for other nodes."""
+    if node.domain or len(node.inputs) != 2 or None in node.inputs:
+        return None
+    framings = [flow.framings.get(v) for v in node.inputs if v is not None]
+    if not all(isinstance(framing, Frames) for framing in framings):
+        return None
+    first, second = (framing for framing in framings if isinstance(framing, Frames))
+    known = known_axes(flow, node)
+    labels = [known.label(slot, framing.axis) for slot, framing in enumerate((first, second))]
+    if labels[0] is None or labels[0] != labels[1] or labels[0] in known.output:
+        return None
+    same = replace(first, axis=0) == replace(second, axis=0)
+    dtype = flow.known.types[input_of(node)]
+    if not same or not _is_exact(first) or not dtype.is_floating_point() or not flow.shape(node.outputs[0], node):
+        raise flow.refuse(
+            node,
+            "sums products of frames that were padded, cut or moved before",
+            "pool exactly the frames of the stream",
+        )
+    flow.edits.append(RunningPool(node, input_of(node), first))
+    return [Unframed.LAST]
+
+
 def _mean_of_all(flow: Flow, value: ir.Value) -> ir.Node | None:
     """Return the node that pools all frames to their mean, if this value is the mean."""
     node = value.producer()
@@ -289,6 +336,12 @@ def of_pooled(flow: Flow, node: ir.Node) -> list[Framing]:
         framing = _pooled_again(flow, node, pending)
     elif pending.kind == "deviations" and _squares(flow, node, slots):
         framing = replace(pending, kind="squares")
+    elif pending.kind == "weighted" and len(slots) == 1 and node.op_type == "Mul":
+        if _as_frames(flow, node, pending).axis != pending.frames.axis or len(
+            flow.shape(node.outputs[0], node)
+        ) != len(flow.shape(input_of(node, slots[0]), node)):
+            raise pending.error
+        framing = pending
     elif pending.kind == "weights" and len(slots) == 1:
         has_axes = node.op_type != "Squeeze" or parameter(node, "axes", flow.opset) is not None
         if node.op_type == "MatMul":

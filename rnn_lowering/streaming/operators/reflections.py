@@ -57,3 +57,28 @@ def _reflect(editor: Editor, node: ir.Node, frames: Frames, left: int) -> None:
     graph = home(node)
     editor.replace(node.outputs[0], picked, graph)
     graph.remove(node, safe=True)
+
+
+def first_repeated(flow: Flow, node: ir.Node, framing: Frames, left: int, right: int) -> list[Framing] | None:
+    """Return the framing of a Pad of mode edge in front of frames that come late: frame 0 comes again in place of
+    the next ones, so the stream is `left` frames later than with a constant."""
+    if not framing.plain or framing.overlap or framing.cut or left < 1:
+        return None
+    late = replace(framing, extra=framing.extra + left + right)
+    final = settled(flow, node, framing, late, right)
+    flow.edits.append(KeepRows(node, node.outputs[0], framing, 0, left))
+    flow.change(node, _repeat_first, framing, left)
+    return [flow.resampled(node, node.outputs[0], framing, final)]
+
+
+def _repeat_first(editor: Editor, node: ir.Node, frames: Frames, left: int) -> None:
+    """Pick the frames of the result, in place of a Pad, from the last `left` frames and the chunk."""
+    emit = editor.before(node)
+    number, index = numbers_in_call(editor, frames.rate)
+    first = emit("Sub", emit.counts([frames.delay.frames + left]), frames_before(editor, frames.rate))
+    last = emit("Add", number, emit.counts([left - 1]))
+    within = emit.clipped(emit("Max", index, first), last)
+    picked = emit("Gather", input_of(node), within, axis=frames.axis)
+    graph = home(node)
+    editor.replace(node.outputs[0], picked, graph)
+    graph.remove(node, safe=True)
