@@ -217,9 +217,16 @@ class FileLowering:
             with write_report():
                 pass
             named = f"'{self.files.report}'" if self.files.report else named
-        advice = _ADVICE if math.isfinite(check.max_abs) else _REPORT
+        advice = _ADVICE if _differs_by_numbers(check) else _REPORT
         hint = "; ".join([*facts, advice.format(report=named)] if failed else facts)
         raise (VerificationError if failed else NotVerifiedError)(str(check), hint=hint, report=report)
+
+
+def _differs_by_numbers(check: Verification) -> bool:
+    """Whether a larger tolerance would accept what a comparison found: outputs were compared, and only numbers
+    differ."""
+    wrong = [output.max_abs for output in check.outputs if not output.passed]
+    return bool(wrong) and all(map(math.isfinite, wrong))
 
 
 def _compared(comparison: Callable[[], ModelComparison]) -> Verification:

@@ -113,9 +113,11 @@ class NodeComparison(Comparison):
         try:
             each_run = tuple(self._node_runs())
         except (SessionError, RnnLoweringError) as error:
-            return Verification(
-                "not verified", EACH_NODE, reason=f"{reason}; a lowered node cannot be run: {error}"
-            )
+            crashed = isinstance(error, SessionError) and error.crashed
+            why = f"a lowered node cannot be run: {error}"
+            if crashed:
+                return Verification("failed", EACH_NODE, reason=why)
+            return Verification("not verified", EACH_NODE, reason=f"{reason}; {why}")
         checks = over_all(each_run)
         if not checks:
             return Verification("not verified", reason=reason)
@@ -257,7 +259,12 @@ class NodeComparison(Comparison):
         if not values.keys() >= {*node.feeds.values(), *named.values()}:
             raise SessionError("the node is in a subgraph")
         original = {symbol: values[name] for symbol, name in named.items()}
-        (got,) = _run_node(node, [values], self.runner)
+        try:
+            (got,) = _run_node(node, [values], self.runner)
+        except SessionError as error:
+            if not error.crashed:
+                raise
+            return str(error)
         for output in self._outputs(node, node.inputs(values), got, node.rounding_of_X(values)):
             if not output.right and not output.no_further(original[output.symbol]):
                 return f"output {output.symbol}: {output.reason}"
@@ -323,6 +330,8 @@ def _run_node(
             outcome = runner.run(Session(path, Path(path.absolute().anchor), proto=proto), groups)
             returned += [run.outputs() for run in outcome.accepted(all_must_run=True)]
     except SessionError as error:
+        if original:  # its process may die
+            raise SessionError(f"the original {node.spec.node}: {error}") from None
         raise error.about(node.spec.node) from None
     return ({s: outputs[f"{k}:0"] for k, s in enumerate(node.spec.outputs)} for outputs in returned)
 

@@ -100,6 +100,8 @@ class OtherSizes:
                     run = self._run(sizes)
                 except SessionError as error:
                     faults[text] = f"the lowered model does not run with {text}: {error}"
+                    if error.crashed:
+                        return Verification("failed", found.method, found.runs, reason=faults[text])
                     if not error.over_limit and (symbol := self._only_at_one_size(sizes, faults)):
                         reason = f"{faults[text]}; no other size of {symbol} runs"
                         return Verification("failed", found.method, found.runs, reason=reason)

@@ -250,12 +250,14 @@ class Runner(ChildOwner):
         *,
         chunks: Chunks | None = None,
         all_must_run: bool = True,
+        may_crash: bool = True,
     ) -> tuple[Session, Outcome, str]:
         """Run as `run` does; if that fails, run without onnxruntime's optimizations, which refuse some models or
         crash on them.
 
         Args:
             all_must_run: A group of which no feed is accepted is a failure, too.
+            may_crash: A process that dies is no failure if it does not die without optimizations.
 
         Returns:
             The session that ran, its outcome, and why it ran without optimizations; "" if it did not.
@@ -273,7 +275,7 @@ class Runner(ChildOwner):
         try:
             return session, run(session, ran), ""
         except SessionError as error:
-            if error.over_limit or not session.optimize:
+            if error.over_limit or not session.optimize or (error.crashed and not may_crash):
                 raise
             plain = replace(session, optimize=False)
             with suppress(SessionError):

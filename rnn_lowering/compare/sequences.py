@@ -337,7 +337,9 @@ class StreamRuns:
         """
         ran = counter(self._progress, CHUNKS, len(sequences))
         groups, chunks = self._as_chunks(sequences, self.names)
-        self.stream, outcome, why = self.runner.run_optimized_or_not(self.stream, groups, ran, chunks=chunks)
+        self.stream, outcome, why = self.runner.run_optimized_or_not(
+            self.stream, groups, ran, chunks=chunks, may_crash=not self.original.optimize
+        )
         self.notes.append(why and f"the stream runs {why}")
         return outcome
 

@@ -15,7 +15,7 @@ import onnx
 
 from rnn_lowering.compare.coverage import conditions
 from rnn_lowering.facts.operators import moved_inputs, operator_of
-from rnn_lowering.files.locations import from_the_root
+from rnn_lowering.files.locations import from_the_root, read_parameters
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.protobuf import bodies_in, graphs_in, nodes_in
 from rnn_lowering.model.scopes import REPEATING
@@ -71,6 +71,7 @@ def session_with(
         ModelFileError: Its data is missing, or outside its folder.
     """
     proto = deepcopy(original.proto)
+    read_parameters(proto, original.path, trust=original.trust)  # onnxruntime does not, and other runtimes may
     _open_axes(proto, axes or {})
     _return_earlier_states(proto, late or {})
     inner = {name for node in proto.graph.node for name in node.output if name}

@@ -185,7 +185,8 @@ class ModelComparison(Comparison):
         optimizer was off, if it was."""
         session = self._lowered_session(optimize)
         ran = counter(self.progress, LOWERED, len(feeds))
-        _, outcome, why = self.runner.run_optimized_or_not(session, [[feed] for feed in feeds], ran)
+        groups = [[feed] for feed in feeds]
+        _, outcome, why = self.runner.run_optimized_or_not(session, groups, ran, may_crash=False)
         found = {run.feed: run.outputs() for run in outcome.runs}
         return list(outcome.names), found, why and f"the lowered model runs {why}"
 
@@ -269,6 +270,11 @@ class ModelComparison(Comparison):
         if error.over_limit:
             return Verification("not verified", reason=f"the original {error}")
         reason = f"onnxruntime cannot run the original: {error}"
+        if error.crashed and (empty := self._emptied()):
+            raise UnsupportedError(
+                f"the original cannot run with {empty}, so the result has nothing to be compared with: {error}",
+                hint="give a size of 1 or more",
+            ) from None
         if isinstance(error, NotAcceptedError) and self._fixed_sizes() and not self._lowered_runs(groups):
             raise UnsupportedError(
                 f"the result does not run at these sizes, and neither does the original: {error}",
@@ -283,6 +289,16 @@ class ModelComparison(Comparison):
         models = (self.original.proto, self.lowered.proto)
         before, after = ({v.name: v.type for v in model.graph.input} for model in models)
         return any(before[name] != given for name, given in after.items() if name in before)
+
+    def _emptied(self) -> str:
+        """Return an axis of an input whose size became 0; "" if there is none."""
+        before, after = (self._dims(source.proto) for source in (self.original, self.lowered))
+        axes = (axis for axis, dim in after.items() if dim.HasField("dim_value") and not dim.dim_value)
+        found = next((axis for axis in axes if axis in before and not before[axis].HasField("dim_value")), None)
+        return f"size 0 of axis {found[1]} of input '{found[0]}'" if found else ""
+
+    def _dims(self, model: onnx.ModelProto) -> dict[tuple[str, int], onnx.TensorShapeProto.Dimension]:
+        return {(v.name, n): dim for v in model.graph.input for n, dim in enumerate(v.type.tensor_type.shape.dim)}
 
     def _lowered_runs(self, groups: list[Alternatives]) -> bool:
         """Whether onnxruntime runs the lowered model on some of the inputs."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import ModelFileError, UnsupportedError, deepest_cause
 from rnn_lowering.files import one_file
-from rnn_lowering.files.locations import DataFolders
+from rnn_lowering.files.locations import SMALL, DataFolders, is_parameter
 from rnn_lowering.files.one_file import TensorInside, text_format
 from rnn_lowering.model.protobuf import to_message
 from rnn_lowering.model.scopes import all_graphs
@@ -20,9 +21,6 @@ from rnn_lowering.types import in_memory
 
 _INLINE_LIMIT = 1_800_000_000
 """Maximum bytes of tensors in one file; protobuf supports less than 2 GiB in all."""
-
-_SMALL = 256
-"""Tensors of at most this many bytes stay in the model: runtimes need to see shapes and the sizes of a Split."""
 
 _Written = Callable[[int, int], None]
 """Called with the number of written tensors and of all."""
@@ -144,10 +142,30 @@ def _write_data(model: ir.Model, path: Path, data_file: str, written: _Written) 
     def report(_: object, info: ir.external_data.CallbackInfo) -> None:
         written(info.index + 1, info.total)
 
-    ir.external_data.unload_from_model(model, path.parent, data_file, size_threshold_bytes=_SMALL, callback=report)
-    data = path.with_name(data_file)
-    if data.exists() and not data.stat().st_size:  # all tensors are small: nothing reads it
-        data.unlink()
+    initializers = list(_initializers(model))
+    outside = _outside(initializers)
+    for n, value in enumerate(initializers):
+        if n not in outside and isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = in_memory(value.const_value)
+    if not outside:
+        return
+    stored = ir.external_data.convert_tensors_to_external(
+        list(outside.values()), path.parent, data_file, callback=report
+    )
+    for n, tensor in zip(outside, stored, strict=True):
+        initializers[n].const_value = tensor
+
+
+def _outside(initializers: Sequence[ir.Value]) -> dict[int, ir.TensorProtocol]:
+    """Return the tensors that go to a data file, by the position of their initializer: large ones without texts and
+    parameters. Of parameters that do not all fit into the model, the smaller ones stay."""
+    tensors = {n: v.const_value for n, v in enumerate(initializers) if v.const_value is not None}
+    large = {n: t for n, t in tensors.items() if t.nbytes > SMALL and t.dtype != ir.DataType.STRING}
+    parameters = {n: t.nbytes for n, t in large.items() if is_parameter(int(t.dtype), len(t.shape))}
+    by_size = sorted(parameters, key=parameters.__getitem__)
+    totals = accumulate(parameters[n] for n in by_size)
+    inside = {n for n, total in zip(by_size, totals, strict=True) if total <= _INLINE_LIMIT}
+    return {n: tensor for n, tensor in large.items() if n not in inside}
 
 
 def _initializers(model: ir.Model) -> Iterator[ir.Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import ntpath
 import os
 import posixpath
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import onnx
+import onnx_ir as ir
 
 from rnn_lowering.errors import ModelFileError
 from rnn_lowering.model.protobuf import bodies_in, nodes_in
@@ -105,6 +107,47 @@ def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     for graph in graphs:
         yield from graph.initializer
         yield from (part for sparse in graph.sparse_initializer for part in (sparse.values, sparse.indices))
+
+
+SMALL = 256
+"""Tensors of at most this many bytes stay in the model, as do parameters (`is_parameter`) of any length."""
+
+_OF_PARAMETERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+
+
+def is_parameter(data_type: int, rank: int) -> bool:
+    """Return whether a tensor may be sizes, axes, a shape or a count, which operators read when a model is loaded.
+
+    Runtimes do not read them from a data file: onnxruntime refuses a model whose sizes of a Split are in one.
+
+    Examples:
+        >>> from rnn_lowering.files.locations import is_parameter
+        >>> is_parameter(onnx.TensorProto.INT64, 1), is_parameter(onnx.TensorProto.FLOAT, 1)
+        (True, False)
+    """
+    return data_type in _OF_PARAMETERS and rank <= 1
+
+
+def read_parameters(model: onnx.ModelProto, path: Path, *, trust: bool) -> None:
+    """Read parameters and other small tensors of a file's model from its data files, in place.
+
+    Raises:
+        ModelFileError: As `check_locations`; or a data file is too short.
+    """
+    folders = DataFolders.of(path, trust=trust)
+    for tensor, entry in external_entries(model):
+        size = -(-ir.DataType(tensor.data_type).bitwidth * math.prod(tensor.dims) // 8)
+        if size > SMALL and not is_parameter(tensor.data_type, len(tensor.dims)):
+            continue
+        entries = {each.key: each.value for each in tensor.external_data}
+        with folders.find(entry.value, tensor.name).open("rb") as file:
+            file.seek(int(entries.get("offset", 0)))
+            data = file.read(size)
+        if len(data) < size:
+            raise ModelFileError(f"the data file '{entry.value}' is too short for tensor '{tensor.name}'")
+        tensor.raw_data = data
+        tensor.ClearField("data_location")
+        del tensor.external_data[:]
 
 
 ALIGNMENT = 64

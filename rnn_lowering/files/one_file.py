@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.files.locations import ALIGNMENT, external_entries, refer
+from rnn_lowering.files.locations import ALIGNMENT, external_entries, is_parameter, refer
 from rnn_lowering.model.protobuf import to_message
 
 BYTES = 2
@@ -195,7 +195,8 @@ def _bytes_of(pieces: Iterable[_Piece]) -> int:
 
 
 def _reference(data: Buffer, location: str, field: Field) -> list[_Piece]:
-    """Return a serialized reference to a tensor in a file, or the tensor if it has more than bytes."""
+    """Return a serialized reference to a tensor in a file, or the tensor if it has more than bytes, or is a
+    parameter."""
     tensor, raw = onnx.TensorProto(), None
     for inner in fields(data, field.content, field.end):
         if inner.number == _RAW_DATA and inner.wire_type == BYTES:
@@ -209,7 +210,9 @@ def _reference(data: Buffer, location: str, field: Field) -> list[_Piece]:
 
 
 def _is_plain(tensor: onnx.TensorProto, size: int) -> bool:
-    """Return whether a tensor has nothing but its type, dims, name and `size` bytes."""
+    """Return whether a tensor is no parameter, and has nothing but its type, dims, name and `size` bytes."""
+    if is_parameter(tensor.data_type, len(tensor.dims)):
+        return False
     if not {field.name for field, _ in tensor.ListFields()} <= _AROUND or any(dim < 0 for dim in tensor.dims):
         return False
     if tensor.data_location != onnx.TensorProto.DEFAULT:
@@ -312,12 +315,18 @@ def _referring(initializers: Iterable[ir.Value], location: str) -> Iterator[list
                 shape=ir.Shape(tensor.shape.numpy()),
                 name=tensor.name or "",
                 doc_string=tensor.doc_string,
-                metadata_props=dict(tensor.metadata_props),
+                metadata_props=_metadata(tensor),
             )
         yield tensors
     finally:
         for value, tensor_before in zip(values, before, strict=True):
             value.const_value = tensor_before
+
+
+def _metadata(tensor: ir.TensorProtocol) -> dict[str, str]:
+    """Return the metadata of a tensor; onnx_ir does not read those of a message."""
+    of_message = tensor.raw.metadata_props if isinstance(tensor, ir.serde.TensorProtoTensor) else ()
+    return {**tensor.metadata_props, **{entry.key: entry.value for entry in of_message}}
 
 
 def _is_streamed(tensor: ir.TensorProtocol | None) -> bool:

@@ -2,6 +2,7 @@
 the default verification catches each."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,3 +182,39 @@ def test_a_bound_that_only_the_largest_inputs_reach() -> None:
     original, wrong = bounded
     assert rl.verify(original, rl.lower(original))
     assert not rl.verify(original, rl.lower(wrong))
+
+
+@pytest.mark.usefixtures("own_processes")
+def test_a_model_that_kills_the_optimizer_is_wrong_where_the_original_does_not() -> None:
+    """onnxruntime's crashes on a float16 Transpose before a MatMul."""
+    behind = "z = MatMul (X, M)  x = Transpose <perm = [1, 0, 2]> (z)"
+    text = """g (float16[3, 5, 3] X) => (float16[5, 1, 3, 4] Y)
+        <float16[1, 12, 3] W = {{}}, float16[1, 12, 4] R = {{}}, float16[1, 24] B = {{}}, float16[3, 3] M = {{}}> {{ {} Y = GRU <hidden_size = 4> (x, W, R, B) }}"""
+    original = parse(text.format(behind))
+    deadly = parse(text.format("z = Transpose <perm = [1, 0, 2]> (X)  x = MatMul (z, M)"))
+    assert rl.verify(original, rl.lower(original, "unroll"), runs=1)
+    check = rl.verify(original, rl.lower(deadly, "unroll"), runs=1)
+    assert check.status == "failed"
+    assert "onnxruntime cannot run the lowered model: its process died" in check.reason
+    check = rl.verify(deadly, rl.lower(deadly, "unroll"), runs=1)
+    assert check, check.reason
+    assert "runs only with onnxruntime's optimizations disabled" in check.reason
+
+
+@pytest.mark.usefixtures("own_processes")
+@pytest.mark.parametrize("operator", ["GRU", "LSTM", "RNN"])
+@pytest.mark.parametrize("form", ["unroll", "scan", "loop"])
+def test_no_steps_are_right_or_refused(operator: str, form: Any, tmp_path: Path) -> None:
+    """onnxruntime's GRU dies where there are none."""
+    case = Case("empty", operator, T=3, H=H, x="symbolic", optional=("initial_h",))
+    onnx.save(original := model(case, 17), tmp_path / "in.onnx")
+    sizes = {original.graph.input[0].type.tensor_type.shape.dim[0].dim_param: 0}
+    if operator != "GRU":
+        report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", form, dims=sizes)
+        assert report.verification
+        assert "died" not in report.verification.reason
+        return
+    with pytest.raises(rl.UnsupportedError, match="cannot run with size 0 of axis 0 of input 'X'") as caught:
+        rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", form, dims=sizes)
+    assert caught.value.hint == "give a size of 1 or more"
+    assert not (tmp_path / "out.onnx").exists()

@@ -5,22 +5,25 @@ import hashlib
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from model_files import LAYERS, layers, relocate, results_of, state, write
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper
 from paths import ROOT
 from running import assert_close, recurrent_left, run
 from texts import FORMS, graphs, parse, random_feed
 from thinning import thinned
 
 import rnn_lowering as rl
+from rnn_lowering.files import external_data
 
 INLINE_BYTES = 256
 
@@ -414,3 +417,139 @@ def peak_memory(gib: float, *options: str) -> float:
 )
 def test_memory_does_not_grow_with_the_model(where: list[str]) -> None:
     assert peak_memory(0.2, *where) - peak_memory(0.05, *where) < 150 / 3
+
+
+# What operators read when a model is loaded stays in it
+
+
+@pytest.mark.parametrize("steps", [32, 33, 64, 1000])
+@pytest.mark.parametrize("outside", [False, True], ids=["inline", "external"])
+def test_sizes_of_many_steps_stay_in_the_model(steps: int, outside: bool, out: Path, tmp_path: Path) -> None:
+    model = parse(
+        f"""g (float[{steps}, 1, 2] X) => (float[{steps}, 1, 1, 16] Y)
+        <float[1, 16, 2] W = {{}}, float[1, 16, 16] R = {{}}> {{ Y = RNN <hidden_size = 16> (X, W, R) }}"""
+    )
+    feed = random_feed(model)
+    expected = run(model, feed)
+    source = tmp_path / "in.onnx"
+    onnx.save(model, source, save_as_external_data=outside, location="in.onnx.data", size_threshold=0)
+    policy = "auto" if outside else "always"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rl.RnnLoweringWarning)  # many steps
+        rl.lower_file(source, out, "unroll", external_data=policy, max_unroll=steps, verify=0)
+    assert external(out)
+    assert_close(run(out, feed), expected)
+
+
+SIZES = f"{{{', '.join(['1'] * 40)}}}"
+
+PARAMETERS = {
+    "Split": ("int64[40] s = SIZES", f"{', '.join(f'v{n}' for n in range(40))} = Split (y, s)"),
+    "SplitToSequence": (
+        "int64[40] s = SIZES, int64 one = {1}",
+        "q = SplitToSequence (y, s)  v0 = SequenceAt (q, one)",
+    ),
+    "a Split behind an Identity": (
+        "int64[40] s = SIZES",
+        f"t = Identity (s)  {', '.join(f'v{n}' for n in range(40))} = Split (y, t)",
+    ),
+    "a Split in a branch": (
+        "int64[40] s = SIZES, bool yes = {1}",
+        f"""v0 = If (yes) <then_branch = t () => (v) {{ {", ".join(f"b{n}" for n in range(40))} = Split (y, s)
+            v = Neg (b0) }}, else_branch = e () => (w) {{ w = Neg (y) }}>""",
+    ),
+    "a Split in a body": (
+        "int64 trips = {2}, bool yes = {1}",
+        f"""v0 = Loop (trips, yes, y) <body = b (int64 i, bool c, float[a, b, d] u) => (bool c2, float[a, b, d] z)
+            <int64[40] s = SIZES> {{ c2 = Identity (c)
+            {", ".join(f"b{n}" for n in range(40))} = Split <axis = 0> (u, s)
+            z = Concat <axis = 0> ({", ".join(f"b{n}" for n in reversed(range(40)))}) }}>""",
+    ),
+    "a Split in a function": ("int64[40] s = SIZES", "v0 = local.first (y, s)"),
+    "Reshape": ("int64[2] s = {-1, 4}", "v0 = Reshape (y, s)"),
+    "Slice": ("int32[1] a = {1}, int32[1] b = {9}", "v0 = Slice (y, a, b)"),
+    "Pad": ("int64[6] s = {0, 0, 1, 0, 0, 2}", "v0 = Pad (y, s)"),
+    "Tile": ("int64[3] s = {2, 1, 1}", "v0 = Tile (y, s)"),
+    "Expand": ("int64[3] s = {40, 3, 4}", "v0 = Expand (y, s)"),
+    "Resize": ("float[3] s = {2, 1, 1}", "v0 = Resize (y, , s)"),
+    "TopK": ("int64[1] s = {3}", "v0, unused = TopK (y, s)"),
+    "ConstantOfShape": ("int64[1] s = {4}", "z = ConstantOfShape (s)  v0 = Sub (y, z)"),
+    "Range": ("float a = {0}, float b = {4}, float c = {1}", "z = Range (a, b, c)  v0 = Sub (y, z)"),
+    "ReduceSum": ("int64[1] s = {1}", "v0 = ReduceSum (y, s)"),
+}
+FIRST = f"""<domain: "local", opset_import: ["": 17]> first (y, s) => (b0)
+    {{ {", ".join(f"b{n}" for n in range(40))} = Split (y, s) }}"""
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("outside", [False, True], ids=["inline", "external"])
+def test_parameters_stay_in_the_model(name: str, outside: bool, out: Path, tmp_path: Path) -> None:
+    """onnxruntime does not load an original whose parameters are in a data file; it is compared all the same."""
+    tensors, nodes = (text.replace("SIZES", SIZES) for text in PARAMETERS[name])
+    model = parse(
+        f"""main (float[40, 1, 4] X) => (v0) <float[1, 16, 4] W = {{}}, float[1, 16, 4] R = {{}},
+        int64[1] axis = {{1}}, {tensors}> {{ Y = LSTM <hidden_size = 4> (X, W, R)  y = Squeeze (Y, axis)  {nodes} }}
+        {FIRST}""",
+        domains=', "local": 1',
+    )
+    for tensor in (t for graph in graphs(model) for t in graph.initializer):
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+    feed = random_feed(model)
+    expected = run(model, feed)
+    source = tmp_path / "in.onnx"
+    onnx.save(model, source, save_as_external_data=outside, location="in.onnx.data", size_threshold=0)
+    report = rl.lower_file(source, out, external_data="always", verify=1)
+    assert report.verification is not None
+    assert report.verification.whole, report.verification.reason
+    assert_close(run(out, feed), expected)
+
+
+def test_texts_stay_in_the_model(out: Path, tmp_path: Path) -> None:
+    """onnxruntime reads none from a data file."""
+    words = [b"a word of some length"] * 40
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["words"], ["Y"])],
+        "main",
+        [],
+        [helper.make_tensor_value_info("Y", TensorProto.STRING, [40])],
+        [helper.make_tensor("words", TensorProto.STRING, [40], words)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "in.onnx")
+    rl.lower_file(tmp_path / "in.onnx", out, external_data="always")
+    assert run(out, {})["Y"][0] == words[0].decode()
+
+
+def test_a_model_that_does_not_load_is_no_matter_of_tolerance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if its sizes were in the data file."""
+    monkeypatch.setattr(external_data, "is_parameter", lambda *_: False)
+    model = parse(
+        """g (float[40, 1, 2] X) => (float[40, 1, 1, 16] Y)
+        <float[1, 16, 2] W = {}, float[1, 16, 16] R = {}> { Y = RNN <hidden_size = 16> (X, W, R) }"""
+    )
+    onnx.save(model, tmp_path / "in.onnx")
+    with pytest.raises(rl.VerificationError, match="cannot run the lowered model") as caught:
+        rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", "unroll", external_data="always", verify=1)
+    assert "tolerance" not in caught.value.hint
+    assert "report it" in caught.value.hint
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_parameters_that_do_not_fit_into_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smaller ones stay in the model."""
+    monkeypatch.setattr(external_data, "_INLINE_LIMIT", 1000)
+    sizes = {"few": 33, "more": 80, "most": 120}
+    graph = helper.make_graph(
+        [helper.make_node("Identity", [name], [f"Y_{name}"]) for name in sizes],
+        "main",
+        [],
+        [helper.make_tensor_value_info(f"Y_{name}", TensorProto.INT64, [size]) for name, size in sizes.items()],
+        [numpy_helper.from_array(np.arange(size), name) for name, size in sizes.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "in.onnx")
+    rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", external_data="always")
+    assert external(tmp_path / "out.onnx").keys() == {"most"}
+    assert_close(run(tmp_path / "out.onnx", {}), run(model, {}))

@@ -237,3 +237,21 @@ def test_models_in_memory_and_in_files_are_verified(tmp_path: Path, monkeypatch:
     before = MODEL.SerializeToString()
     assert rl.verify(tmp_path / "model.onnx", rl.lower(MODEL), runs=1)
     assert MODEL.SerializeToString() == before
+
+
+def test_sizes_of_a_large_model_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the comparison, its tensors move to a data file; sizes stay in the model."""
+    everything_is_large(monkeypatch)
+    names = ", ".join(f"v{n}" for n in range(40))
+    onnx.save(
+        parse(
+            f"""g (float[40, 1, 4] X) => (float[1, 1, 4] v3) <float[1, 16, 4] W = {{}}, float[1, 16, 4] R = {{}},
+            int64[1] axis = {{1}}, int64[40] sizes = {{{", ".join(["1"] * 40)}}}> {{
+            Y = LSTM <hidden_size = 4> (X, W, R)  y = Squeeze (Y, axis)  {names} = Split (y, sizes) }}"""
+        ),
+        tmp_path / "in.onnx",
+    )
+    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", verify=1)
+    assert report.verification is not None
+    assert report.verification.whole, report.verification.reason
+    assert rl.verify(tmp_path / "in.onnx", tmp_path / "out.onnx", runs=1).whole
