@@ -6,14 +6,14 @@ read their padding (`FramesRead.without_missing`). A state counts the frames so 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.parameters import TO_THE_END
-from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit
+from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of
 from rnn_lowering.streaming.frame_counts import frame_indices, missing_frames
 from rnn_lowering.streaming.frames import Frames
 from rnn_lowering.types import ArrayLike
@@ -77,3 +77,26 @@ def set_attributes(editor: Editor, node: ir.Node, attributes: Mapping[str, ir.At
             node.attributes.pop(name, None)
         else:
             node.attributes[name] = attribute
+
+
+def wide_type(dtype: ir.DataType) -> ir.DataType:
+    """Return the type in which numbers of a type are summed over the frames so far."""
+    return ir.DataType.FLOAT if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else dtype
+
+
+def summed_in_float32(editor: Editor, node: ir.Node, slots: Sequence[int], dtype: ir.DataType) -> ir.DataType:
+    """Let a node compute in float32 what it computes of float16 or bfloat16; return the type in which it computes.
+
+    Args:
+        slots: Its inputs of that type.
+        dtype: The type. Other types stay.
+    """
+    wide = wide_type(dtype)
+    if wide == dtype:
+        return dtype
+    before, after, output = editor.before(node), editor.after(node), node.outputs[0]
+    for slot in dict.fromkeys(slots):
+        node.replace_input_with(slot, before("Cast", input_of(node, slot), to=int(wide)))
+    after.instead_of(output, after("Cast", output, to=int(dtype)))
+    output.type = ir.TensorType(wide)
+    return wide

@@ -38,17 +38,10 @@ from rnn_lowering.streaming.operators.first_frame import of_first_frame
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.operators.frame_numbers import numbering
 from rnn_lowering.streaming.operators.overlaps import overlapped, transposed
-from rnn_lowering.streaming.operators.pooling import (
-    POOLINGS,
-    contracted,
-    deviating,
-    of_pooled,
-    pooled,
-    softmaxed,
-    summed,
-)
+from rnn_lowering.streaming.operators.pooling import POOLINGS, contracted, pooled, summed
 from rnn_lowering.streaming.operators.recurrences import frames_compared, pad_in_front, recurrent, scanned
 from rnn_lowering.streaming.operators.resizing import resized
+from rnn_lowering.streaming.operators.weighted_sums import deviating, of_pooled, softmaxed
 from rnn_lowering.streaming.operators.windows import check_paddings, transformed, windowed
 from rnn_lowering.streaming.time_axes import TimeInputs
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from rnn_lowering.facts.bodies import is_used
 from rnn_lowering.facts.parameters import TO_THE_END
 from rnn_lowering.nodes.cell import cell_of
 from rnn_lowering.nodes.kinds import kind_of
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.streaming.editor import Editor, input_of, label_of
+from rnn_lowering.streaming.edits import wide_type
 from rnn_lowering.streaming.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frame_counts import frames_before, missing_frames, numbers_in_call, past_or_first
 from rnn_lowering.streaming.frames import Delay
@@ -118,18 +120,24 @@ def expose_state(editor: Editor, flow: Flow, state: NodeState, dims: Sequence[Di
         raise flow.refuse(node, "a stream with sequence_lens needs opset 9", "convert the model first")
     of_cell = kind_of(node) is RecurrentSpec
     dtype = flow.known.types[input_of(node, 2) if of_cell else _value_like(state)]
-    past = state.input
+    past, own = state.input, dtype
     if past is None:
+        dtype = wide_type(own) if node.op_type == "LinearAttention" else own  # which sums over all frames
         past = editor.add_past(node, state.kind, dtype, dims)
         first = state.initial if state.constant is None else None
         node.resize_inputs(max(len(node.inputs), slot + 1))
+        if first is not None and dtype != own:
+            first = editor.before(node)("Cast", first, to=int(dtype))
         node.replace_input_with(slot, past if first is None else past_or_first(editor, node, past, first))
     if len(node.outputs) <= output:
         node.resize_outputs(output + 1)
     final = node.outputs[output]
     if not final.name:
         final.name = editor.name(f"{label_of(node)}_Y_{state.kind}")
-    final.type = final.type or ir.TensorType(dtype)
+    if dtype != own and is_used(final):
+        emit = editor.after(node)
+        emit.instead_of(final, emit("Cast", final, to=int(own)))
+    final.type = ir.TensorType(dtype) if dtype != own else final.type or ir.TensorType(dtype)
     before = input_of(node, slot)
     if delay := state.recurrent.delay:
         if state.kind == "h":

@@ -149,7 +149,7 @@ def test_an_attention_in_chunks(name: str, frames: str) -> None:
     (state,) = report.stream.states
     pair = ("past_state", "present_state") if node.state else ("past_attention_s", "present_attention_s")
     assert (state.input, state.output, state.state) == (*pair, "s")
-    assert state.dtype == ("float32" if node.state else "float16" if node.dtype == "float16" else "float32")
+    assert state.dtype == "float32"  # it is a sum over all frames
     given, outputs = node.feed(), []
     held = given.pop("past_state", state.first({"B": node.B}))
     count = 6 if frames == "=1" else 2
@@ -162,6 +162,25 @@ def test_an_attention_in_chunks(name: str, frames: str) -> None:
     near = 5e-3 if node.dtype == "float16" else 5e-6
     np.testing.assert_allclose(np.concatenate(outputs, 1), whole["output"], rtol=near, atol=near)
     np.testing.assert_allclose(held, whole["present_state"], rtol=near, atol=near)
+
+
+def test_the_state_of_an_attention_in_float16_is_a_sum_in_float32() -> None:
+    """A sum in float16 would stop where a frame is less than half of its last digit."""
+    node = Attention(open="BT", T=6, dtype="float16", rule="linear", state=False)
+    stream, report = rl.lower(node.model(), stream="T", full=True)
+    assert report.stream is not None
+    (state,) = report.stream.states
+    assert state.dtype == "float32"
+    rng, held = np.random.default_rng(1), state.first({"B": node.B})
+    given = {
+        k: rng.uniform(0, 0.3, (len(v), 6000, *v.shape[2:])).astype(np.float16) for k, v in node.feed().items()
+    }
+    for start in range(0, 6000, 20):
+        got = run(stream, {k: v[:, start : start + 20] for k, v in given.items()} | {state.input: held})
+        held = got[state.output]
+    whole = run(rl.lower(node.model()), given)
+    np.testing.assert_allclose(got["output"][:, -1], whole["output"][:, -1], rtol=2**-9)
+    np.testing.assert_allclose(got["present_state"], whole["present_state"], rtol=2**-9)
 
 
 @pytest.mark.parametrize("name", BLOCKS)

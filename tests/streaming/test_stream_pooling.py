@@ -40,6 +40,13 @@ POOLS = [
     t = Transpose <perm = [0, 2, 1]> (g)  c = Conv (t, K[4, 4, 3])  a = GlobalAveragePool (c)
         b = GlobalMaxPool (c)  Y = Concat <axis = 1> (a, b)
     m = ReduceMean <keepdims = 0> (g, [1])  l = MatMul (m, heads[4, 2])  Y = Softmax <axis = -1> (l)
+    t = Transpose <perm = [0, 2, 1]> (g)  Y = MatMul (t, g)
+    a = MatMul (g, heads[4, 2])  w = Softmax <axis = -1> (a)  Y = Einsum <equation = "btk,btd->bkd"> (w, g)
+    Y = Einsum <equation = "btc,btd->cd"> (g, g)
+    t = Transpose <perm = [0, 2, 1]> (g)  c = Cast <to = 6> (t)  u = Cast <to = 6> (g)  p = MatMul (c, u)
+        Y = Cast <to = 1> (p)
+    a = MatMul (g, score[4, 1])  w = Softmax <axis = 1> (a)  v = Mul (w, g)  z = Mul (v, g)
+        Y = ReduceSum <keepdims = 0> (z, [1])
 """)
 ]
 """Of g, the outputs of a GRU over X: [batch, time, 4]."""
@@ -119,19 +126,93 @@ def test_many_frames_do_not_wear_the_mean_down() -> None:
     np.testing.assert_allclose(chunked(stepped, feed, [16])["Y"], exact, rtol=2e-6)
 
 
+NAN_BEFORE = """c = Conv (X, ones)  d = Sub (c, 2.5)  late = Sqrt (d)
+    k = Clip (d, 0.0)  n = Clip (k, 0.0, 0.5)"""
+"""What is NaN only while a convolution waits for its third frame, and what is a number then."""
+
+
+@pytest.mark.parametrize("product", ["t = Transpose <perm = [0, 2, 1]> (n)  Y = MatMul (late, t)", "swapped"])
+def test_a_product_over_frames_reads_no_missing_frame(product: str) -> None:
+    """0 times NaN is NaN, so both inputs have 0 before frame 0."""
+    if product == "swapped":
+        product = "t = Transpose <perm = [0, 2, 1]> (late)  Y = MatMul (n, t)"
+    ones = {"ones": np.eye(2, dtype=np.float32)[:, :, None].repeat(3, 2)}
+    model = over("float[2, 2, time] X", f"{NAN_BEFORE}  {product}", ones)
+    for stream in ({"X:2": None}, {"X:2": 1}):
+        stepped, feed = streamed(model, stream, delay=True), {"X": 1 + random((2, 2, 30), 1) ** 2 / 8}
+        assert np.isfinite(whole(model, feed)["Y"]).all()
+        got = chunked(stepped, feed, [1])["Y"]
+        np.testing.assert_allclose(got, whole(model, feed)["Y"], rtol=1e-5)
+
+
+SUMS = {
+    "ReduceSum": "Y = ReduceSum (X, [1])",
+    "ReduceMean": "Y = ReduceMean (X, [1])",
+    "ReduceL1": "Y = ReduceL1 (X, [1])",
+    "ReduceL2": "Y = ReduceL2 (X, [1])",
+    "ReduceSumSquare": "Y = ReduceSumSquare (X, [1])",
+    "ReduceLogSumExp": "Y = ReduceLogSumExp (X, [1])",
+    "GlobalAveragePool": "t = Transpose <perm = [0, 2, 1]> (X)  Y = GlobalAveragePool (t)",
+    "MatMul": "t = Transpose <perm = [0, 2, 1]> (X)  Y = MatMul (t, X)",
+    "Einsum": 'Y = Einsum <equation = "btc,btd->bcd"> (X, X)',
+    "variance": "m = ReduceMean (X, [1])  d = Sub (X, m)  q = Mul (d, d)  Y = ReduceMean (q, [1])",
+    "sum of squares": "m = ReduceMean (X, [1])  d = Sub (X, m)  q = Mul (d, d)  Y = ReduceSum (q, [1])",
+    "weighted sum": "s = Softmax <axis = 1> (X)  m = Mul (s, X)  Y = ReduceSum (m, [1])",
+    "weighted product": """a = ReduceSum (X, [2])  s = Softmax <axis = 1> (a)
+        t = Transpose <perm = [0, 2, 1]> (s)  Y = MatMul (t, X)""",
+    "CumSum": "Y = CumSum (X, 1)",
+    "count of frames": "d = Sub (X, X)  o = Exp (d)  Y = ReduceSum (o, [1])",
+    "counts of frames": "d = Sub (X, X)  o = Exp (d)  Y = CumSum (o, 1)",
+    "exclusive": "Y = CumSum <exclusive = 1> (X, 1)",
+}
+"""Running values of X in float16; a sum of them needs more digits than float16 has."""
+
+
+@pytest.mark.parametrize("frames", [None, 1])
+@pytest.mark.parametrize("late", ["", "late"])
+@pytest.mark.parametrize("name", SUMS)
+def test_float16_is_summed_in_float32(name: str, late: str, frames: int | None) -> None:
+    nodes = SUMS[name]
+    if late:
+        nodes = (
+            f"r = Transpose <perm = [0, 2, 1]> (Z)  c = Conv (r, K)  X = Transpose <perm = [0, 2, 1]> (c)  {nodes}"
+        )
+    K = {"K": np.full((3, 3, 2), 0.16, np.float16)}
+    model = over(f"float16[2, time, 3] {'Z' if late else 'X'} => float16[] Y", nodes, K)
+    given = model.graph.input[0].name
+    stepped = streamed(model, {f"{given}:1": frames}, delay=True)
+    plan = plan_of(stepped)
+    assert {s["dtype"] for s in plan["states"] if s["state"] in ("pool", "sum")} == {"float32"}
+    feed = {given: np.random.default_rng(1).uniform(0.2, 0.8, (2, 5_000, 3)).astype(np.float16)}
+    expected = whole(model, feed)["Y"]
+    got = chunked(stepped, feed, [frames or 16])["Y"]
+    assert got.dtype == np.float16
+    if plan["outputs"]["Y"] is not None:  # a value at each frame
+        got, expected = got[:, -1], expected[:, -1]
+    np.testing.assert_allclose(got.astype(float), expected.astype(float), rtol=2**-9)
+
+
+def test_the_mean_of_many_frames_in_float16() -> None:
+    model = over("float16[1, time, 3] X => float16[] Y", "Y = ReduceMean (X, [1])")
+    feed = {"X": np.random.default_rng(1).uniform(0.2, 0.8, (1, 20_000, 3)).astype(np.float16)}
+    got = chunked(streamed(model, {"X:1": None}), feed, [16])["Y"]
+    np.testing.assert_allclose(got, feed["X"].astype(float).mean(1, keepdims=True), rtol=2**-10)
+
+
 @pytest.mark.parametrize(
-    ("nodes", "initial"),
+    ("nodes", "dtype", "initial"),
     [
-        ("w = Softmax <axis = 2> (c)  m = Mul (w, c)  p = ReduceSum (m, [2])", "lowest"),
-        ("p = MaxPool <kernel_shape = [2], pads = [1, 0]> (c)", "lowest"),
-        ("p = ReduceLogSumExp (c, [2])", "-Infinity"),
+        ("w = Softmax <axis = 2> (c)  m = Mul (w, c)  p = ReduceSum (m, [2])", "float32", "lowest"),
+        ("p = MaxPool <kernel_shape = [2], pads = [1, 0]> (c)", "bfloat16", "lowest"),
+        ("p = ReduceLogSumExp (c, [2])", "float32", "-Infinity"),
+        ("p = ReduceMax (c, [2])", "bfloat16", "-Infinity"),
     ],
 )
-def test_bfloat16_starts_from_its_own_lowest_number(nodes: str, initial: str) -> None:
+def test_bfloat16_starts_from_its_own_lowest_number(nodes: str, dtype: str, initial: str) -> None:
     """onnxruntime has no such kernels."""
     net = over("float[2, 3, time] X", f"c = Cast <to = 16> (X)  {nodes}  Y = Cast <to = 1> (p)", opset=22)
     first = plan_of(streamed(net, "time"))["states"][0]
-    assert first["dtype"] == "bfloat16"
+    assert first["dtype"] == dtype
     numbers = {str(number) for number in np.ravel(first["initial"])}
     assert numbers == {initial.replace("lowest", str(-(2.0 - 2.0**-7) * 2.0**127))}
 

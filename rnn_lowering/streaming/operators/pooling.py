@@ -2,13 +2,12 @@
 
 Example: the mean of 4 frames is 2.0, and a chunk of 4 frames has the mean 4.0: the mean so far is 3.0.
 
-* Sums, products, maxima, means and the like: `RunningPool`.
+* Sums, products, maxima, means and the like, and products that sum over the frames of both inputs: `RunningPool`.
 * Sums and products at each frame, CumSum and CumProd: `RunningSum`.
-* Sums with the weights of a softmax over the frames (attention pooling): `RunningSoftmax`, `RunningWeightedSum`.
-* Variances: `RunningVariance`.
+* Sums with the weights of a softmax over the frames, and variances: `operators/weighted_sums`.
 
-The weights of a softmax depend on all frames, and so do deviations from their mean. `Pooled` marks both until a sum
-or a mean of them follows.
+What is summed over the frames so far is float32 where the model has float16 or bfloat16 (`summed_in_float32`): a
+sum of ones in float16 stops at 2,048.
 """
 
 from __future__ import annotations
@@ -20,14 +19,12 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.facts.parameters import parameter
-from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of
-from rnn_lowering.streaming.edits import FramesEdit
+from rnn_lowering.streaming.editor import Editor, Emitter, input_of
+from rnn_lowering.streaming.edits import FramesEdit, FramesRead, summed_in_float32
 from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frame_counts import counts_so_far
-from rnn_lowering.streaming.frames import Delay, Frames, Framing, Pooled, Unframed
-from rnn_lowering.streaming.operators.frame_by_frame import coupled_axes, frame_by_frame, known_axes
+from rnn_lowering.streaming.frames import Delay, Frames, Framing, Unframed
+from rnn_lowering.streaming.operators.frame_by_frame import coupled_axes, known_axes
 
 _Join = Callable[[Emitter, ir.Value, ir.Value, ir.DataType], ir.Value]
 
@@ -44,10 +41,10 @@ def _log_sum_exp(emit: Emitter, first: ir.Value, second: ir.Value, dtype: ir.Dat
     """Return the logarithm of the sum of two exponentials; negative infinity stands for an empty sum."""
     largest = emit("Max", emit("Max", first, second), emit.constant([lowest(dtype)], dtype))
     exponentials = [emit("Exp", emit("Sub", value, largest)) for value in (first, second)]
-    return emit("Add", largest, _log_of_sum(emit, *exponentials))
+    return emit("Add", largest, log_of_sum(emit, *exponentials))
 
 
-def _log_of_sum(emit: Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
+def log_of_sum(emit: Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
     """Return the logarithm of a sum without an Add: OpenCV 5.0 takes Log(Exp(x) + y) for Softplus(x) for any y."""
     return emit("Log", emit("Sub", first, emit("Neg", second)))
 
@@ -79,52 +76,63 @@ _JOINS: dict[str, tuple[_Join, Callable[[ir.DataType], float]]] = {
 }
 """By operator: what joins the value so far with that of a chunk, and the neutral value, the first state."""
 
-_SUMS = dict.fromkeys(("Einsum", "MatMul"), (_operator("Add"), lambda _: 0.0))
-"""The same for products that sum over the frames."""
+_PRODUCTS: dict[str, tuple[_Join, Callable[[ir.DataType], float]]] = {
+    "Einsum": (_operator("Add"), lambda _: 0.0),
+    "MatMul": (_operator("Add"), lambda _: 0.0),
+}
+"""The same for products that sum over the frames of both inputs."""
 
-_MEANS = ("GlobalAveragePool", "ReduceMean")
+_EXTREMES = ("GlobalMaxPool", "ReduceMax", "ReduceMin")
+"""Those that round nothing, however many frames there are."""
 
-POOLINGS = (*_JOINS, *_MEANS)
+MEANS = ("GlobalAveragePool", "ReduceMean")
+
+POOLINGS = (*_JOINS, *MEANS)
 
 
 def pooled(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a pooling: if it pools frames, it is final after the last one."""
-    edit = _running_pool(flow, node, framing)
+    edit = running_pool(flow, node, framing)
     if edit is None:
         return None
     flow.edits.append(edit)
     return [Unframed.LAST]
 
 
-def _running_pool(flow: Flow, node: ir.Node, frames: Frames) -> RunningPool | None:
+def running_pool(flow: Flow, node: ir.Node, frames: Frames) -> RunningPool | None:
     """Return the edit of a node that pools frames; None if it pools none."""
     shape = flow.shape(node.outputs[0], node)
     if not shape or frames.axis not in coupled_axes(flow, node):
         return None
-    if not _is_exact(frames):
+    if not is_exact(frames):
         raise flow.refuse(
             node,
             "pools frames that were padded, cut or moved before",
             "pool exactly the frames of the stream",
         )
-    dtype, only_floats = flow.known.types[input_of(node)], ("ReduceL2", "ReduceLogSumExp", *_MEANS)
+    dtype, only_floats = flow.known.types[input_of(node)], ("ReduceL2", "ReduceLogSumExp", *MEANS)
     if dtype == ir.DataType.BOOL or (node.op_type in only_floats and not dtype.is_floating_point()):
         raise flow.refuse(node, f"pools frames of type {dtype.name.lower()}", "cast them to float before it")
     return RunningPool(node, input_of(node), frames)
 
 
-def _is_exact(framing: Frames) -> bool:
+def is_exact(framing: Frames) -> bool:
     """Whether the chunks have exactly the frames of the whole: no padding, nothing after the end."""
     return framing.plain and not framing.overlap and framing.extra == framing.ready
 
 
 @dataclass(frozen=True)
 class RunningPool(FramesEdit):
-    """Joins the pooled value of a chunk with the value so far."""
+    """Joins the pooled value of a chunk with the value so far.
 
-    def pooled_past(self, editor: Editor, dtype: ir.DataType | None = None) -> ir.Value:
+    Attributes:
+        second: The frames of the second input of a product that sums over the frames of both.
+    """
+
+    second: FramesRead | None = None
+
+    def pooled_past(self, editor: Editor, dtype: ir.DataType) -> ir.Value:
         """Add an input that takes the value so far."""
-        dtype = dtype or editor.known.types[self.value]
         return editor.add_past(self.node, "pool", dtype, editor.dims(self.node.outputs[0]))
 
     def finish(self, emit: Emitter, past: ir.Value, total: ir.Value, neutral: float = 0.0) -> None:
@@ -134,21 +142,21 @@ class RunningPool(FramesEdit):
         emit.editor.add_present(self.node, "pool", past, total, initial)
 
     def apply(self, editor: Editor) -> None:
-        node, value = self.node, self.node.outputs[0]
-        join, neutral_of = {**_JOINS, **_SUMS}.get(node.op_type, (None, lambda _: 0.0))
-        dtype = editor.known.types[self.value]
-        neutral, of_log = neutral_of(dtype), node.op_type == "ReduceLogSumExp" and bool(self.frames.delay)
-        if not of_log:
-            self.skip_missing(editor, neutral)
-            if join is None or node.op_type not in ("GlobalMaxPool", "ReduceMax", "ReduceMin"):
-                dtype = _widened(editor, node, (0, 1) if node.op_type in _SUMS else (0,), dtype)
+        node, value, own = self.node, self.node.outputs[0], editor.known.types[self.value]
+        join, neutral_of = (_JOINS | _PRODUCTS).get(node.op_type, (None, lambda _: 0.0))
+        of_log = node.op_type == "ReduceLogSumExp" and bool(self.frames.delay)
+        self.skip_missing(editor, lowest(own) if of_log else neutral_of(own))
+        if self.second is not None:  # 0 times NaN is NaN
+            node.replace_input_with(1, self.second.without_missing(editor, input_of(node, 1), 0.0))
+        slots = (0,) if self.second is None else (0, 1)
+        dtype = own if node.op_type in _EXTREMES else summed_in_float32(editor, node, slots, own)
         past, emit = self.pooled_past(editor, dtype), editor.after(node)
         if of_log:
-            value = self._log_sum_without_missing(emit, value, dtype)
+            value = _without_missing_logs(emit, value, own, dtype)
         total = self._mean(emit, past, value, dtype) if join is None else join(emit, past, value, dtype)
         editor.made["raw", node] = value
         editor.made["past", node] = past
-        self.finish(emit, past, total, neutral)
+        self.finish(emit, past, total, neutral_of(dtype))
 
     def skip_missing(self, editor: Editor, neutral: float = 0.0, slot: int = 0) -> None:
         """Replace the missing frames in an input with the neutral value."""
@@ -156,20 +164,19 @@ class RunningPool(FramesEdit):
         self.node.replace_input_with(slot, self.without_missing(editor, source, neutral))
 
     def _mean(self, emit: Emitter, past: ir.Value, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        before, own, total = _counts_as(emit, self.frames.delay, dtype)
+        before, own, total = counts_as(emit, self.frames.delay, dtype)
         weighted = emit("Mul", past, emit("Div", before, total))
         return emit("Add", weighted, emit("Mul", value, emit("Div", own, total)))
 
-    def _log_sum_without_missing(self, emit: Emitter, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Return the log-sum-exp of a chunk without its missing frames. These get the lowest finite number, since
-        onnxruntime's result is wrong if the first exponent is -infinity."""
-        least = lowest(dtype)
-        self.skip_missing(emit.editor, least)
-        all_missing = emit("Less", value, emit.constant([least / 2], dtype))
-        return emit("Where", all_missing, emit.constant([-np.inf], dtype), value)
+
+def _without_missing_logs(emit: Emitter, value: ir.Value, own: ir.DataType, dtype: ir.DataType) -> ir.Value:
+    """Return the log-sum-exp of a chunk: -infinity if all its frames are missing. These have the lowest finite
+    number of their type, since onnxruntime's result is wrong if the first exponent is -infinity."""
+    all_missing = emit("Less", value, emit.constant([lowest(own) / 2], dtype))
+    return emit("Where", all_missing, emit.constant([-np.inf], dtype), value)
 
 
-def _counts_as(emit: Emitter, delay: Delay, dtype: ir.DataType) -> list[ir.Value]:
+def counts_as(emit: Emitter, delay: Delay, dtype: ir.DataType) -> list[ir.Value]:
     """Return the numbers of frames before a chunk, in the chunk, and in both, as numbers of a type."""
     return [emit("Cast", number, to=int(dtype)) for number in counts_so_far(emit.editor, delay)]
 
@@ -188,21 +195,6 @@ def summed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     return [flow.framed(node, node.outputs[0], framing)]
 
 
-def _widened(editor: Editor, node: ir.Node, slots: tuple[int, ...], dtype: ir.DataType) -> ir.DataType:
-    """Let a node sum float16 or bfloat16 in float32, as its state must; return the type in which it sums."""
-    if dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
-        return dtype
-    emit = editor.before(node)
-    for slot in slots:
-        node.replace_input_with(slot, emit("Cast", input_of(node, slot), to=int(ir.DataType.FLOAT)))
-    output = node.outputs[0]
-    emit = editor.after(node)
-    back = emit("Cast", output, to=int(dtype))
-    emit.instead_of(output, back)
-    output.type = ir.TensorType(ir.DataType.FLOAT)
-    return ir.DataType.FLOAT
-
-
 _CUMULATIONS = {"CumProd": ("Mul", 1.0), "CumSum": ("Add", 0.0)}
 """What joins a value with the next one, and the number that changes nothing."""
 
@@ -218,9 +210,8 @@ class RunningSum(FramesEdit):
         node, value = self.node, self.node.outputs[0]
         join, neutral = _CUMULATIONS[node.op_type]
         dims, own = editor.dims(self.value, {self.frames.axis: 1}), editor.known.types[self.value]
-        early = self.without_missing(editor, input_of(node), neutral)
-        node.replace_input_with(0, early)
-        past = editor.add_past(node, "sum", _widened(editor, node, (0,), own), dims)
+        node.replace_input_with(0, self.without_missing(editor, input_of(node), neutral))
+        past = editor.add_past(node, "sum", summed_in_float32(editor, node, (0,), own), dims)
         initial = np.full((1,) * len(past.shape or ()), neutral) if neutral else None
         source = input_of(node)
         exclusive = node.attributes.get_int("exclusive", 0)
@@ -239,238 +230,24 @@ class RunningSum(FramesEdit):
         editor.add_present(node, "sum", past, present, initial)
 
 
-def softmaxed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
-    """Return the framing of the output of a Softmax. Weights over the frames must be summed later."""
-    if coupled_axes(flow, node) != [framing.axis]:
-        return None
-    if not _is_exact(framing):
-        raise flow.refuse(
-            node, "weighs all frames, after some were padded, cut or moved", "pad on the left only, or not at all"
-        )
-    flow.edits.append(RunningSoftmax(node, input_of(node), framing))
-    error = flow.refuse(
-        node, "weighs each frame by all of them", "a stream can only have the sum of the weighted frames"
-    )
-    return [Pooled("weights", framing, node, error)]
-
-
-@dataclass(frozen=True)
-class RunningSoftmax(FramesEdit):
-    """Computes the softmax of a chunk over the frames so far; "share" is what that leaves of the weights before."""
-
-    def apply(self, editor: Editor) -> None:
-        node, axis, least = self.node, self.frames.axis, lowest(editor.known.types[self.value])
-        scores = self.without_missing(editor, input_of(node), least)
-        past, emit = self.past_input(editor, "pool"), editor.before(node)
-        largest = emit("Max", past, emit("ReduceMax", scores, axes=[axis], keepdims=1))
-        exponentials = emit("Exp", emit("Sub", scores, largest))
-        own = emit("ReduceSum", exponentials, axes=[axis], keepdims=1)
-        before = emit("Exp", emit("Sub", past, largest))
-        total = emit("Add", largest, _log_of_sum(emit, before, own))
-        weights = emit("Exp", emit("Sub", scores, total))
-        editor.made["share", node] = emit("Exp", emit("Sub", past, total))
-        weights.type = node.outputs[0].type
-        editor.replace(node.outputs[0], weights, emit.graph)
-        editor.add_present(node, "pool", past, total, np.full((1,) * len(past.shape or ()), least))
-
-
-def deviating(flow: Flow, node: ir.Node) -> list[Framing] | None:
-    """Return the framing of the output of a Sub. Deviations from the mean must be squared and summed later."""
-    value, pool = input_of(node), _mean_of_all(flow, input_of(node, 1))
-    framing = flow.framings.get(value)
-    if pool is None or pool.inputs[0] is not value or not isinstance(framing, Frames):
-        return None
-    if not pool.attributes.get_int("keepdims", 1):
-        return None
-    error = flow.refuse(
-        node,
-        "subtracts the mean of all frames, which is known only after the last one (utterance normalization)",
-        "normalize over the frames so far, or by constants",
-    )
-    return [Pooled("deviations", framing, node, error)]
-
-
 def contracted(flow: Flow, node: ir.Node) -> list[Framing] | None:
     """Return the framing of a product that sums over the frames of both inputs; None for other nodes."""
-    if node.domain or len(node.inputs) != 2 or None in node.inputs:
+    values = [v for v in node.inputs if v is not None]
+    framings = [flow.framings.get(v) for v in values]
+    if node.domain or len(framings) != 2 or not flow.shape(node.outputs[0], node):
         return None
-    framings = [flow.framings.get(v) for v in node.inputs if v is not None]
-    if not all(isinstance(framing, Frames) for framing in framings):
+    first, second = framings
+    if not isinstance(first, Frames) or not isinstance(second, Frames):
         return None
-    first, second = (framing for framing in framings if isinstance(framing, Frames))
-    known = known_axes(flow, node)
-    labels = [known.label(slot, framing.axis) for slot, framing in enumerate((first, second))]
-    if labels[0] is None or labels[0] != labels[1] or labels[0] in known.output:
+    axes = known_axes(flow, node)
+    label = axes.label(0, first.axis)
+    if label is None or label != axes.label(1, second.axis) or label in axes.output:
         return None
-    same = replace(first, axis=0) == replace(second, axis=0)
-    dtype = flow.known.types[input_of(node)]
-    if not same or not _is_exact(first) or not dtype.is_floating_point() or not flow.shape(node.outputs[0], node):
+    if replace(first, axis=second.axis) != second or not is_exact(first):
         raise flow.refuse(
             node,
             "sums products of frames that were padded, cut or moved before",
-            "pool exactly the frames of the stream",
+            "multiply exactly the frames of the stream",
         )
-    flow.edits.append(RunningPool(node, input_of(node), first))
+    flow.edits.append(RunningPool(node, values[0], first, FramesRead(node, values[1], second)))
     return [Unframed.LAST]
-
-
-def _mean_of_all(flow: Flow, value: ir.Value) -> ir.Node | None:
-    """Return the node that pools all frames to their mean, if this value is the mean."""
-    node = value.producer()
-    pools = node is not None and node.op_type in _MEANS and flow.framings.get(value) is Unframed.LAST
-    return node if pools else None
-
-
-def of_pooled(flow: Flow, node: ir.Node) -> list[Framing]:
-    """Return the framing of the output of a node that reads weights or deviations.
-
-    Raises:
-        UnsupportedError: The node reads weights or deviations frame by frame.
-    """
-    by_slot = {n: m for n, v in enumerate(node.inputs) if v and isinstance(m := flow.framings.get(v), Pooled)}
-    slots, pending = list(by_slot), next(iter(by_slot.values()))
-    framing: Framing = None
-    if node.domain or len(node.outputs) != 1:
-        raise pending.error
-    if node.op_type in POOLINGS and slots == [0]:
-        framing = _pooled_again(flow, node, pending)
-    elif pending.kind == "deviations" and _squares(flow, node, slots):
-        framing = replace(pending, kind="squares")
-    elif pending.kind == "weighted" and len(slots) == 1 and node.op_type == "Mul":
-        if _as_frames(flow, node, pending).axis != pending.frames.axis or len(
-            flow.shape(node.outputs[0], node)
-        ) != len(flow.shape(input_of(node, slots[0]), node)):
-            raise pending.error
-        framing = pending
-    elif pending.kind == "weights" and len(slots) == 1:
-        has_axes = node.op_type != "Squeeze" or parameter(node, "axes", flow.opset) is not None
-        if node.op_type == "MatMul":
-            framing = _matrix_product(flow, node, slots[0], pending)
-        elif operator_of(node).keeps_axes and slots == [0] and has_axes:
-            framing = replace(pending, frames=_as_frames(flow, node, pending), moves=(*pending.moves, node))
-        elif node.op_type == "Mul":
-            frames = _as_frames(flow, node, pending)
-            framing = replace(pending, kind="weighted", axis=pending.frames.axis, frames=frames)
-    if framing is None:
-        raise pending.error
-    return [framing]
-
-
-def _squares(flow: Flow, node: ir.Node, slots: list[int]) -> bool:
-    """Whether a node squares the deviations at these inputs."""
-    if node.op_type == "Mul":
-        return slots == [0, 1] and node.inputs[0] is node.inputs[1]
-    exponent = flow.known.constant(node.inputs[1]) if node.op_type == "Pow" and slots == [0] else None
-    return exponent is not None and exponent.size == 1 and exponent.reshape(-1)[0] == 2
-
-
-def _as_frames(flow: Flow, node: ir.Node, pending: Pooled) -> Frames:
-    """Return the framing of the output of a node that acts on each frame alone, of weights or deviations."""
-    edits, before = len(flow.edits), dict[ir.Value, Framing]()
-    for value in node.inputs:
-        if value is not None and isinstance(own := flow.framings.get(value), Pooled):
-            before[value], flow.framings[value] = own, own.frames
-    (framing,) = frame_by_frame(flow, node)
-    flow.framings.update(before)
-    if not isinstance(framing, Frames) or len(flow.edits) > edits:
-        raise pending.error
-    return framing
-
-
-def _pooled_again(flow: Flow, node: ir.Node, pending: Pooled) -> Unframed | None:
-    """Return the framing of a pooling of weights or deviations; None if a stream cannot pool them."""
-    pool, axes = _running_pool(flow, node, pending.frames), coupled_axes(flow, node)
-    if pool is None:
-        return None
-    sums = node.op_type == "ReduceSum" and axes == [pending.frames.axis]
-    mean = _mean_of_all(flow, input_of(pending.origin, 1)) if pending.kind == "squares" else None
-    if pending.kind == "weighted" and sums:
-        squeezed = None if node.attributes.get_int("keepdims", 1) else pending.axis
-        flow.edits.append(RunningWeightedSum(node, pool, pending, squeezed))
-    elif mean and coupled_axes(flow, mean) == axes and (node.op_type == "ReduceMean" or sums):
-        flow.edits.append(RunningVariance(node, pool, pending, mean))
-    else:
-        return None
-    return Unframed.LAST
-
-
-def _matrix_product(flow: Flow, node: ir.Node, slot: int, pending: Pooled) -> Unframed | None:
-    """Return the framing of weights times frames; None if they are not of the same frames."""
-    value = input_of(node, 1 - slot)
-    framing = flow.read(value, node)
-    if not isinstance(framing, Frames) or framing != replace(pending.frames, axis=framing.axis):
-        return None
-    rank, own_rank = len(flow.shape(input_of(node, slot), node)), len(flow.shape(value, node))
-    inner_axes = (rank - 1, own_rank - 2) if slot == 0 else (rank - 2, own_rank - 1)
-    if (pending.frames.axis, framing.axis) != inner_axes or min(rank, own_rank) < 2:
-        return None
-    pool = RunningPool(node, value, framing)
-    flow.edits.append(RunningWeightedSum(node, pool, pending, None, 1 - slot))
-    return Unframed.LAST
-
-
-@dataclass(frozen=True)
-class RunningWeightedSum(NodeEdit):
-    """Sums frames with the weights of a softmax: each chunk reduces the share of the frames before.
-
-    Attributes:
-        pool: The sum.
-        pending: The origin of the weights, and the nodes that moved them.
-        squeezed: The axis of the frames in the weights, if the sum drops it.
-        slot: The input of the sum that has the frames.
-    """
-
-    node: ir.Node
-    pool: RunningPool
-    pending: Pooled
-    squeezed: int | None
-    slot: int = 0
-
-    def apply(self, editor: Editor) -> None:
-        self.pool.skip_missing(editor, slot=self.slot)
-        past, emit = self.pool.pooled_past(editor), editor.after(self.node)
-        share = editor.made["share", self.pending.origin]
-        for node in self.pending.moves:
-            share = emit.put(editor.again(node, share))
-        if self.squeezed is not None:
-            share = emit("Squeeze", share, axes=[self.squeezed])
-        self.pool.finish(emit, past, emit("Add", emit("Mul", past, share), self.node.outputs[0]))
-
-
-@dataclass(frozen=True)
-class RunningVariance(NodeEdit):
-    """Joins the mean or sum of squared deviations of a chunk, from its own mean, with that of the frames before.
-
-    Attributes:
-        pool: The mean or sum.
-        pending: The origin of the deviations: the node that subtracts the mean.
-        mean: The node of the mean.
-    """
-
-    node: ir.Node
-    pool: RunningPool
-    pending: Pooled
-    mean: ir.Node
-
-    def apply(self, editor: Editor) -> None:
-        node, delay, mean = self.node, self.pool.frames.delay, editor.made["raw", self.mean]
-        emit = editor.before(self.pending.origin) if delay else editor.after(node)
-        before, in_chunk, total = _counts_as(emit, delay, editor.known.types[self.pool.value])
-        own = in_chunk
-        if delay:
-            own = emit("Sub", total, before)
-            mean = emit("Mul", mean, emit("Div", in_chunk, own))
-            emit = editor.after(node)
-        self.pending.origin.replace_input_with(1, mean)
-        self.pool.skip_missing(editor)
-        past = self.pool.pooled_past(editor)
-        shift = emit("Sub", mean, editor.made["past", self.mean])
-        squares = emit.put(editor.again(node, emit("Mul", shift, shift)))
-        share, rest = emit("Div", before, total), emit("Div", own, total)
-        if node.op_type == "ReduceMean":
-            new = emit("Mul", node.outputs[0], emit("Div", in_chunk, total))
-            within = emit("Add", emit("Mul", past, share), new)
-            between = emit("Mul", squares, emit("Mul", share, rest))
-        else:
-            within, between = emit("Add", past, node.outputs[0]), emit("Mul", squares, emit("Mul", before, rest))
-        self.pool.finish(emit, past, emit("Add", within, between))
