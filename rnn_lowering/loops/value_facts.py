@@ -104,7 +104,9 @@ class Facts:
         with _distinct_names(model):
             for value in (*model.graph.inputs, *model.graph.initializers.values()):
                 self._add_inferred(value, value)
-            for value, found in inferred_values(model).items():
+            inferred = inferred_values(model)
+            self._computed = {*inferred}
+            for value, found in inferred.items():
                 self._add_inferred(value, found)
         for value in model.graph.inputs:
             for axis, dim in enumerate(self._values.shapes.get(value, ())):
@@ -150,20 +152,39 @@ class Facts:
         return dim in self._anonymous or not self._values.is_named(dim)
 
     def _has_vague_sizes(self, value: ir.Value) -> bool:
-        return any(map(self._is_vague, self._values.shapes.get(value, ())))
+        """Whether ONNX's inference does not know a size of a value, or its rank."""
+        shape = self._values.shapes.get(value)
+        return value in self._computed if shape is None else any(map(self._is_vague, shape))
 
     def _follow(self, value: ir.Value) -> None:
         """Follow the sizes of a value from node to node, where ONNX's inference does not know them."""
-        nodes = list[ir.Node]()
-        while value not in self._followed and self._has_vague_sizes(value):
-            self._followed.add(value)
-            node = value.producer()
-            if node is None or not node.inputs or node.inputs[0] is None:
-                break
-            nodes.append(node)
-            value = node.inputs[0]
-        for node in reversed(nodes):
+        if value in self._followed or not self._has_vague_sizes(value):
+            return
+        pending = [value]
+        while pending:
+            current = pending[-1]
+            node = current.producer()
+            missing = []
+            if current not in self._followed:
+                self._followed.add(current)
+                missing = [v for v in node.inputs if v is not None and self._is_open(v)] if node is not None else []
+            pending += missing
+            if not missing:
+                pending.pop()
+                self._learn(current, node)
+
+    def _is_open(self, value: ir.Value) -> bool:
+        """Whether a value was not followed yet, and its sizes are vague or its numbers may be sizes."""
+        if value in self._followed or value.producer() is None:
+            return False
+        return self._has_vague_sizes(value) or (value not in self._tensors and _is_small(self._values.of(value)))
+
+    def _learn(self, value: ir.Value, node: ir.Node | None) -> None:
+        """Infer the sizes of a value whose node has inputs that were followed, and its numbers if it is small."""
+        if node is not None and self._has_vague_sizes(value):
             self._infer_vague_sizes(node)
+        if _is_small(self._values.of(value)):
+            self.known_tensor(value)
 
     def _infer_vague_sizes(self, node: ir.Node) -> None:
         """Infer the sizes of a node's outputs that nothing is known of."""

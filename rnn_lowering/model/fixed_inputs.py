@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from rnn_lowering.argument_checks import listed
 from rnn_lowering.errors import OptionError, UnsupportedError
+from rnn_lowering.facts.bodies import captured_values
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.copying import clone
@@ -34,7 +35,7 @@ from rnn_lowering.model.model_sizes import (
     with_sizes,
 )
 from rnn_lowering.model.onnx_checks import fault_of, is_sound
-from rnn_lowering.model.scopes import recurrent_nodes
+from rnn_lowering.model.scopes import recurrent_nodes, repeating_nodes
 from rnn_lowering.types import Array, ArrayLike, Shapes
 
 _KEY = "rnn_lowering.set_inputs"
@@ -324,7 +325,8 @@ def recorded(original: ir.Model, lowered: ir.Model) -> dict[str, Array]:
 
 
 def folded(model: ir.Model, *, decide: bool = False, inferred: Inferred | None = None) -> ir.Model | None:
-    """Return a copy with folded constants; None if no further size or length of a recurrent node is known then.
+    """Return a copy with folded constants; None if no more is known then: no size or length of a recurrent node, and
+    no size of what a Loop or Scan reads.
 
     Only shapes that follow from the model's inputs are used: declared shapes of computed values may be wrong.
 
@@ -394,7 +396,8 @@ def _declare(values: Iterable[tuple[ir.Value, ir.Value]]) -> None:
 
 
 def _count_unknown(model: ir.Model, decide: bool, known: Inferred = MappingProxyType({})) -> int:
-    """Count recurrent nodes with an X of unknown sizes, those with open lengths, with `decide` also Ifs.
+    """Count recurrent nodes with an X of unknown sizes, those with open lengths, and what Loops and Scans read of
+    unknown sizes; with `decide` also Ifs.
 
     A value that is not `known` has the shape that it declares.
     """
@@ -405,6 +408,10 @@ def _count_unknown(model: ir.Model, decide: bool, known: Inferred = MappingProxy
             shape = known.get(X, X).shape
             unknown += shape is None or not all(isinstance(size, int) for size in shape[:2])
         unknown += lengths is not None and constant_of(lengths, entry.opset) is None
+    for _, node in repeating_nodes(model):
+        given = [value for value in node.inputs if value is not None]
+        shapes = [known.get(value, value).shape for value in dict.fromkeys([*given, *captured_values(node)])]
+        unknown += sum(shape is None or not shape.is_static() for shape in shapes)
     return unknown
 
 

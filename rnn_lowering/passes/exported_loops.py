@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
 from shlex import quote
@@ -19,7 +19,7 @@ from rnn_lowering.model.preparation import NodeSelection
 from rnn_lowering.model.scopes import REPEATING
 from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.options import Lowering
-from rnn_lowering.passes.hints import StreamInputs, open_trips, tried_at
+from rnn_lowering.passes.hints import TRIED, StreamInputs, open_trips, tried_at
 from rnn_lowering.targets.target import check_operators, check_types
 
 _QUOTE = "'"
@@ -76,11 +76,14 @@ class _Trials:
     def __init__(self, model: ir.Model, lowering: Lowering) -> None:
         self.model = model
         self.lowering = lowering
-        self._unknown: dict[tuple[str, ...], set[NodeRef]] = {}
+        self._unknown: dict[Hashable, set[NodeRef]] = {}
 
     def all_known(self, names: Sequence[str]) -> bool:
         """Return whether all numbers of steps are known once these sizes are."""
-        trial = tried_at(self.model, names)
+        return any(self._all_known_at(names, size) for size in TRIED)
+
+    def _all_known_at(self, names: Sequence[str], size: int) -> bool:
+        trial = tried_at(self.model, names, size)
         try:
             if trial is not None:
                 _lowered(trial, self.lowering)
@@ -92,15 +95,18 @@ class _Trials:
 
     def is_known(self, ref: NodeRef, names: Sequence[str]) -> bool:
         """Return whether the number of steps of one node is known then."""
-        if (*names,) not in self._unknown:
-            trial = tried_at(self.model, names)
+        return any(ref not in self._unknown_at(names, size) for size in TRIED)
+
+    def _unknown_at(self, names: Sequence[str], size: int) -> set[NodeRef]:
+        key = *names, size
+        if key not in self._unknown:
+            trial = tried_at(self.model, names, size)
             refused: dict[NodeRef, UnsupportedError] = {}
             with suppress(RnnLoweringError):
                 if trial is not None:
                     _lowered(trial, self.lowering, refused)
-            unknown = {each for each, error in refused.items() if isinstance(error, UnknownTripsError)}
-            self._unknown[(*names,)] = unknown
-        return ref not in self._unknown[(*names,)]
+            self._unknown[key] = {each for each, error in refused.items() if isinstance(error, UnknownTripsError)}
+        return self._unknown[key]
 
 
 def _way_to_keep(ref: NodeRef | None, lowering: Lowering) -> str:

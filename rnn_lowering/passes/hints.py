@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # most models are no streams
 
 _MOST_CANDIDATES = 12
 
-_TRIED = 2
-"""The size at which is tried whether a number of steps follows from sizes."""
+TRIED = (2, 960)
+"""The sizes at which is tried whether a number of steps follows from sizes: a small one, and a multiple of many."""
 
 _SIZES_ONLY = ("Shape", "Size")
 
@@ -138,7 +138,6 @@ def open_sizes(
 def _is_known_at(model: ir.Model, value: ir.Value, axes: tuple[int, ...], names: Sequence[str]) -> bool:
     """Return whether sizes of a value are known once these sizes of the inputs are."""
     trial = tried_at(model, names)
-    trial = trial and (folded(trial) or trial)
     shapes = [v.shape for v in computed_values(trial) if v.name == value.name] if trial else []
     return any(shape is not None and all(isinstance(shape[axis], int) for axis in axes) for shape in shapes)
 
@@ -192,19 +191,18 @@ def open_names(model: ir.Model) -> list[str]:
 
 def _enough(names: list[str], is_known: Callable[[Sequence[str]], bool]) -> list[str]:
     """Return one of the sizes, or all, that make the numbers of steps known; none if they do not."""
-    if not is_known(names):
-        return []
-    return next(([name] for name in names if is_known([name])), names)
+    one = next(([name] for name in names if is_known([name])), None)
+    return one or (names if is_known(names) else [])
 
 
-def tried_at(model: ir.Model, names: Iterable[str]) -> ir.Model | None:
-    """Return a copy of a model in which these sizes are known; None if it cannot have them."""
+def tried_at(model: ir.Model, names: Iterable[str], size: int = TRIED[0]) -> ir.Model | None:
+    """Return a copy of a model in which these sizes are known, and what follows; None if it cannot have them."""
     trial = clone(model)
     try:
-        fix_dimensions(trial, dict.fromkeys(names, _TRIED), {}, {})
+        fix_dimensions(trial, dict.fromkeys(names, size), {}, {})
     except RnnLoweringError:
         return None
-    return trial
+    return folded(trial) or trial
 
 
 def deciding_conditions(model: ir.Model) -> str:

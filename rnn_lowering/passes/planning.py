@@ -20,6 +20,7 @@ from rnn_lowering.errors import (
     RnnLoweringError,
     UnknownLengthsError,
     UnknownSizeError,
+    UnknownTripsError,
     UnsupportedError,
 )
 from rnn_lowering.facts.operators import default_opset
@@ -51,6 +52,7 @@ from rnn_lowering.targets.choice import Choice, FormChooser
 from rnn_lowering.targets.target import Emitted
 
 if TYPE_CHECKING:
+    from rnn_lowering.loops.lowering import LoopReport
     from rnn_lowering.streaming.metadata import StreamPlan
 
 _FOLDED = "computed the values that follow from the fixed sizes"
@@ -312,13 +314,33 @@ class ModelPlanner:
         """
         if not any(repeating_nodes(model)):
             return model
-        from rnn_lowering.passes.exported_loops import lower_exported  # most models have none
-
         with without_collector():
-            lowered, loops, notes = lower_exported(model, self.lowering, self.inputs, refused)
+            lowered, loops, notes = self._without_exported(model, refused)
             self.report.notes += notes
             self.report.loops += loops
             return self._with_sizes(lowered) if loops else lowered
+
+    def _without_exported(
+        self, model: ir.Model, refused: dict[NodeRef, UnsupportedError] | None
+    ) -> tuple[ir.Model, list[LoopReport], list[str]]:
+        """Lower Loops and Scans; those of a folded copy if the number of steps of one is known then."""
+        from rnn_lowering.passes.exported_loops import lower_exported  # most models have none
+
+        try:
+            found = lower_exported(model, self.lowering, self.inputs, refused)
+        except UnknownTripsError:
+            known = folded(model)
+            if known is None:
+                raise
+        else:
+            unknown = any(isinstance(error, UnknownTripsError) for error in (refused or {}).values())
+            known = folded(model) if unknown else None
+            if known is None:
+                return found
+        if refused is not None:
+            refused.clear()
+        lowered, loops, notes = lower_exported(known, self.lowering, self.inputs, refused)
+        return lowered, loops, [_FOLDED, *notes]
 
     def _with_sizes(self, model: ir.Model) -> ir.Model:
         """Return a copy with constants for what follows from sizes, if the target needs them; else the model."""

@@ -751,3 +751,98 @@ def test_a_counter_that_gets_an_axis_in_step_0() -> None:
     )
     lowered = rl.lower(original, "scan", loops=True)
     assert "Loop" not in {node.op_type for node in lowered.graph.node}
+
+
+IMAGES: dict[str, tuple[int, str]] = {
+    "a Slice of the shape": (11, "b = Slice (sh, q0, q1, q0) to = Concat <axis = 0> (b, T, F)"),
+    "integers of 32 bits, as Keras": (
+        12,
+        """sc = Cast <to = 6> (sh) b = Slice (sc, q0, q1, q0) T32 = Cast <to = 6> (T) F32 = Cast <to = 6> (F)
+        cc = Concat <axis = 0> (b, T32, F32) to = Cast <to = 7> (cc)""",
+    ),
+    "the rest of the shape": (11, "b = Slice (sh, q0, q1, q0) to = Concat <axis = 0> (b, qm, F)"),
+    "a product": (
+        12,
+        """b = Slice (sh, q0, q2, q0) w = Slice (sh, q2, q3, q0) c = Slice (sh, q3, q4, q0) p = Mul (w, c)
+        to = Concat <axis = 0> (b, p)""",
+    ),
+    "a number that is written into it": (
+        17,
+        "cc = Concat <axis = 0> (qm, T, F) b = Slice (sh, q0, q1, q0) to = ScatterElements (cc, q0, b)",
+    ),
+    "a Split": (17, "b, s1, s2, s3 = Split <axis = 0> (sh) to = Concat <axis = 0> (b, T, F)"),
+}
+"""The shape of a Reshape in front of a Loop, from the shape [N, 16, 4, 3] of features."""
+
+PADDED = """sx = Shape (rs) tt = Slice (sx, q1, q2, q0) rest = Mod (tt, q3) whole = Equal (rest, q0)
+    none = Squeeze (whole) feat = If (none) <then_branch = a () => (float[N,T,12] xa) { xa = Identity (rs) },
+    else_branch = b () => (float[N,P,12] xb) { pd = Sub (q3, rest)
+        pads = Concat <axis = 0> (q0, q0, q0, q0, pd, q0) xb = Pad (rs, pads) }>"""
+"""A branch, by the size of the features, fills them up to a multiple of 3."""
+
+
+def image_net(opset: int, shape: str, image: str, then: str) -> ModelProto:
+    """A convolution, a Reshape, and an RNN as a Loop, as exporters write a net that reads a line of text."""
+    rng = np.random.default_rng(1)
+    squeezed = "Squeeze <axes = [0]> (n1)" if opset < 13 else "Squeeze (n1, q0)"
+    model: ModelProto = parser.parse_model(f"""<ir_version: 8, opset_import: ["": {opset}]>
+        g (float[{image}] img) => (float[N,4] hn, float[T,N,4] Y)
+        <float zero = {{0.0}}, bool yes = {{1}}, int64[1] q0 = {{0}}, int64[1] q1 = {{1}}, int64[1] q2 = {{2}},
+         int64[1] q3 = {{3}}, int64[1] q4 = {{4}}, int64[1] qm = {{-1}}, int64[1] T = {{16}},
+         int64[1] F = {{12}}> {{
+        t0 = Transpose <perm = [0, 3, 1, 2]> (img) cv = Conv <pads = [1, 1, 1, 1]> (t0, K) re = Relu (cv)
+        mp = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (re) t1 = Transpose <perm = [0, 2, 3, 1]> (mp)
+        sh = Shape (t1) {shape} rs = Reshape (t1, to) {then}
+        xt = Transpose <perm = [1, 0, 2]> (feat) xs = Shape (xt) n1 = Slice (xs, q0, q1, q0) n = {squeezed}
+        bs = Shape (feat) bb = Slice (bs, q0, q1, q0) hs = Concat <axis = 0> (bb, q4) h0 = Expand (zero, hs)
+        hn, Y = Loop (n, yes, h0) <body = body (int64 i, bool c, float[p,4] h) =>
+            (bool c1, float[p,4] h1, float[p,4] y) {{ row = Gather (xt, i) a = MatMul (row, W) d = MatMul (h, R)
+            s = Add (a, d) h1 = Tanh (s) y = Identity (h1) c1 = Identity (c) }}> }}""")
+    weights = {"K": (3, 1, 3, 3), "W": (12, 4), "R": (4, 4)}
+    for name, dims in weights.items():
+        array = rng.normal(0, 0.3, dims).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+@pytest.mark.parametrize("image", ["N,32,8,1", "2,32,8,1", "N,W,H,C"])
+@pytest.mark.parametrize(("opset", "shape"), IMAGES.values(), ids=IMAGES)
+def test_the_sizes_behind_a_reshape_are_known(opset: int, shape: str, image: str) -> None:
+    """At opsets where ONNX's inference does not follow the numbers of a shape, too."""
+    model = image_net(opset, shape, image, "feat = Identity (rs)")
+    feed = {"img": numbers(2, 32, 8, 1)}
+    wanted = run(model, feed)
+    fixed: Any = {"input_shapes": {"img": (2, 32, 8, 1)}}
+    open_sizes = ("ScatterElements" in shape and "N" in image) or ("Mul" in shape and "W" in image)
+    for options, left in (
+        ({"to": "unroll", **fixed}, set()),
+        ({"target": "tvm", **fixed}, set()),
+        ({"target": "tract", **(fixed if open_sizes else {})}, {"Scan", "Gather", "Shape"}),
+        ({"raise_loops": True, **(fixed if open_sizes else {})}, {"RNN"}),
+    ):
+        lowered = rl.lower(model, **options)
+        assert operators(lowered) & {"Loop", "Scan", "RNN"} <= left
+        assert_same(run(lowered, feed), wanted)
+
+
+@pytest.mark.parametrize("image", ["N,32,8,1", "2,32,8,1"])
+def test_a_branch_by_a_size_before_a_loop_is_taken(image: str) -> None:
+    """For a Loop as for a node: the numbers of its steps follow from the branch that is taken."""
+    model = image_net(17, IMAGES["a Slice of the shape"][1], image, PADDED)
+    feed = {"img": numbers(2, 32, 8, 1)}
+    fixed: Any = {"input_shapes": {"img": (2, 32, 8, 1)}} if "N" in image else {}
+    lowered = rl.lower(model, "unroll", **fixed)
+    assert not operators(lowered) & {"If", "Loop"}
+    assert_same(run(lowered, feed), run(model, feed))
+
+
+def test_the_hint_names_the_sizes_that_a_reshape_needs() -> None:
+    hints = {"a product": 'dims={"W": ?}', "the rest of the shape": 'dims={"N": ?, "W": ?, "H": ?, "C": ?}'}
+    for name, hint in hints.items():
+        model = image_net(*IMAGES[name], "N,W,H,C", "feat = Identity (rs)")
+        with pytest.raises(rl.UnsupportedError, match="the number of its steps is not known") as caught:
+            rl.lower(model, "unroll")
+        assert hint in caught.value.hint
+        sizes = {"N": 2, "W": 32, "H": 8, "C": 1}
+        fixed = {key: size for key, size in sizes.items() if f'"{key}"' in hint}
+        assert not operators(rl.lower(model, "unroll", dims=fixed)) & {"Loop"}
