@@ -12,7 +12,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.compare.coverage import constant_outputs, untaken_branches, zero_weights
+from rnn_lowering.compare.branches import untaken_branches
+from rnn_lowering.compare.coverage import constant_outputs, zero_weights
 from rnn_lowering.compare.judging.rounded_integers import UncertainIntegers
 from rnn_lowering.compare.judging.tolerance import allowance, compare, distance
 from rnn_lowering.compare.result import (
@@ -74,7 +75,7 @@ class StreamComparison:
 
     Attributes:
         runnable: The original, or what it was lowered to because onnxruntime does not run it.
-        whole: The original with open time axes.
+        branches: The branches of the original.
         unsteady: Outputs that a rounding of the inputs changes -> the first such frame.
         uncertain: The integers that may be one unit more or less.
         longest: The number of frames of the longest sequence that is compared.
@@ -88,7 +89,7 @@ class StreamComparison:
         self.original, self.stepped, self.runnable = original, stepped, original
         self.runs = StreamRuns(original, stepped, runner, check, progress)
         self.plan, self.sequences, self.check = self.runs.plan, self.runs.sequences, self.runs.check
-        self.whole = self.runs.original.parsed
+        self.branches = self.runs.original.branches
         self.unsteady: dict[str, int] = {}
         self.uncertain = UncertainIntegers(runner, self.check.tolerance, self.runs.axes)
         self.longest, self.seconds_per_frame = 0, 0.0
@@ -165,7 +166,7 @@ class StreamComparison:
         for name, n in self.unsteady.items():
             where = f" from frame {n} on: compared up to there" if n else ": not compared in all runs"
             yield f"rounding the inputs changes output '{name}'{where}"
-        yield untaken_branches(self.whole.graph, self.runs.values)
+        yield untaken_branches(self.branches, self.runs.values)
         yield from zero_weights(self._weights())
         yield from constant_outputs(expected.values())
 

@@ -1,11 +1,9 @@
-"""What a comparison cannot show: untaken branches, zero weights, constant and random outputs."""
+"""What a comparison cannot show: zero weights, constant and random outputs. `branches` has untaken branches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
@@ -14,54 +12,6 @@ from rnn_lowering.compare.judging.tolerance import blocks
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.model.protobuf import bodies_in, nodes_in
 from rnn_lowering.types import Array, array_of
-
-
-@dataclass(frozen=True)
-class _Branch:
-    """A branch, and the condition values under which it runs, by name."""
-
-    label: str
-    taken_if: tuple[tuple[str, bool], ...]
-
-
-def conditions(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the names of the conditions of all Ifs, nested ones included."""
-    for branch in _branches(graph, ()):
-        yield branch.taken_if[-1][0]
-
-
-def untaken_branches(graph: onnx.GraphProto, runs: Iterable[Mapping[str, Array]]) -> str:
-    """Return a note on the branches that perhaps no run has taken; "" if there are none.
-
-    Args:
-        graph: The main graph of the model.
-        runs: The known `conditions` of each run, by name.
-    """
-    known = [{name: bool(np.all(array)) for name, array in run.items()} for run in runs]
-    fixed = {tensor.name for tensor in graph.initializer} - {value.name for value in graph.input}
-    missed = [
-        branch.label
-        for branch in _branches(graph, ())
-        if not any(run.items() >= set(branch.taken_if) for run in known)
-        and not any(name in fixed for name, _ in branch.taken_if)
-    ]
-    if not missed:
-        return ""
-    return f"the runs may have missed {', '.join(missed[:3])}{', ...' if len(missed) > 3 else ''}"
-
-
-def _branches(graph: onnx.GraphProto, outer: tuple[tuple[str, bool], ...]) -> Iterator[_Branch]:
-    for node in graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "If" and attribute.name in ("then_branch", "else_branch"):
-                taken_if = (*outer, (node.input[0], attribute.name == "then_branch"))
-                if any(map(_computes, attribute.g.node)):
-                    yield _Branch(f"{attribute.name} of If node '{node.name or node.output[0]}'", taken_if)
-                yield from _branches(attribute.g, taken_if)
-
-
-def _computes(node: onnx.NodeProto) -> bool:
-    return not (operator_of(node).keeps_order or node.op_type in ("Cast", "Constant"))
 
 
 def zero_weights(weights: Iterable[tuple[str, object, ir.TensorProtocol | None]]) -> list[str]:

@@ -27,8 +27,8 @@ from rnn_lowering.compare.judging.judgement import moved_by_half_a_rounding
 from rnn_lowering.compare.runner import Chunks, Outcome, Runner, SessionError
 from rnn_lowering.compare.session import (
     Session,
-    deciding_values,
     misread_nodes,
+    recurrent_inputs,
     repairs_note,
     session_of,
     session_with,
@@ -275,7 +275,12 @@ class StreamRuns:
         _check_axes(original, self.axes)
         late = {name: n for name, n in self.plan.delay.items() if name not in self.plan.outputs}
         self.original = session_with(
-            original, runner.folder / "opened.onnx", deciding_values(original.proto), self.axes, late
+            original,
+            runner.folder / "opened.onnx",
+            recurrent_inputs(original.proto),
+            self.axes,
+            late,
+            observed=True,
         )
         misread = misread_nodes(original.proto)
         self.stream = session_of(stepped, runner.folder, misread)

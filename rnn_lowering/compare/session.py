@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from rnn_lowering.compare.coverage import conditions
+from rnn_lowering.compare.branches import Branch, observe
 from rnn_lowering.facts.operators import moved_inputs, operator_of
 from rnn_lowering.files.locations import from_the_root, read_parameters
 from rnn_lowering.files.reading import ModelSource
@@ -32,12 +32,14 @@ class Session:
         data: The folder that external data is relative to; None for the model's own.
         optimize: Whether onnxruntime optimizes the graph.
         proto: The parsed file; None to parse it on demand.
+        branches: The branches whose conditions it returns.
     """
 
     model: Path
     data: Path | None = None
     optimize: bool = True
     proto: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
+    branches: tuple[Branch, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def parsed(self) -> onnx.ModelProto:
@@ -57,6 +59,8 @@ def session_with(
     outputs: Iterable[str],
     axes: Mapping[str, int] | None = None,
     late: Mapping[str, int] | None = None,
+    *,
+    observed: bool = False,
 ) -> Session:
     """Return a session of the original with more outputs, with open input axes, and with states before the end.
 
@@ -66,6 +70,7 @@ def session_with(
         outputs: The names of the values to return too; those outside the main graph are ignored.
         axes: The axis that gets no fixed size, by input name.
         late: By the name of an output: how many frames before the end its states are (`states_returned`).
+        observed: Return the conditions of Ifs too.
 
     Raises:
         ModelFileError: Its data is missing, or outside its folder.
@@ -77,7 +82,8 @@ def session_with(
     inner = {name for node in proto.graph.node for name in node.output if name}
     inner -= {value.name for value in proto.graph.output}
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(outputs) if name in inner)
-    return _saved(proto, original, path)
+    branches = observe(proto) if observed else ()
+    return replace(_saved(proto, original, path), branches=branches)
 
 
 def nodes_by_output(proto: onnx.ModelProto) -> dict[str, str]:
@@ -150,12 +156,6 @@ def _without_last(proto: onnx.ModelProto, value: str, name: str, count: int, axi
         tensor = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [1], numbers)
         nodes.append(onnx.helper.make_node("Constant", [], [f"{name}_{bound}"], value=tensor))
     return [*nodes, onnx.helper.make_node("Slice", [value, *(f"{name}_{bound}" for bound in bounds)], [name])]
-
-
-def deciding_values(proto: onnx.ModelProto) -> Iterator[str]:
-    """Yield the names of the recurrent nodes' inputs and of the conditions of Ifs."""
-    yield from recurrent_inputs(proto)
-    yield from conditions(proto.graph)
 
 
 def has_fixed(proto: onnx.ModelProto, axes: Mapping[str, int]) -> bool:

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import onnx
 
+from rnn_lowering.compare.branches import untaken_branches
 from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, zero_weights
 from rnn_lowering.compare.inputs.feeds import (
     candidate_feeds,
@@ -155,9 +156,13 @@ class ModelComparison(Comparison):
         result = self._as_written(result, session, pairs)
         if not result:
             return result
+        all_names = [value.name for value in session.parsed.graph.output]
+        runs = (tensors_by_name(all_names, outputs) for outputs in expected.values())
+        untaken = untaken_branches(session.branches, runs)
         constant = constant_outputs(tensors_by_name(self.names, outputs) for outputs in expected.values())
         integers = self.uncertain.note(result.outputs)
-        facts = [integers, self._only_sizes(groups, result), plain, plain_lowered, *constant, *self._zero_weights()]
+        facts = [integers, self._only_sizes(groups, result), plain, plain_lowered, untaken, *constant]
+        facts += self._zero_weights()
         compared = self._with_nodes(result, facts)
         return self._at_other_sizes(compared, session) if compared else compared
 
@@ -172,9 +177,20 @@ class ModelComparison(Comparison):
     def _run_original(self, groups: list[Alternatives]) -> tuple[Session, dict[str, Outputs], str]:
         """Run the original; return its session, its outputs by accepted feed, and why the optimizer was off, if it
         was."""
-        session = session_with(
-            self.original, self.runner.folder / "original.onnx", recurrent_inputs(self.original.proto)
-        )
+        observed = self._session_of_original(observed=True)
+        try:
+            return self._run_session(observed, groups)
+        except SessionError as error:
+            if error.over_limit or not observed.branches:
+                raise
+        plain = self._session_of_original(observed=False)  # it may run without more outputs
+        return self._run_session(replace(plain, branches=observed.branches), groups)
+
+    def _session_of_original(self, *, observed: bool) -> Session:
+        path, inputs = self.runner.folder / "original.onnx", recurrent_inputs(self.original.proto)
+        return session_with(self.original, path, inputs, observed=observed)
+
+    def _run_session(self, session: Session, groups: list[Alternatives]) -> tuple[Session, dict[str, Outputs], str]:
         ran, all_must_run = counter(self.progress, ORIGINAL, len(groups)), self.check.feeds is not None
         session, outcome, why = self.runner.run_optimized_or_not(session, groups, ran, all_must_run=all_must_run)
         runs = outcome.accepted(all_must_run=all_must_run)

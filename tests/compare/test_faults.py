@@ -189,7 +189,8 @@ def test_a_model_that_kills_the_optimizer_is_wrong_where_the_original_does_not()
     """onnxruntime's crashes on a float16 Transpose before a MatMul."""
     behind = "z = MatMul (X, M)  x = Transpose <perm = [1, 0, 2]> (z)"
     text = """g (float16[3, 5, 3] X) => (float16[5, 1, 3, 4] Y)
-        <float16[1, 12, 3] W = {{}}, float16[1, 12, 4] R = {{}}, float16[1, 24] B = {{}}, float16[3, 3] M = {{}}> {{ {} Y = GRU <hidden_size = 4> (x, W, R, B) }}"""
+        <float16[1, 12, 3] W = {{}}, float16[1, 12, 4] R = {{}}, float16[1, 24] B = {{}},
+        float16[3, 3] M = {{}}> {{ {} Y = GRU <hidden_size = 4> (x, W, R, B) }}"""
     original = parse(text.format(behind))
     deadly = parse(text.format("z = Transpose <perm = [1, 0, 2]> (X)  x = MatMul (z, M)"))
     assert rl.verify(original, rl.lower(original, "unroll"), runs=1)

@@ -466,3 +466,67 @@ def test_a_stream_with_bfloat16_is_not_called_wrong() -> None:
     found = rl.verify_stream(original, rl.lower(original, stream="T"))
     assert found.status == "not verified"
     assert "passes no bfloat16 to or from Python, which 'X' is" in found.reason
+
+
+# Branches that no run takes
+
+
+CHOICE = """If ({}) <then_branch = t{n} () => (v{n}) {{ v{n} = Neg ({of}) }},
+    else_branch = e{n} () => (w{n}) {{ w{n} = Tanh ({of}) }}>"""
+
+
+def choice(condition: str, of: str = "y", n: int = 0) -> str:
+    return CHOICE.format(condition, of=of, n=n)
+
+
+def loop(condition: str) -> str:
+    """Of five steps, from i = 0."""
+    return f"""Z = Loop (five, yes, y) <body = b (int64 i, bool c, float[a, b, d] u) => (bool k, float[a, b, d] z)
+        {{ k = Identity (c) p = {condition} [inner] z = {choice("p", "u")} }}>"""
+
+
+FEW, MANY = "Greater (i, seven)", "Greater (i, two)"
+DEEP = f"""v0 = Loop (five, yes, u) <body = d (int64 j, bool f, float[a, b, d] x) => (bool g, float[a, b, d] r)
+    {{ g = Identity (f) q = Greater (j, seven) [deep] r = {choice("q", "x", 1)} }}>"""
+UNTAKEN = {
+    "a constant": (f"[outer] Z = {choice('yes')}", ""),
+    "an input": (f"[outer] Z = {choice('given')}", ""),
+    "data": (f"far = Greater (s, most) [outer] Z = {choice('far')}", "then_branch of If node 'outer'"),
+    "data in a branch": (
+        f"""far = Greater (s, most) [outer] Z = If (given) <then_branch = t () => (v) {{
+            [inner] v = {choice("far")} }}, else_branch = e () => (w) {{ w = Exp (y) }}>""",
+        "then_branch of If node 'inner'",
+    ),
+    "a Loop": (loop(FEW), "then_branch of If node 'inner'"),
+    "all of a Loop": (loop(MANY), ""),
+    "a Loop in a Loop": (loop(MANY).replace("v0 = Neg (u)", DEEP), "then_branch of If node 'deep'"),
+    "a Scan": (
+        f"""none, Z = Scan <num_scan_inputs = 1, scan_output_axes = [0], body = b (float g, float[b, d] u)
+            => (float h, float[b, d] z) {{ h = Identity (g) p = Greater (g, most) [inner] z = {choice("p", "u")} }}>
+            (zero, y)""",
+        "then_branch of If node 'inner'",
+    ),
+    "a function": ("Z = local.choose (y, s)", "then_branch of If node 'inner' in function 'choose'"),
+    "functions": ("Z = local.both (y, s)", "then_branch of If node 'inner' in function 'choose'"),
+}
+CHOOSE = f"""<domain: "local", opset_import: ["": 17]> choose (y, s) => (o) {{
+    most = Constant <value_float = 99.0> () far = Greater (s, most) [inner] o = {choice("far")} }}
+    <domain: "local", opset_import: ["": 17, "local": 1]> both (y, s) => (o) {{
+    p = local.choose (y, s) o = local.choose (p, s) }}"""
+
+
+@pytest.mark.parametrize("where", UNTAKEN)
+def test_a_branch_that_no_run_takes_is_told(where: str) -> None:
+    nodes, missed = UNTAKEN[where]
+    original = parse(
+        f"""main (float[T, 1, 4] X, bool given) => (float[a, b, c] Z)
+        <float[1, 16, 4] W = {{}}, float[1, 16, 4] R = {{}}, int64[1] axis = {{1}},
+        int64 five = {{5}}, bool yes = {{1}}, int64 two = {{2}}, int64 seven = {{7}},
+        float most = {{99}}, float zero = {{0}}> {{ Y = LSTM <hidden_size = 4> (X, W, R)  y = Squeeze (Y, axis)
+        s = ReduceSum <keepdims = 0> (X) {nodes} }} {CHOOSE}""",
+        domains=', "local": 1',
+    )
+    check = verify(original, rl.lower(original))
+    assert check, check.reason
+    assert check.whole
+    assert check.reason == (f"the runs may have missed {missed}" if missed else "")
