@@ -325,8 +325,8 @@ def recorded(original: ir.Model, lowered: ir.Model) -> dict[str, Array]:
 
 
 def folded(model: ir.Model, *, decide: bool = False, inferred: Inferred | None = None) -> ir.Model | None:
-    """Return a copy with folded constants; None if no more is known then: no size or length of a recurrent node, and
-    no size of what a Loop or Scan reads.
+    """Return a copy with folded constants; None if no more is known then: no size or length of a recurrent node,
+    and no size of what a Loop or Scan reads.
 
     Only shapes that follow from the model's inputs are used: declared shapes of computed values may be wrong.
 
