@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rnn_lowering.argument_checks import wrong
+from rnn_lowering.argument_checks import integer, wrong
 from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError, counted
 from rnn_lowering.needs import onnxruntime
 from rnn_lowering.streaming.metadata import KEY, State, StreamPlan, frames_in
@@ -65,7 +65,7 @@ class Stream:
         self._begin()
 
     def _begin(self, frames: int = 0) -> None:
-        """Start as after so many frames."""
+        """Start as after so many frames of a sequence."""
         self._frames, self._last, self._ended = frames, dict[str, Array](), False
         self._returned = {name: int(frames * self.plan.rate(name)) for name in self.plan.outputs}
 
@@ -249,26 +249,58 @@ class Stream:
         return states
 
     def reset(self, states: Mapping[str, ArrayLike] | None = None, *, frames: int | None = None) -> None:
-        """Start a new sequence.
+        """Start a new sequence, or go on with one.
 
         Args:
             states: What to start from, by the names of the inputs; others start from their initial values.
-            frames: After how many frames of their sequence another stream returned these states: the sequence goes
-                on. None: as a state counts them, else 0, a new sequence.
+            frames: After how many frames of their sequence these states were returned; 0: a new sequence. The
+                first frames of a late output are dropped once in a sequence, and `max_frames` counts all frames.
+                None: as many as the state "t" counts, else 0.
 
         Raises:
-            OptionError: No state has such a name, or its type is not what the model expects.
+            OptionError: No state has such a name, its type is not what the model expects, or the number of frames
+                does not fit the states or the stream. Also if `frames` is needed: an output is late, and no state
+                counts the frames.
+
+        Examples:
+            >>> stream = rl.Stream(rl.lower(model, stream="seq"))
+            >>> _ = stream({"X": np.zeros((4, 1, 80), np.float32)})
+            >>> saved = stream.states
+            >>> stream.reset(saved, frames=4)  # also another Stream of this model
         """
-        self.states = self._arrays(states or {}, "state", [state.input for state in self.plan.states])
-        counted = next((s.input for s in self.plan.states if s.state == "t" and s.input in self.states), None)
-        if frames is None and counted is not None:
-            frames = int(self.states[counted].reshape(-1)[0])
-        late = [s.input for s in self.plan.states if s.state not in ("h", "c")]
-        if frames is None and self.plan.delay and late and set(late) <= self.states.keys():
+        held = self._arrays(states or {}, "state", [state.input for state in self.plan.states])
+        before = self._frames_before(held, frames)
+        self.states = held
+        self._begin(before)
+
+    def _frames_before(self, held: Mapping[str, Array], frames: int | None) -> int:
+        """Return the number of frames after which states were returned, as the caller or a state says."""
+        counts = [state.input for state in self.plan.states if state.state == "t"]
+        numbers = [integer()(f"state '{n}'", int(held[n].max(initial=0)) if n in held else 0) for n in counts]
+        if frames is None:
+            if not counts and self._goes_on(held):
+                raise OptionError(
+                    "these may be the states of a sequence that goes on, whose first frames are not dropped again",
+                    hint="say after how many frames they were returned: frames=N, or frames=0 for a new sequence",
+                )
+            return numbers[0] if numbers else 0
+        frames = integer()("frames", frames)
+        if frames % self.plan.unit:
             raise OptionError(
-                "these states are those of a sequence that goes on", hint="give its frames so far: frames="
+                f"no call ends after {counted(frames, 'frame')}", hint=f"give a multiple of {self.plan.unit}"
             )
-        self._begin(frames or 0)
+        if numbers and frames != numbers[0]:
+            raise OptionError(
+                f"state '{counts[0]}' is that after {counted(numbers[0], 'frame')}, not after {frames}",
+                hint="leave out frames, or give all states of that call",
+            )
+        return frames
+
+    def _goes_on(self, held: Mapping[str, Array]) -> bool:
+        """Whether a sequence with late outputs may go on from these states."""
+        kinds = {state.input: state.state for state in self.plan.states}
+        of_frames = {name for name, kind in kinds.items() if kind not in ("h", "c")}  # the others may begin one
+        return self.plan.frames_late > 0 and len(held) > 0 and (of_frames or set(kinds)) <= held.keys()
 
     def _arrays(self, given: Mapping[str, ArrayLike], what: str, known: Collection[str]) -> dict[str, Array]:
         """Return the inputs as arrays that onnxruntime reads correctly.

@@ -11,7 +11,7 @@ import pytest
 from cases import Array
 from paths import MODELS
 from running import session
-from stream_models import KEY, hosted, over, plan_of, random, streamed, whole
+from stream_models import KEY, expected_of, hosted, over, plan_of, random, streamed, whole
 
 import rnn_lowering as rl
 
@@ -86,6 +86,88 @@ def test_wrong_states_are_refused() -> None:
     stream.reset({"past_Y_h": [0.5]})
     with pytest.raises(rl.OptionError, match=r"has shape \[1\], but these inputs need \[1, 2, 4\]$"):
         stream({"X": X})
+
+
+LATE_NETS = {
+    "a convolution": "Y = Conv <pads = [2, 2]> (X, K[3, 3, 5])",
+    "without padding": "c = Conv (X, K[3, 3, 5])  r = Relu (c)  Y = Conv <pads = [3, 3]> (r, L[3, 3, 3])",
+    "a stride": "c = Conv <pads = [2, 2], strides = [2]> (X, K[3, 3, 5])  Y = Relu (c)",
+    "more frames": "c = Conv <pads = [1, 1]> (X, K[3, 3, 3])  Y = ConvTranspose <strides = [2]> (c, U[3, 3, 2])",
+    "a mean, too": """c = Conv (X, K[3, 3, 3])  Y = Conv <pads = [2, 2]> (c, L[3, 3, 3])
+        m = ReduceMean (c, [2])""",
+    "a GRU behind it": """c = Conv <pads = [1, 1]> (X, K[3, 3, 3])  t = Transpose <perm = [2, 0, 1]> (c)
+        y = GRU <hidden_size = 4> (t, W, R, B)  q = Squeeze (y, [1])  Y = Transpose <perm = [1, 2, 0]> (q)""",
+    "a first frame": """c = Conv <pads = [1, 1]> (X, K[3, 3, 3])
+        p = Pad <mode = "edge"> (c, [0, 0, 2, 0, 0, 0])  Y = Conv (p, L[3, 3, 3])""",
+}
+"""Nets whose output is late."""
+
+
+@pytest.mark.parametrize("stop", [2, 20])
+@pytest.mark.parametrize("frames", [None, 2])
+@pytest.mark.parametrize("name", LATE_NETS)
+def test_a_late_sequence_goes_on_from_saved_states(name: str, frames: int | None, stop: int) -> None:
+    """The first frames are dropped once; all 40 frames come."""
+    outputs = " => float[] Y, float[] m" * ("too" in name)
+    model = over(f"float[2, 3, time] X{outputs}", LATE_NETS[name])
+    proto = streamed(model, {"time": frames}, "auto", delay=True)
+    stepped, feed = proto.SerializeToString(), {"X": random((2, 3, 40), 1)}
+    parts = [feed["X"][:, :, start : start + 2] for start in range(0, 40, 2)]
+    one, other = rl.Stream(stepped), rl.Stream(stepped)
+    got = [one({"X": part})["Y"] for part in parts[: stop // 2]]
+    other({"X": parts[0]})
+    other.reset(one.states, frames=stop)
+    got += [other({"X": part})["Y"] for part in parts[stop // 2 :]]
+    got.append(other.flush()["Y"])
+    expected = expected_of(plan_of(proto), model, feed)["Y"]
+    np.testing.assert_allclose(np.concatenate(got, 2), expected, rtol=0, atol=1e-5)
+    counts = any(state.state == "t" for state in one.plan.states)
+    if counts:  # the number of frames is among the states
+        other.reset(one.states)
+        with pytest.raises(rl.OptionError, match=f"is that after {stop} frames, not after 6; leave out frames, or"):
+            other.reset(one.states, frames=6)
+        with pytest.raises(rl.OptionError, match="is that after 0 frames, not after 6"):
+            other.reset({}, frames=6)
+    else:
+        with pytest.raises(rl.OptionError, match=r"a sequence that goes on.*frames=N, or frames=0 for a new"):
+            other.reset(one.states)
+        other.reset(one.states, frames=0)  # as the past of a new sequence
+        assert other({"X": parts[0]})["Y"].shape[2] < got[-2].shape[2] or stop == 2
+    other.reset()
+    first = [other({"X": part})["Y"] for part in parts]
+    np.testing.assert_allclose(np.concatenate([*first, other.flush()["Y"]], 2), expected, rtol=0, atol=1e-5)
+
+
+def test_the_number_of_frames_is_one_that_the_stream_can_have() -> None:
+    stream = rl.Stream(streamed(over("float[2, 3, time] X", LATE_NETS["a stride"]), "time", delay=True))
+    stream({"X": X.transpose(1, 2, 0)})
+    with pytest.raises(rl.OptionError, match="no call ends after 3 frames; give a multiple of 2"):
+        stream.reset(stream.states, frames=3)
+    for wrong in (-2, 2.0, True, "2"):
+        with pytest.raises(rl.OptionError, match="frames cannot be"):
+            stream.reset(stream.states, frames=wrong)  # type: ignore[arg-type]
+    before = dict(stream.states)
+    assert before.keys() == stream.states.keys()
+    assert stream({"X": X.transpose(1, 2, 0)})["Y"].shape[2] == 3
+
+
+def test_the_frames_of_a_sequence_that_goes_on_count_for_its_end() -> None:
+    """A table of 8 rows, one for each frame."""
+    table = {"table": random((8, 3), 2)}
+    model = over(
+        "float[2, time, 3] X",
+        "h = Shape (X)  n = Gather (h, 1)  i = Range (0, n, 1)  r = Gather (table, i)  Y = Add (X, r)",
+        table,
+    )
+    stepped = streamed(model, "time").SerializeToString()
+    one, other = rl.Stream(stepped), rl.Stream(stepped)
+    feed = {"X": random((2, 8, 3), 1)}
+    first = one({"X": feed["X"][:, :5]})["Y"]
+    other.reset(one.states)
+    with pytest.raises(rl.OptionError, match=r"at most 8 frames .*, but this chunk of 4 frames comes after 5"):
+        other({"X": feed["X"][:, :4]})
+    got = np.concatenate([first, other({"X": feed["X"][:, 5:]})["Y"]], 1)
+    np.testing.assert_allclose(got, whole(model, feed)["Y"], rtol=0, atol=1e-6)
 
 
 SHAPED = r"expected \[2, batch, 3\]"
