@@ -147,15 +147,18 @@ def counts_so_far(editor: Editor, delay: Delay) -> tuple[ir.Value, ir.Value, ir.
 
 
 @_computed_once
-def _has_begun(editor: Editor) -> ir.Value:
-    """Return whether there were frames before this call."""
+def _has_begun(editor: Editor, scalar: bool) -> ir.Value:
+    """Return whether there were frames before this call, in the shape [], or [1] for values with axes."""
+    if scalar:
+        return editor.start("Squeeze", _has_begun(editor, False), axes=[0])
     zero = editor.start.counts([0])
     return editor.start("Less", zero, _so_far(editor))
 
 
 def past_or_first(editor: Editor, node: ir.Node, past: ir.Value, first: ir.Value) -> ir.Value:
     """Return `past` if there were frames before this call, else `first`, for a node."""
-    chosen = editor.before(node).chosen(_has_begun(editor), past, first, past.dtype or ir.DataType.FLOAT)
+    begun = _has_begun(editor, past.shape is not None and len(past.shape) == 0)
+    chosen = editor.before(node).chosen(begun, past, first, past.dtype or ir.DataType.FLOAT)
     chosen.type = past.type
     return chosen
 
