@@ -179,7 +179,7 @@ def lower_file(
             for one file; "always"; "never"; or the name of that file.
         trust_external_data: Read data files outside the model's folder.
         require_verified: Write nothing if no comparison is possible.
-        overwrite: Replace existing files.
+        overwrite: Replace existing files; also write a quantized stream with an output below 10 dB.
         calibrate: Quantize the stream, once it is compared, with ranges from whole sequences: inputs by name, a
             .npy file, a .npz file with an array for each input, or a folder of such files. See `quantize_stream`.
         bits: "w8a8", or "w8a16" for activations and states of 16 bits.

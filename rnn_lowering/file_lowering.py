@@ -172,10 +172,11 @@ class FileLowering:
 
     def _quantize(self, report: FileReport, written: Path, sequences: list[dict[str, Array]]) -> None:
         """Quantize the written stream in place, and say so in the report."""
-        from rnn_lowering.streaming.integers.quantization import quantize_stream
+        from rnn_lowering.streaming.integers.quantization import quantize
 
-        quantized, report.quantization = quantize_stream(
-            written, sequences, bits=self.files.bits, target=self.lowers.lowering.target
+        files, target = self.files, self.lowers.lowering.target
+        quantized, report.quantization = quantize(
+            written, sequences, files.bits, target, files.overwrite, forced_by="--force"
         )
         onnx.save(quantized, written)
         model = ir.from_proto(quantized)

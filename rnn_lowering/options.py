@@ -543,7 +543,11 @@ class Files:
         _QUANTIZATION,
         choices=BITS,
     )
-    overwrite: bool = switch("replace existing files; a data file gets a new name if one exists", _FILES)
+    overwrite: bool = switch(
+        "replace existing files; a data file gets a new name if one exists. Also write a quantized stream with an "
+        "output below 10 dB",
+        _FILES,
+    )
 
     def __post_init__(self) -> None:
         argument_checks.take_fields(self)

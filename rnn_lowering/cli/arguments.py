@@ -48,7 +48,8 @@ _EXIT = """exit codes:
   130  interrupted (129 SIGHUP, 143 SIGTERM); nothing is written unless the message says so
 
 OUT.onnx cannot be a file of the input, a symbolic link, a folder, a FIFO or a device.
-Existing files are replaced only with --force; a model and its data file are replaced together."""
+Existing files are replaced only with --force; a model and its data file are replaced together.
+A quantized stream with an output below 10 dB is written only with --force."""
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

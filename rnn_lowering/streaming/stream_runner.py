@@ -118,6 +118,7 @@ class Stream:
         if self._ended:
             raise OptionError("the sequence has ended with flush", hint="reset the stream before the next one")
         arrays = self._arrays(inputs, "input", self.plan.inputs)
+        self._sizes(arrays)
         frames = frames_in(self.plan, arrays)
         self._check_end(frames)
         outputs = self._run(arrays)

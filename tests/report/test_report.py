@@ -79,12 +79,21 @@ REPEATED = parse("""g (float[2] a) => (float[2] b) <bool yes = {1}, int64 M = {3
         s1 = Add (s, s) c1 = Identity (c) }> }""")
 
 FRAMES = np.random.default_rng(0).standard_normal((5, 1, 3)).astype(np.float32)
+GRID = np.random.default_rng(0).standard_normal((1, 5, 2, 2)).astype(np.float32)
 SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
     "verified": (model(RAGGED, 17), {}),
     "a stream": (chain(Link("LSTM", "stepped")), {"stream": "seq"}),
     "a stream in integers": (
         chain(Link("LSTM", "stepped")),
         {"stream": "seq=1", "dims": {"batch": 1}, "calibrate": [{"X": FRAMES}], "bits": "w8a16"},
+    ),
+    "a stream in integers and floats": (
+        parse(
+            """g (float[1,time,2,2] x) => (float[1,time,2,2] y)
+            <float[2,2] K = {1,2,3,-1}, float[2,2] S = {1,1,2,2}> {
+            h = MatMul (x, K) y = LayerNormalization <axis = 2> (h, S, S) }"""
+        ),
+        {"stream": "time=1", "calibrate": [{"x": GRID}]},
     ),
     "a stream that is late": (
         parse("g (float[1,2,time] x) => (float[1,2,t] y) <float[2,2,3] K = {}> { y = Conv (x, K) }"),

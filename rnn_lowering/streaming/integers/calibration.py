@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 
 from rnn_lowering.argument_checks import wrong
-from rnn_lowering.errors import OptionError, UnsupportedError
+from rnn_lowering.errors import OptionError, UnsupportedError, warn
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.streaming.stream_runner import Stream
 from rnn_lowering.types import Array, ArrayLike
@@ -21,6 +22,8 @@ except ImportError as missing:
     raise UnsupportedError(
         f"rl.Calibration needs onnxruntime: {missing}", hint="pip install onnxruntime"
     ) from missing
+
+REAL = "calibrate with sequences of the real signal"
 
 _QUANT_TYPES = {8: None, 16: QuantType.QUInt16}
 
@@ -40,7 +43,7 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
 
     Raises:
         ModelFileError: The model is not a stream.
-        OptionError: There is no whole call, or an input does not fit the model.
+        OptionError: There is no whole call, an input does not fit the model, or numbers are not finite.
 
     Examples:
         >>> step = rl.lower(model, stream="seq=1")
@@ -59,47 +62,42 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
     ) -> None:
         if state_bits not in _QUANT_TYPES:
             raise OptionError(f"state_bits is {state_bits!r}", hint="give 8 or 16")
-        self._stream = Stream(model.SerializeToString() if isinstance(model, onnx.ModelProto) else model)
+        self._recorder = Recorder(Stream(model).session)
         if not isinstance(sequences, Sequence) or not all(isinstance(inputs, Mapping) for inputs in sequences):
             raise wrong("sequences", sequences, "a list that has the inputs of each sequence by name")
         self._sequences = list(sequences)
+        check_finite(self._sequences)
         self._left = self._calls()
         proto = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
         self.extra_options = {"TensorQuantOverrides": self._overrides(proto, state_bits)}
 
     def get_next(self) -> dict[str, Array] | None:
         """Return the inputs of the next call with its states; None after the last call."""
-        return next(self._left, None)
+        call = next(self._left, None)
+        return None if call is None else dict(call.inputs)
 
     def rewind(self) -> None:
         """Begin with the first call again."""
         self._left = self._calls()
 
-    def chunked(self) -> Iterator[Iterator[dict[str, Array]]]:
-        """Yield the inputs of the calls of each sequence, without states."""
+    def _calls(self) -> Iterator[RecordedCall]:
         for sequence in self._sequences:
-            yield chunks_of(self._stream.plan, sequence)
-
-    def _calls(self) -> Iterator[dict[str, Array]]:
-        for chunks in self.chunked():
-            self._stream.reset()
-            for chunk in chunks:
-                feed = self._stream.feed(chunk)
-                self._stream(chunk)
-                yield feed
+            yield from self._recorder.calls(sequence)
 
     def _overrides(self, proto: onnx.ModelProto, state_bits: int) -> dict[str, list[dict[str, Any]]]:
         """Return the quantizer's settings of each state: one range for its past and its present."""
-        states = [s for s in self._stream.plan.states if s.dtype.startswith("float")]
+        plan = self._recorder.plan
+        states = [s for s in plan.states if s.dtype.startswith("float")]
         ranges = {s.input: (np.float32(0), np.float32(0)) for s in states}  # a quantized range includes zero
         called = False
-        for feed in self._calls():
+        for call in self._calls():
             called = True
-            for name, (low, high) in ranges.items():
-                both = np.append(feed[name], self._stream.states[name])
-                ranges[name] = min(low, both.min()), max(high, both.max())
+            for s in states:
+                low, high = ranges[s.input]
+                both = np.append(call.inputs[s.input], call.outputs[s.output])
+                ranges[s.input] = min(low, both.min()), max(high, both.max())
         if not called:
-            raise no_whole_call(self._stream.plan, self._sequences)
+            raise no_whole_call(plan, self._sequences)
         producers = {name: node for node in proto.graph.node for name in node.output}
         kind = {} if _QUANT_TYPES[state_bits] is None else {"quant_type": _QUANT_TYPES[state_bits]}
         overrides: dict[str, list[dict[str, Any]]] = {}
@@ -108,6 +106,56 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
             for name in (s.input, _quantized_name(producers, s.output)):
                 overrides[name] = [{"rmin": low, "rmax": high, **kind}]
         return overrides
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """What a stream got in a call and computed, with its states."""
+
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+
+
+class Recorder:
+    """Runs a stream over sequences, and keeps each call: also those of zeros behind a sequence, for late outputs.
+
+    Args:
+        session: A session of the stream.
+        more: The number of its last outputs that the stream does not have.
+    """
+
+    def __init__(self, session: Any, more: int = 0) -> None:
+        self._session, self._own = session, len(session.get_outputs()) - more
+        self._names = [value.name for value in session.get_outputs()]
+        self._made: list[RecordedCall] = []
+        self._stream = Stream(self)
+        self.plan = self._stream.plan
+
+    def calls(self, sequence: Mapping[str, ArrayLike]) -> Iterator[RecordedCall]:
+        """Yield the calls of a sequence."""
+        self._stream.reset()
+        for chunk in chunks_of(self.plan, sequence):
+            self._stream(chunk)
+            yield self._made.pop()
+        if self._stream.states and self.plan.frames_late:
+            self._stream.flush()
+            yield from self._made
+            self._made.clear()
+
+    def run(self, _: None, inputs: dict[str, Array]) -> list[Array]:
+        """Run a call, as a session does."""
+        results = self._session.run(None, inputs)
+        self._made.append(RecordedCall(inputs, dict(zip(self._names, results, strict=True))))
+        return results[: self._own]  # type: ignore[no-any-return]
+
+    def get_modelmeta(self) -> Any:
+        return self._session.get_modelmeta()
+
+    def get_inputs(self) -> Any:
+        return self._session.get_inputs()
+
+    def get_outputs(self) -> Any:
+        return self._session.get_outputs()[: self._own]
 
 
 def chunks_of(plan: StreamPlan, sequence: Mapping[str, ArrayLike]) -> Iterator[dict[str, Array]]:
@@ -124,6 +172,46 @@ def chunks_of(plan: StreamPlan, sequence: Mapping[str, ArrayLike]) -> Iterator[d
         chunk = arrays | plan.cut(arrays, start, start + size)
         lengths = {name: np.clip(arrays[name] - start, 0, size).astype(arrays[name].dtype) for name in lengths_of}
         yield chunk | lengths
+
+
+def name_of(number: int, count: int) -> str:
+    """Return what messages call a sequence."""
+    return f"sequence {number + 1} of {count}"
+
+
+def check_finite(sequences: Sequence[Mapping[str, ArrayLike]], names: Sequence[object] = ()) -> None:
+    """Refuse sequences with infinities or NaN.
+
+    Args:
+        names: What the sequences are called; else they are counted.
+
+    Raises:
+        OptionError: There are such numbers.
+    """
+    for number, sequence in enumerate(sequences):
+        for name, given in sequence.items():
+            array = np.asarray(given)
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                where = f"'{names[number]}'" if names else name_of(number, len(sequences))
+                text = f"input '{name}' has numbers in {where} that are not finite (infinities or NaN)"
+                raise OptionError(text, hint="repair them, or leave this sequence out")
+
+
+def check_signal(plan: StreamPlan, sequences: Sequence[Mapping[str, ArrayLike]]) -> None:
+    """Refuse sequences that are 0 everywhere; warn of an input that is.
+
+    Raises:
+        OptionError: There is no signal.
+    """
+    arrays = [(name, np.asarray(each)) for sequence in sequences for name, each in sequence.items()]
+    timed = [
+        (name, array) for name, array in arrays if array.dtype.kind == "f" and plan.inputs.get(name) is not None
+    ]
+    heard = {name for name, array in timed if array.any()}
+    if timed and not heard:
+        raise OptionError("the sequences are 0 everywhere, so there is nothing to measure", hint=REAL)
+    for name in sorted({name for name, _ in timed} - heard):
+        warn(f"input '{name}' is 0 in all sequences, so no range behind it is measured: {REAL}")
 
 
 def no_whole_call(plan: StreamPlan, sequences: Sequence[Mapping[str, ArrayLike]]) -> OptionError:

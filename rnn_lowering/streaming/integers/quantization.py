@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import tempfile
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
-from onnxruntime.quantization import QuantType, quantize_static
+from onnxruntime.quantization import QuantType
 
-from rnn_lowering.argument_checks import feeds, one_of, why_no_arrays
+from rnn_lowering.argument_checks import feeds, flag, one_of, why_no_arrays
 from rnn_lowering.argument_checks import text as text_of
 from rnn_lowering.errors import (
     ModelFileError,
@@ -29,7 +25,17 @@ from rnn_lowering.errors import (
     warn,
 )
 from rnn_lowering.options import BITS
-from rnn_lowering.streaming.integers.calibration import Calibration, chunks_of, no_whole_call
+from rnn_lowering.streaming.integers.calibration import (
+    REAL,
+    Calibration,
+    check_finite,
+    check_signal,
+    chunks_of,
+    no_whole_call,
+)
+from rnn_lowering.streaming.integers.quantizer import opset_of, quantized, session_of
+from rnn_lowering.streaming.integers.ranges import with_near_fills
+from rnn_lowering.streaming.integers.ratios import ratios
 from rnn_lowering.streaming.stream_runner import Stream
 from rnn_lowering.targets.names import TargetName
 from rnn_lowering.targets.table import target_named
@@ -37,11 +43,11 @@ from rnn_lowering.types import Array, ArrayLike, PathLike
 
 _ACTIVATIONS = {"w8a8": QuantType.QInt8, "w8a16": QuantType.QUInt16}
 
-_PER_CHANNEL = 13
-"""First opset whose DequantizeLinear has a scale for each channel."""
-
 _POOR = 10.0
-"""Below this many dB a warning advises 16 bits."""
+"""Below this many dB a stream is made only if it is forced."""
+
+_SHOWN = 6
+"""Maximum of nodes in float that a message names."""
 
 _SATURATED = 3.0
 """Loss in dB by onnxruntime's integer kernels that a warning names."""
@@ -55,7 +61,8 @@ class Quantization:
         bits: "w8a8" or "w8a16": the bits of weights and of activations.
         sequences: The number of sequences of the calibration, which both streams ran.
         snr: The signal-to-noise ratio of each output in dB: the float output against the difference. Infinite
-            where nothing differs.
+            where nothing differs. Of an output without frames, the last value of each sequence counts.
+        in_float: The nodes that compute in float, since onnxruntime's quantizer does not know or not take them.
 
     Examples:
         >>> print(rl.Quantization("w8a16", 2, {"Y": 51.25}))
@@ -65,11 +72,14 @@ class Quantization:
     bits: str
     sequences: int
     snr: dict[str, float]
+    in_float: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        ratios = ", ".join(f"{name} {ratio:.1f} dB" for name, ratio in self.snr.items())
+        measured = ", ".join(f"{name} {ratio:.1f} dB" for name, ratio in self.snr.items()) or "no output has floats"
         ran = counted(self.sequences, "sequence")
-        return f"quantized to {self.bits}: signal-to-noise ratio against float on the {ran} given: {ratios}"
+        shown = [*self.in_float[:_SHOWN], *([f"{more} more"] if (more := len(self.in_float) - _SHOWN) > 0 else [])]
+        left = f"; in float: {', '.join(shown)}" if shown else ""
+        return f"quantized to {self.bits}: signal-to-noise ratio against float on the {ran} given: {measured}{left}"
 
 
 def quantize_stream(
@@ -78,6 +88,7 @@ def quantize_stream(
     *,
     bits: str = "w8a8",
     target: TargetName = "portable",
+    force: bool = False,
 ) -> tuple[onnx.ModelProto, Quantization]:
     """Return a stream with QuantizeLinear and DequantizeLinear around its operators, as NPUs take it.
 
@@ -90,15 +101,17 @@ def quantize_stream(
             folder of such files.
         bits: "w8a8", or "w8a16" for activations and states of 16 bits, which needs opset 21.
         target: The runtime. For QNN, activations of 8 bits are unsigned.
+        force: Also make a stream with an output below 10 dB; a warning names it.
 
     Returns:
         The quantized stream, and how far it is from the given one.
 
     Raises:
-        OptionError: The sequences do not fit the stream, or hold no whole call; or there is no such target.
+        OptionError: The sequences do not fit the stream, hold no whole call or end before an output comes; they, or
+            an output in float, are 0 everywhere or not finite; or there is no such target.
         ModelFileError: The model is not a stream, or a file cannot be read.
-        UnsupportedError: The stream takes any number of frames, the quantizer fails, or the difference is larger
-            than the output.
+        UnsupportedError: The stream takes any number of frames, the quantizer fails, or an output has less than
+            10 dB or is not finite.
 
     Examples:
         >>> step = rl.lower(model, stream="seq=1")
@@ -109,102 +122,100 @@ def quantize_stream(
     """
     with boundary():
         one_of("bits", BITS)("bits", bits)
-        signed = target_named(text_of("target", target)).signed_activations
-        activations = _ACTIVATIONS[bits] if signed or bits != "w8a8" else QuantType.QUInt8
-        return _quantize_stream(model, sequences, bits, activations)
+        text_of("target", target)
+        return quantize(model, sequences, bits, target, flag("force", force))
 
 
-def _quantize_stream(
+def quantize(
     model: PathLike | onnx.ModelProto,
     sequences: Sequence[Mapping[str, ArrayLike]] | PathLike,
     bits: str,
-    activations: QuantType,
+    target: str,
+    force: bool,
+    forced_by: str = "force=True",
 ) -> tuple[onnx.ModelProto, Quantization]:
-    proto = model if isinstance(model, onnx.ModelProto) else None
-    stream = Stream(proto.SerializeToString() if proto else model)
-    refuse_open_frames([stream.plan.frames])
-    sequences = _read_all(sequences, list(stream.plan.inputs))
-    calibration = Calibration(model, sequences, state_bits=16 if bits == "w8a16" else 8)
-    quantized = _quantized(proto or onnx.load(Path(model)), calibration, activations)
-    result = Quantization(bits, len(sequences), _ratios(calibration, stream, quantized, optimized=False))
-    _judge(result)
+    """Do what `quantize_stream` does; an error says by which option it is forced."""
+    signed = target_named(target).signed_activations
+    activations = _ACTIVATIONS[bits] if signed or bits != "w8a8" else QuantType.QUInt8
+    exact = Stream(model)
+    refuse_open_frames([exact.plan.frames])
+    sequences = _read_all(sequences, list(exact.plan.inputs))
+    check_finite(sequences)
+    check_signal(exact.plan, sequences)
+    proto = model if isinstance(model, onnx.ModelProto) else onnx.load(Path(model))
+    ratios(exact, Stream(exact.session), sequences)  # refuses what cannot be measured
+    near = with_near_fills(proto, exact.plan, sequences)
+    calibration = Calibration(near, sequences, state_bits=16 if bits == "w8a16" else 8)
+    integers, in_float = _quantized(near, calibration, activations)
+    _refuse_opset(opset_of(integers), opset_of(proto), target)
+    result = Quantization(bits, len(sequences), ratios(exact, Stream(session_of(integers)), sequences), in_float)
+    _judge(result, "" if force else forced_by)
     if bits == "w8a8":
-        _compare_kernels(result, _ratios(calibration, stream, quantized, optimized=True))
-    return quantized, result
+        _compare_kernels(result, ratios(exact, Stream(session_of(integers, optimized=True)), sequences))
+    return integers, result
 
 
-def _quantized(model: onnx.ModelProto, calibration: Calibration, activations: QuantType) -> onnx.ModelProto:
-    opset = next(each.version for each in model.opset_import if not each.domain)
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)  # the quantizer takes the weights out of the model that it gets
-    with tempfile.TemporaryDirectory() as folder, _quiet():
-        made = Path(folder, "quantized.onnx")
-        try:
-            quantize_static(
-                copy,
-                made,
-                calibration,
-                per_channel=opset >= _PER_CHANNEL,
-                activation_type=activations,
-                weight_type=QuantType.QInt8,
-                extra_options=calibration.extra_options,
-            )
-        except RnnLoweringError:
-            raise
-        except Exception as error:  # the quantizer's errors have no common class
-            text = " ".join(str(error).split())
-            raise UnsupportedError(f"onnxruntime's quantizer cannot quantize the stream: {text}") from error
-        return onnx.load(made)
+def _quantized(
+    model: onnx.ModelProto, calibration: Calibration, activations: QuantType
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Return a stream in integers, and its nodes in float.
+
+    Raises:
+        UnsupportedError: The quantizer fails, or leaves all nodes in float.
+    """
+    try:
+        integers, in_float = quantized(model, calibration, activations)
+    except RnnLoweringError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise UnsupportedError(f"onnxruntime's quantizer cannot quantize the stream: {text}") from error
+    if not any(node.op_type == "QuantizeLinear" for node in integers.graph.node):
+        raise UnsupportedError("onnxruntime's quantizer leaves all nodes of the stream in float")
+    return integers, in_float
 
 
-def _judge(result: Quantization) -> None:
-    """Raise if an output is lost; warn if it is poor."""
-    output, ratio = min(result.snr.items(), key=lambda each: each[1], default=("", np.inf))
-    more = "calibrate with sequences of the real signal" + ", or use w8a16" * (result.bits == "w8a8")
-    if ratio < 0:
-        text = f"quantized to {result.bits}, output '{output}' differs by more than it holds: {ratio:.1f} dB"
-        raise UnsupportedError(text, hint=more)
-    if ratio < _POOR:
-        warn(f"output '{output}' is only {ratio:.1f} dB above its difference from float: {more}")
+def _refuse_opset(opset: int, given: int, target: str) -> None:
+    """Refuse a newer opset than that of the stream, if the target does not read it."""
+    newest = target_named(target).newest_opset
+    if newest and opset > max(newest, given):
+        raise UnsupportedError(
+            f"integers of this stream need opset {opset}, but {target} reads opsets up to {newest}",
+            hint="use w8a8 and a float32 model",
+        )
+
+
+def _judge(result: Quantization, forced_by: str) -> None:
+    """Raise if an output is lost, or poor; warn if it is poor and that is forced (by no option)."""
+    made, more = f"quantized to {result.bits},", REAL + ", or use w8a16" * (result.bits == "w8a8")
+    if broken := [name for name, ratio in result.snr.items() if np.isnan(ratio)]:
+        raise UnsupportedError(
+            f"{made} output '{broken[0]}' is not finite", hint=f"{more}, or keep the stream in float"
+        )
+    name, ratio = min(result.snr.items(), key=lambda each: each[1], default=("", -np.inf))
+    if ratio >= _POOR:
+        return
+    poor = f"output '{name}' is only {ratio:.1f} dB above its difference from float"
+    if not name:
+        poor = "no output has floats, so nothing says how good the stream is"
+    elif ratio < 0:
+        poor = f"output '{name}' differs by more than it holds: {ratio:.1f} dB"
+    if not forced_by:
+        warn(f"{poor}: {more}")
+        return
+    hint = f"{more}, or keep the stream in float; {forced_by} writes it all the same"
+    raise UnsupportedError(f"{made} {poor}" + f" (less than {_POOR:.0f} dB)" * bool(name), hint=hint)
 
 
 def _compare_kernels(result: Quantization, optimized: Mapping[str, float]) -> None:
     """Warn if onnxruntime's kernels for int8 spoil an output on this processor."""
     for name, here in optimized.items():
-        if here < result.snr[name] - _SATURATED:
+        if not here >= result.snr[name] - _SATURATED:
             warn(
                 f"onnxruntime on this processor computes output '{name}' with {here:.1f} dB, not with the "
                 f"{result.snr[name]:.1f} dB that the model has: without VNNI its products of int8 saturate; "
                 "disable its optimizations, or run the model elsewhere"
             )
-
-
-def _ratios(
-    calibration: Calibration, stream: Stream, model: onnx.ModelProto, *, optimized: bool
-) -> dict[str, float]:
-    """Return the signal-to-noise ratio of each float output, by onnxruntime's integer kernels if `optimized`."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    if not optimized:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    quantized = Stream(session)
-    signal, noise = defaultdict[str, float](float), defaultdict[str, float](float)
-    for chunks in calibration.chunked():
-        stream.reset()
-        quantized.reset()
-        for chunk in chunks:
-            for name, (exact, other) in _pairs(stream(chunk), quantized(chunk)):
-                signal[name] += float(np.square(exact).sum())
-                noise[name] += float(np.square(exact - other).sum())
-    with np.errstate(divide="ignore"):
-        return {n: float(10 * np.log10(np.divide(signal[n], noise[n]))) if noise[n] else np.inf for n in signal}
-
-
-def _pairs(exact: Mapping[str, Array], other: Mapping[str, Array]) -> Iterator[tuple[str, tuple[Array, Array]]]:
-    for name, array in exact.items():
-        if array.dtype.kind == "f":
-            yield name, (array.astype(np.float64), other[name].astype(np.float64))
 
 
 def refuse_open_frames(frames: Collection[int | None]) -> None:
@@ -221,15 +232,17 @@ def fitting_sequences(model: Path, given: Sequence[Mapping[str, ArrayLike]] | Pa
 
     Raises:
         ModelFileError: A file cannot be read.
-        OptionError: The sequences do not fit the stream, or hold no whole call.
+        OptionError: The sequences do not fit the stream, hold no whole call, are not finite or have no signal.
     """
     stream = Stream(model)
     sequences = _read_all(given, list(stream.plan.inputs))
+    check_finite(sequences, sequence_files(given) if isinstance(given, Path) else ())
     chunks = [chunk for sequence in sequences for chunk in chunks_of(stream.plan, sequence)]
     if not chunks:
         raise no_whole_call(stream.plan, sequences)
     for chunk in chunks:
         stream.feed(chunk)  # checks names, types and shapes
+    check_signal(stream.plan, sequences)
     return sequences
 
 
@@ -280,14 +293,3 @@ def _opened(file: Path) -> Iterator[Any]:
             why_no_arrays(f"'{file}'", ".npy or .npz", error),
             hint="" if isinstance(error, OSError) else "save arrays with numpy.save",
         ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Drop the quantizer's advice to run its own preprocessing, which it logs."""
-    root, dropped = logging.getLogger(), lambda record: record.levelno >= logging.ERROR
-    root.addFilter(dropped)
-    try:
-        yield
-    finally:
-        root.removeFilter(dropped)
