@@ -26,13 +26,8 @@ from rnn_lowering.loops.as_recurrence import (
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.linear_counts import Counters
-from rnn_lowering.loops.trips import (
-    ENDLESS,
-    LoopTrips,
-    depends_on_data,
-    number_of_trips,
-    simulated_trips,
-)
+from rnn_lowering.loops.step_limits import ENDLESS, depends_on_data
+from rnn_lowering.loops.trips import LoopTrips, number_of_trips, simulated_trips
 from rnn_lowering.loops.value_facts import TRUE, Elements, Item, KnownTensor, number_of
 from rnn_lowering.model.scopes import detach
 

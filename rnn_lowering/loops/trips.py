@@ -1,7 +1,8 @@
 """The number of steps of a Loop, before it starts.
 
 If a condition compares two numbers that are linear in the number of the step (`linear_counts`), the last step
-follows by a division: p + q i < b is true up to i = max(0, ceil((b - p) / q)), and there is one step more. A
+follows by a division: p + q i < b is true up to i = max(0, ceil((b - p) / q)), and there is one step more. Of two
+conditions that must hold the first to fail ends the Loop, of two where one is enough the last (`step_limits`). A
 condition on constants is evaluated step by step instead (`simulated_trips`).
 """
 
@@ -14,31 +15,19 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.errors import NodeRef, UnknownTripsError
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
+from rnn_lowering.errors import UnknownTripsError
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.facts.size import Size
-from rnn_lowering.loops.body import LoopBody, behind_identities
+from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.linear_counts import Counters, first_of, rate_of
+from rnn_lowering.loops.linear_counts import Counters
+from rnn_lowering.loops.step_limits import ENDLESS, StepLimit, step_limits
 from rnn_lowering.loops.value_facts import TRUE, Item, KnownTensor, number_of
-
-ENDLESS = 1 << 62
-"""A trip count this large means "no limit"."""
 
 _INT64 = ir.DataType.INT64
 _RANGE_OPSET = 11
 """First opset whose Range accepts a negative limit; before it, the number of steps is at least 0."""
 _MOST_SIMULATED = 1 << 12
-
-
-def depends_on_data(node: NodeRef, value: ir.Value | None = None) -> UnknownTripsError:
-    """Return the error of a Loop that ends by a condition on data."""
-    return UnknownTripsError(
-        "the number of its steps depends on data",
-        hint="export it with a fixed number of steps",
-        node=node,
-        value=value,
-    )
 
 
 @dataclass(frozen=True)
@@ -79,7 +68,7 @@ def number_of_trips(counters: Counters) -> LoopTrips:
     length = limits.length
     if length is not None and limits.first_follows and copy.some_rows:
         return LoopTrips(counters.emit(length), None, positive=True, length=length)
-    bounds = [] if limits.most_is_length else [_steps_while_negative(counters, line) for line in limits.lines]
+    bounds = [] if limits.most_is_length else [each.steps(counters) for each in limits.conditions]
     if limits.most is not None:
         given = copy.tensor(limits.most, loop.ref)
         bounds.insert(0, op.cast(given if given.rank == 1 else op.reshape(given, (1,)), _INT64))
@@ -157,14 +146,14 @@ class _Limits:
     """The end of a Loop.
 
     Attributes:
-        lines: The Loop goes on as long as all of them are negative.
+        conditions: The Loop goes on as long as all of them hold.
         most: The maximum number of steps; None for no limit.
         length: The size that every limit gives as the number of steps, if there is a step.
         most_is_length: Whether `most` is that size.
         first_follows: Whether the first step is taken wherever that size is at least 1.
     """
 
-    lines: Sequence[Size]
+    conditions: Sequence[StepLimit]
     most: Item
     length: Size | None
     most_is_length: bool
@@ -176,19 +165,20 @@ class _Limits:
         most, number = copy.item(loop.trips), number_of(copy.item(loop.trips))
         if number is not None and number >= ENDLESS:
             most = None
-        lines = _comparisons(counters, loop.cond_out, loop.body)
+        conditions = step_limits(counters, loop.cond_out, loop.body)
         limit = None if most is None or loop.trips is None else counters.line_of_outside(loop.trips)
-        length = None if most is not None and limit is None else _length(counters, lines, limit)
+        length = None if most is not None and limit is None else _length(counters, conditions, limit)
         follows = length is not None and _follows(counters, length)
-        return cls(lines, most, length, length is not None and length == limit, follows)
+        return cls(conditions, most, length, length is not None and length == limit, follows)
 
 
-def _length(counters: Counters, lines: Sequence[Size], limit: Size | None) -> Size | None:
+def _length(counters: Counters, conditions: Sequence[StepLimit], limit: Size | None) -> Size | None:
     """Return the size that every limit gives as the number of steps, if there is a step; None if there is none."""
-    found = [1 - first_of(line) for line in lines if rate_of(line) == 1]
+    counts = [each.count for each in conditions]
+    found = [count for count in counts if count is not None]
     found += [] if limit is None else [limit]
     least = min(found, key=lambda count: count.coefficient(), default=None)
-    if least is None or not counters.copy.facts.is_size(least) or any(rate_of(line) != 1 for line in lines):
+    if least is None or not counters.copy.facts.is_size(least) or None in counts:
         return None
     return least if all((count - least).constant is not None for count in found) else None
 
@@ -199,61 +189,12 @@ def _follows(counters: Counters, length: Size) -> bool:
     if _is_true(first):
         return True
     try:
-        lines = _comparisons(counters, first, None) if isinstance(first, ir.Value) else None
+        conditions = step_limits(counters, first, None) if isinstance(first, ir.Value) else None
     except UnknownTripsError:
         return False
-    return lines is not None and all(_is_negative(line, length) for line in lines)
-
-
-def _comparisons(counters: Counters, going: ir.Value, home: ir.Graph | None) -> list[Size]:
-    """Return lines that are all negative as long as a condition is true.
-
-    Args:
-        counters: The numbers of the Loop.
-        going: The condition.
-        home: The graph that computes it; None for any.
-    """
-    ref, value = counters.loop.ref, behind_identities(going)
-    item = counters.item_of_outside(value)
-    if value is counters.loop.cond_in or (item is not None and _is_true(item)):
-        return []
-    node = value.producer()
-    if node is None or home not in (None, node.graph) or node.domain not in DEFAULT_DOMAIN:
-        raise depends_on_data(ref)
-    a, b = (*node.inputs[:2], None, None)[:2]
-    if node.op_type == "Cast" and a is not None:
-        return _comparisons(counters, a, home)
-    if node.op_type == "And" and a is not None and b is not None:
-        return [*_comparisons(counters, a, home), *_comparisons(counters, b, home)]
-    if node.op_type in ("Greater", "GreaterOrEqual"):
-        a, b = b, a
-    if not (operator_of(node).boolean and node.op_type != "Equal") or a is None or b is None:
-        raise depends_on_data(ref)
-    first, second = counters.line(a), counters.line(b)
-    if first is None or second is None:
-        raise depends_on_data(ref)
-    return [first - second - (1 if node.op_type.endswith("OrEqual") else 0)]
-
-
-def _steps_while_negative(counters: Counters, line: Size) -> Tensor:
-    """Return the number of steps of a Loop that goes on while a line is negative."""
-    op = counters.copy.op
-    rate = rate_of(line)
-    if rate <= 0:
-        raise depends_on_data(counters.loop.ref)
-    reach = counters.emit(rate - 1 - first_of(line))
-    zero = op.constant([0])
-    reach = op.where(op.less(reach, zero), zero, reach)
-    whole = reach if rate == 1 else op.emit("Div", [reach, op.constant([rate])], (1,))
-    return whole + op.constant([1])
+    return conditions is not None and all(each.holds(length) for each in conditions)
 
 
 def _is_true(condition: Item) -> bool:
     """Whether a condition is true for certain; one that is left out is."""
     return condition is None or bool(number_of(condition))
-
-
-def _is_negative(line: Size, length: Size) -> bool:
-    """Whether a line is negative where a size is at least 1."""
-    pairs = (line, -1), (line + length, 0)
-    return any(each.constant is not None and each.constant <= most for each, most in pairs)

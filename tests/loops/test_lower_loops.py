@@ -846,3 +846,76 @@ def test_the_hint_names_the_sizes_that_a_reshape_needs() -> None:
         sizes = {"N": 2, "W": 32, "H": 8, "C": 1}
         fixed = {key: size for key, size in sizes.items() if f'"{key}"' in hint}
         assert not operators(rl.lower(model, "unroll", dims=fixed)) & {"Loop"}
+
+
+CONDITIONS = {
+    "not at least": "d = GreaterOrEqual (i1, T) c1 = Not (d)",
+    "not above": "u = Sub (T, one) d = Greater (i1, u) c1 = Not (d)",
+    "swapped": "c1 = Greater (T, i1)",
+    "not, and swapped": "d = LessOrEqual (T, i1) c1 = Not (d)",
+    "not equal": "d = Equal (i1, T) c1 = Not (d)",
+    "not equal, and below": "d = Equal (T, i1) e = Not (d) f = Less (i1, three) c1 = And (e, f)",
+    "below or equal": "u = Sub (T, one) d = Less (i1, u) e = Equal (u, i1) c1 = Or (d, e)",
+    "one of two": "d = Less (i1, T) e = Less (i1, three) c1 = Or (d, e)",
+    "none of two": "d = GreaterOrEqual (i1, T) e = GreaterOrEqual (i1, three) f = Or (d, e) c1 = Not (f)",
+    "not both": "d = GreaterOrEqual (i1, T) e = GreaterOrEqual (i1, three) f = And (d, e) c1 = Not (f)",
+    "not not": "d = Less (i1, T) e = Not (d) c1 = Not (e)",
+    "equal to false": "d = GreaterOrEqual (i1, T) c1 = Equal (d, no)",
+    "other than true": "d = GreaterOrEqual (i1, T) c1 = Xor (yes, d)",
+    "or never": "d = Less (i1, T) c1 = Or (no, d)",
+    "downwards to 0": "j = Sub (T, i1) z = Sub (one, one) d = Equal (j, z) c1 = Not (d)",
+}
+"""The condition after a step, of the number i1 of steps until then and the number T of rows."""
+
+FIRST = ("c0 = Less (zero, T)", "d0 = GreaterOrEqual (zero, T) c0 = Not (d0)", "d0 = Equal (zero, T) c0 = Not (d0)")
+
+
+def condition_net(condition: str, most: str, first: str = FIRST[0]) -> ModelProto:
+    return parsed(f"""g (float[T,2] X, float[2] a) => (float[2] p, float[S,2] Y)
+        <bool yes = {{1}}, bool no = {{0}}, int64 zero = {{0}}, int64 one = {{1}}, int64 three = {{3}},
+         int64 nine = {{9}}, float half = {{0.5}}> {{
+        sh = Shape (X) T = Gather (sh, zero) {first}
+        n, p, Y = Loop ({most}, c0, zero, a) <body = b (int64 k, bool c, int64 i, float[2] s) =>
+            (bool c1, int64 i1, float[2] s1, float[2] y) {{ i1 = Add (i, one) r = Mul (s, half) s1 = Add (r, half)
+            y = Identity (s1) {condition} }}> }}""")
+
+
+@pytest.mark.parametrize("most", ['""', "nine", "T"])
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_a_condition_on_counters_is_a_number_of_steps(name: str, most: str) -> None:
+    """The Scan takes as many steps as the Loop did, at any number of rows."""
+    model = condition_net(CONDITIONS[name], most, FIRST[len(name) % len(FIRST)])
+    scan = rl.lower(model, "scan", loops=True)
+    assert "Loop" not in operators(scan)
+    for steps in (0, 1, 2, 5):
+        feed = {"X": numbers(steps, 2), "a": numbers(2)}
+        assert_same(run(scan, feed), run(as_meant(model), feed))
+    unrolled = rl.lower(model, "unroll", dims={"T": 4})
+    feed = {"X": numbers(4, 2), "a": numbers(2)}
+    assert_same(run(unrolled, feed), run(as_meant(model), feed))
+
+
+def test_a_number_that_the_counter_has_passed_never_ends_the_loop() -> None:
+    """i1 is above T from the first step on, so all nine steps are taken."""
+    model = condition_net("j = Add (i1, three) d = Equal (j, T) c1 = Not (d)", "nine", "c0 = Identity (yes)")
+    scan = rl.lower(model, "scan", loops=True)
+    for steps, taken in ((2, 9), (3, 9), (4, 1), (6, 3)):
+        feed = {"X": numbers(steps, 2), "a": numbers(2)}
+        wanted = run(as_meant(model), feed)
+        assert len(wanted[1]) == taken
+        assert_same(run(scan, feed), wanted)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "j = Add (i1, i1) d = Equal (j, T) c1 = Not (d)",  # it may step over T
+        "c1 = Equal (i1, T)",
+        "d = Equal (i1, T) e = Not (d) f = Less (i1, three) c1 = Or (e, f)",
+        "d = ReduceSum <keepdims = 0> (s1) e = Less (d, half) f = Less (i1, T) c1 = Or (e, f)",
+        "c1 = Or (no, no)",
+    ],
+)
+def test_other_conditions_are_refused(condition: str) -> None:
+    with pytest.raises(rl.UnsupportedError, match="depends on data|is not known"):
+        rl.lower(condition_net(condition, "nine"), "scan", loops=True)
