@@ -47,6 +47,8 @@ RIGHT = rows(f"""
     y = Conv (X, K[3, 3, 3])  p = MaxPool <kernel_shape = [2], strides = [2]> (y)  b = Conv (p, L[3, 3, 3])
         u = ConvTranspose <strides = [2]> (b, U[3, 3, 2])  {of_size("u")}  c = Slice (y, [0], n, [2])
         j = Concat <axis = 1> (u, c)  Y = Conv (j, M[3, 6, 3])
+2 late: x[2, 3, 2]  x[2, 3, 2]  t[1]  x[2, 3, 2]
+    {VALID}  p = Concat <axis = 0> ([0, 0], d, [0, 0, 0])  x = Pad <mode = "edge"> (y, p)  Y = Add (x, X)
 in time: x[2, 3, 2]  t[1]
     {VALID}  p = Concat <axis = 0> ([0, 0], d, [0, 0, 0])  x = Pad (y, p)  Y = Add (x, X)
     {VALID}  p = Concat <axis = 0> ([0, 1], d, [0, 0, 0])  x = Pad (y, p)  Y = Neg (x)
@@ -94,8 +96,6 @@ uses the number of frames, which a stream never knows, other than as a size
     {VALID}  e = Min (n, [5])  x = Slice (X, [0], e, [2])  Y = Add (x, y)
     {VALID}  f = Sub (n, [2])  e = Max (f, [0])  x = Slice (X, [0], e, [2])  Y = Neg (x)
     {VALID}  f = Greater (n, [2])  e = Where (f, n, t)  x = Slice (X, [0], e, [2])  Y = Neg (x)
-repeats or cuts off the first frame of a value that comes late
-    {VALID}  p = Concat <axis = 0> ([0, 0], d, [0, 0, 0])  x = Pad <mode = "edge"> (y, p)  Y = Add (x, X)
 """)
 
 

@@ -40,12 +40,36 @@ RIGHT = rows(f"""
 6 late, from 2: x[2, 2]  t[1]  x[2, 1, 2]  x[2, 1, 2]  x[2, 1, 2]
     p = Pad <mode = "reflect"> (X, [0, 1, 0, 1])  u = Unsqueeze (p, [1])  c = Conv (u, C[1, 1, 3])
         q = Pad <mode = "reflect"> (c, [0, 0, 1, 0, 0, 1])  Y = Conv (q, D[6, 1, 3])
+2 late, from 3: x[2, 1, 2]
+    p = Pad <mode = "reflect"> (X, [0, 0, 0, 2])  u = Unsqueeze (p, [1])  Y = Conv (u, E[6, 1, 3])
 """)
+
+EDGES = rows("""
+# float[2, 3, time] X
+1 late
+    p = Pad <mode = "edge"> (X, [0, 0, 0, 0, 0, 1])  q = Pad (p, [0, 0, 1, 0, 0, 0])  Y = Conv (q, K[3, 3, 3])
+1 late
+    p = Pad <mode = "edge"> (X, [0, 0, 1, 0, 0, 1])  Y = Conv (p, K[3, 3, 3])
+2 late
+    p = Pad <mode = "edge"> (X, [0, 0, 2, 0, 0, 2])  Y = Conv <dilations = [2]> (p, K[3, 3, 3])
+3 late
+    c = Conv <pads = [1, 1]> (X, K[3, 3, 3])  p = Pad <mode = "edge"> (c, [0, 0, 1, 0, 0, 1])
+        Y = Conv (p, L[3, 3, 3])
+8 late
+    c = Conv <pads = [2, 2]> (X, K[3, 3, 5])  p = Pad <mode = "edge"> (c, [0, 0, 3, 0, 0, 3])
+        e = Conv (p, L[3, 3, 7])  Y = Slice (e, [0], far, [2])
+4 late
+    c = Conv (X, K[3, 3, 3])  p = Pad <mode = "edge"> (c, [0, 0, 2, 0, 0, 2])  Y = Conv (p, L[3, 3, 3])
+2 late
+    c = Conv <strides = [2]> (X, K[3, 3, 2])  p = Pad <mode = "edge"> (c, [0, 0, 2, 0, 0, 2])
+        e = Conv (p, L[3, 3, 5])  t = Transpose <perm = [2, 0, 1]> (e)  g = GRU <hidden_size = 4> (t, W, R, B)
+        s = Squeeze (g, [1])  Y = Transpose <perm = [1, 2, 0]> (s)
+""")
+"""Of mode edge: replicate padding as in vocoders, and deltas of features, behind what looks ahead too."""
 
 REFUSED = rows("""
 # float[2, time] X
 pads with other frames (mode reflect), which a stream has not seen yet
-    p = Pad <mode = "reflect"> (X, [0, 0, 0, 2])  u = Unsqueeze (p, [1])  Y = Conv (u, E[6, 1, 3])
     p = Pad (X, [0, 1, 0, 0])  Y = Pad <mode = "reflect"> (p, [0, 1, 0, 0])
     c = Slice (X, [0], [-2], [1])  Y = Pad <mode = "reflect"> (c, [0, 2, 0, 0])
 pads with other frames (mode wrap), which a stream has not seen yet
@@ -63,6 +87,12 @@ pads with other frames (mode reflect), which a stream has not seen yet
 def test_each_length_and_chunking_is_right(head: str, late: str, nodes: str) -> None:
     plan = assert_at_every_length(over(head, nodes), "time", most=60)
     assert f"{plan['delay']['Y']} late, from {plan['shortest']}: {shown(plan)}" == late
+
+
+@pytest.mark.parametrize(("head", "late", "nodes"), EDGES)
+def test_the_edges_are_right(head: str, late: str, nodes: str) -> None:
+    plan = assert_at_every_length(over(head, nodes), "time", most=40)
+    assert f"{plan['delay']['Y']} late" == late
 
 
 @pytest.mark.parametrize(("head", "said", "nodes"), REFUSED)

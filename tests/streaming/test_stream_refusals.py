@@ -25,7 +25,7 @@ averages over fewer frames at the start; set count_include_pad
     p = Pad (X, [0, 0, 2, 0, 0, 0])  a = AveragePool <kernel_shape = [3], pads = [1, 0]> (p)
         Y = Slice (a, [0], [-1], [2])
 pads with other frames (mode reflect), ... ; pad with a constant
-    p = Pad <mode = "reflect"> (X, [0, 0, 0, 0, 0, 2])  Y = Conv (p, K[3, 3, 3])
+    p = Pad <mode = "reflect"> (X, [0, 1, 0, 0, 1, 2])  Y = Conv (p, K[3, 5, 3])
 output 'Y' has 1 frame more
     p = Conv <pads = [2, 2]> (X, K[3, 3, 3])  s = Slice (p, [0], [-1], [2])  Y = Relu (s)
 joins values whose frames are not aligned
@@ -86,7 +86,8 @@ output_shape or a missing kernel_shape do not fit chunks
 its paddings depend on the sizes of its result
     Y = ConvTranspose <auto_pad = "SAME_UPPER", strides = [2]> (X, K[3, 3, 3])
 repeats or cuts off the first frame of a value that comes late
-    c = Conv <pads = [1, 1]> (X, K[3, 3, 3])  Y = Pad <mode = "edge"> (c, [0, 0, 4, 0, 0, 0])
+    c = Conv <pads = [1, 1]> (X, K[3, 3, 3])  s = Slice (c, [0], [-2], [2])
+        Y = Pad <mode = "edge"> (s, [0, 0, 2, 0, 0, 0])
 joins frames with others along the time axis
     r = Relu (X)  Y = Concat <axis = 2> (X, r)
 picks frames at another rate than that of its table
@@ -124,6 +125,8 @@ at the end after the last
 sums from the last frame on
     Y = CumSum <reverse = 1> (X, 1)
 pads with other frames (mode edge)
+    Y = Pad <mode = "edge"> (X, [0, 1, 1, 0, 0, 0])
+output 'Y' has 1 frame more than the stream
     Y = Pad <mode = "edge"> (X, [0, 0, 0, 0, 1, 0])
 its frames are merged with another axis
     r = Reshape (X, [-1, 1, 3])  Y = GRU <hidden_size = 4> (r, W, R)

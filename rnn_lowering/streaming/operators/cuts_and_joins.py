@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import onnx_ir as ir
@@ -157,39 +158,47 @@ def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
         return [flow.framed(node, node.outputs[0], framing)]
     numbers = [(pad.whole() if n % rank == framing.axis else pad).constant for n, pad in enumerate(amounts)]
     mode = node.attributes.get_string("mode", "constant") or "constant"
-    if mode == "reflect" and (reflected := reflected_in_front(flow, node, framing, numbers)) is not None:
-        return reflected
-    of_frames = {framing.axis, framing.axis + rank}
-    alone = all(pad == 0 for n, pad in enumerate(numbers) if n not in of_frames)
-    behind = mode in ("edge", "reflect") and left == 0 and right >= 0  # then the next frames come, or zeros
-    if mode != "constant" and not (alone and right >= 0 and (mode == "edge" or behind)):
-        raise flow.refuse(
-            node,
-            f"pads with other frames (mode {mode}), which a stream has not seen yet",
-            "pad with a constant, or in front with the first frame (mode edge), or with mode reflect over time",
-        )
+    if mode != "constant":
+        return _padded_with_frames(flow, node, framing, mode, numbers)
     if not framing.plain or None in numbers:
         raise flow.refuse(node, "pads frames that are merged with another axis", "pad before the Reshape")
     others = [0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers)]
-    edge = mode == "edge" and left != 0
+    if any(others):
+        flow.change(node, _pad_others, others)
+    initial = _constant_value(flow, node)
+    return _in_front(flow, node, framing, Window(left=int(left), right=int(right), initial=initial))
+
+
+def _padded_with_frames(
+    flow: Flow, node: ir.Node, framing: Frames, mode: str, amounts: Sequence[Fraction | None]
+) -> list[Framing]:
+    """Return the framing of a Pad of another mode than constant: frames of the stream come before it.
+
+    Behind it too, but a stream does not know where it ends: there the next frames come, or zeros.
+    """
+    rank = len(amounts) // 2
+    left, right = (int(amounts[n] or 0) for n in (framing.axis, framing.axis + rank))
+    if mode == "reflect" and (reflected := reflected_in_front(flow, node, framing, amounts)) is not None:
+        return reflected
+    others = any(amount != 0 for n, amount in enumerate(amounts) if n % rank != framing.axis)
+    if others or right < 0 or not (mode == "edge" or (mode == "reflect" and left == 0)):
+        raise flow.refuse(
+            node,
+            f"pads with other frames (mode {mode}), which a stream has not seen yet",
+            "pad with a constant, or over time alone with mode edge or reflect",
+        )
+    if not framing.plain:
+        raise flow.refuse(node, "pads frames that are merged with another axis", "pad before the Reshape")
     if mode == "reflect":
         flow.fewest_frames = max(flow.fewest_frames, math.ceil((right + 1 - framing.extra) / framing.rate))
-    if (
-        edge
-        and framing.delay
-        and (repeated := first_repeated(flow, node, framing, int(left), int(right))) is not None
-    ):
-        if any(others):
-            flow.change(node, _pad_others, others)
-        return repeated
-    if edge and (left < 0 or framing.delay):
+    if left < 0 or (left and framing.delay and framing.cut):
         raise flow.refuse(
             node, "repeats or cuts off the first frame of a value that comes late", "pad with a constant"
         )
-    if any(others):
-        flow.change(node, _pad_others, others)
-    initial = Computed(0, first_row=True) if edge else 0.0 if behind else _constant_value(flow, node)
-    return _in_front(flow, node, framing, Window(left=int(left), right=int(right), initial=initial))
+    if left and framing.delay:
+        return first_repeated(flow, node, framing, left, right)
+    initial = Computed(0, first_row=True) if left else 0.0
+    return _in_front(flow, node, framing, Window(left=left, right=right, initial=initial))
 
 
 def _pad_others(editor: Editor, node: ir.Node, pads: Sequence[int]) -> None:
@@ -232,12 +241,8 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing] | None:
     values = [v for v in node.inputs if v is not None]
     rank = len(flow.shape(values[0], node))
     axis = (node.attributes.get_int("axis", 1) or 0) % max(rank, 1)
-    some = [v for v in values if flow.shape(v, node)[axis] != size(0)]
-    if len(some) == 1 < len(values) and isinstance(flow.framings.get(some[0]), Frames):
-        framing = flow.read(some[0], node)
-        assert isinstance(framing, Frames)
-        flow.change(node, _replace_by_input, values.index(some[0]))
-        return [flow.resized(node, node.outputs[0], framing)]
+    if (alone := _joined_with_nothing(flow, node, values, axis)) is not None:
+        return [alone]
     constants = {n: array for n, v in enumerate(values) if (array := _constant_frames(flow, v, axis)) is not None}
     computed = computed_in_front(flow, values, axis)
     framings = {n: flow.read(v, node) for n, v in enumerate(values) if n not in (*constants, *computed)}
@@ -261,6 +266,17 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing] | None:
         _require_frames(flow, node, values[n], array.shape[axis], n > along[0])
     initial = _concatenated(before, axis) if left else 0.0
     return _in_front(flow, node, framing, Window(left=left, right=right, initial=initial), slot)
+
+
+def _joined_with_nothing(flow: Flow, node: ir.Node, values: Sequence[ir.Value], axis: int) -> Frames | None:
+    """Return the framing of frames that a Concat joins with values of size 0 along an axis; None for other ones."""
+    some = [v for v in values if flow.shape(v, node)[axis] != size(0)]
+    if len(values) == 1 or len(some) != 1 or not isinstance(flow.framings.get(some[0]), Frames):
+        return None
+    framing = flow.read(some[0], node)
+    assert isinstance(framing, Frames)
+    flow.change(node, _replace_by_input, node.inputs.index(some[0]))
+    return flow.resized(node, node.outputs[0], framing)
 
 
 def _after_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int) -> list[Framing]:

@@ -3,6 +3,8 @@
 The first n frames of the result are x[n], ..., x[1], so the stream is n frames late: with x[j + n] comes frame j of
 the result. It is x[n - j] for j < n, then x[j - n]. With n = 2 the result is x[2], x[1], x[0], x[1] and so on.
 Behind the last frame the result is that of a sequence padded with zeros, as for every padding inside a net.
+
+`first_repeated` does the same for mode edge in front of frames that come late.
 """
 
 from __future__ import annotations
@@ -59,11 +61,12 @@ def _reflect(editor: Editor, node: ir.Node, frames: Frames, left: int) -> None:
     graph.remove(node, safe=True)
 
 
-def first_repeated(flow: Flow, node: ir.Node, framing: Frames, left: int, right: int) -> list[Framing] | None:
-    """Return the framing of a Pad of mode edge in front of frames that come late: frame 0 comes again in place of
-    the next ones, so the stream is `left` frames later than with a constant."""
-    if not framing.plain or framing.overlap or framing.cut or left < 1:
-        return None
+def first_repeated(flow: Flow, node: ir.Node, framing: Frames, left: int, right: int) -> list[Framing]:
+    """Return the framing of a Pad of mode edge in front of frames that come late.
+
+    Frame j of the result is x[max(j - left, 0)], and comes with x[j]: the stream is `left` frames later than with a
+    constant, but frame 0 is there.
+    """
     late = replace(framing, extra=framing.extra + left + right)
     final = settled(flow, node, framing, late, right)
     flow.edits.append(KeepRows(node, node.outputs[0], framing, 0, left))
@@ -76,9 +79,9 @@ def _repeat_first(editor: Editor, node: ir.Node, frames: Frames, left: int) -> N
     emit = editor.before(node)
     number, index = numbers_in_call(editor, frames.rate)
     first = emit("Sub", emit.counts([frames.delay.frames + left]), frames_before(editor, frames.rate))
+    from_first = emit("Where", emit("Less", index, first), first, index)  # Max of integers needs opset 12
     last = emit("Add", number, emit.counts([left - 1]))
-    within = emit.clipped(emit("Max", index, first), last)
-    picked = emit("Gather", input_of(node), within, axis=frames.axis)
+    picked = emit("Gather", input_of(node), emit.clipped(from_first, last), axis=frames.axis)
     graph = home(node)
     editor.replace(node.outputs[0], picked, graph)
     graph.remove(node, safe=True)
