@@ -115,6 +115,10 @@ class RecordedCall:
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
 
+    def __getitem__(self, name: str) -> Array:
+        """Return an input or an output."""
+        return self.inputs[name] if name in self.inputs else self.outputs[name]
+
 
 class Recorder:
     """Runs a stream over sequences, and keeps each call: also those of zeros behind a sequence, for late outputs.

@@ -25,7 +25,7 @@ from rnn_lowering.types import Array
 _HUGE = 1e4
 """Numbers from here on are fills wherever they meet data."""
 
-_LARGE = 64.0
+_LARGE = 24.0
 """Numbers from here on are fills if what follows ignores them."""
 
 _APART = 12.0
@@ -48,14 +48,14 @@ class Meeting:
     Attributes:
         data: The tensors that it meets.
         added: It is added to them; else it stands beside them.
-        masks: What it is multiplied by before; it is a fill if these are 0 or 1.
+        masks: What it is multiplied by before, each with 1 or -1: it is a fill if these are 0 or that number.
         before, after: What it is multiplied by before it meets the data, and behind.
         apart: How far from the data it has to be; None: what follows may use it.
     """
 
     data: tuple[str, ...] = ()
     added: bool = False
-    masks: tuple[str, ...] = ()
+    masks: tuple[tuple[str, int], ...] = ()
     before: float = 1.0
     after: float = 1.0
     apart: float | None = None
@@ -93,6 +93,11 @@ class Fill:
     dtype: np.dtype[Any]
     meetings: Mapping[int, tuple[Meeting, ...]]
 
+    @property
+    def masks(self) -> set[tuple[str, int]]:
+        """The masks of all meetings."""
+        return {mask for each in self.meetings.values() for meeting in each for mask in meeting.masks}
+
     def elements(self, sign: int) -> Array:
         """Return which elements are fills of a sign."""
         meetings = self.meetings[sign]
@@ -117,6 +122,8 @@ class _Reader:
         for number, node in enumerate(self.nodes):
             for slot, name in enumerate(node.input):
                 self.uses[name].append((number, slot))
+        less = [node for node in self.nodes if node.op_type == "Sub" and node.input[1] in self.constants]
+        self.negative = {node.output[0] for node in (*less, *(n for n in self.nodes if n.op_type == "Neg"))}
         self.next_inputs = {state.output: state.input for state in plan.states}
 
     def constants_with_fills(self) -> Iterator[Fill]:
@@ -186,9 +193,10 @@ class _Reader:
         other = node.input[1 - slot]
         factor = self.constants.get(other)
         if factor is None:
-            return (
-                None if meeting.data or node.op_type == "Div" else replace(meeting, masks=(*meeting.masks, other))
-            )
+            if meeting.data or node.op_type == "Div":
+                return None
+            sign = -1 if other in self.negative else 1
+            return replace(meeting, masks=(*meeting.masks, (other, sign))).times(sign)
         if factor.size != 1 or not factor.any() or (node.op_type == "Div" and slot):
             return None
         return meeting.times(float(factor.reshape(-1)[0]) ** (1 if node.op_type == "Mul" else -1))

@@ -27,42 +27,54 @@ def with_near_fills(
 ) -> onnx.ModelProto:
     """Return a stream whose fills lie in or near the ranges that the data of these sequences have."""
     fills = fills_of(model, plan)
+    masks = _held(model, {mask for fill in fills for mask in fill.masks}, sequences)
+    fills = [fill for fill in fills if masks.issuperset(fill.masks)]
     if not fills:
         return model
-    meetings = [meeting for fill in fills for each in fill.meetings.values() for meeting in each]
-    names = {name for meeting in meetings for name in (*meeting.data, *meeting.masks)}
-    ranges, masks = _measured(model, fills, sequences, sorted(names))
-    return _with(model, [(fill, _near(fill, ranges, masks)) for fill in fills])
+    ranges = _measured(model, fills, sequences)
+    return _with(model, [(fill, _near(fill, ranges)) for fill in fills])
+
+
+def _held(
+    model: onnx.ModelProto, masks: set[tuple[str, int]], sequences: Sequence[Mapping[str, ArrayLike]]
+) -> set[tuple[str, int]]:
+    """Return those masks that are 0 or their number everywhere."""
+    held = set(masks)
+    run = _run_with(model, sorted({name for name, _ in masks}))
+    for call in (call for sequence in sequences for call in run.calls(sequence) if held):
+        for mask in masks:
+            if not np.isin(call[mask[0]], (0, mask[1])).all():
+                held.discard(mask)
+    return held
 
 
 def _measured(
-    model: onnx.ModelProto,
-    fills: Sequence[Fill],
-    sequences: Sequence[Mapping[str, ArrayLike]],
-    names: Sequence[str],
-) -> tuple[_Ranges, set[str]]:
-    """Return the range of the data in each tensor, and which tensors are 0 or 1 everywhere."""
+    model: onnx.ModelProto, fills: Sequence[Fill], sequences: Sequence[Mapping[str, ArrayLike]]
+) -> _Ranges:
+    """Return the range of the data that fills meet, by tensor."""
+    meetings = [meeting for fill in fills for each in fill.meetings.values() for meeting in each]
+    names = sorted({name for meeting in meetings for name in meeting.data})
     runs = [_run_with(_with(model, [(fill, _times(fill, n)) for fill in fills]), names) for n in (1, 2)]
-    ranges, masks = _Ranges(), set(names)
+    ranges = _Ranges()
     for sequence in sequences:
         for one, two in zip(*(run.calls(sequence) for run in runs), strict=True):
             for name in names:
-                array, other = ((call.inputs | call.outputs)[name] for call in (one, two))
-                if not np.isin(array, (0, 1)).all():
-                    masks.discard(name)
+                array, other = one[name], two[name]
                 if (data := array[(array == other) & np.isfinite(array)]).size:
                     low, high = ranges.get(name, (np.inf, -np.inf))
                     ranges[name] = min(low, float(data.min())), max(high, float(data.max()))
-    return ranges, masks
+    return ranges
 
 
 def _run_with(model: onnx.ModelProto, names: Sequence[str]) -> Recorder:
     """Return a run of a stream that records these tensors too."""
-    more = [name for name in names if name not in {v.name for v in (*model.graph.input, *model.graph.output)}]
-    model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in more)
+    work = onnx.ModelProto()
+    work.CopyFrom(model)
+    more = [name for name in names if name not in {v.name for v in (*work.graph.input, *work.graph.output)}]
+    work.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in more)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(work.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return Recorder(session, len(more))
 
 
@@ -75,18 +87,18 @@ def _times(fill: Fill, factor: int) -> Array:
     return numbers
 
 
-def _near(fill: Fill, ranges: _Ranges, masks: set[str]) -> Array:
+def _near(fill: Fill, ranges: _Ranges) -> Array:
     """Return a constant whose fills are near the data that they meet."""
     numbers = fill.numbers.copy()
     for sign, meetings in fill.meetings.items():
-        found, data = fill.elements(sign), [[ranges.get(name) for name in m.data] for m in meetings]
-        if not found.any() or any(not masks.issuperset(m.masks) for m in meetings):
-            continue
-        known = [(m, [r for r in each if r]) for m, each in zip(meetings, data, strict=True)]
-        nears = [m.near(sign, min(r[0] for r in each), max(r[1] for r in each)) for m, each in known if each]
+        found, nears = fill.elements(sign), list[float]()
+        for meeting in meetings:
+            if data := [ranges[name] for name in meeting.data if name in ranges]:
+                lows, highs = zip(*data, strict=True)
+                nears.append(meeting.near(sign, min(lows), max(highs)))
         if nears:
-            farthest = sign * max(sign * near for near in nears)
-            numbers[found] = sign * np.minimum(sign * numbers[found], sign * farthest)
+            farthest = max(sign * near for near in nears)
+            numbers[found] = sign * np.minimum(sign * numbers[found], farthest)
     return numbers
 
 
@@ -95,10 +107,8 @@ def _with(model: onnx.ModelProto, changes: Sequence[tuple[Fill, Array]]) -> onnx
     work = onnx.ModelProto()
     work.CopyFrom(model)
     entry = next(each for each in work.metadata_props if each.key == KEY)
-    plan, taken = (
-        json.loads(entry.value),
-        {name for each in work.graph.node for name in (*each.input, *each.output)},
-    )
+    plan = json.loads(entry.value)
+    taken = {name for each in work.graph.node for name in (*each.input, *each.output)}
     for fill, numbers in changes:
         if isinstance(fill.place, str):
             state = next(each for each in plan["states"] if each["input"] == fill.place)
