@@ -40,10 +40,24 @@ k[batch, 4, 0]  v[batch, 0, 4]
     c = LessOrEqual (j, i)  b = Where (c, s, -1e9)  m = Div (b, 2.0)  WEIGHED
     c = Less (j, i)  d = Equal (i, j)  e = Or (c, d)  m = Where (e, s, -1e9)  w = Softmax (m)  u = Identity (w)
         Y = MatMul (u, X)
+    c = LessOrEqual (j, i)  m = Where (c, s, -1e9)  p = Softmax (m)  w = Where (c, p, 0.0)  Y = MatMul (w, X)
+    c = LessOrEqual (j, i)  x = Not (c)  m = Where (x, -1e9, s)  p = Softmax (m)  w = Where (x, 0.0, p)
+        Y = MatMul (w, X)
+    c = LessOrEqual (j, i)  m = Where (c, s, -1e9)  p = Softmax (m)  e = Less (i, j)  u = Where (e, 0.0, p)
+        f = Cast <to = 1> (c)  w = Mul (f, u)  Y = MatMul (w, X)
+    c = LessOrEqual (j, i)  m = Where (c, s, -1e9)  p = Softmax (m)  n1 = Unsqueeze (n, [0])
+        z = Concat <axis = 0> (n1, n1)  f = Expand (1.0, z)  t = Trilu <upper = 0> (f)  w = Mul (p, t)
+        Y = MatMul (w, X)
 k[batch, 4, 4]  v[batch, 4, 4]  t[1]
     d = Sub (i, j)  c = LessOrEqual (0, d)  e = Less (d, 5)  g = And (c, e)  m = Where (g, s, -1e9)
         w = Softmax (m)  o = IsNaN (w)  u = Where (o, 0.0, w)  Y = MatMul (u, X)
     d = Sub (i, j)  c = LessOrEqual (0, d)  e = Less (d, 5)  g = And (c, e)  m = Where (g, s, -1e9)  WEIGHED
+    d = Sub (i, j)  c = LessOrEqual (0, d)  h = Less (d, 5)  g = And (h, c)  m = Where (g, s, -1e9)
+        p = Softmax (m)  w = Where (g, p, 0.0)  Y = MatMul (w, X)
+    d = Sub (i, j)  c = LessOrEqual (0, d)  h = Less (d, 5)  g = And (h, c)  m = Where (g, s, -1e9)
+        p = Softmax (m)  w = Where (c, p, 0.0)  Y = MatMul (w, X)
+    d = Sub (i, j)  c = LessOrEqual (0, d)  h = Less (d, 5)  g = And (h, c)  m = Where (g, s, -1e9)
+        p = Softmax (m)  q = Less (d, 9)  f = Cast <to = 1> (q)  w = Mul (p, f)  Y = MatMul (w, X)
     d = Sub (i, j)  c = LessOrEqual (0, d)  e = Less (d, 5)  p = Where (c, s, -1e9)  m = Where (e, p, -1e9)  WEIGHED
     d = Sub (j, i)  a = Abs (d)  e = Less (a, 5)  c = LessOrEqual (j, i)  g = And (c, e)  x = Not (g)
         m = Where (x, -1e9, s)  WEIGHED
@@ -62,6 +76,11 @@ k[batch, 4, 0]  v[batch, 0, 4]  t[1]
     d = Sub (i, j)  p = Clip (d, 0, 5)  b = Gather (table[6], p)  q = Add (s, b)  c = LessOrEqual (j, i)
         m = Where (c, q, -1e9)  WEIGHED
     p = Div (i, 3)  q = Div (j, 3)  c = LessOrEqual (q, p)  m = Where (c, s, -1e9)  WEIGHED
+    p = Div (i, 3)  q = Div (j, 3)  c = LessOrEqual (q, p)  m = Where (c, s, -1e9)  v = Softmax (m)
+        f = Cast <to = 1> (c)  w = Mul (v, f)  Y = MatMul (w, X)
+    c = LessOrEqual (j, i)  m = Where (c, s, -1e9)  p = Softmax (m)  n1 = Unsqueeze (n, [0])
+        e = Concat <axis = 0> (n1, n1)  u = Slice (LOWER, [0, 0], e)  z = Equal (u, 0)  w = Where (z, 0.0, p)
+        Y = MatMul (w, X)
     e = Unsqueeze (n, [0])  t = Slice (LOWER, [0], e, [0])  u = Slice (t, [0], e, [1])  z = Equal (u, 0)
         m = Where (z, -1e9, s)  WEIGHED
     n1 = Unsqueeze (n, [0])  e = Concat <axis = 0> (n1, n1)  u = Slice (LOWER, [0, 0], e)  z = Equal (u, 0)
@@ -784,7 +803,7 @@ Softmax node '-> w' in main graph: weighs each frame by all of them, also later 
         Y = MatMul (w, X)
 its mask sets -12, which does not remove a frame; use -inf, or a number of at most -1e4
     c = LessOrEqual (j, i)  m = Where (c, s, -12.0)  WEIGHED
-Mul node '-> m' in main graph: compares frames with each other: it reads weights; multiply the weights with values
+Softmax node '-> p' in main graph: weighs each frame by all of them, also later ones
     c = LessOrEqual (j, i)  p = Softmax (s)  f = Cast <to = 1> (c)  m = Mul (p, f)  Y = MatMul (m, X)
 compares frames with each other: it reads weights
     c = LessOrEqual (j, i)  m = Where (c, s, -1e9)  w = Softmax (m)  z = ReduceSum (w, [1])  v = Div (w, z)
@@ -887,7 +906,31 @@ its mask or bias 'e' may remove keys at any distance; use a mask or a bias of i 
         m = Where (e, m1, -1e9)  WEIGHED
     d = Sub (i, j)  c = LessOrEqual (0, d)  m1 = Where (c, s, -1e9)  f = Cast <to = 1> (d)  p = Add (f, 0.1)
         u = Sub (p, f)  e = LessOrEqual (u, 0.100001)  m = Where (e, m1, -1e9)  WEIGHED
-""".replace("WEIGHED", WEIGHED).replace("SCORES", SCORES + "  n1 = Unsqueeze (n, [0])")
+Softmax node '-> p' in main graph: weighs each frame by all of them, also later ones
+    c = LessOrEqual (j, i)  p = Softmax (s)  m = Where (c, p, 0.0)  Y = MatMul (m, X)
+Where node '-> w' in main graph: changes weights of keys that the mask of the scores keeps; mask the scores alone
+    AGAIN  d = Sub (i, j)  e = Less (d, 4)  w = Where (e, p, 0.0)  Y = MatMul (w, X)
+    AGAIN  e = Equal (i, j)  w = Where (e, 0.0, p)  Y = MatMul (w, X)
+    AGAIN  d = Sub (i, j)  e = Equal (d, 150)  w = Where (e, 0.0, p)  Y = MatMul (w, X)
+    d = Sub (i, j)  c = LessOrEqual (0, d)  e = Less (d, 9)  g = And (c, e)  m = Where (g, s, -1e9)
+        p = Softmax (m)  q = Less (d, 8)  w = Where (q, p, 0.0)  Y = MatMul (w, X)
+Mul node '-> w' in main graph: changes weights of keys that the mask of the scores keeps; before the Softmax
+    AGAIN  f = Cast <to = 1> (c)  g = Mul (f, 0.5)  w = Mul (p, g)  Y = MatMul (w, X)
+    AGAIN  d = Sub (j, i)  f = Cast <to = 1> (d)  g = Exp (f)  w = Mul (p, g)  Y = MatMul (w, X)
+    AGAIN  d = Sub (j, i)  f = Cast <to = 1> (d)  u = Relu (f)  g = Exp (u)  w = Mul (p, g)  Y = MatMul (w, X)
+Mul node '-> w' in main graph: multiplies weights by numbers that are not finite; multiply by 0 or 1
+    AGAIN  f = Where (c, 1.0, INFINITE)  w = Mul (p, f)  Y = MatMul (w, X)
+its mask or bias 'e' depends on the position itself, not on the distance
+    AGAIN  e = Less (j, 1)  w = Where (e, 0.0, p)  Y = MatMul (w, X)
+    AGAIN  e = Less (i, 3)  w = Where (e, 0.0, p)  Y = MatMul (w, X)
+its mask or bias 'e' depends on the number of frames
+    AGAIN  z = Sub (n, 3)  e = Less (j, z)  w = Where (e, p, 0.0)  Y = MatMul (w, X)
+compares frames with each other: it reads weights; multiply the weights with values
+    AGAIN  w = Where (c, p, 0.1)  Y = MatMul (w, X)
+    AGAIN  w = Where (c, 0.0, p)  z = ReduceSum (w, [-1])  v = Div (w, z)  Y = MatMul (v, X)
+""".replace("WEIGHED", WEIGHED)
+    .replace("AGAIN", "c = LessOrEqual (j, i)  m = Where (c, s, -1e9)  p = Softmax (m)")
+    .replace("SCORES", SCORES + "  n1 = Unsqueeze (n, [0])")
 )
 BENT = LOWER["LOWER"].copy()
 BENT[250:] = 1  # causal for 250 rows, then full
@@ -897,8 +940,8 @@ BENT[250:] = 1  # causal for 250 rows, then full
 def test_what_is_no_causal_attention_is_refused(head: str, title: str, nodes: str) -> None:
     reason, *rest = title.split("; ")
     stream = {"X:1": None if "time" in rest else 1, **({"valid:1": 1} if "valid" in head else {})}
-    heads = np.array([3, 4]).reshape(2, 1, 1)
+    held = {"BENT": BENT, "HEADS": np.array([3, 4]).reshape(2, 1, 1), "INFINITE": np.array(np.inf, np.float32)}
     with pytest.raises(rl.UnsupportedError) as refused:
-        rl.StreamPass(stream, True)(ir.from_proto(over(head, nodes, {"BENT": BENT, "HEADS": heads})))
+        rl.StreamPass(stream, True)(ir.from_proto(over(head, nodes, held)))
     for text in (reason, *(text for text in rest if text != "time")):
         assert text in str(refused.value)

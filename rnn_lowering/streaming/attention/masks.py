@@ -138,11 +138,12 @@ def masked_again(flow: Flow, pairs: Pairs, mask: Mask, term: Term) -> Mask:
     count = count if rows is None else min(count, rows)
     _check_size(flow, term.node, count)
     changed = _changed_weights(flow, term, matrix_of(flow, term, pairs, count))
-    if found is not None:
-        tails = found.tails[1:] if term.removes is not None else found.tails
-        if not all(tail.is_constant for tail in tails) or (changed[cell:, cell:] != changed[:-cell, :-cell]).any():
-            raise _of_position(flow, term)
-    if (changed & _kept_up_to(mask, count)).any():
+    if found is not None and (changed[cell:, cell:] != changed[:-cell, :-cell]).any():
+        raise _of_position(flow, term)
+    # a factor of later keys may grow to infinity, and 0 times that is NaN
+    tails = () if found is None else found.tails[1:] if term.removes is not None else found.tails
+    known = all(tail.is_constant for tail in tails)
+    if not known or (changed & _kept_up_to(mask, count)).any():
         raise flow.refuse(
             term.node,
             "changes weights of keys that the mask of the scores keeps",
