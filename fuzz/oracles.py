@@ -205,7 +205,7 @@ def feeds(
     """Return random inputs.
 
     Args:
-        sizes: Of open dimensions, by name; others are 2.
+        sizes: Of open dimensions, by name, and by "" if they have none; others are 2.
         high: The bounds of integer inputs; 3 without.
         given: Inputs that are not random.
     """
@@ -215,7 +215,8 @@ def feeds(
         if value.name in held:
             continue
         kind = value.type.tensor_type
-        shape = [d.dim_value if d.HasField("dim_value") else sizes.get(d.dim_param, 2) for d in kind.shape.dim]
+        sized = [(d, d.HasField("dim_value") and d.dim_value >= 0) for d in kind.shape.dim]
+        shape = [d.dim_value if fixed else sizes.get(d.dim_param, 2) for d, fixed in sized]
         dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
         if given and value.name in given:
             feed[value.name] = np.asarray(given[value.name], dtype).reshape(shape)

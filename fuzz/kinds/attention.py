@@ -8,7 +8,7 @@ from fuzz.case import Case, Outcome, attempt
 from fuzz.compare import judged_pair, judged_stream
 from fuzz.nets.attention import LENGTHS, feeds, net_of
 
-CASES = 200
+CASES = 60
 FORMS = ("auto", "auto", "scan", "loop", "unroll", "chunked", "chunked")
 TARGETS = (
     "portable",

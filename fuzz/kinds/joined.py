@@ -12,7 +12,7 @@ from fuzz.compare import judged_pair
 from fuzz.nets.joined import in_a_body, net_of
 from fuzz.sizes import feeds
 
-CASES = 250
+CASES = 80
 TARGETS = [*rl.TARGETS]
 
 

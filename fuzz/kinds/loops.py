@@ -11,7 +11,7 @@ from fuzz.kinds import streams
 from fuzz.nets.loops import loops
 from fuzz.oracles import Running, are_no_rows, difference, feeds, steady
 
-CASES = 300
+CASES = 100
 FORMS = ("auto", "scan", "scan", "loop", "unroll", "unroll")
 TARGETS = ("tvm", "ncnn", "openvino", "tract", "mnn", "opencv", "onnxruntime", "tinygrad", "iree")
 TYPES = ("float32",) * 12 + ("float16", "float64")

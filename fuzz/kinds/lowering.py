@@ -13,7 +13,7 @@ from fuzz.nets.net import Net
 from fuzz.nets.recurrent import Layers, in_scope, layer
 from fuzz.oracles import Running, difference, feeds, steady
 
-CASES = 400
+CASES = 120
 PLACES = ("main",) * 5 + ("function", "twice", "if", "loop", "scan")
 TARGETS = ("portable",) * 6 + (
     "tvm",

@@ -13,7 +13,7 @@ import rnn_lowering as rl
 from fuzz.case import Case, Outcome, agreed, attempt, fault, reason
 from fuzz.oracles import Running, difference, feeds, steady
 
-CASES = 200
+CASES = 60
 CELLS = ("RNN", "GRU", "LSTM")
 
 

@@ -18,7 +18,7 @@ from fuzz.oracles import Running
 from fuzz.planting import planted
 from fuzz.sizes import feeds
 
-CASES = 25
+CASES = 16
 CHUNKS = (3, 1, 17, 2)
 VISIBLE = 1e-3
 """The least difference that counts, relative to the largest number of an output."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 from onnx import helper
+from running import nodes
 
 from fuzz.nets.blocks import BLOCKS, Block, Sequence, Signal, unused
 from fuzz.nets.net import Net
@@ -83,7 +84,7 @@ def as_function(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with its nodes in a function that is called once; constants are inputs of the call."""
     graph = model.graph
     inputs = [v.name for v in graph.input] + [t.name for t in graph.initializer]
-    used = {name for node in graph.node for name in node.input}
+    used = {name for node in nodes(model) for name in node.input}
     inputs = [name for name in inputs if name in used]
     outputs = [v.name for v in graph.output]
     if any(name in inputs for name in outputs):
