@@ -20,6 +20,7 @@ from rnn_lowering.files import one_file
 from rnn_lowering.files.locations import DataFolders, external_entries
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.model.copying import own_tensors
+from rnn_lowering.model.model_sizes import open_negative_sizes
 from rnn_lowering.model.opsets import refuse_imports
 from rnn_lowering.model.protobuf import graphs_in, mark_undeclared
 
@@ -191,6 +192,7 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
         model = ir.from_proto(proto)
         own_tensors(model)
         mark_undeclared(model, proto)
+        open_negative_sizes(model)
     except Exception as error:  # the deserializer raises any exception on a malformed model
         cause = deepest_cause(error)
         reason = " ".join(str(cause).split()) or type(cause).__name__

@@ -76,7 +76,8 @@ def _scan(copy: BodyCopy, r: LoopRecurrence) -> Sequence[ir.Value]:
     """Emit a Scan; return its outputs."""
     op, trips = copy.op, r.trips
     assert trips is not None
-    initial, firsts = [copy.value(item) for item in r.init], [copy.facts.kind(item) for item in r.init]
+    initial = [copy.value(item) for item in r.init]
+    firsts = [copy.facts.with_names(item) for item in r.init]
     xs = [copy.value_of(x) for x in r.xs.values()]
     xs += [copy.value_of(count(op, trips.tensor))] if _takes_numbers(copy, r) else []
     with op.body(), copy.inner_scope():

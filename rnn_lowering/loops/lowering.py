@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +14,7 @@ from rnn_lowering.emit.draft import Names
 from rnn_lowering.emit.open_scopes import Finish, Rule
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
-from rnn_lowering.facts.bodies import bodies_of, is_used, values_used
+from rnn_lowering.facts.bodies import bodies_of, is_used, values_used, with_bodies
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
 from rnn_lowering.loops.body_copy import BodyCopy, RepeatBody
@@ -151,17 +151,34 @@ def lower_loops(
         return model, [], []
     work = clone(model)
     sort_nodes(work)
-    holders = {
-        s.function.identifier()
-        for s, node in repeating_nodes(work)
-        if s.function is not None and _forms(choose, node).forms
-    }
-    notes = inline_holders(work, holders, limits.nodes)
+    lowered = [(scope, node) for scope, node in repeating_nodes(work) if _forms(choose, node).forms]
+    holders = {scope.function.identifier() for scope, _ in lowered if scope.function is not None}
+    called = _called_in_bodies(work, [node for _, node in lowered])
+    notes = inline_holders(work, holders | called, limits.nodes)
     lowering = _LoopLowering(work, choose, limits, refused, some_rows)
     lowering.graph(next(scope for scope in scopes(work) if scope.graph is work.graph))
     if not lowering.reports and not (collects and refused):
         return model, [], []
     return work, lowering.reports, notes
+
+
+def _called_in_bodies(model: ir.Model, nodes: Iterable[ir.Node]) -> set[ir.OperatorIdentifier]:
+    """Return the functions that the bodies of nodes call, at any depth: what they compute is not known.
+
+    One that imports another version of a domain than the model stays.
+    """
+    found: set[ir.OperatorIdentifier] = set()
+    imports = {**model.opset_imports, **dict.fromkeys(DEFAULT_DOMAIN, default_opset(model.opset_imports))}
+    pending = [inner.op_identifier() for node in nodes for inner in [*with_bodies(node)][1:]]
+    while pending:
+        identifier = pending.pop()
+        function = None if identifier[0] in DEFAULT_DOMAIN else model.functions.get(identifier)
+        if function is None or identifier in found:
+            continue
+        if all(imports.get(domain, version) == version for domain, version in function.opset_imports.items()):
+            found.add(identifier)
+            pending += [inner.op_identifier() for inner in function.graph.all_nodes()]
+    return found
 
 
 def _chosen(choose: Choose, node: ir.Node, scope: Scope) -> LoopForms:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import onnx_ir as ir
@@ -101,6 +102,8 @@ class Facts:
         self._anonymous: set[Size] = set()
         self._places: dict[Symbol, tuple[ir.Value, int]] = {}
         self._symbols: dict[Size | ir.Value, Size] = {}
+        self._numbers = count()
+        self._main = model.graph
         with _distinct_names(model):
             for value in (*model.graph.inputs, *model.graph.initializers.values()):
                 self._add_inferred(value, value)
@@ -114,10 +117,16 @@ class Facts:
                     self._places.setdefault(symbol, (value, axis))
 
     def _add_inferred(self, value: ir.Value, found: ir.Value) -> None:
+        """Add the type and shape of a value that are inferred; the declared ones of another domain's operator."""
         tensor = None if value.is_graph_input() else value.const_value
         if tensor is not None:
             self._values.declare(value, Known.at(tensor.dtype, tensor.shape.numpy()))
-        elif isinstance(found.type, ir.TensorType):
+            return
+        node = value.producer()
+        if found.shape is None and node is not None and not is_of_default_domain(node) and not bodies_of(node):
+            dims = [_distinct_name(dim, None) for dim in value.shape or ()]
+            found = value if value.shape is None else ir.Value(type=value.type, shape=ir.Shape(dims))
+        if isinstance(found.type, ir.TensorType):
             shape = None if found.shape is None else tuple(map(self._size, found.shape))
             self._values.declare(value, Known(found.type.dtype, shape))
 
@@ -207,6 +216,19 @@ class Facts:
         if not dim.terms or not dim.symbols <= self._places.keys() or not dim.integral(1):
             return None
         return [(int(factor), [self._places[symbol] for symbol in monomial]) for monomial, factor in dim.terms]
+
+    def with_names(self, item: Item) -> Known | None:
+        """Return the type and shape of a tensor, in which a size that is not known is one of its own; in the main
+        graph its axis can be read. None as for `kind`."""
+        kind = self.kind(item)
+        if not isinstance(item, ir.Value) or kind is None or kind.shape is None:
+            return kind
+        named = [self._values.unknown(f"a size {next(self._numbers)}") if s is None else s for s in kind.shape]
+        for axis, dim in enumerate(named if item.graph is self._main else ()):
+            for symbol in dim.symbols:
+                if dim == Size.symbol(symbol):
+                    self._places.setdefault(symbol, (item, axis))
+        return Known(kind.dtype, tuple(named))
 
     def declare(self, value: ir.Value, kind: Known | None) -> None:
         """Record and declare the type and shape of a value that is emitted."""
@@ -405,7 +427,7 @@ def _distinct_names(model: ir.Model) -> Iterator[None]:
         value.shape = shape
 
 
-def _distinct_name(dim: int | ir.SymbolicDim, otherwise: str) -> int | str:
+def _distinct_name(dim: int | ir.SymbolicDim, otherwise: str | None) -> int | str | None:
     if isinstance(dim, int):
         return dim
     return otherwise if dim.value is None else f"size {dim.value}"

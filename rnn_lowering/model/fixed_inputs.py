@@ -203,7 +203,7 @@ def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]
         name = dim.value if isinstance(dim, ir.SymbolicDim) else None
         if size < 0:
             raise UnsupportedError(f"axis {axis} of input '{value.name}' cannot be {size}")
-        expected = sizes.setdefault(name, size) if name else dim if isinstance(dim, int) else size
+        expected = sizes.setdefault(name, size) if name else dim if isinstance(dim, int) and dim >= 0 else size
         if expected != size:
             what = f"dimension '{name}'" if name else f"axis {axis} of input '{value.name}'"
             raise UnsupportedError(f"{what} is {expected} and cannot be {size}")
@@ -289,7 +289,7 @@ def _shaped(value: ir.Value, array: Array) -> Array:
     if array.ndim == 0 and all(size == 1 for size in shape):
         return array.reshape([1] * len(shape))
     fits = len(shape) == array.ndim and all(
-        not isinstance(size, int) or size == given for size, given in zip(shape, array.shape, strict=True)
+        not isinstance(size, int) or size < 0 or size == given for size, given in zip(shape, array.shape, strict=True)
     )
     if not fits:
         declared = ",".join(str(size) if isinstance(size, int) else size.value or "?" for size in shape)

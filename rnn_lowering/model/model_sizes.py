@@ -196,6 +196,30 @@ def _small_constant(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
 # Declared sizes beside inferred ones
 
 
+def declares_negative_sizes(model: ir.Model) -> bool:
+    """Whether a value declares a negative size, as old exporters do for an open one."""
+    return any(_has_negative_sizes(value) for value in _declaring_values(model))
+
+
+def open_negative_sizes(model: ir.Model) -> None:
+    """Let each declared size that is negative be open, in place."""
+    for value in _declaring_values(model):
+        if value.shape is not None and _has_negative_sizes(value):
+            sizes = [None if isinstance(dim, int) and dim < 0 else dim for dim in value.shape]
+            value.shape = with_sizes(value.shape, sizes)
+
+
+def _declaring_values(model: ir.Model) -> Iterator[ir.Value]:
+    for root in (model.graph, *(function.graph for function in model.functions.values())):
+        for graph in (root, *root.subgraphs()):
+            yield from graph.inputs
+            yield from (value for node in graph for value in node.outputs)
+
+
+def _has_negative_sizes(value: ir.Value) -> bool:
+    return any(isinstance(dim, int) and dim < 0 for dim in value.shape or ())
+
+
 def forget_sizes(model: ir.Model) -> None:
     """Let computed values declare their ranks only, in place: another size of an input changes any of theirs."""
     for value in computed_values(model):

@@ -27,7 +27,7 @@ from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import at_sizes, folded, input_arrays, with_constants
 from rnn_lowering.model.inlining import inline_functions
-from rnn_lowering.model.model_sizes import forget_sizes
+from rnn_lowering.model.model_sizes import declares_negative_sizes, forget_sizes, open_negative_sizes
 from rnn_lowering.model.onnx_checks import fault_of
 from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET, import_opset, is_new, opset_without
 from rnn_lowering.model.preparation import NodePlan, NodeSelection, PreparedModel, prepare, read
@@ -141,6 +141,9 @@ class ModelPlanner:
             UnsupportedError: The model has no such input or dimension, or cannot have these sizes.
         """
         lowering, report = self.lowering, self.report
+        if declares_negative_sizes(model):
+            model = clone(model)
+            open_negative_sizes(model)
         model, dims = self.opened(model)
         if not lowering.fixes_inputs:
             return model

@@ -177,7 +177,6 @@ def test_an_input_of_unknown_rank_with_lengths(form: str) -> None:
     assert_same(original, feed, form, check=accepted(original))
 
 
-@pytest.mark.xfail(reason="onnx aborts at a Slice backwards of a value whose declared size is -1", strict=True)
 def test_a_size_of_minus_one_does_not_take_inference_down(tmp_path: Path) -> None:
     text = STEP.replace("float[5,2,3] X", "float[-1,2,3] X").replace("[5,1,2,4] Y", "[t,1,2,4] Y")
     backwards = parse(text.replace("<hidden_size=4>", '<hidden_size=4, direction="reverse">'))

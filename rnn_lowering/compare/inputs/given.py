@@ -74,7 +74,7 @@ def _check_sizes(declared: Mapping[str, onnx.ValueInfoProto], shapes: Shapes) ->
         if not value.type.tensor_type.HasField("shape"):
             continue
         wanted = [
-            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?"
+            dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or "?"
             for dim in value.type.tensor_type.shape.dim
         ]
         if not _fits(wanted, shape, named):
