@@ -219,7 +219,7 @@ def _with_scans(
         chosen = reads_stream(node)
         return LoopForms(("scan",) if chosen else (), "a stream carries its states", stays_in_bodies=not chosen)
 
-    choose_in_loops(work, reads_stream)
+    choose_in_loops(work, time, reads_stream)
     reached.clear()
     refused: dict[NodeRef, UnsupportedError] = {}
     limits = LoopLimits(Lowering.max_unroll, Lowering.max_nodes)

@@ -293,3 +293,94 @@ def test_a_stream_has_the_form_that_the_target_runs(target: Any, frames: str, ke
     got = chunked(stepped, feed, [int(frames[1:] or 3)])
     for key, array in whole(as_meant(TF), feed).items():
         np.testing.assert_allclose(got[key], array, rtol=1e-5, atol=1e-5)
+
+
+CHOOSING = """g (float[T,N,3] X, float[N,3] s0) => (float[T,N,3] Y) {{ sh = Shape (X)  M = Gather (sh, 0)
+    sn, Y = Loop (M, yes, s0) <body = b (int64 i, bool c, float[N,3] s) => (bool c1, float[N,3] s1, float[N,3] o) {{
+        {nodes}  d = Mul (s, half)  s1 = Add (d, x)  o = Tanh (s1)  c1 = Identity (c) }}> }}"""
+NUMBERS = {
+    "yes": np.array(True),
+    "half": np.array(0.5, np.float32),
+    **{name: np.array(n) for n, name in enumerate(("zero", "one", "two"))},
+    "line": np.ones((1, 3), np.float32),
+    "nought": np.array(0.0, np.float32),
+    "K": random((3, 3), 1),
+    "few": random((2, 3), 2),
+}
+
+
+def choosing(condition: str, one: str, other: str) -> onnx.ModelProto:
+    """A Loop over X whose steps take one of two branches by g."""
+    nodes = f"""{condition}  x = If (g) <then_branch = p () => (float[N,3] xa) {{ {one} }},
+        else_branch = q () => (float[N,3] xb) {{ {other} }}>"""
+    text = CHOOSING.format(nodes=nodes)
+    return net(
+        text,
+        {
+            name: array
+            for name, array in NUMBERS.items()
+            if name in text.replace(",", " ").split() or f"{name})" in text or f"({name}" in text
+        },
+    )
+
+
+LATER, ROW = "g = Greater (i, zero)", "r = Gather (X, i)"
+CHOSEN = {
+    "what both read": (f"{ROW}  {LATER}", "xa = Mul (r, half)", "xb = Neg (r)"),
+    "a row in each": (LATER, "ra = Gather (X, i)  xa = Mul (ra, half)", "rb = Gather (X, i)  xb = Neg (rb)"),
+    "the state": (LATER, f"{ROW}  m = MatMul (s, K)  xa = Add (r, m)", "xb = Gather (X, i)"),
+    "every other step": ("m = Mod (i, two)  g = Equal (m, zero)", f"{ROW}  xa = Tanh (r)", "xb = Gather (X, i)"),
+    "by a row": (
+        f"{ROW}  m = ReduceMax <keepdims = 0> (r)  g = Greater (m, nought)",
+        "xa = Neg (r)",
+        "xb = Tanh (r)",
+    ),
+    "one in another": (
+        LATER,
+        f"""{ROW}  h = Greater (i, two)  xa = If (h) <then_branch = a () => (float[N,3] u) {{ u = Mul (r, half) }},
+            else_branch = b () => (float[N,3] v) {{ v = Neg (r) }}>""",
+        "xb = Gather (X, i)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_an_if_in_a_step_becomes_a_choice(name: str) -> None:
+    model = choosing(*CHOSEN[name])
+    stepped = rl.lower(model, stream={"X:0": None})
+    assert operators(stepped).isdisjoint({"If", "Loop"})
+    plan = plan_of(stepped)
+    for frames in (1, 2, 3, 7, 20):
+        feed = {"X": random((frames, 2, 3), frames), "s0": random((2, 3), 5)}
+        for sizes in CHUNKINGS:
+            states = {s["input"]: feed["s0"] for s in plan["states"] if s["input"] == "s0"}
+            got = chunked(stepped, feed, sizes, states)["Y"]
+            np.testing.assert_allclose(got, whole(model, feed)["Y"], rtol=0, atol=1e-6, err_msg=f"{frames} {sizes}")
+
+
+NOT_CHOSEN = {
+    "a row before": (LATER, "k = Sub (i, one)  xa = Gather (X, k)", "xb = Gather (X, i)"),
+    "the last row": ("g = Greater (i, one)", "xa = Gather (X, i)", "k = Sub (i, one)  xb = Gather (X, k)"),
+    "the first row": (LATER, "xa = Gather (X, i)", "xb = Gather (X, zero)"),
+    "a table with few rows": ("g = Less (i, two)", "t = Gather (few, i)  r = Gather (X, i)  xa = Add (r, t)",
+                              "xb = Gather (X, i)"),
+    "half of the frames": ("h = Div (M, two)  g = Less (i, h)", "xa = Gather (X, i)", f"{ROW}  xb = Neg (r)"),
+    "another shape": (LATER, "xa = Gather (X, i)", "xb = Identity (line)"),
+    "random numbers": (f"{ROW}  {LATER}", "z = RandomNormalLike (r)  xa = Add (r, z)", "xb = Neg (r)"),
+    "a division by 0": (
+        f"{ROW}  {LATER}",
+        "z = Div (two, i)  f = Cast <to = 1> (z)  xa = Add (r, f)",
+        "xb = Neg (r)",
+    ),
+    "a size of the step": (
+        f"{ROW}  {LATER}",
+        "u = Unsqueeze (i, [0])  z = ConstantOfShape (u)  w = ReduceSum (z)  xa = Add (r, w)",
+        "xb = Neg (r)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_CHOSEN)
+def test_a_branch_that_may_fail_stays_and_is_refused(name: str) -> None:
+    with pytest.raises(rl.UnsupportedError, match="Loop node '-> sn'"):
+        rl.lower(choosing(*NOT_CHOSEN[name]), stream={"X:0": None})

@@ -1,7 +1,7 @@
 """An If in the body of a Loop becomes a Where of its branches, so that the body is straight-line.
 
-Both branches are computed in each step then. So the condition may depend on the number of the step only, no node of
-a branch may fail in a step that does not take the branch, and both branches return the same shapes.
+Both branches are computed in each step then. So no node of a branch may fail in a step that does not take it, the
+condition may not depend on sizes or options, which may decide that, and both branches return the same shapes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.draft import Names
-from rnn_lowering.facts.bodies import bodies_of
+from rnn_lowering.facts.bodies import bodies_of, values_used
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, operator_of
 from rnn_lowering.model.onnx_checks import infer_shapes
 from rnn_lowering.model.scopes import all_names
+from rnn_lowering.streaming.time_axes import TimeInputs
 from rnn_lowering.types import array_of
 
 _BRANCHES = ("then_branch", "else_branch")
@@ -40,11 +41,17 @@ _FAIL_BY_SHAPE = (
 _DIVISIONS = ("Div", "Mod")
 """Operators that fail if an integer is divided by 0."""
 
+_CHOSEN = {
+    *(ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE),
+    *(ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8),
+}
+"""Types of which onnxruntime has a Where."""
+
 _SAME_NUMBER = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators that return the number of a step in another shape or type."""
 
 
-def choose_in_loops(model: ir.Model, is_wanted: Callable[[ir.Node], bool]) -> None:
+def choose_in_loops(model: ir.Model, time: TimeInputs, is_wanted: Callable[[ir.Node], bool]) -> None:
     """Put a Where in place of each If in the bodies of wanted Loops, where both branches can be computed."""
     loops = [node for node in model.graph if _is(node, "Loop") and is_wanted(node)]
     loops = [loop for loop in loops if any(_is(node, "If") for node in loop.attributes["body"].as_graph())]
@@ -59,7 +66,7 @@ def choose_in_loops(model: ir.Model, is_wanted: Callable[[ir.Node], bool]) -> No
     names, opset = Names(all_names(model)), default_opset(model.opset_imports)
     for loop in loops:
         body = loop.attributes["body"].as_graph()
-        _choose_in(body, _Steps(body, opset), names)
+        _choose_in(body, _Steps(body, opset, frozenset(time.axes)), names)
 
 
 def _is(node: ir.Node, op_type: str) -> bool:
@@ -73,24 +80,39 @@ def _choose_in(graph: ir.Graph, steps: _Steps, names: Names) -> None:
         for branch in branches:
             _choose_in(branch, steps, names)
         never_fail = all(steps.never_fails(each) for branch in branches for each in branch)
-        if never_fail and steps.number(node.inputs[0]) and _have_equal_shapes(branches):
+        if never_fail and steps.is_of_data(node.inputs[0]) and _have_equal_shapes(branches):
             _choose(node, branches, graph, names)
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """What is the same in all steps of a Loop with this body."""
+    """What may differ between the steps of a Loop.
+
+    Attributes:
+        body: Its body.
+        opset: The opset of the model.
+        streamed: The inputs of the model that have frames.
+    """
 
     body: ir.Graph
     opset: int
+    streamed: frozenset[str]
 
-    def number(self, value: ir.Value | None) -> bool:
-        """Whether a value is computed from the number of the step and constants, by nodes of the body."""
-        if value is None or value is self.body.inputs[0] or constant_of(value, self.opset) is not None:
-            return value is not None
-        node = value.producer()
-        inner = node is not None and operator_of(node).elementwise
-        return node is not None and inner and all(self.number(v) for v in node.inputs if v is not None)
+    def is_of_data(self, condition: ir.Value | None) -> bool:
+        """Whether a value is computed from the number of the step, constants, states and frames, not from sizes."""
+        seen, pending = set[ir.Value](), [condition]
+        while pending:
+            value = pending.pop()
+            if value is None or value in seen or value in self.body.inputs or constant_of(value, self.opset):
+                continue
+            seen.add(value)
+            node = value.producer()
+            if node is None and value.name not in self.streamed:
+                return False
+            if node is not None and (bodies_of(node) or _is_size(node) or operator_of(node).random):
+                return False
+            pending += [] if node is None else node.inputs
+        return condition is not None
 
     def never_fails(self, node: ir.Node) -> bool:
         """Whether a node succeeds in each step if it succeeds in one."""
@@ -98,7 +120,8 @@ class _Steps:
         if bodies_of(node) or row.random or node.domain:
             return False
         if node.op_type == "Gather":
-            return node.inputs[1] is not None and self.is_number(node.inputs[1])
+            rows, index = node.inputs[0], node.inputs[1]
+            return rows is not None and index is not None and self.is_number(index) and self.has_frames(rows)
         if node.op_type in _DIVISIONS:
             divisor = None if node.inputs[1] is None else constant_of(node.inputs[1], self.opset)
             dtype = node.outputs[0].dtype
@@ -109,24 +132,48 @@ class _Steps:
         return by_shape and not any(self.differs(size) for size in sizes)
 
     def is_number(self, value: ir.Value) -> bool:
-        """Whether a value is the number of the step, in any shape: what has a row for each step has this one."""
+        """Whether a value is the number of the step, in any shape: what has a row for each step has that one."""
         node = value.producer()
         if node is None or node.domain or node.op_type not in _SAME_NUMBER:
             return value is self.body.inputs[0]
         return node.inputs[0] is not None and self.is_number(node.inputs[0])
 
+    def has_frames(self, value: ir.Value) -> bool:
+        """Whether a value is computed from frames; a table may have fewer rows than there are steps."""
+        seen, pending = set[ir.Value](), [value]
+        while pending:
+            current = pending.pop()
+            if current.name in self.streamed and current.producer() is None:
+                return True
+            node = current.producer()
+            pending += [] if node is None or current in seen or _is_size(node) else values_used(node)
+            seen.add(current)
+        return False
+
     def differs(self, size: ir.Value) -> bool:
         """Whether a size depends on numbers that differ between steps: that of the step, or a state."""
-        node = size.producer()
-        if node is None:
-            return size in self.body.inputs
-        if node.op_type in ("Shape", "Size") and not node.domain:
-            return False  # the shapes of the states stay
-        return bool(bodies_of(node)) or any(self.differs(v) for v in node.inputs if v is not None)
+        seen, pending = set[ir.Value](), [size]
+        while pending:
+            value = pending.pop()
+            node = value.producer()
+            if value in self.body.inputs or (node is not None and bodies_of(node)):
+                return True
+            if value not in seen and node is not None and not _is_size(node):  # the shapes of the states stay
+                pending += [v for v in node.inputs if v is not None]
+            seen.add(value)
+        return False
+
+
+def _is_size(node: ir.Node) -> bool:
+    return node.op_type in ("Shape", "Size") and not node.domain
 
 
 def _have_equal_shapes(branches: Sequence[ir.Graph]) -> bool:
-    """Whether both branches are known to return the same shapes, so that a Where broadcasts nothing."""
+    """Whether both branches are known to return the same shapes, so that a Where broadcasts nothing, of types that
+    onnxruntime chooses from."""
+    types = {value.dtype for branch in branches for value in branch.outputs}
+    if not types <= _CHOSEN:
+        return False
     shapes = [[value.shape for value in branch.outputs] for branch in branches]
     return all(
         first is not None
