@@ -35,6 +35,8 @@ DISTANCES = """m1 = Neg (n)  a = Cast <to = 1> (u)  e = Cast <to = 1> (m1)  g = 
     rows = Unsqueeze (sc, [0])"""
 PRODUCT = """p0 = MatMul (rows, P[8, 8])  p4 = Reshape (p0, [1, -1, 2, 4])  p = Transpose <perm = [0, 2, 3, 1]> (p4)
     o = MatMul (qv, p)"""
+GEMM = """r2 = Squeeze (rows, [0])  p0 = Gemm <transB = 0> (r2, P[8, 8], bias[8])
+    p4 = Reshape (p0, [1, -1, 2, 4])  p = Transpose <perm = [0, 2, 3, 1]> (p4)  o = MatMul (qv, p)"""
 EINSUM = """p0 = MatMul (rows, P[8, 8])  p4 = Reshape (p0, [-1, 2, 4])
     o = Einsum <equation = "bhid,jhd->bhij"> (qv, p4)"""
 SHIFT = """pd = Pad (o, [0, 0, 0, 1, 0, 0, 0, 0])  z1 = Concat <axis = 0> (b1, [2], [-1], n1)  x1 = Reshape (pd, z1)
@@ -105,6 +107,10 @@ NETS = {
         distances="""a = Sub (1, n)  g = Range (a, n, 1)  gn = Neg (g)  gf = Cast <to = 1> (gn)
             g1 = Unsqueeze (gf, [1])  fg = Mul (g1, f)  sn = Sin (fg)  cs = Cos (fg)
             sc = Concat <axis = -1> (sn, cs)  rows = Unsqueeze (sc, [0])"""
+    ),
+    "a Gemm of a table of rank 2": net(product=GEMM),
+    "a Gemm without a bias, transposed": net(
+        product=GEMM.replace("<transB = 0>", "<transB = 1, alpha = 0.5>").replace(", bias[8])", ")")
     ),
     "an Einsum": net(product=EINSUM),
     "an Einsum of queries before heads": net(product=EINSUM.replace("(qv,", "(qu,").replace("bhid,", "bihd,")),

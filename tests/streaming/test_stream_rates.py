@@ -1,15 +1,41 @@
 """Operators that make several frames of one, or one of several, in the spellings of exporters."""
 
+import re
 from fractions import Fraction
 
 import numpy as np
+import onnx_ir as ir
 import pytest
-from stream_models import chunked, expected_of, over, plan_of, random, rows, shown, streamed, whole
+from stream_models import (
+    assert_at_every_length,
+    chunked,
+    expected_of,
+    over,
+    plan_of,
+    random,
+    rows,
+    shown,
+    streamed,
+    whole,
+)
 from texts import random_feed
 
 import rnn_lowering as rl
 
-RATES = rows("""
+SIGNAL = """u = Unsqueeze (p, [1])  e = Conv <strides = [4]> (u, C[8, 1, 8])  h = Shape (e)  l = Gather (h, [2])
+        m = Sub (l, [1])  n = Mul (m, [4])  o = Add (n, [8])  q = Concat <axis = 0> ([1], o)
+        f = Col2Im <strides = [1, 4]> (e, q, [1, 8])  w = Gather <axis = 1> (f, 0)  a = Gather <axis = 1> (w, 0)"""
+"""An overlap-add, as in vocoders."""
+
+ENVELOPE = """z = Concat <axis = 0> ([1], l, [8])  ex = Expand (squares, z)  et = Transpose <perm = [0, 2, 1]> (ex)
+        ef = Col2Im <strides = [1, 4]> (et, q, [1, 8])  e0 = Gather <axis = 1> (ef, 0)
+        b = Gather <axis = 1> (e0, 0)"""
+"""The overlap-add of its squared windows."""
+
+SQUARES = {"squares": (np.hanning(8) ** 2 + 0.1).astype(np.float32)}
+
+RATES = rows(
+    """
 # float[2, 3, time] X
 unit 2, rate 1/2: x[2, 3, 1]
     Y = Conv <pads = [1, 0], strides = [2]> (X, K3[3, 3, 3])
@@ -117,6 +143,14 @@ unit 4, rate 1: x[2, 4]  x[2, 8, 1]
         h = Shape (r)  l = Gather (h, 2)  m = Sub (l, 1)  n = Mul (m, 4)  o = Add (n, 8)  v = Unsqueeze (o, [0])
         q = Concat <axis = 0> ([1], v)  f = Col2Im <strides = [1, 4]> (r, q, [1, 8])  w = Gather <axis = 1> (f, 0)
         a = Gather <axis = 1> (w, 0)  Y = Slice (a, [0], [-4], [1])
+unit 4, rate 1: x[2, 4]  x[2, 8, 1]  x[1, 8, 1]
+    p = Pad (X, [0, 4, 0, 0])  SIGNAL  ENVELOPE  s = Slice (a, [0], [-4], [1])
+        d = Slice (b, [0], [-4], [1])  Y = Div (s, d)
+    p = Pad (X, [0, 4, 0, 0])  SIGNAL  ENVELOPE  s = Slice (a, [0], [-4], [1])
+        d = Slice (b, [0], [-4], [1])  c = Clip (d, 0.1)  Y = Div (s, c)
+unit 4, rate 1, 2 late: x[2, 4]  x[2, 8, 1]  x[1, 8, 1]
+    p = Pad (X, [0, 4, 0, 0])  SIGNAL  ENVELOPE  s = Slice (a, [2], [-2], [1])
+        d = Slice (b, [2], [-2], [1])  Y = Div (s, d)
 unit 4, rate 1/4, 1 late: x[2, 4, 1]
     u = Unsqueeze (X, [2])  f = STFT (u, 4, window[8])  Y = ReduceSumSquare <keepdims = 0> (f, [3])
 unit 4, rate 1/4, 0 late: x[2, 4]  sum[2, 1, 5]
@@ -128,14 +162,15 @@ unit 4, rate 1, 4 late: x[2, 1, 4]  t[1]  x[2, 8, 1]
         l = Gather (h, 2)  m = Sub (l, 1)  n = Mul (m, 4)  o = Add (n, 8)  v = Unsqueeze (o, [0])
         q = Concat <axis = 0> ([1], v)  f = Col2Im <strides = [1, 4]> (r, q, [1, 8])  w = Gather <axis = 1> (f, 0)
         a = Gather <axis = 1> (w, 0)  Y = Slice (a, [0], [-4], [1])
-""")
+""".replace("SIGNAL", SIGNAL).replace("ENVELOPE", ENVELOPE)
+)
 
 
 @pytest.mark.filterwarnings("ignore:no state is carried")
 @pytest.mark.parametrize(("head", "said", "nodes"), RATES)
 def test_rates(head: str, said: str, nodes: str) -> None:
     """The least number of frames in a call, the frames of Y for each of X, how late they are, and the states."""
-    model, delay = over(head, nodes), "late" in said
+    model, delay = over(head, nodes, SQUARES), "late" in said
     anything = streamed(model, "time", delay=delay)
     plan = plan_of(anything)
     unit, rate, axis = plan["unit"], Fraction(plan["rates"]["Y"]), plan["outputs"]["Y"]
@@ -169,3 +204,95 @@ def test_hops_of_any_size(hop: int) -> None:
     for stream, chunks in (("time", [hop, 3 * hop]), ({"time": hop}, [hop])):
         np.testing.assert_allclose(chunked(streamed(model, stream), feed, chunks)["Y"], expected, rtol=0, atol=1e-5)
     assert rl.verify_stream(model, streamed(model, "time"), check=rl.Check(runs=1))
+
+
+SIZE = "n = Shape <start = 2, end = 3> (X)  m = Sub (n, [3])  d = Div (m, [2])  e = Add (d, [1])"
+HALF = "n = Shape <start = 2, end = 3> (X)  d = Div (n, [2])  c = Conv <strides = [2]> (X, K[3, 3, 2])"
+FLOORS = rows(f"""
+# float[2, 3, time] X
+unit 2, from 4
+    {SIZE}  z = Concat <axis = 0> ([2, 3], e)  c = Conv <strides = [2]> (X, K[3, 3, 3])  Y = Reshape (c, z)
+    {SIZE}  z = Concat <axis = 0> ([2, 3], e)  c = Conv <strides = [2]> (X, K[3, 3, 3])
+        b = Expand (B[2, 3, 1], z)  Y = Add (c, b)
+    {SIZE}  q = Squeeze (e, [0])  c = Conv <strides = [2]> (X, K[3, 3, 3])  r = Range (0, q, 1)
+        f = Cast <to = 1> (r)  g = Sin (f)  Y = Add (c, g)
+    {SIZE}  z = Concat <axis = 0> ([2, 3], e)  c = Conv <strides = [2]> (X, K[3, 3, 3])  r = Reshape (c, z)
+        t = Transpose <perm = [2, 0, 1]> (r)  g = GRU <hidden_size = 4> (t, W, R, B)  s = Squeeze (g, [1])
+        Y = Transpose <perm = [1, 2, 0]> (s)
+    {SIZE}  z = Concat <axis = 0> ([2, 3], e)  c = MaxPool <kernel_shape = [3], strides = [2]> (X)
+        Y = Reshape (c, z)
+    {SIZE}  v = Mul (d, [2])  w = Add (v, [2])  z = Concat <axis = 0> ([2, 3], w)
+        c = Conv <strides = [2]> (X, K[3, 3, 3])  u = ConvTranspose <strides = [2]> (c, U[3, 3, 2])
+        Y = Reshape (u, z)
+unit 4, from 8
+    n = Shape <start = 2, end = 3> (X)  a = Div (n, [2])  m = Sub (a, [3])  d = Div (m, [2])  e = Add (d, [1])
+        z = Concat <axis = 0> ([2, 3], e)  b = Conv <strides = [2]> (X, K[3, 3, 2])
+        c = Conv <strides = [2]> (b, L[3, 3, 3])  Y = Reshape (c, z)
+unit 4, from 4
+    n = Shape <start = 2, end = 3> (X)  s = Squeeze (n, [0])  m = Add (s, -4)  d = Div (m, 4)  e = Add (d, 1)
+        u = Unsqueeze (e, [0])  z = Concat <axis = 0> ([2, 3], u)  c = Conv <strides = [4]> (X, K[3, 3, 4])
+        Y = Reshape (c, z)
+unit 2, from 2
+    {HALF}  s = ReduceSum (c, [2])  f = Cast <to = 1> (d)  Y = Div (s, f)
+    n = Shape <start = 2, end = 3> (X)  d = Div (n, [2])  e = Mul (d, [2])  x = Slice (X, [0], e, [2])
+        Y = Conv <strides = [2]> (x, K[3, 3, 2])
+unit 8, from 8
+    n = Shape <start = 2, end = 3> (X)  d = Div (n, [8])  e = Mul (d, [4])
+        c = Conv <strides = [2]> (X, K[3, 3, 2])  Y = Slice (c, [0], e, [2])
+""")
+"""Sizes that torch.export computes from the number of frames, though a value has them."""
+
+
+@pytest.mark.filterwarnings("ignore:no state is carried")
+@pytest.mark.parametrize(("head", "said", "nodes"), FLOORS)
+def test_a_size_by_floor_division_is_that_of_a_value(head: str, said: str, nodes: str) -> None:
+    plan = assert_at_every_length(over(head, nodes), "time")
+    assert f"unit {plan['unit']}, from {plan.get('shortest', plan['unit'])}" == said
+
+
+INVERSE = " ".join(f"{SIGNAL}  {ENVELOPE}  s = Slice (a, [0], [-4], [1])".split())
+NO_SIZES = rows(f"""
+# float[2, 3, time] X
+Slice node '-> x' in main graph: picks frames by their position in the whole sequence
+    {HALF}  x = Slice (X, [0], d, [2])  Y = Add (x, c)
+Div node '-> Y' in main graph: 'f' depends on the number of frames, which a stream never knows
+    {HALF}  f = Cast <to = 1> (d)  Y = Div (c, f)
+Div node '-> h' in main graph: 'f' depends on the number of frames, which a stream never knows
+    {HALF}  s = Squeeze (d, [0])  f = Cast <to = 1> (s)  r = Range (0, s, 1)  g = Cast <to = 1> (r)
+        h = Div (g, f)  Y = Add (c, h)
+its mask or bias 'g' depends on the number of frames
+    {HALF}  t = Transpose <perm = [0, 2, 1]> (c)  s = MatMul (t, c)  h = Shape (c)  k = Gather (h, 2)
+        r = Range (0, k, 1)  i = Unsqueeze (r, [1])  j = Unsqueeze (r, [0])  q = Sub (i, j)
+        a = LessOrEqual (0, q)  b = Less (q, d)  g = And (a, b)  m = Where (g, s, -1e9)  w = Softmax (m)
+        o = MatMul (w, t)  Y = Transpose <perm = [0, 2, 1]> (o)
+# float[2, time] X {{ p = Pad (X, [0, 4, 0, 0])  {INVERSE}
+joins each frame with a value that is known only after the last one
+    d = Slice (b, [0], [-4], [1])  v = ReduceSum (d, [1])  Y = Div (s, v)
+    d = Slice (b, [0], [-4], [1])  v = ReduceMax (d, [1])  Y = Div (s, v)
+reverses the frames
+    d = Slice (b, [0], [-4], [1])  v = Slice (d, [-1], [-99999], [1], [-1])  Y = Div (s, v)
+'r' depends on the number of frames, which a stream never knows
+    d = Slice (b, [0], [-4], [1])  r = Cast <to = 1> (l)  v = Div (d, r)  Y = Div (s, v)
+# float[2, time, 3] X
+joins frames with others along the time axis
+    l = Slice (X, [-1], far, [1])  j = Concat <axis = 1> (X, l, l, l)  k = Transpose <perm = [0, 2, 1]> (j)
+        c = Conv (k, K[3, 3, 4])  Y = Transpose <perm = [0, 2, 1]> (c)
+    Y = Concat <axis = 1> (X, X)
+""")
+
+
+@pytest.mark.parametrize(("head", "said", "nodes"), NO_SIZES)
+def test_what_only_resembles_a_size_is_refused(head: str, said: str, nodes: str) -> None:
+    with pytest.raises(rl.UnsupportedError, match=re.escape(said)):
+        rl.StreamPass("time", True)(ir.from_proto(over(head, nodes, SQUARES)))
+
+
+@pytest.mark.filterwarnings("ignore:no state is carried")
+def test_frames_are_joined_with_nothing() -> None:
+    """As many copies of the last frame as a multiple of 2 lacks, which a stream with the unit 2 never does."""
+    nodes = """h = Shape (X)  n = Gather (h, [1])  a = Add (n, [1])  b = Div (a, [2])  c = Mul (b, [2])
+        d = Sub (c, n)  l = Slice (X, [-1], far, [1])  z = Concat <axis = 0> ([2], d, [3])  e = Expand (l, z)
+        j = Concat <axis = 1> (X, e)  y = Concat <axis = 0> ([2], b, [2, 3])  g = Reshape (j, y)
+        Y = ReduceSum <keepdims = 0> (g, [2])"""
+    plan = assert_at_every_length(over("float[2, time, 3] X", nodes), "time")
+    assert plan["unit"] == 2

@@ -238,6 +238,28 @@ depends on the number of frames, which a stream never knows
 pools frames that were padded, cut or moved before
     t = Transpose <perm = [0, 2, 1]> (g)  c = Conv <pads = [2, 2]> (t, K[4, 4, 3])  Y = GlobalAveragePool (c)
     t = Transpose <perm = [0, 2, 1]> (g)  c = Conv <pads = [1, 1]> (t, K[4, 4, 3])  Y = GlobalAveragePool (c)
+Softmax node '-> w' in main graph: weighs each frame by all of them
+    a = MatMul (g, score[4, 1])  w = Softmax <axis = 1> (a)  u = Mul (w, g)  v = Pow (u, 2.0)
+        Y = ReduceSum (v, [1])
+    a = MatMul (g, score[4, 1])  w = Softmax <axis = 1> (a)  u = Mul (w, g)  v = Mul (u, u)  Y = ReduceSum (v, [1])
+    a = MatMul (g, score[4, 1])  w = Softmax <axis = 1> (a)  u = Mul (w, g)  v = Add (u, g)  Y = ReduceSum (v, [1])
+    a = MatMul (g, score[4, 1])  w = Softmax <axis = 1> (a)  u = Mul (w, g)  v = Softmax (u)  Y = ReduceSum (v, [1])
+    a = MatMul (g, score[4, 1])  w = Softmax <axis = 1> (a)  b = Neg (a)  x = Softmax <axis = 1> (b)  u = Mul (w, g)
+        v = Mul (u, x)  Y = ReduceSum (v, [1])
+MatMul node '-> Y' in main graph: joins each frame with a value that is known only after the last one
+    t = Transpose <perm = [0, 2, 1]> (g)  c = MatMul (t, g)  Y = MatMul (g, c)
+MatMul node '-> Y' in main graph: sums products of frames that were padded, cut or moved before; multiply exactly
+    a = Slice (g, [1], far, [1])  b = Slice (g, [0], [-1], [1])  t = Transpose <perm = [0, 2, 1]> (a)
+        Y = MatMul (t, b)
+    p = Pad (g, [0, 1, 0, 0, 0, 0])  t = Transpose <perm = [0, 2, 1]> (p)  Y = MatMul (t, p)
+counts frames in a way that needs the whole sequence
+    h = Shape (g)  n = Gather (h, 1)  r = Range (n, 0, -1)  f = Cast <to = 1> (r)  u = Unsqueeze (f, [1])
+        Y = Div (g, u)
+    h = Shape (g)  n = Gather (h, 1)  f = Cast <to = 1> (n)  k = Add (f, 0.000000001)  r = Range (0.0, k, 1.0)
+        u = Unsqueeze (r, [1])  Y = Add (g, u)
+'f' depends on the number of frames, which a stream never knows
+    h = Shape (g)  n = Gather (h, 1)  r = Range (0, n, 1)  c = Cast <to = 1> (r)  f = Cast <to = 1> (n)
+        d = Div (c, f)  u = Unsqueeze (d, [1])  Y = Add (g, u)
 
 # float[time, batch, 3] X
 GRU node '-> y' in main graph: direction is reverse

@@ -86,6 +86,11 @@ x[batch, 2, 3]
         Y = ReduceMean <keepdims = 0> (g, [1])
     f = Slice (X, [0], [2], [1])  s = Shape (f)  o = ConstantOfShape (s)  c = Slice (X, [0], [-2], [1])
         Y = Concat <axis = 1> (o, c)
+t[1]  sum[batch, 1, 3]
+    h = Shape (X)  n = Gather (h, 1)  m = Mul (n, 4)  k = Add (m, 1)  r = Range (4, k, 4)  c = Cast <to = 1> (r)
+        u = Unsqueeze (c, [1])  s = CumSum (X, 1)  Y = Div (s, u)
+    h = Shape (X)  n = Gather (h, 1)  f = Cast <to = 1> (n)  m = Mul (f, 4.0)  k = Add (m, 1.0)
+        r = Range (4.0, k, 4.0)  u = Unsqueeze (r, [1])  s = CumSum (X, 1)  Y = Div (s, u)
 t[1]  x[batch, 1, 3]
     f = Slice (X, [0], [1], [1])  c = Slice (X, [0], [-1], [1])  b = Concat <axis = 1> (f, c)  Y = Sub (X, b)
     p = Pad <mode = "edge"> (X, [0, 1, 0, 0, 0, 0])  Y = Slice (p, [0], [-1], [1])

@@ -111,11 +111,7 @@ def of_pooled(flow: Flow, node: ir.Node) -> list[Framing]:
     elif pending.kind == "deviations" and _squares(flow, node, slots):
         framing = replace(pending, kind="squares")
     elif pending.kind == "weighted" and len(slots) == 1 and node.op_type == "Mul":
-        if _as_frames(flow, node, pending).axis != pending.frames.axis or len(
-            flow.shape(node.outputs[0], node)
-        ) != len(flow.shape(input_of(node, slots[0]), node)):
-            raise pending.error
-        framing = pending
+        framing = _multiplied(flow, node, slots[0], pending)
     elif pending.kind == "weights" and len(slots) == 1:
         has_axes = node.op_type != "Squeeze" or parameter(node, "axes", flow.opset) is not None
         if node.op_type == "MatMul":
@@ -128,6 +124,13 @@ def of_pooled(flow: Flow, node: ir.Node) -> list[Framing]:
     if framing is None:
         raise pending.error
     return [framing]
+
+
+def _multiplied(flow: Flow, node: ir.Node, slot: int, pending: Pooled) -> Pooled | None:
+    """Return the framing of weighted frames times frames, which are weighted too; None if that moves the axes."""
+    frames, (before, after) = _as_frames(flow, node, pending), (input_of(node, slot), node.outputs[0])
+    same = len(flow.shape(before, node)) == len(flow.shape(after, node)) and frames.axis == pending.frames.axis
+    return pending if same else None
 
 
 def _squares(flow: Flow, node: ir.Node, slots: list[int]) -> bool:
