@@ -86,8 +86,30 @@ FORMULAS: dict[str, ActivationFormula] = {
 
 
 def activation_function(op: Ops, activation: ActivationSpec) -> Function:
-    """Return an activation of one tensor: its operator if runtimes have a kernel, else its formula."""
+    """Return an activation of one tensor: its operator if runtimes have a kernel, else its formula.
+
+    One that is a constant still reads the tensor: tract folds a product with 0, and rejects a loop with a state that
+    is a constant then.
+    """
+    constant = _constant_of(activation)
+    if constant is not None:
+        return lambda x: _zero_like(op, x) + op.constant(constant)
     row = FORMULAS[activation.name]
     lacks_kernel = op.dtype == ir.DataType.DOUBLE or not op.exists(activation.name)
     formula = row.compose if row.compose is not None and lacks_kernel else row.operator
     return lambda x: formula(op, x, activation.alpha, activation.beta)
+
+
+def _constant_of(activation: ActivationSpec) -> float | None:
+    """Return the number that an activation always returns; None if it depends on its argument."""
+    alpha, beta = activation.alpha, activation.beta
+    if activation.name == "Affine" and not alpha:
+        return beta
+    if activation.name == "HardSigmoid" and not alpha:
+        return max(0.0, min(1.0, beta))
+    return 0.0 if activation.name == "ScaledTanh" and not (alpha and beta) else None
+
+
+def _zero_like(op: Ops, x: Tensor) -> Tensor:
+    """Return zeros in the shape of a tensor, as max(-max(x, 0), 0)."""
+    return op.unary("Relu", op.neg(op.unary("Relu", x)))

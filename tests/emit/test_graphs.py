@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cases import ALL_OPTIONAL, RESULTS, Array, Case, model
+from cases import ALL_OPTIONAL, RESULTS, Array, Case, expected, feed, model
 from chains import Link, chain
 from onnx import numpy_helper
 from oracle import GATES
-from running import nodes, run, scopes
+from running import assert_close, nodes, run, scopes
 from texts import FORMS
 
 import rnn_lowering as rl
@@ -479,3 +479,45 @@ def test_target_without_subtraction_from_a_constant() -> None:
     assert not [node for node in nodes(new) if node.op_type == "Sub" and node.input[0] in known]
     feed = {"X": np.random.default_rng(0).standard_normal((4, 1, 3)).astype(np.float32)}
     np.testing.assert_array_equal(run(new, feed)["out"], run(rl.lower(proto, "unroll"), feed)["out"])
+
+
+CONSTANT = {
+    "Affine of 0": ("Affine", 0.0, 0.3),
+    "Affine of nothing": ("Affine", 0.0, 0.0),
+    "ScaledTanh times 0": ("ScaledTanh", 0.0, 0.7),
+    "ScaledTanh of 0": ("ScaledTanh", 0.7, 0.0),
+    "HardSigmoid of 0": ("HardSigmoid", 0.0, 0.4),
+    "HardSigmoid above 1": ("HardSigmoid", 0.0, 1.4),
+}
+"""Activations that return the same number for each argument: their names, alpha and beta."""
+
+
+@pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
+@pytest.mark.parametrize("cell", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("name", CONSTANT)
+def test_a_constant_activation_leaves_no_constant_state(name: str, cell: str, form: str) -> None:
+    """tract rejects a loop with a state that it can compute without a step."""
+    function, alpha, beta = CONSTANT[name]
+    count = {"RNN": 1, "GRU": 2, "LSTM": 3}[cell]
+    attributes = {
+        "activations": [function] * count,
+        "activation_alpha": [alpha] * count,
+        "activation_beta": [beta] * count,
+    }
+    case = Case(f"constant_{cell}", cell, attributes)
+    new = rl.lower(model(case, 17), form)  # type: ignore[call-overload]
+    for scope in [*scopes(new.graph)][1:] or [new.graph]:
+        constant = folded_values(scope) | folded_values(new.graph)
+        assert constant.isdisjoint(output.name for output in scope.output)
+    assert_close(run(new, feed(case)), expected(case), "float32")
+
+
+def folded_values(graph: onnx.GraphProto) -> set[str]:
+    """What a compiler folds: what constants alone compute, and products with 0."""
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    found, zeros = {*arrays}, {name for name, array in arrays.items() if not array.any()}
+    for node in graph.node:
+        by_zero = node.op_type == "Mul" and not zeros.isdisjoint(node.input)
+        if by_zero or found.issuperset(node.input):
+            found |= {*node.output}
+    return found
