@@ -88,8 +88,8 @@ FORMULAS: dict[str, ActivationFormula] = {
 def activation_function(op: Ops, activation: ActivationSpec) -> Function:
     """Return an activation of one tensor: its operator if runtimes have a kernel, else its formula.
 
-    One that is a constant still reads the tensor: tract folds a product with 0, and rejects a loop with a state that
-    is a constant then.
+    One that is a constant still reads the tensor: tract folds a product with 0, and rejects a loop whose state is a
+    constant then.
     """
     constant = _constant_of(activation)
     if constant is not None:
