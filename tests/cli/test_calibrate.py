@@ -257,6 +257,11 @@ FILLS = {
         f"{ROWS}, float[1, time, 8] M",
         f"h = MatMul (X, K[8, 8])  c = Greater (M, 0.5)  a = Where (c, -1e9, h)  {WEIGHED}",
     ),
+    "Where of an input, scaled behind it": (
+        f"{ROWS}, float[1, time, 8] M",
+        f"""g = MatMul (X, K[8, 8])  h = Mul (g, 20.0)  c = Greater (M, 0.5)  b = Where (c, -1e9, h)
+        a = Div (b, 20.0)  {WEIGHED}""",
+    ),
     "two masks": (
         f"{ROWS}, float[1, time, 8] M",
         f"""h = MatMul (X, K[8, 8])  c = Greater (M, 0.5)  b = Where (c, -1e9, h)
