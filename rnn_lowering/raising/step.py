@@ -20,7 +20,7 @@ from rnn_lowering.raising.polynomials import NotRaised, Variables, checked_size
 from rnn_lowering.raising.rules.arithmetic import ARITHMETIC
 from rnn_lowering.raising.rules.elements import EXACT, REAL, StepRule
 from rnn_lowering.raising.rules.functions import FUNCTIONS
-from rnn_lowering.raising.rules.moves import MOVES
+from rnn_lowering.raising.rules.moves import MOVES, identity
 from rnn_lowering.types import Array, array_of
 
 _MOST_INTEGERS = 1 << 12
@@ -71,6 +71,7 @@ class Evaluator:
         self._arrays: dict[ir.Value, Array | None] = {}
         self.open_axes = open_axes
         self._open: set[ir.Value] = set()
+        self._parts: dict[ir.Value, Array] = {}
         self._stretched: set[ir.Value] = set()
         self._elements = 0
 
@@ -180,6 +181,11 @@ class Evaluator:
     def _follow_open_sizes(self, node: ir.Node, with_open: Sequence[int], *, symbolic: bool) -> None:
         """Note which numbers depend on open sizes, and which are the same along an axis of such a size."""
         given = [v for v in node.inputs if v is not None]
+        parts = self._open_parts(node, with_open)
+        if parts is not None:
+            self._parts.update(zip(node.outputs, parts, strict=False))
+            self._open.update(value for value, part in zip(node.outputs, parts, strict=False) if part.any())
+            return
         if node.op_type in ("Shape", "Size"):
             self._open.update(node.outputs)
         if symbolic or node.op_type in ("Shape", "Size"):
@@ -194,6 +200,31 @@ class Evaluator:
             row = operator_of(node)
             keeps = filled or row.elementwise or row.keeps_axes
             (self._stretched if keeps else self._open).update(node.outputs)
+
+    def _open_parts(self, node: ir.Node, with_open: Sequence[int]) -> Sequence[Array] | None:
+        """Return which elements of sizes, or of sizes that are moved, depend on open sizes; None if unknown.
+
+        What torch computes of the number of units does not, though the size of the batch is in the same shape.
+        """
+        if node.op_type == "Shape" and node.inputs[0] is not None:
+            shape = self.shape(node.inputs[0])
+            found = np.isin(np.arange(len(shape or ())), [*self.open_axes(node.inputs[0])])
+            start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+            return None if shape is None else [found[start:end]]
+        rule = identity if node.op_type == "Cast" else MOVES.get(node.op_type)
+        moved = range(len(node.inputs)) if node.op_type == "Concat" else (0,)
+        if rule is None or not with_open or any(n not in moved for n in with_open):
+            return None
+        given = list[Array | None]()
+        for n, value in enumerate(node.inputs):
+            array = None if value is None else self._arrays[value]
+            if n in with_open and value not in self._parts:
+                return None
+            given.append(self._parts.get(value) if n in with_open else array)  # type: ignore[arg-type]
+            if n in moved and n not in with_open and array is not None:
+                given[-1] = np.zeros(array.shape, bool)
+        parts = rule(self, node, given)
+        return parts if isinstance(parts, list) or parts is None else [parts]
 
     def _leaves_open_axes(self, node: ir.Node) -> bool:
         """Whether a node that cuts, joins or sums does so along no open axis."""

@@ -94,6 +94,44 @@ def test_a_filter_that_inverts_a_matrix_by_scalars_stays_and_is_unrolled() -> No
     assert_same_as(model, rl.lower(model, "unroll"), feed)
 
 
+CHUNKS = {
+    "the size that torch reads": """sh = Shape (g) n = Gather (sh, [1]) m = Add (n, [3]) q = Div (m, [4])""",
+    "through integers of 32 bits": """sh = Shape (g) s = Cast <to = 6> (sh) batch, k = Split <axis = 0> (s, [1, 1])
+        n = Cast <to = 7> (k) q = Div (n, [4])""",
+    "behind a Concat": """sh = Shape (g) two = Concat <axis = 0> ([8], sh) n = Slice (two, [-1], [9], [0])
+        q = Div (n, [4])""",
+}
+"""How a step computes the size of a gate from the gates g, whose first axis is an open batch."""
+
+BATCH_FIRST = """g (float[N,T,3] X) => (float[N,T,4] Y, float[N,4] hn) { xs = Shape (X)
+    n0 = Slice (xs, [0], [1], [0]) hs = Concat <axis = 0> (n0, [4]) T = Gather (xs, 1) h0 = ConstantOfShape (hs)
+    cn, hn, Ys = Loop (T, "", h0, h0) <body = step (int64 i, bool go, float[P,4] c, float[P,4] h) =>
+        (bool going, float[P,4] c1, float[P,4] h1, float[P,4] y) { going = Identity (go)
+        whole = Slice (X, [0], [9223372036854775807], [0], [1]) x = Gather <axis = 1> (whole, i)
+        a = MatMul (x, W[3,16]) b = MatMul (h, R[4,16]) g0 = Add (a, b) g = Add (g0, p[16]) SIZE
+        q2 = Mul (q, [2]) q3 = Mul (q, [3]) q4 = Mul (q, [4])
+        gi = Slice (g, [0], q, [1]) gf = Slice (g, q, q2, [1]) gg = Slice (g, q2, q3, [1])
+        go1 = Slice (g, q3, q4, [1])
+        f = Sigmoid (gf) fc = Mul (f, c) in = Sigmoid (gi) t = Tanh (gg) it = Mul (in, t) c1 = Add (fc, it)
+        o = Sigmoid (go1) u = Tanh (c1) h1 = Mul (o, u) y = Identity (h1) }>
+    Y = Transpose <perm = [1, 0, 2]> (Ys) }"""
+"""An LSTM over [N, T, 3] as torch.jit.script exports it."""
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_gates_are_split_by_a_size_beside_an_open_one(name: str) -> None:
+    model = net(BATCH_FIRST.replace("SIZE", CHUNKS[name]))
+    X = np.random.default_rng(1).normal(0, 1, (2, 5, 3)).astype(np.float32)
+    assert is_raised(model, [{"X": X}, {"X": X[:1, :3]}])
+
+
+def test_gates_that_are_split_by_an_open_size_stay() -> None:
+    """With a batch of 4 it looks like an LSTM."""
+    model = net(BATCH_FIRST.replace("SIZE", "sh = Shape (g) n = Gather (sh, [0]) q = Add (n, [0])"))
+    X = np.random.default_rng(1).normal(0, 1, (4, 5, 3)).astype(np.float32)
+    assert not is_raised(model, [{"X": X}])
+
+
 EACH = [*((op_type, TYPES) for op_type in RULES), *(exhaustive((op_type, OTHER_TYPES)) for op_type in RULES)]
 
 

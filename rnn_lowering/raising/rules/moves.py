@@ -10,7 +10,8 @@ from rnn_lowering.raising.rules.elements import Given, Step, StepRule, as_polyno
 from rnn_lowering.types import Array
 
 
-def _identity(e: Step, node: ir.Node, given: Given) -> Array | None:
+def identity(e: Step, node: ir.Node, given: Given) -> Array | None:
+    """Return the first input as it is."""
     return given[0]
 
 
@@ -114,7 +115,7 @@ MOVES: dict[str, StepRule] = {
     "Expand": _expand,
     "Flatten": _flatten,
     "Gather": _gather,
-    "Identity": _identity,
+    "Identity": identity,
     "Reshape": _reshape,
     "Slice": _slice,
     "Split": _split,
