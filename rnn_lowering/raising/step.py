@@ -21,6 +21,7 @@ from rnn_lowering.raising.rules.arithmetic import ARITHMETIC
 from rnn_lowering.raising.rules.elements import EXACT, REAL, StepRule
 from rnn_lowering.raising.rules.functions import FUNCTIONS
 from rnn_lowering.raising.rules.moves import MOVES, identity
+from rnn_lowering.raising.rules.steps import STEPS
 from rnn_lowering.types import Array, array_of
 
 _MOST_INTEGERS = 1 << 12
@@ -298,7 +299,7 @@ class Evaluator:
         return integers_of(found)
 
 
-RULES: Mapping[str, StepRule] = {**MOVES, **ARITHMETIC, **FUNCTIONS}
+RULES: Mapping[str, StepRule] = {**MOVES, **ARITHMETIC, **FUNCTIONS, **STEPS}
 """By operator, what it computes of polynomials; those that only move elements are also used for numbers."""
 
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -310,7 +311,9 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "Flatten": ("axis",),
     "Gather": ("axis",),
     "Gemm": ("alpha", "beta", "transA", "transB"),
+    "GRU": ("hidden_size", "linear_before_reset"),
     "HardSigmoid": ("alpha", "beta"),
+    **dict.fromkeys(("LSTM", "RNN"), ("hidden_size",)),
     **dict.fromkeys(("ReduceMean", "ReduceSum"), ("axes", "keepdims", "noop_with_empty_axes")),
     "Reshape": ("allowzero",),
     "Shape": ("end", "start"),

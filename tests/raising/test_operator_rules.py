@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from cases import Array, Arrays
 from operator_rules import NODES, OTHER_TYPES, TYPES, RuleNode, rule_nodes
-from raised import assert_same_as, is_raised
+from raised import assert_same_as, cells, is_raised, loops
 from running import run
 from stream_models import net
 from thinning import exhaustive
@@ -123,6 +123,36 @@ def test_gates_are_split_by_a_size_beside_an_open_one(name: str) -> None:
     model = net(BATCH_FIRST.replace("SIZE", CHUNKS[name]))
     X = np.random.default_rng(1).normal(0, 1, (2, 5, 3)).astype(np.float32)
     assert is_raised(model, [{"X": X}, {"X": X[:1, :3]}])
+
+
+ONE_STEP = {
+    "RNN": """Yt, ht = RNN <hidden_size = 4> (xt, W[1,4,3], R[1,4,4], B[1,8], "", h0)""",
+    "GRU": """Yt, ht = GRU <hidden_size = 4> (xt, W[1,12,3], R[1,12,4], B[1,24], "", h0)""",
+    "GRU, reset after": """Yt, ht = GRU <hidden_size = 4, linear_before_reset = 1> (xt, W[1,12,3], R[1,12,4],
+        B[1,24], "", h0)""",
+    "LSTM": """c0 = Unsqueeze (c, [0]) Yt, ht, ct = LSTM <hidden_size = 4> (xt, W[1,16,3], R[1,16,4],
+        B[1,32], "", h0, c0) c1 = Squeeze (ct, [0])""",
+}
+"""What torch.jit.script writes into a Loop for an RNNCell, a GRUCell and an LSTMCell."""
+
+
+@pytest.mark.parametrize("name", ONE_STEP)
+def test_a_node_in_each_step_becomes_one_node(name: str) -> None:
+    first, inputs, outputs, last = ", z", ", float[P,4] c", ", float[P,4] c1", "cn, "
+    if name != "LSTM":
+        first = inputs = outputs = last = ""
+    model = net(
+        f"""g (float[N,T,3] X) => (float[T,N,4] Y, float[N,4] hn) {{ xs = Shape (X)
+        n0 = Slice (xs, [0], [1], [0]) hs = Concat <axis = 0> (n0, [4]) T = Gather (xs, 1) z = ConstantOfShape (hs)
+        hn, {last}Y = Loop (T, "", z{first}) <body = step (int64 i, bool go, float[P,4] h{inputs}) =>
+            (bool going, float[P,4] h1{outputs}, float[P,4] y) {{ going = Identity (go)
+            x = Gather <axis = 1> (X, i) xt = Unsqueeze (x, [0]) h0 = Unsqueeze (h, [0]) {ONE_STEP[name]}
+            h1 = Squeeze (ht, [0]) y = Identity (h1) }}> }}"""
+    )
+    X = np.random.default_rng(1).normal(0, 1, (2, 5, 3)).astype(np.float32)
+    assert is_raised(model, [{"X": X}, {"X": X[:1, :3]}])
+    assert cells(rl.lower(model, raise_loops=True)) == [name[:4].rstrip(",")]
+    assert not loops(rl.lower(model, raise_loops=True))
 
 
 def test_gates_that_are_split_by_an_open_size_stay() -> None:

@@ -99,13 +99,39 @@ NODES: dict[str, list[Row]] = {
     "Unsqueeze": _rows("v23", axes=[[0], [-1], [0, 3], [1, 2]]) + _rows("v", axes=[[0], [0, 1]]),
     "Where": _rows(("b23 v23 k3", "b21 k3 v23", "c23 v23 v23", "b23 k1 k1", "b v k", "c v v")),
 }
+_RECURRENT: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "GRU": (
+        ["v123 k133 k131", "v123 k133 k131 k16 - v121 2", "k123 k133 k131 k16 - v121"],
+        {"linear_before_reset": 1},
+    ),
+    "LSTM": (
+        ["v123 k143 k141", "v123 k143 k141 k18 - v121 v121 3", "k123 k143 k141 k18 - v121"],
+        {"input_forget": 1},
+    ),
+    "RNN": (["v123 k113 k111", "v123 k113 k111 k12 - v121 2", "v223 k113 k111", "v123 v113 k111"], {"layout": 1}),
+}
+_OPTIONS: list[dict[str, Any]] = [
+    {"clip": 0.5},
+    {"direction": "reverse"},
+    {"layout": 1},
+    {"activations": ["Relu"]},
+    {"activation_alpha": [0.5]},
+    {"activation_beta": [0.5]},
+    {"output_sequence": 1},
+]
+for _name, (_given, _own) in _RECURRENT.items():
+    NODES[_name] = [
+        *((each, {"hidden_size": 1, **more}) for each in _given for more in ({}, _own)),
+        *((_given[0], {"hidden_size": 1, **more}) for more in _OPTIONS),
+        (_given[0], {}),
+    ]
 _SUMMED: list[dict[str, Any]] = [{}, {"axes": [0]}, {"axes": [1, -1]}, {"axes": []}]
 _NOOP = "noop_with_empty_axes"
 _KEPT: list[dict[str, Any]] = [{}, {"keepdims": 0}, {"keepdims": 1}, {_NOOP: 1}, {_NOOP: 0}]
 for _name in ("ReduceMean", "ReduceSum"):
     NODES[_name] = [("v234", {**axes, **more}) for axes in _SUMMED for more in _KEPT]
 """By operator, inputs and parameters. `v23` is a tensor [2, 3] that is not known, `k23` one of constants, `b23` and
-`c23` the same of Booleans; behind the inputs of a Split is the number of its parts."""
+`c23` the same of Booleans, `-` an absent input; behind the inputs of a Split is the number of its parts."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +172,8 @@ def _node(op_type: str, opset: int, dtype: str, given: str, parameters: dict[str
     rng = np.random.default_rng(len(name))
     feed, held = Arrays(), Arrays()
     for n, spec in enumerate(specs):
+        if spec == "-":
+            continue
         array = _random(rng, [int(size) for size in spec[1:]], "bool" if spec[0] in "bc" else dtype)
         (feed if spec[0] in "vb" else held)[f"i{n}"] = array
 
@@ -159,7 +187,7 @@ def _node(op_type: str, opset: int, dtype: str, given: str, parameters: dict[str
         return None
     try:
         inputs, attributes = inputs_and_attributes(
-            op_type, opset, [f"i{n}" for n in range(len(specs))], parameters, constant
+            op_type, opset, ["" if spec == "-" else f"i{n}" for n, spec in enumerate(specs)], parameters, constant
         )
     except OverflowError:
         return None

@@ -119,10 +119,11 @@ def _matmul(e: Step, node: ir.Node, given: Given) -> Array | None:
     a, b = given
     assert a is not None
     assert b is not None
-    return _product(e, a, b)
+    return product(e, a, b)
 
 
-def _product(e: Step, a: Array, b: Array) -> Array:
+def product(e: Step, a: Array, b: Array) -> Array:
+    """Return the product of two tensors, of which one has numbers."""
     left, right = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
     if left.dtype != object:
         found = np.swapaxes(_rows(e, np.swapaxes(right, -1, -2), np.swapaxes(left, -1, -2)), -1, -2)
@@ -161,7 +162,7 @@ def _gemm(e: Step, node: ir.Node, given: Given) -> Array:
     a = a.T if numbers.get_int("transA", 0) else a
     b = b.T if numbers.get_int("transB", 0) else b
     alpha, beta = (numbers[name].as_float() if name in numbers else 1.0 for name in ("alpha", "beta"))
-    found = _product(e, a, b) * alpha
+    found = product(e, a, b) * alpha
     return np.asarray(found if c is None else found + as_numbers(c) * beta, object)
 
 
@@ -182,7 +183,7 @@ def _einsum(e: Step, node: ir.Node, given: Given) -> Array | None:
     x = a.transpose([labels[0].index(c) for c in [*free[0], *summed]])
     y = b.transpose([labels[1].index(c) for c in [*summed, *free[1]]])
     inner, sizes = int(np.prod(x.shape[len(free[0]) :])), (*x.shape[: len(free[0])], *y.shape[len(summed) :])
-    found = _product(e, x.reshape(-1, inner), y.reshape(inner, -1)).reshape(sizes)
+    found = product(e, x.reshape(-1, inner), y.reshape(inner, -1)).reshape(sizes)
     return found.transpose([[*free[0], *free[1]].index(c) for c in out])
 
 
