@@ -18,7 +18,7 @@ from rnn_lowering.files.external_data import load_data
 from rnn_lowering.files.reading import from_proto, load_model, parse_file, readable_again, refuse_external
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.inlining import inline_functions
+from rnn_lowering.model.inlining import inline_functions, refuse_many_calls
 from rnn_lowering.model.preparation import read
 from rnn_lowering.model.protobuf import as_proto
 from rnn_lowering.model.scopes import recurrent_nodes
@@ -280,6 +280,7 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[NodeSpec]:
     """
     with boundary(), onnx_checks.one_child():
         work = _read(argument_checks.model_or_path("model", model))
+        refuse_many_calls(work, Lowering.max_nodes)
         if any(entry.function for entry in recurrent_nodes(work)):
             work = clone(work)
             inline_functions(work, lambda _: True, Lowering.max_nodes)

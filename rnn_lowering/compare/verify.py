@@ -20,12 +20,13 @@ from rnn_lowering.compare.inputs.given import take_feeds
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.whole import ModelComparison
-from rnn_lowering.errors import boundary
+from rnn_lowering.errors import UnsupportedError, boundary
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.locations import check_locations
 from rnn_lowering.files.one_file import LARGE, move_out, text_format
 from rnn_lowering.files.reading import ModelSource, from_proto, parse_file, readable_again
 from rnn_lowering.limits import limited
+from rnn_lowering.model.growth import MOST_CALLED, called_nodes
 from rnn_lowering.model.onnx_checks import one_child
 from rnn_lowering.model.preparation import PreparedModel
 from rnn_lowering.needs import without_onnxruntime
@@ -174,8 +175,11 @@ def as_file(model: AnyModel, path: Path, trust: bool, pipes: ExitStack) -> Model
 
     Raises:
         ModelFileError: The file cannot be read, or its data is missing or outside its folder.
+        UnsupportedError: Its calls of functions make too many nodes.
     """
     parsed = _as_file(model, path, trust, pipes)
+    if (count := called_nodes(parsed.proto)) > MOST_CALLED:
+        raise UnsupportedError(f"the calls of functions make {count:,} nodes, more than {MOST_CALLED:,}")
     check_locations(parsed.proto, parsed.path, trust=parsed.trust)
     return parsed
 

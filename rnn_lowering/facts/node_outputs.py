@@ -35,6 +35,13 @@ MOST_SENT = 1 << 12
 """Maximum elements of a constant whose numbers ONNX's inference sees."""
 
 
+MOST_AXES = 1 << 16
+"""Maximum rank of a value, and maximum numbers that ONNX's inference computes for a value."""
+
+SHAPES_OF = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
+"""By operator the input whose length is the rank of the output."""
+
+
 def numbers_in(tensor: ir.TensorProtocol) -> Array | None:
     """Return the array of a tensor; None if its numbers do not fit its type and shape."""
     try:
@@ -64,6 +71,8 @@ def infer_outputs(
         onnx.defs.SchemaError: The operator is of another domain, or newer than the onnx package.
         Exception: Inference refuses the node: inference, the checker and protobuf have no common error.
     """
+    if _rank_of(node, types) > MOST_AXES:  # it holds every size in memory
+        raise ValueError(f"{node.op_type} would have more than {MOST_AXES:,} axes")
     own = INFERENCE_SCHEMAS.get(node.op_type) if node.domain == DOMAIN else None
     schema = own or onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
     proto = _alone(node, [given is not None for given in types])
@@ -76,6 +85,14 @@ def infer_outputs(
         ir_version=10,
     )
     return [found.get(name) for name in proto.output]
+
+
+def _rank_of(node: ir.Node, types: Sequence[onnx.TypeProto | None]) -> int:
+    """Return the rank of the output of an operator that gets a shape, or joins ranks; 0 for other operators."""
+    shapes = [[] if given is None else given.tensor_type.shape.dim for given in types]
+    if node.op_type in SHAPES_OF and len(shapes) > SHAPES_OF[node.op_type]:
+        return max((dim.dim_value for dim in shapes[SHAPES_OF[node.op_type]]), default=0)
+    return sum(map(len, shapes)) if node.op_type in ("Gather", "GatherND") else 0
 
 
 @lru_cache

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.known import LARGEST, KnownValues, shape_of
-from rnn_lowering.facts.node_outputs import NodeModel, compute_node, numbered
+from rnn_lowering.facts.node_outputs import MOST_SENT, NodeModel, compute_node, numbered
 from rnn_lowering.facts.operators import is_of_default_domain, moved_inputs, operator_of
 from rnn_lowering.facts.size import TIME, Size, product, size
 from rnn_lowering.types import Array
@@ -53,7 +53,7 @@ def evaluate(known: KnownValues, node: ir.Node) -> None:
         return
     found = _shape(known, node) if node.op_type in ("Shape", "Size") else _result(known, node)
     for output, array in zip(node.outputs, found, strict=False):
-        if array is not None and array.size <= LARGEST:
+        if array is not None and array.size <= (MOST_SENT if array.dtype == object else LARGEST):
             known.contents[output] = _without_objects(known, output, array)
             if output not in known.shapes:
                 known.shapes[output] = tuple(size(n) for n in array.shape)

@@ -12,6 +12,7 @@ output of the call undefined.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 
 import onnx_ir as ir
@@ -20,6 +21,7 @@ from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NAME, UnsupportedError, printable
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
 from rnn_lowering.model.copying import clone_graph
+from rnn_lowering.model.growth import MOST_CALLED
 from rnn_lowering.model.scopes import RecurrentNode, names_in, recurrent_nodes
 
 _Functions = Mapping[ir.OperatorIdentifier, ir.Function]
@@ -44,12 +46,23 @@ def inline_functions(model: ir.Model, wanted: Callable[[RecurrentNode], bool], m
     return inline_holders(model, holders, most)
 
 
+def refuse_many_calls(model: ir.Model, most: int) -> None:
+    """Refuse a model whose calls of functions make too many nodes: every runtime inlines them.
+
+    Raises:
+        UnsupportedError: They do.
+    """
+    with suppress(CycleError):  # refused where it matters
+        functions = {identifier: model.functions[identifier] for identifier in _order(model)}
+        _check_size(model, functions, max(most, MOST_CALLED), "the calls of functions", plain=0)
+
+
 def inline_holders(model: ir.Model, holders: Collection[ir.OperatorIdentifier], most: int) -> list[str]:
     """Inline these functions and those that call them, in place; otherwise as `inline_functions`."""
     inlined = _with_callers(model, holders) if holders else {}
     if not inlined:
         return []
-    _check_size(model, inlined, most)
+    _check_size(model, inlined, most, "inlining functions with recurrent nodes", plain=1)
     for function in inlined.values():
         _inline_calls(function.graph, inlined, function.opset_imports)
     _inline_calls(model.graph, inlined, model.opset_imports)
@@ -60,37 +73,46 @@ def inline_holders(model: ir.Model, holders: Collection[ir.OperatorIdentifier], 
 
 def _with_callers(model: ir.Model, holders: Collection[ir.OperatorIdentifier]) -> _Functions:
     """Return the given functions and all that call them, at any depth, callees first."""
-    calls = {i: {n.op_identifier() for n in f.graph.all_nodes()} for i, f in model.functions.items()}
-    calls = {identifier: called & calls.keys() for identifier, called in calls.items()}
     try:
-        order = list(TopologicalSorter(calls).static_order())
+        order = _order(model)
     except CycleError as error:
         circle = " -> ".join(_name(identifier) for identifier in error.args[1])
         raise UnsupportedError(f"functions call themselves: {printable(circle, 3 * NAME)}") from error
     inlined: dict[ir.OperatorIdentifier, ir.Function] = {}
     for identifier in order:
-        if identifier in holders or not inlined.keys().isdisjoint(calls[identifier]):
+        called = {node.op_identifier() for node in model.functions[identifier].graph.all_nodes()}
+        if identifier in holders or not inlined.keys().isdisjoint(called):
             inlined[identifier] = model.functions[identifier]
     return inlined
 
 
-def _check_size(model: ir.Model, inlined: _Functions, most: int) -> None:
+def _order(model: ir.Model) -> list[ir.OperatorIdentifier]:
+    """Return the functions, callees first.
+
+    Raises:
+        CycleError: They call themselves.
+    """
+    calls = {i: {n.op_identifier() for n in f.graph.all_nodes()} for i, f in model.functions.items()}
+    return list(TopologicalSorter({i: called & calls.keys() for i, called in calls.items()}).static_order())
+
+
+def _check_size(model: ir.Model, inlined: _Functions, most: int, what: str, *, plain: int) -> None:
+    """Refuse a model of more than `most` nodes, of which one that is no call counts as `plain`."""
     sizes: dict[ir.OperatorIdentifier, int] = {}
     for identifier, function in inlined.items():
         sizes[identifier] = _nodes_when_inlined(function.graph, sizes)
-    total = _nodes_when_inlined(model.graph, sizes)
+    total = max(_nodes_when_inlined(model.graph, sizes, plain), *sizes.values(), 0)
     if total > most:
         worst = max(inlined, key=lambda identifier: sizes[identifier])
         number = f"{total:,}" if total < 10**18 else "more than 10^18"
         raise UnsupportedError(
-            f"inlining functions with recurrent nodes would make {number} nodes, more than {most:,}; "
-            f"function {_name(worst)} is the largest",
+            f"{what} would make {number} nodes, more than {most:,}; function {_name(worst)} is the largest",
             hint=f"raise the limit (--max-nodes {total if total < 10**9 else 'N'}) if this is intended",
         )
 
 
-def _nodes_when_inlined(graph: ir.Graph, sizes: Mapping[ir.OperatorIdentifier, int]) -> int:
-    return sum(sizes.get(node.op_identifier(), 1) for node in graph.all_nodes())
+def _nodes_when_inlined(graph: ir.Graph, sizes: Mapping[ir.OperatorIdentifier, int], plain: int = 1) -> int:
+    return sum(sizes.get(node.op_identifier(), plain) for node in graph.all_nodes())
 
 
 def _inline_calls(graph: ir.Graph, inlined: _Functions, imports: dict[str, int]) -> None:

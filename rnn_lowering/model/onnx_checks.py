@@ -26,6 +26,7 @@ from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.facts.schemas import DOMAIN as MICROSOFT
 from rnn_lowering.facts.schemas import INFERENCE_DOMAIN, INFERENCE_SCHEMAS
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
+from rnn_lowering.model.growth import MOST_CALLED, called_nodes, grows, hide_growth
 from rnn_lowering.model.protobuf import graphs_in, message_for_inference, nodes_in, pairs_in
 
 CHECK_SECONDS, INFERENCE_SECONDS = 30, 10
@@ -48,9 +49,9 @@ class NativeError(Exception):
 
 def infer_shapes(model: ir.Model) -> None:
     """Infer types and shapes, in place, as far as ONNX can."""
-    proto = message_for_inference(model)
+    proto = _message(model)
     _rename(proto)
-    for value, info in _read(model.graph, with_inferred_shapes(proto).graph):
+    for value, info in _read(model.graph, _with_inferred(proto).graph):
         shape = ir.serde.deserialize_type_proto_for_shape(info.type)
         value_type = ir.serde.deserialize_type_proto_for_type(info.type)
         value.shape = value.shape if shape is None else shape
@@ -77,7 +78,22 @@ def is_anonymous(dim: int | ir.SymbolicDim) -> bool:
 
 
 def with_inferred_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model with the types and shapes that ONNX infers; the given model if inference fails."""
+    """Return a model with the types and shapes that ONNX infers; the given one if inference fails or takes too
+    much."""
+    return proto if called_nodes(proto) > MOST_CALLED or grows(proto) else _with_inferred(proto)
+
+
+def _message(model: ir.Model) -> onnx.ModelProto:
+    """Return a message for inference, in which what would be too large is hidden."""
+    proto = message_for_inference(model)
+    if called_nodes(proto) <= MOST_CALLED:
+        hide_growth(proto)
+    return proto
+
+
+def _with_inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
+    if called_nodes(proto) > MOST_CALLED:
+        return proto
     try:
         return _infer(proto) if _is_sound(proto) else _in_child("infer", proto)
     except Exception:  # inference and protobuf have no common error: nothing is inferred
@@ -95,24 +111,25 @@ def convert(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
 def is_sound(model: ir.Model) -> bool:
     """Return whether ONNX's inference is safe in this process: libraries run it here."""
-    return _is_sound(message_for_inference(model))
+    return _is_sound(_message(model))
 
 
 def fault_of(model: ir.Model) -> str:
     """Return the error of strict inference of all types and shapes, in one line; empty if there is none, or if
     inference is not safe."""
-    proto = message_for_inference(model)
-    return _strictly_inferred(proto) if _is_moderate(proto.graph) and not _checked(proto) else ""
+    proto = _message(model)
+    return _strictly_inferred(proto) if _is_moderate(proto) and not _checked(proto) else ""
 
 
 def problem_of(model: ir.Model, *, infer: bool = True) -> str:
     """Return the error of ONNX's checker, or else of strict inference, in one line; empty if there is none."""
-    return _problem(message_for_inference(model), infer=infer)
+    return _problem(_message(model), infer=infer)
 
 
 def accepts(message: onnx.ModelProto) -> bool:
-    """Return whether checker and strict inference accept a message; False, unchecked, if it is large."""
-    return message.ByteSize() <= _QUICK_BYTES and not _problem(message)
+    """Return whether checker and strict inference accept a message; False, unchecked, if it is large, or inference
+    would compute too much."""
+    return message.ByteSize() <= _QUICK_BYTES and not grows(message) and not _problem(message)
 
 
 def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -121,13 +138,13 @@ def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _is_sound(proto: onnx.ModelProto) -> bool:
     """Return whether inference of shapes and numbers can neither crash nor hang on a model, nor fill the memory."""
-    return _is_moderate(proto.graph) and not _has_long_range(proto.graph) and not _checked(proto)
+    return _is_moderate(proto) and not _has_long_range(proto.graph) and not _checked(proto)
 
 
 def _problem(proto: onnx.ModelProto, *, infer: bool = True) -> str:
     """Return the error of the checker, else of strict inference, in one line; empty if there is none, or a size
     makes both unsafe."""
-    return _checked(proto, infer=infer) if _is_moderate(proto.graph) else ""
+    return _checked(proto, infer=infer) if _is_moderate(proto) else ""
 
 
 def _checked(proto: onnx.ModelProto, *, infer: bool = False) -> str:
@@ -173,12 +190,13 @@ def _first_fault(text: str) -> str:
     return f"{found[1]} node '{found[2]}': {found[3].strip()}" if found else " ".join(text.split())
 
 
-def _is_moderate(main: onnx.GraphProto) -> bool:
-    """Return whether all sizes are at least 0 and all numbers fit 32 bits: onnx loops up to some of them."""
-    return all(
+def _is_moderate(proto: onnx.ModelProto) -> bool:
+    """Return whether functions are called rarely enough, all sizes are at least 0 and all numbers fit 32 bits: onnx
+    loops up to some of them."""
+    return called_nodes(proto) <= MOST_CALLED and all(
         all(0 <= size <= _LARGEST for size in _sizes(graph))
         and all(abs(attribute.i) <= _LARGEST for node in graph.node for attribute in node.attribute)
-        for graph in graphs_in(main)
+        for graph in graphs_in(proto.graph)
     )
 
 

@@ -21,6 +21,7 @@ from rnn_lowering.limits import limited
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import changed, clone, order_restored
 from rnn_lowering.model.fixed_inputs import input_arrays, record
+from rnn_lowering.model.inlining import refuse_many_calls
 from rnn_lowering.model.model_sizes import ensure_valid, forget_names, name_cut_axes
 from rnn_lowering.model.opsets import import_opset, refuse_imports
 from rnn_lowering.model.preparation import PreparedModel, export_faults
@@ -120,11 +121,13 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             InvalidNodeError, UnsupportedError: A selected node cannot be read.
         """
         with boundary(), limited(self.lowering.max_bytes), onnx_checks.one_child():
+            refuse_many_calls(model, self.lowering.max_nodes)
             return preview_model(model, self.lowering)
 
     def _lowered(self, model: ir.Model, keep: bool, as_message: bool) -> LoweringResult:
         report = Report(self.lowering.target, operators_before=count_operators(model))
         refuse_imports(model)
+        refuse_many_calls(model, self.lowering.max_nodes)
         with order_restored(model, on_success=False):
             plan = ModelPlanner(self.lowering, report).plan(model)
             for refusal in refusals(plan.model, self.lowering):
