@@ -39,7 +39,13 @@ def asks_for_native(lowering: Lowering) -> bool:
 
 
 def verdict_of(
-    target: Target, entry: RecurrentNode, spec: NodeSpec, opset: int, *, shares_data: bool = False
+    target: Target,
+    entry: RecurrentNode,
+    spec: NodeSpec,
+    opset: int,
+    *,
+    shares_data: bool = False,
+    unnamed_sizes: bool = False,
 ) -> Verdict:
     """Return whether a target computes a node right itself; of one without a rule nothing is known.
 
@@ -49,11 +55,12 @@ def verdict_of(
         spec: What it specifies.
         opset: The opset of the result.
         shares_data: Whether another recurrent node may read its X: see `sharing_X`.
+        unnamed_sizes: Whether the model has such sizes: see `PlacedNode`.
     """
     if target.native is None:
         return Verdict(frozenset(), "was not measured with recurrent nodes")
     around = (*(("function",) if entry.function else ()), *entry.around)
-    return target.native.judge(PlacedNode(spec, entry.node, opset, around, shares_data))
+    return target.native.judge(PlacedNode(spec, entry.node, opset, around, shares_data, unnamed_sizes))
 
 
 @dataclass
@@ -77,9 +84,11 @@ class NativeNodes:
         target = lowering.runtime
         verdicts: dict[ir.Node, Verdict] = {}
         if target.native is not None and specs and _allows_native(lowering):
-            shared = sharing_X(prepared.found)
+            shared, unnamed = sharing_X(prepared.found), _has_unnamed_sizes(prepared.model.graph)
             verdicts = {
-                entry.node: verdict_of(target, entry, spec, opset, shares_data=entry.node in shared)
+                entry.node: verdict_of(
+                    target, entry, spec, opset, shares_data=entry.node in shared, unnamed_sizes=unnamed
+                )
                 for entry, spec in zip(prepared.wanted, specs, strict=True)
                 if not _is_converted(lowering, spec)
             }
@@ -200,6 +209,12 @@ class NativeNodes:
 def _is_converted(lowering: Lowering, spec: NodeSpec) -> bool:
     """Return whether the options ask for other types than those of the node."""
     return bool(lowering.dequantize and spec.quantized) or spec.computes_in(widen=lowering.widens) != spec.dtype
+
+
+def _has_unnamed_sizes(graph: ir.Graph) -> bool:
+    """Return whether an input or output has a size, or all of its sizes, neither as a number nor as a name."""
+    shapes = [value.shape for value in (*graph.inputs, *graph.outputs)]
+    return any(shape is None or shape.has_unknown_dim() for shape in shapes)
 
 
 def _times(speed: float) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.composites import can_flip
 from rnn_lowering.errors import OptionError
 from rnn_lowering.nodes.cell import CELLS
 from rnn_lowering.nodes.node_spec import NodeSpec
@@ -33,6 +34,7 @@ class PlacedNode:
         opset: The opset of the result.
         around: The operators of the nodes whose bodies it is in, outermost first; "function" for a function.
         shares_data: Whether another recurrent node, or another Transpose, may read the same X.
+        unnamed_sizes: Whether an input or output of the model has a size that is neither a number nor a name.
     """
 
     spec: NodeSpec
@@ -40,6 +42,7 @@ class PlacedNode:
     opset: int
     around: tuple[str, ...] = ()
     shares_data: bool = False
+    unnamed_sizes: bool = False
 
     @property
     def rnn(self) -> RecurrentSpec:
@@ -90,6 +93,12 @@ def _writes_defaults(placed: PlacedNode) -> bool:
     return not placed.functions and any(name in placed.node.attributes for name in ACTIVATION_ATTRIBUTES)
 
 
+def _has_empty_P(placed: PlacedNode) -> bool:
+    """Return whether the node has an input P that is empty, where it could have none."""
+    inputs = placed.node.inputs
+    return placed.rnn.op_type == "LSTM" and len(inputs) == _INPUTS_OF_LSTM and inputs[-1] is None
+
+
 def _is_unnamed(placed: PlacedNode) -> bool:
     """Return whether an output that the operator has is left out."""
     return len(placed.named) < 1 + len(placed.rnn.cell.states)
@@ -97,6 +106,7 @@ def _is_unnamed(placed: PlacedNode) -> bool:
 
 ACTIVATION_ATTRIBUTES = ("activations", "activation_alpha", "activation_beta")
 _WEIGHTS = ("W", "R", "B", "P")
+_INPUTS_OF_LSTM = 8
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 Holds = Callable[[PlacedNode], bool]
@@ -135,7 +145,9 @@ FEATURES: dict[str, Holds] = {
     "linear_before_reset 0": lambda placed: placed.rnn.op_type == "GRU" and not placed.rnn.linear_before_reset,
     "layout 1": lambda placed: placed.rnn.layout == 1,
     "no hidden_size": lambda placed: "hidden_size" not in placed.node.attributes,
+    "no B": lambda placed: not placed.has("B"),
     "P": lambda placed: placed.has("P") and not placed.is_zero("P"),
+    "empty P": _has_empty_P,
     "P of zeros": lambda placed: placed.has("P") and placed.is_zero("P"),
     "sequence_lens": lambda placed: placed.has("sequence_lens") and not _is_whole(placed),
     "sequence_lens of T": lambda placed: placed.has("sequence_lens") and _is_whole(placed),
@@ -143,6 +155,9 @@ FEATURES: dict[str, Holds] = {
     "constant initial state": lambda placed: any(map(placed.constant, ("initial_h", "initial_c"))),
     "no initial_h": lambda placed: not placed.has("initial_h"),
     "initial_c without initial_h": lambda placed: placed.has("initial_c") and not placed.has("initial_h"),
+    "initial_h without initial_c": lambda placed: (
+        placed.rnn.op_type == "LSTM" and placed.has("initial_h") and not placed.has("initial_c")
+    ),
     "initial_c of zeros or none": lambda placed: (
         placed.rnn.op_type == "LSTM" and (not placed.has("initial_c") or placed.is_zero("initial_c"))
     ),
@@ -152,6 +167,7 @@ FEATURES: dict[str, Holds] = {
     "a shared X": lambda placed: placed.shares_data,
     "computed weights": lambda placed: any(placed.has(s) and not placed.constant(s) for s in _WEIGHTS),
     "quantized weights": lambda placed: bool(placed.spec.quantized),
+    "unnamed sizes": lambda placed: placed.unnamed_sizes,
     "I = 1": lambda placed: placed.spec.input_size == 1,
     "T = 1": lambda placed: placed.spec.seq_length == 1,
     "T = 0": lambda placed: placed.spec.seq_length == 0,
@@ -176,6 +192,9 @@ _PHRASES = {
     "written defaults": "with activations that are the defaults",
     "linear_before_reset 0": "with linear_before_reset = 0",
     "no hidden_size": "without hidden_size",
+    "no B": "without B",
+    "empty P": "with an input P that is empty",
+    "unnamed sizes": "in a model with a size that has no name",
     "initial state": "with an initial state",
     "constant initial state": "with a constant initial state",
     "no initial_h": "without initial_h",
@@ -205,8 +224,12 @@ ADAPTED = {
     "layout 1": "transposed X and Y",
     "reverse": "flipped X and Y",
     "written defaults": "no activations",
+    "empty P": "no empty P",
 }
 """By feature, what an adaptation gives the node in its place."""
+
+COMMON = frozenset(("no B", "empty P", "initial_h without initial_c", "unnamed sizes"))
+"""Features that most runtimes compute right."""
 
 ADAPTATIONS = frozenset(ADAPTED.values())
 
@@ -306,6 +329,8 @@ class NativeRule:
         if unmeasured:
             phrase = _PHRASES.get(unmeasured[0], f"with {unmeasured[0]}")
             return Verdict(features, f"was not measured {phrase}")
+        if "flipped X and Y" in adaptations and not can_flip(placed.opset, placed.spec.seq_length):
+            return Verdict(features, "needs X flipped, which takes opset 10 if T is open or large")
         return Verdict(features, "", adaptations)
 
     def _after(self, features: Collection[str]) -> tuple[frozenset[str], tuple[str, ...]]:

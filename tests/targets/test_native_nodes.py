@@ -46,7 +46,7 @@ def test_a_node_stays_to_the_byte() -> None:
         ("native", "tract 0.23.9 computes it right itself, 4.3 times as fast")
     ]
     assert report.notes == [
-        "1 node stays native: measured with tract 0.23.9 on 2026-11-23; other versions may compute them wrongly"
+        "1 node stays native: measured with tract 0.23.9 on 2026-11-28; other versions may compute them wrongly"
     ]
 
 
@@ -65,13 +65,26 @@ WRONG: list[tuple[str, Case, dict[str, Any], str]] = [
     ("tract", GRU, {"attributes": LBR | {"activations": ["Relu", "Tanh"]}}, "ignores activations"),
     ("tract", GRU, {"I": 1}, "fails at run time with I = 1"),
     ("tract", GRU, {"x": "batch"}, "if N is open"),
-    ("opencv", GRU, {"N": 2}, "was not measured with N other than 1"),
-    ("opencv", LSTM, {}, "rejects every LSTM"),
+    ("opencv", GRU, {"N": 2, "optional": ("B",)}, "rejects a batch of a GRU without initial_h"),
+    ("opencv", GRU, {"attributes": LBR | {"activations": ["Tanh", "Tanh"]}}, "rejects activations"),
+    ("opencv", LSTM, {"optional": ("B", "initial_h")}, "rejects initial_h without initial_c"),
+    ("opencv", LSTM, {"optional": ("B", "initial_c")}, "rejects initial_c without initial_h"),
+    ("opencv", LSTM, {"optional": ("initial_h", "initial_c")}, "with an initial state and no B"),
+    ("opencv", LSTM, {"optional": ("B", "P")}, "rejects P, or computes it wrongly"),
+    ("opencv", LSTM, {"attributes": {"input_forget": 1}}, "ignores input_forget"),
+    ("opencv", LSTM, {"attributes": {"activations": ["Sigmoid", "Relu", "Tanh"]}}, "rejects activations"),
+    (
+        "opencv",
+        LSTM,
+        {"attributes": {"direction": "bidirectional", "activations": ["Tanh", "Tanh", "Sigmoid"] * 2}},
+        "rejects activations",
+    ),
+    ("opencv", RNN, {}, "rejects every RNN"),
     ("tract", GRU, {"optional": ("sequence_lens",), "lengths": (7,)}, "sequence_lens"),
     ("tract", GRU, {"dtype": "float64"}, "was not measured with the type double"),
     ("tract", GRU, {"x": "known"}, "was not measured with a constant X"),
     ("tract", LSTM, {"attributes": {"input_forget": 1}}, "ignores input_forget"),
-    ("tract", LSTM, {"optional": ("B",)}, "fails at run time with Y_c beside other outputs"),
+    ("tract", LSTM, {"N": 2, "optional": ("B",)}, "fails at run time with Y_c beside other outputs"),
     ("openvino", LSTM, {"optional": ("P",)}, "ignores P"),
     ("openvino", LSTM, {"x": "length", "optional": ("sequence_lens",)}, "sequence_lens with open sizes"),
     (
@@ -127,12 +140,87 @@ def test_the_plainest_stays_in_each(target: Any, case: Case) -> None:
 
 
 LACKS = {
-    ("opencv", "LSTM"),
     ("opencv", "RNN"),
     ("qnn", "LSTM"),
     ("qnn", "RNN"),
     ("onnxruntime-webgpu", "RNN"),
 }
+
+
+RIGHT: list[tuple[str, Case, dict[str, Any]]] = [
+    ("tract", LSTM, {"optional": ("B",)}),
+    ("tract", LSTM, {"N": 2, "optional": ("initial_h",)}),
+    ("opencv", GRU, {"N": 2}),
+    *(("opencv", LSTM, {"optional": given}) for given in ((), ("B",), ("B", "initial_h", "initial_c"))),
+    ("opencv", LSTM, {"x": "symbolic", "attributes": {"direction": "bidirectional"}}),
+    ("opencv", LSTM, {"attributes": {"activations": ["Tanh", "Tanh", "Sigmoid"]}}),
+    ("opencv", LSTM, {"weights": "input", "scope": "if"}),
+]
+
+
+@pytest.mark.usefixtures("_fast")
+@pytest.mark.parametrize(("target", "case", "fields"), RIGHT)
+def test_what_it_computes_right_stays(target: Any, case: Case, fields: dict[str, Any]) -> None:
+    assert set(forms(model(dataclasses.replace(case, **fields), 17), target)) == {"native"}
+
+
+@pytest.mark.usefixtures("_fast")
+def test_an_empty_P_is_left_out() -> None:
+    """OpenCV takes an eighth input for P, also where it is empty."""
+    original = model(LSTM, 17)
+    (node,) = original.graph.node
+    assert list(node.input[7:]) == [""]
+    new = rl.lower(original, target="opencv", native=True)
+    (kept,) = (node for node in new.graph.node if node.op_type == "LSTM")
+    assert list(kept.input) == list(node.input[:7])
+    assert list(rl.lower(original, target="tract", native=True).graph.node[0].input) == list(node.input)
+
+
+@pytest.mark.usefixtures("_fast")
+@pytest.mark.parametrize("end", ["input", "output"])
+def test_a_size_without_a_name(end: str) -> None:
+    """OpenCV then takes its older parser, which rejects most LSTMs; a GRU stays with the newer one."""
+    for case, form in ((LSTM, "loop"), (GRU, "native")):
+        original = model(dataclasses.replace(case, x="length"), 17)
+        (dim, *_) = getattr(original.graph, end)[0].type.tensor_type.shape.dim
+        dim.ClearField("dim_param")
+        assert forms(original, "opencv") == [form]
+        assert forms(original, "openvino") == ["native"]
+
+
+@pytest.mark.usefixtures("_fast")
+@pytest.mark.parametrize("opset", [7, 9, 10])
+def test_a_flip_of_unknown_length_takes_opset_10(opset: int) -> None:
+    """A Slice has no steps before."""
+    case = dataclasses.replace(GRU, x="length", attributes=LBR | {"direction": "reverse"})
+    new, report = rl.lower(model(case, opset), target="opencv", native=True, full=True)
+    (node,) = report.nodes
+    assert (node.form == "native") == (opset >= 10)
+    assert ("takes opset 10" in node.reason) == (opset < 10)
+    assert_close(run(new, feed(case)), expected(case), "float32")
+
+
+@pytest.mark.parametrize(
+    ("target", "op", "sizes", "x", "stays"),
+    [
+        ("openvino", "GRU both", (33, 1, 4), "length", True),
+        ("openvino", "GRU both", (33, 1, 32), "length", True),
+        ("openvino", "GRU", (64, 1, 128), "static", False),
+        ("openvino", "GRU", (64, 1, 16), "static", True),
+        ("openvino", "GRU", (100, 8, 64), "static", True),
+        ("opencv", "LSTM", (100, 1, 16), "static", True),
+        ("opencv", "LSTM", (100, 1, 64), "static", False),
+        ("opencv", "LSTM", (10, 8, 16), "static", False),
+        ("opencv", "GRU", (50, 8, 64), "static", False),
+    ],
+)
+def test_what_is_faster_stays(target: Any, op: str, sizes: tuple[int, int, int], x: Any, stays: bool) -> None:
+    """As measured at these sizes, not at others that are near."""
+    name, *both = op.split()
+    attributes = (LBR if name == "GRU" else {}) | ({"direction": "bidirectional"} if both else {})
+    T, N, H = sizes
+    case = Case("sized", name, attributes, T=T, N=N, I=H, H=H, optional=("B", "initial_h", "initial_c"), x=x)
+    assert (forms(model(case, 17), target) == ["native"]) == stays
 
 
 PREPARED: dict[str, dict[str, Any]] = {

@@ -11,7 +11,15 @@ from rnn_lowering.emit.constants import zeros_of
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.targets.native import OTHER_ACTIVATIONS, RESET_AFTER, Excluded, NativeRule, Speed, features
+from rnn_lowering.targets.native import (
+    COMMON,
+    OTHER_ACTIVATIONS,
+    RESET_AFTER,
+    Excluded,
+    NativeRule,
+    Speed,
+    features,
+)
 from rnn_lowering.targets.target import Target
 from rnn_lowering.types import Dims
 
@@ -41,7 +49,8 @@ RULE = NativeRule(
         "no initial_h, initial_c without initial_h, initial_c of zeros or none, Y_c beside others,"
         "named outputs, written hidden_size, a shared X, I = 1, T = 1, N above 1, no activations, open T,"
         "open N, float, opset 7 to 21, opset 22, flipped X and Y, transposed X and Y"
-    ),
+    )
+    | COMMON,
     (
         Excluded(("flipped X and Y", "open T"), "computes reverse wrongly, and flips an open T wrongly"),
         *(Excluded((name,), f"ignores {name}") for name in ("clip", "input_forget", "P", "sequence_lens")),

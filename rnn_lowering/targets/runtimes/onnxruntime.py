@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.draft import WEIGHTS, add_weights
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.targets.native import Excluded, NativeRule, Speed, features
+from rnn_lowering.targets.native import COMMON, Excluded, NativeRule, Speed, features
 from rnn_lowering.targets.target import Target
 
 
@@ -73,7 +73,8 @@ WEB_RULE = NativeRule(
         "initial_c without initial_h, initial_c of zeros or none, Y_c beside others, outputs without a name,"
         "written hidden_size, transposed X and Y, a shared X, a constant X, computed weights, I = 1, T = 1,"
         "N above 1, open T, open N, float, in If, opset 7 to 21, opset 22"
-    ),
+    )
+    | COMMON,
     (Excluded(("Softplus",), "computes Softplus as infinite from 89 on"),),
     (
         Speed(("LSTM",), 1, 1, {32: 1.2}),

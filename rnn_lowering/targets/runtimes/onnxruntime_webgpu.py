@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.targets.native import Excluded, NativeRule, features
+from rnn_lowering.targets.native import COMMON, Excluded, NativeRule, features
 from rnn_lowering.targets.target import STATIC, Target
 
 MOST_PARTS = 7
@@ -36,7 +36,8 @@ RULE = NativeRule(
         "no initial_h, initial_c without initial_h, initial_c of zeros or none, Y_c beside others,"
         "outputs without a name, written hidden_size, transposed X and Y, a shared X, a constant X,"
         "computed weights, I = 1, T = 1, N above 1, open T, open N, float, in If, opset 7 to 21"
-    ),
+    )
+    | COMMON,
     (
         Excluded(("RNN",), "has no RNN"),
         Excluded(("opset 22",), "has GRU and LSTM up to opset 21"),

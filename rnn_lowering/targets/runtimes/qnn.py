@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.targets.native import Excluded, NativeRule, features
+from rnn_lowering.targets.native import COMMON, Excluded, NativeRule, features
 from rnn_lowering.targets.target import STATIC, KnownValue, Target
 
 _FLAT = 88.0
@@ -59,7 +59,8 @@ RULE = NativeRule(
         "GRU, forward, reverse, bidirectional, no activations, linear_before_reset, linear_before_reset 0,"
         "initial state, constant initial state, no initial_h, named outputs, written hidden_size,"
         "transposed X and Y, a shared X, computed weights, I = 1, T = 1, N above 1, float, opset 7 to 21, opset 22"
-    ),
+    )
+    | COMMON,
     (
         Excluded(("LSTM",), "computes an LSTM ten times less exactly than its basic operators"),
         Excluded(("RNN",), "has no RNN"),

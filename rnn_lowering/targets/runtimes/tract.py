@@ -10,6 +10,7 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.targets.native import (
+    COMMON,
     OTHER_ACTIVATIONS,
     RESET_AFTER,
     RESET_BEFORE,
@@ -71,14 +72,15 @@ def _meets(start: ir.Node, operator: str, next_to: Callable[[ir.Node], Iterable[
 
 RULE = NativeRule(
     "0.23.9",
-    "2026-11-23",
+    "2026-11-28",
     features(
         "RNN, GRU, LSTM, forward, bidirectional, linear_before_reset, linear_before_reset 0, P, P of zeros,"
         "sequence_lens of T, initial state, constant initial state, no initial_h, initial_c without initial_h,"
         "initial_c of zeros or none, Y_c beside others, outputs without a name, no hidden_size, a shared X,"
         "computed weights, quantized weights, I = 1, T = 1, N above 1, no activations, open T, float, in If,"
         "opset 7 to 21, opset 22, flipped X and Y, transposed X and Y"
-    ),
+    )
+    | COMMON,
     (
         Excluded(("flipped X and Y", "open T"), "computes reverse forwards, and loses an open T in a flip"),
         *(Excluded((name,), f"ignores {name}") for name in ("clip", "input_forget")),
@@ -87,8 +89,8 @@ RULE = NativeRule(
         Excluded(("sequence_lens",), "rejects sequence_lens, or ignores them"),
         Excluded(("open N",), "ends the process if N is open"),
         Excluded(
-            ("LSTM", "forward", "Y_c beside others", "initial_c of zeros or none"),
-            "fails at run time with Y_c beside other outputs and no initial_c",
+            ("LSTM", "forward", "Y_c beside others", "no initial_h", "initial_c of zeros or none", "N above 1"),
+            "fails at run time with Y_c beside other outputs, N above 1 and no initial state",
         ),
         Excluded(("in Scan",), "computes it wrongly in a Scan"),
     ),
