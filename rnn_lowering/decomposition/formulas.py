@@ -23,6 +23,9 @@ MOST_NUMBERS = 1 << 22
 OLDEST_OPSET = 13
 """The first opset of the operators in these formulas: Less of integers, Range, Constant of integers."""
 
+AXES_ARE_INPUTS = 18
+"""First opset of ReduceMax with its axes as an input, as ReduceLogSumExp has them then."""
+
 OLDEST_LESS, OLDEST_MAX, OLDEST_WHERE = 7, 8, 9
 """The first opsets at which Less and Greater, Max and Min, and Where broadcast as they do today."""
 
@@ -286,6 +289,47 @@ def _selu(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
     return _function("x", steps, {name: np.array(number, dtype.numpy()) for name, number in numbers.items()})
 
 
+def _celu(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """max(0, x) + min(0, alpha (exp(x / alpha) - 1)), which ONNX's own body computes for a positive alpha only."""
+    dtype, alpha = operands[0].dtype, node.attributes.get_float("alpha", 1.0)
+    if opset < OLDEST_MAX or dtype is None:
+        return None
+    steps = "part = Div (x, alpha) low = Elu (part) y = Mul (low, alpha)"
+    if not alpha > 0:
+        steps = """low = Min (x, zero) part = Div (low, alpha) power = Exp (part) less = Sub (power, one)
+            curve = Mul (less, alpha) high = Max (x, zero) y = Add (high, curve)"""
+    numbers = {"alpha": alpha} | ({} if alpha > 0 else {"zero": 0.0, "one": 1.0})
+    return _function("x", steps, {name: np.array(number, dtype.numpy()) for name, number in numbers.items()})
+
+
+def _softplus(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """log(1 + exp(-|x|)) + max(0, x); ONNX's own body is infinite for large x."""
+    dtype = operands[0].dtype
+    if opset < OLDEST_MAX or dtype is None:
+        return None
+    steps = """size = Abs (x) minus = Neg (size) power = Exp (minus) more = Add (power, one) curve = Log (more)
+        high = Max (x, zero) y = Add (high, curve)"""
+    return _function(
+        "x", steps, {name: np.array(n, dtype.numpy()) for name, n in {"zero": 0.0, "one": 1.0}.items()}
+    )
+
+
+def _log_sum_exp(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """m + log(sum(exp(x - m))) with the largest number m; ONNX's own body is infinite for large x."""
+    dtype, has_axes = operands[0].dtype, len(operands) > 1 and operands[1].dtype is not None
+    if opset < AXES_ARE_INPUTS or dtype is None or not dtype.is_floating_point():
+        return None
+    if node.attributes.get_int("noop_with_empty_axes", 0):  # then no number is added
+        return None
+    keep, axes = bool(node.attributes.get_int("keepdims", 1)), ", axes" if has_axes else ""
+    most = ir.DataType(dtype).max
+    steps = f"""top = ReduceMax <keepdims = 1> (x{axes}) low = Max (top, least) m = Min (low, most)
+        part = Sub (x, m) power = Exp (part) sum = ReduceSum <keepdims = 1> (power{axes}) log = Log (sum)
+        whole = Add (m, log) y = {"Identity (whole)" if keep else f"ReduceMax <keepdims = 0> (whole{axes})"}"""
+    numbers = {"least": -most, "most": most}
+    return _function(f"x{axes}", steps, {name: np.array(number, dtype.numpy()) for name, number in numbers.items()})
+
+
 def _gather(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """The same along an axis that is not negative."""
     axis, shape = node.attributes.get_int("axis", 0), operands[0].shape
@@ -311,8 +355,11 @@ FORMULAS: dict[str, Formula] = {
     "Gather": _gather,
     "Squeeze": _without_negative_axes,
     "Unsqueeze": _without_negative_axes,
+    "Celu": _celu,
     "HardSigmoid": _hard_sigmoid,
+    "ReduceLogSumExp": _log_sum_exp,
     "Selu": _selu,
+    "Softplus": _softplus,
     "Less": _less,
     "ReverseSequence": _reverse_sequence,
     "DFT": _dft,

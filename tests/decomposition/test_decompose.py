@@ -47,12 +47,28 @@ NETS = {
     "Selu": "(float[N, 4] x) => (float[N, 4] y) { y = Selu <gamma = 0.7> (x) }",
     "HardSwish": "(float[N, 4] x) => (float[N, 4] y) { y = HardSwish (x) }",
     "Celu": "(float[N, 4] x) => (float[N, 4] y) { y = Celu <alpha = 0.7> (x) }",
+    "Celu of a negative alpha": """(float[N, 4] x) => (float[N, 4] y) <float k = {3}>
+        { a = Mul (x, k) y = Celu <alpha = -1.5> (a) }""",
+    "Celu of no alpha": "(float[N, 4] x) => (float[N, 4] y) { a = Neg (x) b = Abs (a) y = Celu <alpha = 0.0> (b) }",
+    "Softplus": "(float[N, 4] x) => (float[N, 4] y) { y = Softplus (x) }",
+    "Softplus of large numbers": """(float[N, 4] x) => (float[N, 4] y) <float k = {300}>
+        { a = Mul (x, k) y = Softplus (a) }""",
+    "Elu of a negative alpha": "(float[N, 4] x) => (float[N, 4] y) { y = Elu <alpha = -0.7> (x) }",
+    "ThresholdedRelu of a negative alpha": """(float[N, 4] x) => (float[N, 4] y)
+        { y = ThresholdedRelu <alpha = -0.2> (x) }""",
+    "Selu of a negative alpha": "(float[N, 4] x) => (float[N, 4] y) { y = Selu <alpha = -2.0> (x) }",
+    "Shrink of a negative bound": """(float[N, 4] x) => (float[N, 4] y)
+        { y = Shrink <lambd = -0.3, bias = 0.2> (x) }""",
     "Elu": "(float[N, 4] x) => (float[N, 4] y) { y = Elu <alpha = 0.7> (x) }",
     "Softmax": "(float[N, 4] x) => (float[N, 4] y) { y = Softmax <axis = 0> (x) }",
     "LayerNormalization": """(float[N, T, 4] x) => (float[N, T, 4] y) <float[4] g = {}, float[4] b = {}>
         { y = LayerNormalization (x, g, b) }""",
 }  # fmt: skip
 NEWER: dict[str, tuple[int, str]] = {
+    "ReduceLogSumExp": (18, """(float[N, 4] x) => (float[N] y) <float k = {300}, int64[1] axes = {1}>
+        { a = Mul (x, k) y = ReduceLogSumExp <keepdims = 0> (a, axes) }"""),
+    "ReduceLogSumExp of all": (18, """(float[N, 4] x) => (float[1, 1] y) <float k = {300}>
+        { a = Mul (x, k) y = ReduceLogSumExp (a) }"""),
     "DFT": (20, "(float[2, 7, 3, 1] x) => (float[2, 7, 3, 2] y) <int64 a = {1}> { y = DFT (x, \"\", a) }"),
     "Gelu": (20, "(float[N, 4] x) => (float[N, 4] y) { y = Gelu <approximate = 'tanh'> (x) }"),
     "Mish": (22, "(float[N, 4] x) => (float[N, 4] y) { y = Mish (x) }"),
