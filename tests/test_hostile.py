@@ -205,7 +205,7 @@ def test_functions_that_multiply_are_refused_everywhere() -> None:
         lambda: rl.verify(original, original),
     ]
     for call in calls:
-        with pytest.raises(rl.UnsupportedError, match=r"536,870,9\d\d nodes, more than 262,144"):
+        with pytest.raises(rl.UnsupportedError, match=r"536,870,9\d\d nodes, more than "):
             call()
 
 

@@ -101,8 +101,8 @@ def _may_grow(model: onnx.ModelProto) -> bool:
 
 @dataclass(frozen=True)
 class _Bound:
-    """At most this rank, this number of elements, this number of elements that inference holds one by one, as it does
-    those of a value with one axis, and this number among the elements; and the numbers of a small constant."""
+    """At most this rank, this number of elements, this number of elements that inference holds one by one (those of a
+    value with one axis), and this number among the elements; and the numbers of a small constant."""
 
     rank: float = 1
     size: float = math.inf

@@ -54,7 +54,7 @@ def refuse_many_calls(model: ir.Model, most: int) -> None:
     """
     with suppress(CycleError):  # refused where it matters
         functions = {identifier: model.functions[identifier] for identifier in _order(model)}
-        _check_size(model, functions, max(most, MOST_CALLED), "the calls of functions", plain=0)
+        _check_size(model, functions, most, "the calls of functions", plain=0, least=MOST_CALLED)
 
 
 def inline_holders(model: ir.Model, holders: Collection[ir.OperatorIdentifier], most: int) -> list[str]:
@@ -62,7 +62,7 @@ def inline_holders(model: ir.Model, holders: Collection[ir.OperatorIdentifier], 
     inlined = _with_callers(model, holders) if holders else {}
     if not inlined:
         return []
-    _check_size(model, inlined, most, "inlining functions with recurrent nodes", plain=1)
+    _check_size(model, inlined, most, "inlining functions with recurrent nodes")
     for function in inlined.values():
         _inline_calls(function.graph, inlined, function.opset_imports)
     _inline_calls(model.graph, inlined, model.opset_imports)
@@ -96,13 +96,15 @@ def _order(model: ir.Model) -> list[ir.OperatorIdentifier]:
     return list(TopologicalSorter({i: called & calls.keys() for i, called in calls.items()}).static_order())
 
 
-def _check_size(model: ir.Model, inlined: _Functions, most: int, what: str, *, plain: int) -> None:
-    """Refuse a model of more than `most` nodes, of which one that is no call counts as `plain`."""
+def _check_size(
+    model: ir.Model, inlined: _Functions, most: int, what: str, *, plain: int = 1, least: int = 0
+) -> None:
+    """Refuse a model of more than `most` nodes, and more than `least`; one that is no call counts as `plain`."""
     sizes: dict[ir.OperatorIdentifier, int] = {}
     for identifier, function in inlined.items():
         sizes[identifier] = _nodes_when_inlined(function.graph, sizes)
     total = max(_nodes_when_inlined(model.graph, sizes, plain), *sizes.values(), 0)
-    if total > most:
+    if total > max(most, least):
         worst = max(inlined, key=lambda identifier: sizes[identifier])
         number = f"{total:,}" if total < 10**18 else "more than 10^18"
         raise UnsupportedError(
