@@ -32,6 +32,9 @@ FINE = 70.0
 LEAST = 10.0
 """The least ratio on plain data."""
 
+RIGHTLY = ("leaves all nodes of the stream in float", "(max_frames)")
+"""Why plain data are refused: there is nothing to quantize, or a sequence is longer than a table of the net."""
+
 Ratios = dict[str, list[float]]
 """Of each output or state those that a claim may have."""
 
@@ -60,8 +63,10 @@ def judge(case: Case) -> Outcome:
     more = {name: options[name] for name in ("bits", "target")}
     made = attempt(lambda: rl.quantize_stream(stepped, given, **more))
     if isinstance(made, Outcome):
-        poor = options["data"] == "plain" and made.kind == "refused" and "in float" not in made.what
-        return fault(f"refused though plain: {made.what}", made.detail) if poor else made
+        rightly = options["data"] != "plain" or any(text in made.detail for text in RIGHTLY)
+        return (
+            made if rightly or made.kind != "refused" else fault(f"refused though plain: {made.what}", made.detail)
+        )
     quantized, result = made
     if not all(np.isfinite(array).all() for sequence in given for array in sequence.values()):
         return fault("numbers that are not finite are taken", str(result))

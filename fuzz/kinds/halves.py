@@ -5,6 +5,7 @@ What has no kernel runs in float32; states and outputs are of their types betwee
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ from fuzz.double import truth
 from fuzz.driver import Host
 from fuzz.nets.blocks import Sequence, Signal, linear, normalized
 from fuzz.nets.net import Net
+from fuzz.oracles import Running
 
 CASES = 120
 CHANNELS = 3
 NEAR = {"float16": 16 * 2.0**-11, "bfloat16": 16 * 2.0**-8}
-"""The largest difference from float64, relative to the largest number of an output: sixteen roundings."""
+"""The largest difference from float64, relative to the largest number of an output: sixteen roundings.
+Twice that of the whole in onnxruntime is right too."""
 
 LENGTHS = (3000, 6000, 20000)
 CHUNKS = ([2000], [250, 3, 17], [40, 3], [25])
@@ -64,7 +67,7 @@ def _softmax_pool(g: Net, y: str) -> str:
 
 def _ratio_of_sums(g: Net, y: str) -> str:
     """The mean of the frames that a gate chooses."""
-    gate = g.node("Sigmoid", y)
+    gate = g.node("Sigmoid", g.node("Tanh", y))
     summed = (g.reduced("Sum", each, 1, keepdims=0) for each in (g.node("Mul", gate, y), gate))
     return g.node("Div", *summed)
 
@@ -107,16 +110,16 @@ def judge(case: Case) -> Outcome:
         return stepped
     host, feed = Host(stepped), _feed(options)
     got = host(feed, [host.call] if host.plan["frames"] else options["chunks"])[0]
-    expected = truth(case.model, host.flushed(feed))
+    expected, whole = (run(host.flushed(feed)) for run in (partial(truth, case.model), Running(case.model)))
     compared = 0
     for name, array in got.items():
-        wanted = expected[name]
+        true, own = expected[name], whole[name]
         if host.plan["outputs"][name] is not None:
-            wanted = host.of_sequence(name, wanted, options["length"])
-        if array.shape != wanted.shape:
-            return fault("another shape", f"'{name}' is {array.shape}, not {wanted.shape}", compared)
-        apart = _apart(array, wanted)
-        if not apart <= NEAR[dtype]:
+            true, own = (host.of_sequence(name, each, options["length"]) for each in (true, own))
+        if array.shape != true.shape:
+            return fault("another shape", f"'{name}' is {array.shape}, not {true.shape}", compared)
+        apart = _apart(array, true)
+        if not apart <= max(NEAR[dtype], 2 * _apart(own, true)):
             return fault("not within the type", f"'{name}' is {apart:.2g} from float64", compared)
         compared += 1
     return agreed(compared)
