@@ -35,7 +35,7 @@ from rnn_lowering.streaming.flow import MAIN_GRAPH, Flow
 from rnn_lowering.streaming.follow_frames import follow
 from rnn_lowering.streaming.frames import Delay, Frames
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
-from rnn_lowering.streaming.operators.anchored_sizes import anchor_sizes
+from rnn_lowering.streaming.operators.anchored_sizes import AnchoredSizes, anchor_sizes
 from rnn_lowering.streaming.operators.chosen_branches import choose_in_loops
 from rnn_lowering.streaming.operators.sequences import expand_sequences
 from rnn_lowering.streaming.recurrent_states import lengths_of, steps_and_batch
@@ -139,9 +139,7 @@ class StreamPass(ir.passes.InPlacePass):
             sort_nodes(model)  # a copy needs that
             work = _prepared(model)
             time = time_inputs(work, self.stream)
-            anchored = anchor_sizes(work, time)
-            work, loops, refused = _with_scans(work, time)
-            flow = follow(work, time, refused, self.max_frames, anchored)
+            work, loops, flow = self._followed(work, time)
             _check_unit(flow, time, self.stream)
             states = states_of(flow, work.graph)
             late = late_outputs(flow, states, time.frames)
@@ -159,6 +157,25 @@ class StreamPass(ir.passes.InPlacePass):
         for state in plan.states:
             _LOG.info("%s of %s: state '%s', returned as '%s'", state.state, state.node, state.input, state.output)
         return StreamResult(model, True, plan, loops), text
+
+    def _followed(self, work: ir.Model, time: TimeInputs) -> tuple[ir.Model, list[LoopReport], Flow]:
+        """Return the model with Scans for its Loops, their reports, and the framing of its values.
+
+        Nodes read sizes by floor division from other values if the frames cannot be followed without that.
+        """
+
+        def attempt(anchored: AnchoredSizes | None = None) -> tuple[ir.Model, list[LoopReport], Flow]:
+            with_scans, loops, refused = _with_scans(work, time)
+            return with_scans, loops, follow(with_scans, time, refused, self.max_frames, anchored)
+
+        try:
+            return attempt()
+        except UnsupportedError:
+            if (anchored := anchor_sizes(work, time)) is None:
+                raise
+            with suppress(UnsupportedError):
+                return attempt(anchored)
+            raise
 
 
 def _prepared(model: ir.Model) -> ir.Model:

@@ -67,10 +67,9 @@ def follow(
     Raises:
         UnsupportedError: A node reads other frames, or its rule is not known.
     """
-    anchored = anchored or AnchoredSizes()
-    units: list[tuple[NodeRef | None, int]] = [(None, anchored.unit)] if anchored.unit > 1 else []
+    units: list[tuple[NodeRef | None, int]] = [] if anchored is None else [(anchored.node, anchored.unit)]
     while True:
-        known, fewest = start(model, time.sizes()), anchored.fewest
+        known, fewest = start(model, time.sizes()), 1 if anchored is None else anchored.fewest
         flow = Flow(known, units=units, loops=loops, max_frames=max_frames, fewest_frames=fewest)
         flow.data.update(model.graph.inputs)
         flow.known.unit = unit = math.lcm(*(multiple for _, multiple in units))

@@ -15,12 +15,16 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from rnn_lowering.emit.draft import Names
+from rnn_lowering.errors import NodeRef
 from rnn_lowering.facts.bodies import bodies_of, values_used
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import LARGEST_UNIT, KnownValues, SizingError, add_initializers, start
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.size import Shape, Size
-from rnn_lowering.model.scopes import all_names, sort_nodes
+from rnn_lowering.model.scopes import ORIGIN, all_names, sort_nodes
+from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.streaming.editor import producer
+from rnn_lowering.streaming.flow import MAIN_GRAPH
 from rnn_lowering.streaming.time_axes import TimeInputs
 
 _WINDOWS = ("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool")
@@ -32,10 +36,17 @@ _INITIALIZERS_ALONE = 4
 
 @dataclass(frozen=True)
 class AnchoredSizes:
-    """For which sequences the sizes are equal: multiples of `unit` frames, at least `fewest`."""
+    """For which sequences the sizes are equal.
 
-    unit: int = 1
-    fewest: int = 1
+    Attributes:
+        node: A node whose output has such a size.
+        unit: The number of frames is a multiple of it.
+        fewest: The least number of frames.
+    """
+
+    node: NodeRef
+    unit: int
+    fewest: int
 
 
 @dataclass(frozen=True)
@@ -46,28 +57,31 @@ class _Axis:
     axis: int
 
 
-def anchor_sizes(model: ir.Model, time: TimeInputs) -> AnchoredSizes:
+def anchor_sizes(model: ir.Model, time: TimeInputs) -> AnchoredSizes | None:
     """Let nodes read sizes behind a division of the number of frames from a value that has them.
 
     Only a size that is equal to that of an axis behind a convolution or pooling is read there; other numbers stay.
+    Returns None if all stay.
     """
     divides = any(node.op_type == "Div" and not node.domain for node in model.graph)
     if not divides or model.ir_version < _INITIALIZERS_ALONE:
-        return AnchoredSizes()
+        return None
     known, divided = _all_sizes(model, time)
     axes: dict[Size, _Axis] = {}
     for node in filter(_has_windows, model.graph):
         for axis, dim in enumerate(known.shapes.get(node.outputs[0], ())):
             if dim.timed:
                 axes.setdefault(dim, _Axis(node.outputs[0], axis))
-    names, changed = Names(all_names(model)), False
+    names, used = Names(all_names(model)), list[_Axis]()
     for value, number in divided.items():
-        if number in axes:
-            changed |= _read_from(model.graph, names, value, known.contents[value].ndim, axes[number])
-    if not changed:
-        return AnchoredSizes()
+        source = axes.get(number)
+        if source and _read_from(model.graph, names, value, known.contents[value].ndim, source):
+            used.append(source)
+    if not used:
+        return None
     sort_nodes(model)
-    return AnchoredSizes(known.unit, known.fewest)
+    first = producer(used[0].value)
+    return AnchoredSizes(first.meta.get(ORIGIN) or node_ref(first, MAIN_GRAPH), known.unit, known.fewest)
 
 
 def _all_sizes(model: ir.Model, time: TimeInputs) -> tuple[KnownValues, dict[ir.Value, Size]]:
@@ -156,9 +170,8 @@ def _read_from(graph: ir.Graph, names: Names, value: ir.Value, rank: int, source
     Returns:
         Whether any node does so now.
     """
-    producer = source.value.producer()
-    assert producer is not None
-    before = _nodes_before(producer)
+    anchor = producer(source.value)
+    before = _nodes_before(anchor)
     uses = [(node, slot) for node, slot in value.uses() if node not in before and node.graph is graph]
     if not uses or value.is_graph_output():
         return False
@@ -172,7 +185,7 @@ def _read_from(graph: ir.Graph, names: Names, value: ir.Value, rank: int, source
         node.name = names.unique(f"{value.name}_{kind}")
         node.outputs[0].name = names.unique(f"{value.name}_{kind}_output")
         node.outputs[0].type = ir.TensorType(ir.DataType.INT64)
-    graph.insert_after(producer, [shape, size])
+    graph.insert_after(anchor, [shape, size])
     for node, slot in uses:
         node.replace_input_with(slot, size.outputs[0])
     return True
@@ -185,5 +198,5 @@ def _nodes_before(node: ir.Node) -> set[ir.Node]:
         node = pending.pop()
         if node not in before:
             before.add(node)
-            pending += [producer for v in values_used(node) if (producer := v.producer()) is not None]
+            pending += [each for v in values_used(node) if (each := v.producer()) is not None]
     return before
