@@ -289,7 +289,8 @@ def _shaped(value: ir.Value, array: Array) -> Array:
     if array.ndim == 0 and all(size == 1 for size in shape):
         return array.reshape([1] * len(shape))
     fits = len(shape) == array.ndim and all(
-        not isinstance(size, int) or size < 0 or size == given for size, given in zip(shape, array.shape, strict=True)
+        not isinstance(size, int) or size < 0 or size == given
+        for size, given in zip(shape, array.shape, strict=True)
     )
     if not fits:
         declared = ",".join(str(size) if isinstance(size, int) else size.value or "?" for size in shape)
