@@ -18,7 +18,7 @@ from fuzz.driver import Host, Plan, plan_of
 from fuzz.nets.calibrated import CHANNELS, net_of
 from fuzz.oracles import feeds
 
-CASES = 24
+CASES = 16
 DATA = (
     *("plain",) * 6,
     *("inf", "nan", "zeros", "constant", "short", "short", "huge", "tiny", "channels", "spike", "silence", "none"),

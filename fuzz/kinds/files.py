@@ -30,7 +30,7 @@ from fuzz.nets.files import SITUATIONS
 from fuzz.sizes import feeds
 from rnn_lowering.cli.command import main
 
-CASES = 100
+CASES = 80
 OUTPUTS = (
     *("out.onnx",) * 25,
     *("in.onnx", "existing.onnx", "sub/out.onnx", "absent/out.onnx", "folder", "link.out", "dangling.out"),

@@ -19,7 +19,7 @@ from fuzz.nets.blocks import Sequence, Signal, linear, normalized
 from fuzz.nets.net import Net
 from fuzz.oracles import Running
 
-CASES = 120
+CASES = 80
 CHANNELS = 3
 NEAR = {"float16": 16 * 2.0**-11, "bfloat16": 16 * 2.0**-8}
 """The largest difference from float64, relative to the largest number of an output: sixteen roundings.

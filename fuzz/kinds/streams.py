@@ -15,7 +15,7 @@ from fuzz.nets.frames import NETS
 from fuzz.nets.sequences import sequence
 from fuzz.oracles import Running, are_no_rows, difference, feeds, steady
 
-CASES = 120
+CASES = 80
 LENGTHS = (7, 19, 50, 210, 310)
 CHUNKS = ([1], [5], [3, 1, 4, 7, 2], [64, 3, 17], [1000])
 FORMS = ("keep", "keep", "auto", "auto", "scan", "loop", "unroll")
