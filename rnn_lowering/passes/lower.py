@@ -15,6 +15,7 @@ from rnn_lowering import argument_checks
 from rnn_lowering.decomposition.conv_channels import add_output_channels
 from rnn_lowering.decomposition.decompose import put_in_place
 from rnn_lowering.decomposition.float_rounding import write_as_floats
+from rnn_lowering.decomposition.table_lookups import bound_lookups
 from rnn_lowering.errors import boundary, warn
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.limits import limited
@@ -194,6 +195,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             compute_copies(model)
         if target.misreads_convolutions and (count := add_output_channels(model)):
             yield f"{target.name} computes {count} Conv wrongly: gave them an output channel more, which is cut off"
+        if target.bounds_lookups and (count := bound_lookups(model)):
+            yield f"{target.name} takes rows of a table by indices in it, without axis = 0: changed {count} Gather"
         yield from _many_steps(report.nodes)
 
 

@@ -84,6 +84,7 @@ NCNN = Target(
     outputs_apart=as_transpose,  # pnnx aborts at an Identity of an output of the model
     loses_copies=True,
     empty_tensors=False,  # pnnx crashes
+    bounds_lookups=True,
 )
 """`pip install ncnn pnnx`: converted by pnnx; no recurrent ONNX operator, Scan or Loop."""
 

@@ -152,6 +152,7 @@ class Target:
         loses_copies: Whether it rejects or loses an output of the model that is an Identity: a Max takes its place.
         empty_tensors: Whether it takes inputs and outputs of a model that have no elements.
         misreads_convolutions: Whether it computes some Conv wrongly: see decomposition/conv_channels.py.
+        bounds_lookups: Whether rows of a table are taken in its own way: see decomposition/table_lookups.py.
         unroll_up_to: Maximum sequence length that it runs fastest unrolled.
         loop_from: Minimum hidden size that it runs fastest as a Loop.
         loops_of_chunks: Whether it runs chunks fastest in a loop, those of a known number of steps too.
@@ -205,6 +206,7 @@ class Target:
     loses_copies: bool = False
     empty_tensors: bool = True
     misreads_convolutions: bool = False
+    bounds_lookups: bool = False
     unroll_up_to: int = 0
     loop_from: float = math.inf
     loops_of_chunks: bool = False

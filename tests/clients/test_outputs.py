@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cases import Case
 from onnx import helper
 from oracle import GATES
 from running import run
+from texts import parse
 
 import rnn_lowering as rl
 from clients.driving import Job, assert_right
@@ -50,3 +52,22 @@ def test_outputs_that_nodes_read(client: Any, to: Any, tmp_path: Path) -> None:
     jobs = dict(models())
     lowered = {name: (rl.lower(model, target=client, to=to), feed) for name, (model, feed) in jobs.items()}
     assert_right(client, lowered, {name: run(*job) for name, job in jobs.items()}, tmp_path)
+
+
+EMBEDDED = """
+    embedded (KIND[4, 1] ids) => (float[4, 1, 1, 4] Y)
+    <float[30, 3] E = {}, float[1, 16, 3] W = {}, float[1, 16, 4] R = {}, KIND none = {0}> {
+        found = Add (ids, none)
+        x = Gather <axis = 0> (E, found)
+        Y = LSTM <hidden_size = 4> (x, W, R)
+    }
+"""
+
+
+def test_rows_of_a_table_in_ncnn(tmp_path: Path) -> None:
+    """pnnx looks up rows by uninitialized integers, and crashed at int32 in each run."""
+    originals = {kind: parse(EMBEDDED.replace("KIND", kind), 15) for kind in ("int32", "int64")}
+    feeds = {kind: {"ids": np.array([[3], [29], [0], [7]], kind)} for kind in originals}
+    expected = {kind: run(original, feeds[kind]) for kind, original in originals.items()}
+    jobs = {kind: (rl.lower(original, target="ncnn"), feeds[kind]) for kind, original in originals.items()}
+    assert_right("ncnn", jobs, expected, tmp_path)

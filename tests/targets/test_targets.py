@@ -587,6 +587,35 @@ def test_convolutions_that_webgpu_misreads_get_an_output_channel(channels: int, 
     assert_close(run(lowered, given), run(original, given))
 
 
+EMBEDDING = """
+    embedded (KIND[4, 1] ids) => (float[4, 1, 1, 2] Y)
+    <float[5, 3] table = {VALUES}, float[1, 2, 3] W = {}, float[1, 2, 2] R = {}, KIND one = {1}> {
+        found = INDEX
+        x = Gather <axis = 0> (table, found)
+        Y = RNN <hidden_size = 2> (x, W, R)
+    }
+"""
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+@pytest.mark.parametrize("opset", [11, 12, 17])
+def test_pnnx_looks_rows_up_in_a_table(kind: str, opset: int) -> None:
+    """It runs the model on any integers, so an index is clipped to the rows; and ncnn does not load axis = 0."""
+    table = ", ".join(map(str, range(15)))
+    text = EMBEDDING.replace("KIND", kind).replace("VALUES", table).replace("INDEX", "Add (ids, one)")
+    original = parse(text, opset)
+    lowered, report = rl.lower(original, target="ncnn", full=True)
+    (gather,) = (node for node in lowered.graph.node if node.op_type == "Gather")
+    assert not gather.attribute
+    assert ("Clip" in operators(lowered)) == (opset >= 12)
+    assert any("changed 1 Gather" in note for note in report.notes)
+    given = {"ids": np.array([[0], [3], [-6], [2]], kind)}
+    assert_close(run(lowered, given), run(original, given))
+    if opset >= 12:
+        run(lowered, {"ids": np.full((4, 1), 1_046_031_954, kind)})  # such as pnnx feeds
+    assert "Gather" not in " ".join(rl.lower(original, target="mnn", full=True)[1].notes)
+
+
 NO_STEP = """
     loops (float[5, 3] X) => (float[3] last, float[0, 3] ys) <float[3] zeros = {0, 0, 0}> {
         trips = Constant <value = int64 {0}> ()
