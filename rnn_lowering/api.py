@@ -32,6 +32,7 @@ from rnn_lowering.options import (
     Tolerance,
     check_of,
     lowering_of,
+    runs_of_check,
 )
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.passes.preview import Preview
@@ -185,7 +186,7 @@ def lower_file(
         bits: "w8a8", or "w8a16" for activations and states of 16 bits.
         progress: Called as progress(phase, done, total) after each tensor that goes to a data file, and after each
             run of the verification. The phases are words for the user.
-        verify: The number of runs of `check`; 0 for no comparison.
+        verify: The number of runs of `check`; 0 or False for no comparison.
         test_shapes: The shapes of random inputs of `check`.
         verify_timeout: The time limit of `check`.
         seed: As in `check`.
@@ -195,7 +196,8 @@ def lower_file(
 
     Returns:
         What was lowered. `report.verification.status` is "verified", or "not verified" if nothing could be
-        compared; without recurrent nodes it is None, and the destination is a copy of the source.
+        compared; without recurrent nodes it is "unchanged", and the destination is a copy of the source. Without a
+        comparison `report.verification` is None.
 
     Raises:
         ModelFileError: A file cannot be read or written, or exists.
@@ -214,7 +216,7 @@ def lower_file(
     from rnn_lowering.file_lowering import FileLowering
 
     for_check: CheckOptions = {
-        "runs": verify,
+        "runs": 0 if verify is False else argument_checks.optional(runs_of_check)("verify", verify),
         "seed": seed,
         "tolerance": tolerance,
         "feeds": feeds,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -197,10 +198,14 @@ def feeds(name: str, given: Any) -> list[dict[str, Array]]:
 
 
 def path(name: str, given: Any) -> Path:
+    found = None
     with suppress(TypeError):
-        if isinstance(found := os.fspath(given), str):
-            return Path(found)
-    raise wrong(name, given, "a path")
+        found = os.fspath(given)
+    if not isinstance(found, str):
+        raise wrong(name, given, "a path")
+    if re.match(r"[A-Za-z][\w+.-]+://", found):
+        raise OptionError(f"'{found}' is an address, not a file", hint="download the file, and give its path")
+    return Path(found)
 
 
 def ir_model(name: str, given: Any) -> ir.Model:

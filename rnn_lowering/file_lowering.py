@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.compare.node_by_node import NodeRun
-from rnn_lowering.compare.result import EACH_NODE, Verification
+from rnn_lowering.compare.result import EACH_NODE, NOTHING_LOWERED, UNCHANGED, Verification
 from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.verify import compare_stream, open_comparison
 from rnn_lowering.compare.whole import ModelComparison
@@ -94,7 +94,9 @@ class FileLowering:
                 comparison = cache(lambda: until_reported.enter_context(self._open(original, written, result)))
                 node_runs = partial(_node_runs, comparison)
                 write_report = partial(writer.write, report, node_runs, overwrite=outputs.overwrite)
-                if result.modified and self.check.runs:
+                if not result.modified:
+                    report.verification = Verification(UNCHANGED, reason=NOTHING_LOWERED)
+                elif self.check.runs:
                     if runner is None:  # no stream, or no onnxruntime
                         report.verification = _compared(comparison)
                         if report.replaced:

@@ -338,6 +338,9 @@ class Lowering:
             raise OptionError("a maximum of frames needs a stream", hint="add --stream, or drop --max-frames")
         if self.delay is not False and self.stream is None:
             raise OptionError("a delay needs a stream", hint="add --stream, or drop --delay")
+        if isinstance(self.only, tuple) and isinstance(self.except_, tuple):
+            for pattern in set(self.only) & set(self.except_):
+                raise OptionError(f"'{pattern}' is to be lowered, and not to be", hint="drop --only or --except")
         check_whole_calls(self.stream, self.max_frames)
         self._check_known_of_target()
 
@@ -421,6 +424,9 @@ class LoweringOptions(TypedDict, total=False):
     max_frames: int | None
 
 
+runs_of_check = argument_checks.integer(most=1_000_000)
+
+
 @dataclass(frozen=True)
 class Check:
     """How two models are compared.
@@ -448,7 +454,7 @@ class Check:
 
     runs: int = option(
         3,
-        argument_checks.integer(most=1_000_000),
+        runs_of_check,
         "number of comparison runs in onnxruntime (default: {default})",
         _COMPARISON,
         metavar="N",

@@ -489,3 +489,31 @@ def test_the_surgeon_lowers_protos_and_models_of_onnx_ir(monkeypatch: pytest.Mon
     assert surgeon.call_ir(model) is model
     assert recurrent_left(ir.to_proto(model)) == []
     monkeypatch.delitem(sys.modules, "rnn_lowering.olive")
+
+
+def test_no_comparison_is_spelled_in_two_ways(source: Path) -> None:
+    for nothing in (0, False):
+        done = rl.lower_file(source, source.with_name("unchecked.onnx"), verify=nothing, overwrite=True)
+        assert done.verification is None
+    with pytest.raises(rl.OptionError, match="verify cannot be True; give a whole number, 0 or more"):
+        rl.lower_file(source, source.with_name("unchecked.onnx"), verify=True, overwrite=True)
+
+
+def test_an_address_is_no_file(source: Path) -> None:
+    address = "https://example.org/a.onnx"
+    calls: list[Callable[[], object]] = [
+        lambda: rl.lower(address),
+        lambda: rl.inspect(address),
+        lambda: rl.lower_file(address, "out.onnx"),
+        lambda: rl.lower_file(source, address),
+        lambda: rl.verify(source, address),
+    ]
+    for call in calls:
+        with pytest.raises(rl.OptionError, match=f"'{address}' is an address, not a file"):
+            call()
+
+
+def test_a_node_is_not_both_lowered_and_left(source: Path) -> None:
+    for given in ({"only": "LSTM", "except_": "LSTM"}, {"only": ["a", "b*"], "except_": ("b*",)}):
+        with pytest.raises(rl.OptionError, match="is to be lowered, and not to be"):
+            rl.lower(source, **given)  # type: ignore[call-overload]

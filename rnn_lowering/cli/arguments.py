@@ -14,8 +14,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from rnn_lowering import argument_checks
 from rnn_lowering.argument_checks import Option, meant, why_no_arrays
-from rnn_lowering.errors import RnnLoweringError, printable, version
+from rnn_lowering.errors import OptionError, RnnLoweringError, printable, version
 from rnn_lowering.flags import KEYWORDS
 from rnn_lowering.options import GROUPS, Check, Files, Lowering, Tolerance
 
@@ -67,6 +68,17 @@ def _wrapped(line: str, width: int) -> str:
     return textwrap.fill(line, width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
 
 
+_OTHER_WORDS = {"--list": ("--dry-run", "--dryrun", "--preview", "--inspect", "--show", "--info")}
+"""By flag what other programs call it."""
+
+
+def _meant(unknown: str, known: Collection[str]) -> str:
+    """Return "did you mean ...?" for a flag that does not exist."""
+    of_others = (flag for flag, words in _OTHER_WORDS.items() if flag in known and unknown in words)
+    flag = next(of_others, "")
+    return f"; did you mean {flag}?" if flag else meant(unknown, known)
+
+
 class _Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: Any = None) -> None:  # argparse's own ignores a full disk
         (file or sys.stderr).write(message)
@@ -79,7 +91,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (?:.* )?(--[\w-]+)", message)
-        hint = meant(unknown[1], self._option_string_actions) if unknown else ""
+        hint = _meant(unknown[1], self._option_string_actions) if unknown else ""
         super().error(printable(message) + printable(hint))
 
 
@@ -92,8 +104,8 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EXIT,
         formatter_class=_Help,
     )
-    p.add_argument("input", type=Path, metavar="IN.onnx", help="the model; - is stdin")
-    p.add_argument("output", type=Path, metavar="OUT.onnx", nargs="?", help="the file to write")
+    p.add_argument("input", type=model_file, metavar="IN.onnx", help="the model; - is stdin")
+    p.add_argument("output", type=model_file, metavar="OUT.onnx", nargs="?", help="the file to write")
     p.add_argument(
         "--list",
         action="store_true",
@@ -163,6 +175,11 @@ class ListTargets(argparse.Action):
 
         print_targets()
         parser.exit()
+
+
+def model_file(text: str) -> Path:
+    with _refused():
+        return argument_checks.path("", text)
 
 
 def target(text: str) -> str:
@@ -308,14 +325,12 @@ def _once(pairs: list[tuple[str, T]], option: str) -> dict[str, T]:
     """Return NAME=VALUE pairs as a dictionary; a name with two values is refused.
 
     Raises:
-        RnnLoweringError: A name is given two different values.
+        OptionError: A name is given two different values.
     """
     result: dict[str, T] = {}
     for name, value in pairs:
         if result.setdefault(name, value) != value:
-            raise RnnLoweringError(
-                f"{option} gives '{name}' twice: {result[name]} and {value}", hint="give it once"
-            )
+            raise OptionError(f"{option} gives '{name}' twice: {result[name]} and {value}", hint="give it once")
     return result
 
 

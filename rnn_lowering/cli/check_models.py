@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rnn_lowering.cli.arguments import ListTargets, add_options, options_of
+from rnn_lowering.cli.arguments import ListTargets, add_options, model_file, options_of
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.flags import for_command
 from rnn_lowering.options import GROUPS, Files, Lowering
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         description="List the recurrent nodes of models, and whether rnn-lower can lower them. No file is written.",
         epilog="exit codes: 0 all can be lowered; 1 a node cannot be, or a file is no model; 2 wrong usage",
     )
-    p.add_argument("models", nargs="+", metavar="MODEL.onnx")
+    p.add_argument("models", nargs="+", type=model_file, metavar="MODEL.onnx")
     group = p.add_argument_group("as in rnn-lower; a dimension or an input is fixed in the models that have it")
     names = [field.name for field in fields(Lowering)]
     add_options(dict.fromkeys(GROUPS, group), (*names, "trust_external_data"))
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return max([_check(path, lowering, files) for path in args.models])
 
 
-def _check(path: str, lowering: Lowering, files: Files) -> int:
+def _check(path: Path, lowering: Lowering, files: Files) -> int:
     """Print what would become of each recurrent node of a model; return 1 if one cannot be lowered."""
     from rnn_lowering.api import preview
     from rnn_lowering.files.reading import load_model
@@ -55,7 +55,7 @@ def _check(path: str, lowering: Lowering, files: Files) -> int:
 
     name = printable(path)
     try:
-        model = load_model(Path(path), trust_external_data=files.trust_external_data)
+        model = load_model(path, trust_external_data=files.trust_external_data)
         found = preview(model, _fitting(lowering, model))
     except RnnLoweringError as error:
         print(f"{name}: {error}")

@@ -50,13 +50,10 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         with boundary():
             if _asks_for_axes(args):
-                return _fail(_error_with_axes(args), 2, args.verbose)
+                return _show_axes(args)
             with unwinding():
-                try:
-                    lowering = options_of(Lowering, args)
-                except OptionError as error:  # whatever the model
-                    return _fail(error, 2, args.verbose)
-                return _list(args, lowering) if args.list else _lower(args, lowering)
+                options = _options(args)
+                return _list(args, *options) if args.list else _lower(args, *options)
     except VerificationError as error:
         _show_runs(error, args)
         return _fail(error, 5 if isinstance(error, NotVerifiedError) else 3, args.verbose)
@@ -94,7 +91,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         p.error("--bits needs a calibration; add --calibrate, or drop --bits")
     if args.list and "report" in args:
         p.error("--list writes no report; drop --report or --list")
+    if args.quiet and args.verbose:
+        p.error("-q prints less and -v prints more; drop one of them")
     return args
+
+
+def _options(args: argparse.Namespace) -> tuple[Lowering, Check, Files]:
+    """Return the options. One that is wrong for every model ends the program, as wrong usage does."""
+    try:
+        tolerance = options_of(Tolerance, args)
+        return options_of(Lowering, args), options_of(Check, args, tolerance=tolerance), options_of(Files, args)
+    except OptionError as error:
+        parser().error(str(error))
 
 
 def _asks_for_axes(args: argparse.Namespace) -> bool:
@@ -102,8 +110,8 @@ def _asks_for_axes(args: argparse.Namespace) -> bool:
     return None in vars(args).get("stream", ())
 
 
-def _error_with_axes(args: argparse.Namespace) -> RnnLoweringError:
-    """Return an error that names the axes of the model's inputs."""
+def _show_axes(args: argparse.Namespace) -> int:
+    """List the axes of the model's inputs; that is an error if a file was to be written, or the nodes listed."""
     from rnn_lowering.files.reading import load_model
     from rnn_lowering.streaming.time_axes import time_inputs
 
@@ -111,8 +119,11 @@ def _error_with_axes(args: argparse.Namespace) -> RnnLoweringError:
     try:
         time_inputs(model, {})
     except UnsupportedError as error:
-        return error
-    raise AssertionError("no axis was given")
+        if args.output is not None or args.list:
+            return _fail(error, 2, args.verbose)
+        with printing():
+            print(printable(f"{args.input}: {error.hint}"))
+    return 0
 
 
 def _identity(path: Path | None) -> tuple[int, int] | None:
@@ -156,14 +167,14 @@ def _warnings(quiet: bool) -> Iterator[None]:
         yield
 
 
-def _list(args: argparse.Namespace, lowering: Lowering) -> int:
+def _list(args: argparse.Namespace, lowering: Lowering, _: Check, files: Files) -> int:
     from rnn_lowering.cli.console import print_previews
     from rnn_lowering.files.reading import load_model
     from rnn_lowering.passes.lower import LowerRecurrentPass
 
     with _warnings(args.quiet):
         lowers = LowerRecurrentPass(lowering)
-        model = load_model(args.input, trust_external_data=options_of(Files, args).trust_external_data)
+        model = load_model(args.input, trust_external_data=files.trust_external_data)
         previews, report = lowers.preview(model)
         if not args.quiet:
             with printing():
@@ -171,7 +182,7 @@ def _list(args: argparse.Namespace, lowering: Lowering) -> int:
     return 4 if any(preview.counts for preview in previews) else 0
 
 
-def _lower(args: argparse.Namespace, lowering: Lowering) -> int:
+def _lower(args: argparse.Namespace, lowering: Lowering, check: Check, files: Files) -> int:
     from rnn_lowering.cli.console import print_report, progress_bar
     from rnn_lowering.file_lowering import FileLowering
     from rnn_lowering.passes.lower import LowerRecurrentPass
@@ -181,8 +192,8 @@ def _lower(args: argparse.Namespace, lowering: Lowering) -> int:
             source=args.input,
             destination=args.output,
             lowers=LowerRecurrentPass(lowering),
-            check=options_of(Check, args, tolerance=options_of(Tolerance, args)),
-            files=options_of(Files, args),
+            check=check,
+            files=files,
             progress=show,
             command=args.command,
         ).run()

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from rnn_lowering.cli.tables import Table, width
+from rnn_lowering.compare.result import UNCHANGED
 from rnn_lowering.errors import printable
 from rnn_lowering.model.scopes import REPEATING
 from rnn_lowering.report.file_report import Port
@@ -120,11 +121,11 @@ def print_report(report: FileReport, source: Path, target: Path, *, each_run: bo
         _print(out, f"left as it is: {text}")
     if report.stream is not None:
         _print_stream(report.stream, report.target, out)
-    if report.verification is not None:
+    if report.verification is not None and report.verification.status != UNCHANGED:
         if each_run:
             print_runs(report.verification)
         _print(out, str(report.verification))
-    elif report.lowered_any or report.interface_changed:
+    elif report.verification is None and (report.lowered_any or report.interface_changed):
         _print(out, "not compared with the original (--no-verify)")
     if report.quantization is not None:
         _print(out, str(report.quantization))

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.compare.branches import untaken_branches
-from rnn_lowering.compare.coverage import constant_outputs, zero_weights
+from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, zero_weights
 from rnn_lowering.compare.judging.rounded_integers import UncertainIntegers
 from rnn_lowering.compare.judging.tolerance import allowance, compare, distance
 from rnn_lowering.compare.result import (
@@ -77,6 +77,7 @@ class StreamComparison:
         runnable: The original, or what it was lowered to because onnxruntime does not run it.
         branches: The branches of the original.
         unsteady: Outputs that a rounding of the inputs changes -> the first such frame.
+        until: By whole sequence how many frames of such outputs were compared.
         uncertain: The integers that may be one unit more or less.
         longest: The number of frames of the longest sequence that is compared.
         seconds_per_frame: The time of the stream in the last run.
@@ -91,6 +92,7 @@ class StreamComparison:
         self.plan, self.sequences, self.check = self.runs.plan, self.runs.sequences, self.runs.check
         self.branches = self.runs.original.branches
         self.unsteady: dict[str, int] = {}
+        self.until: dict[str, Mapping[str, int]] = {}
         self.uncertain = UncertainIntegers(runner, self.check.tolerance, self.runs.axes)
         self.longest, self.seconds_per_frame = 0, 0.0
 
@@ -155,6 +157,8 @@ class StreamComparison:
             status, reason = "failed", wrong + self._first_node(next(iter(expected)))
         elif fault := self.runs.error_without_optimizations(sequences[0]):
             status, reason = "failed", fault
+        elif not any(map(self._was_compared, next(iter(expected.values())))):
+            return self._not_verified("; ".join(filter(None, self._not_covered(expected))))
         else:
             integers = self.uncertain.note(over_all(runs))
             notes = [integers, *self.runs.notes, *self._not_covered(expected)]
@@ -163,12 +167,20 @@ class StreamComparison:
 
     def _not_covered(self, expected: Expected) -> Iterator[str]:
         """Yield notes on what the comparison does not show."""
+        random = undetermined_outputs(self.original.proto)
         for name, n in self.unsteady.items():
+            if not self._was_compared(name):
+                yield f"output '{name}' was not compared: {random.get(name, 'rounding the inputs changes it')}"
+                continue
             where = f" from frame {n} on: compared up to there" if n else ": not compared in all runs"
             yield f"rounding the inputs changes output '{name}'{where}"
         yield untaken_branches(self.branches, self.runs.values)
         yield from zero_weights(self._weights())
         yield from constant_outputs(expected.values())
+
+    def _was_compared(self, name: str) -> bool:
+        """Whether frames of an output were compared in any run."""
+        return any(frames.get(name) != 0 for frames in self.until.values())
 
     def _weights(self) -> Iterator[tuple[str, object, ir.TensorProtocol | None]]:
         for entry in recurrent_nodes(self.original.model):
@@ -205,6 +217,7 @@ class StreamComparison:
         runs = []
         for n, sequence in enumerate(sequences):
             parts, until = outcome.steps(n), (steady or {}).get(sequence.feed, {})
+            self.until[sequence.feed] = until
             checks = [
                 self._output(name, sequence.feed).compare_chunks(array, parts, sequence.sizes, until.get(name))
                 for name, array in expected[sequence.feed].items()

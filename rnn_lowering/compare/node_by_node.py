@@ -331,7 +331,7 @@ def _run_node(
             returned += [run.outputs() for run in outcome.accepted(all_must_run=True)]
     except SessionError as error:
         if original:  # its process may die
-            raise SessionError(f"the original {node.spec.node}: {error}") from None
+            raise SessionError(f"{node.spec.node}: {error}", over_limit=error.over_limit) from None
         raise error.about(node.spec.node) from None
     return ({s: outputs[f"{k}:0"] for k, s in enumerate(node.spec.outputs)} for outputs in returned)
 

@@ -13,7 +13,9 @@ from rnn_lowering.types import Array
 WHOLE = "onnxruntime"
 EACH_NODE = "each node against float64 NumPy"
 CHUNKED = "onnxruntime, in chunks"
+NOTHING_LOWERED = "nothing was lowered: the result is the original"
 COMPARE_ELSEWHERE = "compare both models in a runtime that supports the original"
+UNCHANGED = "unchanged"
 OPTIMIZATIONS = "onnxruntime's optimizations change the original's outputs: compared without them"
 JUDGED = "onnxruntime, differences judged by float64 NumPy"
 
@@ -86,7 +88,8 @@ class Verification:
     """The result of `verify`.
 
     Attributes:
-        status: "verified", "failed", or "not verified" if nothing could be compared.
+        status: "verified", "failed", "not verified" if nothing could be compared, or "unchanged" if nothing was
+            lowered.
         method: How it was compared: `WHOLE`, `EACH_NODE`, `JUDGED`, or `CHUNKED` and the sizes of the chunks.
         runs: The number of runs that were compared.
         outputs: One entry per output of the model over all runs; with `EACH_NODE` per output of each node.
@@ -128,6 +131,8 @@ class Verification:
         """Return the result in one line."""
         if self.status == "failed":
             return f"verification failed ({self.method}): {self.reason}"
+        if self.status == UNCHANGED:
+            return f"nothing to compare: {self.reason}"
         if self.status != "verified":
             return f"not verified: {self.reason}"
         numbers = f"{counted(self.runs, 'run')}, largest difference {self.max_abs:.2g}{self._sizes()}"

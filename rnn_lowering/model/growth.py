@@ -101,7 +101,7 @@ def _may_grow(model: onnx.ModelProto) -> bool:
 
 @dataclass(frozen=True)
 class _Bound:
-    """At most this rank, this number of elements, this number of elements that inference holds one by one (those of a
+    """At most this rank, this number of elements, this number of elements that inference holds one by one (all of a
     value with one axis), and this number among the elements; and the numbers of a small constant."""
 
     rank: float = 1

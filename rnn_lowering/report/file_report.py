@@ -69,7 +69,7 @@ class FileReport(Report):
     Attributes:
         original, lowered: The model files.
         command: The command line; empty if Python called `lower_file`.
-        verification: The result of the comparison; None if nothing was compared.
+        verification: The result of the comparison; None if none was requested.
         quantization: How far the quantized stream is from the float one; None if it was not quantized.
         written: Whether the lowered model is written: not if the comparison failed, or was required and impossible.
         kept: The name of the file that has a model that failed the comparison; empty if there is none.

@@ -105,6 +105,8 @@ def _use(report: FileReport) -> list[str]:
         return [*start, "outputs = session.run(None, {", *inputs, "})"]
     start = ["import numpy as np, rnn_lowering", "", f"stream = rnn_lowering.Stream({name!r})"]
     call = ["outputs = stream({  # a chunk; call it again with the next", *inputs, "})"]
+    if report.stream.frames_late:
+        call.append("last = stream.flush()  # after the last chunk: the frames that come late")
     return [*start, *call, "stream.reset()  # before a new sequence"]
 
 

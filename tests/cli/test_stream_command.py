@@ -113,7 +113,6 @@ REFUSED: dict[str, tuple[onnx.ModelProto, str, int, str]] = {
     ),
     "no value": (GRU, "OUT --stream", 2, NO_AXIS),
     "no value for a list": (GRU, "--list --stream", 2, NO_AXIS),
-    "no value and no output": (GRU, "--stream", 2, NO_AXIS),
     "sizes that are one fault, not all that follow": (
         enhancer()[0],
         "OUT --stream spectra:2 --set-dim time=0",
@@ -134,6 +133,12 @@ def test_what_is_refused_is_one_line_and_nothing_is_written(
     assert (outcome.code, outcome.err.count("\n")) == (code, 1)
     assert outcome.err == f"rnn-lower: error: {message}" if message.endswith("\n") else message in outcome.err
     assert not paths[1].exists()
+
+
+def test_without_an_axis_and_a_file_the_axes_are_listed(paths: tuple[Path, Path], rnn_lower: Command) -> None:
+    outcome = rnn_lower(paths[0], "--stream")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == f"{paths[0]}: {NO_AXIS.partition('; ')[2]}"
 
 
 @pytest.mark.parametrize("options", ["--list", "--list -q", "OUT", "OUT -q"])

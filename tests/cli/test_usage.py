@@ -135,6 +135,15 @@ WRONG_USAGE = {
     "IN OUT --target TVMM": "; did you mean tvm?",
     "IN OUT --target openvinno": "; did you mean openvino?",
     "IN OUT --target nncase": ", stedgeai",
+    "IN OUT -q -v": "-q prints less and -v prints more; drop one of them",
+    "IN OUT --only LSTM --except LSTM": "'LSTM' is to be lowered, and not to be; drop --only or --except",
+    "IN OUT --only GRU --only a* --except a*": "'a*' is to be lowered, and not to be; drop --only or --except",
+    "IN OUT --set-dim seq=4 --set-dim seq=5": "--set-dim gives 'seq' twice: 4 and 5; give it once",
+    "IN OUT --max-frames 3": "a maximum of frames needs a stream; add --stream, or drop --max-frames",
+    "IN OUT --verify 2000000": "give a whole number, 0 or more, at most 1,000,000",
+    "IN OUT --dry-run": "unrecognized arguments: --dry-run; did you mean --list?",
+    "https://x/in.onnx OUT": "'https://x/in.onnx' is an address, not a file; download the file, and give its path",
+    "IN s3://x/out.onnx": "'s3://x/out.onnx' is an address, not a file; download the file, and give its path",
     "IN OUT --tagret tvm": "unrecognized arguments: --tagret tvm; did you mean --target?",
 }
 """Arguments, and how the error ends."""

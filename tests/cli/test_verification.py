@@ -81,7 +81,7 @@ def test_verbose_shows_runs_of_single_nodes(rnn_lower: Command, tmp_path: Path) 
     assert names == {f"{symbol} of LSTM node 'recurrent' in main graph" for symbol in ("Y", "Y_h", "Y_c")}
 
 
-@pytest.mark.parametrize("options", ["", "-q", "-q -v", "-v --no-verify"])
+@pytest.mark.parametrize("options", ["", "-q", "-v --no-verify"])
 def test_runs_are_shown_on_request_only(source: Path, rnn_lower: Command, options: str) -> None:
     outcome, _ = reported(rnn_lower, source, *options.split())
     assert outcome.code == 0

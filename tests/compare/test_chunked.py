@@ -443,3 +443,19 @@ def test_an_optimization_that_changes_the_original() -> None:
     check = verified(original, streamed(original, "time"))
     assert check, check.reason
     assert "onnxruntime's optimizations change the original's outputs" in check.reason
+
+
+DROPS = """g (float[time, 1, 3] X) => (float[time, d, 1, 4] Y{})
+    <float[1, 12, 3] W = {{}}, float[1, 12, 4] R = {{}}, float half = {{0.5}}, bool yes = {{1}}> {{
+    D = Dropout (X, half, yes)  Y = GRU <hidden_size = 4> (D, W, R) {} }}"""
+
+
+def test_an_output_that_no_run_compares_is_named() -> None:
+    original = parse(DROPS.format(", float[time, 1, 3] Z", "Z = Neg (X)"))
+    check = verified(original, streamed(original, "time"))
+    assert check
+    assert check.reason == "output 'Y' was not compared: Dropout in training mode"
+    alone = parse(DROPS.format("", ""))
+    check = verified(alone, streamed(alone, "time"))
+    assert check.status == "not verified"
+    assert check.reason == "output 'Y' was not compared: Dropout in training mode"

@@ -18,7 +18,7 @@ from cases import Case, model
 from chains import Link, chain
 from commands import Command
 from one_process import run_workers_here
-from running import nodes
+from running import nodes, run
 from texts import parse
 
 import rnn_lowering as rl
@@ -189,6 +189,23 @@ def test_how_a_stream_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "for each chunk of 1 frame (axis 0 of X):" in host
 
 
+def test_how_a_late_stream_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code of the page returns every frame."""
+    proto = parse(
+        """g (float[1, 3, time] X) => (float[1, 3, time] Y) <float[3, 3, 5] W = {}> {
+        Y = Conv <kernel_shape = [5], pads = [2, 2]> (X, W) }"""
+    )
+    onnx.save(proto, tmp_path / "in.onnx")
+    monkeypatch.chdir(tmp_path)
+    assert main(["in.onnx", "out.onnx", "--stream", "time", "--delay", "--report", "page.html", "-q"]) == 0
+    held: dict[str, Any] = {}
+    code = code_of(Page(tmp_path / "page.html"), "import numpy as np, rnn_lowering")
+    exec(code.replace("np.zeros([1, 3, 1]", "np.ones([1, 3, 9]"), held)
+    expected = run(proto, {"X": np.ones((1, 3, 9), np.float32)})["Y"]
+    got = np.concatenate([held["outputs"]["Y"], held["last"]["Y"]], 2)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_every_picture_has_a_text(ragged: Path) -> None:
     parsed = Page(ragged)
     assert parsed.tags["svg"] == 3
@@ -328,7 +345,8 @@ def test_the_number_of_nodes_with_pictures(tmp_path: Path, monkeypatch: pytest.M
 def test_nothing_to_lower(tmp_path: Path) -> None:
     parsed = Page(written(tmp_path, chain()))
     assert "There was nothing to lower." in parsed.text
-    assert "Not verified" in parsed.text
+    assert "Unchanged" in parsed.text
+    assert "nothing was lowered: the result is the original" in parsed.text
     assert parsed.tags["svg"] == 0
 
 

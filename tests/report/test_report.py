@@ -182,9 +182,15 @@ def test_the_scenarios_emit_every_field_and_type(reports: Reports) -> None:
     for field in ("nodes[].seq_length", "verification", "verification.each_run[].inputs[].lengths"):
         assert any(value is None for value in found[field]), field
         assert any(value is not None for value in found[field]), field
-    assert set(found["verification.status"]) == {"verified", "failed"}
+    assert set(found["verification.status"]) == {"verified", "failed", "unchanged"}
     assert set(found["schema"]) == {1}
     assert set(found["version"]) == {rl.__version__}
+
+
+def test_nothing_to_lower_is_nothing_to_compare(reports: Reports) -> None:
+    verification = reports["nothing to lower"][1]["verification"]
+    assert (verification["status"], verification["runs"]) == ("unchanged", 0)
+    assert verification["reason"] == "nothing was lowered: the result is the original"
 
 
 def test_the_files(reports: Reports) -> None:
