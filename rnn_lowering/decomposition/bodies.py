@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -28,6 +29,8 @@ def body_of(node: ir.Node, opset: int, operands: Operands) -> ir.Function | None
     """
     formula = FORMULAS.get(node.op_type)
     proto = _of_onnx(node, opset, operands) if formula is None else formula(node, opset, operands)
+    if proto is not None and node.op_type == "Attention":
+        proto = _with_masked_scores(proto, node, operands)
     if proto is None:
         return None
     proto.domain, proto.name = DOMAIN, node.op_type
@@ -38,6 +41,46 @@ def body_of(node: ir.Node, opset: int, operands: Operands) -> ir.Function | None
     del proto.opset_import[:]
     proto.opset_import.append(onnx.helper.make_opsetid("", opset))
     return ir.serde.deserialize_function(proto)
+
+
+_MASK, _LENGTHS, _SCORES = 3, 6, 3
+"""Inputs of Attention: its mask, and the lengths of keys; and the output that has the scores."""
+
+_MASKED = 2
+"""The `qk_matmul_output_mode` of scores behind their mask."""
+
+_LATER_KEYS = "BoolMaskTri"
+"""The value of the body that tells which keys are later than their query."""
+
+
+def _with_masked_scores(proto: onnx.FunctionProto, node: ir.Node, operands: Operands) -> onnx.FunctionProto | None:
+    """Return an Attention that returns the scores that onnxruntime does; None if it cannot be written so.
+
+    Where a boolean mask, a causal mask or lengths mask a score, onnxruntime returns the lowest number of its type.
+    ONNX's body returns minus infinity, as both do where a mask of floats is minus infinity.
+    """
+    given = [each.dtype for each in operands] + [None] * (_LENGTHS + 1)
+    dtype, mask, causal = given[0], given[_MASK], node.attributes.get_int("is_causal", 0)
+    if node.attributes.get_int("qk_matmul_output_mode", 0) != _MASKED or dtype is None:
+        return proto
+    if not (causal or given[_LENGTHS] is not None or mask == ir.DataType.BOOL):
+        return proto
+    scores, ours = proto.output[_SCORES], "scores_of_body"
+    for each in proto.node:
+        each.output[:] = [ours if name == scores else name for name in each.output]
+        each.input[:] = [ours if name == scores else name for name in each.input]
+    computed = {name for each in proto.node for name in each.output}
+    if ours not in computed:  # nothing reads the scores
+        return proto
+    least = onnx.numpy_helper.from_array(np.array(dtype.min, dtype.numpy()), "least")
+    proto.node.append(onnx.helper.make_node("Constant", [], ["least_score"], value=least))
+    if mask in (None, ir.DataType.BOOL):
+        proto.node.append(onnx.helper.make_node("Max", [ours, "least_score"], [scores]))
+    elif _LATER_KEYS in computed and given[_LENGTHS] is None:
+        proto.node.append(onnx.helper.make_node("Where", [_LATER_KEYS, "least_score", ours], [scores]))
+    else:
+        return None
+    return proto
 
 
 def call_of(node: ir.Node, opset: int, function: str) -> ir.Node:

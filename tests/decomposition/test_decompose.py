@@ -78,6 +78,18 @@ NEWER: dict[str, tuple[int, str]] = {
         { y = RMSNormalization (x, g) }"""),
     "Attention": (23, """(float[N, 2, T, 4] q, float[N, 2, S, 4] k, float[N, 2, S, 4] v) => (float[N, 2, T, 4] y)
         { y = Attention (q, k, v) }"""),
+    "Attention with a boolean mask of scores": (23, """(float[1, 2, 3, 4] q, float[1, 2, 3, 4] k,
+        float[1, 2, 3, 4] v) => (float[1, 2, 3, 4] y, float[1, 2, 3, 3] s)
+        <bool[3, 3] mask = {1, 0, 1, 1, 1, 0, 0, 0, 0}>
+        { y, "", "", s = Attention <qk_matmul_output_mode = 2, is_causal = 1> (q, k, v, mask) }"""),
+    "Attention with causal scores": (23, """(float[1, 2, 3, 4] q, float[1, 2, 3, 4] k, float[1, 2, 3, 4] v) =>
+        (float[1, 2, 3, 4] y, float[1, 2, 3, 3] s)
+        { y, "", "", s = Attention <qk_matmul_output_mode = 2, is_causal = 1> (q, k, v) }"""),
+    "Attention with a mask of floats and causal scores": (23, """(float[1, 2, 3, 4] q, float[1, 2, 3, 4] k,
+        float[1, 2, 3, 4] v) => (float[1, 2, 3, 4] y, float[1, 2, 3, 3] s)
+        <float[3, 3] a = {0, -1, 2, 0, 0, -1, -1, 0, 0}, float[3, 3] b = {1, 0, 1, 1, 1, 0, 1, 1, 1}>
+        { l = Log (b) mask = Add (a, l)
+        y, "", "", s = Attention <qk_matmul_output_mode = 2, is_causal = 1> (q, k, v, mask) }"""),
     "Attention of rank 3": (23, """(float[2, 5, 8] q, float[2, 6, 8] k, float[2, 6, 8] v) => (float[2, 5, 8] y)
         { y = Attention <q_num_heads = 2, kv_num_heads = 2, is_causal = 1> (q, k, v) }"""),
 }  # fmt: skip
