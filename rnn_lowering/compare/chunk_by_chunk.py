@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from rnn_lowering.compare.branches import untaken_branches
 from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, zero_weights
+from rnn_lowering.compare.judging.precision import least_precise
 from rnn_lowering.compare.judging.rounded_integers import UncertainIntegers
 from rnn_lowering.compare.judging.tolerance import allowance, compare, distance
 from rnn_lowering.compare.result import (
@@ -75,6 +76,7 @@ class StreamComparison:
 
     Attributes:
         runnable: The original, or what it was lowered to because onnxruntime does not run it.
+        precision: By output the least precise type on the way to it.
         branches: The branches of the original.
         unsteady: Outputs that a rounding of the inputs changes -> the first such frame.
         until: By whole sequence how many frames of such outputs were compared.
@@ -90,6 +92,7 @@ class StreamComparison:
         self.original, self.stepped, self.runnable = original, stepped, original
         self.runs = StreamRuns(original, stepped, runner, check, progress)
         self.plan, self.sequences, self.check = self.runs.plan, self.runs.sequences, self.runs.check
+        self.precision = least_precise(original.proto)
         self.branches = self.runs.original.branches
         self.unsteady: dict[str, int] = {}
         self.until: dict[str, Mapping[str, int]] = {}
@@ -323,7 +326,8 @@ class StreamComparison:
                 yield RunCheck((), tuple(checks))
 
     def _output(self, name: str, feed: str = "") -> _StreamOutput:
-        return _StreamOutput(self.plan, name, self.check.tolerance, self.uncertain.of(feed, name))
+        uncertain, precision = self.uncertain.of(feed, name), self.precision.get(name, "")
+        return _StreamOutput(self.plan, name, self.check.tolerance, uncertain, precision)
 
     def _find_uncertain_integers(self, expected: Expected, runs: Sequence[RunCheck]) -> bool:
         return self.uncertain.look_for(self.runnable, self.runs.original, expected, runs)
@@ -425,12 +429,14 @@ class _StreamOutput:
         name: Its name.
         tolerance: The allowed differences.
         uncertain: Which integers of the whole may be one unit more or less; None: none.
+        precision: The least precise type on the way to it; "" for its own.
     """
 
     plan: StreamPlan
     name: str
     tolerance: Tolerance
     uncertain: Array | None = None
+    precision: str = ""
 
     @property
     def axis(self) -> int | None:
@@ -467,7 +473,7 @@ class _StreamOutput:
         if steady is not None and expected.shape == got.shape:
             kept = (slice(0),) if axis is None else (*[slice(None)] * axis, slice(steady))
             expected, got = expected[kept], got[kept]
-        largest, reason = compare(expected, got, self.tolerance, self._uncertain(expected))
+        largest, reason = compare(expected, got, self.tolerance, self._uncertain(expected), self.precision)
         if reason and axis is not None:
             reason = f"{reason}; {self._first_difference(expected, arrays, axis, sizes)}"
         return OutputCheck.of(self.name, largest, reason)
@@ -488,7 +494,7 @@ class _StreamOutput:
         sure = plan.frames_of(self.name, frames) - plan.delay.get(self.name, 0) + plan.short.get(self.name, 0)
         count = min(beginning.shape[axis], max(sure, 0), beginning.shape[axis] if steady is None else steady)
         whole, beginning = whole.take(range(count), axis), beginning.take(range(count), axis)
-        largest, reason = compare(whole, beginning, self.tolerance, self._uncertain(whole))
+        largest, reason = compare(whole, beginning, self.tolerance, self._uncertain(whole), self.precision)
         if reason:
             reason = f"the original computes the first {frames} frames differently if more follow: {reason}"
         return OutputCheck.of(self.name, largest, reason)
@@ -502,7 +508,7 @@ class _StreamOutput:
             array: The original's output.
             moved: Its output after each number of the inputs is moved by half a rounding.
         """
-        far = distance(array, moved) > allowance(array, self.tolerance) / 4
+        far = distance(array, moved) > allowance(array, self.tolerance, self.precision) / 4
         if not far.any():
             return None
         others = tuple(a for a in range(far.ndim) if a != self.axis)
@@ -527,7 +533,7 @@ class _StreamOutput:
         ends = list(accumulate((array.shape[axis] for array in arrays), initial=0))
         for n, array in enumerate(arrays):
             part = expected.take(range(ends[n], min(ends[n + 1], expected.shape[axis])), axis)
-            if compare(part, array, self.tolerance)[1]:
+            if compare(part, array, self.tolerance, precision=self.precision)[1]:
                 text = ", ".join(map(str, sizes[:6])) + (", ..." if len(sizes) > 6 else "")
                 return f"first in call {n + 1} (chunks of {text} frames), from frame {sum(sizes[:n])} on"
         return ""

@@ -25,6 +25,7 @@ from rnn_lowering.compare.inputs.feeds import (
 )
 from rnn_lowering.compare.inputs.runs import given_in_runs
 from rnn_lowering.compare.judging.declared_shapes import DeclaredShapes
+from rnn_lowering.compare.judging.precision import least_precise
 from rnn_lowering.compare.judging.rounded_integers import UncertainIntegers
 from rnn_lowering.compare.judging.tolerance import are_no_rows, compare
 from rnn_lowering.compare.node_by_node import Comparison, NodeComparison
@@ -85,6 +86,11 @@ class ModelComparison(Comparison):
     def stacked(self) -> set[str]:
         """The names of the original's outputs that a Loop stacks."""
         return outputs_of_rows(self.original.proto.graph)
+
+    @cached_property
+    def precision(self) -> Mapping[str, str]:
+        """By output the least precise type on the way to it."""
+        return least_precise(self.original.proto)
 
     @cached_property
     def uncertain(self) -> UncertainIntegers:
@@ -391,7 +397,7 @@ class ModelComparison(Comparison):
     ) -> OutputCheck:
         keys = [key for key in sorted(before.keys() | after.keys()) if key.split(":")[0] == str(n)]
         parts = [
-            compare(before.get(key), after.get(key), self.check.tolerance, uncertain)
+            compare(before.get(key), after.get(key), self.check.tolerance, uncertain, self.precision.get(name, ""))
             for key in keys
             if not (name in self.stacked and are_no_rows(before.get(key), after.get(key)))
         ]

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from cases import ALL_OPTIONAL, Case, model
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from texts import parse
 
 import rnn_lowering as rl
@@ -530,3 +530,58 @@ def test_a_branch_that_no_run_takes_is_told(where: str) -> None:
     assert check, check.reason
     assert check.whole
     assert check.reason == (f"the runs may have missed {missed}" if missed else "")
+
+
+# float16 inside a model of float32
+
+
+def halves(inside: str, functions: str = "") -> onnx.ModelProto:
+    """As converters with `keep_io_types` write it. Z is float32 all the way, V has only weights of float16."""
+    return parse(
+        f"""g (float[T, 2, 3] X) => (float[T, a, 2, 16] Y, float[T, 2, 3] Z, float[T, 2, 4] V)
+        <float16[1, 64, 3] W = {{}}, float16[1, 64, 16] R = {{}}, float16[1, 128] B = {{}}, float16[3, 4] M = {{}},
+        int64 one = {{1}}, bool yes = {{1}}>
+        {{ fW = Cast <to = 1> (W)  fR = Cast <to = 1> (R)  fB = Cast <to = 1> (B)  {inside}
+        Z = Neg (X)  m = Cast <to = 1> (M)  V = MatMul (X, m) }}
+        {functions}""",
+        domains=', "local": 1',
+    )
+
+
+HALF = "x = Cast <to = 10> (X)  y = LSTM <hidden_size = 16> (x, W, R, B)  Y = Cast <to = 1> (y)"
+HALVES = {
+    "a Cast": (HALF, ""),
+    "a function": (
+        "Y = local.half (X, W, R, B)",
+        f"""<domain: "local", opset_import: ["": 17]> half (X, W, R, B) => (Y) {{ {HALF} }}""",
+    ),
+    "a branch": (
+        f"Y = If (yes) <then_branch = t () => (v) {{ {HALF.replace('Y =', 'v =')} }}, "
+        "else_branch = e () => (w) { o = LSTM <hidden_size = 16> (X, fW, fR, fB)  w = Identity (o) }>",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("where", HALVES)
+@pytest.mark.parametrize("form", ["scan", "loop"])
+def test_the_least_precise_type_on_the_way_counts(where: str, form: Any) -> None:
+    original = halves(*HALVES[where])
+    check = verify(original, rl.lower(original, form))
+    assert check, check.reason
+    assert check.method == "onnxruntime"
+    assert max(output.max_abs for output in check.outputs) > 1e-4  # float32 allows less
+
+
+@pytest.mark.parametrize("name", ["Z", "V"])
+def test_another_way_does_not_count(name: str) -> None:
+    """Those of float32 alone, and those that only have weights of float16, are compared as float32."""
+    original = halves(*HALVES["a Cast"])
+    lowered = rl.lower(original)
+    node = next(node for node in lowered.graph.node if name in node.output)
+    node.output[:] = [f"{name}_right"]
+    lowered.graph.initializer.append(numpy_helper.from_array(np.float32(1.001), "near"))
+    lowered.graph.node.append(helper.make_node("Mul", [f"{name}_right", "near"], [name]))
+    check = verify(original, lowered)
+    assert check.status == "failed"
+    assert f"output '{name}'" in check.reason

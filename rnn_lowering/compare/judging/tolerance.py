@@ -25,20 +25,21 @@ BLOCK = 1 << 20
 """Elements that are compared at once: arrays may be files that are larger than memory."""
 
 
-def allowance(expected: Array, tolerance: Tolerance) -> Array:
-    """Return the allowed difference of each element, in float64.
+def allowance(expected: Array, tolerance: Tolerance, precision: str = "") -> Array:
+    """Return the allowed difference of each element, in float64; `precision` as in `compare`.
 
     If the largest number is below 1, the default absolute tolerance is multiplied by it: small outputs are compared
     as closely as others.
     """
-    rtol, atol = _limits(expected, tolerance)
+    rtol, atol = _limits(expected, tolerance, precision)
     allowed: Array = atol + rtol * _magnitudes(expected)
     return allowed
 
 
-def _limits(expected: Array, tolerance: Tolerance) -> tuple[float, float]:
+def _limits(expected: Array, tolerance: Tolerance, precision: str) -> tuple[float, float]:
     """Return the relative and absolute tolerance for an array."""
-    rtol, atol = _BY_TYPE.get(expected.dtype.name, (0.0, 0.0))
+    name = expected.dtype.name
+    rtol, atol = _BY_TYPE.get(precision if precision and name in _BY_TYPE else name, (0.0, 0.0))
     if tolerance.atol is None and atol:
         atol *= min(1.0, max((_magnitudes(part).max() for part in blocks(expected)), default=0.0))
     return rtol if tolerance.rtol is None else tolerance.rtol, atol if tolerance.atol is None else tolerance.atol
@@ -66,7 +67,11 @@ def distance(a: Array, b: Array) -> Array:
 
 
 def compare(
-    expected: Array | None, actual: Array | None, tolerance: Tolerance, uncertain: Array | None = None
+    expected: Array | None,
+    actual: Array | None,
+    tolerance: Tolerance,
+    uncertain: Array | None = None,
+    precision: str = "",
 ) -> tuple[float, str]:
     """Return the largest absolute difference, and the reason if it is out of tolerance.
 
@@ -74,6 +79,7 @@ def compare(
         expected, actual: Two outputs; None for a missing one.
         tolerance: The user's tolerance. Integers must be equal without one.
         uncertain: Which integers may be one unit more or less; None: none.
+        precision: The least precise type on the way to real numbers; "" for their own.
     """
     if expected is None or actual is None:
         return np.inf, "a part is missing"
@@ -82,7 +88,7 @@ def compare(
     if expected.dtype.name not in _BY_TYPE:
         return _compare_exact(expected, actual, tolerance, uncertain)
     pairs = zip(blocks(expected), blocks(actual), strict=True)
-    rtol, atol = _limits(expected, tolerance)
+    rtol, atol = _limits(expected, tolerance, precision)
     wrong, largest, one_sided = 0, 0.0, False
     for a, b in pairs:
         far = distance(a, b)
