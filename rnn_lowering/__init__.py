@@ -18,6 +18,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from rnn_lowering.api import inspect, lower, lower_file, preview
+    from rnn_lowering.attention.causal_conv import CausalConvSpec
+    from rnn_lowering.attention.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
+    from rnn_lowering.attention.linear_attention import LinearAttentionSpec
+    from rnn_lowering.compare.options import Check, Tolerance
     from rnn_lowering.compare.result import Verification
     from rnn_lowering.compare.verify import verify, verify_stream
     from rnn_lowering.errors import (
@@ -34,20 +38,17 @@ if TYPE_CHECKING:
         UnsupportedError,
         VerificationError,
     )
-    from rnn_lowering.nodes.causal_conv import CausalConvSpec
-    from rnn_lowering.nodes.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
-    from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
-    from rnn_lowering.nodes.node_spec import NodeSpec
+    from rnn_lowering.nodes.kinds import NodeSpec
     from rnn_lowering.nodes.rnn import RecurrentSpec
-    from rnn_lowering.options import Check, Lowering, Tolerance
+    from rnn_lowering.options import Lowering
     from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
     from rnn_lowering.passes.preview import Preview
     from rnn_lowering.passes.report import NodeReport, Report
-    from rnn_lowering.passes.stream import StreamPass
     from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.streaming.integers.calibration import Calibration
     from rnn_lowering.streaming.integers.quantization import Quantization, quantize_stream
     from rnn_lowering.streaming.metadata import State, StreamPlan
+    from rnn_lowering.streaming.stream_pass import StreamPass
     from rnn_lowering.streaming.stream_runner import Stream
     from rnn_lowering.targets.table import TARGETS
     from rnn_lowering.targets.target import Documented, Target
@@ -69,16 +70,17 @@ _MODULES = {
         "UnsupportedError",
         "VerificationError",
     ),
-    "options": ("Check", "Lowering", "Tolerance"),
+    "compare.options": ("Check", "Tolerance"),
+    "options": ("Lowering",),
     "passes.lower": ("LowerRecurrentPass", "LoweringResult"),
     "passes.preview": ("Preview",),
     "passes.report": ("NodeReport", "Report"),
-    "passes.stream": ("StreamPass",),
+    "streaming.stream_pass": ("StreamPass",),
     "report.file_report": ("FileReport",),
-    "nodes.causal_conv": ("CausalConvSpec",),
-    "nodes.gated_delta_net": ("AttentionGateSpec", "GatedDeltaNetSpec", "GatedNormSpec"),
-    "nodes.linear_attention": ("LinearAttentionSpec",),
-    "nodes.node_spec": ("NodeSpec",),
+    "attention.causal_conv": ("CausalConvSpec",),
+    "attention.gated_delta_net": ("AttentionGateSpec", "GatedDeltaNetSpec", "GatedNormSpec"),
+    "attention.linear_attention": ("LinearAttentionSpec",),
+    "nodes.kinds": ("NodeSpec",),
     "nodes.rnn": ("RecurrentSpec",),
     "streaming.integers.calibration": ("Calibration",),
     "streaming.integers.quantization": ("Quantization", "quantize_stream"),

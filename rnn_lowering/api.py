@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
@@ -13,34 +14,24 @@ from typing_extensions import Unpack
 
 from rnn_lowering import argument_checks
 from rnn_lowering.argument_checks import given_progress
+from rnn_lowering.compare.options import Check, CheckOptions, Tolerance, check_of, runs_of_check
 from rnn_lowering.errors import boundary
-from rnn_lowering.files.external_data import load_data
-from rnn_lowering.files.reading import from_proto, load_model, parse_file, readable_again, refuse_external
+from rnn_lowering.files.options import Files
 from rnn_lowering.model import onnx_checks
-from rnn_lowering.model.copying import clone
-from rnn_lowering.model.inlining import inline_functions, refuse_many_calls
+from rnn_lowering.model.copying import clone, inline_functions, refuse_many_calls
+from rnn_lowering.model.from_message import from_proto, refuse_external
 from rnn_lowering.model.preparation import read
 from rnn_lowering.model.protobuf import as_proto
 from rnn_lowering.model.scopes import recurrent_nodes
-from rnn_lowering.nodes.node_spec import NodeSpec
-from rnn_lowering.options import (
-    Check,
-    CheckOptions,
-    Files,
-    Lowering,
-    LoweringOptions,
-    Tolerance,
-    check_of,
-    lowering_of,
-    runs_of_check,
-)
-from rnn_lowering.passes.lower import LowerRecurrentPass
-from rnn_lowering.passes.preview import Preview
+from rnn_lowering.nodes.kinds import NodeSpec
+from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
+from rnn_lowering.passes.lower import LowerRecurrentPass, lower_model
 from rnn_lowering.passes.report import Report
 from rnn_lowering.targets.names import FormName
 from rnn_lowering.types import Array, ArrayLike, PathLike, Progress, Shapes
 
 if TYPE_CHECKING:  # a lowering in memory compares nothing
+    from rnn_lowering.passes.preview import Preview
     from rnn_lowering.report.file_report import FileReport
 
 M = TypeVar("M", onnx.ModelProto, ir.Model)
@@ -122,8 +113,9 @@ def lower(
         report = lowers(given).report
         return (given, report) if full else given
     with boundary():
-        work = _in_memory(given)
-        result = lowers.call(work, as_message=True)
+        read_again = partial(_in_memory, given)
+        work = read_again()
+        result = lower_model(work, lowers.lowering, read_again=read_again, as_message=True)
         new = result.message or (deepcopy(given) if isinstance(given, onnx.ModelProto) else as_proto(work))
     return (new, result.report) if full else new
 
@@ -134,6 +126,9 @@ def _in_memory(model: onnx.ModelProto | Path) -> ir.Model:
         work = from_proto(model)
         refuse_external(work)
         return work
+    from rnn_lowering.files.external_data import load_data
+    from rnn_lowering.files.reading import parse_file, readable_again
+
     with readable_again(model) as (file, pipe):
         work = parse_file(file, piped_from=pipe).new_model()
         load_data(work)
@@ -292,4 +287,8 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[NodeSpec]:
 def _read(model: onnx.ModelProto | ir.Model | Path) -> ir.Model:
     if isinstance(model, ir.Model):
         return model
-    return from_proto(model) if isinstance(model, onnx.ModelProto) else load_model(model)
+    if isinstance(model, onnx.ModelProto):
+        return from_proto(model)
+    from rnn_lowering.files.reading import load_model
+
+    return load_model(model)

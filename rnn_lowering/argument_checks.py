@@ -9,7 +9,7 @@ import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +18,7 @@ from rnn_lowering.errors import OptionError, callers
 from rnn_lowering.types import Array, ArrayLike, Progress
 
 if TYPE_CHECKING:  # the command's --help needs none
+    import numpy as np
     import onnx
     import onnx_ir as ir
 
@@ -181,6 +182,31 @@ def array(name: str, given: Any) -> Array:
     return made
 
 
+def array_of_type(what: str, given: ArrayLike, dtype: np.dtype[Any] | None) -> Array:
+    """Return an array of a type, in native byte order: onnxruntime reads no other.
+
+    Raises:
+        OptionError: It is an array of another type, or does not hold numbers.
+    """
+    import numpy as np  # the command's --help needs none
+
+    if np.ma.is_masked(given):
+        raise OptionError(f"{what} has masked elements", hint="fill them")
+    converted = isinstance(given, list | tuple | int | float)
+    try:
+        array = np.asarray(given)
+        if converted and dtype is not None and np.can_cast(array.dtype, dtype, "same_kind"):
+            array = np.asarray(given, dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise OptionError(
+            f"{what} is not an array of numbers: {error}", hint="give rows of equal length"
+        ) from error
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if dtype is not None and dtype.kind not in "OSU" and array.dtype != dtype:
+        raise OptionError(f"{what} has type {array.dtype}, expected {dtype}", hint=f'use .astype("{dtype}")')
+    return array
+
+
 def _value(name: str, given: Any) -> ArrayLike:
     array(name, given)
     return given  # type: ignore[no-any-return]
@@ -227,35 +253,84 @@ def model_or_path(name: str, given: Any) -> onnx.ModelProto | ir.Model | Path:
     return given
 
 
+TAKES: dict[str, Take[Any]] = {
+    "": text,
+    **dict.fromkeys(("flag", "no flag"), flag),
+    **dict.fromkeys(("count", "bytes"), integer()),
+    "frames": optional(integer(1)),
+    "seconds": seconds,
+    "tolerance": tolerance,
+    "name": names_of_axes,
+    "size": sizes,
+    "shape": shapes,
+    "value": values,
+    "feed": optional(feeds),
+    **dict.fromkeys(("file", "report"), optional(path)),
+}
+"""By kind of text on the command line (`cli.arguments.TEXTS`), what takes a value if the option does not say."""
+
+
 @dataclass(frozen=True)
 class Option:
-    """The metadata of an option field; its flag is in `flags.KEYWORDS`.
+    """An option, as the metadata of a field.
 
     Attributes:
+        flag: Its flag; "" where the command has no such option.
+        kind: The kind of its text.
         take: Takes what is given.
-        help: The text of --help, with {default} for the default; "" where the command has no such option.
+        help: The text of --help, with {default} for the default.
         group: Its place in --help.
-        choices: The values that it may have; () for any.
         metavar: What stands for its value in --help.
+        choices: The values that it may have; () for any.
+        keyword: How Python spells it, if not by the name of the field.
     """
 
+    flag: str
+    kind: str
     take: Take[Any]
     help: str = ""
     group: str = ""
-    choices: tuple[str, ...] = ()
     metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    keyword: str = ""
 
 
-def option(default: T, take: Take[Any], help: str = "", group: str = "", **more: Any) -> T:
-    """Return a field of a dataclass with this default and these metadata (see `Option`)."""
-    given: Any = {"default_factory": dict} if default == {} else {"default": default}
-    made: Any = field(**given, metadata={"option": Option(take, help, group, **more)})
-    return made  # type: ignore[no-any-return]  # its values have the type of the default
+@dataclass(frozen=True)
+class OptionGroup:
+    """A group of options in --help, which declares them: a flag and its metavar, a kind of text, a default."""
+
+    title: str
+
+    def option(self, flag: str, kind: str, default: T, help: str, take: Take[Any] | None = None, **more: Any) -> T:
+        """Return a field of a dataclass with this default and these metadata (see `Option`)."""
+        name, _, metavar = flag.partition(" ")
+        take = one_of(metavar, more["choices"]) if "choices" in more else take or TAKES[kind]
+        given: Any = {"default_factory": dict} if default == {} else {"default": default}
+        metadata = {"option": Option(name, kind, take, help, self.title, metavar or None, **more)}
+        made: Any = field(**given, metadata=metadata)
+        return made  # type: ignore[no-any-return]  # its values have the type of the default
+
+    def switch(self, flag: str, help: str) -> bool:
+        """Return a field that is False unless it is given."""
+        return self.option(flag, "flag", False, help)
 
 
-def switch(help: str, group: str) -> bool:
-    """Return a field that is False unless it is given."""
-    return option(False, flag, help, group)
+GROUPS = tuple(
+    map(
+        OptionGroup,
+        (
+            "which nodes, in which form",
+            "sizes and inputs of the result",
+            "limits",
+            "comparison with the original",
+            "integers, with --stream AXIS=FRAMES",
+            "files",
+        ),
+    )
+)
+"""The groups of the options in --help."""
+
+FORM, SIZES, LIMITS, COMPARISON, QUANTIZATION, FILES = GROUPS
 
 
 def take_fields(options: object) -> None:
@@ -290,3 +365,8 @@ def why_no_arrays(file: str, kinds: str, error: Exception) -> str:
     if isinstance(error, EOFError) or "pickle" in text:  # it begins as neither
         return f"{file} is no {kinds} file"
     return f"cannot read {file}: {text}"
+
+
+def with_keywords(given: T, options: Mapping[str, Any]) -> T:
+    """Return options with keywords, which take precedence; None counts as none."""
+    return replace(given, **{name: value for name, value in options.items() if value is not None})  # type: ignore[type-var]

@@ -14,23 +14,30 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.compare.node_by_node import NodeRun
-from rnn_lowering.compare.result import EACH_NODE, NOTHING_LOWERED, UNCHANGED, Verification
-from rnn_lowering.compare.runner import Runner
-from rnn_lowering.compare.verify import compare_stream, open_comparison
-from rnn_lowering.compare.whole import ModelComparison
+from rnn_lowering.compare.options import Check
+from rnn_lowering.compare.verify import (
+    NOTHING_LOWERED,
+    UNCHANGED,
+    ModelComparison,
+    NodeRun,
+    Runner,
+    Verification,
+    compare_stream,
+    open_comparison,
+)
 from rnn_lowering.errors import NotVerifiedError, OptionError, UnsupportedError, VerificationError, boundary
 from rnn_lowering.files.atomic import Outputs, Place, replacing
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
+from rnn_lowering.files.options import Files
 from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.needs import without_onnxruntime
-from rnn_lowering.options import Check, Files, parse_stream
-from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
+from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass, lower_model
 from rnn_lowering.passes.report import count_operators
 from rnn_lowering.report.file_report import FileReport, ModelFile
 from rnn_lowering.report.writer import ReportWriter
+from rnn_lowering.streaming.options import parse_stream
 from rnn_lowering.types import WRITING, Array, Progress
 
 _NOT_KEPT = "the model is not written; --keep-failed FILE keeps it"
@@ -84,7 +91,12 @@ class FileLowering:
             outputs = self._outputs_of(model, inputs)
             before = replace(ModelFile.of(file, data, model), name=self.source.name)
             runner = last.enter_context(self._started_early())
-            result = self.lowers.call(model, keep=bool(self.check.runs or self.outputs.report))
+            result = lower_model(
+                model,
+                self.lowers.lowering,
+                read_again=original.new_model,
+                keep=bool(self.check.runs or self.outputs.report),
+            )
             place, place_of_kept = outputs.placed(inputs)
             with replacing(place, overwrite=outputs.overwrite) as written, ExitStack() as until_reported:
                 self._write(result, file, written, place)
@@ -241,7 +253,7 @@ def _compared(comparison: Callable[[], ModelComparison]) -> Verification:
 
 def _with_others(check: Verification) -> Verification:
     """Return the result of a comparison of a model in which nodes that are not recurrent were replaced."""
-    if check.method == EACH_NODE and check.status == "verified":
+    if check and not check.whole:
         return Verification("not verified", reason=_OTHERS_REPLACED)
     return check
 

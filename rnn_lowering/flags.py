@@ -39,50 +39,12 @@ def is_for_command() -> bool:
 
 
 KEYWORDS = {
-    "--to": ("to", ""),
-    "--target": ("target", "target"),
-    "--only": ("only", "pattern"),
-    "--except": ("except_", "pattern"),
-    "--max-unroll": ("max_unroll", "count"),
-    "--max-nodes": ("max_nodes", "count"),
-    "--max-bytes": ("max_bytes", "bytes"),
-    "--compute": ("compute", ""),
-    "--dequantize": ("dequantize", "flag"),
-    "--keep-opset": ("keep_opset", "flag"),
-    "--loops": ("loops", "flag"),
-    "--keep-ops": ("keep_ops", "flag"),
-    "--require-supported": ("require_supported", "flag"),
-    "--native": ("native", "flag"),
-    "--raise": ("raise_loops", "flag"),
-    "--no-join": ("join", "no flag"),
-    "--open-dim": ("open_dims", "name"),
-    "--set-dim": ("dims", "size"),
-    "--input-shape": ("input_shapes", "shape"),
-    "--set-input": ("set_inputs", "value"),
-    "--stream": ("stream", "stream"),
-    "--delay": ("delay", "delay"),
-    "--max-frames": ("max_frames", "frames"),
-    "--calibrate": ("calibrate", "file"),
-    "--bits": ("bits", ""),
-    "--verify": ("verify", "count"),
-    "--seed": ("seed", "count"),
-    "--feed": ("rl.Check(feeds=...)", "feed"),
-    "--test-shape": ("rl.Check(shapes=...)", "shape"),
-    "--verify-timeout": ("rl.Check(timeout=...)", "seconds"),
-    "--rtol": ("rl.Tolerance(rtol=...)", "tolerance"),
-    "--atol": ("rl.Tolerance(atol=...)", "tolerance"),
-    "--keep-failed": ("keep_failed", "file"),
-    "--report": ("report", "report"),
-    "--external-data": ("external_data", ""),
-    "--trust-external-data": ("trust_external_data", "flag"),
-    "--require-verified": ("require_verified", "flag"),
-    "--force": ("overwrite", "flag"),
     "--no-verify": ("verify=0", "no value"),
     "--list": ("rl.preview", "no value"),
     "--targets": ("rl.TARGETS", "no value"),
 }
 """Each flag of the command: its keyword in Python, and its kind of text, one of `cli.arguments.TEXTS`, or
-"no value"."""
+"no value". `options.py` adds those of its fields."""
 
 _WORD = r"(?:'[^']*'|\"[^\"]*\"|[,.](?=\S)|[^\s'\",.;()])+"
 _NUMBER = r"\d+(?=\W|$)|[NT]\b"

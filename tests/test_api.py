@@ -516,4 +516,4 @@ def test_an_address_is_no_file(source: Path) -> None:
 def test_a_node_is_not_both_lowered_and_left(source: Path) -> None:
     for given in ({"only": "LSTM", "except_": "LSTM"}, {"only": ["a", "b*"], "except_": ("b*",)}):
         with pytest.raises(rl.OptionError, match="is to be lowered, and not to be"):
-            rl.lower(source, **given)  # type: ignore[call-overload]
+            rl.lower(source, **given)

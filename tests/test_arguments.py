@@ -15,8 +15,10 @@ from paths import EXAMPLES
 from texts import parse
 
 import rnn_lowering as rl
-from rnn_lowering.cli.arguments import flag_of, parser
-from rnn_lowering.options import CheckOptions, Files, LoweringOptions
+from rnn_lowering.cli.arguments import parser
+from rnn_lowering.compare.options import CheckOptions
+from rnn_lowering.files.options import Files
+from rnn_lowering.options import LoweringOptions
 
 MODEL = """
 main (float[t,n,3] X) => (float[s,d,n,4] Y) <float[1,16,3] W = {}, float[1,16,4] R = {}> {
@@ -256,7 +258,7 @@ def test_every_option_is_a_keyword_and_an_argument(kind: Any, keywords: Any) -> 
         if kind is rl.Check and name != "max_bytes":
             typed.append(of_file[LONGER.get(name, name)].annotation)
         assert {each.removesuffix(" | None") for each in typed} == {str(field.type).removesuffix(" | None")}, name
-        assert not field.metadata["option"].help or flag_of(kind, name)[0] in shown
+        assert not field.metadata["option"].help or field.metadata["option"].flag in shown
 
 
 def cancel(*_: object) -> bool:
@@ -298,7 +300,7 @@ def test_the_files_of_a_run_are_declared_once() -> None:
     keywords, shown = inspect.signature(rl.lower_file).parameters, parser().format_help()
     for field in dataclasses.fields(Files):
         assert keywords[field.name].default == field.default
-        assert flag_of(Files, field.name)[0] in shown
+        assert field.metadata["option"].flag in shown
 
 
 def test_an_unknown_keyword_names_the_function(tmp_path: Path) -> None:

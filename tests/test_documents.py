@@ -201,23 +201,13 @@ def test_every_document_is_in_the_index() -> None:
     assert {path.name for path in DOCS.glob("*.md")} - set(re.findall(r"\]\(([\w.-]+)\)", index)) == {"index.md"}
 
 
-def test_the_tree_of_the_architecture() -> None:
-    """It has each folder and module at the top, and no line of it is out of date."""
+def test_the_architecture_names_each_room() -> None:
+    """Each folder and each module at the top, in at most 2,000 words."""
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    tree = text.partition("    rnn_lowering/\n")[2].partition("\n\n")[0]
-    top, parents = [], {4: PACKAGE}  # indentation -> the last folder there
-    for line in tree.splitlines():
-        name, description = line.split(maxsplit=1)
-        assert description
-        indent = len(line) - len(line.lstrip())
-        path = parents[indent - 2] / (name if name.endswith("/") else f"{name}.py")
-        assert path.exists(), line
-        parents[indent] = path
-        if indent == 6:
-            top.append(name)
     folders = {f"{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")}
-    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
-    assert set(top) == folders | modules
+    modules = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert {name for name in folders | modules if f"`{name}`" not in text} == set()
+    assert len(text.split()) <= 2000
 
 
 def test_files_that_documents_name_exist() -> None:
@@ -438,7 +428,7 @@ def reasons(module: Path) -> list[str]:
     found = []
     for call in (node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call)):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        place = {"refuse": 1, "UnsupportedError": 0}.get(name)
+        place = {"refuse": 1, "UnsupportedError": 0, "_unlike": 2}.get(name)
         if place is not None and len(call.args) > place:
             texts = [n.value for n in ast.walk(call.args[place]) if isinstance(n, ast.Constant)]
             found.append(max((text for text in texts if isinstance(text, str)), key=len, default=""))
@@ -451,12 +441,12 @@ def test_each_reason_to_refuse_a_stream_has_a_way_out_and_no_row_is_without_a_re
     rows = {
         row[0].replace("`", "").strip(): row[1].strip() for row in lines if row != [" the error", "what to do "]
     }
-    modules = [*(PACKAGE / "streaming").rglob("*.py"), PACKAGE / "passes" / "stream.py"]
+    others = ("integers", "metadata.py", "options.py", "stage.py", "stream_runner.py")  # which refuse no nets
     modules = [
         module
-        for module in modules
-        if module.stem not in ("calibration", "metadata", "quantization", "stream_runner")
-    ]  # which run streams and refuse no nets
+        for module in (PACKAGE / "streaming").rglob("*.py")
+        if not {*others} & {*module.relative_to(PACKAGE).parts}
+    ]
     said = {reason.strip(" ,;:'()") for module in modules for reason in reasons(module)} - {""}
     assert len(said) > 80
     assert [reason for reason in said if not any(reason in row for row in rows)] == []

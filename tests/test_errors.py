@@ -12,10 +12,12 @@ import pytest
 from paths import EXAMPLES
 
 import rnn_lowering as rl
-from rnn_lowering.cli.arguments import TEXTS, flag_of, parser
+from rnn_lowering.cli.arguments import TEXTS, parser
+from rnn_lowering.compare.options import Check, Tolerance
 from rnn_lowering.errors import NodeRef, RnnLoweringError
+from rnn_lowering.files.options import Files
 from rnn_lowering.flags import KEYWORDS, for_command, spelled
-from rnn_lowering.options import Check, Files, Lowering, Tolerance
+from rnn_lowering.options import Lowering
 
 NODE = NodeRef("node\n", "LSTM", "main graph")
 
@@ -81,7 +83,7 @@ def test_the_keyword_of_each_flag() -> None:
         for field in fields(kind):
             if field.metadata["option"].help:
                 keyword = f"rl.{kind.__name__}({field.name}=...)" if kind in (Check, Tolerance) else field.name
-                found[flag_of(kind, field.name)[0]] = keyword
+                found[field.metadata["option"].flag] = keyword
     found |= {"--verify": "verify", "--seed": "seed"}  # keywords of lower_file
     assert {flag: keyword for flag, (keyword, text) in KEYWORDS.items() if text != "no value"} == found
     assert {text for _, text in KEYWORDS.values()} - {*TEXTS} == {"no value"}

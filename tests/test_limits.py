@@ -21,7 +21,7 @@ from rnn_lowering.compare.node_pairs import node_pairs
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.limits import limited
-from rnn_lowering.model import fixed_inputs, inlining
+from rnn_lowering.model import copying, fixed_inputs
 from rnn_lowering.model.copying import clone_graph
 
 MIB = 1 << 20
@@ -298,9 +298,9 @@ def test_inlining_copies_nodes_in_proportion_to_its_result(
         copied.append(sum(1 for _ in graph.all_nodes()))
         return clone_graph(graph)
 
-    monkeypatch.setattr(inlining, "clone_graph", counting)
+    monkeypatch.setattr(copying, "clone_graph", counting)
     model = ir.from_proto(proto)
-    inlining.inline_functions(model, lambda _: True, 100_000)
+    copying.inline_functions(model, lambda _: True, 100_000)
     result = sum(1 for _ in model.graph.all_nodes())
     assert result > 500
     assert result <= sum(copied) <= 4 * result

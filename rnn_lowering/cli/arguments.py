@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from rnn_lowering import argument_checks
-from rnn_lowering.argument_checks import Option, meant, why_no_arrays
+from rnn_lowering.argument_checks import GROUPS, Option, meant, why_no_arrays
+from rnn_lowering.compare.options import Check, Tolerance
 from rnn_lowering.errors import OptionError, RnnLoweringError, printable, version
-from rnn_lowering.flags import KEYWORDS
-from rnn_lowering.options import GROUPS, Check, Files, Lowering, Tolerance
+from rnn_lowering.files.options import Files
+from rnn_lowering.options import Lowering
 
 if TYPE_CHECKING:
     from rnn_lowering.types import Array, ArrayLike
@@ -111,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="list the recurrent nodes with their forms, the inputs and the outputs; write nothing",
     )
-    groups = {title: p.add_argument_group(title) for title in GROUPS}
+    groups = {group.title: p.add_argument_group(group.title) for group in GROUPS}
     add_options(groups)
     form = next(iter(groups.values()))
     form.add_argument("--targets", action=ListTargets, help="show what each runtime supports, and exit")
@@ -131,37 +132,28 @@ def add_options(groups: Mapping[str, argparse._ArgumentGroup], names: Collection
     """Add the options that fields declare, or those of these fields only; the parsed arguments lack an option that
     is not used."""
     absent = argparse.SUPPRESS
-    declarations = [(kind, each) for kind in (Lowering, Check, Tolerance, Files) for each in fields(kind)]
-    for kind, declared in declarations:
+    for declared in (each for kind in (Lowering, Check, Tolerance, Files) for each in fields(kind)):
         option: Option = declared.metadata["option"]
-        if not option.help or (names and declared.name not in names):
+        if not option.flag or (names and declared.name not in names):
             continue
         group: argparse._ActionsContainer = groups[option.group]
-        settings: dict[str, Any] = {"dest": declared.name, "default": absent}
-        flag, kind_of_text = flag_of(kind, declared.name)
-        if declared.name == "runs":
-            group = group.add_mutually_exclusive_group()
         default = f"{declared.default:g}" if isinstance(declared.default, float) else str(declared.default)
-        settings |= {"help": option.help.replace("{default}", default), **TEXTS[kind_of_text].settings}
-        if kind_of_text not in ("flag", "no flag"):
+        settings = {"help": option.help.replace("{default}", default), **TEXTS[option.kind].settings}
+        if option.metavar:
             settings |= {"metavar": option.metavar}
         if option.choices:
             settings |= {"metavar": f"{{{','.join(option.choices)}}}", "type": one_of(option)}
-        group.add_argument(flag, *_OTHER_FLAGS.get(flag, ()), **settings)
         if declared.name == "runs":
+            group = group.add_mutually_exclusive_group()
             no: dict[str, Any] = {"dest": "runs", "default": absent, "action": "store_const", "const": 0}
+        group.add_argument(
+            option.flag, *_OTHER_FLAGS.get(option.flag, ()), dest=declared.name, default=absent, **settings
+        )
+        if declared.name == "runs":
             group.add_argument("--no-verify", help="do not compare", **no)
 
 
-_FLAGS = {keyword: (flag, text) for flag, (keyword, text) in KEYWORDS.items()}
-
 _OTHER_FLAGS = {"--verify": ("--runs",)}
-
-
-def flag_of(kind: type, name: str) -> tuple[str, str]:
-    """Return the flag of a field, and its kind of text."""
-    keyword = "verify" if name == "runs" else name
-    return _FLAGS.get(f"rl.{kind.__name__}({name}=...)") or _FLAGS[keyword]
 
 
 class ListTargets(argparse.Action):
@@ -183,7 +175,7 @@ def model_file(text: str) -> Path:
 
 
 def target(text: str) -> str:
-    from rnn_lowering.targets.table import target_named
+    from rnn_lowering.targets.portable import target_named
 
     with _refused():
         return target_named(text).name
@@ -277,7 +269,7 @@ def axis_name(text: str) -> tuple[str, str]:
 
 
 def stream(text: str) -> list[tuple[str, int | None]]:
-    from rnn_lowering.options import parse_stream
+    from rnn_lowering.streaming.options import parse_stream
 
     with _refused():
         return [*parse_stream(text).items()]
@@ -316,8 +308,8 @@ def options_of(kind: type[Options], args: argparse.Namespace, **more: Any) -> Op
     """Return the option object that the arguments specify."""
     for declared in fields(kind):
         if declared.name in args:
-            flag, text = flag_of(kind, declared.name)
-            more[declared.name] = TEXTS[text].value(getattr(args, declared.name), flag)
+            option: Option = declared.metadata["option"]
+            more[declared.name] = TEXTS[option.kind].value(getattr(args, declared.name), option.flag)
     return kind(**more)
 
 

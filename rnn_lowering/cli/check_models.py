@@ -8,10 +8,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rnn_lowering.argument_checks import GROUPS
 from rnn_lowering.cli.arguments import ListTargets, add_options, model_file, options_of
 from rnn_lowering.errors import RnnLoweringError, printable, version
+from rnn_lowering.files.options import Files
 from rnn_lowering.flags import for_command
-from rnn_lowering.options import GROUPS, Files, Lowering
+from rnn_lowering.options import Lowering
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -27,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("models", nargs="+", type=model_file, metavar="MODEL.onnx")
     group = p.add_argument_group("as in rnn-lower; a dimension or an input is fixed in the models that have it")
     names = [field.name for field in fields(Lowering)]
-    add_options(dict.fromkeys(GROUPS, group), (*names, "trust_external_data"))
+    add_options(dict.fromkeys((each.title for each in GROUPS), group), (*names, "trust_external_data"))
     group.add_argument("--targets", action=ListTargets, help="show what each runtime supports, and exit")
     p.add_argument("--version", action="version", version=f"rnn-lower-check {version()}")
     return p

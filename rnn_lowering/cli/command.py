@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rnn_lowering.cli.arguments import options_of, parser
 from rnn_lowering.cli.signals import Interrupted, printing, unwinding
+from rnn_lowering.compare.options import Check, Tolerance
 from rnn_lowering.errors import (
     NotVerifiedError,
     OptionError,
@@ -25,9 +26,10 @@ from rnn_lowering.errors import (
     documentation,
     printable,
 )
+from rnn_lowering.files.options import Files
 from rnn_lowering.files.scratch import remove_scratch
 from rnn_lowering.flags import for_command
-from rnn_lowering.options import Check, Files, Lowering, Tolerance
+from rnn_lowering.options import Lowering
 
 __all__ = ["main", "parser"]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from rnn_lowering.compare.result import OutputCheck, RunCheck, Verification
-    from rnn_lowering.nodes.node_spec import NodeSpec
+    from rnn_lowering.nodes.kinds import NodeSpec
     from rnn_lowering.passes.preview import Preview
     from rnn_lowering.passes.report import Report
     from rnn_lowering.report.file_report import FileReport

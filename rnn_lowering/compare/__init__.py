@@ -1,13 +1,13 @@
-"""Compare two models. Read `verify` first.
+"""Compare two models. Read `verify` first, the door of the folder.
 
 Three modules compare: `whole` the outputs of both models, `node_by_node` each lowered node with float64, and
-`chunk_by_chunk` a stream with the original. `runner` runs models in a child process, and `references` has each kind
-of recurrent nodes in float64.
+`chunk_by_chunk` a stream with the original. `runner` runs models in a child process. A reference computes a node in
+float64: `node_reference` says what each has, `rnn_reference` is that of RNN, GRU and LSTM.
 
 What is compared is what the lowered file has, whoever wrote it: each node is cut out of its messages, not emitted
-again. Only the equations in `references` are independent of the lowering. Common to both is how files, nodes and
+again. Only the equations of the references are independent of the lowering. Common to both is how files, nodes and
 constants are read (`files`, `facts`, `nodes`), and how nodes are found, inlined and folded (`model`).
 
 If onnxruntime cannot run the original of a stream, the original is lowered for whole sequences, and its nodes are
-compared with `references`.
+compared with their references.
 """

@@ -12,11 +12,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.compare.branches import untaken_branches
-from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, zero_weights
-from rnn_lowering.compare.judging.precision import least_precise
-from rnn_lowering.compare.judging.rounded_integers import UncertainIntegers
-from rnn_lowering.compare.judging.tolerance import allowance, compare, distance
+from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, untaken_branches, zero_weights
+from rnn_lowering.compare.judgement import UncertainIntegers, allowance, compare, distance
+from rnn_lowering.compare.options import Check, Tolerance
+from rnn_lowering.compare.precision import least_precise
 from rnn_lowering.compare.result import (
     CHUNKED,
     COMPARE_ELSEWHERE,
@@ -27,7 +26,15 @@ from rnn_lowering.compare.result import (
     Verification,
     over_all,
 )
-from rnn_lowering.compare.runner import Chunks, Runner, SessionError
+from rnn_lowering.compare.runner import (
+    Chunks,
+    Runner,
+    Session,
+    SessionError,
+    has_fixed,
+    nodes_by_output,
+    session_with,
+)
 from rnn_lowering.compare.sequences import (
     BEGINNINGS,
     CHUNKS_OF,
@@ -37,14 +44,12 @@ from rnn_lowering.compare.sequences import (
     Expected,
     StreamRuns,
 )
-from rnn_lowering.compare.session import Session, has_fixed, nodes_by_output, session_with
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.reading import ModelSource, parse_file
 from rnn_lowering.model.scopes import recurrent_nodes
-from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.types import Array, Progress

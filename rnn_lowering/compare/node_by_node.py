@@ -12,20 +12,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from rnn_lowering.compare.judging.judgement import Judge
-from rnn_lowering.compare.judging.tolerance import NodeOutput, allowance, blocks_of_rows, compare
-from rnn_lowering.compare.node_models import with_shapes
-from rnn_lowering.compare.node_pairs import NodePair, Values, node_pairs, pairs_of_prepared
-from rnn_lowering.compare.references.node_reference import Symbols
+from rnn_lowering.compare.judgement import Judge, NodeOutput, allowance, blocks_of_rows, compare
+from rnn_lowering.compare.node_pairs import NodePair, Values, node_pairs, pairs_of_prepared, with_shapes
+from rnn_lowering.compare.node_reference import Symbols
+from rnn_lowering.compare.options import Check, Tolerance
 from rnn_lowering.compare.result import EACH_NODE, OutputCheck, RunCheck, RunInput, Verification, over_all
-from rnn_lowering.compare.runner import Outputs, Runner, SessionError
-from rnn_lowering.compare.session import Session, operator_counts, session_with
+from rnn_lowering.compare.runner import Outputs, Runner, Session, SessionError, operator_counts, session_with
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.preparation import PreparedModel
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM
-from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.types import NODES, Array, Progress, counter
 
 _LONG = 256

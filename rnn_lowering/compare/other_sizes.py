@@ -17,17 +17,16 @@ from itertools import product
 import numpy as np
 import onnx
 
-from rnn_lowering.compare.inputs.feeds import Feed, candidate_feeds, length_inputs, recorded_inputs
-from rnn_lowering.compare.inputs.uses import use_of
-from rnn_lowering.compare.judging.declared_shapes import DeclaredShapes
+from rnn_lowering.compare.inputs import Feed, candidate_feeds, length_inputs, recorded_inputs, use_of
+from rnn_lowering.compare.judgement import DeclaredShapes
+from rnn_lowering.compare.options import Check
 from rnn_lowering.compare.result import OutputCheck, RunCheck, RunInput, Verification, over_all
-from rnn_lowering.compare.runner import Outputs, Runner, SessionError
-from rnn_lowering.compare.session import Session
+from rnn_lowering.compare.runner import Outputs, Runner, Session, SessionError
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.facts.size import Size, Symbol
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.opening.open_dims import OpenSizes, open_sizes
-from rnn_lowering.options import Check, Lowering
+from rnn_lowering.options import Lowering
 from rnn_lowering.types import Array
 
 _Sizes = Mapping[Symbol, int]
@@ -187,11 +186,11 @@ class OtherSizes:
         given = self.runner.write_feed(self._cut(feed, {}, sizes))
         after = self._outputs(self.sessions[1], [given])[0]
         every = self._all_sizes(self.runner.feed(given))
-        outputs = self._compared(parts, sizes, every, before, after)
+        outputs = self._checks(parts, sizes, every, before, after)
         if any(not check.passed for check in outputs):
             plain = [replace(session, optimize=False) for session in self.sessions]
             before = dict(zip(before, self._outputs(plain[0], [*before]), strict=True))
-            outputs = self._compared(parts, sizes, every, before, self._outputs(plain[1], [given])[0])
+            outputs = self._checks(parts, sizes, every, before, self._outputs(plain[1], [given])[0])
         shown = self.runner.feed(given).items()
         return RunCheck(tuple(RunInput.of(n, a, are_lengths=n in self._lengths) for n, a in shown), outputs)
 
@@ -253,7 +252,7 @@ class OtherSizes:
         """Return all open sizes of some inputs."""
         return {symbol: feed[name].shape[axis] for (name, axis), symbol in self.opened.axes.items() if name in feed}
 
-    def _compared(
+    def _checks(
         self,
         parts: Sequence[_Part],
         sizes: _Sizes,

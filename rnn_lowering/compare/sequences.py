@@ -16,17 +16,21 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 
-from rnn_lowering.compare.inputs.feeds import (
+from rnn_lowering.compare.inputs import (
     candidate_feeds,
+    given_in_runs,
     length_inputs,
     recorded_inputs,
+    take_feeds,
 )
-from rnn_lowering.compare.inputs.given import take_feeds
-from rnn_lowering.compare.inputs.runs import given_in_runs
-from rnn_lowering.compare.judging.judgement import moved_by_half_a_rounding
-from rnn_lowering.compare.runner import Chunks, Outcome, Runner, SessionError
-from rnn_lowering.compare.session import (
+from rnn_lowering.compare.judgement import moved_by_half_a_rounding
+from rnn_lowering.compare.options import Check
+from rnn_lowering.compare.runner import (
+    Chunks,
+    Outcome,
+    Runner,
     Session,
+    SessionError,
     misread_nodes,
     recurrent_inputs,
     repairs_note,
@@ -36,7 +40,6 @@ from rnn_lowering.compare.session import (
 )
 from rnn_lowering.errors import ModelFileError, OptionError
 from rnn_lowering.files.reading import ModelSource
-from rnn_lowering.options import Check
 from rnn_lowering.streaming.metadata import KEY, State, StreamPlan, frames_in
 from rnn_lowering.types import CHUNKS, ORIGINAL, Array, Progress, counter
 

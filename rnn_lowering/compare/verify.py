@@ -1,4 +1,4 @@
-"""`verify` and `verify_stream`: compare two models, in memory or in files."""
+"""`verify` and `verify_stream`: compare two models, in memory or in files. The door of the folder."""
 
 from __future__ import annotations
 
@@ -16,22 +16,43 @@ from typing_extensions import Unpack
 from rnn_lowering import argument_checks
 from rnn_lowering.argument_checks import given_progress
 from rnn_lowering.compare.chunk_by_chunk import StreamComparison
-from rnn_lowering.compare.inputs.given import take_feeds
-from rnn_lowering.compare.result import Verification
+from rnn_lowering.compare.inputs import take_feeds
+from rnn_lowering.compare.judgement import distance
+from rnn_lowering.compare.node_by_node import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
+from rnn_lowering.compare.options import Check, CheckOptions, check_of
+from rnn_lowering.compare.result import NOTHING_LOWERED, UNCHANGED, Verification
 from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import UnsupportedError, boundary
 from rnn_lowering.files.external_data import save
-from rnn_lowering.files.locations import check_locations
-from rnn_lowering.files.one_file import LARGE, move_out, text_format
-from rnn_lowering.files.reading import ModelSource, from_proto, parse_file, readable_again
+from rnn_lowering.files.one_file import LARGE, check_locations, move_out, text_format
+from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
 from rnn_lowering.limits import limited
+from rnn_lowering.model.from_message import from_proto
 from rnn_lowering.model.growth import MOST_CALLED, called_nodes
 from rnn_lowering.model.onnx_checks import one_child
 from rnn_lowering.model.preparation import PreparedModel
 from rnn_lowering.needs import without_onnxruntime
-from rnn_lowering.options import Check, CheckOptions, check_of, refuse_unknown
+from rnn_lowering.options import refuse_unknown
 from rnn_lowering.types import PathLike, Progress
+
+__all__ = [
+    "LOWERED_NODE",
+    "NOTHING_LOWERED",
+    "ORIGINAL_NODE",
+    "UNCHANGED",
+    "ModelComparison",
+    "NodeRun",
+    "RunNodes",
+    "Runner",
+    "Verification",
+    "compare_stream",
+    "distance",
+    "open_comparison",
+    "verify",
+    "verify_stream",
+]
+"""What users call, what compares files, and what a report draws of a node."""
 
 
 def verify(

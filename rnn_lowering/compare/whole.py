@@ -14,22 +14,21 @@ from functools import cached_property
 
 import onnx
 
-from rnn_lowering.compare.branches import untaken_branches
-from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, zero_weights
-from rnn_lowering.compare.inputs.feeds import (
+from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, untaken_branches, zero_weights
+from rnn_lowering.compare.inputs import (
     candidate_feeds,
+    fed_inputs,
+    given_in_runs,
     length_inputs,
     lost_defaults,
     other_names,
     recorded_inputs,
 )
-from rnn_lowering.compare.inputs.runs import given_in_runs
-from rnn_lowering.compare.judging.declared_shapes import DeclaredShapes
-from rnn_lowering.compare.judging.precision import least_precise
-from rnn_lowering.compare.judging.rounded_integers import UncertainIntegers
-from rnn_lowering.compare.judging.tolerance import are_no_rows, compare
+from rnn_lowering.compare.judgement import DeclaredShapes, UncertainIntegers, are_no_rows, compare
 from rnn_lowering.compare.node_by_node import Comparison, NodeComparison
+from rnn_lowering.compare.options import Tolerance
 from rnn_lowering.compare.other_sizes import OtherSizes, Pairs, exported_sizes, with_sizes
+from rnn_lowering.compare.precision import least_precise
 from rnn_lowering.compare.result import (
     COMPARE_ELSEWHERE,
     JUDGED,
@@ -45,11 +44,8 @@ from rnn_lowering.compare.runner import (
     Alternatives,
     NotAcceptedError,
     Outputs,
-    SessionError,
-    tensors_by_name,
-)
-from rnn_lowering.compare.session import (
     Session,
+    SessionError,
     misread_nodes,
     operator_counts,
     outputs_of_rows,
@@ -57,10 +53,10 @@ from rnn_lowering.compare.session import (
     repairs_note,
     session_of,
     session_with,
+    tensors_by_name,
 )
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM
-from rnn_lowering.options import Tolerance
 from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
 
 
@@ -116,10 +112,8 @@ class ModelComparison(Comparison):
 
     def _odd_inputs(self) -> list[str]:
         """Return the names of the original's inputs that are not numeric or boolean tensors."""
-        graph = self.original.proto.graph
-        given = {tensor.name for tensor in graph.initializer}
-        text, none = onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED
-        return [v.name for v in graph.input if v.name not in given and v.type.tensor_type.elem_type in (text, none)]
+        odd, inputs = (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED), fed_inputs(self.original.proto.graph)
+        return [value.name for value in inputs if value.type.tensor_type.elem_type in odd]
 
     def _write_feeds(self) -> list[Alternatives]:
         """Write the inputs of all runs; return alternatives for each run: the first that the model accepts

@@ -1,19 +1,19 @@
-"""Operators that ONNX defines by no others, as functions of basic operators.
+"""When an operator can be written as a function of basic operators, and with which numbers: see `functions`.
 
-https://onnx.ai/onnx/operators/ has what each computes. Sizes and constants that the formula needs must be known.
+Sizes and constants that a function needs must be known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper, parser
+from onnx import helper, numpy_helper
 
 from rnn_lowering.types import Array
 
@@ -58,49 +58,52 @@ Operands: TypeAlias = Sequence[Operand]
 Formula: TypeAlias = Callable[[ir.Node, int, Operands], onnx.FunctionProto | None]
 
 
-def _function(inputs: str, steps: str, constants: dict[str, Array] | None = None) -> onnx.FunctionProto:
-    """Return a function with an output y, from the text of its nodes; constants have their names in it."""
-    opset = f'"": {OLDEST_OPSET}'
-    proto = parser.parse_function(f'<domain: "d", opset_import: [{opset}]> f ({inputs}) => (y) {{ {steps} }}')
-    for name, array in (constants or {}).items():
-        value = numpy_helper.from_array(array, name)
-        proto.node.insert(0, helper.make_node("Constant", [], [name], value=value))
+def _function(name: str, given: Mapping[str, Array | Sequence[int] | int], inputs: str = "") -> onnx.FunctionProto:
+    """Return a function of `functions` with an input for each of the node's, apart from optional ones.
+
+    Args:
+        name: Its name.
+        given: By name, the constants that take the place of its other inputs, and its attributes.
+        inputs: The names of the node's inputs; "" for those of the function.
+    """
+    from rnn_lowering.decomposition import functions  # onnxscript takes a second
+
+    proto: onnx.FunctionProto = getattr(functions, name).to_function_proto()
+    names = inputs.split(", ") if inputs else [each for each in proto.input if each not in given]
+    absent = {*proto.input} - {*names} - given.keys()
+    for node in proto.node:
+        while node.input and node.input[-1] in absent:
+            node.input.pop()
+        for attribute in node.attribute:
+            if source := attribute.ref_attr_name:
+                attribute.CopyFrom(helper.make_attribute(attribute.name, given[source]))
+    for constant in proto.input:
+        if constant in given:
+            value = numpy_helper.from_array(np.asarray(given[constant]), constant)
+            proto.node.insert(0, helper.make_node("Constant", [], [constant], value=value))
+    del proto.input[:], proto.attribute[:], proto.value_info[:]
+    proto.input.extend(names)
     return proto
 
 
+def _integers(numbers: Sequence[int]) -> Array:
+    return np.array(numbers, np.int64)
+
+
 def _reverse_sequence(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """y[t, n] = x[L[n] - 1 - t, n] for t < L[n], else x[t, n]: a Gather of the rows t * N + n."""
     x = operands[0]
     if opset < OLDEST_OPSET or x.shape is None:
         return None
-    rank, swaps = len(x.shape), node.attributes.get_int("time_axis", 0) == 1
-    swap = f"Transpose <perm = {[1, 0, *range(2, rank)]}>" if swaps else "Identity"
-    flat = (
-        "rest = Gather (sizes, others) flat = Concat <axis = 0> (all, rest)"
-        if rank > 2
-        else "flat = Identity (all)"
-    )
-    numbers = {"zero": 0, "one": 1, "two": 2, "all": [-1], "column": [-1, 1], "row": [1, -1]}
+    rank = len(x.shape)
+    if node.attributes.get_int("time_axis", 0) == 1:
+        return _function("reverse_sequence_of_rows", {"swap": [1, 0, *range(2, rank)]})
+    numbers = {"zero": 0, "one": 1, "two": 2, "rest": [-1], "column": [-1, 1], "row": [1, -1]}
     numbers |= {"others": [*range(2, rank)]} if rank > 2 else {}
-    return _function(
-        "x, lengths",
-        f"""
-        steps = {swap} (x) sizes = Shape (steps) T = Gather (sizes, zero) N = Gather (sizes, one)
-        {flat}
-        times = Range (zero, T, one) t = Reshape (times, column)
-        batch = Range (zero, N, one) n = Reshape (batch, row)
-        wide = Cast <to = {int(ir.DataType.INT64)}> (lengths) L = Reshape (wide, row)
-        early = Less (t, L) within = Cast <to = {int(ir.DataType.INT64)}> (early)
-        last = Sub (L, one) twice = Mul (two, t) back = Sub (last, twice) move = Mul (within, back)
-        from = Add (t, move) start = Mul (from, N) index = Add (start, n)
-        rows = Reshape (steps, flat) turned = Gather (rows, index) y = {swap} (turned)
-        """,
-        {name: np.array(number, np.int64) for name, number in numbers.items()},
-    )
+    name = "reverse_sequence" if rank > 2 else "reverse_sequence_of_numbers"
+    return _function(name, {constant: np.array(number, np.int64) for constant, number in numbers.items()})
 
 
 def _dft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """The product of x [..., n, 1 or 2] with a matrix of cosines and sines, for a constant length."""
     x, given, axis_input = [*operands, *[Operand()] * 2][:3]
     inverse, onesided = (bool(node.attributes.get_int(name, 0)) for name in ("inverse", "onesided"))
     if opset < OLDEST_OPSET or x.shape is None or x.dtype != ir.DataType.FLOAT or (inverse and onesided):
@@ -125,16 +128,15 @@ def _dft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | 
     order = [*(a for a in range(rank - 1) if a != axis), axis, rank - 1]
     kept = [0] * (rank - 2)
     return _function(
-        "x, length, axis"[: (1, 9, 15)[len(operands) - 1]],
-        f"""
-        moved = Transpose <perm = {order}> (x) rows = Reshape (moved, flat) product = MatMul (rows, waves)
-        split = Reshape (product, parts) y = Transpose <perm = {[order.index(a) for a in range(rank)]}> (split)
-        """,
+        "dft",
         {
-            "flat": np.array([*kept, n * channels], np.int64),
+            "flat": _integers([*kept, n * channels]),
             "waves": matrix.reshape(n * channels, bins * 2).astype(np.float32),
-            "parts": np.array([*kept, bins, 2], np.int64),
+            "parts": _integers([*kept, bins, 2]),
+            "order": order,
+            "back": [order.index(a) for a in range(rank)],
         },
+        ", ".join(("x", "length", "axis")[: len(operands)]),
     )
 
 
@@ -151,7 +153,6 @@ def _products(wave: Array, channels: int) -> Array:
 
 
 def _stft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """A Conv of the signal [N, samples, 1 or 2] with the windowed waves of each bin as kernels."""
     signal, step, window, given = [*operands, *[Operand()] * 2][:4]
     onesided = bool(node.attributes.get_int("onesided", 1))
     if opset < OLDEST_OPSET or signal.shape is None or signal.dtype != ir.DataType.FLOAT or len(signal.shape) != 3:
@@ -174,15 +175,13 @@ def _stft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
     kernels = _products(_wave(bins, size, size, -1), channels)
     kernels = kernels * (1 if window.numbers is None else window.numbers.astype(np.float64))
     return _function(
-        ", ".join(("signal", "step", "window", "length")[: len(operands)]),
-        f"""
-        x = Transpose <perm = [0, 2, 1]> (signal) sums = Conv <strides = [{step.integer}]> (x, waves)
-        parts = Reshape (sums, shape) y = Transpose <perm = [0, 3, 2, 1]> (parts)
-        """,
+        "stft",
         {
             "waves": kernels.transpose(0, 2, 1, 3).reshape(2 * bins, channels, size).astype(np.float32),
-            "shape": np.array([0, 2, bins, -1], np.int64),
+            "shape": _integers([0, 2, bins, -1]),
+            "strides": [step.integer],
         },
+        ", ".join(("signal", "step", "window", "length")[: len(operands)]),
     )
 
 
@@ -219,20 +218,9 @@ def _einsum(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto
         }
     if None in shapes.values():
         return None
-    matrix_a, matrix_b, whole = (
-        f"Reshape ({x}, {shape})" if shapes else f"Identity ({x})"
-        for x, shape in (("first", "left"), ("second", "right"), ("product", "whole"))
-    )
-    return _function(
-        "a, b",
-        f"""
-        first = Transpose <perm = {perm_a}> (a) matrix_a = {matrix_a}
-        second = Transpose <perm = {perm_b}> (b) matrix_b = {matrix_b}
-        product = MatMul (matrix_a, matrix_b) parts = {whole}
-        y = Transpose <perm = {[end.index(x) for x in out]}> (parts)
-        """,
-        {name: np.array(shape, np.int64) for name, shape in shapes.items()},
-    )
+    perms = {"perm_a": perm_a, "perm_b": perm_b, "perm": [end.index(x) for x in out]}
+    numbers = {name: _integers(shape) for name, shape in shapes.items() if shape is not None}
+    return _function("einsum_by_shapes" if shapes else "einsum", {**perms, **numbers})
 
 
 def _labels(node: ir.Node) -> tuple[str, str, str] | None:
@@ -255,100 +243,72 @@ def _target_shape(sizes: dict[str, int | None], batch: Sequence[str], *axes: Seq
 
 
 def _less(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """a < b is b > a, of each type, and of NaN too; LessOrEqual and Not would make true of NaN."""
-    return _function("a, b", "y = Greater (b, a)") if opset >= OLDEST_LESS else None
+    return _function("less", {}) if opset >= OLDEST_LESS else None
+
+
+def _of_floats(name: str, dtype: ir.DataType, **numbers: float) -> onnx.FunctionProto:
+    """Return a function with constants of an element type."""
+    return _function(name, {constant: np.array(number, dtype.numpy()) for constant, number in numbers.items()})
 
 
 def _hard_sigmoid(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """max(0, min(1, alpha x + beta)); ONNX's own body needs opset 15."""
     dtype = operands[0].dtype
     if opset < OLDEST_MAX or dtype is None:
         return None
-    numbers = {
-        "alpha": node.attributes.get_float("alpha", 0.2),
-        "beta": node.attributes.get_float("beta", 0.5),
-        "zero": 0.0,
-        "one": 1.0,
-    }
-    steps = "ax = Mul (x, alpha) line = Add (ax, beta) least = Max (line, zero) y = Min (least, one)"
-    return _function("x", steps, {name: np.array(number, dtype.numpy()) for name, number in numbers.items()})
+    alpha, beta = node.attributes.get_float("alpha", 0.2), node.attributes.get_float("beta", 0.5)
+    return _of_floats("hard_sigmoid", dtype, alpha=alpha, beta=beta, zero=0.0, one=1.0)
 
 
 def _selu(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """gamma x from zero on, below it gamma (alpha exp(x) - alpha); ONNX's own body needs opset 15."""
     dtype = operands[0].dtype
     if opset < OLDEST_WHERE or dtype is None:
         return None
-    numbers = {
-        "alpha": node.attributes.get_float("alpha", 1.67326319217681884765625),
-        "gamma": node.attributes.get_float("gamma", 1.05070102214813232421875),
-        "zero": 0.0,
-    }
-    steps = """power = Exp (x) curve = Mul (power, alpha) low = Sub (curve, alpha) is_low = Less (x, zero)
-        whole = Where (is_low, low, x) y = Mul (whole, gamma)"""
-    return _function("x", steps, {name: np.array(number, dtype.numpy()) for name, number in numbers.items()})
+    alpha = node.attributes.get_float("alpha", 1.67326319217681884765625)
+    gamma = node.attributes.get_float("gamma", 1.05070102214813232421875)
+    return _of_floats("selu", dtype, alpha=alpha, gamma=gamma, zero=0.0)
 
 
 def _celu(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """max(0, x) + min(0, alpha (exp(x / alpha) - 1)), which ONNX's own body computes for a positive alpha only."""
     dtype, alpha = operands[0].dtype, node.attributes.get_float("alpha", 1.0)
     if opset < OLDEST_MAX or dtype is None:
         return None
-    steps = "part = Div (x, alpha) low = Elu (part) y = Mul (low, alpha)"
-    if not alpha > 0:
-        steps = """low = Min (x, zero) part = Div (low, alpha) power = Exp (part) less = Sub (power, one)
-            curve = Mul (less, alpha) high = Max (x, zero) y = Add (high, curve)"""
-    numbers = {"alpha": alpha} | ({} if alpha > 0 else {"zero": 0.0, "one": 1.0})
-    return _function("x", steps, {name: np.array(number, dtype.numpy()) for name, number in numbers.items()})
+    if alpha > 0:
+        return _of_floats("celu", dtype, alpha=alpha)
+    return _of_floats("celu_of_any_alpha", dtype, alpha=alpha, zero=0.0, one=1.0)
 
 
 def _softplus(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """log(1 + exp(-|x|)) + max(0, x); ONNX's own body is infinite for large x."""
     dtype = operands[0].dtype
-    if opset < OLDEST_MAX or dtype is None:
-        return None
-    steps = """size = Abs (x) minus = Neg (size) power = Exp (minus) more = Add (power, one) curve = Log (more)
-        high = Max (x, zero) y = Add (high, curve)"""
-    return _function(
-        "x", steps, {name: np.array(n, dtype.numpy()) for name, n in {"zero": 0.0, "one": 1.0}.items()}
-    )
+    return None if opset < OLDEST_MAX or dtype is None else _of_floats("softplus", dtype, zero=0.0, one=1.0)
 
 
 def _log_sum_exp(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """m + log(sum(exp(x - m))) with the largest number m; ONNX's own body is infinite for large x."""
     dtype, has_axes = operands[0].dtype, len(operands) > 1 and operands[1].dtype is not None
     if opset < AXES_ARE_INPUTS or dtype is None or not dtype.is_floating_point():
         return None
     if node.attributes.get_int("noop_with_empty_axes", 0):  # then no number is added
         return None
-    keep, axes = bool(node.attributes.get_int("keepdims", 1)), ", axes" if has_axes else ""
-    most = ir.DataType(dtype).max
-    steps = f"""top = ReduceMax <keepdims = 1> (x{axes}) low = Max (top, least) m = Min (low, most)
-        part = Sub (x, m) power = Exp (part) sum = ReduceSum <keepdims = 1> (power{axes}) log = Log (sum)
-        whole = Add (m, log) y = {"Identity (whole)" if keep else f"ReduceMax <keepdims = 0> (whole{axes})"}"""
-    numbers = {"least": -most, "most": most}
-    return _function(f"x{axes}", steps, {name: np.array(number, dtype.numpy()) for name, number in numbers.items()})
+    name = "log_sum_exp" if node.attributes.get_int("keepdims", 1) else "log_sum_exp_without_axes"
+    most = np.array(ir.DataType(dtype).max, dtype.numpy())
+    return _function(name, {"least": -most, "most": most}, "x, axes" if has_axes else "x")
 
 
 def _gather(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """The same along an axis that is not negative."""
     axis, shape = node.attributes.get_int("axis", 0), operands[0].shape
-    if axis >= 0 or shape is None:
-        return None
-    return _function("x, indices", f"y = Gather <axis = {axis + len(shape)}> (x, indices)")
+    return None if axis >= 0 or shape is None else _function("gather", {"axis": axis + len(shape)})
 
 
 def _without_negative_axes(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """The same with axes that are not negative: an attribute, or an input from opset 13 on."""
+    """The axes are an attribute, or an input from opset 13 on."""
     numbers = operands[1].numbers if len(operands) > 1 else None
     axes = node.attributes.get_ints("axes", ()) if numbers is None else numbers.reshape(-1).tolist()
     if operands[0].shape is None or min(axes or (), default=0) >= 0:
         return None
     rank = len(operands[0].shape) + (len(axes) if node.op_type == "Unsqueeze" else 0)
-    given = sorted(axis % rank for axis in axes)
+    given, name = sorted(axis % rank for axis in axes), node.op_type.lower()
     if numbers is None:
-        return _function("x", f"y = {node.op_type} <axes = {given}> (x)")
-    return _function("x, axes", f"y = {node.op_type} (x, given)", {"given": np.array(given, np.int64)})
+        return _function(f"{name}_11", {"given": given})
+    return _function(name, {"given": _integers(given)})
 
 
 FORMULAS: dict[str, Formula] = {
@@ -367,3 +327,111 @@ FORMULAS: dict[str, Formula] = {
     "Einsum": _einsum,
 }
 """By operator."""
+
+
+# The body of the function that ONNX defines an operator by, or the one of `formulas`, as a function of a model.
+
+
+DOMAIN = "rnn_lowering.bodies"
+"""The domain of the functions; they are inlined at once."""
+
+WRONG_BODIES = frozenset(("AffineGrid", "SwiGLU"))
+"""Operators whose body in onnx 1.23 does not compute what ONNX's tests want: AffineGrid's gives Range tensors of
+rank 1, SwiGLU's is wrong for another alpha."""
+
+
+def body_of(node: ir.Node, opset: int, operands: Operands) -> ir.Function | None:
+    """Return a function of basic operators that computes a node; None if there is none.
+
+    Args:
+        node: A node of ONNX's default domain.
+        opset: The version of the operators in the body.
+        operands: What is known of the inputs.
+    """
+    formula = FORMULAS.get(node.op_type)
+    proto = _of_onnx(node, opset, operands) if formula is None else formula(node, opset, operands)
+    if proto is not None and node.op_type == "Attention":
+        proto = _with_masked_scores(proto, node, operands)
+    if proto is None:
+        return None
+    proto.domain, proto.name = DOMAIN, node.op_type
+    computed = {name for each in proto.node for name in each.output}
+    for name in proto.output:  # the body of Attention computes none that the node lacks
+        if name not in computed:
+            proto.node.append(onnx.helper.make_node("Identity", [proto.input[0]], [name]))
+    del proto.opset_import[:]
+    proto.opset_import.append(onnx.helper.make_opsetid("", opset))
+    return ir.serde.deserialize_function(proto)
+
+
+_MASK, _LENGTHS, _SCORES = 3, 6, 3
+"""Inputs of Attention: its mask, and the lengths of keys; and the output that has the scores."""
+
+_MASKED = 2
+"""The `qk_matmul_output_mode` of scores behind their mask."""
+
+_LATER_KEYS = "BoolMaskTri"
+"""The value of the body that tells which keys are later than their query."""
+
+
+def _with_masked_scores(proto: onnx.FunctionProto, node: ir.Node, operands: Operands) -> onnx.FunctionProto | None:
+    """Return an Attention that returns the scores that onnxruntime does; None if it cannot be written so.
+
+    Where a boolean mask, a causal mask or lengths mask a score, onnxruntime returns the lowest number of its type.
+    ONNX's body returns minus infinity, as both do where a mask of floats is minus infinity.
+    """
+    given = [each.dtype for each in operands] + [None] * (_LENGTHS + 1)
+    dtype, mask, causal = given[0], given[_MASK], node.attributes.get_int("is_causal", 0)
+    if node.attributes.get_int("qk_matmul_output_mode", 0) != _MASKED or dtype is None:
+        return proto
+    if not (causal or given[_LENGTHS] is not None or mask == ir.DataType.BOOL):
+        return proto
+    scores, ours = proto.output[_SCORES], "scores_of_body"
+    for each in proto.node:
+        each.output[:] = [ours if name == scores else name for name in each.output]
+        each.input[:] = [ours if name == scores else name for name in each.input]
+    computed = {name for each in proto.node for name in each.output}
+    if ours not in computed:  # nothing reads the scores
+        return proto
+    least = onnx.numpy_helper.from_array(np.array(dtype.min, dtype.numpy()), "least")
+    proto.node.append(onnx.helper.make_node("Constant", [], ["least_score"], value=least))
+    if mask in (None, ir.DataType.BOOL):
+        proto.node.append(onnx.helper.make_node("Max", [ours, "least_score"], [scores]))
+    elif _LATER_KEYS in computed and given[_LENGTHS] is None:
+        proto.node.append(onnx.helper.make_node("Where", [_LATER_KEYS, "least_score", ours], [scores]))
+    else:
+        return None
+    return proto
+
+
+def call_of(node: ir.Node, opset: int, function: str) -> ir.Node:
+    """Return a call of the function in the place of a node; attributes that the node omits have ONNX's defaults."""
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    defaults = {n: a.default_value for n, a in schema.attributes.items() if a.default_value.type}
+    given = {name: ir.serde.deserialize_attribute(a) for name, a in defaults.items()} | dict(node.attributes)
+    return ir.Node(DOMAIN, function, node.inputs, given.values(), num_outputs=len(node.outputs), name=node.name)
+
+
+def _of_onnx(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
+    if node.op_type in WRONG_BODIES:
+        return None
+    if version := _fitting(schema.function_opset_versions, opset):
+        serialized = schema.get_function_with_opset_version(version)
+    elif version := _fitting(schema.context_dependent_function_opset_versions, opset):
+        types = [each.type_proto().SerializeToString() for each in operands]
+        given = ir.to_proto(node).SerializeToString()
+        serialized = schema.get_context_dependent_function_with_opset_version(version, given, types)
+    else:
+        return None
+    if not serialized:
+        return None
+    proto = onnx.FunctionProto()
+    proto.ParseFromString(serialized)
+    return proto
+
+
+def _fitting(versions: Sequence[int], opset: int) -> int:
+    """Return the newest version that is not newer than an opset; if all are, the oldest, whose operators may exist
+    before; 0 for none."""
+    return max((version for version in versions if version <= opset), default=min(versions, default=0))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import onnx
 import onnx_ir as ir
 
-from rnn_lowering.decomposition.formulas import OLDEST_LESS
 from rnn_lowering.errors import NodeRef
 from rnn_lowering.facts.operators import is_of_default_domain
 from rnn_lowering.model.model_sizes import inferred_values
 from rnn_lowering.model.scopes import Scope, scopes
-from rnn_lowering.nodes.node_spec import node_ref
-from rnn_lowering.targets.onnx_tests import Misread, OperatorTests, RuntimeTests, modes_of, tests_in
-from rnn_lowering.targets.target import Misreads
+from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.targets.onnx_tests import Misread, OperatorTests, RuntimeTests, tests_in
+from rnn_lowering.targets.traits import Misreads
 
 _TYPES_OF_MODES = (ir.AttributeType.INT, ir.AttributeType.STRING)
 
@@ -69,9 +66,6 @@ RIGHT_IN_NETS: Mapping[str, Mapping[str, Callable[[ir.Node], bool]]] = {
 }
 """By target and operator the nodes that it runs, though it is right in none of ONNX's tests of the operator."""
 
-SAME_SINCE = {"Less": OLDEST_LESS}
-"""By operator the version since which floats are computed in the same way: the tests say so of all of them."""
-
 
 @dataclass(frozen=True)
 class LackingNode:
@@ -99,7 +93,7 @@ class Lacking:
     Attributes:
         model: The model.
         target: The name of the target.
-        misreads: What `Target.misreads` is.
+        misreads: What `ModelTraits.misreads` is.
     """
 
     model: ir.Model
@@ -132,35 +126,26 @@ class Lacking:
         if node.op_type in BASIC:
             to = node.attributes.get_int("to", int(ir.DataType.FLOAT))
             return is_of_default_domain(node) and to in CAST_TO
-        tests = self.measured.operators.get(node.op_type) if self.measured and is_of_default_domain(node) else None
-        return tests is not None and tests.mostly_right
+        return self.measured is not None and is_of_default_domain(node) and self.measured.runs(node.op_type)
 
     def _lacking(self) -> Iterator[LackingNode]:
-        assert self.measured is not None
         for scope in scopes(self.model):
             for node in scope.graph:
-                if not is_of_default_domain(node) or node.op_identifier() in self.model.functions:
-                    continue
-                version = version_of(node.op_type, scope.opset)
-                if version >= SAME_SINCE.get(node.op_type, math.inf):
-                    version = max(version, self.measured.operators[node.op_type].since)
-                tests = self.measured.of(node.op_type, version)
-                runs = RIGHT_IN_NETS.get(self.target, {}).get(node.op_type)
-                if tests is not None and not tests.right and not (runs and runs(node)):
+                of_onnx = is_of_default_domain(node) and node.op_identifier() not in self.model.functions
+                if of_onnx and (tests := self._failed(node, scope.opset)):
                     yield LackingNode(node, scope, tests)
-                elif self.misreads is not None and (how := self.misreads(node, self._known)):
-                    yield LackingNode(node, scope, Misread(how))
-                elif wrong := self._wrong_with(node, version):
-                    yield LackingNode(node, scope, wrong)
 
-    def _wrong_with(self, node: ir.Node, version: int) -> OperatorTests | None:
-        """Return the tests with the modes of a node, if these made them wrong."""
-        found = self.measured.wrong_with.get(node.op_type) if self.measured else None
-        if not found or not version:
-            return None
-        given = {name: a.value for name, a in node.attributes.items() if a.type in _TYPES_OF_MODES}
-        tests = found.get(modes_of(node.op_type, version, given))
-        return None if tests is None or version < tests.since else tests
+    def _failed(self, node: ir.Node, opset: int) -> OperatorTests | Misread | None:
+        """Return why the target does not compute a node right; None if nothing says so."""
+        assert self.measured is not None
+        tests = self.measured.failed(node.op_type, opset)
+        runs = RIGHT_IN_NETS.get(self.target, {}).get(node.op_type)
+        if tests is not None and not (runs and runs(node)):
+            return tests
+        if self.misreads is not None and (how := self.misreads(node, self._known)):
+            return Misread(how)
+        modes = {name: a.value for name, a in node.attributes.items() if a.type in _TYPES_OF_MODES}
+        return self.measured.failed_with(node.op_type, opset, modes)
 
     def _known(self, value: ir.Value) -> ir.Value:
         """Return a value with the type and shape that follow from the inputs."""
@@ -170,11 +155,3 @@ class Lacking:
         """Whether a node computes with floats, as far as is known: tests with float32 say nothing of integers."""
         known = [self._known(value).dtype for value in (*node.inputs, *node.outputs) if value is not None]
         return any(dtype is None or dtype.is_floating_point() for dtype in known)
-
-
-def version_of(operator: str, opset: int) -> int:
-    """Return the version of an operator of ONNX at an opset; 0 if ONNX has none."""
-    try:
-        return int(onnx.defs.get_schema(operator, opset, "").since_version)
-    except onnx.defs.SchemaError:
-        return 0

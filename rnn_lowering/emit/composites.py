@@ -13,11 +13,11 @@ from typing import Any
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant, elementwise, literal, one_hot, zeros_of
+from rnn_lowering.emit.dialect import since
 from rnn_lowering.emit.open_scopes import Rule
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor, static
-from rnn_lowering.emit.versions import since
-from rnn_lowering.facts.parameters import BEFORE_THE_START
+from rnn_lowering.facts.operators import BEFORE_THE_START
 from rnn_lowering.types import Dims
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64

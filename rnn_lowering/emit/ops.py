@@ -15,10 +15,10 @@ from itertools import accumulate
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant, Zeros, elementwise, zeros_of
+from rnn_lowering.emit.dialect import since
 from rnn_lowering.emit.open_scopes import OpenScopes
 from rnn_lowering.emit.tensor import Tensor, broadcast_shape, concat_shape, static
-from rnn_lowering.emit.versions import since
-from rnn_lowering.facts.parameters import TO_THE_END
+from rnn_lowering.facts.operators import TO_THE_END
 from rnn_lowering.types import Dims
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64

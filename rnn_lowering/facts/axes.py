@@ -29,8 +29,8 @@ class Axes:
     """How the axes of a node's inputs become those of its first output.
 
     Attributes:
-        inputs: By slot, a label for each axis. An axis without a label holds no frames, and no axis with frames
-            lines up with it. Any axis of a slot that is absent may line up with the frames.
+        inputs: By slot, a label for each axis. An axis without a label has no rows of
+            another one. Any axis of a slot that is absent may line up with another one.
         output: A label for each axis. An axis along which the node acts has a label that is not here.
         repeats: Whether an axis may be longer than that of the input with its label, whose rows are repeated.
     """
@@ -43,6 +43,11 @@ class Axes:
         """Return the label of an axis of an input; None if it has none."""
         labels = self.inputs.get(slot, ())
         return labels[axis] if axis < len(labels) else None
+
+    def axis_behind(self, slot: int, axis: int) -> int | None:
+        """Return the axis of an input that becomes an axis of the output; None if no axis does."""
+        label = self.output[axis] if axis < len(self.output) else None
+        return next((n for n, each in enumerate(self.inputs.get(slot, ())) if each == label), None)
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,7 @@ def along_channels(given: NodeShapes) -> Axes:
 
 
 def first_only(rule: AxisRule) -> AxisRule:
-    """Only the first input may have frames. The others have a number per channel, or only give a type."""
+    """Only the first input has rows. The others have a number per channel, or only give a type."""
 
     def of_first(given: NodeShapes) -> Axes | None:
         first = rule(given)
@@ -308,10 +313,10 @@ def gather(given: NodeShapes) -> Axes:
 
 
 def gather_elements(given: NodeShapes) -> Axes:
-    """The node acts along the attribute `axis`, and along the frames of indices into data without frames: each of
-    these has a number."""
+    """The node acts along the attribute `axis`, and along each axis of the indices whose size varies, unlike that
+    of the data: each of its rows has a number."""
     data, indices = (
-        [size is not None and size.timed for size in given.shape(value)]
+        [size is not None and size.varies for size in given.shape(value)]
         for value in given.node.inputs[:2]
         if value is not None
     )

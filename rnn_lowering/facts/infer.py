@@ -13,9 +13,8 @@ import onnx_ir as ir
 
 from rnn_lowering.facts.known import KnownValues, SizingError, shape_of
 from rnn_lowering.facts.node_outputs import infer_outputs
-from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.facts.parameters import TO_THE_END
-from rnn_lowering.facts.size import TIME, PartialShape, Shape, Size, first_frames, product, size
+from rnn_lowering.facts.operators import TO_THE_END, operator_of
+from rnn_lowering.facts.size import PartialShape, Shape, Size, product, size
 
 Outputs = Sequence[PartialShape | None]
 
@@ -60,7 +59,7 @@ def _broadcast_size(known: KnownValues, dims: Sequence[Size]) -> Size | None:
     found = list(dict.fromkeys(dim for dim in dims if dim != size(1)))
     if len(found) <= 1:
         return found[0] if found else size(1)
-    if any(dim.timed for dim in found):
+    if any(dim.varies for dim in found):
         return None
     constant = next((dim for dim in found if dim.constant is not None), None)
     if constant is not None or known.any_size:
@@ -93,7 +92,7 @@ def _reshape(known: KnownValues, node: ir.Node) -> Outputs:
         fits = left is not None and known.is_whole(left)
         return [[(left if fits else None) if d == size(-1) else d for d in after]]
     first, second = (product(dims) for dims in _unlike(before, after))
-    if first != second and (first.timed or second.timed or first.constant is not None):
+    if first != second and (first.varies or second.varies or first.constant is not None):
         texts = [f"[{', '.join(map(str, dims))}]" for dims in (before, target)]
         raise SizingError(node, f"{texts[0]} cannot be reshaped to {texts[1]}")
     return [after]
@@ -134,8 +133,9 @@ def _range(known: KnownValues, node: ir.Node) -> Outputs:
     if first is None or limit is None or step is None:
         return []
     count = (limit - first).divided(step)
-    if count is not None and all(n.integral(known.unit) for n in (first, limit, step)):
-        count = -(-count).rounded_down()  # a rest is one number more; fractions of floats are rounded
+    if count is not None and all(known.denominator(n) == 1 for n in (first, limit, step)):
+        below = known.floor(-count)  # a rest is one number more; fractions of floats are rounded
+        count = None if below is None else -below
     return [[count if count is not None and known.is_whole(count) and _is_size(known, count) else None]]
 
 
@@ -167,20 +167,15 @@ def slice_bounds(known: KnownValues, node: ir.Node, rank: int) -> dict[int, tupl
     return {int(n or 0) % rank: (first, last, step) for n, first, last, step in each}
 
 
-def position(bound: Size, length: Size, any_size: bool = False, shortest: int = 1) -> Size | None:
+def position(known: KnownValues, bound: Size, length: Size) -> Size | None:
     """Return a bound of a Slice as a position from 0 to the length; None if no polynomial is right for all lengths.
 
     Args:
+        known: Its `any_size`: Whether the axis may have fewer rows than a negative bound counts back.
         bound: The bound.
         length: The size of the axis.
-        any_size: Whether the axis may have fewer rows than a negative bound counts back.
-        shortest: The least number of frames.
     """
-
-    def never_negative(number: Size) -> bool:
-        return number.whole().of_longer(shortest - 1).never_negative
-
-    constant = bound.constant
+    constant, any_size, never_negative = bound.constant, known.any_size, known.never_negative
     if constant is not None and constant >= TO_THE_END:
         return length
     if constant is not None and constant <= -TO_THE_END:
@@ -212,16 +207,15 @@ def _slice(known: KnownValues, node: ir.Node) -> Outputs:
 
 def _size_of_slice(known: KnownValues, length: Size, first: Size, last: Size, step: Size) -> Size | None:
     """Return how much of an axis a Slice takes."""
-    begin, end = (position(bound, length, known.any_size, known.shortest) for bound in (first, last))
-    if begin == size(0) and end is None and step == size(1) and length == Size.symbol(TIME):
-        return None if last.constant is None else first_frames(int(last.constant))
+    begin, end = (position(known, bound, length) for bound in (first, last))
+    if begin == size(0) and end is None and step == size(1) and last.constant is not None:
+        return known.rows_up_to(int(last.constant), length)
     if begin is None or end is None:
         return None
     count: Size | None = end - begin
     if step != size(1):
         rounded = (end - begin + step - 1).divided(step)
-        count = None if rounded is None else rounded.rounded_down()
-        count = count if count is not None and known.is_whole(count) else None
+        count = None if rounded is None else known.floor(rounded)
     return count if count is not None and _is_size(known, count) else None
 
 
@@ -277,10 +271,10 @@ def _col2im(known: KnownValues, node: ir.Node) -> Outputs:
 
 def _stft(known: KnownValues, node: ir.Node) -> Outputs:
     shape, window, length = shape_of(known, node), shape_of(known, node, 2), known.numbers_of_input(node, 3)
-    size_of_frame = length[0].constant if length else window[0].constant if window else None
-    if shape is None or size_of_frame is None:
+    length_of_window = length[0].constant if length else window[0].constant if window else None
+    if shape is None or length_of_window is None:
         return []
-    bins = int(size_of_frame) // 2 + 1 if node.attributes.get_int("onesided", 1) else int(size_of_frame)
+    bins = int(length_of_window) // 2 + 1 if node.attributes.get_int("onesided", 1) else int(length_of_window)
     return [[shape[0], None, size(bins), size(2)]]
 
 

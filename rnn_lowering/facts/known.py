@@ -8,22 +8,20 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import count
+from typing import TypeVar
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.facts.axes import Axes
 from rnn_lowering.facts.node_outputs import MOST_SENT, numbers_in
-from rnn_lowering.facts.operators import default_opset
-from rnn_lowering.facts.parameters import parameter
+from rnn_lowering.facts.operators import axes_by_rule, default_opset, parameter
 from rnn_lowering.facts.size import NUMBERS, STEP, PartialShape, Shape, Size, Symbol, size
 from rnn_lowering.types import Array
 
 LARGEST = 1 << 22
 """Maximum elements of a constant that is evaluated; of a larger one only the shape is known."""
-
-LARGEST_UNIT = 1 << 16
-"""The largest multiple of frames that a stream takes per call, unless the strides of its nodes need more."""
 
 
 # Types, shapes and numbers
@@ -78,6 +76,9 @@ class Known:
         return Known(self.dtype, None if self.shape is None else (first, *self.shape))
 
 
+Kind = TypeVar("Kind", bound="KnownValues")
+
+
 @dataclass
 class KnownValues:
     """Types, shapes and numbers of values, as far as they are known.
@@ -88,13 +89,8 @@ class KnownValues:
         shapes: By value; values of an unknown rank are absent.
         contents: Numbers by value, if they follow from constants and sizes: an array that broadcasts to the shape.
             Numbers that depend on open sizes are `Size`, in an array of objects.
-        any_size: Whether results must hold for axes of any size, 0 included. If not, as for a stream, an axis has
-            as many rows as its Slices take: `x[-3:]` has 3.
-        unit: The number of frames is a multiple of it.
-        shortest: The number of frames is at least this.
-        wanted: The number of frames must be a multiple of it for all sizes to be integers.
-        floors: Whether a sequence may be taken to have enough frames for no dividend to be negative.
-        fewest: As many frames are enough for the divisions so far, if `floors`.
+        any_size: Whether results must hold for axes of any size, 0 included. If not, an axis has as many rows as
+            its Slices take: `x[-3:]` has 3.
     """
 
     opsets: Mapping[str, int]
@@ -102,16 +98,24 @@ class KnownValues:
     shapes: dict[ir.Value, Shape] = field(default_factory=dict)
     contents: dict[ir.Value, Array] = field(default_factory=dict)
     any_size: bool = False
-    unit: int = 1
-    shortest: int = 1
-    wanted: int = 1
-    floors: bool = False
-    fewest: int = 1
     _named: dict[str, Size] = field(default_factory=dict)
     _labels: dict[Size, str] = field(default_factory=dict)
     _unknown: dict[str, Size] = field(default_factory=dict)
     _keys: dict[Symbol, str] = field(default_factory=dict)
-    _symbols: Iterator[int] = field(default_factory=lambda: count(STEP + 1))
+    _symbols: Iterator[int] = field(default_factory=lambda: count(STEP.order + 1))
+
+    @classmethod
+    def start(cls: type[Kind], model: ir.Model, inputs: Mapping[str, Shape]) -> Kind:
+        """Return what is known of inputs with these shapes."""
+        known = cls({**model.opset_imports, "": default_opset(model.opset_imports)})
+        for value in model.graph.inputs:
+            if value.name and value.name in inputs:
+                known.shapes[value] = tuple(inputs[value.name])
+            elif value.shape is not None and value.shape.is_static():
+                known.shapes[value] = tuple(size(n) for n in value.shape.numpy())
+            if value.dtype is not None:
+                known.types[value] = value.dtype
+        return known
 
     @property
     def opset(self) -> int:
@@ -122,12 +126,34 @@ class KnownValues:
         shared = {"_unknown": self._unknown, "_keys": self._keys, "_symbols": self._symbols}
         return KnownValues(self.opsets, any_size=self.any_size, **shared)  # type: ignore[arg-type]
 
+    # What a room may know better, of its counters
+
+    def denominator(self, number: Size) -> int:
+        """Return a number whose product with another one is an integer at all sizes."""
+        return math.lcm(*(coefficient.denominator for _, coefficient in number.terms))
+
     def is_whole(self, number: Size) -> bool:
-        """Return whether a size is an integer for every number of frames; if not, `wanted` gets its unit."""
-        unit = number.unit
-        if unit is not None and self.unit % unit and unit <= LARGEST_UNIT:
-            self.wanted = math.lcm(self.wanted, unit)
-        return number.integral(self.unit)
+        """Return whether a number is an integer at all sizes."""
+        return self.denominator(number) == 1
+
+    def floor(self, number: Size) -> Size | None:
+        """Return a number rounded down; None if the result is no polynomial."""
+        fraction = number.coefficient() % 1
+        return number - fraction if self.is_whole(number - fraction) else None
+
+    def never_negative(self, number: Size) -> bool:
+        """Return whether an integer is never negative, as far as is known."""
+        return number.never_negative
+
+    def divides_down(self, quotient: Size) -> bool:
+        """Return whether a division of integers rounds down, as it does where the quotient is not negative."""
+        return quotient.at_least(0)
+
+    def rows_up_to(self, end: int, length: Size) -> Size | None:
+        """Return the smaller one of a number and a size; None if there is no symbol of it."""
+        return None
+
+    # Values
 
     def shape(self, value: ir.Value | None) -> Shape:
         """Return the shape of a value; () for none, and for an unknown rank."""
@@ -240,19 +266,6 @@ class KnownValues:
         return np.ascontiguousarray(array).reshape(array.shape)
 
 
-def start(model: ir.Model, inputs: Mapping[str, Shape]) -> KnownValues:
-    """Return what is known of inputs with these shapes."""
-    known = KnownValues({**model.opset_imports, "": default_opset(model.opset_imports)})
-    for value in model.graph.inputs:
-        if value.name and value.name in inputs:
-            known.shapes[value] = tuple(inputs[value.name])
-        elif value.shape is not None and value.shape.is_static():
-            known.shapes[value] = tuple(size(n) for n in value.shape.numpy())
-        if value.dtype is not None:
-            known.types[value] = value.dtype
-    return known
-
-
 def add_initializers(known: KnownValues, graph: ir.Graph) -> None:
     """Add the types, shapes and contents of initializers; one that is an input has no fixed contents."""
     for value in graph.initializers.values():
@@ -273,3 +286,15 @@ def has(node: ir.Node, slot: int) -> bool:
 def shape_of(known: KnownValues, node: ir.Node, slot: int = 0) -> Shape | None:
     value = node.inputs[slot] if has(node, slot) else None
     return None if value is None else known.shapes.get(value)
+
+
+def axes_of(known: KnownValues, node: ir.Node) -> Axes | None:
+    """Return how a node uses its axes; None if that is unknown, or the node is invalid."""
+    return axes_by_rule(node, known.opset, known.shapes.__getitem__, lambda name: constants_of(known, node, name))
+
+
+def constants_of(known: KnownValues, node: ir.Node, name: str) -> list[int] | None:
+    """Return a parameter of a node as integers: none if it is absent, None if it is unknown or depends on sizes."""
+    found = known.parameter(node, name)
+    numbers = None if found is None else [number.constant for number in found]
+    return None if numbers is None or None in numbers else [int(number or 0) for number in numbers]

@@ -1,8 +1,8 @@
 """Evaluate nodes that read constants and sizes only: the results are numbers, or polynomials of open sizes.
 
 A node whose inputs are constants runs in onnx's reference evaluator. Polynomials are moved as labels, added and
-multiplied exactly, and compared only if the answer is the same at every size. A number that depends on the frames
-in another way raises `UnfollowedError`.
+multiplied exactly, and compared only if the answer is the same at every size. A number that depends on a
+counter in another way raises `UnfollowedError`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from functools import reduce
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.known import LARGEST, KnownValues, shape_of
 from rnn_lowering.facts.node_outputs import MOST_SENT, NodeModel, compute_node, numbered
-from rnn_lowering.facts.operators import is_of_default_domain, moved_inputs, operator_of
-from rnn_lowering.facts.size import TIME, Size, product, size
+from rnn_lowering.facts.operators import bodies_of, is_of_default_domain, moved_inputs, operator_of
+from rnn_lowering.facts.size import Size, product, size
 from rnn_lowering.types import Array
 
 _Results = Sequence[Array | None]
@@ -34,18 +33,18 @@ _MOST_SYMBOLS = 64
 
 
 _LARGEST_POWER = 4
-"""Maximum exponent of a number of frames."""
+"""Maximum exponent of a polynomial."""
 
 
 class UnfollowedError(Exception):
-    """A value depends on the number of frames, but not as a polynomial."""
+    """A value depends on a counter, but not as a polynomial."""
 
 
 def evaluate(known: KnownValues, node: ir.Node) -> None:
     """Evaluate a node that reads constants and sizes only, and add the numbers of its outputs.
 
     Raises:
-        UnfollowedError: They depend on the number of frames, but not as a polynomial.
+        UnfollowedError: They depend on a counter, but not as a polynomial.
     """
     if not is_of_default_domain(node) or operator_of(node).random or bodies_of(node):
         return
@@ -81,7 +80,7 @@ def _result(known: KnownValues, node: ir.Node) -> _Results:
     if not symbolic:
         return []
     results = _symbolic(known, node)
-    if results is None and any(map(_has_frames, symbolic)):
+    if results is None and any(map(_varies, symbolic)):
         raise UnfollowedError
     return _new_symbols(known, node) if results is None else results
 
@@ -96,14 +95,14 @@ def _of_constants(known: KnownValues, node: ir.Node) -> _Results:
     return NodeModel.of(node, known.opset).compute(arrays, expected) or []
 
 
-def _has_frames(array: Array) -> bool:
-    return any(isinstance(n, Size) and n.timed for n in array.reshape(-1))
+def _varies(array: Array) -> bool:
+    return any(isinstance(n, Size) and n.varies for n in array.reshape(-1))
 
 
-def depends_on_time(known: KnownValues, value: ir.Value) -> bool:
-    """Whether the contents of a value depend on the number of frames."""
+def numbers_vary(known: KnownValues, value: ir.Value) -> bool:
+    """Whether the contents of a value depend on a counter."""
     array = known.contents.get(value)
-    return array is not None and array.dtype == object and _has_frames(array)
+    return array is not None and array.dtype == object and _varies(array)
 
 
 def _without_objects(known: KnownValues, value: ir.Value, array: Array) -> Array:
@@ -211,7 +210,7 @@ def _are_numbers(array: Array) -> bool:
 
 
 def _new_symbols(known: KnownValues, node: ir.Node) -> _Results:
-    """Return symbols for integers that are no polynomials but do not depend on the number of frames."""
+    """Return symbols for integers that are no polynomials and do not depend on a counter."""
     shape, dtype = known.static_shape(node.outputs[0]), known.types.get(node.outputs[0])
     if dtype is None or not dtype.is_integer() or shape is None or math.prod(shape) > _MOST_SYMBOLS:
         return []
@@ -273,14 +272,13 @@ def _is_rounded(known: KnownValues, node: ir.Node, given: Sequence[Array], numbe
     dtype = known.types.get(node.outputs[0])
     if dtype is None or not dtype.is_floating_point():
         return False
-    before = math.lcm(*(_rounds(n, known.unit) for array in given for n in array.reshape(-1)))
-    return any(_rounds(n, known.unit) % before for n in numbers)
+    before = math.lcm(*(_rounds(known, n) for array in given for n in array.reshape(-1)))
+    return any(_rounds(known, n) % before for n in numbers)
 
 
-def _rounds(number: Size, unit: int) -> int:
-    """Return the odd part of the denominator of a polynomial of a multiple of `unit` frames: floats hold no other
-    fractions exactly."""
-    denominator = math.lcm(*((c * unit ** m.count(TIME)).denominator for m, c in number.terms))
+def _rounds(known: KnownValues, number: Size) -> int:
+    """Return the odd part of the denominator of a polynomial: floats hold other fractions exactly."""
+    denominator = known.denominator(number)
     return denominator // (denominator & -denominator)
 
 
@@ -291,7 +289,7 @@ def _cast(known: KnownValues, node: ir.Node) -> _Results | None:
         return None
     dtype, numbers = found.numpy(), array.reshape(-1)
     whole = dtype.kind == "f" or (dtype.kind in "iu" and all(map(known.is_whole, numbers)))
-    whole = whole and (dtype.kind != "u" or all(number.whole().at_least(0) for number in numbers))
+    whole = whole and (dtype.kind != "u" or all(map(known.never_negative, numbers)))
     fits = whole and dtype.itemsize >= 4
     return [array] if fits else None
 
@@ -302,14 +300,8 @@ def _whole(known: KnownValues, node: ir.Node) -> _Results | None:
     return [array] if all(map(known.is_whole, array.reshape(-1))) else None
 
 
-def _floor_of(known: KnownValues, number: Size) -> Size | None:
-    """Apply Floor, if only the constant part of a polynomial has a fraction."""
-    rounded = number.rounded_down()
-    return rounded if known.is_whole(rounded) else None
-
-
 def _floor(known: KnownValues, node: ir.Node) -> _Results | None:
-    return _each(lambda number: _floor_of(known, number))(known, node)
+    return _each(known.floor)(known, node)
 
 
 def _quotient(known: KnownValues, node: ir.Node) -> _Results | None:
@@ -318,33 +310,22 @@ def _quotient(known: KnownValues, node: ir.Node) -> _Results | None:
 
     def quotient(first: Size, second: Size) -> Size | None:
         found = first.divided(second)
-        if found is None or dtype is None or not dtype.is_integer() or found.integral(known.unit):
+        if found is None or dtype is None or not dtype.is_integer() or known.denominator(found) == 1:
             return found
-        whole, chunk = found.whole().of_longer(known.shortest - 1), found.chunk().of_longer(known.unit - 1)
-        down = whole.at_least(0) and chunk.at_least(0)
-        if known.floors and not down and (second.constant or 0) > 0 and (least := _least_frames(first)) is not None:
-            down, known.fewest = True, max(known.fewest, least)
-        return _floor_of(known, found) if down else None
+        return known.floor(found) if known.divides_down(found) else None
 
     return _each(quotient, rounds=True)(known, node)
 
 
-def _least_frames(number: Size) -> int | None:
-    """Return the number of frames from which on a number is not negative; None if it has no such form."""
-    factor, offset = number.coefficient(TIME), number.coefficient()
-    linear = number == Size.symbol(TIME) * factor + offset and factor > 0
-    return math.ceil(-offset / factor) if linear else None
-
-
 def _remainder(known: KnownValues, node: ir.Node) -> _Results | None:
-    """Apply Mod to integers: a number of frames that is a multiple of 4 has the remainder 0."""
+    """Apply Mod to integers: a multiple of 4 has the remainder 0."""
     dtype, truncates = known.types.get(node.outputs[0]), node.attributes.get_int("fmod", 0)
     if dtype is None or not dtype.is_integer() or truncates:
         return None
 
     def remainder(first: Size, second: Size) -> Size | None:
         quotient = first.divided(second) if second.constant is not None and second.constant > 0 else None
-        below = None if quotient is None else _floor_of(known, quotient)
+        below = None if quotient is None else known.floor(quotient)
         return None if below is None else first - below * second
 
     return _each(remainder)(known, node)

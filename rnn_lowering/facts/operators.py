@@ -1,19 +1,135 @@
-"""What the operators of ONNX do: `OPERATORS` has a row for each.
-
-It says how an operator uses axes, whether it acts on each element or only moves elements, and which inputs are
-sizes. Other modules ask `operator_of(node)`.
-"""
+"""The bodies of a node: the graphs in its attributes, and what they use; whether anything uses a value."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, TypeVar
 
 import onnx
 import onnx_ir as ir
 
 from rnn_lowering.facts import axes as rules
-from rnn_lowering.facts.axes import AxisRule
+from rnn_lowering.facts.axes import Axes, AxisRule, NodeShapes
+from rnn_lowering.facts.size import PartialShape
+from rnn_lowering.types import Array
+
+
+def bodies_of(node: ir.Node) -> list[ir.Graph]:
+    """Return the graphs in the attributes of a node."""
+    if not node.attributes:
+        return []
+    return [graph for attribute in node.attributes.values() for graph in graphs_of(attribute)]
+
+
+def graphs_of(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
+    """Return the graphs in an attribute; none if it has another type or is a reference."""
+    if attribute.is_ref():
+        return ()
+    if attribute.type == ir.AttributeType.GRAPH:
+        return (attribute.as_graph(),)
+    return tuple(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else ()
+
+
+def with_bodies(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield a node and the nodes in its bodies."""
+    yield node
+    for body in bodies_of(node):
+        yield from body.all_nodes()
+
+
+def values_used(node: ir.Node) -> list[ir.Value]:
+    """Return what a node and the nodes in its bodies use, and what its bodies return."""
+    used = [value for value in node.inputs if value is not None]
+    return list(dict.fromkeys([*used, *_used_in(_graphs_in(node))]))
+
+
+def captured_values(node: ir.Node) -> list[ir.Value]:
+    """Return what the bodies of a node use of the graphs around them."""
+    graphs = _graphs_in(node)
+    return list(dict.fromkeys(value for value in _used_in(graphs) if value.graph not in graphs))
+
+
+def _graphs_in(node: ir.Node) -> list[ir.Graph]:
+    """Return the bodies of a node, each with the bodies in it."""
+    return [graph for body in bodies_of(node) for graph in (body, *body.subgraphs())]
+
+
+def _used_in(graphs: Sequence[ir.Graph]) -> Iterator[ir.Value]:
+    """Yield what the nodes of graphs use, and what the graphs return."""
+    yield from (value for graph in graphs for node in graph for value in node.inputs if value is not None)
+    yield from (value for graph in graphs for value in graph.outputs)
+
+
+def is_used(value: ir.Value) -> bool:
+    """Whether a node or the caller reads a value."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
+# Parameters such as `axes`, `starts`, `pads` or `split`: attributes in some opsets, inputs in others. The schema
+# of the operator tells which.
+
+
+V = TypeVar("V")
+
+
+TO_THE_END = 2**31 - 1
+"""An end of a Slice behind every axis; not the largest int64, which some runtimes get wrong."""
+
+
+BEFORE_THE_START = -(2**31)
+"""An end of a backwards Slice; not the smallest int64, which some runtimes get wrong."""
+
+
+@cache
+def input_slots(op_type: str, opset: int) -> Mapping[str, int]:
+    """Return the inputs of an operator of the default domain, by the names that its schema gives them."""
+    schema = onnx.defs.get_schema(op_type, opset, "")
+    return {given.name: slot for slot, given in enumerate(schema.inputs) if given.name not in schema.attributes}
+
+
+def parameter(node: ir.Node, name: str, opset: int) -> ir.Attr | ir.Value | None:
+    """Return what holds a parameter of a node of the default domain: an attribute or an input; None for neither."""
+    slot = input_slots(node.op_type, opset).get(name)
+    if slot is not None:
+        return node.inputs[slot] if slot < len(node.inputs) else None
+    attribute = node.attributes.get(name)
+    return None if attribute is None or attribute.is_ref() else attribute
+
+
+def integers_of(held: ir.Attr | Array) -> list[int]:
+    """Return the integers of a parameter, of its attribute or of the array of its input."""
+    if isinstance(held, ir.Attr):
+        return [held.as_int()] if held.type == ir.AttributeType.INT else list(held.as_ints())
+    return [int(n) for n in held.ravel()]
+
+
+def inputs_and_attributes(
+    op_type: str,
+    opset: int,
+    inputs: Sequence[V],
+    parameters: Mapping[str, Any],
+    constant: Callable[[Any], V],
+) -> tuple[list[V | None], dict[str, Any]]:
+    """Return the inputs and the attributes of a node.
+
+    Args:
+        op_type: An operator of the default domain.
+        opset: The opset.
+        inputs: The first inputs.
+        parameters: Parameters by name: attributes, or inputs that follow the first ones.
+        constant: Makes a parameter an input.
+    """
+    slots = input_slots(op_type, opset) if parameters else {}
+    found = {slots[name]: constant(value) for name, value in parameters.items() if name in slots}
+    followed = [found.get(slot) for slot in range(len(inputs), max(found, default=-1) + 1)]
+    return [*inputs, *followed], {name: value for name, value in parameters.items() if name not in slots}
+
+
+# What the operators of ONNX do: `OPERATORS` has a row for each. It says how an operator uses axes, whether it
+# acts on each element or only moves elements, and which inputs are sizes. Other modules ask `operator_of(node)`.
+
 
 DEFAULT_DOMAIN = ("", "ai.onnx")
 """The two names of ONNX's own domain. In the intermediate form a node has the first, an opset import either."""
@@ -174,6 +290,21 @@ def operator_of(node: ir.Node | onnx.NodeProto) -> Operator:
     if node.domain == "com.microsoft":
         return OF_MICROSOFT.get(node.op_type, _UNKNOWN)
     return OPERATORS.get(node.op_type, _UNKNOWN) if node.domain in DEFAULT_DOMAIN else _UNKNOWN
+
+
+def axes_by_rule(
+    node: ir.Node, opset: int, shape: Callable[[ir.Value], PartialShape], numbers: Callable[[str], list[int] | None]
+) -> Axes | None:
+    """Return how a node uses its axes; None if that is unknown, or the node is invalid.
+
+    Args:
+        node, opset, shape, numbers: As in `NodeShapes`. A shape that is not known raises a LookupError.
+    """
+    rule = operator_of(node).axes
+    try:
+        return rule and rule(NodeShapes(node, opset, shape, numbers))
+    except (LookupError, ValueError, ArithmeticError, TypeError):
+        return None
 
 
 def may_differ(node: ir.Node) -> bool:

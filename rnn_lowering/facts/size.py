@@ -1,8 +1,4 @@
-"""A size: an exact polynomial of the number of frames and of other open sizes.
-
-The size of a value in the whole model and that in a chunk may differ by a constant, since a chunk has the frames
-that are known early and none of those at the end. `CHUNK` is 0 in the whole and 1 in a chunk.
-"""
+"""A size: an exact polynomial of open sizes and of counters."""
 
 from __future__ import annotations
 
@@ -11,17 +7,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
-TIME, CHUNK, STEP = 0, 1, 2
-"""Symbols: the number of frames of a stream; 1 in a chunk and 0 in the whole; the number of the step of a Loop."""
+
+class Counter(NamedTuple):
+    """A symbol of a number that a model never fixes: it differs from call to call, or from step to step.
+
+    Attributes:
+        order: Its place among the symbols; below that of unknown sizes.
+        name: Its text.
+        least: Its least value; None: no bound of a size with it is known.
+    """
+
+    order: int
+    name: str
+    least: int | None = 0
+
+
+STEP = Counter(2, "step")
+"""The number of the step of a Loop."""
 
 
 NUMBERS = 1 << 40
 """The first symbol of a number that may be negative, as a size may not."""
 
 
-Symbol = int | str
-"""TIME, CHUNK, STEP, a larger number for an unknown size, -n for min(frames, n), or the name of an open axis."""
+Symbol = Counter | int | str
+"""A counter, a number for an unknown size, or the name of an open axis."""
 
 
 Monomial = tuple[Symbol, ...]
@@ -53,41 +65,27 @@ class Size:
         return {symbol for monomial, _ in self.terms for symbol in monomial}
 
     @property
-    def timed(self) -> bool:
-        """Whether the number of frames, or of the step, occurs in it."""
-        return any(isinstance(symbol, int) and symbol <= STEP for symbol in self.symbols)
+    def varies(self) -> bool:
+        """Whether a counter occurs in it."""
+        return any(isinstance(symbol, Counter) for symbol in self.symbols)
+
+    @property
+    def is_integral(self) -> bool:
+        """Whether it is an integer at all sizes."""
+        return all(c.denominator == 1 for _, c in self.terms)
 
     def coefficient(self, *monomial: Symbol) -> Fraction:
         return dict(self.terms).get(monomial, Fraction(0))
 
-    def whole(self) -> Size:
-        """Return the size in the whole model."""
-        return Size(tuple((m, c) for m, c in self.terms if CHUNK not in m))
-
-    def integral(self, unit: int) -> bool:
-        """Whether it is an integer for every multiple of `unit` frames."""
-        return all((c * unit ** m.count(TIME)).denominator == 1 for m, c in self.terms)
-
-    @property
-    def unit(self) -> int | None:
-        """The smallest number of frames whose multiples make it an integer; None if there is none."""
-        if any(c.denominator > 1 and TIME not in m for m, c in self.terms):
-            return None
-        return math.lcm(*(c.denominator for _, c in self.terms))
-
-    def chunk(self) -> Size:
-        """Return the size in a chunk."""
-        return Size.of(_summed(((tuple(s for s in m if s != CHUNK)), c) for m, c in self.terms))
-
-    def of_longer(self, frames: int) -> Size:
-        """Return the size for a sequence that has so many frames more."""
-        if not frames or TIME not in self.symbols:
+    def replaced(self, symbol: Symbol, number: Term) -> Size:
+        """Return the size with a number in place of a symbol."""
+        if symbol not in self.symbols:
             return self
-        time, total = Size.symbol(TIME) + frames, size(0)
+        total = size(0)
         for monomial, coefficient in self.terms:
-            term = size(coefficient)
-            for symbol in monomial:
-                term = term * (time if symbol == TIME else Size.symbol(symbol))
+            term = Size.of({tuple(each for each in monomial if each != symbol): coefficient})
+            for _ in range(monomial.count(symbol)):
+                term = term * number
             total = total + term
         return total
 
@@ -95,13 +93,11 @@ class Size:
     def least(self) -> Fraction | None:
         """A lower bound, when all sizes of inputs are at least 1; None if none is known."""
         least = Fraction(0)
-        if any(isinstance(symbol, int) and symbol >= NUMBERS for symbol in self.symbols):
-            return None
         for monomial, coefficient in self.terms:
-            if (coefficient < 0 and monomial) or CHUNK in monomial:
+            bounds = [_least(symbol) for symbol in monomial]
+            if (coefficient < 0 and monomial) or None in bounds:
                 return None
-            if all(isinstance(s, str) or s == TIME for s in monomial):
-                least += coefficient
+            least += coefficient * math.prod(bound or 0 for bound in bounds)
         return least
 
     def at_least(self, bound: Fraction | int) -> bool:
@@ -159,12 +155,6 @@ class Size:
             quotient, rest = quotient + part, rest - part * divisor
         return quotient
 
-    def rounded_down(self) -> Size:
-        """Round the constant part down, in the whole and in a chunk; the rest must be an integer."""
-        first, more = self.coefficient(), self.coefficient(CHUNK)
-        below, chunk = math.floor(first), math.floor(first + more)
-        return self - first - Size.symbol(CHUNK) * more + below + Size.symbol(CHUNK) * (chunk - below)
-
     def __str__(self) -> str:
         return (
             " + ".join(
@@ -194,11 +184,6 @@ def _summed(terms: Iterable[tuple[Monomial, Fraction]]) -> dict[Monomial, Fracti
     return total
 
 
-def first_frames(count: int) -> Size:
-    """Return how many frames `x[:, :count]` has: a shorter sequence has fewer."""
-    return Size.symbol(-count)
-
-
 ONE = size(1)
 
 
@@ -210,7 +195,15 @@ def product(sizes: Iterable[Size]) -> Size:
 
 
 def _name(symbol: Symbol) -> str:
-    return f"{symbol:09d}" if isinstance(symbol, int) else f"~{symbol}"
+    order = symbol.order if isinstance(symbol, Counter) else symbol
+    return f"{order:09d}" if isinstance(order, int) else f"~{order}"
+
+
+def _least(symbol: Symbol) -> int | None:
+    """Return the least value of a symbol."""
+    if isinstance(symbol, Counter):
+        return symbol.least
+    return 1 if isinstance(symbol, str) else None if symbol >= NUMBERS else 0
 
 
 def _order(term: tuple[Monomial, Fraction]) -> list[str]:
@@ -231,19 +224,7 @@ def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
 
 
 def _text(symbol: Symbol) -> str:
-    if isinstance(symbol, str):
-        return symbol
-    otherwise = f"?{symbol}" if symbol > 0 else f"min(frames, {-symbol})"
-    return {TIME: "frames", CHUNK: "chunk", STEP: "step"}.get(symbol, otherwise)
-
-
-def in_chunk(number: Size, frames: int | None) -> int | None:
-    """Return a size if every chunk has the same, else None."""
-    if not number.symbols <= ({CHUNK} if frames is None else {TIME, CHUNK}):
-        return None
-    found = number.at({CHUNK: 1} if frames is None else {TIME: frames, CHUNK: 1})
-    stays = found >= 0 or number.constant is not None  # -1 from sizes is none that a Reshape is to find
-    return int(found) if stays and found.denominator == 1 else None
+    return symbol.name if isinstance(symbol, Counter) else f"?{symbol}" if isinstance(symbol, int) else symbol
 
 
 Shape = tuple[Size, ...]

@@ -14,15 +14,12 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import ModelFileError, UnsupportedError, deepest_cause
+from rnn_lowering.errors import ModelFileError
 from rnn_lowering.files import external_data as external
 from rnn_lowering.files import one_file
-from rnn_lowering.files.locations import DataFolders, external_entries
+from rnn_lowering.files.one_file import DataFolders, external_entries
 from rnn_lowering.files.scratch import scratch_folder
-from rnn_lowering.model.copying import own_tensors
-from rnn_lowering.model.model_sizes import open_negative_sizes
-from rnn_lowering.model.opsets import refuse_imports
-from rnn_lowering.model.protobuf import graphs_in, mark_undeclared
+from rnn_lowering.model.from_message import from_proto
 
 _OF_FRAMEWORKS = (".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tflite", ".pdmodel")
 """Suffixes of the models of PyTorch, Keras, TensorFlow and Paddle."""
@@ -178,94 +175,3 @@ def _refuse_device(path: Path) -> None:
 
 def _cannot_read(path: Path, error: Exception) -> ModelFileError:
     return ModelFileError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}")
-
-
-def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
-    """Return a model as an onnx_ir Model.
-
-    Raises:
-        ModelFileError: It is not a valid model, or imports an opset that cannot exist.
-        UnsupportedError: It has sparse tensors or training information, which onnx_ir does not keep.
-    """
-    _refuse_unsupported(proto, name)
-    try:
-        model = ir.from_proto(proto)
-        own_tensors(model)
-        mark_undeclared(model, proto)
-        open_negative_sizes(model)
-    except Exception as error:  # the deserializer raises any exception on a malformed model
-        cause = deepest_cause(error)
-        reason = " ".join(str(cause).split()) or type(cause).__name__
-        raise ModelFileError(f"{name} is not a valid ONNX model: {reason}") from error
-    refuse_imports(model, name)
-    return model
-
-
-def _refuse_unsupported(proto: onnx.ModelProto, name: str) -> None:
-    """Refuse what the deserializer would misread or lose."""
-    if not proto.HasField("graph"):
-        raise ModelFileError(f"{name} is not an ONNX model: no graph", hint="is the file complete?")
-    if not proto.opset_import:
-        hint = "export it again" if 0 < proto.ir_version < 3 else "is the file complete?"
-        raise ModelFileError(f"{name} has no opset import", hint=hint)
-    if proto.training_info:
-        raise UnsupportedError(f"{name} contains training_info", hint="export it for inference")
-    bodies = [onnx.GraphProto(name=function.name, node=function.node) for function in proto.functions]
-    for graph in (g for whole in (proto.graph, *bodies) for g in graphs_in(whole)):
-        _refuse_graph(graph, name)
-
-
-def _refuse_graph(graph: onnx.GraphProto, name: str) -> None:
-    if not _is_text(graph):
-        raise ModelFileError(f"{name} contains names that are not text", hint="is the file complete?")
-    untyped = next((t.name for t in graph.initializer if t.data_type == onnx.TensorProto.UNDEFINED), None)
-    if untyped is not None:
-        raise ModelFileError(f"{name}: tensor '{untyped}' has no type", hint="is the file complete?")
-    if graph.sparse_initializer:
-        raise UnsupportedError(
-            f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"
-        )
-    for node, attribute in ((owner, each) for owner in graph.node for each in owner.attribute):
-        if attribute.ref_attr_name and attribute.type in _GRAPHS:  # its nodes would not be found
-            raise UnsupportedError(
-                f"{name}: attribute '{attribute.name}' of a node in a function is a graph that the caller passes",
-                hint="inline the function first (onnx.inliner.inline_local_functions)",
-            )
-        if attribute.type in _SPARSE:
-            which = f"{node.op_type} node '{node.name or ', '.join(node.output)}' in graph '{graph.name}'"
-            raise UnsupportedError(f"{which} has a sparse tensor", hint="make it dense before lowering")
-
-
-_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-_SPARSE = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS)
-"""Attributes that onnx_ir cannot hold."""
-
-
-def refuse_external(model: ir.Model) -> None:
-    """Refuse a model in memory that refers to files: their folder is not known.
-
-    Raises:
-        ModelFileError: It has external data.
-    """
-    files = external.data_files(model)
-    if files:
-        raise ModelFileError(
-            f"the model refers to data that is not loaded: {', '.join(sorted(map(str, files)))}",
-            hint="load it with its data (onnx.load does), or use lower_file",
-        )
-
-
-def _is_text(graph: onnx.GraphProto) -> bool:
-    """Return whether every name is valid UTF-8; protobuf returns bytes for a name that is not."""
-    values = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
-    names = [graph.name, *(v.name for v in values)]
-    for node in graph.node:
-        names += [
-            node.name,
-            node.op_type,
-            node.domain,
-            *node.input,
-            *node.output,
-            *(a.name for a in node.attribute),
-        ]
-    return all(isinstance(name, str) for name in names)

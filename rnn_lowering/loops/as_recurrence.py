@@ -27,14 +27,12 @@ from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, UnknownTripsError, UnsupportedError
-from rnn_lowering.facts.bodies import is_used
-from rnn_lowering.facts.parameters import parameter
+from rnn_lowering.facts.operators import is_used, parameter
 from rnn_lowering.facts.size import Size, size
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
-from rnn_lowering.loops.body_copy import BodyCopy
+from rnn_lowering.loops.body_copy import BodyWriter
 from rnn_lowering.loops.hoisting import HoistedBody, hoist_invariants
-from rnn_lowering.loops.linear_counts import STEP_NUMBER, Counters, first_of, rate_of
-from rnn_lowering.loops.trips import LoopTrips, number_of_trips
+from rnn_lowering.loops.trips import STEP_NUMBER, Counters, LoopTrips, first_of, number_of_trips, rate_of
 from rnn_lowering.loops.value_facts import Item, KnownTensor
 
 
@@ -78,7 +76,7 @@ class LoopRecurrence:
 
     def step(
         self,
-        copy: BodyCopy,
+        writer: BodyWriter,
         states: Sequence[Item],
         rows: Sequence[Item],
         number: Item = None,
@@ -87,19 +85,19 @@ class LoopRecurrence:
         """Emit a step into the open body; return the next states and the rows to stack.
 
         Args:
-            copy: Copies the body.
+            writer: Writes the body.
             states: The states before it.
             rows: A row of each of xs.
             number, going: The number of the step of a Loop, and the condition that it gets.
         """
-        copy.bring_constants([self.loop.body])
-        copy.bind(self.state_inputs, states)
+        writer.bring_constants([self.loop.body])
+        writer.bind(self.state_inputs, states)
         if isinstance(self.loop, LoopBody):
-            copy.bind((self.loop.number, self.loop.cond_in), [number, going])
-        copy.bind(list(self.xs), rows)
-        copy.bring_captured_constants(self.loop.body)
-        copy.copy_nodes(self.loop.body, self.used)
-        return [copy.item(value) for value in self.returned]
+            writer.bind((self.loop.number, self.loop.cond_in), [number, going])
+        writer.bind(list(self.xs), rows)
+        writer.bring_captured_constants(self.loop.body)
+        writer.copy_nodes(self.loop.body, self.used)
+        return [writer.item(value) for value in self.returned]
 
     def results(self, found: Sequence[Item]) -> list[Item]:
         """Return an item for each output of the node, given the final states and the stacked outputs."""
@@ -111,79 +109,79 @@ class LoopRecurrence:
 
 
 def loop_as_recurrence(
-    copy: BodyCopy, loop: LoopBody, *, gathers: bool, constants: bool = True, trips: LoopTrips | None = None
+    writer: BodyWriter, loop: LoopBody, *, gathers: bool, constants: bool = True, trips: LoopTrips | None = None
 ) -> LoopRecurrence:
     """Return a Loop as a recurrence, whose xs are emitted into the open graph.
 
     Args:
-        copy: Copies the body later.
+        writer: Writes the body later.
         loop: The Loop.
         gathers: Whether rows that a Gather takes, and nothing else, are among xs.
         constants: Whether rows of constants are; their numbers are unknown then.
         trips: The number of steps, if it was emitted.
     """
-    copy.bring_constants([loop.body])
-    invariant = _bind_invariant(copy, loop)
-    counters = Counters(copy, loop)
+    writer.bring_constants([loop.body])
+    invariant = _bind_invariant(writer, loop)
+    counters = Counters(writer, loop)
     if trips is None:
         with suppress(UnknownTripsError):
             trips = number_of_trips(counters)
 
     def find_rows(node: ir.Node) -> Tensor | None:
-        of_constant = node.op_type != "Gather" or isinstance(copy.item(node.inputs[0]), KnownTensor)
+        of_constant = node.op_type != "Gather" or isinstance(writer.item(node.inputs[0]), KnownTensor)
         if trips is None or (of_constant and not constants):
             return None
         return _rows_of(counters, trips, node, splits=not constants)
 
-    body = hoist_invariants(copy, loop, {}, find_rows, invariant)
+    body = hoist_invariants(writer, loop, {}, find_rows, invariant)
     if not gathers:
         body.keep_gathers()
-    return _as_recurrence(copy, loop, invariant, body, trips)
+    return _as_recurrence(writer, loop, invariant, body, trips)
 
 
 def scan_as_recurrence(
-    copy: BodyCopy, loop: ScanBody, excluded: Container[ir.Value] = (), *, flips: bool = True
+    writer: BodyWriter, loop: ScanBody, excluded: Container[ir.Value] = (), *, flips: bool = True
 ) -> LoopRecurrence:
     """Return a Scan as a recurrence, whose xs are emitted into the open graph.
 
     Args:
-        copy: Copies the body later.
+        writer: Writes the body later.
         loop: The Scan.
         excluded: Rows that are not among xs.
         flips: Whether rows that are read backwards are put into the order of the steps.
     """
-    op = copy.op
-    copy.bring_constants([loop.body])
-    xs, axes, length = scanned_inputs(copy, loop)
+    op = writer.op
+    writer.bring_constants([loop.body])
+    xs, axes, length = scanned_inputs(writer, loop)
     trips = LoopTrips(op.dim(xs[0], axes[0]), length, positive=True)
     rows = {}
     for value, x, axis, backwards in zip(loop.row_inputs, xs, axes, loop.backwards, strict=True):
         if value in excluded:
             continue
-        rows[value] = _in_front(copy, op.given(copy.value_of(x), x.dtype, x.shape), axis)
+        rows[value] = _in_front(writer, op.given(writer.value_of(x), x.dtype, x.shape), axis)
         if backwards and flips:
-            rows[value] = reversed_rows(copy, rows[value])
-    invariant = _bind_invariant(copy, loop)
-    body = hoist_invariants(copy, loop, rows, lambda _: None, invariant)
-    return _as_recurrence(copy, loop, invariant, body, trips)
+            rows[value] = reversed_rows(writer, rows[value])
+    invariant = _bind_invariant(writer, loop)
+    body = hoist_invariants(writer, loop, rows, lambda _: None, invariant)
+    return _as_recurrence(writer, loop, invariant, body, trips)
 
 
-def _bind_invariant(copy: BodyCopy, loop: LoopBody | ScanBody) -> list[ir.Value]:
+def _bind_invariant(writer: BodyWriter, loop: LoopBody | ScanBody) -> list[ir.Value]:
     """Let the initial values stand for the states that never change; return these, as values of the body."""
     invariant = sorted(loop.invariant_states)
     inputs = [loop.state_inputs[n] for n in invariant]
-    copy.bind(inputs, [copy.item(loop.initial[n]) for n in invariant])
+    writer.bind(inputs, [writer.item(loop.initial[n]) for n in invariant])
     return inputs
 
 
-def scanned_inputs(copy: BodyCopy, loop: ScanBody) -> tuple[list[Tensor], list[int], int | None]:
+def scanned_inputs(writer: BodyWriter, loop: ScanBody) -> tuple[list[Tensor], list[int], int | None]:
     """Return what a Scan scans, the axes of the steps, and the number of steps; None if no size is known.
 
     Raises:
         InvalidNodeError: There is no such axis, or the sizes differ.
         UnsupportedError: A rank is unknown.
     """
-    xs = [copy.tensor(copy.item(value), loop.ref) for value in loop.xs]
+    xs = [writer.tensor(writer.item(value), loop.ref) for value in loop.xs]
     axes = [checked_axis(axis, x.rank, loop) for x, axis in zip(xs, loop.axes, strict=True)]
     lengths = {x.shape[axis] for x, axis in zip(xs, axes, strict=True)} - {None}
     if len(lengths) > 1:
@@ -194,31 +192,31 @@ def scanned_inputs(copy: BodyCopy, loop: ScanBody) -> tuple[list[Tensor], list[i
 
 
 def _as_recurrence(
-    copy: BodyCopy,
+    writer: BodyWriter,
     loop: LoopBody | ScanBody,
     invariant: Container[ir.Value],
     body: HoistedBody,
     trips: LoopTrips | None,
 ) -> LoopRecurrence:
     """Return a Loop or Scan without the states and outputs that nothing uses."""
-    copy.moved |= body.moved
+    writer.moved |= body.moved
     stacked = [n for n, value in enumerate(loop.stacked) if value.name and is_used(value)]
     final = [loop.state_inputs[n] for n, value in enumerate(loop.results) if is_used(value)]
     going = [loop.cond_out] if trips is None and isinstance(loop, LoopBody) else []
-    used = loop.values_behind([*(loop.rows[n] for n in stacked), *final, *going], copy.moved)
-    carried = [copy.item(value) for value in loop.initial]
+    used = loop.values_behind([*(loop.rows[n] for n in stacked), *final, *going], writer.moved)
+    carried = [writer.item(value) for value in loop.initial]
     states = [n for n, value in enumerate(loop.state_inputs) if value not in invariant and value in used]
     xs = {value: x for value, x in body.rows.items() if value in used}
     return LoopRecurrence(loop, carried, states, stacked, xs, used, trips)
 
 
-def reversed_rows(copy: BodyCopy, x: Tensor) -> Tensor:
+def reversed_rows(writer: BodyWriter, x: Tensor) -> Tensor:
     """Return rows in reverse order."""
-    op = copy.op
+    op = writer.op
     if can_flip(op.opset, x.shape[0]):
-        return copy.declared(flip(op, x))
+        return writer.declared(flip(op, x))
     rows = op.dim(x, 0)
-    return copy.declared(op.take(x, rows - op.constant([1]) - count(op, rows)))
+    return writer.declared(op.take(x, rows - op.constant([1]) - count(op, rows)))
 
 
 def rows_along(op: Ops, x: Tensor, axis: int) -> Tensor:
@@ -231,29 +229,29 @@ def rows_along(op: Ops, x: Tensor, axis: int) -> Tensor:
 
 def _rows_of(counters: Counters, trips: LoopTrips, node: ir.Node, *, splits: bool) -> Tensor | None:
     """Return the rows that a node takes, one in each step; None if it takes something else."""
-    copy = counters.copy
+    writer = counters.writer
     taken = _row_taken(counters, node, trips)
-    if taken is None or not copy.facts.shape(copy.item(taken[0])):
+    if taken is None or not writer.facts.shape(writer.item(taken[0])):
         return None
     data, index, axis = taken
-    item, line = copy.item(data), counters.line(index)
-    x = copy.tensor(item, counters.loop.ref)
+    item, line = writer.item(data), counters.line(index)
+    x = writer.tensor(item, counters.loop.ref)
     axis %= x.rank
     if line != STEP_NUMBER or not trips.equal_rows(counters.count_of_rows(item, axis)):
-        if copy.some_rows and x.shape[axis] is None:
+        if writer.some_rows and x.shape[axis] is None:
             _check_row_of_stream(counters, index, trips, data)
         at = positions(counters, index, trips)
         if at is None:
             return None
-        x = copy.declared(_rows_at(copy, x, axis, at, trips.static_count, splits=splits))
-    return _in_front(copy, x, axis)
+        x = writer.declared(_rows_at(writer, x, axis, at, trips.static_count, splits=splits))
+    return _in_front(writer, x, axis)
 
 
 def _row_taken(counters: Counters, node: ir.Node, trips: LoopTrips) -> tuple[ir.Value, ir.Value, int] | None:
     """Return a value, the position of a row in it, and the axis of its rows, if a node takes a row."""
-    copy, data = counters.copy, node.inputs[0]
+    writer, data = counters.writer, node.inputs[0]
     if node.op_type == "Gather" and data is not None and node.inputs[1] is not None:
-        scalar = copy.facts.shape(node.inputs[1]) == ()
+        scalar = writer.facts.shape(node.inputs[1]) == ()
         return (data, node.inputs[1], node.attributes.get_int("axis", 0) or 0) if scalar else None
     sliced = None if data is None else data.producer()
     if sliced is not None and sliced.op_type == "Gather" and node.op_type == "Squeeze":
@@ -261,8 +259,8 @@ def _row_taken(counters: Counters, node: ir.Node, trips: LoopTrips) -> tuple[ir.
     if sliced is None or sliced.op_type != "Slice" or len(sliced.inputs) < 4:
         return None
     whole, starts, _, axes, steps = (*sliced.inputs, None)[:5]
-    axis, stride = copy.integers(axes) or [], [1] if steps is None else copy.integers(steps) or []
-    squeezed = copy.integers(parameter(node, "axes", copy.op.opset))
+    axis, stride = writer.integers(axes) or [], [1] if steps is None else writer.integers(steps) or []
+    squeezed = writer.integers(parameter(node, "axes", writer.op.opset))
     single = len(axis) == 1 and squeezed == axis and len(stride) == 1 and stride[0] > 0
     if whole is None or starts is None or not single:
         return None
@@ -275,11 +273,11 @@ def _row_taken(counters: Counters, node: ir.Node, trips: LoopTrips) -> tuple[ir.
 def _row_gathered(
     counters: Counters, squeezed: ir.Node, gathered: ir.Node
 ) -> tuple[ir.Value, ir.Value, int] | None:
-    """Return the same for a Gather at a place of shape [1], without the axis of size 1 that it leaves."""
-    copy, (data, place) = counters.copy, gathered.inputs
+    """Return what `_row_taken` does, of a Squeeze behind a Gather at a place of shape [1]."""
+    writer, (data, place) = counters.writer, gathered.inputs
     axis = gathered.attributes.get_int("axis", 0) or 0
-    same = copy.integers(parameter(squeezed, "axes", copy.op.opset)) == [axis]
-    if data is None or place is None or not same or copy.facts.shape(place) != (size(1),):
+    same = writer.integers(parameter(squeezed, "axes", writer.op.opset)) == [axis]
+    if data is None or place is None or not same or writer.facts.shape(place) != (size(1),):
         return None
     return data, place, axis
 
@@ -297,7 +295,7 @@ def _check_row_of_stream(counters: Counters, index: ir.Value, trips: LoopTrips, 
     """Refuse a row that is not row i in step i, and a number of steps that is always the same.
 
     Raises:
-        UnsupportedError: It is so.
+        UnsupportedError: The row or the number of steps is such.
     """
     line, ref = counters.line(index), counters.loop.ref
     rate = 0 if line is None else rate_of(line)
@@ -321,7 +319,7 @@ def _check_row_of_stream(counters: Counters, index: ir.Value, trips: LoopTrips, 
 
 def positions(counters: Counters, index: ir.Value, trips: LoopTrips) -> Tensor | None:
     """Return the number in each step as an int64 [steps]; None if it is the same in each, or not linear."""
-    op, line = counters.copy.op, counters.line(index)
+    op, line = counters.writer.op, counters.line(index)
     rate = 0 if line is None else rate_of(line)
     if line is None or not rate:
         return None
@@ -332,22 +330,24 @@ def positions(counters: Counters, index: ir.Value, trips: LoopTrips) -> Tensor |
     return numbers if first == size(0) else numbers + counters.emit(first)
 
 
-def _rows_at(copy: BodyCopy, x: Tensor, axis: int, positions: Tensor, steps: int | None, *, splits: bool) -> Tensor:
+def _rows_at(
+    writer: BodyWriter, x: Tensor, axis: int, positions: Tensor, steps: int | None, *, splits: bool
+) -> Tensor:
     """Return the rows of a tensor at positions: a Slice if they are consecutive; otherwise with `splits` parts of a
     Split, since pnnx misreads a Gather."""
     length = x.shape[axis]
     numbers = positions.value.read().tolist() if isinstance(positions.value, Constant) else []
     if length is not None and numbers and 0 <= min(numbers) <= max(numbers) < length:
         if numbers == list(range(numbers[0], numbers[-1] + 1)):
-            return copy.op.slice(x, axis, numbers[0], numbers[-1] + 1)
-        if splits and length <= copy.limits.steps:
-            parts = copy.op.split(x, [1] * length, axis)
-            return copy.op.concat([parts[n] for n in numbers], axis)
+            return writer.op.slice(x, axis, numbers[0], numbers[-1] + 1)
+        if splits and length <= writer.limits.steps:
+            parts = writer.op.split(x, [1] * length, axis)
+            return writer.op.concat([parts[n] for n in numbers], axis)
     shape = (*x.shape[:axis], steps, *x.shape[axis + 1 :])
-    return copy.op.emit("Gather", [x, positions], shape, axis=axis)
+    return writer.op.emit("Gather", [x, positions], shape, axis=axis)
 
 
-def _in_front(copy: BodyCopy, x: Tensor, axis: int) -> Tensor:
+def _in_front(writer: BodyWriter, x: Tensor, axis: int) -> Tensor:
     """Return a tensor with an axis as its first one."""
     order = [axis, *(n for n in range(x.rank) if n != axis)]
-    return copy.declared(copy.op.transpose(x, order)) if axis else x
+    return writer.declared(writer.op.transpose(x, order)) if axis else x

@@ -2,7 +2,7 @@
 
 What follows from constants and sizes is computed (`value_facts`): counters, conditions and bounds of slices
 disappear, and an If on a counter becomes its branch. What is the same in two copies is written once. So a body is
-not cloned, as `model/inlining.py` clones a function: 1,000 clones of `if i == 0` would be inferred and folded one
+not cloned, as `model/copying.py` clones a function: 1,000 clones of `if i == 0` would be inferred and folded one
 by one.
 """
 
@@ -16,12 +16,9 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.constants import leaf
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.facts.bodies import bodies_of, graphs_of
 from rnn_lowering.facts.known import Known
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, may_differ
-from rnn_lowering.facts.parameters import parameter
-from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
-from rnn_lowering.loops.body_values import SHARED_SIZE, BodyValues, LoopLimits, is_constant
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, bodies_of, graphs_of, may_differ, parameter
+from rnn_lowering.loops.body import SHARED_SIZE, BodyValues, LoopBody, LoopLimits, ScanBody, is_constant, read_body
 from rnn_lowering.loops.value_facts import (
     Elements,
     Facts,
@@ -33,18 +30,18 @@ from rnn_lowering.loops.value_facts import (
     takes_all,
 )
 from rnn_lowering.model.scopes import REPEATING
-from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.nodes.kinds import node_ref
 
 
-class BodyCopy(BodyValues):
-    """Copies the body of a Loop or Scan, and the bodies in it.
+class BodyWriter(BodyValues):
+    """Writes copies of the body of a Loop or Scan, and of the bodies in it.
 
     Args:
         op: Emits into the graph of the Loop or Scan.
         facts: Facts about the model.
         repeat: Emits the equivalent of the Loop or Scan.
         limits: The limits of all nested steps, and of nodes.
-        nested: Emits the equivalents of those in its body; `repeat` by default.
+        nested: Emits the equivalents of the Loops and Scans in its body; `repeat` by default.
         needs_rows: Whether a Scan that scans nothing is refused.
         stays: Loops and Scans that keep their operators in a body.
         some_rows: Whether no size is 0, and step i may read row i only, as in a stream.
@@ -95,7 +92,7 @@ class BodyCopy(BodyValues):
             self._written.pop()
 
     def copy_nodes(self, graph: ir.Graph, used: set[ir.Value] | None = None) -> None:
-        """Emit the nodes of a body, or those that compute what is used."""
+        """Emit the nodes of a body; with `used`, only the nodes that compute these values."""
         done: set[ir.Node] = set()
         for node in graph:
             if node in self.moved or node in done or (used is not None and used.isdisjoint(node.outputs)):
@@ -107,7 +104,7 @@ class BodyCopy(BodyValues):
             self._items.update(zip(node.outputs, found, strict=False))
 
     def _split_slices(self, node: ir.Node) -> list[ir.Node]:
-        """Emit a Split for Slices that together take all of a value, of which a node is one; return them."""
+        """Emit a Split if a Slice and other Slices together take all of a value; return these Slices."""
         data = node.inputs[0]
         item = self.item(data)
         kind = self.facts.kind(item)
@@ -115,22 +112,20 @@ class BodyCopy(BodyValues):
             return []
         users = dict.fromkeys(user for user, index in data.uses() if index == 0 and user.graph is node.graph)
         slices = [user for user in users if user.op_type == "Slice" and user not in self.moved]
-        bounds = [[self.item(value) for value in each.inputs[1:]] for each in slices]
-        parts = _parts_of(slices, bounds, kind) if len(slices) > 1 else None
-        if parts is None:
+        parts = [_part([self.item(value) for value in each.inputs[1:]], kind) for each in slices]
+        found = sorted((*part, n) for n, part in enumerate(parts) if part is not None)
+        if len(slices) < 2 or len(found) < len(slices):
             return []
-        axis, starts = parts
-        order = sorted(range(len(slices)), key=lambda n: starts[n])
-        ends = [*(starts[n] for n in order[1:]), kind.dims[axis] or 0]
-        sizes = [end - starts[n] for n, end in zip(order, ends, strict=True)]
-        assert self.outermost is not None
-        found = self.op.split(self.tensor(item, self.outermost), sizes, axis)
-        for n, part in zip(order, found, strict=True):
+        axes, starts, ends, order = zip(*found, strict=True)
+        if len({*axes}) > 1 or (*starts, kind.dims[axes[0]]) != (0, *ends):
+            return []
+        sizes = [end - start for start, end in zip(starts, ends, strict=True)]
+        for n, part in zip(order, self.op.split(self.tensor(item, self.outermost), sizes, axes[0]), strict=True):
             self.bind(slices[n].outputs, [self.value_of(part)])
         return slices
 
     def results_of(self, node: ir.Node) -> Sequence[Item]:
-        """Return the outputs of a node of a body in the current step; emit those that are unknown."""
+        """Return the outputs of a node of a body in the current step; emit the node if they are not known."""
         items = [self.item(value) for value in node.inputs]
         standard = node.domain in DEFAULT_DOMAIN
         if standard and node.op_type in REPEATING and node not in self.stays:
@@ -181,21 +176,21 @@ class BodyCopy(BodyValues):
                 return self._written[-1][key]
         given = [self.value(item) for item in items]
         attributes = [self._attribute(attribute) for attribute in node.attributes.values()]
-        copy = self.new_node(node.op_type, given, attributes, len(node.outputs), domain=node.domain)
-        for old, new in zip(node.outputs, copy.outputs, strict=True):
-            new.name = new.name if old.name else ""
+        new = self.new_node(node.op_type, given, attributes, len(node.outputs), domain=node.domain)
+        for old, output in zip(node.outputs, new.outputs, strict=True):
+            output.name = output.name if old.name else ""
             if bodies and isinstance(old.type, ir.TensorType) and old.type.dtype != ir.DataType.UNDEFINED:
-                self.facts.declare(new, self.facts.kind(old) or Known(old.type.dtype))
+                self.facts.declare(output, self.facts.kind(old) or Known(old.type.dtype))
         kinds = self._kinds_of_branches(attributes) if node.op_type == "If" else self.facts.infer(node, items)
         if node.op_type == "SequenceAt" and isinstance(items[0], Elements):
             kinds = [common_kind([self.facts.kind(element) for element in items[0].items])]
-        for new, kind in zip(copy.outputs, kinds, strict=False):
-            self.facts.declare(new, kind)
+        for output, kind in zip(new.outputs, kinds, strict=False):
+            self.facts.declare(output, kind)
         if node.op_type == "Add" and kinds[0] is not None:
-            self._note_product(copy, kinds[0])
+            self._note_product(new, kinds[0])
         if key is not None:
-            self._written[-1][key] = list(copy.outputs)
-        return list(copy.outputs)
+            self._written[-1][key] = list(new.outputs)
+        return list(new.outputs)
 
     def _note_product(self, total: ir.Node, kind: Known) -> None:
         """Note a product of matrices to which an Add adds something of its shape or less: a Gemm does both."""
@@ -303,45 +298,21 @@ def _key(item: Item) -> Hashable:
     return tuple(map(_key, item.items)) if isinstance(item, Elements) else item
 
 
-RepeatBody = Callable[[BodyCopy, "LoopBody | ScanBody"], "list[Item]"]
+RepeatBody = Callable[[BodyWriter, "LoopBody | ScanBody"], "list[Item]"]
 """Emits what stands for a Loop or Scan, and returns an item for each of its outputs."""
 
 
-def _parts_of(
-    slices: Sequence[ir.Node], bounds: Sequence[Sequence[Item]], kind: Known
-) -> tuple[int, list[int]] | None:
-    """Return the axis along which Slices of a value take all of it, and the start of each; None if they do not.
+def _part(items: Sequence[Item], kind: Known) -> tuple[int, int, int] | None:
+    """Return the one axis that a Slice shortens, its start and its end.
 
     Args:
-        slices: The nodes.
-        bounds: The items of the starts, ends, axes and steps of each.
-        kind: The type and shape of the value.
+        items: The starts, ends, axes and steps of the Slice.
+        kind: The type and shape of its data.
     """
-    found = [_part(items, kind) for items in bounds]
-    parts = [part for part in found if part is not None]
-    if len(parts) < len(slices) or len({axis for axis, _, _ in parts}) != 1:
+    bounds, rank = known_bounds(items) or [], len(kind.dims)
+    shortened = [(axis, start, end) for axis, start, end, step in bounds if not takes_all(start, end, step)]
+    if len(shortened) != 1 or any(step != 1 or not -rank <= axis < rank for axis, _, _, step in bounds):
         return None
-    axis = parts[0][0]
-    ordered = sorted((start, end) for _, start, end in parts)
-    ends = [0, *(end for _, end in ordered)]
-    if ends[-1] != kind.dims[axis] or any(start != end for (start, _), end in zip(ordered, ends, strict=False)):
-        return None
-    return axis, [start for _, start, _ in parts]
-
-
-def _part(items: Sequence[Item], kind: Known) -> tuple[int, int, int] | None:
-    """Return the one axis that a Slice shortens, its start and its end."""
-    bounds = known_bounds(items)
-    if bounds is None or kind.shape is None:
-        return None
-    shortened = []
-    for axis, start, end, step in bounds:
-        if step != 1 or not -len(kind.shape) <= axis < len(kind.shape):
-            return None
-        if takes_all(start, end, step):
-            continue
-        size = kind.dims[axis]
-        if size is None or not 0 <= start < min(end, size):
-            return None
-        shortened.append((axis % len(kind.shape), int(start), int(min(end, size))))
-    return shortened[0] if len(shortened) == 1 else None
+    ((axis, start, end),) = shortened
+    size = kind.dims[axis]
+    return (axis % rank, start, min(end, size)) if size is not None and 0 <= start < min(end, size) else None

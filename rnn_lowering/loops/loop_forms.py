@@ -13,8 +13,8 @@ import onnx_ir as ir
 from rnn_lowering.emit.composites import count
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import UnknownTripsError, UnsupportedError
-from rnn_lowering.facts.bodies import is_used
 from rnn_lowering.facts.known import Known
+from rnn_lowering.facts.operators import is_used
 from rnn_lowering.loops.as_recurrence import (
     LoopRecurrence,
     loop_as_recurrence,
@@ -24,10 +24,8 @@ from rnn_lowering.loops.as_recurrence import (
     scanned_inputs,
 )
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
-from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.linear_counts import Counters
-from rnn_lowering.loops.step_limits import ENDLESS, depends_on_data
-from rnn_lowering.loops.trips import LoopTrips, number_of_trips, simulated_trips
+from rnn_lowering.loops.body_copy import BodyWriter
+from rnn_lowering.loops.trips import ENDLESS, Counters, LoopTrips, depends_on_data, number_of_trips, simulated_trips
 from rnn_lowering.loops.value_facts import TRUE, Elements, Item, KnownTensor, number_of
 from rnn_lowering.model.scopes import detach
 
@@ -45,7 +43,7 @@ _UNLIMITED = (1 << 63) - 1
 _WAY = "unroll it (--to unroll)"
 
 
-def to_scan(copy: BodyCopy, loop: LoopBody | ScanBody) -> list[Item]:
+def to_scan(writer: BodyWriter, loop: LoopBody | ScanBody) -> list[Item]:
     """Emit a Scan; return an item for each output of a Loop or Scan.
 
     Raises:
@@ -53,51 +51,51 @@ def to_scan(copy: BodyCopy, loop: LoopBody | ScanBody) -> list[Item]:
             shape.
     """
     if isinstance(loop, LoopBody):
-        _check_tensors(copy, loop)
-        copy.bring_constants([loop.body])
-        trips = number_of_trips(Counters(copy, loop))
+        _check_tensors(writer, loop)
+        writer.bring_constants([loop.body])
+        trips = number_of_trips(Counters(writer, loop))
         if not trips.positive:
-            return _guarded(copy, loop, trips)
-        r = loop_as_recurrence(copy, loop, gathers=True, trips=trips)
+            return _guarded(writer, loop, trips)
+        r = loop_as_recurrence(writer, loop, gathers=True, trips=trips)
     else:
-        r = scan_as_recurrence(copy, loop)
-    return r.results(_in_order(copy, r, _scan(copy, r)))
+        r = scan_as_recurrence(writer, loop)
+    return r.results(_in_order(writer, r, _scan(writer, r)))
 
 
-def _check_tensors(copy: BodyCopy, loop: LoopBody) -> None:
+def _check_tensors(writer: BodyWriter, loop: LoopBody) -> None:
     for value, first in zip(loop.state_inputs, loop.initial, strict=True):
-        if isinstance(copy.item(first), Elements) or isinstance(value.type, ir.SequenceType | ir.OptionalType):
+        if isinstance(writer.item(first), Elements) or isinstance(value.type, ir.SequenceType | ir.OptionalType):
             raise UnsupportedError(
                 f"its state '{value.name}' is a sequence, which a Scan cannot carry", hint=_WAY, node=loop.ref
             )
 
 
-def _scan(copy: BodyCopy, r: LoopRecurrence) -> Sequence[ir.Value]:
+def _scan(writer: BodyWriter, r: LoopRecurrence) -> Sequence[ir.Value]:
     """Emit a Scan; return its outputs."""
-    op, trips = copy.op, r.trips
+    op, trips = writer.op, r.trips
     assert trips is not None
-    initial = [copy.value(item) for item in r.init]
-    firsts = [copy.facts.with_names(item) for item in r.init]
-    xs = [copy.value_of(x) for x in r.xs.values()]
-    xs += [copy.value_of(count(op, trips.tensor))] if _takes_numbers(copy, r) else []
-    with op.body(), copy.inner_scope():
-        states = [copy.input_like(value) for value in r.state_inputs]
+    initial = [writer.value(item) for item in r.init]
+    firsts = [writer.facts.with_names(item) for item in r.init]
+    xs = [writer.value_of(x) for x in r.xs.values()]
+    xs += [writer.value_of(count(op, trips.tensor))] if _takes_numbers(writer, r) else []
+    with op.body(), writer.inner_scope():
+        states = [writer.input_like(value) for value in r.state_inputs]
         for state, kind in zip(states, firsts, strict=True):
-            copy.facts.declare(state, kind)
-        rows = [_row(copy, x, value) for x, value in zip(r.xs.values(), xs, strict=False)]
-        i = [copy.value_of(op.body_input("i", _INT64, ()))] if len(xs) > len(rows) else []
-        outputs = r.step(copy, states, rows, i[0] if i else None, TRUE)
-        kinds = [copy.facts.kind(item) for item in outputs]
-        body = copy.body_graph([*states, *rows, *i], outputs, [value.type for value in r.returned])
-    _check_shapes(copy, r, firsts, kinds)
+            writer.facts.declare(state, kind)
+        rows = [_row(writer, x, value) for x, value in zip(r.xs.values(), xs, strict=False)]
+        i = [writer.value_of(op.body_input("i", _INT64, ()))] if len(xs) > len(rows) else []
+        outputs = r.step(writer, states, rows, i[0] if i else None, TRUE)
+        kinds = [writer.facts.kind(item) for item in outputs]
+        body = writer.body_graph([*states, *rows, *i], outputs, [value.type for value in r.returned])
+    _check_shapes(writer, r, firsts, kinds)
     for value, kind in zip(body.outputs, kinds, strict=True):
-        copy.facts.declare(value, kind)
+        writer.facts.declare(value, kind)
     attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(xs))]
-    scan = copy.new_node("Scan", [*initial, *xs], attributes, len(outputs))
-    return _declared(copy, r, scan.outputs, firsts, kinds[len(states) :])
+    scan = writer.new_node("Scan", [*initial, *xs], attributes, len(outputs))
+    return _declared(writer, r, scan.outputs, firsts, kinds[len(states) :])
 
 
-def _takes_numbers(copy: BodyCopy, r: LoopRecurrence) -> bool:
+def _takes_numbers(writer: BodyWriter, r: LoopRecurrence) -> bool:
     """Whether a Scan takes the numbers of its steps too: a step of a Loop uses them, or there are no rows.
 
     Raises:
@@ -107,24 +105,24 @@ def _takes_numbers(copy: BodyCopy, r: LoopRecurrence) -> bool:
     numbered = isinstance(loop, LoopBody) and loop.number in r.used
     if r.xs and not numbered:
         return False
-    long = trips is None or trips.static_count is None or trips.static_count > copy.limits.steps
-    if copy.needs_rows and not (numbered and long):
+    long = trips is None or trips.static_count is None or trips.static_count > writer.limits.steps
+    if writer.needs_rows and not (numbered and long):
         taken = "the numbers of its steps" if numbered else "no rows"
         raise UnsupportedError(f"a Scan would take {taken}, which the target refuses", hint=_WAY, node=loop.ref)
     return True
 
 
-def _row(copy: BodyCopy, x: Tensor, rows: ir.Value) -> ir.Value:
+def _row(writer: BodyWriter, x: Tensor, rows: ir.Value) -> ir.Value:
     """Return an input of the open body that is a row of a tensor."""
-    value = copy.op.value(copy.op.body_input("x", x.dtype, x.shape[1:]))
-    kind = copy.facts.kind(rows)
+    value = writer.op.value(writer.op.body_input("x", x.dtype, x.shape[1:]))
+    kind = writer.facts.kind(rows)
     assert kind is not None
-    copy.facts.declare(value, kind.row)
+    writer.facts.declare(value, kind.row)
     return value
 
 
 def _check_shapes(
-    copy: BodyCopy, r: LoopRecurrence, firsts: Sequence[Known | None], kinds: Sequence[Known | None]
+    writer: BodyWriter, r: LoopRecurrence, firsts: Sequence[Known | None], kinds: Sequence[Known | None]
 ) -> None:
     """Check that a step leaves the shapes of states as they are, by induction from the first ones."""
     for state, before, after in zip(r.state_inputs, firsts, kinds, strict=False):
@@ -140,46 +138,46 @@ def _check_shapes(
         raise UnsupportedError("the rank of what its steps return is not known", hint=_WAY, node=r.loop.ref)
 
 
-def _guarded(copy: BodyCopy, loop: LoopBody, trips: LoopTrips) -> list[Item]:
+def _guarded(writer: BodyWriter, loop: LoopBody, trips: LoopTrips) -> list[Item]:
     """Emit an If: a Scan, or no steps. Return an item for each output of the Loop."""
-    op = copy.op
-    ran = copy.value_of(op.squeeze(op.less(op.constant([0]), trips.tensor), [0]))
-    with op.body(), copy.inner_scope():
-        r = loop_as_recurrence(copy, loop, gathers=True, trips=trips)
-        outputs = _scan(copy, r)
-        kinds = [copy.facts.kind(value) for value in outputs]
+    op = writer.op
+    ran = writer.value_of(op.squeeze(op.less(op.constant([0]), trips.tensor), [0]))
+    with op.body(), writer.inner_scope():
+        r = loop_as_recurrence(writer, loop, gathers=True, trips=trips)
+        outputs = _scan(writer, r)
+        kinds = [writer.facts.kind(value) for value in outputs]
         types = [value.type for value in outputs]
-        some = copy.body_graph([], outputs, types)
-    with op.body(), copy.inner_scope():
-        initial = [copy.value(item) for item in r.init]
+        some = writer.body_graph([], outputs, types)
+    with op.body(), writer.inner_scope():
+        initial = [writer.value(item) for item in r.init]
         rows = zip(kinds[len(initial) :], r.stacked, strict=True)
-        empty = [_empty(copy, kind and kind.row, loop.rows[n], loop, trips) for kind, n in rows]
-        none = copy.body_graph([], [*initial, *empty], types)
+        empty = [_empty(writer, kind and kind.row, loop.rows[n], loop, trips) for kind, n in rows]
+        none = writer.body_graph([], [*initial, *empty], types)
     branches = [ir.AttrGraph("then_branch", some), ir.AttrGraph("else_branch", none)]
-    found = copy.new_node("If", [ran], branches, len(outputs))
+    found = writer.new_node("If", [ran], branches, len(outputs))
     for value, kind in zip(found.outputs, kinds, strict=True):
-        copy.facts.declare(value, kind)
+        writer.facts.declare(value, kind)
     return r.results(list(found.outputs))
 
 
-def _empty(copy: BodyCopy, kind: Known | None, value: ir.Value, loop: LoopBody, trips: LoopTrips) -> ir.Value:
+def _empty(writer: BodyWriter, kind: Known | None, value: ir.Value, loop: LoopBody, trips: LoopTrips) -> ir.Value:
     """Emit the stacked output of no steps; its number of rows is a constant only where the shapes of branches may
     differ."""
-    sizes = None if kind is None or kind.shape is None else [copy.size(size) for size in kind.shape]
+    sizes = None if kind is None or kind.shape is None else [writer.size(size) for size in kind.shape]
     if kind is None or sizes is None or None in sizes:
         raise UnsupportedError(
             f"it may have no step, and the sizes of its empty output '{value.name}' are not known",
             hint="fix the sizes of the inputs (--set-dim, --input-shape), or unroll it (--to unroll)",
             node=loop.ref,
         )
-    op, dtype = copy.op, kind.dtype
+    op, dtype = writer.op, kind.dtype
     rows = op.constant([0]) if op.opset >= _IF_OF_ANY_SHAPES else trips.tensor
     shape = op.concat([rows, *(size for size in sizes if size is not None)], 0)
     fill = ir.tensor(np.zeros(1, dtype.numpy()), name="")
-    return copy.value_of(op.emit("ConstantOfShape", [shape], (rows.number, *kind.dims), dtype, value=fill))
+    return writer.value_of(op.emit("ConstantOfShape", [shape], (rows.number, *kind.dims), dtype, value=fill))
 
 
-def to_loop(copy: BodyCopy, loop: LoopBody | ScanBody) -> list[Item]:
+def to_loop(writer: BodyWriter, loop: LoopBody | ScanBody) -> list[Item]:
     """Emit a Loop; return an item for each output of a Loop or Scan.
 
     Raises:
@@ -187,43 +185,45 @@ def to_loop(copy: BodyCopy, loop: LoopBody | ScanBody) -> list[Item]:
         UnsupportedError: The rank of what a Scan takes is unknown.
     """
     if isinstance(loop, LoopBody):
-        r = loop_as_recurrence(copy, loop, gathers=False)
+        r = loop_as_recurrence(writer, loop, gathers=False)
     else:
-        r = scan_as_recurrence(copy, loop)
-    return r.results(_in_order(copy, r, _loop(copy, r)))
+        r = scan_as_recurrence(writer, loop)
+    return r.results(_in_order(writer, r, _loop(writer, r)))
 
 
-def _loop(copy: BodyCopy, r: LoopRecurrence) -> Sequence[ir.Value]:
+def _loop(writer: BodyWriter, r: LoopRecurrence) -> Sequence[ir.Value]:
     """Emit a Loop; return its outputs."""
-    op, trips = copy.op, r.trips
-    initial = [copy.value(item) for item in r.init]
+    op, trips = writer.op, r.trips
+    initial = [writer.value(item) for item in r.init]
     limits: list[ir.Value | None]
     if trips is not None:
-        limits = [copy.value_of(op.squeeze(trips.tensor, [0])), copy.value_of(op.true())]
+        limits = [writer.value_of(op.squeeze(trips.tensor, [0])), writer.value_of(op.true())]
     else:
         assert isinstance(r.loop, LoopBody)
-        limits = [copy.value(copy.item(value)) for value in (r.loop.trips, r.loop.cond)]
-    xs = [copy.declared(x) for x in r.xs.values()]
-    kept = [copy.value_of(op.constant(0))] if not initial and op.opset < _STATELESS_LOOP else []
-    with op.body(), copy.inner_scope():
+        limits = [writer.value(writer.item(value)) for value in (r.loop.trips, r.loop.cond)]
+    xs = [writer.declared(x) for x in r.xs.values()]
+    kept = [writer.value_of(op.constant(0))] if not initial and op.opset < _STATELESS_LOOP else []
+    with op.body(), writer.inner_scope():
         number, still = op.loop_inputs()
-        i, going = copy.value_of(number), copy.value_of(still)
-        unchanged = [copy.value_of(op.body_input("kept", _INT64, ())) for _ in kept]
-        states = [copy.input_like(value) for value in r.state_inputs]
+        i, going = writer.value_of(number), writer.value_of(still)
+        unchanged = [writer.value_of(op.body_input("kept", _INT64, ())) for _ in kept]
+        states = [writer.input_like(value) for value in r.state_inputs]
         for state, item in zip(states if isinstance(r.loop, ScanBody) else (), r.init, strict=False):
-            copy.facts.declare(state, copy.facts.kind(item))  # a Scan keeps the shapes of its states
-        outputs = r.step(copy, states, [copy.value_of(op.take(x, number)) for x in xs], i, going)
-        after = copy.item(r.loop.cond_out) if isinstance(r.loop, LoopBody) and trips is None else going
-        kinds = [copy.facts.kind(item) for item in outputs]
+            writer.facts.declare(state, writer.facts.kind(item))  # a Scan keeps the shapes of its states
+        outputs = r.step(writer, states, [writer.value_of(op.take(x, number)) for x in xs], i, going)
+        after = writer.item(r.loop.cond_out) if isinstance(r.loop, LoopBody) and trips is None else going
+        kinds = [writer.facts.kind(item) for item in outputs]
         types = [_BOOL_TENSOR, *(value.type for value in (*unchanged, *r.returned))]
-        body = copy.body_graph([i, going, *unchanged, *states], [after, *unchanged, *outputs], types)
+        body = writer.body_graph([i, going, *unchanged, *states], [after, *unchanged, *outputs], types)
     attributes = [ir.AttrGraph("body", body)]
-    node = copy.new_node("Loop", [*limits, *kept, *initial], attributes, len(kept) + len(outputs))
-    return _declared(copy, r, node.outputs[len(kept) :], list(map(copy.facts.kind, states)), kinds[len(states) :])
+    node = writer.new_node("Loop", [*limits, *kept, *initial], attributes, len(kept) + len(outputs))
+    return _declared(
+        writer, r, node.outputs[len(kept) :], list(map(writer.facts.kind, states)), kinds[len(states) :]
+    )
 
 
 def _declared(
-    copy: BodyCopy,
+    writer: BodyWriter,
     r: LoopRecurrence,
     outputs: Sequence[ir.Value],
     states: Sequence[Known | None],
@@ -233,11 +233,11 @@ def _declared(
     length = None if r.trips is None else r.trips.static_count
     stacked = [None if row is None else row.stacked(length) for row in rows]
     for value, kind in zip(outputs, [*states, *stacked], strict=True):
-        copy.facts.declare(value, kind)
+        writer.facts.declare(value, kind)
     return outputs
 
 
-def _in_order(copy: BodyCopy, r: LoopRecurrence, found: Sequence[ir.Value]) -> list[Item]:
+def _in_order(writer: BodyWriter, r: LoopRecurrence, found: Sequence[ir.Value]) -> list[Item]:
     """Return the outputs of an emitted Loop or Scan, stacked along the axes of the original."""
     loop, states = r.loop, len(r.states)
     results: list[Item] = list(found[:states])
@@ -245,50 +245,50 @@ def _in_order(copy: BodyCopy, r: LoopRecurrence, found: Sequence[ir.Value]) -> l
         if not (loop.stacked_axes[n] or loop.stacked_in_front[n]):
             results.append(value)
             continue
-        x = copy.tensor(value, loop.ref)
-        x = reversed_rows(copy, x) if loop.stacked_in_front[n] else x
-        results.append(copy.value_of(rows_along(copy.op, x, checked_axis(loop.stacked_axes[n], x.rank, loop))))
+        x = writer.tensor(value, loop.ref)
+        x = reversed_rows(writer, x) if loop.stacked_in_front[n] else x
+        results.append(writer.value_of(rows_along(writer.op, x, checked_axis(loop.stacked_axes[n], x.rank, loop))))
     return results
 
 
-def unroll(copy: BodyCopy, loop: LoopBody | ScanBody) -> list[Item]:
+def unroll(writer: BodyWriter, loop: LoopBody | ScanBody) -> list[Item]:
     """Emit the steps of a Loop or Scan, one after the other; return an item for each of its outputs.
 
     Raises:
         InvalidNodeError: It breaks the specification of its operator.
         UnsupportedError: The number of its steps is unknown, or over a limit.
     """
-    copy.bring_constants([loop.body, *loop.body.subgraphs()])
-    copy.moved.difference_update(loop.body)
-    states = [copy.item(value) for value in loop.initial]
+    writer.bring_constants([loop.body, *loop.body.subgraphs()])
+    writer.moved.difference_update(loop.body)
+    states = [writer.item(value) for value in loop.initial]
     if isinstance(loop, LoopBody):
-        most, going = _most_steps(copy, loop), loop.cond is None or _is_true(copy, loop, loop.cond)
-        rows = _rows_of_loop(copy, loop)
+        most, going = _most_steps(writer, loop), loop.cond is None or _is_true(writer, loop, loop.cond)
+        rows = _rows_of_loop(writer, loop)
     else:
-        most, going = _length(copy, loop), True
-        rows = _rows_of_scan(copy, loop, most)
+        most, going = _length(writer, loop), True
+        rows = _rows_of_scan(writer, loop, most)
     stacked: list[list[Item]] = []
     while going and len(stacked) < most:
-        _count_step(copy, most, loop)
-        copy.bind(list(rows), [each[len(stacked)] for each in rows.values()])
-        returned = _step(copy, loop, states, len(stacked), KnownTensor(np.asarray(len(stacked), np.int64)))
+        _count_step(writer, most, loop)
+        writer.bind(list(rows), [each[len(stacked)] for each in rows.values()])
+        returned = _step(writer, loop, states, len(stacked), KnownTensor(np.asarray(len(stacked), np.int64)))
         states = returned[: len(states)]
         stacked.append(returned[len(states) :])
         if isinstance(loop, LoopBody) and len(stacked) < most:
-            going = _is_true(copy, loop, loop.cond_out)
+            going = _is_true(writer, loop, loop.cond_out)
     if not stacked:
-        return [*states, *_empty_constants(copy, loop, _kinds_of_rows(copy, loop, states))]
+        return [*states, *_empty_constants(writer, loop, _kinds_of_rows(writer, loop, states))]
     axes = zip(loop.stacked_axes, loop.stacked_in_front, strict=True)
     return [
         *states,
         *(
-            copy.stack(each[::-1] if in_front else each, axis, loop.ref) if is_used(value) else None
+            writer.stack(each[::-1] if in_front else each, axis, loop.ref) if is_used(value) else None
             for value, each, (axis, in_front) in zip(loop.stacked, zip(*stacked, strict=True), axes, strict=False)
         ),
     ]
 
 
-def _most_steps(copy: BodyCopy, loop: LoopBody) -> int:
+def _most_steps(writer: BodyWriter, loop: LoopBody) -> int:
     """Return the most steps of a Loop.
 
     Raises:
@@ -296,70 +296,70 @@ def _most_steps(copy: BodyCopy, loop: LoopBody) -> int:
     """
     if loop.trips is None:
         return _UNLIMITED
-    number = number_of(copy.item(loop.trips))
+    number = number_of(writer.item(loop.trips))
     if number is None:
         raise UnknownTripsError("the number of its steps is not known", node=loop.ref, value=loop.trips)
     return max(int(number), 0)
 
 
-def _is_true(copy: BodyCopy, loop: LoopBody, condition: ir.Value) -> bool:
+def _is_true(writer: BodyWriter, loop: LoopBody, condition: ir.Value) -> bool:
     """Return whether a condition of a Loop is true.
 
     Raises:
         UnknownTripsError: It depends on data.
     """
-    number = number_of(copy.item(condition))
+    number = number_of(writer.item(condition))
     if number is None:
         raise depends_on_data(loop.ref, None if condition is loop.cond_out else condition)
     return bool(number)
 
 
-def _length(copy: BodyCopy, loop: ScanBody) -> int:
+def _length(writer: BodyWriter, loop: ScanBody) -> int:
     """Return the number of steps of a Scan."""
-    _, _, steps = scanned_inputs(copy, loop)
+    _, _, steps = scanned_inputs(writer, loop)
     if steps is None:
-        value = next((item for x in loop.xs if isinstance(item := copy.item(x), ir.Value)), None)
+        value = next((item for x in loop.xs if isinstance(item := writer.item(x), ir.Value)), None)
         raise UnknownTripsError("the number of its steps is not known", node=loop.ref, value=value)
-    if copy.steps + steps > copy.limits.steps:
-        raise _too_many(copy, f"{steps:,} steps", str(copy.steps + steps), loop)
+    if writer.steps + steps > writer.limits.steps:
+        raise _too_many(writer, f"{steps:,} steps", str(writer.steps + steps), loop)
     return steps
 
 
-def _count_step(copy: BodyCopy, most: int, loop: LoopBody | ScanBody) -> None:
+def _count_step(writer: BodyWriter, most: int, loop: LoopBody | ScanBody) -> None:
     """Count a step.
 
     Raises:
         UnsupportedError: It is over the limit.
     """
-    copy.steps += 1
-    if copy.steps > copy.limits.steps:
-        known = copy.steps < most < ENDLESS
+    writer.steps += 1
+    if writer.steps > writer.limits.steps:
+        known = writer.steps < most < ENDLESS
         raise _too_many(
-            copy,
-            f"{most:,} steps" if known else f"more than {copy.limits.steps} steps",
+            writer,
+            f"{most:,} steps" if known else f"more than {writer.limits.steps} steps",
             str(most) if known else "N",
             loop,
         )
 
 
-def _too_many(copy: BodyCopy, needed: str, limit: str, loop: LoopBody | ScanBody) -> UnsupportedError:
+def _too_many(writer: BodyWriter, needed: str, limit: str, loop: LoopBody | ScanBody) -> UnsupportedError:
     return UnsupportedError(
-        f"{needed}, nested ones included, are over the limit of {copy.limits.steps} for unrolling",
+        f"{needed}, nested ones included, are over the limit of {writer.limits.steps} for unrolling",
         hint=f"raise the limit (--max-unroll {limit})",
         node=loop.ref,
     )
 
 
-def _rows_of_loop(copy: BodyCopy, loop: LoopBody) -> dict[ir.Value, list[Item]]:
+def _rows_of_loop(writer: BodyWriter, loop: LoopBody) -> dict[ir.Value, list[Item]]:
     """Emit what all steps of a Loop compute from rows alone; return its rows by the values of the body."""
-    trips = simulated_trips(copy, loop)
-    if trips is None or not 1 < trips <= copy.limits.steps - copy.steps:
+    trips = simulated_trips(writer, loop)
+    if trips is None or not 1 < trips <= writer.limits.steps - writer.steps:
         return {}
-    number = LoopTrips(copy.op.constant([trips]), trips, positive=True)
-    return _split(copy, loop_as_recurrence(copy, loop, gathers=False, constants=False, trips=number), trips)
+    number = LoopTrips(writer.op.constant([trips]), trips, positive=True)
+    return _split(writer, loop_as_recurrence(writer, loop, gathers=False, constants=False, trips=number), trips)
 
 
-def _rows_of_scan(copy: BodyCopy, loop: ScanBody, steps: int) -> dict[ir.Value, list[Item]]:
+def _rows_of_scan(writer: BodyWriter, loop: ScanBody, steps: int) -> dict[ir.Value, list[Item]]:
     """Emit what all steps of a Scan compute from rows alone; return its rows in the order of the steps.
 
     Those that are read backwards are split as they are, apart from the others, and taken from the last one on.
@@ -367,45 +367,47 @@ def _rows_of_scan(copy: BodyCopy, loop: ScanBody, steps: int) -> dict[ir.Value, 
     rows: dict[ir.Value, list[Item]] = {
         row: [KnownTensor(np.asarray(part)) for part in np.moveaxis(x.array, axis, 0)[:: -1 if backwards else 1]]
         for row, value, axis, backwards in zip(loop.row_inputs, loop.xs, loop.axes, loop.backwards, strict=True)
-        if isinstance(x := copy.item(value), KnownTensor)
+        if isinstance(x := writer.item(value), KnownTensor)
     }
     known = {*rows}
     for direction in sorted({*loop.backwards}) if steps else ():
         directions = zip(loop.row_inputs, loop.backwards, strict=True)
         excluded = {row for row, backwards in directions if row in known or backwards != direction}
-        r = scan_as_recurrence(copy, loop, excluded, flips=False)
-        rows |= {value: each[::-1] if direction else each for value, each in _split(copy, r, steps).items()}
+        r = scan_as_recurrence(writer, loop, excluded, flips=False)
+        rows |= {value: each[::-1] if direction else each for value, each in _split(writer, r, steps).items()}
     return rows
 
 
-def _split(copy: BodyCopy, r: LoopRecurrence, steps: int) -> dict[ir.Value, list[Item]]:
+def _split(writer: BodyWriter, r: LoopRecurrence, steps: int) -> dict[ir.Value, list[Item]]:
     """Return each row of xs."""
-    op = copy.op
+    op = writer.op
     return {
-        value: [copy.value_of(op.squeeze(part, [0])) for part in op.split(x, [1] * steps, 0)]
+        value: [writer.value_of(op.squeeze(part, [0])) for part in op.split(x, [1] * steps, 0)]
         for value, x in r.xs.items()
     }
 
 
-def _step(copy: BodyCopy, loop: LoopBody | ScanBody, states: Sequence[Item], step: int, number: Item) -> list[Item]:
+def _step(
+    writer: BodyWriter, loop: LoopBody | ScanBody, states: Sequence[Item], step: int, number: Item
+) -> list[Item]:
     """Emit a step, given its rows; return the next states and the rows to stack.
 
     Args:
-        copy: Copies the body.
+        writer: Writes the body.
         loop: The Loop or Scan.
         states: The states before the step.
         step: The number of the step, in names.
         number: What a Loop gets as that number.
     """
-    copy.bind(loop.state_inputs, states)
+    writer.bind(loop.state_inputs, states)
     if isinstance(loop, LoopBody):
-        copy.bind((loop.number, loop.cond_in), [number, TRUE])
-    with copy.op.under(str(step)):
-        copy.copy_nodes(loop.body)
-        return [copy.item(value) for value in (*loop.state_outputs, *loop.rows)]
+        writer.bind((loop.number, loop.cond_in), [number, TRUE])
+    with writer.op.under(str(step)):
+        writer.copy_nodes(loop.body)
+        return [writer.item(value) for value in (*loop.state_outputs, *loop.rows)]
 
 
-def _empty_constants(copy: BodyCopy, loop: LoopBody | ScanBody, kinds: Sequence[Known | None]) -> list[Item]:
+def _empty_constants(writer: BodyWriter, loop: LoopBody | ScanBody, kinds: Sequence[Known | None]) -> list[Item]:
     """Return the stacked outputs of a Loop that has no step."""
     results: list[Item] = []
     for value, kind in zip(loop.stacked, kinds, strict=False):
@@ -419,12 +421,13 @@ def _empty_constants(copy: BodyCopy, loop: LoopBody | ScanBody, kinds: Sequence[
                 node=loop.ref,
             )
         dtype = kind.dtype.numpy()
-        row = copy.tensor(KnownTensor(np.zeros((1, *(size or 0 for size in kind.dims)), dtype)), loop.ref)
-        results.append(copy.value_of(copy.op.slice(row, 0, 0, 0)))  # OpenVINO takes an empty constant for a scalar
+        row = writer.tensor(KnownTensor(np.zeros((1, *(size or 0 for size in kind.dims)), dtype)), loop.ref)
+        empty = writer.op.slice(row, 0, 0, 0)  # OpenVINO takes an empty constant for a scalar
+        results.append(writer.value_of(empty))
     return results
 
 
-def _kinds_of_rows(copy: BodyCopy, loop: LoopBody | ScanBody, states: Sequence[Item]) -> list[Known | None]:
+def _kinds_of_rows(writer: BodyWriter, loop: LoopBody | ScanBody, states: Sequence[Item]) -> list[Known | None]:
     """Return the types and shapes of what a step of a Loop would stack.
 
     Step 0 may read a row that is not there; shapes then follow if the numbers of the step are unknown.
@@ -437,30 +440,30 @@ def _kinds_of_rows(copy: BodyCopy, loop: LoopBody | ScanBody, states: Sequence[I
             "a Scan of no steps has no result in onnxruntime", hint="fix a length of 1 or more", node=loop.ref
         )
     first = KnownTensor(np.asarray(0))
-    kinds = _kinds_in_step(copy, loop, states, first)
+    kinds = _kinds_in_step(writer, loop, states, first)
     if all(kind is not None and kind.is_static for kind in kinds):
         return kinds
-    unknown = [_unknown_tensor(copy, item) for item in states]
-    more = _kinds_in_step(copy, loop, unknown, _unknown_tensor(copy, first))
+    unknown = [_unknown_tensor(writer, item) for item in states]
+    more = _kinds_in_step(writer, loop, unknown, _unknown_tensor(writer, first))
     return [a if a is not None and a.is_static else b for a, b in zip(kinds, more, strict=True)]
 
 
-def _unknown_tensor(copy: BodyCopy, item: Item) -> Item:
+def _unknown_tensor(writer: BodyWriter, item: Item) -> Item:
     """Return a value of the type and shape of a known tensor; another item as it is."""
     if not isinstance(item, KnownTensor):
         return item
-    value = ir.Value(name=copy.op.unique_name("in"))
-    copy.facts.declare(value, item.kind())
+    value = ir.Value(name=writer.op.unique_name("in"))
+    writer.facts.declare(value, item.kind())
     return value
 
 
-def _kinds_in_step(copy: BodyCopy, loop: LoopBody, states: Sequence[Item], number: Item) -> list[Known | None]:
+def _kinds_in_step(writer: BodyWriter, loop: LoopBody, states: Sequence[Item], number: Item) -> list[Known | None]:
     """Return the types and shapes of what a step of a Loop would stack."""
-    with copy.op.body(), copy.inner_scope():
+    with writer.op.body(), writer.inner_scope():
         try:
-            kinds = [copy.facts.kind(item) for item in _step(copy, loop, states, 0, number)[len(states) :]]
+            kinds = [writer.facts.kind(item) for item in _step(writer, loop, states, 0, number)[len(states) :]]
         except UnsupportedError:
             kinds = [None] * len(loop.rows)
-        for node in copy.op.nodes:
+        for node in writer.op.nodes:
             detach(node)
     return kinds

@@ -10,20 +10,16 @@ from functools import partial
 import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import PLAIN, Dialect
-from rnn_lowering.emit.draft import Names
-from rnn_lowering.emit.open_scopes import Finish, Rule
+from rnn_lowering.emit.open_scopes import Finish, Names, Rule
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
-from rnn_lowering.facts.bodies import bodies_of, is_used, values_used, with_bodies
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
-from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
-from rnn_lowering.loops.body_copy import BodyCopy, RepeatBody
-from rnn_lowering.loops.body_values import LoopLimits
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, bodies_of, default_opset, is_used, values_used, with_bodies
+from rnn_lowering.loops.body import LoopBody, LoopLimits, ScanBody, read_body
+from rnn_lowering.loops.body_copy import BodyWriter, RepeatBody
 from rnn_lowering.loops.loop_forms import to_loop, to_scan, unroll
 from rnn_lowering.loops.stacked_states import stack_rows_of_states
 from rnn_lowering.loops.value_facts import Elements, Facts, Item, number_of
-from rnn_lowering.model.copying import clone
-from rnn_lowering.model.inlining import inline_holders
+from rnn_lowering.model.copying import clone, inline_holders
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import (
@@ -38,7 +34,7 @@ from rnn_lowering.model.scopes import (
     scopes,
     sort_nodes,
 )
-from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.nodes.kinds import node_ref
 
 
 @dataclass(frozen=True)
@@ -112,9 +108,9 @@ _EMPTY = LoopForms(("unroll",), "it has no step")
 Choose = Callable[[ir.Node], LoopForms]
 
 
-def _as_it_is(copy: BodyCopy, loop: LoopBody | ScanBody) -> list[Item]:
+def _as_it_is(writer: BodyWriter, loop: LoopBody | ScanBody) -> list[Item]:
     """Emit a Loop for a Loop and a Scan for a Scan."""
-    return to_loop(copy, loop) if isinstance(loop, LoopBody) else to_scan(copy, loop)
+    return to_loop(writer, loop) if isinstance(loop, LoopBody) else to_scan(writer, loop)
 
 
 _FORMS: dict[str, RepeatBody] = {"unroll": unroll, "loop": to_loop, "scan": to_scan}
@@ -298,7 +294,7 @@ class _LoopLowering:
         """Give a node a form; return the number of its steps if they are unrolled."""
         ref, repeat = node_ref(node, scope.text), wanted.repeat or _FORMS[form]
         shared = dict(self._shared.get(scope.graph, {}))
-        copy = BodyCopy(
+        writer = BodyWriter(
             self._emitter(node, scope.graph, wanted if form != "unroll" else replace(wanted, dialect=PLAIN)),
             self.facts,
             repeat,
@@ -309,21 +305,21 @@ class _LoopLowering:
             some_rows=self.some_rows,
         )
         try:
-            items = copy.write(node, scope.text)
+            items = writer.write(node, scope.text)
             if wanted.check is not None:
-                wanted.check(operators_in(copy.op.nodes), ref)
+                wanted.check(operators_in(writer.op.nodes), ref)
         except (InvalidNodeError, UnsupportedError):
-            copy.op.abandon()
+            writer.op.abandon()
             self._shared[scope.graph] = shared  # constants that were emitted since are in no graph
             raise
-        repeating = [new for new in copy.op.nodes if new.op_type in REPEATING]
+        repeating = [new for new in writer.op.nodes if new.op_type in REPEATING]
         if len(repeating) == 1 and node.name:
             repeating[0].name = node.name
-        branches = [branch for new in copy.op.nodes if new.op_type == "If" for branch in bodies_of(new)]
-        for new in (*copy.op.nodes, *(each for branch in branches for each in branch)):
+        branches = [branch for new in writer.op.nodes if new.op_type == "If" for branch in bodies_of(new)]
+        for new in (*writer.op.nodes, *(each for branch in branches for each in branch)):
             new.meta[ORIGIN] = ref
-        self._put(node, scope.graph, copy, items)
-        return copy.steps if form == "unroll" else None
+        self._put(node, scope.graph, writer, items)
+        return writer.steps if form == "unroll" else None
 
     def _emitter(self, node: ir.Node, graph: ir.Graph, forms: LoopForms = _EMPTY) -> Ops:
         prefix = (node.name or node.outputs[0].name or node.op_type).rpartition("/")[2] or node.op_type
@@ -339,14 +335,14 @@ class _LoopLowering:
             shared=self._shared.setdefault(graph, {}),
         )
 
-    def _put(self, node: ir.Node, graph: ir.Graph, copy: BodyCopy, items: Sequence[Item]) -> None:
+    def _put(self, node: ir.Node, graph: ir.Graph, writer: BodyWriter, items: Sequence[Item]) -> None:
         """Replace a node with what was emitted, whose outputs have these items."""
-        op = copy.op
+        op = writer.op
         taken: list[tuple[ir.Value, Item, ir.Value]] = []
         pairs = [(old, item) for old, item in zip(node.outputs, items, strict=False) if old.name]
         for old, item in pairs:
             if is_used(old):
-                taken.append((old, item, copy.own_value(item, [new for _, _, new in taken])))
+                taken.append((old, item, writer.own_value(item, [new for _, _, new in taken])))
         op.finish([new for _, _, new in taken])
         for old, item, new in taken:
             if isinstance(item, Elements):
@@ -365,11 +361,11 @@ class _LoopLowering:
         if node.op_type == "SequenceEmpty":
             self.facts.record_elements(node.outputs[0], ())
             return
-        copy = BodyCopy(self._emitter(node, scope.graph), self.facts, unroll, self.limits)
-        given = [copy.item(value) for value in node.inputs]
+        writer = BodyWriter(self._emitter(node, scope.graph), self.facts, unroll, self.limits)
+        given = [writer.item(value) for value in node.inputs]
         if node.op_type == "SequenceConstruct":
             self.facts.record_elements(node.outputs[0], given)
             return
-        items = copy.results_of_sequence(node, given)
+        items = writer.results_of_sequence(node, given)
         if items is not None:
-            self._put(node, scope.graph, copy, items)
+            self._put(node, scope.graph, writer, items)

@@ -23,17 +23,14 @@ from rnn_lowering.emit.composites import flip
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
-from rnn_lowering.facts.bodies import values_used
 from rnn_lowering.facts.known import Known
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of, values_used
 from rnn_lowering.facts.size import ONE, PartialShape, Size, size
 from rnn_lowering.loops.as_recurrence import rows_along
-from rnn_lowering.loops.body import LoopBody
-from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.body_values import LoopLimits
-from rnn_lowering.loops.linear_counts import STEP_NUMBER, Counters
+from rnn_lowering.loops.body import LoopBody, LoopLimits
+from rnn_lowering.loops.body_copy import BodyWriter
 from rnn_lowering.loops.loop_forms import unroll
-from rnn_lowering.loops.trips import runs_once_per_row, simulated_trips
+from rnn_lowering.loops.trips import STEP_NUMBER, Counters, runs_once_per_row, simulated_trips
 from rnn_lowering.loops.value_facts import Facts
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.replace import drop_unused
@@ -81,8 +78,8 @@ class StackedState:
 def stack_rows_of_states(
     facts: Facts, loop: LoopBody, emitter: Callable[[], Ops], *, written_only: bool = False
 ) -> ir.Node:
-    """Replace a Loop whose states get rows by one that stacks these rows; return it, or the given one if it has no
-    such states.
+    """Replace a Loop whose states get rows by a Loop that stacks these rows; return the new node, or the given one
+    if it has no such states.
 
     Args:
         facts: Facts about the model.
@@ -220,9 +217,9 @@ def _state_of_writes(
         return None
     try:
         with scratch.body():
-            copy = BodyCopy(scratch, facts, unroll, LoopLimits(0, 0))
-            copy.bring_constants([loop.body])
-            order = _order_of_rows(Counters(copy, loop), index, first, axis)
+            writer = BodyWriter(scratch, facts, unroll, LoopLimits(0, 0))
+            writer.bring_constants([loop.body])
+            order = _order_of_rows(Counters(writer, loop), index, first, axis)
     except (InvalidNodeError, UnsupportedError):
         return None
     if order is None:
@@ -249,10 +246,10 @@ def _order_of_rows(
 ) -> tuple[bool, int | None] | None:
     """Return whether step 0 writes the last row, and the number of steps if there are more rows; None if the index
     is neither that of row i in step i nor that of the i-th row from the end."""
-    kind = counters.copy.facts.kind(first)
+    kind = counters.writer.facts.kind(first)
     sizes = () if kind is None else kind.dims
     length, front = sizes[axis], sizes[:axis]
-    steps = simulated_trips(counters.copy, counters.loop)
+    steps = simulated_trips(counters.writer, counters.loop)
     fills = runs_once_per_row(counters, first, axis) if steps is None else steps == length
     if not fills and (steps is None or length is None or not 0 < steps < length):
         return None
@@ -300,7 +297,7 @@ def _is_index_of_row(counters: Counters, index: ir.Value, number: Size, front: S
 
 
 def _replace_loop(facts: Facts, loop: LoopBody, stacked: Sequence[StackedState], op: Ops) -> ir.Node:
-    """Replace a Loop by one without these states, which stacks their rows, and return it."""
+    """Replace a Loop by a Loop that stacks the rows of these states instead, and return the new node."""
     node, body, graph, states = loop.node, loop.body, loop.node.graph, len(loop.initial)
     assert graph is not None
     places = {each.number for each in stacked}
@@ -315,12 +312,12 @@ def _replace_loop(facts: Facts, loop: LoopBody, stacked: Sequence[StackedState],
     for state, value in zip(stacked, new.outputs[len(outputs) :], strict=True):
         value.name = op.unique_name("rows")
         _join(facts, op, node, state, value)
-    copies = [ir.node("Identity", [state.row], name=op.unique_name("Identity")) for state in stacked]
-    for copy in copies:  # a row may be an input of the body, or an output already: runtimes misread such bodies
-        copy.outputs[0].name = copy.name
-        body.append(copy)
+    identities = [ir.node("Identity", [state.row], name=op.unique_name("Identity")) for state in stacked]
+    for identity in identities:  # a row may be an input or an output of the body: runtimes misread such bodies
+        identity.outputs[0].name = identity.name
+        body.append(identity)
     carried = [loop.cond_out, *(loop.state_outputs[n] for n in kept)]
-    body.outputs[:] = [*carried, *loop.rows, *(copy.outputs[0] for copy in copies)]
+    body.outputs[:] = [*carried, *loop.rows, *(each.outputs[0] for each in identities)]
     for n in sorted(places, reverse=True):
         for user in reversed(_users(body, body.inputs[2 + n])):
             detach(user)

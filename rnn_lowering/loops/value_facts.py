@@ -15,14 +15,12 @@ from itertools import count
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import Known, KnownValues
 from rnn_lowering.facts.node_outputs import NodeModel, element_of, numbers_in
 from rnn_lowering.facts.numbers import UnfollowedError, can_evaluate, evaluate
-from rnn_lowering.facts.operators import is_of_default_domain, operator_of
-from rnn_lowering.facts.parameters import TO_THE_END
+from rnn_lowering.facts.operators import TO_THE_END, bodies_of, is_of_default_domain, operator_of
 from rnn_lowering.facts.size import PartialShape, Size, Symbol, size
 from rnn_lowering.model.model_sizes import VARIES, inferred_values
 from rnn_lowering.model.onnx_checks import ANONYMOUS
@@ -213,7 +211,7 @@ class Facts:
     def places(self, dim: Size) -> list[tuple[int, list[tuple[ir.Value, int]]]] | None:
         """Return a size as a sum of products: each a factor, and inputs of the model with the axes that have the
         other factors. None if no inputs have them."""
-        if not dim.terms or not dim.symbols <= self._places.keys() or not dim.integral(1):
+        if not dim.terms or not dim.symbols <= self._places.keys() or not dim.is_integral:
             return None
         return [(int(factor), [self._places[symbol] for symbol in monomial]) for monomial, factor in dim.terms]
 
@@ -440,7 +438,7 @@ def _is_followed(node: ir.Node) -> bool:
 
 def _has_fractions(array: Array) -> bool:
     """Whether an element is a polynomial that may be a fraction: a runtime rounds it in each operator."""
-    return array.dtype == object and not all(size(number).integral(1) for number in array.reshape(-1))
+    return array.dtype == object and not all(size(number).is_integral for number in array.reshape(-1))
 
 
 def _operation(node: ir.Node) -> Hashable:
@@ -474,13 +472,22 @@ def known_bounds(items: Sequence[Item]) -> list[tuple[int, int, int, int]] | Non
     """
     if len(items) < 2 or not all(item is None or isinstance(item, KnownTensor) for item in items):
         return None
-    given = [
-        item.array.ravel().tolist() if isinstance(item, KnownTensor) else [] for item in (*items, None, None)[:4]
-    ]
-    starts, ends = given[:2]
-    axes, steps = given[2] or list(range(len(starts))), given[3] or [1] * len(starts)
-    same = len(starts) == len(ends) == len(axes) == len(steps)
-    return list(zip(axes, starts, ends, steps, strict=True)) if same else None
+    given = [item.array.ravel().tolist() if isinstance(item, KnownTensor) else [] for item in items]
+    try:
+        return bounds_of(*given)
+    except ValueError:  # it is invalid
+        return None
+
+
+def bounds_of(
+    starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] = (), steps: Sequence[int] = ()
+) -> list[tuple[int, int, int, int]]:
+    """Return the axis, start, end and step of each axis that a Slice names.
+
+    Raises:
+        ValueError: Their numbers differ.
+    """
+    return list(zip(axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=True))
 
 
 def takes_all(start: int, end: int, step: int) -> bool:

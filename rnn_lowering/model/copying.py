@@ -1,19 +1,22 @@
-"""Copies of models that share only tensor data, and changes that are undone on failure."""
+"""Copies of models that share only tensor data, and models that take over the content of a copy."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import InvalidNodeError, UnsupportedError, deepest_cause
+from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.errors import NAME, InvalidNodeError, UnsupportedError, deepest_cause, printable
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
-from rnn_lowering.model.scopes import all_graphs, scopes
-from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.model.growth import MOST_CALLED
+from rnn_lowering.model.scopes import RecurrentNode, all_graphs, names_in, recurrent_nodes, scopes
+from rnn_lowering.nodes.kinds import node_ref
 
 T = TypeVar("T")
 
@@ -151,19 +154,8 @@ def order_restored(model: ir.Model, *, on_success: bool = True) -> Iterator[None
         restore()
 
 
-@contextmanager
-def changed(model: ir.Model, work: ir.Model, original: ir.Model) -> Iterator[None]:
-    """If the block succeeds, a model has the graph, functions, IR version and metadata of `work`, which the block
-    changes; otherwise those of `original`. Each of them may be the model itself."""
-    try:
-        yield
-    except BaseException:
-        _take_over(model, original)
-        raise
-    _take_over(model, work)
-
-
-def _take_over(model: ir.Model, other: ir.Model) -> None:
+def take_over(model: ir.Model, other: ir.Model) -> None:
+    """Give a model the graph, functions, IR version and metadata of another, which may be the model itself."""
     if other is model:
         return
     replace_content(model, other.graph, other.functions)
@@ -185,3 +177,225 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from {*graph.inputs, *graph.initializers.values()}
     for node in graph:
         yield from node.outputs
+
+
+# Inline functions, in time linear in the number of resulting nodes. 1. The functions to inline and those that
+# call them are found, callees first (`_with_callers`). 2. The resulting nodes are counted before any is made:
+# nested calls can double them at each level. 3. Each call, first in these functions and then in the main graph,
+# is replaced by a copy of the function's body, in which all calls have been replaced already. If a function
+# returns its input, onnx_ir's InlinePass renames an input of the graph, and onnx.inliner leaves the output of the
+# call undefined.
+
+
+_Functions = Mapping[ir.OperatorIdentifier, ir.Function]
+
+_HINT = "inline them first (onnx.inliner.inline_local_functions)"
+
+
+def inline_functions(model: ir.Model, wanted: Callable[[RecurrentNode], bool], most: int) -> list[str]:
+    """Inline, in place, the functions that hold a wanted node, and those that call them; return notes for the user.
+    Referenced attributes, types and shapes of a function's values are known only at its calls.
+
+    Args:
+        model: The model; after an error it is in an undefined state.
+        wanted: Which recurrent nodes are wanted.
+        most: Maximum nodes of the result.
+
+    Raises:
+        UnsupportedError: A function calls itself, the result has too many nodes, or a call does not match its
+            function.
+    """
+    holders = {e.function.identifier() for e in recurrent_nodes(model) if e.function is not None and wanted(e)}
+    return inline_holders(model, holders, most)
+
+
+def refuse_many_calls(model: ir.Model, most: int) -> None:
+    """Refuse a model whose calls of functions make too many nodes: every runtime inlines them.
+
+    Raises:
+        UnsupportedError: They do.
+    """
+    with suppress(CycleError):  # refused where it matters
+        functions = {identifier: model.functions[identifier] for identifier in _order(model)}
+        _check_size(model, functions, most, "the calls of functions", plain=0, least=MOST_CALLED)
+
+
+def inline_holders(model: ir.Model, holders: Collection[ir.OperatorIdentifier], most: int) -> list[str]:
+    """Inline these functions and those that call them, in place; otherwise as `inline_functions`."""
+    inlined = _with_callers(model, holders) if holders else {}
+    if not inlined:
+        return []
+    _check_size(model, inlined, most, "inlining functions with recurrent nodes")
+    for function in inlined.values():
+        _inline_calls(function.graph, inlined, function.opset_imports)
+    _inline_calls(model.graph, inlined, model.opset_imports)
+    for identifier in inlined:
+        del model.functions[identifier]
+    return [f"inlined function {domain}::{name}" for domain, name, _ in sorted(inlined)]
+
+
+def _with_callers(model: ir.Model, holders: Collection[ir.OperatorIdentifier]) -> _Functions:
+    """Return the given functions and all that call them, at any depth, callees first."""
+    try:
+        order = _order(model)
+    except CycleError as error:
+        circle = " -> ".join(_name(identifier) for identifier in error.args[1])
+        raise UnsupportedError(f"functions call themselves: {printable(circle, 3 * NAME)}") from error
+    inlined: dict[ir.OperatorIdentifier, ir.Function] = {}
+    for identifier in order:
+        called = {node.op_identifier() for node in model.functions[identifier].graph.all_nodes()}
+        if identifier in holders or not inlined.keys().isdisjoint(called):
+            inlined[identifier] = model.functions[identifier]
+    return inlined
+
+
+def _order(model: ir.Model) -> list[ir.OperatorIdentifier]:
+    """Return the functions, callees first.
+
+    Raises:
+        CycleError: They call themselves.
+    """
+    calls = {i: {n.op_identifier() for n in f.graph.all_nodes()} for i, f in model.functions.items()}
+    return list(TopologicalSorter({i: called & calls.keys() for i, called in calls.items()}).static_order())
+
+
+def _check_size(
+    model: ir.Model, inlined: _Functions, most: int, what: str, *, plain: int = 1, least: int = 0
+) -> None:
+    """Refuse a model of more than `most` nodes, and more than `least`; one that is no call counts as `plain`."""
+    sizes: dict[ir.OperatorIdentifier, int] = {}
+    for identifier, function in inlined.items():
+        sizes[identifier] = _nodes_when_inlined(function.graph, sizes)
+    total = max(_nodes_when_inlined(model.graph, sizes, plain), *sizes.values(), 0)
+    if total > max(most, least):
+        worst = max(inlined, key=lambda identifier: sizes[identifier])
+        number = f"{total:,}" if total < 10**18 else "more than 10^18"
+        raise UnsupportedError(
+            f"{what} would make {number} nodes, more than {most:,}; function {_name(worst)} is the largest",
+            hint=f"raise the limit (--max-nodes {total if total < 10**9 else 'N'}) if this is intended",
+        )
+
+
+def _nodes_when_inlined(graph: ir.Graph, sizes: Mapping[ir.OperatorIdentifier, int], plain: int = 1) -> int:
+    return sum(sizes.get(node.op_identifier(), plain) for node in graph.all_nodes())
+
+
+def _inline_calls(graph: ir.Graph, inlined: _Functions, imports: dict[str, int]) -> None:
+    """Inline every call of these functions in a graph and its subgraphs; `imports` are the graph's opsets."""
+    names = None
+    for scope in (graph, *graph.subgraphs()):
+        for node in list(scope):
+            function = inlined.get(node.op_identifier())
+            if function is not None:
+                names = names or Names(names_in((graph, *graph.subgraphs())))
+                _join_imports(imports, function)
+                _replace_call(node, function, names)
+
+
+def _join_imports(imports: dict[str, int], function: ir.Function) -> None:
+    """Add what a function imports.
+
+    Raises:
+        UnsupportedError: It imports another version of a domain.
+    """
+    for domain, version in function.opset_imports.items():
+        has = default_opset(imports) if domain in DEFAULT_DOMAIN else imports.setdefault(domain, version)
+        if has != version:
+            raise UnsupportedError(
+                f"function {_name(function.identifier())} imports version {version} of domain "
+                f"'{domain or 'ai.onnx'}', but its caller imports version {has}",
+                hint="inline it first (onnx.inliner.inline_local_functions with convert_version=True)",
+            )
+
+
+def _replace_call(call: ir.Node, function: ir.Function, names: Names) -> None:
+    """Replace a call by a copy of the function's body; `names` are those that are used around it."""
+    attributes = _arguments(call, function)
+    body = clone_graph(function.graph)
+    nodes, inputs, outputs = list(body), list(body.inputs), list(body.outputs)
+    for node in body.all_nodes():
+        _resolve(node, attributes)
+        node.metadata_props.update({**call.metadata_props, **node.metadata_props})
+    _rename(body, names)
+    body.inputs.clear()
+    body.outputs.clear()
+    body.remove(nodes)
+    given = dict(zip(inputs, [*call.inputs, *[None] * len(inputs)], strict=False))
+    for formal, actual in given.items():
+        if actual is not None:
+            formal.replace_all_uses_with(actual, replace_graph_outputs=True)
+            continue
+        for user, slot in list(formal.uses()):
+            user.replace_input_with(slot, None)
+    results: list[ir.Value] = []
+    for output in outputs[: len(call.outputs)]:
+        value = given.get(output, output)
+        if value is None:
+            raise _mismatch(call, "uses an output that is an omitted input")
+        if output in given or value in results:  # the body does not compute it, or returns it twice
+            nodes.append(ir.Node("", "Identity", [value], name=names.unique("Identity")))
+            value = nodes[-1].outputs[0]
+        results.append(value)
+    assert call.graph is not None
+    call.graph.insert_before(call, nodes)
+    for old, new in zip(call.outputs, results, strict=False):
+        _take_over(old, new)
+    call.graph.remove(call, safe=True)
+
+
+def _arguments(call: ir.Node, function: ir.Function) -> dict[str, ir.Attr]:
+    """Return the attributes of a call, and the defaults of the function for those that it does not give."""
+    if len(call.inputs) > len(function.inputs) or len(call.outputs) > len(function.outputs):
+        raise _mismatch(call, "has more inputs or outputs than the function")
+    attributes = {a.name: a for a in function.attributes.values() if a.value is not None}
+    attributes |= call.attributes
+    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in attributes.values()):
+        raise _mismatch(call, "has a graph as an attribute")
+    return attributes
+
+
+def _mismatch(call: ir.Node, fact: str) -> UnsupportedError:
+    name = printable(call.name or "", NAME)
+    return UnsupportedError(f"the call '{name}' of function {_name(call.op_identifier())} {fact}", hint=_HINT)
+
+
+def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
+    """Resolve references to the function's attributes; those that the call omits are removed."""
+    for name, attribute in list(node.attributes.items()):
+        if attribute.is_ref():
+            actual = attributes.get(attribute.ref_attr_name or "")
+            if actual is None:
+                del node.attributes[name]
+            elif actual.is_ref():
+                node.attributes[name] = ir.RefAttr(name, actual.ref_attr_name or "", actual.type)
+            else:
+                node.attributes[name] = ir.Attr(name, actual.type, actual.value)
+
+
+def _rename(body: ir.Graph, names: Names) -> None:
+    """Rename nodes and values so that they do not clash with names around the call."""
+    inputs = set(body.inputs)
+    for scope in (body, *body.subgraphs()):
+        for value in (*scope.inputs, *scope.initializers.values()):
+            if value not in inputs:
+                value.name = names.unique(value.name or "value")
+        for node in scope:
+            node.name = names.unique(node.name or "node")
+            for value in node.outputs:
+                value.name = names.unique(value.name) if value.name else value.name
+
+
+def _take_over(old: ir.Value, new: ir.Value) -> None:
+    """Replace a call's output with a value that takes its name and its declared type and shape."""
+    name = old.name
+    new.type = old.type or new.type
+    new.shape = new.shape if old.shape is None else old.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    if name:
+        old.name = None
+        new.name = name
+
+
+def _name(identifier: ir.OperatorIdentifier) -> str:
+    domain, name, overload = identifier
+    return printable(f"{domain}::{name}" + (f":{overload}" if overload else ""), NAME)

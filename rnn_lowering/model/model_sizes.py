@@ -10,7 +10,7 @@ every step. See https://onnx.ai/onnx/operators/onnx__Loop.html.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -353,7 +353,7 @@ def forget_names(model: ir.Model) -> int:
 
 
 def ensure_valid(
-    result: ir.Model, original: ir.Model, *, whole: bool = False
+    result: ir.Model, original: Callable[[], ir.Model], *, whole: bool = False
 ) -> tuple[list[str], onnx.ModelProto | None]:
     """Check a result with ONNX's checker and strict inference; return notes on replaced shapes, and the checked
     message.
@@ -363,7 +363,7 @@ def ensure_valid(
 
     Args:
         result: The model.
-        original: The model that it was made from.
+        original: Returns the model that it was made from.
         whole: Return the message, with all tensors.
 
     Raises:
@@ -375,7 +375,7 @@ def ensure_valid(
     infer_anew(result, {})
     message = as_proto(result) if whole else None
     problem = problem_of(result)
-    if problem and (not problem_of(original) or _checker_refuses_only(result, original)):
+    if problem and (not problem_of(given := original()) or _checker_refuses_only(result, given)):
         raise UnsupportedError(
             f"the result is not valid: {problem}",
             hint="this is a bug in rnn-lowering, unless the model declares wrong types or shapes: please report it",
@@ -386,3 +386,9 @@ def ensure_valid(
 def _checker_refuses_only(result: ir.Model, original: ir.Model) -> bool:
     """Whether the checker accepts only the original, in which it looks into fewer functions."""
     return bool(problem_of(result, infer=False)) and not problem_of(original, infer=False)
+
+
+def open_names(model: ir.Model) -> list[str]:
+    """Return the names of the open sizes of the inputs."""
+    dims = [dim for value in model.graph.inputs for dim in value.shape or ()]
+    return list(dict.fromkeys(dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value))

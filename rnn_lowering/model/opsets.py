@@ -24,9 +24,8 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from rnn_lowering.errors import ModelFileError, RnnLoweringError, UnsupportedError
-from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.constants import dims_of
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset, operator_of
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, bodies_of, default_opset, operator_of
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.protobuf import SMALL
 from rnn_lowering.model.scopes import all_graphs

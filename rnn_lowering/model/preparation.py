@@ -10,17 +10,14 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import OptionError, callers
 from rnn_lowering.facts.operators import default_opset
-from rnn_lowering.model.copying import clone
-from rnn_lowering.model.fixed_inputs import folded
-from rnn_lowering.model.inlining import inline_functions
+from rnn_lowering.model.copying import clone, inline_functions
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.opsets import NEW_OPSET, OLDEST_LOWERED_OPSET, modernize
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, sort_nodes
 from rnn_lowering.nodes.connections import KnownInputs
-from rnn_lowering.nodes.kinds import read_spec
-from rnn_lowering.nodes.node_spec import NodeSpec
+from rnn_lowering.nodes.kinds import NodeSpec, read_spec
 from rnn_lowering.options import Lowering, Selection
-from rnn_lowering.targets.choice import Choice
+from rnn_lowering.recurrence.forms import Choice
 
 LOOP_FORMS = ("scan", "loop", "unroll")
 """The forms that a Loop or Scan of the model can have."""
@@ -143,6 +140,8 @@ def prepare(model: ir.Model, selected: NodeSelection, max_nodes: int, *, inferre
     if opset < OLDEST_LOWERED_OPSET:
         read(work, selected(list(recurrent_nodes(work))))  # at its own version: the newer ones allow more
         if list(work.graph.subgraphs()):
+            from rnn_lowering.model.fixed_inputs import folded  # old models are few
+
             work = folded(work, decide=True) or work
         modernize(work, opset)
         notes.append(f"converted from opset {opset} to {NEW_OPSET}")

@@ -9,8 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, deepest_cause
-from rnn_lowering.facts.bodies import bodies_of, graphs_of
-from rnn_lowering.facts.operators import default_opset
+from rnn_lowering.facts.operators import bodies_of, default_opset, graphs_of
 from rnn_lowering.types import in_memory
 
 GraphMessage = onnx.GraphProto | onnx.FunctionProto

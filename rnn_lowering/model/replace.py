@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence, Set
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import replace
 
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant, leaf
-from rnn_lowering.emit.draft import NODE, OPERATOR, Names
+from rnn_lowering.emit.open_scopes import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import boundary
-from rnn_lowering.facts.bodies import is_used, values_used, with_bodies
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset, operator_of
+from rnn_lowering.facts.operators import (
+    DEFAULT_DOMAIN,
+    default_opset,
+    is_used,
+    operator_of,
+    values_used,
+    with_bodies,
+)
 from rnn_lowering.model.loop_sharing import Between, Group, groups_of, shared_loops
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import all_graphs, all_names, detach, sort_nodes
-from rnn_lowering.nodes.causal_conv import CausalConvSpec
-from rnn_lowering.nodes.node_spec import NodeSpec
-from rnn_lowering.recurrence.causal_conv_node import conv_of_one_frame
-from rnn_lowering.targets.target import Emitted
+from rnn_lowering.nodes.kinds import NodeSpec
+from rnn_lowering.recurrence.forms import Emitted
 
 
 def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, dequantize: bool = False) -> list[str]:
@@ -42,7 +46,7 @@ def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, deq
         members, first = group.members, group.members[0]
         specs = [planned.spec.as_floats() if dequantize else planned.spec for planned in members]
         specs = [replace(s, inputs={name: taken_over.get(v, v) for name, v in s.inputs.items()}) for s in specs]
-        op = _emitter(members, specs[0], names, model.ir_version, widen, shared.setdefault(first.found.graph, {}))
+        op = emitter_of(members, specs[0], names, model.ir_version, widen, shared.setdefault(first.found.graph, {}))
         with boundary(first.found.ref):
             taken_over |= _replace_group(group, specs, op)
         floats = " and ".join(dict.fromkeys(op.floats))
@@ -53,35 +57,6 @@ def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, deq
         sort_nodes(model)
     _drop_functions(model, {planned.found.node.op_identifier() for planned in plan} & model.functions.keys())
     return [*shared_loops(groups), *notes]
-
-
-def shorten_convolutions(model: ir.Model, plan: Mapping[str, NodePlan], *, widen: bool) -> None:
-    """Replace, in place, the Convs of equivalents that now compute a single frame.
-
-    Args:
-        model: The model.
-        plan: The nodes that were replaced, by the prefix of the names in their equivalents.
-        widen: As for `replace_nodes`.
-    """
-    names = Names(all_names(model))
-    for node in [node for node in model.graph if node.op_type == "Conv" and node.domain == ""]:
-        planned, frames = plan.get(node.metadata_props.get(NODE, "")), node.inputs[0]
-        if planned is None or frames is None or not isinstance(planned.spec, CausalConvSpec):
-            continue
-        op = _emitter([planned], planned.spec, names, model.ir_version, widen, {})
-        sums = conv_of_one_frame(op, planned.spec, frames)
-        if sums is None:
-            continue
-        (value,) = op.outputs([sums])
-        op.finish([value])
-        for initializer in op.initializers:
-            model.graph.register_initializer(initializer)
-        model.graph.insert_before(node, op.nodes)
-        value.type = value.type or ir.TensorType(op.dtype)
-        take_over(node.outputs[0], value)
-        inputs = [value for value in node.inputs if value is not None]
-        model.graph.remove(node, safe=True)
-        drop_unused(inputs)
 
 
 def _drop_functions(model: ir.Model, replaced: Set[ir.OperatorIdentifier]) -> None:
@@ -95,7 +70,7 @@ def _drop_functions(model: ir.Model, replaced: Set[ir.OperatorIdentifier]) -> No
 def emitted_for(planned: NodePlan, ir_version: int, *, widen: bool, dequantize: bool = False) -> Emitted:
     """Return what `replace_nodes` would emit for a node; the model stays as it is."""
     spec = planned.spec.as_floats() if dequantize else planned.spec
-    op = _emitter([planned], spec, Names(()), ir_version, widen, {})
+    op = emitter_of([planned], spec, Names(()), ir_version, widen, {})
     with boundary(planned.found.ref):
         outputs = op.outputs(list(planned.choice.lower(op, [spec], ())[0].values()))
     op.finish(outputs)
@@ -106,7 +81,7 @@ def emitted_for(planned: NodePlan, ir_version: int, *, widen: bool, dequantize: 
     return Emitted(frozenset(node.op_type for node in emitted), op.most_axes)
 
 
-def _emitter(
+def emitter_of(
     group: Sequence[NodePlan],
     spec: NodeSpec,
     names: Names,

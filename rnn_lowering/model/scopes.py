@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.facts.bodies import graphs_of, is_used, with_bodies
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
-from rnn_lowering.nodes.kinds import calls_function, is_recurrent
-from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset, graphs_of, is_used, with_bodies
+from rnn_lowering.nodes.kinds import calls_function, is_recurrent, node_ref
 
 _RECURRENT = re.compile("lstm|gru|rnn|causalconvwithstate|linearattention|deltanet", re.IGNORECASE)
 

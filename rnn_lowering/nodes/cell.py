@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.facts.node_outputs import DOMAIN
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
-from rnn_lowering.facts.schemas import DOMAIN
 
 DYNAMIC_QUANTIZE_LSTM = "DynamicQuantizeLSTM"
 

@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef
-from rnn_lowering.facts.bodies import is_used
 from rnn_lowering.facts.constants import QuantizedTensor, constant_of, quantized_of
 from rnn_lowering.facts.known import Known
+from rnn_lowering.facts.operators import is_used
 from rnn_lowering.nodes.cell import Cell
 from rnn_lowering.types import Dims
 

@@ -1,37 +1,108 @@
-"""The table of recurrent operators, each with the class that reads its nodes."""
+"""The table of recurrent operators: a row for each kind of nodes, with what reads, emits and computes it."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
 from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 import onnx
 import onnx_ir as ir
+from typing_extensions import Self
 
-from rnn_lowering.errors import documented
+from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary, documented
+from rnn_lowering.facts.constants import QuantizedTensor
+from rnn_lowering.facts.node_outputs import CONTRIB_SCHEMAS, DOMAIN
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
-from rnn_lowering.nodes.causal_conv import CausalConvSpec
-from rnn_lowering.nodes.connections import KnownInputs
-from rnn_lowering.nodes.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
-from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
-from rnn_lowering.nodes.node_spec import InputRole, NodeSpec
-from rnn_lowering.nodes.rnn import RecurrentSpec
+from rnn_lowering.nodes.cell import CELLS
+from rnn_lowering.nodes.connections import REQUIRED, Connections, KnownInputs
+from rnn_lowering.types import Array
 
-KINDS: tuple[type[NodeSpec], ...] = (
-    RecurrentSpec,
-    LinearAttentionSpec,
-    CausalConvSpec,
-    AttentionGateSpec,
-    GatedNormSpec,
-    GatedDeltaNetSpec,
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of recurrent nodes. What is named by its module is imported when a node needs it.
+
+    Attributes:
+        operators: The (domain, operator) of its nodes; "" for ONNX's own domain.
+        spec: The class that reads a node, a `NodeSpec`.
+        equivalent: The function that emits what takes the place of a node.
+        reference: The class that computes a node in float64, a `NodeReference`.
+        page: The section of the documents that says what is refused.
+    """
+
+    operators: Collection[tuple[str, str]]
+    spec: str
+    equivalent: str
+    reference: str
+    page: str = "linear-attention.md#what-is-refused"
+
+    @property
+    def spec_type(self) -> type[NodeSpec]:
+        return imported(self.spec)  # type: ignore[no-any-return]
+
+
+def imported(name: str) -> Any:
+    """Return what has this name in a module of the package."""
+    module, _, own = name.rpartition(".")
+    return getattr(import_module(f"rnn_lowering.{module}"), own)
+
+
+KINDS = (
+    Kind(
+        CELLS.keys(),
+        "nodes.rnn.RecurrentSpec",
+        "recurrence.equivalents.lower_rnn",
+        "compare.rnn_reference.RnnReference",
+        page="",
+    ),
+    Kind(
+        [("", "LinearAttention"), (DOMAIN, "LinearAttention")],
+        "attention.linear_attention.LinearAttentionSpec",
+        "attention.linear_attention_node.lower_linear_attention",
+        "attention.references.LinearAttentionReference",
+    ),
+    Kind(
+        [("", "CausalConvWithState"), (DOMAIN, "CausalConvWithState")],
+        "attention.causal_conv.CausalConvSpec",
+        "attention.causal_conv.lower_causal_conv",
+        "attention.references.CausalConvReference",
+    ),
+    Kind(
+        [(DOMAIN, "LinearAttentionGate")],
+        "attention.gated_delta_net.AttentionGateSpec",
+        "attention.linear_attention_node.lower_attention_gate",
+        "attention.references.AttentionGateReference",
+    ),
+    Kind(
+        [(DOMAIN, "GatedRMSNorm")],
+        "attention.gated_delta_net.GatedNormSpec",
+        "attention.linear_attention_node.lower_gated_norm",
+        "attention.references.GatedNormReference",
+    ),
+    Kind(
+        [(DOMAIN, "GatedDeltaNet")],
+        "attention.gated_delta_net.GatedDeltaNetSpec",
+        "attention.linear_attention_node.lower_gated_delta_net",
+        "attention.references.GatedDeltaNetReference",
+    ),
 )
 
 
-def kind_of(node: ir.Node | onnx.NodeProto) -> type[NodeSpec] | None:
+def kind_of(node: ir.Node | onnx.NodeProto) -> Kind | None:
     """Return the kind of a recurrent node; None for other nodes."""
     operator = "" if node.domain in DEFAULT_DOMAIN else node.domain, node.op_type
     return next((kind for kind in KINDS if operator in kind.operators), None)
+
+
+def kind_of_spec(spec: NodeSpec) -> Kind:
+    """Return the kind of a node that was read."""
+    return next(kind for kind in KINDS if kind.spec.rpartition(".")[2] == type(spec).__name__)
 
 
 def is_recurrent(node: ir.Node | onnx.NodeProto) -> bool:
@@ -39,17 +110,22 @@ def is_recurrent(node: ir.Node | onnx.NodeProto) -> bool:
     return kind_of(node) is not None
 
 
+def has_cell(node: ir.Node | onnx.NodeProto) -> bool:
+    """Return whether a node is an RNN, GRU or LSTM."""
+    return kind_of(node) is KINDS[0]
+
+
 def has_steps(node: ir.Node | onnx.NodeProto) -> bool:
     """Return whether a recurrent node has steps that a form repeats."""
     kind = kind_of(node)
-    return kind is not None and kind.repeats
+    return kind is not None and kind.spec_type.repeats
 
 
 def calls_function(node: ir.Node, functions: Container[ir.OperatorIdentifier]) -> bool:
     """Return whether a node with the name of a recurrent operator calls the model's function of that name: if it
     does not fit the operator. If it fits, onnxruntime runs its kernel."""
-    kind = kind_of(node)
-    return kind is not None and node.op_identifier() in functions and not kind.fits(node)
+    kind = kind_of(node) if node.op_identifier() in functions else None
+    return kind is not None and not kind.spec_type.fits(node)
 
 
 def read_spec(
@@ -58,12 +134,322 @@ def read_spec(
     """Return what a recurrent node specifies; see `NodeSpec.parse`."""
     kind = kind_of(node)
     assert kind is not None
-    with nullcontext() if kind is RecurrentSpec else documented("linear-attention.md#what-is-refused"):
-        return kind.parse(node, opset, scope, known)
+    with documented(kind.page) if kind.page else nullcontext():
+        return kind.spec_type.parse(node, opset, scope, known)
 
 
 def role_of(node: onnx.NodeProto, slot: int) -> InputRole:
     """Return what an input of a recurrent node is."""
     kind = kind_of(node)
     assert kind is not None
-    return kind.role(node, slot)
+    return kind.spec_type.role(node, slot)
+
+
+# `NodeSpec`: what recurrent nodes of every kind specify; and `NodeReader`, which reads it from a node.
+
+
+_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+AxisName = Literal["T", "N"] | None
+"""The content of an axis: "T" for steps, "N" for rows of the batch, None for anything else."""
+
+
+@dataclass(frozen=True)
+class InputRole:
+    """The role of an input of a recurrent node, by its slot.
+
+    Attributes:
+        axes: The content of its first axes.
+        is_data: Whether it has a row for each step.
+        is_state: Whether it is a state before the first step.
+        is_lengths: Whether it holds lengths of sequences.
+        bounds: Between which numbers it usually is; None for any.
+    """
+
+    axes: tuple[AxisName, ...] = ()
+    is_data: bool = False
+    is_state: bool = False
+    is_lengths: bool = False
+    bounds: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSpec(ABC):
+    """A validated recurrent node. A kind of recurrent nodes is a subclass, with a row in `kinds.KINDS`.
+
+    Attributes:
+        node: Its name, operator and scope.
+        version: Version of the operator.
+        dtype: Its element type.
+        seq_length, batch_size: T and N; None if unknown.
+        inputs: The connected inputs by their names in the operator specification.
+        outputs: The outputs that something uses, by their names in the operator specification.
+        constants: The tensors of those inputs that are constants.
+        warnings: How unclear attributes were interpreted.
+        stored: The constants as the node has them.
+        quantized: Weights that the model stores as integers behind DequantizeLinear.
+        rounds: Whether its products round their operands to 8 bits.
+        input_size, hidden_size: I and H, of kinds that have them; None if unknown.
+        directions: ("forward",), ("reverse",) or ("forward", "reverse").
+
+    Examples:
+        >>> [(spec.op_type, spec.seq_length, spec.direction, spec.details) for spec in rl.inspect(model)]
+        [('LSTM', None, 'forward', 'Sigmoid, Tanh, Tanh'), ('GRU', None, 'forward', 'Sigmoid, Tanh')]
+    """
+
+    node: NodeRef
+    version: int
+    dtype: ir.DataType
+    seq_length: int | None
+    batch_size: int | None
+    inputs: Mapping[str, ir.Value] = field(repr=False)
+    outputs: Mapping[str, ir.Value] = field(repr=False)
+    constants: Mapping[str, ir.TensorProtocol] = field(repr=False)
+    warnings: tuple[str, ...] = ()
+    stored: Mapping[str, ir.TensorProtocol] = field(default_factory=dict, repr=False)
+    quantized: Mapping[str, QuantizedTensor] = field(default_factory=dict, repr=False)
+    rounds: bool = False
+    input_size: int | None = None
+    hidden_size: int | None = None
+    directions: tuple[str, ...] = ("forward",)
+
+    roles: ClassVar[Mapping[int, InputRole]] = MappingProxyType({})
+    """By slot, the inputs that are no weights, where no attribute decides."""
+
+    data: ClassVar[str]
+    """The input that has a row for each step, and every row of the batch."""
+
+    repeats: ClassVar[bool] = True
+    """Whether it has steps; otherwise it is a straight line at any length."""
+
+    in_float32: ClassVar[bool] = False
+    """Whether it computes in float32 whatever its element type is."""
+
+    @classmethod
+    def parse(
+        cls, node: ir.Node, opset: int, scope: str = "main graph", known: KnownInputs = MappingProxyType({})
+    ) -> Self:
+        """Read a node of this kind.
+
+        Args:
+            node: The node.
+            opset: The version of the default domain that its graph imports.
+            scope: Where the node is, for messages.
+            known: Types and shapes of inputs that count instead of the declared ones.
+
+        Raises:
+            InvalidNodeError: It specifies what its operator does not allow.
+            UnsupportedError: Its opset is newer than the onnx package knows, or it is in a function and refers to
+                the function's attributes.
+        """
+        ref = node_ref(node, scope)
+        with boundary(ref):
+            _check_opset(opset, ref)
+            reader = NodeReader(node, opset, ref, known)
+            reader.check_attributes()
+            return cls.read(reader)
+
+    @classmethod
+    @abstractmethod
+    def read(cls, reader: NodeReader) -> Self:
+        """Return what a node of this kind specifies; its attributes have the names and types of its operator's."""
+
+    @classmethod
+    def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
+        """Return what input number `slot` of a node is, which may not be valid."""
+        return cls.roles.get(slot, InputRole())
+
+    @classmethod
+    def fits(cls, node: ir.Node) -> bool:
+        """Return whether a node may be of this kind, where the model also has a function of the operator's name."""
+        return True
+
+    @property
+    def op_type(self) -> str:
+        """The operator whose steps it computes."""
+        return self.node.operator
+
+    @property
+    def direction(self) -> str:
+        """forward, reverse or bidirectional."""
+        return self.directions[0] if len(self.directions) == 1 else "bidirectional"
+
+    @property
+    @abstractmethod
+    def details(self) -> str:
+        """Its other attributes in a few words, for tables."""
+
+    @abstractmethod
+    def axes(self, symbol: str) -> tuple[AxisName, ...]:
+        """Return what runs along each axis of an input or output."""
+
+    def of_rows(self, arrays: Mapping[str, Array], rows: slice) -> dict[str, Array]:
+        """Return inputs or outputs of some rows of the batch, by symbol; weights have none."""
+        index = {s: (*[slice(None)] * axes.index("N"), rows) for s in arrays if "N" in (axes := self.axes(s))}
+        return {s: array[index[s]] if s in index else array for s, array in arrays.items()}
+
+    def rank(self, symbol: str) -> int:
+        """Return the rank of an input or output."""
+        return len(self.axes(symbol))
+
+    def dtype_of(self, symbol: str) -> ir.DataType:
+        """Return the element type of an input or output."""
+        return self.dtype
+
+    def computes_in(self, *, widen: bool) -> ir.DataType:
+        """Return the element type to compute in; with `widen`, float32 in place of half precision."""
+        return ir.DataType.FLOAT if self.in_float32 or (widen and self.dtype in _HALF) else self.dtype
+
+    def as_floats(self) -> Self:
+        """Return the node with floats for weights that are stored as integers."""
+        return self
+
+    @property
+    def straight_line_reason(self) -> str:
+        """Why it is a straight line in any form; "" if it is not."""
+        if not self.repeats:
+            return "it has no steps"
+        T = self.seq_length
+        return f"sequence length {T} needs no loop" if T is not None and T <= 1 else ""
+
+    @property
+    def used_by_steps(self) -> Sequence[str]:
+        """The inputs that every step uses besides its row."""
+        return ()
+
+    @property
+    def steps_of_chunk(self) -> int:
+        """Maximum steps of a chunk, for kinds with the form "chunked"."""
+        return 1
+
+    def why_not(self, form: str) -> str:
+        """Return why nodes of this kind have no such form; empty if they have."""
+        if form != "chunked":
+            return ""
+        return f"the step of {self.op_type} is not linear in its state, so steps cannot be joined into chunks"
+
+    def preferred_form(self) -> str:
+        """Return the form that runs fastest nearly everywhere; "" if the runtime decides."""
+        return ""
+
+
+def node_ref(node: ir.Node, scope: str = "main graph") -> NodeRef:
+    """Return the reference of a node; one without a name goes by its first output."""
+    name = node.name or next((f"-> {v.name}" for v in node.outputs if v.name), "unnamed")
+    return NodeRef(name, node.op_type, scope)
+
+
+def _check_opset(opset: int, ref: NodeRef) -> None:
+    """Check that the installed onnx package knows a version of the default domain.
+
+    Raises:
+        UnsupportedError: It does not.
+    """
+    newest = onnx.defs.onnx_opset_version()
+    if not 1 <= opset <= newest:
+        raise UnsupportedError(
+            f"opset {opset} is not one that the installed onnx package knows (1 to {newest})",
+            hint="upgrade the onnx package, or correct the model's opset import",
+            node=ref,
+        )
+
+
+FIRST_ATTENTION_OPSET = 27
+"""First opset with LinearAttention and CausalConvWithState; com.microsoft has them too."""
+
+
+@dataclass(frozen=True)
+class NodeReader:
+    """A node and what is known of its inputs; its methods return what it specifies, or raise an error that names
+    it."""
+
+    node: ir.Node
+    opset: int
+    ref: NodeRef
+    known: KnownInputs
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether its operator is ONNX's own."""
+        return self.node.domain in DEFAULT_DOMAIN
+
+    @cached_property
+    def schema(self) -> onnx.defs.OpSchema:
+        """The schema of its operator."""
+        operator = self.node.op_type
+        if not self.is_standard:
+            return CONTRIB_SCHEMAS[operator]
+        if not onnx.defs.has(operator, self.opset, ""):
+            raise self.invalid(
+                f"opset {self.opset} has no {operator}",
+                f"it exists from opset {FIRST_ATTENTION_OPSET} on, and in the domain {DOMAIN}",
+            )
+        return onnx.defs.get_schema(operator, self.opset, "")
+
+    @cached_property
+    def connections(self) -> Connections:
+        """Its inputs and outputs."""
+        return Connections(self.node, self.ref, self.schema, self.opset, self.known)
+
+    def invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
+        return InvalidNodeError(reason, hint=hint, node=self.ref)
+
+    def unsupported(self, reason: str, hint: str = "") -> UnsupportedError:
+        return UnsupportedError(reason, hint=hint, node=self.ref)
+
+    def unknown(self, what: str, hint: str = "declare its shape (onnx.shape_inference)") -> UnsupportedError:
+        return self.unsupported(f"{what} is not known", hint)
+
+    def attribute(self, name: str, default: Any) -> Any:
+        """Return the value of an attribute."""
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else attribute.value
+
+    def choice(self, name: str, default: Any, allowed: Iterable[Any]) -> Any:
+        """Return the value of an attribute, which must be one of several."""
+        value, (*others, last) = self.attribute(name, default), allowed
+        if value not in (*others, last):
+            raise self.invalid(f"{name} is {value!r}", f"{', '.join(map(str, others))} and {last} are allowed")
+        return value
+
+    def gives(self, number: int) -> bool:
+        """Whether the node has an output."""
+        return number < len(self.node.outputs) and bool(self.node.outputs[number].name)
+
+    def check_outputs(self) -> None:
+        """Check that the node has every output that its operator always has.
+
+        Raises:
+            InvalidNodeError: One is missing.
+        """
+        needed = [formal.name for formal in self.schema.outputs if formal.option == REQUIRED]
+        for number, name in enumerate(needed):
+            if not self.gives(number):
+                raise self.invalid(f"output {name} is missing", "both outputs are required" if needed[1:] else "")
+
+    def check_attributes(self) -> None:
+        """Check that the node has only attributes of its operator, each of the right type, and those that it needs.
+
+        Raises:
+            InvalidNodeError: It has others, or one is missing.
+            UnsupportedError: One refers to an attribute of a function.
+        """
+        schema = self.schema
+        for name, attribute in self.node.attributes.items():
+            known = schema.attributes.get(name)
+            if known is None:
+                raise self.invalid(
+                    f"{self.ref.operator}-{schema.since_version} has no attribute '{name}'",
+                    f"its attributes are {', '.join(sorted(schema.attributes))}",
+                )
+            if attribute.is_ref():
+                raise self.unsupported(
+                    f"attribute '{name}' refers to the function's attribute '{attribute.ref_attr_name}'",
+                    "inline the function first (onnx.inliner)",
+                )
+            wanted = str(known.type).rpartition(".")[2]
+            if attribute.type.name != wanted:
+                raise self.invalid(f"attribute '{name}' is of type {attribute.type.name}, not {wanted}")
+        for name, known in schema.attributes.items():
+            if known.required and name not in self.node.attributes:
+                raise self.invalid(f"attribute '{name}' is missing")

@@ -19,9 +19,9 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.facts.constants import QuantizedTensor
-from rnn_lowering.nodes.cell import CELLS, DYNAMIC_QUANTIZE_LSTM, Cell, cell_of
+from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM, Cell, cell_of
 from rnn_lowering.nodes.connections import RnnConnections, specified_shapes
-from rnn_lowering.nodes.node_spec import AxisName, InputRole, NodeReader, NodeSpec
+from rnn_lowering.nodes.kinds import AxisName, InputRole, NodeReader, NodeSpec
 from rnn_lowering.types import Array, Dims, array_of, dequantized_numbers
 
 DIRECTIONS = {"forward": ("forward",), "reverse": ("reverse",), "bidirectional": ("forward", "reverse")}
@@ -111,7 +111,6 @@ class RecurrentSpec(NodeSpec):
         ('LSTM', 16, None, True)
     """
 
-    operators = CELLS.keys()
     data = "X"
 
     cell: Cell = field(repr=False)

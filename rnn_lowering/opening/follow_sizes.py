@@ -15,32 +15,39 @@ from typing import NoReturn
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.draft import Names
+from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.axes import Axes, NodeShapes, alone
-from rnn_lowering.facts.bodies import bodies_of, captured_values, values_used, with_bodies
 from rnn_lowering.facts.infer import infer, slice_bounds
-from rnn_lowering.facts.known import SizingError, add_initializers, start
+from rnn_lowering.facts.known import KnownValues, SizingError, add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
-from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.facts.parameters import parameter
+from rnn_lowering.facts.operators import (
+    bodies_of,
+    captured_values,
+    operator_of,
+    parameter,
+    values_used,
+    with_bodies,
+)
 from rnn_lowering.facts.size import Shape, Size, Symbol, product, size
 from rnn_lowering.model.scopes import scopes
 from rnn_lowering.nodes.kinds import is_recurrent
-from rnn_lowering.opening.constants import let_grow, rows_are_equal, rows_count
-from rnn_lowering.opening.inner_graphs import (
+from rnn_lowering.opening.node_sizes import (
     OuterValue,
+    OwnSizes,
+    Sums,
     given_to,
     is_followed,
+    let_grow,
+    read_reshape,
     returned,
+    rows_are_equal,
+    rows_count,
     shape_in,
     shapes_out,
     state_count,
 )
-from rnn_lowering.opening.own_sizes import OwnSizes
 from rnn_lowering.opening.questions import SCOPE, Opened, Questions, ref, refuse
-from rnn_lowering.opening.reshapes import read_reshape
-from rnn_lowering.opening.sums import Sums
 from rnn_lowering.types import Array
 
 _SIZES_IN = {"Reshape": "shape", "Expand": "shape", "ConstantOfShape": "input", "Slice": "ends", "Range": "limit"}
@@ -119,8 +126,8 @@ class SizeWalk:
             UnsupportedError: A number may be a size or not, or a node cannot have other sizes.
         """
         graph = self.model.graph
-        self.was = start(self.model, self._input_shapes(exported=True))
-        self.known = start(self.model, self._input_shapes())
+        self.was = KnownValues.start(self.model, self._input_shapes(exported=True))
+        self.known = KnownValues.start(self.model, self._input_shapes())
         self.sums = Sums(self.known, self.questions)
         self.readings: dict[ir.Node, Shape] = {}
         self.told: dict[ir.Node, Opened] = {}

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.draft import Names
+from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
-from rnn_lowering.facts.operators import default_opset
-from rnn_lowering.facts.parameters import TO_THE_END, input_slots, parameter
+from rnn_lowering.facts.operators import TO_THE_END, default_opset, input_slots, parameter
 from rnn_lowering.facts.size import Shape, Size, Symbol, size
-from rnn_lowering.model.inlining import inline_functions
+from rnn_lowering.model.copying import inline_functions
 from rnn_lowering.model.model_sizes import forget_sizes
 from rnn_lowering.model.onnx_checks import is_sound
 from rnn_lowering.model.scopes import all_names, sort_nodes
 from rnn_lowering.opening.follow_sizes import SizeWalk
 from rnn_lowering.opening.questions import Opened, ref
 from rnn_lowering.opening.rows import RowsBySymbol, rows_of_outputs
+from rnn_lowering.passes.stages import Work
 
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
@@ -317,3 +317,13 @@ class _Writer:
             shape = self._add(first, "Shape", [value])
             self.sizes[symbol] = self._add(first, "Gather", [shape, self._constant(first, [axis])], axis=0)
         return self.sizes[symbol]
+
+
+# The stage that opens axes whose size an exporter fixed.
+
+
+def open_axes(work: Work) -> None:
+    """Open the axes that the options name. A size that they give one of these says which size the model has."""
+    axes = work.lowering.open_dims
+    work.exported = exported_dims(work.model, axes, work.lowering.dims)
+    work.report.notes += open_dims(work.model, axes, work.lowering.max_nodes, work.exported)

@@ -13,9 +13,9 @@ from itertools import count
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.facts.parameters import BEFORE_THE_START, TO_THE_END
+from rnn_lowering.facts.operators import BEFORE_THE_START, TO_THE_END
 from rnn_lowering.facts.size import Shape, Size, Symbol, size
-from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.nodes.kinds import node_ref
 
 _HINT = "export the model with this axis dynamic, or at a size that no other axis has"
 

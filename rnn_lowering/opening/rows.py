@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import onnx_ir as ir
 
-from rnn_lowering.facts.axes import Axes, NodeShapes
-from rnn_lowering.facts.bodies import captured_values
+from rnn_lowering.facts.axes import Axes
 from rnn_lowering.facts.infer import pads, slice_bounds
-from rnn_lowering.facts.known import KnownValues
-from rnn_lowering.facts.operators import may_differ, operator_of
+from rnn_lowering.facts.known import KnownValues, axes_of, constants_of
+from rnn_lowering.facts.operators import captured_values, may_differ, operator_of
 from rnn_lowering.facts.size import Shape, Size, Symbol, product, size
 from rnn_lowering.nodes.kinds import is_recurrent
-from rnn_lowering.opening.windows import WINDOWED, sliding_window
+from rnn_lowering.opening.node_sizes import WINDOWED, sliding_window
 
 _ONE = size(1)
 
@@ -146,7 +144,7 @@ class _OpenRowWalk:
         return (
             self._shifted(node, rows[0])
             if 0 in rows and self._acts(node, rows[0])
-            else self._along(self._axes(node), rows)
+            else self._along(axes_of(self.known, node), rows)
         )
 
     def _made(self, node: ir.Node, symbol: Symbol) -> Rows | None:
@@ -164,24 +162,6 @@ class _OpenRowWalk:
             first, _, step = (slice_bounds(self.known, node, len(shape)) or {}).get(axes[0], (None, None, None))
             return Rows(axes[0], alone=False) if first == size(0) and step == _ONE else None
         return None
-
-    def _axes(self, node: ir.Node) -> Axes | None:
-        rule = operator_of(node).axes
-        if rule is None:
-            return None
-        shape, numbers = self.known.shapes.__getitem__, partial(self._numbers, node)
-        try:
-            return rule(NodeShapes(node, self.known.opset, shape, numbers))
-        except (LookupError, ValueError, ArithmeticError, TypeError):
-            return None
-
-    def _numbers(self, node: ir.Node, name: str) -> list[int] | None:
-        found = self.known.parameter(node, name)
-        return (
-            None
-            if found is None or any(n.constant is None for n in found)
-            else [int(n.constant or 0) for n in found]
-        )
 
     @staticmethod
     def _along(axes: Axes | None, rows: Mapping[int, Rows]) -> Rows | None:
@@ -233,7 +213,7 @@ class _OpenRowWalk:
         """Return the rows behind a node that takes rows away, adds some, or sums them."""
         rank = len(self.known.shape(node.inputs[0]))
         if node.op_type == "CumSum":
-            axes = self._numbers(node, "axis") or []
+            axes = constants_of(self.known, node, "axis") or []
             if rows.axis not in [axis % rank for axis in axes]:
                 return rows if axes else None
             return None if node.attributes.get_int("reverse", 0) else replace(rows, alone=False)

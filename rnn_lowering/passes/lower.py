@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,41 +12,24 @@ import onnx_ir as ir
 from typing_extensions import Unpack
 
 from rnn_lowering import argument_checks
-from rnn_lowering.decomposition.conv_channels import add_output_channels
-from rnn_lowering.decomposition.decompose import put_in_place
-from rnn_lowering.decomposition.float_rounding import write_as_floats
-from rnn_lowering.decomposition.table_lookups import bound_lookups
 from rnn_lowering.errors import boundary, warn
-from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.limits import limited
 from rnn_lowering.model import onnx_checks
-from rnn_lowering.model.copying import changed, clone, order_restored
-from rnn_lowering.model.fixed_inputs import input_arrays, record
-from rnn_lowering.model.inlining import refuse_many_calls
-from rnn_lowering.model.model_sizes import ensure_valid, forget_names, name_cut_axes
-from rnn_lowering.model.opsets import import_opset, refuse_imports
+from rnn_lowering.model.copying import clone, refuse_many_calls, take_over
+from rnn_lowering.model.model_sizes import ensure_valid
+from rnn_lowering.model.opsets import refuse_imports
 from rnn_lowering.model.preparation import PreparedModel, export_faults
-from rnn_lowering.model.replace import compute_copies, replace_nodes
-from rnn_lowering.model.scopes import drop_unused_constants, nodes_with_functions
-from rnn_lowering.nodes.node_spec import NodeSpec
+from rnn_lowering.model.scopes import nodes_with_functions
 from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
-from rnn_lowering.passes.not_lowered import (
-    OperatorsLeft,
-    refusals,
-    replaced_texts,
-    unsupported_error,
-    unsupported_texts,
-)
-from rnn_lowering.passes.planning import ModelPlan, ModelPlanner, without_collector
-from rnn_lowering.passes.preview import Preview, preview_model
-from rnn_lowering.passes.report import NodeReport, Report, count_operators
+from rnn_lowering.passes.nodes import ModelPlan, check_selection
+from rnn_lowering.passes.report import NodeReport, Report, count_operators, unsupported_texts
+from rnn_lowering.passes.stages import Edit, Work, run_stages, without_collector
 from rnn_lowering.targets.names import FormName
-from rnn_lowering.targets.target import Target
+
+if TYPE_CHECKING:
+    from rnn_lowering.passes.preview import Preview
 
 _LOG = logging.getLogger("rnn_lowering")
-
-_MANY_STEPS = 32
-"""Compilers take 0.03 to 0.3 s for each unrolled step, and more for each if there are more."""
 
 _MINUTES = 512
 """Compilers may take minutes for more unrolled steps."""
@@ -101,18 +84,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
         def __call__(self, model_or_result: ir.Model | ir.passes.PassResult, /) -> LoweringResult: ...
 
-    def call(self, model: ir.Model, *, keep: bool = False, as_message: bool = False) -> LoweringResult:
-        """Lower `model` in place.
-
-        Args:
-            model: The model.
-            keep: Also return a copy of it as it was when its nodes were replaced: with fixed sizes and values,
-                functions inlined.
-            as_message: Also return the result as a message, which is the one that is checked.
-        """
+    def call(self, model: ir.Model) -> LoweringResult:
+        """Lower `model` in place."""
         argument_checks.ir_model("model", model)
-        with boundary(), limited(self.lowering.max_bytes), onnx_checks.one_child():
-            return self._lowered(model, keep, as_message)
+        return lower_model(model, self.lowering)
 
     def preview(self, model: ir.Model) -> tuple[list[Preview], Report]:
         """Return a preview for every recurrent node, and a report of what else would be done to the model, which
@@ -121,83 +96,69 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         Raises:
             InvalidNodeError, UnsupportedError: A selected node cannot be read.
         """
+        from rnn_lowering.passes.preview import preview_model
+
         with boundary(), limited(self.lowering.max_bytes), onnx_checks.one_child():
             refuse_many_calls(model, self.lowering.max_nodes)
             return preview_model(model, self.lowering)
 
-    def _lowered(self, model: ir.Model, keep: bool, as_message: bool) -> LoweringResult:
-        report = Report(self.lowering.target, operators_before=count_operators(model))
+
+def lower_model(
+    model: ir.Model,
+    lowering: Lowering,
+    *,
+    read_again: Callable[[], ir.Model] | None = None,
+    keep: bool = False,
+    as_message: bool = False,
+) -> LoweringResult:
+    """Lower a model in place: run the stages, then make their edits.
+
+    Args:
+        model: The model. If it is refused, it is as it was.
+        lowering: The options.
+        read_again: Reads the model again. Then no copy is made, and a refused model is left half changed.
+        keep: Also return a copy of it as it was when its nodes were replaced: with fixed sizes and values, and
+            without functions.
+        as_message: Also return the result as a message, which is the one that is checked.
+    """
+    with boundary(), limited(lowering.max_bytes), onnx_checks.one_child():
         refuse_imports(model)
-        refuse_many_calls(model, self.lowering.max_nodes)
-        with order_restored(model, on_success=False):
-            plan = ModelPlanner(self.lowering, report).plan(model)
-            for refusal in refusals(plan.model, self.lowering):
-                raise refusal
-            others = OperatorsLeft.of(plan.model, self.lowering, plan.opset)
-            report.replaced, report.unsupported = others.replaced, others.unsupported
-            for node in others.refused(self.lowering):
-                raise unsupported_error(node)
-        report.notes += map(str, report.loops)
-        report.nodes += map(NodeReport.of, plan.every)
-        report.notes += plan.native.notes(plan.every)
-        for text in _warnings(plan, report):
-            warn(text)
-        modified = (
-            bool(plan.every or report.loops or report.replaced)
-            or self.lowering.fixes_inputs
-            or bool(self.lowering.open_dims)
-            or report.stream is not None
-        )
-        in_place, keep = plan.model is model, keep and bool(plan.every)
-        copied = clone(plan.model) if keep or (modified and in_place) else model
-        prepared = replace(plan.prepared, model=copied, found=(), wanted=()) if keep else None
-        message = None
-        if modified:
-            message = self._write(model, plan, report, others, copied if in_place else model, as_message)
-        report.spell()
-        _log(plan, report)
-        report.operators_after = count_operators(model)
-        return LoweringResult(model, modified, report, prepared, message)
+        refuse_many_calls(model, lowering.max_nodes)
+        if read_again is None:
+            work = Work.on_copy(model, lowering)
+        else:
+            work = Work(model, lowering, Report(lowering.target), read_again)
+        work.report.operators_before = count_operators(model)
+        check_selection(work)
+        edits = run_stages(work)
+        return _result(model, work, edits, keep, as_message)
 
-    def _write(
-        self,
-        model: ir.Model,
-        plan: ModelPlan,
-        report: Report,
-        others: OperatorsLeft,
-        original: ir.Model,
-        as_message: bool,
-    ) -> onnx.ModelProto | None:
-        """Make `model` the lowered one, once it is checked; return its message if `as_message`."""
-        work = plan.model
-        with without_collector(), changed(model, work, original):
-            record(work, input_arrays(original, self.lowering.set_inputs))
-            if report.stream is not None:
-                report.stream.write(work)
-            report.notes += self._replaced(work, plan, report)
-            put_in_place(work, others.decompositions)
-            report.notes += replaced_texts(others.replaced)
-            notes, message = ensure_valid(work, original, whole=as_message)
-            report.notes += notes
-        return message
 
-    def _replaced(self, model: ir.Model, plan: ModelPlan, report: Report) -> Iterator[str]:
-        """Replace the nodes of a plan, in place; yield what the user should know."""
-        dequantize, target = self.lowering.dequantize, self.lowering.runtime
-        yield from (_dequantized(node.spec) for node in plan.nodes if dequantize and node.spec.quantized)
-        yield from replace_nodes(model, plan.nodes, widen=self.lowering.widens, dequantize=dequantize)
-        name_cut_axes(model)
-        if plan.opset < default_opset(model.opset_imports):
-            yield from import_opset(model, plan.opset)
-        if plan.every or report.loops:
-            yield from _for_runtime(model, target)
-        if target.loses_copies:
-            compute_copies(model)
-        if target.misreads_convolutions and (count := add_output_channels(model)):
-            yield f"{target.name} computes {count} Conv wrongly: gave them an output channel more, which is cut off"
-        if target.bounds_lookups and (count := bound_lookups(model)):
-            yield f"{target.name} takes rows of a table by indices in it, without axis = 0: changed {count} Gather"
-        yield from _many_steps(report.nodes)
+def _result(model: ir.Model, work: Work, edits: Sequence[Edit], keep: bool, as_message: bool) -> LoweringResult:
+    """Make the edits, check what they made, and give it to the model of the caller."""
+    report, plan, lowering = work.report, work.chosen, work.lowering
+    for text in _warnings(plan, report):
+        warn(text)
+    modified = (
+        bool(plan.every or report.loops or report.replaced or lowering.open_dims)
+        or lowering.fixes_inputs
+        or report.stream is not None
+    )
+    prepared = None
+    if keep and plan.every:
+        prepared = replace(plan.prepared, model=clone(work.model), found=(), wanted=())
+    message = None
+    if modified:
+        with without_collector():
+            for edit in edits:
+                edit()
+            notes, message = ensure_valid(work.model, work.original, whole=as_message)
+        report.notes += notes
+        take_over(model, work.model)
+    report.spell()
+    _log(plan, report)
+    report.operators_after = count_operators(model)
+    return LoweringResult(model, modified, report, prepared, message)
 
 
 def _warnings(plan: ModelPlan, report: Report) -> Iterator[str]:
@@ -221,28 +182,6 @@ def _namesakes(model: ir.Model) -> Iterator[str]:
             yield f"{ref} is lowered as the operator, as in onnxruntime; the function of that name is removed"
 
 
-def _dequantized(spec: NodeSpec) -> str:
-    loss = "; X and H are not rounded to 8 bits any more" if spec.rounds else ""
-    return f"{spec.node}: the integers of {' and '.join(spec.quantized)} became floats, as requested{loss}"
-
-
-def _for_runtime(model: ir.Model, target: Target) -> Iterator[str]:
-    """Change a lowered model for its runtime, in place; yield what the user should know."""
-    if not target.named_sizes:
-        count = forget_names(model)
-        if count:
-            yield f"{target.name} fails on names of unknown sizes: removed them from {count} declared shapes"
-    if not target.unused_constants and (names := drop_unused_constants(model)):
-        yield f"{target.name} crashes on unused initializers: removed {', '.join(names)}"
-    if not target.quantizes and (count := write_as_floats(model)):
-        nodes = "1 QuantizeLinear" if count == 1 else f"{count} QuantizeLinear"
-        yield f"{target.name} computes QuantizeLinear wrongly: wrote {nodes} as arithmetic on floats"
-    page = target.documented
-    if page is not None and not page.run:
-        unchecked = f"; not checked: {page.unchecked}" if page.unchecked else ""
-        yield f"{target.name} was not run: its operators come from {page.source}, of {page.date}{unchecked}"
-
-
 def _log(plan: ModelPlan, report: Report) -> None:
     """Log what was decided, under the name of the package."""
     for text in (*report.notes, *report.left):
@@ -257,12 +196,3 @@ def _long_work(nodes: Iterable[NodeReport]) -> list[str]:
     if steps <= _MINUTES:
         return []
     return [f"{steps:,} steps are unrolled in total: compilers may take minutes to load them"]
-
-
-def _many_steps(nodes: Iterable[NodeReport]) -> list[str]:
-    """Return a note if more steps are unrolled than compilers load quickly, and a stream is possible."""
-    unrolled = [node for node in nodes if node.form == "unroll" and node.steps > _MANY_STEPS]
-    if not unrolled or any(node.direction != "forward" for node in unrolled):
-        return []
-    steps = max(node.steps for node in unrolled)
-    return [f"{steps} steps are unrolled, which compilers load slowly; a stream has only one step: --stream AXIS=1"]

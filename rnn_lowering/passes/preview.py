@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -10,24 +10,31 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, OptionError, RnnLoweringError, UnsupportedError
 from rnn_lowering.flags import spelled
-from rnn_lowering.model.copying import order_restored
 from rnn_lowering.model.loop_sharing import groups_of, shared_loops
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.opsets import refuse_imports
 from rnn_lowering.model.preparation import NodePlan, NodeSelection, PreparedModel, read_node
-from rnn_lowering.model.scopes import REPEATING, RecurrentNode, exported_loops, recurrent_nodes
-from rnn_lowering.nodes.connections import KnownInputs
-from rnn_lowering.nodes.node_spec import NodeSpec
-from rnn_lowering.options import Lowering
-from rnn_lowering.passes.not_lowered import (
-    OperatorsLeft,
-    others_left,
-    refusals,
-    unsupported_error,
-    why_left,
+from rnn_lowering.model.scopes import (
+    REPEATING,
+    RecurrentNode,
+    exported_loops,
+    recurrent_nodes,
+    repeating_nodes,
 )
-from rnn_lowering.passes.planning import ModelPlan, ModelPlanner
+from rnn_lowering.nodes.connections import KnownInputs
+from rnn_lowering.nodes.kinds import NodeSpec
+from rnn_lowering.options import Lowering
+from rnn_lowering.passes.for_runtime import others_left, refusals, why_left
+from rnn_lowering.passes.nodes import (
+    ModelPlan,
+    check_selection,
+    opset_of,
+    planned,
+    prepared_nodes,
+    with_known_sizes,
+)
 from rnn_lowering.passes.report import Report
+from rnn_lowering.passes.stages import Work, run_stages
 
 REFUSED, LEFT = "refused", "left as it is"
 UNSUPPORTED, REPLACED = "left, not supported", "replaced"
@@ -80,33 +87,42 @@ def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], R
         InvalidNodeError, UnsupportedError: A selected node cannot be read.
     """
     refuse_imports(model)
-    planner = ModelPlanner(lowering, Report(lowering.target))
-    planner.check_selection(model)
-    with order_restored(model):
-        sized = planner.at_given_sizes(model)
-        order = {ref: n for n, (ref, _) in enumerate(exported_loops(sized))}
-        given = planner.as_stream(planner.raised(sized))
-        order |= {ref: n for n, (ref, _) in enumerate(exported_loops(given), len(order)) if ref not in order}
-        work, loops = _without_loops(planner, given)
-        prepared, refusal = _prepared(planner, work)
-        plan: ModelPlan | None = None
-        with suppress(RnnLoweringError):  # the preview of each node says it
-            plan = planner.with_known_sizes(prepared)
-            prepared = plan.prepared
-            planner.report.notes += shared_loops(groups_of(plan.nodes))
-            planner.report.notes += plan.native.notes(plan.every)
-        planner.report.notes += prepared.notes
-        known = known_inputs(prepared.model, prepared.found)
-        planned = {} if plan is None else {each.found.node: _planned_preview(each, plan) for each in plan.every}
-        nodes = [
-            planned.get(entry.node) or _preview_of(planner, entry, prepared, known, refusal)
-            for entry in prepared.found
-        ]
-        planner.report.spell()
-        cells, opset = planner.raisable(sized), planner.opset(prepared)
-        others = [_with_hint(each, cells) for each in _others(prepared.model, planner, loops, opset).values()]
-        others.sort(key=lambda each: (not each.recurrent, order.get(each.node, -1)))
-        return [*nodes, *others], planner.report
+    work = Work.on_copy(model, lowering)
+    work.refused = {}
+    check_selection(work)
+    run_stages(work, ("open axes", "fix sizes"))
+    order = {ref: n for n, (ref, _) in enumerate(exported_loops(work.model))}
+    cells = _raisable(work)
+    run_stages(work, ("raise", "stream"))
+    order |= {ref: n for n, (ref, _) in enumerate(exported_loops(work.model), len(order)) if ref not in order}
+    run_stages(work, ("loops",))
+    prepared, refusal = _prepared(work)
+    plan: ModelPlan | None = None
+    with suppress(RnnLoweringError):  # the preview of each node says it
+        plan = with_known_sizes(work, prepared)
+        prepared = plan.prepared
+        work.report.notes += shared_loops(groups_of(plan.nodes))
+        work.report.notes += plan.native.notes(plan.every) if plan.native else ()
+    work.report.notes += prepared.notes
+    known = known_inputs(prepared.model, prepared.found)
+    shown = {} if plan is None else {each.found.node: _planned_preview(each, plan) for each in plan.every}
+    nodes = [
+        shown.get(entry.node) or _preview_of(work, entry, prepared, known, refusal) for entry in prepared.found
+    ]
+    work.report.spell()
+    opset = opset_of(work, prepared)
+    others = [_with_hint(each, cells) for each in _others(prepared.model, work, opset).values()]
+    others.sort(key=lambda each: (not each.recurrent, order.get(each.node, -1)))
+    return [*nodes, *others], work.report
+
+
+def _raisable(work: Work) -> dict[NodeRef, str]:
+    """Return the operators of the nodes that Loops and Scans could become."""
+    if work.lowering.raise_loops or not any(repeating_nodes(work.model)):
+        return {}
+    from rnn_lowering.loops.stage import raisable
+
+    return raisable(work)
 
 
 def _with_hint(preview: Preview, cells: Mapping[NodeRef, str]) -> Preview:
@@ -119,53 +135,37 @@ def _with_hint(preview: Preview, cells: Mapping[NodeRef, str]) -> Preview:
 _ARTICLES = {"RNN": "an RNN", "GRU": "a GRU", "LSTM": "an LSTM"}
 
 
-def _without_loops(planner: ModelPlanner, model: ir.Model) -> tuple[ir.Model, dict[NodeRef, Preview]]:
-    """Return the model without the Loops and Scans that are lowered, and the previews of all that are judged."""
-    refused: dict[NodeRef, UnsupportedError] = {}
-    try:
-        lowered = planner.without_loops(model, refused)
-    except OptionError:
-        raise
-    except RnnLoweringError as error:
-        if error.node is None:
-            raise
-        return model, {error.node: Preview.refused(error, error.node)}
-    loops = {each.ref: Preview(each.ref, None, each.form, each.reason) for each in planner.report.loops}
-    loops |= {ref: Preview.refused(error, ref) for ref, error in refused.items()}
-    return lowered, loops
-
-
-def _prepared(planner: ModelPlanner, model: ir.Model) -> tuple[PreparedModel, UnsupportedError | None]:
+def _prepared(work: Work) -> tuple[PreparedModel, UnsupportedError | None]:
     """Return the prepared model; if that is refused, the model itself and the error."""
     try:
-        return planner.prepare(model), None
+        return prepared_nodes(work), None
     except OptionError:
         raise
     except UnsupportedError as error:
-        found = list(recurrent_nodes(model))
-        return PreparedModel(model, found, NodeSelection(planner.lowering)(found)), error
+        found = list(recurrent_nodes(work.model))
+        return PreparedModel(work.model, found, NodeSelection(work.lowering)(found)), error
 
 
 def _planned_preview(planned: NodePlan, plan: ModelPlan) -> Preview:
-    hint = plan.native.hint_for(planned.found)
+    hint = plan.native.hint_for(planned.found) if plan.native else ""
     reason = f"{planned.choice.reason}; {hint}" if hint else planned.choice.reason
     return Preview(planned.found.ref, planned.spec, planned.choice.form, reason)
 
 
 def _preview_of(
-    planner: ModelPlanner,
+    work: Work,
     entry: RecurrentNode,
     prepared: PreparedModel,
     known: KnownInputs,
     refusal: UnsupportedError | None,
 ) -> Preview:
     if entry not in prepared.wanted:
-        return Preview(entry.ref, _readable(prepared.model, entry, known), LEFT, why_left(planner.lowering))
+        return Preview(entry.ref, _readable(prepared.model, entry, known), LEFT, why_left(work.lowering))
     if refusal is not None:
         return Preview.refused(refusal, entry.ref, _readable(prepared.model, entry, known))
     spec = read_node(prepared.model, entry, known)
     try:
-        choice = planner.planned(entry, spec, prepared.model, planner.opset(prepared)).choice
+        choice = planned(work, entry, spec, prepared.model, opset_of(work, prepared)).choice
     except UnsupportedError as error:
         return Preview.refused(error, entry.ref, spec)
     return Preview(entry.ref, spec, choice.form, choice.reason)
@@ -177,23 +177,29 @@ def _readable(model: ir.Model, entry: RecurrentNode, known: KnownInputs) -> Node
     return None
 
 
-def _others(
-    model: ir.Model, planner: ModelPlanner, loops: dict[NodeRef, Preview], opset: int
-) -> dict[NodeRef, Preview]:
-    """Return the previews of Loops, Scans and foreign nodes: of those that stay, of `loops`, then of those that the
-    target cannot run."""
-    lowering, reasons = planner.lowering, planner.not_raised
-    left = {ref: Preview(ref, None, LEFT, why) for ref, why in others_left(model, lowering, reasons)}
-    previews = left | loops
+def _others(model: ir.Model, work: Work, opset: int) -> dict[NodeRef, Preview]:
+    """Return the previews of Loops, Scans and foreign nodes: of those that stay, of those that are lowered or
+    refused, then of those that the target cannot run."""
+    lowering = work.lowering
+    left = {ref: Preview(ref, None, LEFT, why) for ref, why in others_left(model, lowering, work.not_raised)}
+    previews = left | {each.ref: Preview(each.ref, None, each.form, each.reason) for each in work.report.loops}
+    previews |= {ref: Preview.refused(error, ref) for ref, error in (work.refused or {}).items()}
     for error in refusals(model, lowering):
         assert error.node is not None
         if previews.get(error.node) is left.get(error.node):
             previews[error.node] = Preview.refused(error, error.node)
-    left_too = OperatorsLeft.of(model, lowering, opset)
-    for node in left_too.replaced:
+    return previews | (dict(_lacking(model, work, opset)) if lowering.for_a_runtime else {})
+
+
+def _lacking(model: ir.Model, work: Work, opset: int) -> Iterator[tuple[NodeRef, Preview]]:
+    """Yield the previews of the nodes that the target does not compute right."""
+    from rnn_lowering.decomposition.stage import OperatorsLeft, unsupported_error
+
+    left = OperatorsLeft.of(model, work.lowering, opset)
+    for node in left.replaced:
         reason = f"{node.reason}: becomes {', '.join(node.operators)}"
-        previews[node.node] = Preview(node.node, None, REPLACED, reason, recurrent=False)
-    for each in left_too.unsupported:
-        form, hint = (REFUSED, unsupported_error(each).hint) if lowering.require_supported else (UNSUPPORTED, "")
-        previews[each.node] = Preview(each.node, None, form, each.reason, hint, recurrent=False)
-    return previews
+        yield node.node, Preview(node.node, None, REPLACED, reason, recurrent=False)
+    for each in left.unsupported:
+        refused = work.lowering.require_supported
+        form, hint = (REFUSED, unsupported_error(each).hint) if refused else (UNSUPPORTED, "")
+        yield each.node, Preview(each.node, None, form, each.reason, hint, recurrent=False)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -14,15 +16,18 @@ from rnn_lowering.errors import NodeRef, version
 from rnn_lowering.flags import spelled
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import NodePlace, all_graphs
-from rnn_lowering.targets.onnx_tests import Misread, OperatorTests
 from rnn_lowering.types import Array
 
 if TYPE_CHECKING:  # most models have neither loops of their own nor frames
-    from rnn_lowering.loops.lowering import LoopReport
+    from rnn_lowering.loops.door import LoopReport
     from rnn_lowering.streaming.metadata import StreamPlan
+    from rnn_lowering.targets.onnx_tests import Misread, OperatorTests
 
 SCHEMA = 1
 """Version of the fields that docs/report.md describes: it rises when a field is removed or changes its meaning."""
+
+
+FOLDED = "computed the values that follow from the fixed sizes"
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,17 @@ class UnsupportedNode:
     def to_dict(self) -> dict[str, str]:
         """Return plain data, as docs/report.md describes it."""
         return {**vars(self.node), "reason": self.reason}
+
+
+def unsupported_texts(nodes: Sequence[UnsupportedNode]) -> Iterator[str]:
+    """Yield a warning for each operator that the target cannot run, and each reason."""
+
+    def key(each: UnsupportedNode) -> tuple[str, str]:
+        return each.node.operator, each.reason
+
+    for _, group in groupby(sorted(nodes, key=key), key=key):
+        first, *more = group
+        yield f"{first}, and {len(more)} more" if more else str(first)
 
 
 @dataclass(frozen=True)

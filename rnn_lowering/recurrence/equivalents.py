@@ -1,4 +1,4 @@
-"""The equivalent of each kind of recurrent nodes: the table, and RNN, GRU and LSTM.
+"""The equivalents of recurrent nodes: those of RNN, GRU and LSTM, and where those of other kinds are.
 
 The equivalent of an RNN, GRU or LSTM is its recurrences, with what is around them: layout, initial states,
 sequence_lens and outputs.
@@ -7,18 +7,13 @@ sequence_lens and outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rnn_lowering.emit.composites import zeros
 from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.nodes.causal_conv import CausalConvSpec
-from rnn_lowering.nodes.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
-from rnn_lowering.nodes.linear_attention import LinearAttentionSpec
-from rnn_lowering.nodes.node_spec import NodeSpec
+from rnn_lowering.nodes.kinds import NodeSpec, imported, kind_of_spec
 from rnn_lowering.nodes.rnn import RecurrentSpec
-from rnn_lowering.recurrence.causal_conv_node import lower_causal_conv
 from rnn_lowering.recurrence.directions import (
     Finals,
     NodeInputs,
@@ -27,16 +22,10 @@ from rnn_lowering.recurrence.directions import (
     of_cell,
     run_apart,
     run_joined,
+    run_stack,
 )
 from rnn_lowering.recurrence.forms import Repeat, Tensors
-from rnn_lowering.recurrence.linear_attention_node import (
-    lower_attention_gate,
-    lower_gated_delta_net,
-    lower_gated_norm,
-    lower_linear_attention,
-)
 from rnn_lowering.recurrence.sequence_lens import Lengths, ragged, read_lengths
-from rnn_lowering.recurrence.stacked_layers import run_stack
 from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.types import Dims
 
@@ -136,20 +125,10 @@ def _at_axis(op: Ops, state: Tensor, axis: int) -> Tensor:
     return op.unsqueeze(op.squeeze(state, [0]), [1]) if axis else state
 
 
-def _single(lower: Callable[[Ops, Any, Repeat], dict[str, Tensor]]) -> Callable[..., list[dict[str, Tensor]]]:
-    """Return what emits the equivalent of a node of a kind whose nodes share no loop."""
-    return lambda op, specs, added, repeat: [lower(op, spec, repeat) for spec in specs]
-
-
-EQUIVALENTS: dict[type[NodeSpec], Callable[..., list[dict[str, Tensor]]]] = {
-    RecurrentSpec: lower_rnn,
-    CausalConvSpec: _single(lower_causal_conv),
-    AttentionGateSpec: _single(lower_attention_gate),
-    GatedNormSpec: _single(lower_gated_norm),
-    GatedDeltaNetSpec: _single(lower_gated_delta_net),
-    LinearAttentionSpec: _single(lower_linear_attention),
-}
-"""By kind: emits the equivalents of nodes that become one recurrence, as `lower_rnn` does."""
-
-Lower = Callable[[Ops, Sequence[Any], Sequence[Sequence[Constant]]], list[dict[str, Tensor]]]
-"""One of `EQUIVALENTS` in a form; returns the connected outputs of each node by their names in the schema."""
+def equivalent_of(spec: NodeSpec) -> Callable[..., list[dict[str, Tensor]]]:
+    """Return what emits the equivalents of nodes that become one recurrence, as `lower_rnn` does. Nodes of other
+    kinds share no loop: theirs take one node, as (op, spec, repeat)."""
+    lower = imported(kind_of_spec(spec).equivalent)
+    if isinstance(spec, RecurrentSpec):
+        return lower  # type: ignore[no-any-return]
+    return lambda op, specs, added, repeat: [lower(op, each, repeat) for each in specs]

@@ -8,16 +8,19 @@ two. Operators: https://onnx.ai/onnx/operators/onnx__Scan.html and onnx__Loop.ht
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import onnx_ir as ir
 
 from rnn_lowering.emit.composites import can_flip, flip, zeros
+from rnn_lowering.emit.constants import Constant
+from rnn_lowering.emit.dialect import Dialect, since
+from rnn_lowering.emit.open_scopes import Finish, Rule
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.emit.versions import since
 from rnn_lowering.types import Dims
 
 Tensors = list[Tensor]
@@ -250,3 +253,50 @@ def _carried(op: Ops, r: Recurrence) -> Tensors:
             shared[shape] = zeros(op, _sizes(op, shape, op.dim(r.xs[0], 1)))
         states.append(shared[shape])
     return states
+
+
+# `Choice`: how the equivalent of a node is emitted, and `Emitted`: what it consists of.
+
+
+Lower = Callable[[Ops, Sequence[Any], Sequence[Sequence[Constant]]], list[dict[str, Tensor]]]
+"""An equivalent in a form; returns the connected outputs of each node by their names in the schema."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The form of one node.
+
+    Attributes:
+        form: "scan", "loop", "unroll" or "chunked".
+        reason: Why it was chosen.
+        lower: Emits the equivalents of nodes in this form.
+        dialect: The dialect of loops.
+        instead: By operator, what is emitted in its place.
+        finish: Rewrites of finished bodies.
+        outputs_apart: Emits the copy that a graph output gets if nodes read it too; None for no copy.
+    """
+
+    form: str
+    reason: str
+    lower: Lower
+    dialect: Dialect
+    instead: Mapping[str, Rule]
+    finish: tuple[Finish, ...]
+    outputs_apart: Callable[[Ops, Tensor], Tensor] | None
+
+    def for_any_length(self) -> Choice:
+        """Return the form without a choice by the length at run time."""
+        return replace(self, dialect=replace(self.dialect, by_length=False))
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """What is emitted for a node.
+
+    Attributes:
+        operators: The operators, those of bodies included.
+        axes: The most axes of a tensor that is computed, and not just given another shape.
+    """
+
+    operators: frozenset[str]
+    axes: int

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from rnn_lowering.compare.result import Verification
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.passes.report import Report
 
-if TYPE_CHECKING:  # it imports onnxruntime's quantizer
+if TYPE_CHECKING:  # they import what runs models
+    from rnn_lowering.compare.verify import Verification
     from rnn_lowering.streaming.integers.quantization import Quantization
 
 

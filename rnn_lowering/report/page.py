@@ -10,9 +10,7 @@ from importlib.resources import files
 
 import onnx
 
-from rnn_lowering.compare.node_by_node import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
-from rnn_lowering.compare.node_pairs import NodePair
-from rnn_lowering.compare.result import Verification
+from rnn_lowering.compare.verify import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes, Verification
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.needs import onnxruntime, without_onnxruntime
 from rnn_lowering.report.file_report import FileReport, Port
@@ -154,7 +152,7 @@ def _section(run: NodeRun, salt: str) -> Section:
     final = "its final states, since the output of all steps is not connected"
     note = f"Run on one random input, batch {batch}: {f'{length} steps' if series.over_time else final}."
     failures = (f"No result, {name}: {reason}" for name, reason in run.failures.items())
-    return Section((note, *failures), tuple(_plots(series, salt)), _step(run.node, salt), series.largest())
+    return Section((note, *failures), tuple(_plots(series, salt)), _step(run, salt), series.largest())
 
 
 def _plots(series: NodeSeries, salt: str) -> Iterator[Picture]:
@@ -178,8 +176,8 @@ def _plots(series: NodeSeries, salt: str) -> Iterator[Picture]:
     )
 
 
-def _step(node: NodePair, salt: str) -> Picture:
-    spec, cut = node.spec, node.cut
+def _step(run: NodeRun, salt: str) -> Picture:
+    node, spec, cut = run.node, run.node.spec, run.node.cut
     assert cut is not None
     names = {name: symbol for symbol, name in node.feeds.items()}
     names |= {value.name or "": symbol for symbol, value in spec.outputs.items()}

@@ -21,10 +21,8 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path as Curve
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from rnn_lowering.compare.judging.tolerance import distance
-from rnn_lowering.compare.node_by_node import NodeRun
-from rnn_lowering.compare.references.node_reference import Symbols
-from rnn_lowering.emit.draft import STEP, SYMBOLS, WEIGHTS
+from rnn_lowering.compare.verify import NodeRun, distance
+from rnn_lowering.emit.open_scopes import STEP, SYMBOLS, WEIGHTS
 from rnn_lowering.types import Array
 
 _POINTS = 72
@@ -159,7 +157,7 @@ class NodeSeries:
         """The unit of axis 0 of `series`, for the label of the axis."""
         return "time step" if self.over_time else "hidden unit"
 
-    def series(self, outputs: Symbols) -> Array:
+    def series(self, outputs: Mapping[str, Array]) -> Array:
         """Return the output that is plotted, as [seq, dirs, batch, hidden]; a state as [hidden, dirs, batch, 1]."""
         spec, array = self.run.node.spec, outputs[self.symbol]
         axes, dirs = spec.axes(self.symbol), len(spec.directions)
@@ -190,7 +188,7 @@ class NodeSeries:
             for symbol, truth in self.run.expected.items()
         }
 
-    def signals(self, outputs: Symbols, most: int) -> dict[str, Array]:
+    def signals(self, outputs: Mapping[str, Array], most: int) -> dict[str, Array]:
         """Return at most `most` signals of the first row of the batch, by their labels."""
         signals = self.series(outputs)[:, :, 0]
         directions = self.run.node.spec.directions

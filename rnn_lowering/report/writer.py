@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rnn_lowering.compare.node_by_node import RunNodes
+from rnn_lowering.compare.verify import RunNodes
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.atomic import Place, replacing
 from rnn_lowering.files.scratch import writing

@@ -19,14 +19,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.emit.draft import Names
+from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.facts.bodies import bodies_of
 from rnn_lowering.facts.known import KnownValues
-from rnn_lowering.facts.parameters import inputs_and_attributes
-from rnn_lowering.facts.size import CHUNK, Size
+from rnn_lowering.facts.operators import bodies_of, inputs_and_attributes
+from rnn_lowering.facts.size import Size
 from rnn_lowering.model.scopes import ORIGIN, all_names
-from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of
 from rnn_lowering.streaming.time_axes import TimeInputs
 from rnn_lowering.types import Array, ArrayLike
@@ -291,6 +290,16 @@ class Editor:
         else:
             old.replace_all_uses_with(new)
 
+    def replace_node(self, node: ir.Node, new: ir.Value) -> None:
+        """Let the readers of a node read another value of its graph, and remove the node."""
+        graph = home(node)
+        self.replace(node.outputs[0], new, graph)
+        graph.remove(node, safe=True)
+
+    def replace_by_input(self, node: ir.Node, slot: int = 0) -> None:
+        """Let the readers of a node read its input."""
+        self.replace_node(node, input_of(node, slot))
+
 
 class Emitter:
     """Emits nodes at one place of a graph, in order.
@@ -394,7 +403,7 @@ def dim_of(dim: Size, axis: int, name: str | None) -> Dim:
     times = dim.coefficient(*names)
     if len(names) == 1 and dim == Size.symbol(names[0]) * times and times.denominator == 1:
         return names[0] if times == 1 else f"{times}*{names[0]}"
-    if any(isinstance(symbol, int) and symbol > CHUNK for symbol in dim.symbols):
+    if any(isinstance(symbol, int) for symbol in dim.symbols):
         raise UnsupportedError(
             f"the size of axis {axis} of '{name}' is not known: a state cannot have that size",
             hint="fix the sizes of the inputs: --set-dim, --input-shape; axes of equal sizes need the same name",

@@ -6,24 +6,23 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from shlex import quote
+from typing import TypeVar
 
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.facts.bodies import bodies_of, values_used
 from rnn_lowering.facts.infer import infer
-from rnn_lowering.facts.known import LARGEST_UNIT, SizingError, add_initializers, start
-from rnn_lowering.facts.numbers import UnfollowedError, depends_on_time, evaluate
-from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.facts.size import CHUNK, size
-from rnn_lowering.nodes.kinds import is_recurrent
-from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.facts.known import SizingError, add_initializers
+from rnn_lowering.facts.numbers import UnfollowedError, evaluate, numbers_vary
+from rnn_lowering.facts.operators import bodies_of, operator_of, values_used
+from rnn_lowering.facts.size import size
+from rnn_lowering.nodes.kinds import is_recurrent, node_ref
 from rnn_lowering.streaming.attention.distances import cut_table
+from rnn_lowering.streaming.attention.position_rows import compared_by_distance
 from rnn_lowering.streaming.attention.scores import compared, of_pairs
-from rnn_lowering.streaming.attention.shifts import compared_by_distance
-from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.frames import (
     FirstFrame,
+    Flow,
     Frames,
     Framing,
     Pairs,
@@ -31,18 +30,16 @@ from rnn_lowering.streaming.frames import (
     Unframed,
     WholeSequenceValue,
 )
-from rnn_lowering.streaming.operators.anchored_sizes import AnchoredSizes
-from rnn_lowering.streaming.operators.compared_sizes import settle_comparison
+from rnn_lowering.streaming.operators.before_following import AnchoredSizes
 from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded, picked, sliced
-from rnn_lowering.streaming.operators.first_frame import of_first_frame
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
-from rnn_lowering.streaming.operators.frame_numbers import numbering
-from rnn_lowering.streaming.operators.overlaps import overlapped, transposed
+from rnn_lowering.streaming.operators.frame_numbers import numbering, of_first_frame, settle_comparison
 from rnn_lowering.streaming.operators.pooling import POOLINGS, contracted, pooled, summed
 from rnn_lowering.streaming.operators.recurrences import frames_compared, pad_in_front, recurrent, scanned
 from rnn_lowering.streaming.operators.resizing import resized
 from rnn_lowering.streaming.operators.weighted_sums import deviating, of_pooled, softmaxed
-from rnn_lowering.streaming.operators.windows import check_paddings, transformed, windowed
+from rnn_lowering.streaming.operators.windows import check_paddings, overlapped, transformed, transposed, windowed
+from rnn_lowering.streaming.sizes import CHUNK, LARGEST_UNIT, TIME, StreamValues
 from rnn_lowering.streaming.time_axes import TimeInputs
 
 
@@ -69,7 +66,7 @@ def follow(
     """
     units: list[tuple[NodeRef | None, int]] = [] if anchored is None else [(anchored.node, anchored.unit)]
     while True:
-        known, fewest = start(model, time.sizes()), 1 if anchored is None else anchored.fewest
+        known, fewest = StreamValues.start(model, time.sizes()), 1 if anchored is None else anchored.fewest
         flow = Flow(known, units=units, loops=loops, max_frames=max_frames, fewest_frames=fewest)
         flow.data.update(model.graph.inputs)
         flow.known.unit = unit = math.lcm(*(multiple for _, multiple in units))
@@ -115,48 +112,74 @@ def _holds_data(flow: Flow, node: ir.Node) -> bool:
 
 
 def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
-    """Return the framings of the named outputs of a node."""
-    outputs = [v for v in node.outputs if v.name]
+    """Return the framings of the named outputs of a node: those of the first rule that knows what it reads."""
     if node.domain == "" and node.op_type == "If":
         return _branches(flow, node)
     check_paddings(flow, node)
     if node.op_type in ("Div", "Slice") and node.domain == "":
         flow.known.shortest = flow.shortest  # a bound may be the size of what is read before
     infer(flow.known, node)
-    read = values_used(node)
-    if any(isinstance(flow.framings.get(v), Pairs) for v in read):
-        return of_pairs(flow, node)
-    positional = flow.data.isdisjoint(read)
-    if positional and node.op_type == "Slice":
+    if node.op_type == "Slice" and _is_positional(flow, node):
         cut_table(flow.known, node)
-    whole = next((m for v in read if isinstance(m := flow.framings.get(v), WholeSequenceValue)), None)
-    streamed = any(isinstance(flow.framings.get(v), Frames | Pooled | Unframed | FirstFrame) for v in read)
-    if node.op_type in ("Shape", "Size") and node.domain == "":
-        if whole is not None and node.inputs[0] not in flow.known.shapes:
-            return [whole]
-        evaluate(flow.known, node)
-        return [None]
-    if whole is not None:
-        if streamed and not positional:
-            if (scores := compared_by_distance(flow, node)) is not None:
-                return scores
-            raise whole.error
-        return _of_whole(flow, outputs, whole)
-    if (first := of_first_frame(flow, node)) is not None:
-        return first
-    if streamed:
-        return _of_positions(flow, node) if positional else _rule(flow, node)
-    if any(flow.is_timed(v) for v in read):
-        try:
-            numbers = numbering(flow, node)
-        except UnsupportedError as error:
-            return _of_whole(flow, outputs, WholeSequenceValue(error))
-        if numbers is not None:
-            return numbers
-    return _without_stream(flow, node, read)
+    return next(framings for rule in _BY_WHAT_IS_READ if (framings := rule(flow, node)) is not None)
 
 
-def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list[Framing]:
+def _of_scores(flow: Flow, node: ir.Node) -> list[Framing] | None:
+    return of_pairs(flow, node) if _reads(flow, node, Pairs) else None
+
+
+def _of_sizes(flow: Flow, node: ir.Node) -> list[Framing] | None:
+    if node.op_type not in ("Shape", "Size") or node.domain:
+        return None
+    whole = _reads(flow, node, WholeSequenceValue)
+    if whole and node.inputs[0] not in flow.known.shapes:
+        return [*whole]
+    evaluate(flow.known, node)
+    return [None]
+
+
+def _of_whole_sequence(flow: Flow, node: ir.Node) -> list[Framing] | None:
+    whole = _reads(flow, node, WholeSequenceValue)
+    if not whole:
+        return None
+    if not _reads(flow, node, *_STREAMED) or _is_positional(flow, node):
+        return _of_whole(flow, node, whole[0])
+    if (scores := compared_by_distance(flow, node)) is None:
+        raise whole[0].error
+    return scores
+
+
+def _of_frames(flow: Flow, node: ir.Node) -> list[Framing] | None:
+    if not _reads(flow, node, *_STREAMED):
+        return None
+    return _of_positions(flow, node) if _is_positional(flow, node) else _rule(flow, node)
+
+
+def _of_frame_numbers(flow: Flow, node: ir.Node) -> list[Framing] | None:
+    if not any(map(flow.is_timed, values_used(node))):
+        return None
+    try:
+        return numbering(flow, node)
+    except UnsupportedError as error:
+        return _of_whole(flow, node, WholeSequenceValue(error))
+
+
+_STREAMED = (Frames, Pooled, Unframed, FirstFrame)
+
+K = TypeVar("K")
+
+
+def _reads(flow: Flow, node: ir.Node, *kinds: type[K]) -> list[K]:
+    """Return the framings of these kinds of what a node reads."""
+    return [framing for v in values_used(node) if isinstance(framing := flow.framings.get(v), kinds)]
+
+
+def _is_positional(flow: Flow, node: ir.Node) -> bool:
+    """Whether a node reads positions, sizes and constants only."""
+    return flow.data.isdisjoint(values_used(node))
+
+
+def _without_stream(flow: Flow, node: ir.Node) -> list[Framing]:
     """Return the framings of outputs that depend on the length of the stream, or on nothing of it."""
     outputs = [v for v in node.outputs if v.name]
     try:
@@ -166,10 +189,22 @@ def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list
             return [None]
         if _adds_equal_frames(flow, node):
             return _of_positions(flow, node)
-        return _of_whole(flow, outputs, WholeSequenceValue(_not_a_size(flow, node)))
-    if all(v in flow.known.contents for v in outputs) or not any(flow.is_timed(v) for v in read):
+        return _of_whole(flow, node, WholeSequenceValue(_not_a_size(flow, node)))
+    if all(v in flow.known.contents for v in outputs) or not any(map(flow.is_timed, values_used(node))):
         return [None] * len(outputs)
     return _of_positions(flow, node)
+
+
+_BY_WHAT_IS_READ = (
+    _of_scores,
+    _of_sizes,
+    _of_whole_sequence,
+    of_first_frame,
+    _of_frames,
+    _of_frame_numbers,
+    _without_stream,
+)
+"""The rules of a node in their order: each returns None for a node that reads nothing of what it knows."""
 
 
 def _adds_equal_frames(flow: Flow, node: ir.Node) -> bool:
@@ -177,7 +212,7 @@ def _adds_equal_frames(flow: Flow, node: ir.Node) -> bool:
     if node.op_type != "Col2Im" or node.domain or node.inputs[0] is None:
         return False
     dims = flow.known.shapes.get(node.inputs[0], ())
-    return any(dim.timed for dim in dims) and not depends_on_time(flow.known, node.inputs[0])
+    return any(dim.varies for dim in dims) and not numbers_vary(flow.known, node.inputs[0])
 
 
 def _of_positions(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -188,7 +223,7 @@ def _of_positions(flow: Flow, node: ir.Node) -> list[Framing]:
         return _rule(flow, node)
     except UnsupportedError as error:
         del flow.edits[edits:]
-        return _of_whole(flow, [v for v in node.outputs if v.name], WholeSequenceValue(error))
+        return _of_whole(flow, node, WholeSequenceValue(error))
 
 
 def _not_a_size(flow: Flow, node: ir.Node) -> UnsupportedError:
@@ -208,17 +243,20 @@ def _not_a_size(flow: Flow, node: ir.Node) -> UnsupportedError:
     )
 
 
-def _of_whole(flow: Flow, outputs: Sequence[ir.Value], framing: WholeSequenceValue) -> list[Framing]:
-    """Return the framings of outputs that depend on the whole sequence; forget their shapes that do. Those of masks
-    are followed."""
+def _of_whole(flow: Flow, node: ir.Node, framing: WholeSequenceValue) -> list[Framing]:
+    """Return the framings of outputs that depend on the whole sequence."""
+    outputs = [v for v in node.outputs if v.name]
     for value in outputs:
-        node = value.producer()
-        mask = node is not None and _makes_masks(node) and flow.data.isdisjoint(values_used(node))
-        kept = CHUNK if mask else -1
-        dims = flow.known.shapes.get(value, ())
-        if any(isinstance(symbol, int) and symbol > kept for dim in dims for symbol in dim.symbols):
-            del flow.known.shapes[value]
+        _forget_sizes(flow, node, value)
     return [framing] * len(outputs)
+
+
+def _forget_sizes(flow: Flow, node: ir.Node, output: ir.Value) -> None:
+    """Forget the shape of an output if it depends on the whole sequence; but the shapes of masks are followed."""
+    lost = set() if _makes_masks(node) and _is_positional(flow, node) else {TIME, CHUNK}
+    dims = flow.known.shapes.get(output, ())
+    if any(isinstance(symbol, int) or symbol in lost for dim in dims for symbol in dim.symbols):
+        del flow.known.shapes[output]
 
 
 def _makes_masks(node: ir.Node) -> bool:
@@ -244,7 +282,7 @@ def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
     framings = frame_by_frame(flow, node) if framings is None else framings
     for value, framing in zip([v for v in node.outputs if v.name], framings, strict=True):
         if isinstance(framing, WholeSequenceValue):
-            _of_whole(flow, [value], framing)
+            _forget_sizes(flow, node, value)
     return framings
 
 
@@ -284,45 +322,44 @@ _JOINING = {"Concat": joined_along, "Einsum": contracted, "MatMul": contracted, 
 
 
 def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
-    condition = node.inputs[0]
+    condition, names = node.inputs[0], ["then_branch", "else_branch"]
     if condition is not None and flow.is_timed(condition):
         if isinstance(whole := flow.framings.get(condition), WholeSequenceValue):
             raise whole.error
-        raise flow.refuse(
-            node, "its condition depends on the stream", "compute both branches, then choose with Where"
-        )
-    constant, names = flow.known.constant(condition), ["then_branch", "else_branch"]
+        raise _unlike(flow, node, "its condition depends on the stream")
+    constant, before = flow.known.constant(condition), _count_states(flow)
     if constant is not None:
         names = names[:1] if constant.all() else names[1:]
-    scope = flow.scope
-    framings: list[list[Framing]] = []
-    ends: list[list[ir.Value]] = []
-    before = _count_states(flow)
-    for name in names:
-        graph = node.attributes[name].as_graph()
-        if len(graph.outputs) != len(node.outputs):
-            raise flow.refuse(
-                node, "its branches have different numbers of outputs", "check the model with onnx.checker"
-            )
-        flow.scope = f"{scope} > {node_ref(node, '').name} (If) {name}"
-        _follow_graph(flow, graph)
-        flow.scope = scope
-        framings.append([flow.framings.get(v) for v in graph.outputs])
-        ends.append(list(graph.outputs))
+    ends = [_follow_branch(flow, node, name) for name in names]
     if constant is None and condition is not None and _count_states(flow) > before:
         _check_same_branch(flow, node, condition)
+    framings = [[flow.framings.get(v) for v in values] for values in ends]
     for framing in (framing for branch in framings for framing in branch):
         if isinstance(framing, Pooled | Pairs):
             raise framing.error
     if any(branch != framings[0] for branch in framings):
-        raise flow.refuse(
-            node,
-            "the frames of its branches differ in axis, rate or position",
-            "compute both branches, then choose with Where",
-        )
+        raise _unlike(flow, node, "the frames of its branches differ in axis, rate or position")
     for output, values in zip(node.outputs, zip(*ends, strict=True), strict=True):
         _merge_facts(flow, node, output, values)
     return [framing for v, framing in zip(node.outputs, framings[0], strict=True) if v.name]
+
+
+def _unlike(flow: Flow, node: ir.Node, reason: str) -> UnsupportedError:
+    """Return the error for an If whose branches a stream cannot choose."""
+    return flow.refuse(node, reason, "compute both branches, then choose with Where")
+
+
+def _follow_branch(flow: Flow, node: ir.Node, name: str) -> Sequence[ir.Value]:
+    """Follow the frames through a branch of an If; return its outputs."""
+    graph, scope = node.attributes[name].as_graph(), flow.scope
+    if len(graph.outputs) != len(node.outputs):
+        raise flow.refuse(
+            node, "its branches have different numbers of outputs", "check the model with onnx.checker"
+        )
+    flow.scope = f"{scope} > {node_ref(node, '').name} (If) {name}"
+    _follow_graph(flow, graph)
+    flow.scope = scope
+    return list(graph.outputs)
 
 
 def _count_states(flow: Flow) -> int:
@@ -378,21 +415,13 @@ def _merge_facts(flow: Flow, node: ir.Node, output: ir.Value, values: Sequence[i
         known.types[output] = known.types[values[0]]
     shapes = {known.shapes.get(v) for v in values}
     contents = {str(known.contents[v].tolist()) if v in known.contents else "" for v in values}
-    if any(depends_on_time(known, v) for v in values) and len(contents) > 1:
-        raise flow.refuse(
-            node,
-            "its branches depend on the number of frames in different ways",
-            "compute both branches, then choose with Where",
-        )
+    if any(numbers_vary(known, v) for v in values) and len(contents) > 1:
+        raise _unlike(flow, node, "its branches depend on the number of frames in different ways")
     ranks = {None if shape is None else len(shape) for shape in shapes}
     if len(ranks) == 1 and None not in ranks:
         dims = [list(dict.fromkeys(d)) for d in zip(*(shape for shape in shapes if shape is not None), strict=True)]
-        if any(len(d) > 1 and any(dim.timed for dim in d) for d in dims):
-            raise flow.refuse(
-                node,
-                "its branches have different numbers of frames",
-                "compute both branches, then choose with Where",
-            )
+        if any(len(d) > 1 and any(dim.varies for dim in d) for d in dims):
+            raise _unlike(flow, node, "its branches have different numbers of frames")
         known.shapes[output] = tuple(d[0] if len(d) == 1 else known.unknown() for d in dims)
     if len(contents) == len(shapes) == 1 and values[0] in known.contents:
         known.contents[output] = known.contents[values[0]]

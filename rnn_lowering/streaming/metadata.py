@@ -21,6 +21,7 @@ from rnn_lowering.types import Array
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+
 KEY = "rnn_lowering.stream"
 VERSION = 1
 
@@ -242,29 +243,40 @@ class StreamPlan:
 
     def _check(self) -> None:
         """Raise if a field has the wrong type, or a state appears twice."""
-        axes = [*self.inputs.values(), *self.outputs.values(), self.frames]
-        if not all(axis is None or (type(axis) is int and axis >= 0) for axis in axes) or self.frames == 0:
+        axes = [axis for axis in (*self.inputs.values(), *self.outputs.values(), self.frames) if axis is not None]
+        if not all(_is_count(axis, 0) for axis in axes) or self.frames == 0:
             raise ValueError("an axis or the frames are not a number")
-        if type(self.unit) is not int or self.unit < 1 or (self.frames or 0) % self.unit:
+        if not _is_count(self.unit) or (self.frames or 0) % self.unit:
             raise ValueError(f"the unit is {self.unit}")
-        if type(self.shortest) is not int or self.shortest < 1:
+        if not _is_count(self.shortest):
             raise ValueError(f"the shortest sequence has {self.shortest} frames")
-        if self.max_frames is not None and (type(self.max_frames) is not int or self.max_frames < 1):
+        if self.max_frames is not None and not _is_count(self.max_frames):
             raise ValueError(f"the longest sequence has {self.max_frames} frames")
+        self._check_rates()
+        self._check_names()
+
+    def _check_rates(self) -> None:
         unlike = [name for name in self.inputs if self.rate(name) != 1]
         if any(self.rate(name).denominator > 1 or self.inputs[name] is None for name in unlike):
             raise ValueError(f"the rates of inputs are {[self.rates[name] for name in unlike]}")
         if unlike and self.frames is None:
             raise ValueError("inputs have unlike numbers of frames, but calls may have any")
+
+    def _check_names(self) -> None:
         if not all(name in self.inputs and self.inputs[name] is None for name in self.lengths):
             raise ValueError(f"lengths are not inputs without frames: {list(self.lengths)}")
         framed = {name for name, axis in self.outputs.items() if axis is not None}
         for late, known in ((self.delay, framed | {s.output for s in self.states}), (self.short, framed)):
-            if not all(type(n) is int and 0 < n <= LONGEST_DELAY and name in known for name, n in late.items()):
+            if not all(_is_count(n) and n <= LONGEST_DELAY and name in known for name, n in late.items()):
                 raise ValueError(f"a delay is not a number of frames of an output: {dict(late)}")
         for names in ([s.input for s in self.states], [s.output for s in self.states]):
             if len(set(names)) < len(names):
                 raise ValueError("a state is named twice")
+
+
+def _is_count(number: object, least: int = 1) -> bool:
+    """Whether a number is an integer, not a bool, of at least 1."""
+    return type(number) is int and number >= least
 
 
 _ADVICE = {

@@ -14,22 +14,20 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, counted
-from rnn_lowering.facts.bodies import bodies_of, captured_values
 from rnn_lowering.facts.node_outputs import compute_node
-from rnn_lowering.facts.operators import moved_inputs, operator_of
+from rnn_lowering.facts.operators import bodies_of, captured_values, moved_inputs, operator_of
 from rnn_lowering.facts.size import Symbol
+from rnn_lowering.streaming.alignment import fold_sizes
 from rnn_lowering.streaming.editor import Editor, input_of
-from rnn_lowering.streaming.flow import Flow, StatefulNode
-from rnn_lowering.streaming.frame_counts import fold_sizes
-from rnn_lowering.streaming.frames import NO_DELAY, Delay, Frames, Framing, Unframed
+from rnn_lowering.streaming.frames import NO_DELAY, Delay, Flow, Frames, Framing, StatefulNode, Unframed
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.streaming.operators.frame_numbers import continued_numbers
-from rnn_lowering.streaming.operators.recurrences import late_state_error
-from rnn_lowering.streaming.recurrent_states import (
+from rnn_lowering.streaming.operators.recurrences import (
     NodeState,
     dims_of,
     expose_state,
     input_name,
+    late_state_error,
     state_slots,
     steps_and_batch,
 )

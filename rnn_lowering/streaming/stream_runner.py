@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rnn_lowering.argument_checks import integer, wrong
+from rnn_lowering.argument_checks import array_of_type, integer, wrong
 from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError, counted
 from rnn_lowering.needs import onnxruntime
 from rnn_lowering.streaming.metadata import KEY, State, StreamPlan, frames_in
@@ -387,29 +387,6 @@ def _dtype(text: str) -> np.dtype[Any] | None:
         return np.dtype(_TYPES.get(name, name))
     except TypeError:
         return None
-
-
-def array_of_type(what: str, given: ArrayLike, dtype: np.dtype[Any] | None) -> Array:
-    """Return an array of a type, in native byte order: onnxruntime reads no other.
-
-    Raises:
-        OptionError: It is an array of another type, or does not hold numbers.
-    """
-    if np.ma.is_masked(given):
-        raise OptionError(f"{what} has masked elements", hint="fill them")
-    converted = isinstance(given, list | tuple | int | float)
-    try:
-        array = np.asarray(given)
-        if converted and dtype is not None and np.can_cast(array.dtype, dtype, "same_kind"):
-            array = np.asarray(given, dtype)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise OptionError(
-            f"{what} is not an array of numbers: {error}", hint="give rows of equal length"
-        ) from error
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if dtype is not None and dtype.kind not in "OSU" and array.dtype != dtype:
-        raise OptionError(f"{what} has type {array.dtype}, expected {dtype}", hint=f'use .astype("{dtype}")')
-    return array
 
 
 def _message(model: Any) -> onnx.ModelProto:

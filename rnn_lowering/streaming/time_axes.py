@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from rnn_lowering.argument_checks import meant
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.facts.size import TIME, Size, size
+from rnn_lowering.facts.size import Size, size
+from rnn_lowering.streaming.sizes import FRAMES
 
 _Shapes = Mapping[str, tuple[int | str, ...]]
 """By the name of an input the sizes of its axes: numbers or names."""
@@ -79,7 +80,7 @@ class TimeInputs:
         """Return the shapes of all inputs, the time axes as the number of frames."""
         return {
             name: tuple(
-                Size.symbol(TIME) * self.rate(name)
+                FRAMES * self.rate(name)
                 if axis == self.axes.get(name)
                 else Size.symbol(d)
                 if isinstance(d, str)

@@ -2,54 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import onnx_ir as ir
 
 from rnn_lowering.emit.composites import count_needs_loop
-from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.open_scopes import Finish, Rule
-from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.emit.versions import first_opset
+from rnn_lowering.emit.dialect import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError, documented
-from rnn_lowering.nodes.node_spec import NodeSpec
-from rnn_lowering.recurrence.chunks import chunked
-from rnn_lowering.recurrence.equivalents import EQUIVALENTS, Lower
-from rnn_lowering.recurrence.forms import Repeat, loop, scan, unroll
-from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, NESTED_SCAN, Emitted, Target, check_emitted, check_node
+from rnn_lowering.nodes.kinds import NodeSpec
+from rnn_lowering.recurrence.equivalents import equivalent_of
+from rnn_lowering.recurrence.forms import Choice, Emitted, Lower, Repeat, loop, scan, unroll
+from rnn_lowering.targets.target import NESTED_SCAN, Target, check_emitted, check_node
+from rnn_lowering.targets.traits import LOOP_DIALECT_OPSET
 
 _REPEATS: dict[str, Repeat] = {"scan": scan, "loop": loop, "unroll": unroll}
 _CHUNKED = "chunked"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The form of one node.
-
-    Attributes:
-        form: "scan", "loop", "unroll" or "chunked".
-        reason: Why it was chosen.
-        lower: Emits the equivalents of nodes in this form.
-        dialect: The dialect of loops.
-        instead: By operator, what is emitted in its place.
-        finish: Rewrites of finished bodies.
-        outputs_apart: Emits the copy that a graph output gets if nodes read it too; None for no copy.
-    """
-
-    form: str
-    reason: str
-    lower: Lower
-    dialect: Dialect
-    instead: Mapping[str, Rule]
-    finish: tuple[Finish, ...]
-    outputs_apart: Callable[[Ops, Tensor], Tensor] | None
-
-    def for_any_length(self) -> Choice:
-        """Return the form without a choice by the length at run time."""
-        return replace(self, dialect=replace(self.dialect, by_length=False))
 
 
 @dataclass(frozen=True)
@@ -111,7 +80,7 @@ class FormChooser:
         """Return the forms that the target supports for this kind of nodes."""
         every = [form for form in (*self.target.forms, _CHUNKED) if not self.spec.why_not(form)]
         attention = _CHUNKED in every and not self.spec.straight_line_reason
-        return list(self.target.attention or every) if attention else every
+        return list(self.target.attention.forms or every) if attention else every
 
     def _preferred(self) -> tuple[list[str], str]:
         """Return the forms that the target supports, the fastest for this node first, and why it is."""
@@ -123,10 +92,10 @@ class FormChooser:
         first = fastest or target.forms[0]
         if self._own_scan is not None:
             first, reason = "scan", f"{target.name} runs this Scan as an operator of its own"
-        elif not fastest and spec.seq_length is not None and spec.seq_length <= target.unroll_up_to:
-            first, reason = "unroll", f"fastest in {target.name} for up to {target.unroll_up_to} steps"
-        elif spec.hidden_size is not None and spec.hidden_size >= target.loop_from:
-            first, reason = "loop", f"fastest in {target.name} from hidden size {target.loop_from} on"
+        elif not fastest and spec.seq_length is not None and spec.seq_length <= target.loops.unroll_up_to:
+            first, reason = "unroll", f"fastest in {target.name} for up to {target.loops.unroll_up_to} steps"
+        elif spec.hidden_size is not None and spec.hidden_size >= target.loops.loop_from:
+            first, reason = "loop", f"fastest in {target.name} from hidden size {target.loops.loop_from} on"
         return sorted(forms, key=lambda form: form != first), reason if first in forms else usual
 
     def _is_possible(self, form: str) -> bool:
@@ -147,16 +116,16 @@ class FormChooser:
         target = self.target
         # onnxruntime fuses a Gemm with its activation in float32 only.
         tuned = form != "unroll" and self.spec.dtype == ir.DataType.FLOAT and self.opset >= LOOP_DIALECT_OPSET
-        dialect = target.loop_dialect if tuned and target.loop_dialect else target.dialect
+        dialect = (target.loops.dialect if tuned else None) or target.dialect
         own = self._own_scan if form == "scan" else None
         choice = Choice(
             form,
             reason,
-            own or partial(EQUIVALENTS[type(self.spec)], repeat=self._repeat(form)),
+            own or partial(equivalent_of(self.spec), repeat=self._repeat(form)),
             replace(dialect, join_up_to=0, stack_up_to=0) if own else dialect,
             target.rules(self.opset),
-            (*target.finish, *(target.loop_finish if tuned else ())),
-            target.outputs_apart,
+            (*target.finish, *(target.loops.finish if tuned else ())),
+            target.model.outputs_apart,
         )
         if target.documented is not None or target.most_axes is not None:
             check_emitted(self.emitted(choice), self.spec.node, target)
@@ -166,17 +135,20 @@ class FormChooser:
         if form != _CHUNKED:
             return _REPEATS[form]
         few = _REPEATS[self.target.forms[0]] if self.target.dialect.by_length else None
+        from rnn_lowering.attention.chunks import chunked
+
         return partial(chunked, repeat=_REPEATS[self._form_of_chunks], few=few)
 
     @property
     def _form_of_chunks(self) -> str:
         """The form that repeats chunks: straight-line if their number is known, unless a loop is faster."""
         loops = [form for form in self.target.forms if form != "unroll"]
-        return loops[0] if loops and (self.spec.seq_length is None or self.target.loops_of_chunks) else "unroll"
+        is_loop = self.spec.seq_length is None or self.target.attention.loops_of_chunks
+        return loops[0] if loops and is_loop else "unroll"
 
     @property
     def _own_scan(self) -> Lower | None:
-        own = self.target.own_scan
+        own = self.target.loops.own_scan
         return own(self.spec, self.opset) if own else None
 
     @property
@@ -195,11 +167,11 @@ class FormChooser:
                 hint=f"convert the model to opset {first} or later (onnx.version_converter)",
                 node=spec.node,
             )
-        if form == "scan" and self.target.constants_in_scan and (computed := _computed_in_body(spec)):
+        if form == "scan" and self.target.loops.constants_in_scan and (computed := _computed_in_body(spec)):
             verb = "is" if len(computed) == 1 else "are"
             constants = f"{self.target.name} supports only constants in the body of a Scan"
             raise UnsupportedError(f"{constants}: {' and '.join(computed)} {verb} not", node=spec.node)
-        if form == "scan" and self.in_scan and not self.target.nested_scans:
+        if form == "scan" and self.in_scan and not self.target.loops.nested_scans:
             raise UnsupportedError(NESTED_SCAN.format(self.target.name), node=spec.node)
         if form == "unroll":
             self._check_unroll()

@@ -1,4 +1,4 @@
-"""What became of ONNX's own tests of single operators in the runtimes that were run: the data of onnx_tests.json.
+"""What ONNX's own tests of single operators say of the runtimes that were run: the data of onnx_tests.json.
 
 `python -m clients.operators NAME` of the tests measures and writes it.
 """
@@ -23,6 +23,10 @@ FLAGS = frozenset(_FLAGS.split())
 
 _NEEDS = {"nearest_mode": "mode"}
 """Attributes that have no effect unless another one has its default: exporters write them all the same."""
+
+
+_SAME_SINCE = {"Less": 7}
+"""By operator the version since which floats are computed in the same way: the tests say so of all of them."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +97,34 @@ class RuntimeTests:
     operators: Mapping[str, OperatorTests]
     wrong_with: Mapping[str, Mapping[frozenset[str], OperatorTests]]
 
-    def of(self, operator: str, version: int) -> OperatorTests | None:
-        """Return what is known of a version of an operator; None for nothing."""
+    def runs(self, operator: str) -> bool:
+        """Return whether the runtime computes an operator right, as far as is known."""
         tests = self.operators.get(operator)
-        return None if tests is None or version < tests.since else tests
+        return tests is not None and tests.mostly_right
+
+    def failed(self, operator: str, opset: int) -> OperatorTests | None:
+        """Return the tests of an operator if none was right; None also if they say nothing of it at an opset."""
+        tests = self.operators.get(operator)
+        return tests if tests and not tests.right and _covers(tests, operator, opset) else None
+
+    def failed_with(self, operator: str, opset: int, attributes: Mapping[str, object]) -> OperatorTests | None:
+        """Return the tests with the modes of a node, if these made them wrong: see `modes_of`."""
+        found, version = self.wrong_with.get(operator), _version(operator, opset)
+        tests = found.get(modes_of(operator, version, attributes)) if found and version else None
+        return tests if tests and _covers(tests, operator, opset) else None
+
+
+def _covers(tests: OperatorTests, operator: str, opset: int) -> bool:
+    """Return whether tests say something of an operator at an opset."""
+    return _version(operator, opset) >= min(tests.since, _SAME_SINCE.get(operator, tests.since))
+
+
+def _version(operator: str, opset: int) -> int:
+    """Return the version of an operator of ONNX at an opset; 0 if ONNX has none."""
+    try:
+        return int(onnx.defs.get_schema(operator, opset, "").since_version)
+    except onnx.defs.SchemaError:
+        return 0
 
 
 def modes_of(operator: str, version: int, attributes: Mapping[str, object]) -> frozenset[str]:

@@ -1,64 +1,67 @@
 """The table of targets: each runtime's row, `Target`, with the reasons and figures.
 
-A runtime with many rewrites of its own has a file in `runtimes`; documented.json has those known by a list of their
-operators, which were not run, or run once, built from their sources.
+A new runtime gets its row here, and its name in names.py. Runtimes with many rewrites have theirs in `runtimes`;
+documented.json has those known by a list of their operators, which were not run, or run once, built from their
+sources.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
 import onnx_ir as ir
 
 from rnn_lowering.argument_checks import meant
-from rnn_lowering.emit.composites import as_transpose, constant_minus
+from rnn_lowering.emit.composites import as_transpose, by_columns, constant_minus
 from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import OptionError
 from rnn_lowering.targets.native import Excluded, NativeRule
-from rnn_lowering.targets.runtimes import (
-    espdl,
-    ezkl,
-    litert,
-    mnn,
-    onnxruntime,
-    onnxruntime_webgpu,
-    opencv,
-    openvino,
-    qnn,
-    tract,
-    tvm,
-)
-from rnn_lowering.targets.target import COMPOSED, EXPORTED_UNROLLED, STATIC, Documented, Target
+from rnn_lowering.targets.portable import PORTABLE
+from rnn_lowering.targets.runtimes.devices import ESPDL, LITERT, MNN
+from rnn_lowering.targets.runtimes.onnxruntime import ONNXRUNTIME, QNN, WEB, WEBGPU
+from rnn_lowering.targets.runtimes.opencv import OPENCV
+from rnn_lowering.targets.runtimes.openvino import OPENVINO
+from rnn_lowering.targets.runtimes.tract import TRACT
+from rnn_lowering.targets.target import COMPOSED, STATIC, Documented, Target
+from rnn_lowering.targets.traits import EXPORTED_UNROLLED, AttentionTraits, LoopTraits, ModelTraits
 
-PORTABLE = Target(
-    "portable",
-    "",
-    ("scan", "loop", "unroll"),
-    growing_states=True,
-    integer_products=True,
-    # A shared loop took at most 1.01 of the time in every measured runtime. Unrolled steps stay apart: shared, they
-    # take 1.06 to 1.13 of the time in TVM and IREE.
-    loop_dialect=Dialect(join_up_to=128, stack_up_to=128),
+TINYGRAD = Target(
+    "tinygrad", "0.14.0", ("unroll",), attention=AttentionTraits(("unroll", "chunked")), integer_products=True
 )
-
-TINYGRAD = Target("tinygrad", "0.14.0", ("unroll",), attention=("unroll", "chunked"), integer_products=True)
 """No recurrent operator, Scan or Loop."""
+
+_LEAST_COLUMNS = 48
+"""With fewer rows of weights the transposes cost more than they save; with 128 and 256, 64 steps are 9 to 32 times
+faster with the flags of the recipe."""
+
+TVM = Target(
+    "tvm",
+    "apache-tvm 0.27.0",
+    ("unroll",),
+    other_names=("apachetvm",),
+    attention=AttentionTraits(("unroll", "chunked")),
+    integer_products=True,
+    instead=(("MatMul", partial(by_columns, least=_LEAST_COLUMNS)),),
+)
+"""TVM's Relax (`pip install apache-tvm`): no recurrent operator, Scan or Loop."""
 
 IREE = Target(
     "iree",
     "3.13.0",
     ("scan", "unroll"),
-    attention=("scan", "unroll", "chunked"),
-    exported_forms=EXPORTED_UNROLLED,
+    attention=AttentionTraits(("scan", "unroll", "chunked")),
+    loops=LoopTraits(
+        exported_forms=EXPORTED_UNROLLED, dialect=Dialect(join_up_to=128, stack_up_to=128), unroll_up_to=100
+    ),
     oldest_opset=13,
     unsupported=("Softsign",),
     sizes=STATIC,
     integer_products=True,
-    unroll_up_to=100,
-    loop_dialect=Dialect(join_up_to=128, stack_up_to=128),
     native=NativeRule(
         "3.13.0", "2026-11-22", frozenset(), (Excluded((), "runs lowered nodes 2 to 8 times as fast"),)
     ),
@@ -78,13 +81,15 @@ NCNN = Target(
     # Masks from a table crash too: pnnx runs the model on uninitialized integers, and Gather reads them.
     why_no_lengths="pnnx converts no arithmetic of integers",
     integer_products=False,
-    quantizes=False,  # pnnx has no QuantizeLinear
-    ignores_axes=(("ReduceSum", 13), ("ReduceL1", 18), ("ReduceL2", 18), ("ReduceMean", 18)),
+    model=ModelTraits(
+        quantizes=False,  # pnnx has no QuantizeLinear
+        ignores_axes=(("ReduceSum", 13), ("ReduceL1", 18), ("ReduceL2", 18), ("ReduceMean", 18)),
+        outputs_apart=as_transpose,  # pnnx aborts at an Identity of an output of the model
+        loses_copies=True,
+        empty_tensors=False,  # pnnx crashes
+        bounds_lookups=True,
+    ),
     dialect=Dialect(matrix_product=True, matrix_steps=True),
-    outputs_apart=as_transpose,  # pnnx aborts at an Identity of an output of the model
-    loses_copies=True,
-    empty_tensors=False,  # pnnx crashes
-    bounds_lookups=True,
 )
 """`pip install ncnn pnnx`: converted by pnnx; no recurrent ONNX operator, Scan or Loop."""
 
@@ -100,7 +105,7 @@ EXECUTORCH = Target(
     newest_opset=17,
     oldest_opset=9,
     unsupported=("ThresholdedRelu",),
-    loses_copies=True,  # XNNPACK rejects one value as two outputs
+    model=ModelTraits(loses_copies=True),  # XNNPACK rejects one value as two outputs
 )
 
 COREML = Target(
@@ -116,9 +121,32 @@ COREML = Target(
     converted_only=True,
 )
 
-EMX = Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll"), runs_exported=False, since=(("Split", 13),))
+EMX = Target(
+    "emx-onnx-cgen", "1.4.0", ("scan", "unroll"), loops=LoopTraits(runs_exported=False), since=(("Split", 13),)
+)
 """It makes C code. Of exported Scans it rejects other axes and directions than the first, and it ignores sizes of a
 Split that are an attribute."""
+
+
+def write_strides(op: Ops, _: Sequence[ir.Value]) -> None:
+    """Give each Conv its strides, also where they are 1: ezkl rejects it without ("missing required params")."""
+    for node in op.nodes:
+        if node.op_type == "Conv" and "strides" not in node.attributes:
+            axes = len(node.attributes.get_ints("kernel_shape"))
+            node.attributes.add(ir.AttrInt64s("strides", [1] * axes))
+
+
+EZKL = Target(
+    "ezkl",
+    "23.0.5",
+    ("unroll", "scan"),
+    loops=LoopTraits(exported_forms=EXPORTED_UNROLLED),
+    unsupported=("Softplus",),
+    sizes=STATIC,
+    finish=(write_strides,),
+    model=ModelTraits(loses_copies=True, empty_tensors=False),
+)
+"""`pip install ezkl`: circuits for proofs, which compute in fixed point."""
 
 JAXONNXRUNTIME = Target(
     "jaxonnxruntime",
@@ -137,9 +165,8 @@ RKNN = Target(
     other_names=("rknntoolkit2",),
     newest_opset=19,
     lacks=(("LinearAttention", "its simulator rejects it, or does not end within a minute"),),
-    constants_in_scan=True,
-    loses_copies=True,
-    empty_tensors=False,
+    loops=LoopTraits(constants_in_scan=True),
+    model=ModelTraits(loses_copies=True, empty_tensors=False),
     native=NativeRule(
         "2.5.0", "2026-11-23", frozenset(), (Excluded((), "rejects most recurrent nodes, or ends the process"),)
     ),
@@ -154,16 +181,15 @@ WEBNN = Target(
     unsupported=("Softplus", "ThresholdedRelu"),
     lacks_types=(ir.DataType.DOUBLE,),
     sizes=STATIC,
-    empty_tensors=False,
+    model=ModelTraits(empty_tensors=False),
     integer_products=False,  # it multiplies integers of one type only, and quantized weights are of another
 )
 """onnxruntime-web's execution provider for WebNN, where no node may run outside of it; run in Chromium 153, which
 computes WebNN with LiteRT on the CPU."""
 
 _RUN = (
-    *(PORTABLE, onnxruntime.ONNXRUNTIME, onnxruntime.WEB, onnxruntime_webgpu.TARGET, WEBNN, TINYGRAD, tvm.TARGET),
-    *(JAXONNXRUNTIME, ONNX2TORCH, EXECUTORCH, COREML, NCNN, mnn.TARGET, tract.TARGET, IREE, openvino.TARGET),
-    *(opencv.TARGET, EMX, ezkl.TARGET, qnn.TARGET, RKNN, litert.TARGET, espdl.TARGET),
+    *(PORTABLE, ONNXRUNTIME, WEB, WEBGPU, WEBNN, TINYGRAD, TVM, JAXONNXRUNTIME, ONNX2TORCH, EXECUTORCH, COREML),
+    *(NCNN, MNN, TRACT, IREE, OPENVINO, OPENCV, EMX, EZKL, QNN, RKNN, LITERT, ESPDL),
 )
 
 
@@ -204,12 +230,8 @@ TARGETS = {target.name: target for target in (*_RUN, *map(_documented, _ROWS))}
 """Every target that `target=` accepts, by name."""
 
 
-def target_named(name: str) -> Target:
-    """Return the target of a name, ignoring case and punctuation.
-
-    Raises:
-        OptionError: There is none of this name.
-    """
+def any_target_named(name: str) -> Target:
+    """Return the target of a name, as `target_named`."""
     names = {name: (_letters(name), *target.other_names) for name, target in TARGETS.items()}
     found = {other: known for known, others in names.items() for other in others}
     if _letters(name) not in found:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from rnn_lowering.emit import composites
-from rnn_lowering.emit.dialect import PLAIN, Dialect
+from rnn_lowering.emit.dialect import PLAIN, Dialect, first_opset
 from rnn_lowering.emit.open_scopes import Finish, Rule
-from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import NodeRef, UnknownLengthsError, UnknownSizeError, UnsupportedError
-from rnn_lowering.nodes.node_spec import NodeSpec
+from rnn_lowering.nodes.kinds import NodeSpec
 from rnn_lowering.recurrence.activations import FORMULAS, Formula
-from rnn_lowering.recurrence.equivalents import Lower
+from rnn_lowering.recurrence.forms import Emitted
 from rnn_lowering.recurrence.weights import integer_product
-from rnn_lowering.targets.native import NativeRule
+from rnn_lowering.targets.traits import AttentionTraits, LoopTraits, ModelTraits, StreamTraits
 
-KnownValue = Callable[[ir.Value], ir.Value]
-"""Returns a value with its known type and shape."""
-
-Misreads = Callable[[ir.Node, KnownValue], str]
-"""Takes a node that is not recurrent; returns how a runtime computes it wrongly, or ""."""
+if TYPE_CHECKING:  # most lowerings keep no node
+    from rnn_lowering.targets.native import NativeRule
 
 
 @dataclass(frozen=True)
@@ -59,26 +54,6 @@ class Documented:
         return frozenset(self.named.split()) - {operator for operator, _ in self.left_out}
 
 
-@dataclass(frozen=True)
-class Emitted:
-    """What is emitted for a node.
-
-    Attributes:
-        operators: The operators, those of bodies included.
-        axes: The most axes of a tensor that is computed, and not just given another shape.
-    """
-
-    operators: frozenset[str]
-    axes: int
-
-
-LOOP_DIALECT_OPSET = 10
-"""First opset that uses `Target.loop_dialect`; before it, an unknown number of rows cannot be reversed."""
-
-EXPORTED_UNROLLED = ("unroll",)
-"""The `exported_forms` of a runtime that reads every Scan forwards along axis 0, whatever its directions say,
-without an error."""
-
 STATIC = ("T", "N")
 """The sizes that must be fixed for a runtime without dynamic sizes."""
 
@@ -108,56 +83,28 @@ class Target:
 
     Attributes:
         name: Its name for `--target`.
-        other_names: Other names for `--target`, in lowercase letters and digits.
         version: The tested version, or the version that the document describes.
         forms: The forms that it supports, the preferred one first.
-        exported_forms: Those in which it runs Loops and Scans of exporters; None for all of `forms`.
-        runs_exported: Whether it runs Loops and Scans of exporters as they are, where it runs Loop or Scan.
+        other_names: Other names for `--target`, in lowercase letters and digits.
         newest_opset, oldest_opset: The opsets of models that it supports; None if no limit is known.
         unsupported: Operators that it lacks or computes wrongly; others are emitted instead. "Softplus": it is
             infinite from 89 on. "Gather": only that of rows by an index of rank 2.
-        attention: The forms in which LinearAttention was run, the one for an unknown length first; () for those of
-            `forms` and "chunked".
+        since: Operators that it supports only from an opset on; before, they count as `unsupported`.
         lacks: Recurrent operators whose equivalents it cannot run in any form, each with the reason.
         lacks_types: Element types that it computes in no node.
         sequence_lens: Whether it supports sequence_lens that are known only at run time.
-        nested_scans: Whether a Scan in the body of a Scan starts from its initial states each time.
-        scans_need_rows: Whether a step of a Scan must use a row of what is scanned.
         why_no_lengths: Why it takes no sequence_lens that are not constant.
         sizes: Which of T and N must be known.
-        most_axes: The most axes of a tensor that it computes, and does not just give another shape; None for any
-            number.
+        most_axes: The most axes of a tensor that it computes, and does not just give another shape; None for any.
         batch_size: The only batch size that it supports; None for any.
-        constants_in_scan: Whether the body of a Scan may use no computed value of the graph around it.
         integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None if unknown.
-        quantizes: Whether it computes QuantizeLinear right; where not, it and the DequantizeLinear behind it are
-            written as arithmetic on floats.
-        ignores_axes: Operators whose axes are an input from an opset on, which it ignores without an error.
-        named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
-        unused_constants: Whether a model may have initializers that nothing uses.
-        since: Operators that it supports only from an opset on; before, they count as `unsupported`.
-        own_scan: Takes a node and the opset; returns what emits a Scan for it that the runtime runs as an operator
-            of its own, or None.
-        dialect: The way loops are built for it, in every form.
+        dialect: How equivalents are emitted for it, in every form.
         instead: More substitutes, by operator: see `Rule`.
         finish: Rewrites of a finished body, or of the finished equivalent of a node: see `Finish`.
-        misreads: Takes a node that is not recurrent; returns how it computes it wrongly because of its attributes
-            or neighbours, as in `Misread`, or "".
-        signed_activations: Whether the activations of a stream that is quantized for it are signed.
-        growing_states: Whether it ran streams whose states grow from call to call.
-        softmax_apart: Whether it computes a Softmax over an open number of keys wrongly together with the products
-            around it, so that these are set apart.
-        outputs_apart: Emits a copy, if the runtime forbids a graph output that a node also reads: such an output
-            becomes one.
-        loses_copies: Whether it rejects or loses an output of the model that is an Identity: a Max takes its place.
-        empty_tensors: Whether it takes inputs and outputs of a model that have no elements.
-        misreads_convolutions: Whether it computes some Conv wrongly: see decomposition/conv_channels.py.
-        bounds_lookups: Whether rows of a table are taken in its own way: see decomposition/table_lookups.py.
-        unroll_up_to: Maximum sequence length that it runs fastest unrolled.
-        loop_from: Minimum hidden size that it runs fastest as a Loop.
-        loops_of_chunks: Whether it runs chunks fastest in a loop, those of a known number of steps too.
-        loop_dialect: The dialect in loops of float32 from `LOOP_DIALECT_OPSET` on; None for `dialect`.
-        loop_finish: More rewrites where `loop_dialect` is used.
+        loops: How it runs Loops and Scans.
+        attention: How it runs LinearAttention.
+        streams: How it runs streams.
+        model: What it does with the model around recurrent nodes.
         converted_only: Whether lowered models were converted for it and not run.
         documented: For a runtime that no test runs: the operators that its document names; no others are emitted.
         native: Which recurrent nodes it was measured to compute right itself; None if that was not measured.
@@ -172,12 +119,10 @@ class Target:
     version: str
     forms: tuple[str, ...]
     other_names: tuple[str, ...] = ()
-    exported_forms: tuple[str, ...] | None = None
-    runs_exported: bool = True
     newest_opset: int | None = None
     oldest_opset: int | None = None
     unsupported: tuple[str, ...] = ()
-    attention: tuple[str, ...] = ()
+    since: tuple[tuple[str, int], ...] = ()
     lacks: tuple[tuple[str, str], ...] = ()
     lacks_types: tuple[ir.DataType, ...] = ()
     sequence_lens: bool = True
@@ -185,33 +130,14 @@ class Target:
     sizes: tuple[str, ...] = ()
     most_axes: int | None = None
     batch_size: int | None = None
-    constants_in_scan: bool = False
-    nested_scans: bool = True
-    scans_need_rows: bool = False
     integer_products: bool | None = None
-    quantizes: bool = True
-    ignores_axes: tuple[tuple[str, int], ...] = ()
-    named_sizes: bool = True
-    unused_constants: bool = True
-    since: tuple[tuple[str, int], ...] = ()
-    own_scan: Callable[[NodeSpec, int], Lower | None] | None = None
     dialect: Dialect = PLAIN
     instead: tuple[tuple[str, Rule], ...] = ()
     finish: tuple[Finish, ...] = ()
-    misreads: Misreads | None = None
-    signed_activations: bool = True
-    growing_states: bool = False
-    softmax_apart: bool = False
-    outputs_apart: Callable[[Ops, Tensor], Tensor] | None = None
-    loses_copies: bool = False
-    empty_tensors: bool = True
-    misreads_convolutions: bool = False
-    bounds_lookups: bool = False
-    unroll_up_to: int = 0
-    loop_from: float = math.inf
-    loops_of_chunks: bool = False
-    loop_dialect: Dialect | None = None
-    loop_finish: tuple[Finish, ...] = ()
+    loops: LoopTraits = field(default_factory=LoopTraits)
+    attention: AttentionTraits = field(default_factory=AttentionTraits)
+    streams: StreamTraits = field(default_factory=StreamTraits)
+    model: ModelTraits = field(default_factory=ModelTraits)
     converted_only: bool = False
     documented: Documented | None = None
     native: NativeRule | None = None
@@ -226,7 +152,8 @@ class Target:
     @property
     def loop_forms(self) -> tuple[str, ...]:
         """The forms in which it runs Loops and Scans of the model itself."""
-        return self.forms if self.exported_forms is None else self.exported_forms
+        exported = self.loops.exported_forms
+        return self.forms if exported is None else exported
 
     @property
     def straight_line(self) -> bool:
@@ -235,10 +162,9 @@ class Target:
 
     def without_joins(self) -> Target:
         """Return the target with a loop for each node and direction."""
-        dialects = {name: getattr(self, name) for name in ("dialect", "loop_dialect")}
-        return replace(
-            self, **{name: replace(each, join_up_to=0, stack_up_to=0) for name, each in dialects.items() if each}
-        )
+        apart = partial(replace, join_up_to=0, stack_up_to=0)
+        in_loops = self.loops.dialect and apart(self.loops.dialect)
+        return replace(self, dialect=apart(self.dialect), loops=replace(self.loops, dialect=in_loops))
 
     def of_any_length(self) -> Target:
         """Return the target as if the number of steps need not be known."""
@@ -265,21 +191,7 @@ def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
         UnknownSizeError: The target needs a size that is unknown.
         UnknownLengthsError: The target needs lengths that are unknown.
     """
-    newest, oldest = target.newest_opset, target.oldest_opset
-    limit = hint = ""
-    if newest is not None and opset > newest:  # ONNX's converter cannot go down across opsets 15 and 14
-        limit, hint = (
-            f"{newest} or earlier",
-            f"export it at opset {newest} (torch.onnx.export: opset_version={newest})",
-        )
-    if oldest is not None and opset < oldest:
-        limit, hint = (
-            f"{oldest} or later",
-            f"convert it to opset {oldest} (onnx.version_converter), or export it again",
-        )
-    if limit:
-        supports = f"{target.name} supports opset {limit}, but the model has {opset}"
-        raise UnsupportedError(supports, hint=hint, node=spec.node)
+    _check_opset(spec, opset, target)
     if reason := dict(target.lacks).get(spec.node.operator):
         hint = "use another runtime, or drop --target"
         raise UnsupportedError(f"{target.name} cannot run its equivalent: {reason}", hint=hint, node=spec.node)
@@ -289,12 +201,29 @@ def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
     if not target.sequence_lens and "sequence_lens" in spec.inputs.keys() - spec.constants.keys():
         why = f": {target.why_no_lengths}" if target.why_no_lengths else ""
         raise UnknownLengthsError(f"{target.name} needs constant sequence_lens{why}", node=spec.node)
+    _check_sizes(spec, target)
+
+
+def _check_opset(spec: NodeSpec, opset: int, target: Target) -> None:
+    newest, oldest = target.newest_opset, target.oldest_opset
+    limit = hint = ""
+    if newest is not None and opset > newest:  # ONNX's converter cannot go down across opsets 15 and 14
+        limit = f"{newest} or earlier"
+        hint = f"export it at opset {newest} (torch.onnx.export: opset_version={newest})"
+    if oldest is not None and opset < oldest:
+        limit = f"{oldest} or later"
+        hint = f"convert it to opset {oldest} (onnx.version_converter), or export it again"
+    if limit:
+        supports = f"{target.name} supports opset {limit}, but the model has {opset}"
+        raise UnsupportedError(supports, hint=hint, node=spec.node)
+
+
+def _check_sizes(spec: NodeSpec, target: Target) -> None:
     sizes = {"T": spec.seq_length, "N": spec.batch_size}
     unknown = tuple(name for name, size in sizes.items() if size is None and name in target.sizes)
     if unknown:
-        raise UnknownSizeError(
-            f"{target.name} needs a known {' and '.join(_NAMES[u] for u in unknown)}", node=spec.node, sizes=unknown
-        )
+        names = " and ".join(_NAMES[name] for name in unknown)
+        raise UnknownSizeError(f"{target.name} needs a known {names}", node=spec.node, sizes=unknown)
     if target.batch_size not in (None, spec.batch_size):
         raise UnsupportedError(
             f"{target.name} supports only batch size {target.batch_size}, not {spec.batch_size}",

@@ -62,7 +62,7 @@ def lowered(name: str, client: Any, T: int) -> onnx.ModelProto:
 def test_forms(client: Any, tmp_path: Path) -> None:
     """Each runtime's row says which forms it runs."""
     case = Attention(T=4, B=1, Hq=1, H=1, by_key=True, opset=17)
-    forms: Any = rl.TARGETS[client].attention
+    forms: Any = rl.TARGETS[client].attention.forms
     jobs = {form: (rl.lower(case.model(), form, target=client), case.feed()) for form in forms}
     assert_right(client, jobs, dict.fromkeys(forms, case.expected(case.feed())), tmp_path)
 

@@ -89,7 +89,7 @@ def test_a_scan_around_a_recurrent_node_is_unrolled_for_tract(tmp_path: Path) ->
 
 @pytest.mark.environments("tract")
 def test_tract_still_misreads_a_scan_in_a_scan(tmp_path: Path) -> None:
-    """Once it does not, `Target.nested_scans` goes."""
+    """Once it does not, `LoopTraits.nested_scans` goes."""
     model, feed = nested("GRU", "forward")
     found = drive("tract", {"scan": (rl.lower(model, "scan"), feed)}, tmp_path)["scan"]
     assert judge(found, run(model, feed))[0] != "right"

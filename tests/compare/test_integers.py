@@ -63,6 +63,16 @@ def test_one_unit_where_the_number_before_is_at_a_boundary(name: str) -> None:
     assert "integers of 'Y' differ by one unit" in check.reason
 
 
+def test_the_number_before_is_an_output_too() -> None:
+    original = rounded("QuantizeLinear")
+    original.graph.output.add(name="z").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    lowered = rl.lower(original)
+    check = rl.verify(original, lowered)
+    assert check, check
+    assert "integers of 'Y' differ by one unit" in check.reason
+    assert rl.verify(original, plus(lowered, 2)).status == "failed"
+
+
 @pytest.mark.parametrize("name", ENDS)
 def test_another_number_fails(name: str) -> None:
     original = rounded(name)

@@ -16,8 +16,7 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.child import Child
-from rnn_lowering.compare.runner import Chunks, Runner, SessionError
-from rnn_lowering.compare.session import Session
+from rnn_lowering.compare.runner import Chunks, Runner, Session, SessionError
 from rnn_lowering.compare.worker import StoredArrays, write_arrays
 from rnn_lowering.limits import limited
 

@@ -15,8 +15,8 @@ from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering import verify
+from rnn_lowering.compare.options import Tolerance
 from rnn_lowering.compare.result import Verification
-from rnn_lowering.options import Tolerance
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 
@@ -580,7 +580,7 @@ def test_another_way_does_not_count(name: str) -> None:
     lowered = rl.lower(original)
     node = next(node for node in lowered.graph.node if name in node.output)
     node.output[:] = [f"{name}_right"]
-    lowered.graph.initializer.append(numpy_helper.from_array(np.float32(1.001), "near"))
+    lowered.graph.initializer.append(numpy_helper.from_array(np.array(1.001, np.float32), "near"))
     lowered.graph.node.append(helper.make_node("Mul", [f"{name}_right", "near"], [name]))
     check = verify(original, lowered)
     assert check.status == "failed"

@@ -20,8 +20,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxruntime import InferenceSession
 
 from rnn_lowering.facts.axes import Axes, Mixed, NodeShapes
-from rnn_lowering.facts.operators import OPERATORS, Operator, moved_inputs
-from rnn_lowering.facts.parameters import input_slots
+from rnn_lowering.facts.operators import OPERATORS, Operator, input_slots, moved_inputs
 from rnn_lowering.facts.size import size as as_size
 
 Array = np.ndarray[Any, Any]

@@ -506,7 +506,7 @@ def test_parameters_stay_in_the_model(name: str, outside: bool, out: Path, tmp_p
 
 def test_texts_stay_in_the_model(out: Path, tmp_path: Path) -> None:
     """onnxruntime reads none from a data file."""
-    words = [b"a word of some length"] * 40
+    words: list[Any] = [b"a word of some length"] * 40
     graph = helper.make_graph(
         [helper.make_node("Identity", ["words"], ["Y"])],
         "main",

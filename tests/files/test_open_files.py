@@ -19,8 +19,8 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.compare import verify
+from rnn_lowering.compare.options import Tolerance
 from rnn_lowering.files import one_file
-from rnn_lowering.options import Tolerance
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="/proc shows what is open"),

@@ -987,7 +987,8 @@ def test_sizes_that_a_custom_operator_declares_count_where_no_others_are_known()
     model = onnx.ModelProto.FromString(PARSED_CUSTOM.SerializeToString())
     with pytest.raises(rl.UnsupportedError):
         rl.lower(model, "scan", loops=True)
-    for name, shape in (("h0", ["N", 3]), ("X", ["T", "N", 3])):
+    shapes: dict[str, list[str | int]] = {"h0": ["N", 3], "X": ["T", "N", 3]}
+    for name, shape in shapes.items():
         model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, 1, shape))
     assert {"If", "Scan"} <= operators(rl.lower(model, "scan", loops=True))
 
@@ -1001,7 +1002,7 @@ PARSED_CUSTOM = parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "my
 
 def negative(model: ModelProto, size: int) -> ModelProto:
     """A copy in which each open size is declared as a negative number, as old exporters write it."""
-    copy = ModelProto.FromString(model.SerializeToString())
+    copy: ModelProto = ModelProto.FromString(model.SerializeToString())
     graphs = [copy.graph, *(body for _, body in bodies(copy.graph))]
     for info in (info for graph in graphs for info in (*graph.input, *graph.output, *graph.value_info)):
         for dim in info.type.tensor_type.shape.dim:

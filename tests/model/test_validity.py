@@ -14,7 +14,7 @@ from texts import FORMS, parse, random_feed
 
 import rnn_lowering as rl
 from rnn_lowering.model import model_sizes
-from rnn_lowering.passes import lower
+from rnn_lowering.passes import nodes
 
 LSTM = """
 main (float[5,2,3] X) => (float[5,1,2,4] Z) <float[1,16,3] W = {{}}, float[1,16,4] R = {{}}> {{
@@ -68,7 +68,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
         model.graph[-1].op_type = "And"  # of floats
         return []
 
-    monkeypatch.setattr(lower, "replace_nodes", replace)
+    monkeypatch.setattr(nodes, "replace_nodes", replace)
 
 
 @pytest.mark.usefixtures("faulty")

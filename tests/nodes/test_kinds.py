@@ -1,12 +1,16 @@
 """Every kind of recurrent nodes has all that it needs."""
 
-from rnn_lowering.compare.references.every_kind import REFERENCES
-from rnn_lowering.nodes.kinds import KINDS
-from rnn_lowering.recurrence.equivalents import EQUIVALENTS
+import pytest
+
+from rnn_lowering.compare.node_reference import NodeReference
+from rnn_lowering.nodes.kinds import KINDS, Kind, NodeSpec, imported
 
 
-def test_every_kind_is_in_every_table() -> None:
-    assert set(KINDS) == set(EQUIVALENTS) == set(REFERENCES)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.spec)
+def test_what_a_row_names_is_there(kind: Kind) -> None:
+    assert issubclass(kind.spec_type, NodeSpec)
+    assert issubclass(imported(kind.reference), NodeReference)
+    assert callable(imported(kind.equivalent))
 
 
 def test_no_operator_is_of_two_kinds() -> None:

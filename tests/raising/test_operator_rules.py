@@ -16,8 +16,8 @@ from stream_models import net
 from thinning import exhaustive
 
 import rnn_lowering as rl
-from rnn_lowering.raising.polynomials import Atom, Column, Element, Truth, Variables
-from rnn_lowering.raising.step import RULES, Evaluator
+from rnn_lowering.loops.raising.polynomials import Atom, Column, Element, Truth, Variables
+from rnn_lowering.loops.raising.step import RULES, StepEvaluator
 
 STEPS = {
     "a sum along no axis": "a = ReduceSum <noop_with_empty_axes = 1> (hr) u = Add (xw, a) h1 = Tanh (u)",
@@ -196,7 +196,7 @@ def polynomials_of(node: RuleNode) -> list[Array] | None:
     model = ir.from_proto(node.model)
     (inner,) = model.graph
     variables = Variables()
-    e = Evaluator(variables, model.opset_imports[""], lambda _: None, lambda _: (), lambda v: v.dtype)
+    e = StepEvaluator(variables, model.opset_imports[""], lambda _: None, lambda _: (), lambda v: v.dtype)
     for value in model.graph.inputs:
         array = node.feed[value.name or ""]
         make = variables.truths if array.dtype == bool else variables.elements

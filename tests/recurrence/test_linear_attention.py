@@ -20,7 +20,7 @@ from thinning import by_turns
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
-from rnn_lowering.compare.references.evaluator import evaluate_model
+from rnn_lowering.compare.evaluator import evaluate_model
 
 FORMS = ("scan", "loop", "unroll", "chunked")
 LIMITS = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
@@ -249,16 +249,16 @@ def test_for_each_runtime(target: str) -> None:
 
 def test_the_page_has_the_forms_of_each_runtime() -> None:
     page = (Path(__file__).parents[2] / "docs" / "linear-attention.md").read_text()
-    rows = {name: ", ".join(target.attention) for name, target in rl.TARGETS.items() if target.attention}
-    assert all(f"| {name} | {forms} |\n" in page for name, forms in rows.items())
+    rows = {name: target.attention.forms for name, target in rl.TARGETS.items() if target.attention.forms}
+    assert all(f"| {name} | {', '.join(forms)} |\n" in page for name, forms in rows.items())
     name: Any
     for name in rows:
-        assert set(rl.TARGETS[name].attention) <= {*rl.TARGETS[name].forms, "chunked"}
+        assert set(rl.TARGETS[name].attention.forms) <= {*rl.TARGETS[name].forms, "chunked"}
         opened = Attention(T=5, open="T", opset=17).model()
-        loops = [form for form in rl.TARGETS[name].attention if form not in ("unroll", "chunked")]
+        loops = [form for form in rl.TARGETS[name].attention.forms if form not in ("unroll", "chunked")]
         if loops and "T" not in rl.TARGETS[name].sizes:
             (node,) = rl.lower(opened, target=name, full=True)[1].nodes
-            assert node.form == (rl.TARGETS[name].attention[0] if name == "onnxruntime" else loops[0])
+            assert node.form == (rl.TARGETS[name].attention.forms[0] if name == "onnxruntime" else loops[0])
 
 
 def test_only_chunks_of_an_open_length_are_in_a_loop() -> None:

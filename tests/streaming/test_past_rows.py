@@ -5,10 +5,10 @@ import onnx_ir as ir
 from running import run
 from texts import parse
 
-from rnn_lowering.facts.known import start
 from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.frames import Frames
 from rnn_lowering.streaming.operators.windows import KeepRows
+from rnn_lowering.streaming.sizes import StreamValues
 from rnn_lowering.streaming.time_axes import time_inputs
 
 
@@ -20,7 +20,7 @@ def test_a_node_keeps_the_past_of_two_inputs() -> None:
     )
     (node,) = model.graph
     time = time_inputs(model, {"time": 1})
-    editor = Editor(model, start(model, time.sizes()), time)
+    editor = Editor(model, StreamValues.start(model, time.sizes()), time)
     before = np.full((2, 2, 4), 5, np.float32)
     KeepRows(node, input_of(node, 0), Frames(axis=1), slot=0, rows=2).apply(editor)
     KeepRows(node, input_of(node, 1), Frames(axis=1), slot=1, rows=2, initial=before, left=2).apply(editor)

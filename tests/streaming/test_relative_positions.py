@@ -112,6 +112,13 @@ NETS = {
     "a Gemm without a bias, transposed": net(
         product=GEMM.replace("<transB = 0>", "<transB = 1, alpha = 0.5>").replace(", bias[8])", ")")
     ),
+    "weights for each head": net(
+        product="p4 = MatMul (rows, P[2, 8, 4])  p = Transpose <perm = [0, 2, 1]> (p4)  o = MatMul (qv, p)"
+    ),
+    "a Gemm of transposed rows": net(
+        product=GEMM.replace("p0 = Gemm <transB = 0> (r2,", "rt = Transpose (r2)  p0 = Gemm <transA = 1> (rt,")
+    ),
+    "a size that follows": net(product=PRODUCT.replace("[1, -1, 2, 4]", "[1, 0, -1, 4]")),
     "an Einsum": net(product=EINSUM),
     "an Einsum of queries before heads": net(product=EINSUM.replace("(qv,", "(qu,").replace("bhid,", "bihd,")),
     "an Einsum of such queries, ahead": net(

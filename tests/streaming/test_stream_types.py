@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from cases import Array
 from stream_models import CHUNKINGS, chunked, expected_of, net, over, plan_of, random, streamed
 
 import rnn_lowering as rl
@@ -91,7 +92,11 @@ def test_a_state_without_axes_has_none(dtype: str, opset: int, late: bool, frame
             ({dtype} s, float[2, 3] x) => ({dtype} s1, float[2, 3] o) {{
             {step}  f = Cast <to = 1> (s)  o = Add (x, f) }}> (m, a)
         Y = Relu (y) }}"""
-    numbers = {"z": np.array(0.5, np.float32), "one": np.array(1, np.uint64), "K": random((3, 3, 3), 4)}
+    numbers: dict[str, Array] = {
+        "z": np.array(0.5, np.float32),
+        "one": np.array(1, np.uint64),
+        "K": random((3, 3, 3), 4),
+    }
     model = net(text, {name: array for name, array in numbers.items() if f" {name})" in text}, opset)
     stepped = streamed(model, f"time{frames}", delay=late)
     plan = plan_of(stepped)

@@ -9,7 +9,7 @@ import onnx
 from cases import Array, Arrays
 from onnx import TensorProto, helper, numpy_helper
 
-from rnn_lowering.facts.parameters import inputs_and_attributes
+from rnn_lowering.facts.operators import inputs_and_attributes
 
 OPSETS = (7, 9, 11, 13, 18, 21)
 TYPES = ("float32", "int64")

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import rnn_lowering as rl
-from rnn_lowering.emit.versions import first_opset, since
+from rnn_lowering.emit.dialect import first_opset, since
 
 
 class Planting:

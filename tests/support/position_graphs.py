@@ -17,11 +17,11 @@ from cases import Array
 from onnx import TensorProto, helper, numpy_helper
 
 from rnn_lowering.facts.infer import infer
-from rnn_lowering.facts.known import SizingError, add_initializers, start
+from rnn_lowering.facts.known import SizingError, add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
-from rnn_lowering.facts.size import TIME, Size
 from rnn_lowering.streaming.attention.distances import Distances, Positions, PositionTable, cut_table
-from rnn_lowering.streaming.attention.position_sums import Numbers, Unknown
+from rnn_lowering.streaming.attention.positions import Numbers, Unknown
+from rnn_lowering.streaming.sizes import FRAMES, StreamValues
 
 Rng = np.random.Generator
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
@@ -271,7 +271,7 @@ class PositionGraph:
     def derived(self) -> Iterator[tuple[str, Any]]:
         """What is known of each value, by name."""
         model = ir.from_proto(self.model)
-        known = start(model, {"X": (Size.symbol(TIME),)})
+        known = StreamValues.start(model, {"X": (FRAMES,)})
         add_initializers(known, model.graph)
         for node in model.graph:
             try:

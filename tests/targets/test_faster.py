@@ -20,11 +20,11 @@ from thinning import thinned
 import rnn_lowering as rl
 from rnn_lowering.emit.composites import by_columns
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.draft import Names
+from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.targets import portable
 from rnn_lowering.targets.runtimes.onnxruntime import gemms
-from rnn_lowering.targets.table import TARGETS
 
 OPSETS = [7, 10, 11, 13, 18, 21]
 COLUMNS = [
@@ -42,9 +42,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning
 @pytest.fixture
 def columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """All products of the target portable are emitted by columns."""
-    monkeypatch.setitem(
-        TARGETS, "portable", replace(TARGETS["portable"], instead=((("MatMul", partial(by_columns, least=1))),))
-    )
+    by_columns_only = replace(portable.PORTABLE, instead=((("MatMul", partial(by_columns, least=1))),))
+    monkeypatch.setattr(portable, "PORTABLE", by_columns_only)
 
 
 @pytest.mark.parametrize(("opset", "name"), thinned(list(product(OPSETS, COLUMNS)), 3))

@@ -20,7 +20,8 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
-from rnn_lowering.targets.table import TARGETS, target_named
+from rnn_lowering.targets.portable import target_named
+from rnn_lowering.targets.table import TARGETS
 
 LOOPS = {"scan": "Scan", "loop": "Loop"}
 RAGGED = Case("ragged", "LSTM", {"direction": "bidirectional"}, optional=("B", "sequence_lens"))
@@ -42,7 +43,7 @@ def test_preferred_form(target: Any, op_type: str, ragged: bool) -> None:
     case = fitting(Case("targets", op_type, {"direction": "bidirectional"}, **fields), target)
     lowered = rl.lower(model(case, opset_for(target)), target=target)
     assert recurrent_left(lowered) == []
-    form = "unroll" if TARGETS[target].unroll_up_to >= case.T else TARGETS[target].forms[0]
+    form = "unroll" if TARGETS[target].loops.unroll_up_to >= case.T else TARGETS[target].forms[0]
     form = "scan" if (target, op_type) == ("openvino", "LSTM") else form
     assert operators(lowered) & {"Scan", "Loop"} == ({LOOPS[form]} if form in LOOPS else set())
     assert not operators(lowered) & set(TARGETS[target].unsupported)

@@ -23,27 +23,26 @@ from rnn_lowering.facts.infer import slice_bounds
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.node_outputs import compute_node
 from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.facts.size import ONE, TIME, Size, size
-from rnn_lowering.streaming.attention.position_sums import (
+from rnn_lowering.facts.size import ONE, Size, size
+from rnn_lowering.streaming.attention.positions import (
     COMPARED,
+    CURVED,
     LARGEST_CONSTANT,
     LARGEST_STEP,
+    TAILS,
     Numbers,
+    Tail,
     Unknown,
+    bound_of,
+    constant_tail,
     decision_of,
     difference_of,
     is_exact,
     linear_of,
-)
-from rnn_lowering.streaming.attention.tails import (
-    CURVED,
-    TAILS,
-    Tail,
-    bound_of,
-    constant_tail,
     returns_integers,
     scaled,
 )
+from rnn_lowering.streaming.sizes import in_whole, linear
 from rnn_lowering.types import Array
 
 _EXACT_CASTS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE)
@@ -148,10 +147,10 @@ class Positions:
                 return Unknown("has too large numbers")
             return Numbers(low=float(numbers.min()), high=float(numbers.max()))
         found = {size(n) for n in array.reshape(-1)}
-        number = next(iter(found)).whole()
-        frames, constant = number.coefficient(TIME), number.coefficient()
-        if len(found) > 1 or number != Size.symbol(TIME) * frames + constant:
+        form = linear(in_whole(next(iter(found))))
+        if len(found) > 1 or form is None:
             return Unknown("depends on sizes")
+        frames, constant = form
         sizes = Numbers(frames=frames, low=float(constant), high=float(constant))
         dtype = self.known.types.get(value)
         whole = replace(sizes, frames=Fraction(round(frames))) if dtype and dtype.is_integer() else sizes
@@ -348,7 +347,7 @@ class Positions:
         first, step = self.input(node, 0), self.input(node, 2)
         if not isinstance(first, Numbers) or first.steps or not isinstance(step, Numbers):
             return Unknown("counts in a way that is not known")
-        if not step.uniform or not shape[0].timed or not self._holds_positions(node):
+        if not step.uniform or not shape[0].varies or not self._holds_positions(node):
             return Unknown("counts in a way that is not known")
         counted = replace(first, steps={0: Fraction(step.uniform)})
         return counted if is_exact(counted) else Unknown("counts in steps that are rounded")
@@ -365,7 +364,7 @@ class Positions:
         held = as_distances(found) if isinstance(found, Numbers) else found
         if isinstance(held, Unknown | PositionTable):
             return held if isinstance(held, Unknown) else Unknown("is a triangle of a table")
-        if shape[axes[0]] != shape[axes[1]] or not shape[axes[0]].timed:
+        if shape[axes[0]] != shape[axes[1]] or not shape[axes[0]].varies:
             return Unknown("is a triangle of other axes")
         if isinstance(held, Distances) and held.axes != axes:
             return Unknown("compares more than two positions")
@@ -410,7 +409,7 @@ class Positions:
             return Unknown("cuts positions")
         for axis, (first, last, step) in bounds.items():
             whole = first == size(0) and step == size(1)
-            if whole and last.timed and last == shape[axis] and axis not in cut:
+            if whole and last.varies and last == shape[axis] and axis not in cut:
                 cut |= {axis}
             elif not (whole and last.constant is not None and last.constant >= array.shape[axis]):
                 return Unknown("cuts a table elsewhere than at the number of frames")
@@ -430,7 +429,7 @@ def cut_table(known: KnownValues, node: ir.Node) -> None:
     dims = list(shape)
     for axis, (first, last, step) in bounds.items():
         whole = last.constant is not None and shape[axis].at_most(last.constant)
-        if first != size(0) or step != size(1) or not (whole or last.timed) or shape[axis] == ONE:
+        if first != size(0) or step != size(1) or not (whole or last.varies) or shape[axis] == ONE:
             return
         dims[axis] = shape[axis] if whole else last
     known.shapes[output] = tuple(dims)

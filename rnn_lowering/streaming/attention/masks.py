@@ -16,12 +16,12 @@ import onnx_ir as ir
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.node_outputs import compute_node
-from rnn_lowering.facts.size import CHUNK, TIME, Size, Symbol, size
+from rnn_lowering.facts.size import Size, Symbol, size
 from rnn_lowering.streaming.attention.distances import Distances, Positions, PositionTable, as_distances
-from rnn_lowering.streaming.attention.position_sums import Numbers, Unknown
+from rnn_lowering.streaming.attention.positions import Numbers, Unknown
 from rnn_lowering.streaming.editor import input_of
-from rnn_lowering.streaming.flow import Flow
-from rnn_lowering.streaming.frames import Pairs, Term
+from rnn_lowering.streaming.frames import Flow, Pairs, Term
+from rnn_lowering.streaming.sizes import CHUNK, TIME
 from rnn_lowering.types import Array
 
 REMOVES = -1e4

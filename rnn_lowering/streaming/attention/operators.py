@@ -1,16 +1,16 @@
-"""The Attention operator as the nodes that it stands for: products, mask and Softmax, which a stream follows."""
+"""Operators of attention, of ONNX and of Microsoft, as the nodes that they stand for, which a stream follows."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.draft import Names
-from rnn_lowering.facts.bodies import is_used
-from rnn_lowering.facts.operators import default_opset
+from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.facts.node_outputs import DOMAIN
+from rnn_lowering.facts.operators import TO_THE_END, default_opset, is_used
 from rnn_lowering.model.onnx_checks import infer_shapes
 from rnn_lowering.model.scopes import all_names
-from rnn_lowering.streaming.operators.in_place_of import InPlaceOf
+from rnn_lowering.streaming.operators.before_following import InPlaceOf
 
 _INPUTS = 4
 """Q, K, V and a mask: those behind them are caches and lengths."""
@@ -174,3 +174,122 @@ def _positions(emit: InPlaceOf, value: ir.Value, axis: int) -> ir.Value:
     count = emit("Squeeze", emit("Shape", value, start=2, end=3))
     zero, one = (emit.constant(np.array(n, np.int64)) for n in (0, 1))
     return emit("Unsqueeze", emit("Range", zero, count, one), emit.numbers(axis))
+
+
+# MultiHeadAttention and Attention of com.microsoft as the nodes that they stand for, which a stream follows.
+# onnxruntime's optimizers write them. `unidirectional` removes later keys with the lowest number, not with
+# `mask_filter_value`.
+
+
+_OPERATORS = {"Attention": (0, 1, 2), "MultiHeadAttention": (0, 1, 2, 3, 5)}
+"""By operator, the inputs that are followed: not lengths, caches and masks of keys."""
+
+_ATTRIBUTES_OF_MICROSOFT = {"num_heads", "scale", "unidirectional"}
+
+_BIAS_OF_SCORES = 5
+
+
+def expand_microsoft_attention(model: ir.Model) -> None:
+    """Put the products of these operators in their place. A node with caches, several outputs, packed inputs or
+    sizes that are not known stays."""
+    first = True
+    while nodes := [n for n in model.graph.all_nodes() if n.domain == DOMAIN and n.op_type in _OPERATORS]:
+        if first:
+            infer_shapes(model)
+        first, names = False, Names(all_names(model))
+        opset = default_opset(model.opset_imports)
+        plain = [node for node in nodes if _is_plain_of_microsoft(node)]
+        if not plain:
+            return
+        for node in plain:
+            _expand_of_microsoft(node, names, opset)
+        infer_shapes(model)  # a layer behind another one needs its sizes
+
+
+def _is_plain_of_microsoft(node: ir.Node) -> bool:
+    followed = _OPERATORS[node.op_type]
+    given = [n for n, value in enumerate(node.inputs) if value is not None]
+    if set(given) - set(followed) or any(value.name for value in node.outputs[1:]):
+        return False
+    if set(node.attributes) - _ATTRIBUTES_OF_MICROSOFT or not node.attributes.get_int("num_heads", 0):
+        return False
+    ranks = (3, 2) if node.op_type == "Attention" else (3, 3, 3)
+    shapes = [None if v is None else v.shape for v in node.inputs[: len(ranks)]]
+    fits = all(shape is not None and len(shape) == rank for shape, rank in zip(shapes, ranks, strict=False))
+    known = len(shapes) == len(ranks) and fits and node.inputs[0] is not None and node.inputs[0].dtype is not None
+    return known and _width(node) is not None
+
+
+def _width(node: ir.Node) -> int | None:
+    """Return the size of the queries of all heads; None if it is not known, or no multiple of the heads."""
+    value = node.inputs[1 if node.op_type == "Attention" else 0]
+    heads = node.attributes.get_int("num_heads", 0) or 1
+    size = None if value is None or value.shape is None else value.shape[-1]
+    parts = 3 if node.op_type == "Attention" else 1
+    return size // parts if isinstance(size, int) and size % (parts * heads) == 0 else None
+
+
+def _expand_of_microsoft(node: ir.Node, names: Names, opset: int) -> None:
+    emit, width = InPlaceOf(node, names, opset), _width(node)
+    heads = node.attributes.get_int("num_heads", 0) or 1
+    assert width is not None
+    dtype = node.inputs[0].dtype if node.inputs[0] is not None else None
+    assert dtype is not None
+    parts = (_projected if node.op_type == "Attention" else _given)(emit, node, width)
+    query, key, value = (split_heads(emit, part, heads) for part in parts)
+    scale = node.attributes.get_float("scale", 0.0) or (width // heads) ** -0.5
+    scores = scaled_scores(emit, query, key, scale, dtype)
+    bias = node.inputs[_BIAS_OF_SCORES] if len(node.inputs) > _BIAS_OF_SCORES else None
+    if bias is not None:
+        scores = emit("Add", scores, bias)
+    if node.attributes.get_int("unidirectional", 0):
+        scores = causal(emit, scores, query, key, dtype)
+    weights = emit("Softmax", scores, name=node.name or "", axis=-1)
+    emit.replace(joined_heads(emit, emit("MatMul", weights, value)))
+
+
+def _projected(emit: InPlaceOf, node: ir.Node, width: int) -> list[ir.Value]:
+    """Return queries, keys and values, which one product computes."""
+    data, weights, *rest = node.inputs
+    assert data is not None
+    assert weights is not None
+    product = emit("MatMul", data, weights)
+    product = emit("Add", product, rest[0]) if rest and rest[0] is not None else product
+    return [_part(emit, product, n, width) for n in range(3)]
+
+
+def _given(emit: InPlaceOf, node: ir.Node, width: int) -> list[ir.Value]:
+    """Return queries, keys and values, with their biases."""
+    parts = [value for value in node.inputs[:3] if value is not None]
+    bias = node.inputs[3] if len(node.inputs) > 3 else None
+    if bias is None:
+        return parts
+    return [emit("Add", part, _part(emit, bias, n, width)) for n, part in enumerate(parts)]
+
+
+def _part(emit: InPlaceOf, value: ir.Value, number: int, width: int) -> ir.Value:
+    """Return one of three parts along the last axis: the last one may have another size."""
+    end = TO_THE_END if number == 2 else (number + 1) * width
+    return emit("Slice", value, starts=[number * width], ends=[end], axes=[-1])
+
+
+# A Softmax over an open number of keys, set apart from its products for runtimes that join them and are wrong.
+
+
+_ANY_AXIS_OPSET = 13
+"""The first opset whose Softmax does not flatten the axes behind its own."""
+
+
+def set_softmax_apart(model: ir.Model) -> None:
+    """Put an Unsqueeze before each Softmax over an axis of open size, and a Squeeze behind it."""
+    opset = default_opset(model.opset_imports)
+    nodes = [node for node in model.graph.all_nodes() if node.op_type == "Softmax" and node.domain == ""]
+    names = Names(all_names(model)) if nodes else None
+    for node in nodes:
+        value = node.inputs[0]
+        axis = node.attributes.get_int("axis", -1 if opset >= _ANY_AXIS_OPSET else 1) or 0
+        if names is None or value is None or (value.shape is not None and isinstance(value.shape[axis], int)):
+            continue
+        emit = InPlaceOf(node, names, opset)
+        weights = emit("Softmax", emit("Unsqueeze", value, axes=[0]), axis=axis if axis < 0 else axis + 1)
+        emit.replace(emit("Squeeze", weights, axes=[0]))

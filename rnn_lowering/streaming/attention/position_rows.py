@@ -2,23 +2,39 @@
 
 Relative positions start from the distances T - 1 down to -(T - 1), or down to 0, of a whole sequence. Each row of
 what is computed from them must follow from its own distance alone, so a call computes just the rows that it needs.
+Their product with the queries is shifted to the pairs of frames.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.facts.infer import slice_bounds
-from rnn_lowering.facts.known import KnownValues
+from rnn_lowering.facts.infer import infer, pads, slice_bounds
+from rnn_lowering.facts.known import KnownValues, SizingError, axes_of
 from rnn_lowering.facts.node_outputs import compute_node
-from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.facts.size import Size
-from rnn_lowering.streaming.editor import Editor, Emitter, input_of
-from rnn_lowering.streaming.frames import DistanceRows
+from rnn_lowering.facts.numbers import evaluate
+from rnn_lowering.facts.operators import axes_by_rule, operator_of
+from rnn_lowering.facts.size import ONE, Shape, Size, size
+from rnn_lowering.streaming.alignment import frames_before, numbers_in_call
+from rnn_lowering.streaming.attention.masks import Mask
+from rnn_lowering.streaming.editor import Editor, Emitter, home, input_of
+from rnn_lowering.streaming.frames import (
+    ByDistance,
+    DistanceRows,
+    Flow,
+    Frames,
+    Framing,
+    Pairs,
+    Shifting,
+    WholeSequenceValue,
+)
+from rnn_lowering.streaming.sizes import in_whole
 from rnn_lowering.types import Array, Dims
 
 _MOST_NUMBERS = 1 << 22
@@ -40,10 +56,13 @@ def position_rows(known: KnownValues, value: ir.Value, frames: Size) -> Distance
         return None
     rows, dims = start
     found: dict[ir.Value, Dims] = {source.outputs[0]: dims}
+    count = frames if rows[-1] == 0 else frames * 2 - 1
+    first = {source.outputs[0]: tuple(count if n is None else size(n) for n in dims)}
+    known = replace(known, shapes=known.shapes | first)
     after = [node for node in chain if node is not source]
     for node in after:
         own = _dims_after(known, node, found)
-        if own is None or own.count(None) != 1:
+        if own is None:
             return None
         found[node.outputs[0]] = own
     targets = {node: found[node.outputs[0]] for node in after if node.op_type == "Reshape"}
@@ -95,7 +114,7 @@ def _cut(known: KnownValues, node: ir.Node, frames: Size) -> _Start | None:
     table = known.constant(node.inputs[0])
     assert table is not None
     bounds = slice_bounds(known, node, table.ndim)
-    timed = [] if bounds is None else [axis for axis, own in bounds.items() if any(b.timed for b in own)]
+    timed = [] if bounds is None else [axis for axis, own in bounds.items() if any(b.varies for b in own)]
     if bounds is None or len(bounds) != 1 or len(timed) != 1:
         return None
     first, last, step = bounds[timed[0]]
@@ -111,137 +130,51 @@ def _cut(known: KnownValues, node: ir.Node, frames: Size) -> _Start | None:
 # Nodes that compute each row from itself
 
 
+_OF_EACH_ROW = ("Concat", "Gemm", "MatMul", "Transpose")
+"""Operators that compute each row from itself if their labels of axes say so."""
+
+
 def _dims_after(known: KnownValues, node: ir.Node, found: Mapping[ir.Value, Dims]) -> Dims | None:
     """Return the sizes of the output of a node that computes each row from itself; None for other nodes."""
-    row = operator_of(node)
-    if node.domain or row.random or len([v for v in node.outputs if v.name]) != 1 or not node.inputs:
+    with suppress(SizingError):
+        infer(known, node)
+    row, dims = operator_of(node), _dims(known.shapes.get(node.outputs[0], ()))
+    if row.random or 0 in dims or not len([v for v in node.outputs if v.name]) == dims.count(None) == 1:
         return None
-    if row.elementwise or node.op_type == "Identity":
-        return _broadcast([_dims(known, v, found) for v in node.inputs if v is not None])
-    dims = found.get(input_of(node))
-    rule = _RULES.get(node.op_type)
-    if node.op_type == "Concat":
-        return _concatenated(node, [_dims(known, v, found) for v in node.inputs])
-    return None if rule is None or dims is None else rule(known, node, dims)
-
-
-def _dims(known: KnownValues, value: ir.Value | None, found: Mapping[ir.Value, Dims]) -> Dims | None:
-    constant = None if value is None else known.constant(value)
-    return found.get(value) if value in found else None if constant is None else constant.shape  # type: ignore[arg-type]
-
-
-def _broadcast(given: Sequence[Dims | None]) -> Dims | None:
-    """Return the sizes of what several values broadcast to: along the distances, others have size 1."""
-    if any(dims is None for dims in given):
+    if row.keeps_order:
+        before = found.get(input_of(node))
+        return dims if before is not None and _around(before) == _around(dims) else None
+    axes = axes_of(known, node) if row.elementwise or node.op_type in _OF_EACH_ROW else None
+    label = None if axes is None else axes.output[dims.index(None)]
+    if axes is None or label is None or (not row.elementwise and node.inputs[0] not in found):
         return None
-    rank = max(len(dims or ()) for dims in given)
-    full = [(1,) * (rank - len(dims or ())) + (dims or ()) for dims in given]
-    found: list[int | None] = []
-    for sizes in zip(*full, strict=True):
-        others = {n for n in sizes if n != 1}
-        if len(others) > 1:
+    for slot, value in enumerate(node.inputs):
+        array = None if value in found else known.constant(value)
+        if value is None or (array is None and value not in found):
             return None
-        found.append(others.pop() if others else 1)
-    return tuple(found)
+        own = found[value] if array is None else array.shape
+        if any(
+            n not in (None, 1) if axis == label else n is None
+            for axis, n in zip(axes.inputs[slot], own, strict=True)
+        ):
+            return None
+    return dims
 
 
-def _multiplied(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
-    by = known.constant(node.inputs[1])
-    return None if by is None or by.ndim != 2 or dims[-1] is None else (*dims[:-1], by.shape[1])
+def _dims(shape: Shape) -> Dims:
+    """Return the sizes of a value with distances; 0 for one that is not known."""
+    return tuple(None if dim.varies else int(dim.constant or 0) for dim in shape)
 
 
-def _by_gemm(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
-    """Return the sizes after a Gemm of the rows, whose other inputs are constant and the same for each row."""
-    by, more = known.constant(node.inputs[1]), node.inputs[2] if len(node.inputs) > 2 else None
-    added = None if more is None else known.constant(more)
-    fits = by is not None and len(dims) == 2 and dims[0] is None and not node.attributes.get_int("transA", 0)
-    fits = fits and (more is None or (added is not None and (added.ndim < 2 or added.shape[0] == 1)))
-    return (None, by.shape[0 if node.attributes.get_int("transB", 0) else 1]) if fits and by is not None else None
+def _around(dims: Dims) -> tuple[int, int]:
+    """Return how many elements are before the axis of the distances, and behind it."""
+    own = dims.index(None)
+    return _count(dims[:own]), _count(dims[own:])
 
 
-def _transposed(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
-    perm = node.attributes.get_ints("perm", None) or [*reversed(range(len(dims)))]
-    return tuple(dims[axis] for axis in perm)
-
-
-def _unsqueezed(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
-    axes = _axes_named_by(known, node, len(dims) + len(known.parameter(node, "axes") or ()))
-    rest = iter(dims)
-    rank = len(dims) + len(axes)
-    return tuple(1 if axis in axes else next(rest) for axis in range(rank)) if axes else None
-
-
-def _squeezed(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
-    axes = _axes_named_by(known, node, len(dims))
-    fits = bool(axes) and all(dims[axis] == 1 for axis in axes)
-    return tuple(n for axis, n in enumerate(dims) if axis not in axes) if fits else None
-
-
-def _axes_named_by(known: KnownValues, node: ir.Node, rank: int) -> set[int]:
-    """Return the axes that a node names, if they are constant."""
-    axes = [axis.constant for axis in known.parameter(node, "axes") or ()]
-    return {int(axis) % rank for axis in axes if axis is not None} if None not in axes else set()
-
-
-def _flattened(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
-    axis = node.attributes.get_int("axis", 1) or 0
-    axis += len(dims) if axis < 0 else 0
-    return _merged(dims, [*_size_of_merged(dims[:axis]), *_size_of_merged(dims[axis:])])
-
-
-def _size_of_merged(dims: Dims) -> list[int | None]:
-    """Return the size of axes that become one: None if it is the number of distances."""
-    if None in dims:
-        return [None] if _count(dims) == 1 else [0]
-    return [_count(dims)]
-
-
-def _reshaped(known: KnownValues, node: ir.Node, dims: Dims) -> Dims | None:
-    numbers = known.numbers(node.inputs[1])
-    if numbers is None:
-        return None
-    copies = not node.attributes.get_int("allowzero", 0)
-    after: list[int | None] = []
-    for axis, number in enumerate(numbers):
-        own = None if number.constant is None else int(number.constant)
-        after.append(dims[axis] if own == 0 and copies and axis < len(dims) else None if own == -1 else own)
-    return _merged(dims, after)
-
-
-def _merged(dims: Dims, after: Sequence[int | None]) -> Dims | None:
-    """Return the sizes after a Reshape, if the distances stay an axis between as many elements."""
-    if [*after].count(None) != 1 or 0 in after:
-        return None
-    own, new = dims.index(None), [*after].index(None)
-    same = _count(dims[:own]) == _count(after[:new]) and _count(dims[own:]) == _count(after[new:])
-    return tuple(after) if same else None
-
-
-def _count(dims: Sequence[int | None]) -> int:
+def _count(dims: Dims) -> int:
     """Return the number of elements per distance."""
     return math.prod(1 if n is None else n for n in dims)
-
-
-def _concatenated(node: ir.Node, given: Sequence[Dims | None]) -> Dims | None:
-    if any(dims is None or dims.count(None) != 1 for dims in given):
-        return None
-    known = [dims for dims in given if dims is not None]
-    axis = (node.attributes.get_int("axis", 0) or 0) % len(known[0])
-    rest = {(*dims[:axis], *dims[axis + 1 :]) for dims in known}
-    if len(rest) != 1 or known[0][axis] is None:
-        return None
-    return (*known[0][:axis], sum(dims[axis] or 0 for dims in known), *known[0][axis + 1 :])
-
-
-_RULES: Mapping[str, Callable[[KnownValues, ir.Node, Dims], Dims | None]] = {
-    "Flatten": _flattened,
-    "Gemm": _by_gemm,
-    "MatMul": _multiplied,
-    "Reshape": _reshaped,
-    "Squeeze": _squeezed,
-    "Transpose": _transposed,
-    "Unsqueeze": _unsqueezed,
-}
 
 
 # The rows of a call
@@ -305,3 +238,285 @@ def emit_rows(editor: Editor, emit: Emitter, rows: DistanceRows, distances: ir.V
 
 def _axis_of_table(known: KnownValues, node: ir.Node) -> int:
     return next(axis for axis in slice_bounds(known, node, len(known.shapes[input_of(node)])) or {})
+
+
+# Relative positions: a Pad, a Reshape, a Slice, a Reshape and a Slice make scores of pairs from those by
+# distance. Row i has the distances T - 1, T - 2, ... in its columns, so that of frames i and j is in column T - 1
+# - i + j. One column more in front and rows of another length move it to column j.
+
+
+_SHIFTED = ("Pad", "Reshape", "Slice", "Reshape", "Slice")
+"""The nodes that move the columns. A Concat may be in place of the Pad; the last one may have nothing to cut."""
+
+_ROWS = 1
+"""The input of a product with the rows of the distances."""
+
+
+def compared_by_distance(flow: Flow, node: ir.Node) -> list[Framing] | None:
+    """Return the framing of a product of queries and rows of distances; None for other nodes."""
+    if node.domain or node.op_type not in ("MatMul", "Einsum") or len(node.inputs) != 2 or None in node.inputs:
+        return None
+    query, rows = input_of(node), input_of(node, _ROWS)
+    framing, shape = flow.framings.get(query), flow.known.shapes.get(query, ())
+    if not isinstance(framing, Frames) or not isinstance(flow.framings.get(rows), WholeSequenceValue):
+        return None
+    if rows in flow.data or framing.ready > 0 or framing.cut or not framing.plain:
+        return None
+    count = in_whole(shape[framing.axis])
+    found = position_rows(flow.known, rows, count)
+    read = _lead_of_einsum if node.op_type == "Einsum" else _lead_of_matmul
+    lead = None if found is None else read(node, found.dims, shape, framing.axis)
+    if found is None or lead is None:
+        return None
+    columns = count * 2 - 1 if found.least is None else count
+    flow.known.shapes[node.outputs[0]] = (*lead, shape[framing.axis], columns)
+    error = flow.refuse(
+        node,
+        "compares frames with distances: it reads scores by distance in a way that is not known",
+        "move them by Pad, Reshape, Slice, Reshape and Slice, and add them to the scores of queries and keys",
+    )
+    axes, own = (len(lead), len(lead) + 1), node.outputs[0]
+    return [Shifting(framing, axes, node, error, rows=found, scores=own, lead=lead, count=count)]
+
+
+def _lead_of_matmul(_: ir.Node, dims: Sequence[int | None], shape: Shape, axis: int) -> Shape | None:
+    """Return the axes before the queries in their product with rows of these sizes; None if the rows are not the
+    last axis, behind the axes of the queries."""
+    lead, own = dims[:-2], shape[len(shape) - len(dims) : -2]
+    fits = axis == len(shape) - 2 and 2 <= len(dims) <= len(shape) and dims[-1] is None
+    fits = fits and all(n == 1 or size(n or 0) == dim for n, dim in zip(lead, own, strict=True))
+    return shape[:-2] if fits else None
+
+
+def _lead_of_einsum(node: ir.Node, dims: Sequence[int | None], shape: Shape, axis: int) -> Shape | None:
+    """Return the same for an Einsum; None if its last axes are not the queries and the rows, or sizes differ."""
+    ranks = dict(zip(node.inputs, (shape, tuple(size(n or 0) for n in dims)), strict=False))
+    given = axes_by_rule(node, 0, ranks.__getitem__, lambda _: None)
+    if given is None:
+        return None
+    first, second, output = given.inputs[0], given.inputs[_ROWS], given.output
+    if len(first) != len(shape) or len(second) != len(dims) or len(given.inputs) != 2:
+        return None
+    query, row = first[axis], second[dims.index(None)]
+    sizes: dict[object, Size] = dict(zip(first, shape, strict=True))
+    others = {label: size(n) for label, n in zip(second, dims, strict=True) if n is not None}
+    alike = all(own in (ONE, sizes.setdefault(label, own)) for label, own in others.items())
+    once = all(len(set(labels)) == len(labels) for labels in (first, second, output))
+    apart = query not in second and row not in first
+    if not (alike and once and apart and list(output[-2:]) == [query, row]):
+        return None
+    return tuple(sizes[label] for label in output[:-2]) if sizes.keys() >= set(output[:-2]) else None
+
+
+def shifted(flow: Flow, node: ir.Node, given: Shifting) -> Framing:
+    """Return the framing behind a node that reads scores by distance."""
+    if node.domain == "" and node.op_type == "Shape" and given.stage in (0, 4):
+        evaluate(flow.known, node)
+        flow.change(node, _shape_of_call, given)
+        return None
+    if given.stage == 0 and _scales(flow, node):
+        return replace(given, scores=node.outputs[0])
+    rank, count, columns = len(given.lead) + 2, given.count, _columns(given)
+    after = flow.known.shapes.get(node.outputs[0], ())
+    wanted: Sequence[Shape] = [
+        (*given.lead, count, columns + 1),
+        (*given.lead, columns + 1, count),
+        (*given.lead, columns, count),
+        (*given.lead, count, columns),
+        (*given.lead, count, count),
+    ]
+    stage = given.stage
+    moves = stage < len(wanted) and _whole(after) == _whole(wanted[stage]) and _moves(flow, node, stage, rank)
+    if not moves or len(node.outputs) != 1:
+        raise given.error
+    done = stage == len(wanted) - 1 or (stage == len(wanted) - 2 and columns == count)
+    if not done:
+        return replace(given, stage=stage + 1)
+    assert given.rows is not None
+    assert given.scores is not None
+    by_distance = ByDistance(given.product, given.rows, given.scores, node)
+    return Pairs(given.frames, given.axes, given.product, given.error, by_distance=(by_distance,))
+
+
+def _scales(flow: Flow, node: ir.Node) -> bool:
+    """Whether a node computes each score from itself and from single numbers."""
+    others = [flow.known.constant(v) for v in node.inputs if v is not None and v not in flow.framings]
+    row = operator_of(node)
+    alone = len(others) == len([v for v in node.inputs if v is not None]) - 1
+    return row.elementwise and not row.random and alone and all(c is not None and c.size == 1 for c in others)
+
+
+def _columns(given: Shifting) -> Size:
+    return given.count * 2 - 1 if given.rows is not None and given.rows.least is None else given.count
+
+
+def _whole(shape: Shape) -> Shape:
+    return tuple(in_whole(dim) for dim in shape)
+
+
+def _moves(flow: Flow, node: ir.Node, stage: int, rank: int) -> bool:
+    """Whether a node has the operator of a stage and moves its rows as far; other sizes are checked later."""
+    if node.domain or (node.op_type != _SHIFTED[stage] and (stage or node.op_type != "Concat")):
+        return False
+    if node.op_type == "Pad":
+        mode = node.attributes.get_string("mode", "constant")
+        amounts = pads(flow.known, node, rank)
+        first = [ONE if axis == rank - 1 else size(0) for axis in range(2 * rank)]
+        return mode == "constant" and amounts == first
+    if node.op_type == "Concat":
+        front = None if len(node.inputs) != 2 else flow.known.shapes.get(input_of(node))
+        axis = (node.attributes.get_int("axis", 0) or 0) % rank
+        own = isinstance(flow.framings.get(input_of(node, 1)), Shifting)
+        return own and axis == rank - 1 and front is not None and front[-1] == ONE
+    if node.op_type == "Slice":
+        return _cuts(flow, node, rank, rank - 2 if stage == 2 else rank - 1, first=1 if stage == 2 else 0)
+    return flow.framings.get(input_of(node)) is not None
+
+
+def _cuts(flow: Flow, node: ir.Node, rank: int, axis: int, first: int) -> bool:
+    """Whether a Slice starts at a row of one axis, in steps of 1, and takes the other axes whole."""
+    bounds = slice_bounds(flow.known, node, rank) or {}
+    starts = {n: own[0] for n, own in bounds.items() if own[2] == ONE}
+    fits = all(start == size(first if n == axis else 0) for n, start in starts.items())
+    return fits and axis in starts and len(starts) == len(bounds)
+
+
+def added(flow: Flow, node: ir.Node, slots: Sequence[int]) -> Pairs | None:
+    """Return the framing of the sum of scores and of scores by distance; None for other nodes."""
+    both = [flow.framings[input_of(node, slot)] for slot in slots]
+    if node.domain or node.op_type != "Add" or len(slots) != 2:
+        return None
+    first, second = sorted((each for each in both if isinstance(each, Pairs)), key=lambda each: each.is_by_distance)
+    same = replace(first.frames, axis=0) == replace(second.frames, axis=0) and first.axes == second.axes
+    alone = not second.terms and second.softmax is None and first.softmax is None and not first.terms
+    if first.is_by_distance or not second.is_by_distance or not same or not alone:
+        return None
+    shape = flow.known.shapes.get(node.outputs[0])
+    if any(flow.known.shapes.get(input_of(node, slot)) != shape for slot in slots):
+        return None
+    return replace(first, by_distance=first.by_distance + second.by_distance)
+
+
+def check_compares_keys(flow: Flow, node: ir.Node, pairs: Pairs) -> None:
+    """Refuse weights from scores by distance alone."""
+    if pairs.is_by_distance:
+        raise pairs.error
+
+
+def limited(flow: Flow, node: ir.Node, mask: Mask, pairs: Pairs) -> Mask:
+    """Return the mask of scores, which ends with a table of distances if a query may read the end of that.
+
+    Raises:
+        UnsupportedError: The mask keeps later frames, and the distances end at 0.
+    """
+    for each in pairs.by_distance:
+        most = each.rows.most
+        if each.rows.least is not None and mask.later:
+            raise flow.refuse(
+                node, "sees later frames, for which it has no relative positions", "count positions from T-1 to 1-T"
+            )
+        if most is not None and (mask.back is None or mask.back >= most):
+            mask = replace(mask, rows=most if mask.rows is None else min(mask.rows, most))
+    return mask
+
+
+# A call
+
+
+def _shape_of_call(editor: Editor, node: ir.Node, given: Shifting) -> None:
+    """Let a Shape of scores by distance return the sizes for the frames of the call, as all other sizes do."""
+    emit, rank = editor.after(node), len(given.lead) + 2
+    start, end = node.attributes.get_int("start", 0) or 0, node.attributes.get_int("end", rank)
+    whole = emit("Shape", given.product.outputs[0])
+    lead, rows = emit.sliced(whole, [0], [0], [rank - 1]), emit.sliced(whole, [0], [rank - 2], [rank - 1])
+    columns = rows
+    if given.rows is not None and given.rows.least is None:
+        columns = emit("Sub", emit("Mul", rows, emit.constant([2])), emit.constant([1]))
+    found = emit("Concat", lead, columns, axis=0)
+    own = [*range(rank)][start:end]
+    editor.replace(node.outputs[0], emit("Gather", found, emit.constant(own), axis=0), emit.graph)
+
+
+def shift_in_call(editor: Editor, each: ByDistance, frames: Frames, past: int | None, ahead: int) -> None:
+    """Give the queries of a call the rows of its distances, and move the scores to its keys.
+
+    Args:
+        past: The number of past keys; None: those of all frames before the call.
+        ahead: By how many frames the queries come behind the last keys.
+    """
+    call = _Shift(editor, each, frames, past, ahead)
+    each.product.replace_input_with(_ROWS, call.rows())
+    scores = call.scores(each.scores)
+    editor.replace(each.last.outputs[0], scores, home(each.last))
+
+
+class _Shift:
+    """The scores by distance of a call of n queries and their past keys.
+
+    Query r and key c have the distance r - c + past - ahead. The distances go down from the largest. With one query
+    these are the keys already. Else there is one more for each query: column n - 1 - r + c of row r moves to c if
+    the rows, one after another without the first n - 1 numbers, are cut into rows that are one shorter.
+    """
+
+    def __init__(self, editor: Editor, each: ByDistance, frames: Frames, past: int | None, ahead: int) -> None:
+        self.editor, self.each, self.frames, self.ahead = editor, each, frames, ahead
+        self.count, self.past = editor.own_frames(frames.rate), past
+
+    def rows(self) -> ir.Value:
+        """Emit the rows of the distances before the product."""
+        emit, rows, known = self.editor.before(self.each.product), self.each.rows, self.editor.known
+        if self.count is not None and self.past is not None:
+            most = self.count - 1 + self.past - self.ahead
+            number = self.past + (1 if self.count == 1 else 2 * self.count)
+            if are_few(known, rows, number):
+                least = most - number if rows.least is None else rows.least
+                distances = [max(most - n, least) for n in range(number)]
+                return emit.constant(numbers_of(known, rows, distances), known.types[self.each.product.outputs[0]])
+        if self.count == 1 and self.past is None and not self.ahead:
+            return self._kept_rows(emit)
+        return emit_rows(self.editor, emit, rows, self._distances(emit))
+
+    def _kept_rows(self, emit: Emitter) -> ir.Value:
+        """Emit the row of the largest distance alone: with one query the call before had the others."""
+        editor, product, rows = self.editor, self.each.product, self.each.rows
+        axis, dims = rows.dims.index(None), [n or 0 for n in rows.dims]
+        dtype = editor.known.types[input_of(product, _ROWS)]
+        past = editor.add_past(product, "p", dtype, dims, grows=axis)
+        first = emit_rows(editor, emit, rows, frames_before(editor, self.frames.rate))
+        everything = emit("Concat", first, past, axis=axis)
+        editor.add_present(product, "p", past, everything, dims=dims, grows=axis)
+        return everything
+
+    def _distances(self, emit: Emitter) -> ir.Value:
+        own, before = self._numbers(emit)
+        number = emit("Add", before, emit.counts([1]) if self.count == 1 else emit("Add", own, own))
+        most = emit("Add", emit("Add", own, before), emit.counts([-1 - self.ahead]))
+        first, one = (emit.constant(n, self.editor.count_type) for n in (0, 1))
+        distances = emit("Sub", most, emit("Range", first, emit("Squeeze", number, axes=[0]), one))
+        least = self.each.rows.least
+        return distances if least is None else emit("Max", distances, emit.counts([least]))
+
+    def _numbers(self, emit: Emitter) -> tuple[ir.Value, ir.Value]:
+        """Return the numbers of queries and of past keys."""
+        own, _ = numbers_in_call(self.editor, self.frames.rate)
+        return own, frames_before(self.editor, self.frames.rate) if self.past is None else emit.counts([self.past])
+
+    def scores(self, products: ir.Value) -> ir.Value:
+        """Emit what moves the scores to the keys, before the last node that did."""
+        if self.count == 1:
+            return products
+        emit = self.editor.before(self.each.last)
+        own, before = self._numbers(emit)
+        keys = emit("Add", own, before)
+        own, keys = (self._as_size(emit, number) for number in (own, keys))
+        lead = [0] * (len(self.editor.known.shapes[products]) - 2)
+        flat = emit("Reshape", products, emit.constant([*lead, -1]))
+        start = emit("Sub", own, emit.constant([1]))
+        cut = emit("Slice", flat, starts=start, ends=[-1], axes=[len(lead)])
+        target = emit("Concat", emit.constant(lead), own, emit.constant([-1]), axis=0)
+        return emit("Slice", emit("Reshape", cut, target), starts=[0], ends=keys, axes=[len(lead) + 1])
+
+    def _as_size(self, emit: Emitter, number: ir.Value) -> ir.Value:
+        """Return a number of frames as int64, as sizes are."""
+        counted = self.editor.count_type == ir.DataType.INT64
+        return number if counted else emit("Cast", number, to=int(ir.DataType.INT64))

@@ -12,12 +12,11 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, counted
-from rnn_lowering.facts.bodies import values_used
 from rnn_lowering.facts.infer import position, slice_bounds
 from rnn_lowering.facts.numbers import evaluate
-from rnn_lowering.facts.operators import operator_of
+from rnn_lowering.facts.operators import operator_of, values_used
 from rnn_lowering.facts.size import ONE, Shape, size
-from rnn_lowering.nodes.node_spec import node_ref
+from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.streaming.alignment import Wait, joined
 from rnn_lowering.streaming.attention.caches import (
     KeepKeys,
@@ -28,10 +27,9 @@ from rnn_lowering.streaming.attention.caches import (
     sizes_of_scores,
 )
 from rnn_lowering.streaming.attention.masks import REMOVES, Mask, mask_of, masked_again
-from rnn_lowering.streaming.attention.shifts import added, check_compares_keys, limited, shifted
-from rnn_lowering.streaming.editor import Editor, home, input_of
-from rnn_lowering.streaming.flow import Flow
-from rnn_lowering.streaming.frames import FrameNumbers, Frames, Framing, Pairs, Shifting, Term
+from rnn_lowering.streaming.attention.position_rows import added, check_compares_keys, limited, shifted
+from rnn_lowering.streaming.editor import Editor, input_of
+from rnn_lowering.streaming.frames import Flow, FrameNumbers, Frames, Framing, Pairs, Shifting, Term
 from rnn_lowering.streaming.operators.frame_by_frame import check_parameters, known_axes
 
 _PRODUCTS = ("MatMul", "Einsum")
@@ -158,16 +156,13 @@ def _misread(flow: Flow, node: ir.Node, pairs: Pairs) -> UnsupportedError:
 
 def _moved(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Pairs | None:
     """Return the framing behind a node that moves pairs, or changes their type; None for other nodes."""
-    row, before, after = (
-        operator_of(node),
-        flow.shape(input_of(node, slot), node),
-        flow.shape(node.outputs[0], node),
-    )
+    row, values = operator_of(node), (input_of(node, slot), node.outputs[0])
+    before, after = (flow.shape(value, node) for value in values)
     if slot == 0 and node.op_type in ("Dropout", "Identity"):
         return pairs
     if slot == 0 and node.op_type == "Slice" and _takes_all(flow, node, before):
         flow.known.shapes[node.outputs[0]] = before
-        flow.change(node, _dropped)
+        flow.change(node, Editor.replace_by_input)
         return pairs
     if node.op_type == "Cast":
         dtype = flow.known.types.get(node.outputs[0])
@@ -179,7 +174,7 @@ def _moved(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Pairs | None:
         return _on_axes(pairs, (labels.index(pairs.axes[0]), labels.index(pairs.axes[1])))
     first, by = min(pairs.axes), len(after) - len(before)
     same = first + by >= 0 and after[first + by :] == before[first:]
-    if not same or any(dim.timed for dim in after[: max(first + by, 0)]):
+    if not same or any(dim.varies for dim in after[: max(first + by, 0)]):
         raise _misread(flow, node, pairs)
     if node.op_type == "Reshape":
         flow.change(node, sizes_of_scores, after, first, by, pairs)
@@ -190,14 +185,9 @@ def _takes_all(flow: Flow, node: ir.Node, shape: Shape) -> bool:
     """Whether a Slice takes all of its input, as `x[:, :, :, :T]` does of scores."""
     bounds = slice_bounds(flow.known, node, len(shape))
     return bounds is not None and all(
-        position(first, shape[axis]) == size(0) and position(last, shape[axis]) == shape[axis] and step == ONE
-        for axis, (first, last, step) in bounds.items()
+        (position(flow.known, first, dim), position(flow.known, last, dim), step) == (size(0), dim, ONE)
+        for dim, (first, last, step) in ((shape[axis], own) for axis, own in bounds.items())
     )
-
-
-def _dropped(editor: Editor, node: ir.Node) -> None:
-    editor.replace(node.outputs[0], input_of(node), home(node))
-    home(node).remove(node, safe=True)
 
 
 def _on_axes(pairs: Pairs, axes: tuple[int, int]) -> Pairs:
@@ -346,12 +336,37 @@ def _check_prefix(flow: Flow, softmax: ir.Node, pairs: Pairs, mask: Mask) -> Non
 
 def _weighed(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Frames:
     """Return the framing of values that are weighed, and record the keys and values that are kept."""
-    softmax = pairs.softmax
-    assert softmax is not None
-    if node.op_type not in _PRODUCTS or len(node.inputs) != _OPERANDS:
+    if pairs.softmax is None or node.op_type not in _PRODUCTS or len(node.inputs) != _OPERANDS:
         raise _misread(flow, node, pairs)
-    value = input_of(node, 1 - slot)
-    framing, known = flow.read(value, node), known_axes(flow, node)
+    softmax, framing, (rows, _) = pairs.softmax, _values(flow, node, pairs, slot), pairs.rows_and_columns
+    _read_once(flow, node, pairs)
+    pairs, mask = _masked(flow, softmax, pairs)
+    kept, last = rows_of(flow, softmax, pairs, mask), _last_row(flow, pairs, mask)
+    keys, value = input_of(pairs.product, pairs.columns), input_of(node, 1 - slot)
+    both = (
+        Kept(pairs.product, keys, _compared_frames(flow, node, pairs, keys), pairs.columns, "k"),
+        Kept(node, value, framing, 1 - slot, "v"),
+    )
+    edit = KeepKeys(softmax, pairs, mask, kept, *both, biases_of(flow, softmax, pairs, mask, kept), last)
+    if mask.ahead:
+        _let_queries_wait(flow, node, pairs, mask.ahead)
+    flow.edits.append(edit)
+    flow.replaced |= {(term.node, term.slot) for term in (*pairs.terms, *pairs.again)}
+    if mask.cell > 1:
+        if not pairs.frames.even:
+            raise flow.refuse(
+                softmax, f"sees chunks of {mask.cell} frames that come late", "chunk the frames of the stream"
+            )
+        flow.require_multiple(node_ref(softmax, flow.scope), (mask.cell / pairs.frames.rate).numerator)
+    known = known_axes(flow, node)
+    before = replace(pairs.frames, axis=known.output.index(known.label(slot, rows)))
+    after = replace(before, ready=before.ready - mask.ahead)
+    return flow.resampled(softmax if mask.ahead else node, node.outputs[0], before, after)
+
+
+def _values(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Frames:
+    """Return the framing of the values that weights weigh: the frames of the keys."""
+    framing, known = flow.read(input_of(node, 1 - slot), node), known_axes(flow, node)
     rows, columns = (known.label(slot, axis) for axis in pairs.rows_and_columns)
     if rows not in known.output:
         raise flow.refuse(node, "weighs over its queries, not its keys", "use a Softmax over the keys")
@@ -359,53 +374,51 @@ def _weighed(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Frames:
     same = isinstance(framing, Frames) and replace(framing, axis=0) == replace(pairs.frames, axis=0)
     if not isinstance(framing, Frames) or columns in known.output or not along or not same:
         raise flow.refuse(node, "weighs other frames than it compares", "give values the frames of the keys")
+    return framing
+
+
+def _read_once(flow: Flow, node: ir.Node, pairs: Pairs) -> None:
+    """Record that a node weighs values by the scores of products; another node must not."""
     products = dict.fromkeys([pairs.product, *(each.product for each in pairs.by_distance)])
     if not flow.attended.keys().isdisjoint(products):
         raise flow.refuse(node, "weighs values by scores that are read twice", "compute the scores again")
     flow.attended.update(dict.fromkeys(products, node))
+
+
+def _masked(flow: Flow, softmax: ir.Node, weights: Pairs) -> tuple[Pairs, Mask]:
+    """Return weights on the axes of their Softmax, and the mask of their scores."""
     scores = flow.framings[input_of(softmax)]
     assert isinstance(scores, Pairs)
-    again = pairs.again
-    pairs = replace(scores, softmax=softmax, columns=pairs.columns)  # on the axes of the Softmax
+    pairs = replace(scores, softmax=softmax, columns=weights.columns)
     mask = mask_of(flow, softmax, pairs)
-    for term in again:
+    for term in weights.again:
         mask = masked_again(flow, pairs, mask, term)
-    mask, pairs = limited(flow, softmax, mask, pairs), replace(pairs, again=again)
+    mask, pairs = limited(flow, softmax, mask, pairs), replace(pairs, again=weights.again)
     _check_prefix(flow, softmax, pairs, mask)
-    kept = rows_of(flow, softmax, pairs, mask)
+    return pairs, mask
+
+
+def _last_row(flow: Flow, pairs: Pairs, mask: Mask) -> int | None:
+    """Return the number of rows after which an attention to all past frames ends, and let the stream end there."""
     ends = mask.rows is not None or (mask.back is None and flow.max_frames is not None)
-    last = None if flow.last_frame is None or not ends else int(flow.last_frame * pairs.frames.rate)
-    if last is not None:
-        calls = int((last + pairs.frames.delay.frames + mask.ahead) / pairs.frames.rate)
-        flow.last_call = calls if flow.last_call is None else min(calls, flow.last_call)
-    query, key = 1 - pairs.columns, pairs.columns
-    keys = flow.read(input_of(pairs.product, key), node)
-    assert isinstance(keys, Frames)
-    delayed = replace(keys, ready=pairs.frames.ready)
-    edit = KeepKeys(
-        softmax,
-        pairs,
-        mask,
-        kept,
-        Kept(pairs.product, input_of(pairs.product, key), delayed, key, "k"),
-        Kept(node, value, framing, 1 - slot, "v"),
-        biases_of(flow, softmax, pairs, mask, kept),
-        last,
-    )
-    if mask.ahead:
-        for product, slot in ((pairs.product, query), *((each.product, 0) for each in pairs.by_distance)):
-            queries = flow.read(input_of(product, slot), node)
-            assert isinstance(queries, Frames)
-            own = replace(queries, ready=pairs.frames.ready)
-            flow.edits.append(Wait(product, input_of(product, slot), own, slot, mask.ahead, mask.ahead))
-    flow.edits.append(edit)
-    flow.replaced |= {(term.node, term.slot) for term in (*pairs.terms, *again)}
-    if mask.cell > 1:
-        if not pairs.frames.even:
-            raise flow.refuse(
-                softmax, f"sees chunks of {mask.cell} frames that come late", "chunk the frames of the stream"
-            )
-        flow.require_multiple(node_ref(softmax, flow.scope), (mask.cell / pairs.frames.rate).numerator)
-    axis = known.output.index(rows)
-    after = replace(pairs.frames, axis=axis, ready=pairs.frames.ready - mask.ahead)
-    return flow.resampled(softmax if mask.ahead else node, node.outputs[0], replace(pairs.frames, axis=axis), after)
+    if flow.last_frame is None or not ends:
+        return None
+    last = int(flow.last_frame * pairs.frames.rate)
+    calls = int((last + pairs.frames.delay.frames + mask.ahead) / pairs.frames.rate)
+    flow.last_call = calls if flow.last_call is None else min(calls, flow.last_call)
+    return last
+
+
+def _compared_frames(flow: Flow, node: ir.Node, pairs: Pairs, value: ir.Value) -> Frames:
+    """Return the framing of queries or keys, which come as late as the scores."""
+    framing = flow.read(value, node)
+    assert isinstance(framing, Frames)
+    return replace(framing, ready=pairs.frames.ready)
+
+
+def _let_queries_wait(flow: Flow, node: ir.Node, pairs: Pairs, ahead: int) -> None:
+    """Let the queries come so many frames behind the keys."""
+    for product, slot in ((pairs.product, 1 - pairs.columns), *((each.product, 0) for each in pairs.by_distance)):
+        queries = input_of(product, slot)
+        frames = _compared_frames(flow, node, pairs, queries)
+        flow.edits.append(Wait(product, queries, frames, slot, ahead, ahead))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import tempfile
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnxruntime.quantization import QuantType
+import onnx.version_converter
+import onnxruntime
+from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
 from rnn_lowering.argument_checks import feeds, flag, one_of, why_no_arrays
 from rnn_lowering.argument_checks import text as text_of
@@ -24,24 +30,34 @@ from rnn_lowering.errors import (
     counted,
     warn,
 )
-from rnn_lowering.options import BITS
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.streaming.integers.calibration import (
     REAL,
     Calibration,
     check_finite,
     check_signal,
     chunks_of,
+    name_of,
     no_whole_call,
 )
-from rnn_lowering.streaming.integers.quantizer import opset_of, quantized, session_of
-from rnn_lowering.streaming.integers.ranges import with_near_fills
-from rnn_lowering.streaming.integers.ratios import ratios
+from rnn_lowering.streaming.integers.fills import with_near_fills
+from rnn_lowering.streaming.options import BITS
 from rnn_lowering.streaming.stream_runner import Stream
 from rnn_lowering.targets.names import TargetName
-from rnn_lowering.targets.table import target_named
+from rnn_lowering.targets.portable import target_named
 from rnn_lowering.types import Array, ArrayLike, PathLike
 
 _ACTIVATIONS = {"w8a8": QuantType.QInt8, "w8a16": QuantType.QUInt16}
+
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+_BETWEEN = ("QuantizeLinear", "DequantizeLinear", "Identity", "Constant")
+"""Operators that compute nothing in a quantized model."""
+
+_PER_CHANNEL = 13
+"""First opset whose DequantizeLinear has a scale for each channel."""
+
+_HALF_SCALES = 19
+"""First opset whose DequantizeLinear has scales of float16."""
 
 _POOR = 10.0
 """Below this many dB a stream is made only if it is forced."""
@@ -135,7 +151,7 @@ def quantize(
     forced_by: str = "force=True",
 ) -> tuple[onnx.ModelProto, Quantization]:
     """Do what `quantize_stream` does; an error says by which option it is forced."""
-    signed = target_named(target).signed_activations
+    signed = target_named(target).streams.signed_activations
     activations = _ACTIVATIONS[bits] if signed or bits != "w8a8" else QuantType.QUInt8
     exact = Stream(model)
     refuse_open_frames([exact.plan.frames])
@@ -293,3 +309,212 @@ def _opened(file: Path) -> Iterator[Any]:
             why_no_arrays(f"'{file}'", ".npy or .npz", error),
             hint="" if isinstance(error, OSError) else "save arrays with numpy.save",
         ) from error
+
+
+# onnxruntime's quantizer: nodes that it fails on stay in float
+
+
+def quantized(
+    model: onnx.ModelProto, calibration: Calibration, activations: QuantType
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Return a stream in integers, and its nodes that compute in float.
+
+    Raises:
+        Exception: The quantizer fails, though not on single nodes: its errors have no common class.
+    """
+    model, shown = _named(_with_scales(model))
+    left: list[str] = []
+    try:
+        made = _run(model, calibration, calibration.extra_options, activations)
+    except RnnLoweringError:
+        raise
+    except Exception:
+        left = _failing(model, calibration, activations, list(shown))
+        calibration.rewind()
+        made = _run(model, calibration, calibration.extra_options, activations, nodes_to_exclude=left)
+    in_float = {*left, *_with_floats(made)}
+    return made, tuple(text for name, text in shown.items() if name in in_float)
+
+
+def _with_floats(model: onnx.ModelProto) -> Iterator[str]:
+    """Yield the nodes of a quantized model that read floats which come from no DequantizeLinear."""
+    graph, types = model.graph, _types(model)
+    done = {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
+    for node in graph.node:
+        reads = {types.get(name) for name in node.input if name not in done}
+        if node.op_type not in _BETWEEN and not reads.isdisjoint(_FLOATS):
+            yield node.name
+
+
+def _types(model: onnx.ModelProto) -> dict[str, int]:
+    """Return the element types of the values, by name."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    values = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.input, *graph.output)}
+    return values | {tensor.name: tensor.data_type for tensor in graph.initializer}
+
+
+def _with_scales(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model of an opset whose DequantizeLinear has scales of the model's types."""
+    if opset_of(model) >= _HALF_SCALES or onnx.TensorProto.FLOAT16 not in _types(model).values():
+        return model
+    return onnx.version_converter.convert_version(model, _HALF_SCALES)
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    return int(next(each.version for each in model.opset_import if each.domain in DEFAULT_DOMAIN))
+
+
+def _failing(
+    model: onnx.ModelProto, calibration: Calibration, activations: QuantType, names: list[str]
+) -> list[str]:
+    """Return which of these nodes the quantizer fails on, by halves."""
+    calibration.rewind()
+    first = calibration.get_next()
+    try:
+        _run(model, _Once(first), calibration.extra_options, activations, nodes_to_quantize=names)
+    except Exception:
+        if len(names) == 1:
+            return names
+        halves = names[: len(names) // 2], names[len(names) // 2 :]
+        return [name for half in halves for name in _failing(model, calibration, activations, half)]
+    return []
+
+
+class _Once(CalibrationDataReader):  # type: ignore[misc]
+    """The inputs of one call."""
+
+    def __init__(self, inputs: dict[str, Array] | None) -> None:
+        self._left = inputs
+
+    def get_next(self) -> dict[str, Array] | None:
+        inputs, self._left = self._left, None
+        return inputs
+
+
+def _run(
+    model: onnx.ModelProto,
+    calls: CalibrationDataReader,
+    extra_options: dict[str, Any],
+    activations: QuantType,
+    **nodes: Sequence[str],
+) -> onnx.ModelProto:
+    """Return the model that the quantizer makes, which onnxruntime can load."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)  # the quantizer takes the weights out of the model that it gets
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        file = Path(folder, "quantized.onnx")
+        quantize_static(
+            copy,
+            file,
+            calls,
+            per_channel=opset_of(model) >= _PER_CHANNEL,
+            activation_type=activations,
+            weight_type=QuantType.QInt8,
+            extra_options=extra_options,
+            **nodes,
+        )
+        made = onnx.load(file)
+    session_of(made)
+    return made
+
+
+def session_of(model: onnx.ModelProto, *, optimized: bool = False) -> onnxruntime.InferenceSession:
+    """Return a session that computes operators as they are defined, or with onnxruntime's integer kernels."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _named(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Return a copy whose nodes all have a name of their own, by which the quantizer knows them, and what messages
+    call each of these."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    shown: dict[str, str] = {}
+    for node in copy.graph.node:
+        text = f"{node.op_type} node '{node.name or f'-> {node.output[0]}'}'"
+        if not node.name or node.name in shown:
+            node.name = next(n for k in count() if (n := f"{node.op_type}_{k}") not in shown)
+        shown[node.name] = text
+    return copy, shown
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop the quantizer's advice to run its own preprocessing, which it logs."""
+    root, dropped = logging.getLogger(), lambda record: record.levelno >= logging.ERROR
+    root.addFilter(dropped)
+    try:
+        yield
+    finally:
+        root.removeFilter(dropped)
+
+
+# How far a stream in integers is from the float one
+
+
+def ratios(exact: Stream, other: Stream, sequences: Sequence[Mapping[str, ArrayLike]]) -> dict[str, float]:
+    """Return the signal-to-noise ratio of each float output in dB: infinite where nothing differs, and NaN where
+    numbers of the other stream are not finite.
+
+    Late streams are flushed. Of an output without frames, the last value of each sequence counts.
+
+    Raises:
+        OptionError: An output has no frame yet, is 0 everywhere, or is not finite in float.
+    """
+    signal, noise, compared = (defaultdict[str, float](float) for _ in range(3))
+    for number in range(len(sequences)):
+        for name, array, integers in _pairs(exact, other, sequences[number]):
+            if not np.isfinite(array).all():
+                text = f"output '{name}' of the float stream is not finite in {name_of(number, len(sequences))}"
+                raise OptionError(text, hint=REAL)
+            compared[name] += array.size
+            signal[name] += float(np.square(array).sum())
+            noise[name] += float(np.square(array - integers).sum())
+    for name in compared:
+        if not compared[name]:
+            raise OptionError(
+                f"the sequences end before a frame of output '{name}' comes", hint="give longer sequences"
+            )
+        if not signal[name]:
+            raise OptionError(f"output '{name}' is 0 in all sequences, so there is nothing to measure", hint=REAL)
+    return {name: _decibels(signal[name], noise[name]) for name in compared}
+
+
+def _decibels(signal: float, noise: float) -> float:
+    if not np.isfinite(noise):
+        return np.nan
+    return float(10 * (np.log10(signal) - np.log10(noise))) if noise else np.inf
+
+
+def _pairs(exact: Stream, other: Stream, sequence: Mapping[str, ArrayLike]) -> Iterator[tuple[str, Array, Array]]:
+    """Yield what both streams return for a sequence, by the names of outputs."""
+    axes, last = exact.plan.outputs, dict[str, tuple[Array, Array]]()
+    for one, two in _returned(exact, other, sequence):
+        for name, array in one.items():
+            if array.dtype.kind == "f":
+                pair = array.astype(np.float64), two[name].astype(np.float64)
+                if axes[name] is None:
+                    last[name] = pair
+                else:
+                    yield name, *pair
+    for state in exact.plan.states:
+        if not state.output.startswith("present_") and state.dtype.startswith("float") and exact.states:
+            last[state.output] = exact.states[state.input].astype(float), other.states[state.input].astype(float)
+    for name, pair in last.items():
+        yield name, *pair
+
+
+def _returned(
+    exact: Stream, other: Stream, sequence: Mapping[str, ArrayLike]
+) -> Iterator[tuple[dict[str, Array], ...]]:
+    """Yield what both streams return, call by call."""
+    exact.reset()
+    other.reset()
+    for chunk in chunks_of(exact.plan, sequence):
+        yield exact(chunk), other(chunk)
+    if exact.states:
+        yield exact.flush(), other.flush()

@@ -11,15 +11,22 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.infer import pads, position, slice_bounds
-from rnn_lowering.facts.parameters import TO_THE_END, parameter
-from rnn_lowering.facts.size import Size, first_frames, size
-from rnn_lowering.streaming.alignment import Wait
-from rnn_lowering.streaming.editor import Editor, home, input_of
-from rnn_lowering.streaming.flow import Flow
-from rnn_lowering.streaming.frames import FirstFrame, FrameNumbers, Frames, Framing, Unframed, WholeSequenceValue
-from rnn_lowering.streaming.operators.first_frame import computed_in_front, window_after_computed
-from rnn_lowering.streaming.operators.reflections import first_repeated, reflected_in_front
+from rnn_lowering.facts.operators import TO_THE_END, parameter
+from rnn_lowering.facts.size import Counter, Size, size
+from rnn_lowering.streaming.alignment import Wait, frame_indices, frames_before, numbers_in_call
+from rnn_lowering.streaming.editor import Editor, input_of
+from rnn_lowering.streaming.frames import (
+    FirstFrame,
+    Flow,
+    FrameNumbers,
+    Frames,
+    Framing,
+    Unframed,
+    WholeSequenceValue,
+)
+from rnn_lowering.streaming.operators.frame_numbers import computed_in_front, window_after_computed
 from rnn_lowering.streaming.operators.windows import Computed, KeepRows, Window, read_window, rows_before, settled
+from rnn_lowering.streaming.sizes import first_frames, in_whole
 from rnn_lowering.types import Array
 
 
@@ -30,7 +37,7 @@ def sliced(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     bounds = slice_bounds(flow.known, node, len(shape))
     if bounds is None:
         raise flow.refuse(node, "starts or ends are not constant", "cut by constants")
-    if any(b.timed for axis, own in bounds.items() if axis != framing.axis for b in own):
+    if any(b.varies for axis, own in bounds.items() if axis != framing.axis for b in own):
         raise flow.refuse(node, "cuts other axes by the number of frames", "cut by constants")
     if framing.axis not in bounds:
         return [flow.framed(node, output, framing)]
@@ -40,10 +47,10 @@ def sliced(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
             node, "reverses the frames, or its steps are not constant", "cut by constants, with positive steps"
         )
     length = shape[framing.axis]
-    begin, end = (position(bound, length, shortest=flow.known.shortest) for bound in (first, last))
+    begin, end = (position(flow.known, bound, length) for bound in (first, last))
     begin = first if begin is None and (first.constant or 0) > 0 else begin
-    left = None if begin is None else begin.whole().constant
-    right = None if end is None else (length - end).whole().constant
+    left = None if begin is None else in_whole(begin).constant
+    right = None if end is None else in_whole(length - end).constant
     in_each_chunk = first.constant is not None and (last.constant is not None or last == length)
     if left == right == 0 and step == size(1) and in_each_chunk:
         return [flow.resized(node, output, framing)]
@@ -104,8 +111,7 @@ def _cut(
     emit, value = editor.before(node), input_of(node)
     whole = set(starts) == {0} and set(ends) == {TO_THE_END} and set(steps) == {1}
     own = value if whole else emit.sliced(value, axes, starts, ends, steps)
-    editor.replace(node.outputs[0], own, emit.graph)
-    emit.graph.remove(node, safe=True)
+    editor.replace_node(node, own)
 
 
 def picked(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
@@ -145,24 +151,23 @@ def _around(flow: Flow, node: ir.Node, framing: Frames, table: FrameNumbers) -> 
 def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a Pad. The frames that it adds before the stream become a state."""
     rank = len(flow.shape(input_of(node), node))
-    amounts = pads(flow.known, node, rank)
-    own = [] if amounts is None else [amounts[n] for n in (framing.axis, framing.axis + rank)]
-    left, right = (number.whole().constant for number in own) if own else (None, None)
-    if amounts is None or left is None or right is None:
+    amounts, along = pads(flow.known, node, rank) or [], (framing.axis, framing.axis + rank)
+    numbers = [(in_whole(pad) if n in along else pad).constant for n, pad in enumerate(amounts)]
+    left, right = (numbers[n] for n in along) if numbers else (None, None)
+    if left is None or right is None:
         raise flow.refuse(
             node,
             "pads the frames by an amount that depends on their number, or is not known",
             "give the paddings as numbers",
         )
-    if own == [size(0), size(0)]:
+    if all(amounts[n] == size(0) for n in along):
         return [flow.framed(node, node.outputs[0], framing)]
-    numbers = [(pad.whole() if n % rank == framing.axis else pad).constant for n, pad in enumerate(amounts)]
     mode = node.attributes.get_string("mode", "constant") or "constant"
     if mode != "constant":
         return _padded_with_frames(flow, node, framing, mode, numbers)
     if not framing.plain or None in numbers:
         raise flow.refuse(node, "pads frames that are merged with another axis", "pad before the Reshape")
-    others = [0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers)]
+    others = [0 if n in along else int(pad or 0) for n, pad in enumerate(numbers)]
     if any(others):
         flow.change(node, _pad_others, others)
     initial = _constant_value(flow, node)
@@ -178,7 +183,7 @@ def _padded_with_frames(
     """
     rank = len(amounts) // 2
     left, right = (int(amounts[n] or 0) for n in (framing.axis, framing.axis + rank))
-    if mode == "reflect" and (reflected := reflected_in_front(flow, node, framing, amounts)) is not None:
+    if mode == "reflect" and (reflected := _reflected_in_front(flow, node, framing, amounts)) is not None:
         return reflected
     others = any(amount != 0 for n, amount in enumerate(amounts) if n % rank != framing.axis)
     if others or right < 0 or not (mode == "edge" or (mode == "reflect" and left == 0)):
@@ -196,7 +201,7 @@ def _padded_with_frames(
             node, "repeats or cuts off the first frame of a value that comes late", "pad with a constant"
         )
     if left and framing.delay:
-        return first_repeated(flow, node, framing, left, right)
+        return _first_repeated(flow, node, framing, left, right)
     initial = Computed(0, first_row=True) if left else 0.0
     return _in_front(flow, node, framing, Window(left=left, right=right, initial=initial))
 
@@ -214,14 +219,8 @@ def _pad_others(editor: Editor, node: ir.Node, pads: Sequence[int]) -> None:
 def _in_front(flow: Flow, node: ir.Node, framing: Frames, window: Window, slot: int = 0) -> list[Framing]:
     """Return the framing of the output of a Pad or Concat, which the state that it adds replaces."""
     framings = read_window(flow, node, framing, window, slot)
-    flow.change(node, _replace_by_input, slot)
+    flow.change(node, Editor.replace_by_input, slot)
     return framings
-
-
-def _replace_by_input(editor: Editor, node: ir.Node, slot: int) -> None:
-    graph = home(node)
-    editor.replace(node.outputs[0], input_of(node, slot), graph)
-    graph.remove(node, safe=True)
 
 
 def _constant_value(flow: Flow, node: ir.Node) -> float:
@@ -275,7 +274,7 @@ def _joined_with_nothing(flow: Flow, node: ir.Node, values: Sequence[ir.Value], 
         return None
     framing = flow.read(some[0], node)
     assert isinstance(framing, Frames)
-    flow.change(node, _replace_by_input, node.inputs.index(some[0]))
+    flow.change(node, Editor.replace_by_input, node.inputs.index(some[0]))
     return flow.resized(node, node.outputs[0], framing)
 
 
@@ -286,7 +285,7 @@ def _after_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int) -> li
     if alone and cached and framing.even:
         flow.caches[node] = []
     if framing.delay:
-        flow.change(node, _replace_by_input, 1)
+        flow.change(node, Editor.replace_by_input, 1)
         return [flow.resized(node, node.outputs[0], framing.padded(window.left, 0))]
     return _in_front(flow, node, framing, window, 1)
 
@@ -294,7 +293,7 @@ def _after_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int) -> li
 def _require_frames(flow: Flow, node: ir.Node, value: ir.Value, count: int, behind: bool) -> None:
     """Require a sequence of so many frames if a constant has fewer in a shorter one, as `zeros_like(x[:, :2])` has.
     Refuse such a constant behind the frames."""
-    if not any(dim.timed for dim in flow.known.shapes[value]):
+    if not any(dim.varies for dim in flow.known.shapes[value]):
         return
     if behind:
         raise flow.refuse(
@@ -311,8 +310,8 @@ def _constant_frames(flow: Flow, value: ir.Value, axis: int) -> Array | None:
     if array is None or shape is None or array.dtype == object:
         return None
     symbol = next(iter(shape[axis].symbols), 0)
-    short = isinstance(symbol, int) and symbol < 0 and shape[axis] == first_frames(-symbol)
-    count = -symbol if short and isinstance(symbol, int) else shape[axis].constant
+    short = isinstance(symbol, Counter) and shape[axis] == first_frames(-symbol.order)
+    count = -symbol.order if short and isinstance(symbol, Counter) else shape[axis].constant
     if count is None:
         return None
     return np.broadcast_to(array, (*array.shape[:axis], int(count), *array.shape[axis + 1 :]))
@@ -324,3 +323,70 @@ def _concatenated(arrays: Sequence[Array], axis: int) -> Array:
         [np.broadcast_to(a, (*shape[:axis], a.shape[axis], *shape[axis + 1 :])) for a in arrays if a.shape[axis]],
         axis,
     )
+
+
+# A Pad of mode reflect: the frames before the first are the next ones backwards, as around a centred STFT. The
+# first n frames of the result are x[n], ..., x[1], so the stream is n frames late: with x[j + n] comes frame j of
+# the result. It is x[n - j] for j < n, then x[j - n]. With n = 2 the result is x[2], x[1], x[0], x[1] and so on.
+# Behind the last frame the result is that of a sequence padded with zeros, as for every padding inside a net.
+# `_first_repeated` does the same for mode edge in front of frames that come late.
+
+
+def _reflected_in_front(
+    flow: Flow, node: ir.Node, framing: Frames, amounts: Sequence[Fraction | None]
+) -> list[Framing] | None:
+    """Return the framing of a Pad of mode reflect along the frames alone; None for another Pad.
+
+    Args:
+        framing: The framing of what it pads.
+        amounts: The paddings of all axes, those at the starts first.
+    """
+    rank = len(amounts) // 2
+    left, right = (int(amounts[n] or 0) for n in (framing.axis, framing.axis + rank))
+    others = [n for n, amount in enumerate(amounts) if amount != 0 and n % rank != framing.axis]
+    if others or not framing.plain or framing.overlap or framing.cut or left < 1 or right < 0:
+        return None
+    late = replace(framing, extra=framing.extra + left + right, ready=framing.ready - left)
+    final = settled(flow, node, framing, late, right)
+    needed = (max(left, right) + 1 - framing.extra) / framing.rate
+    flow.fewest_frames = max(flow.fewest_frames, math.ceil(needed))
+    flow.edits.append(KeepRows(node, node.outputs[0], framing, 0, 2 * left))
+    flow.change(node, _reflect, framing, left)
+    return [flow.resampled(node, node.outputs[0], framing, final)]
+
+
+def _reflect(editor: Editor, node: ir.Node, frames: Frames, left: int) -> None:
+    """Pick the frames of the result, in place of a Pad, from the last 2 * `left` frames and the chunk."""
+    emit, delay = editor.before(node), frames.delay.frames
+    number, index = numbers_in_call(editor, frames.rate)
+    twice = emit("Mul", frames_before(editor, frames.rate), emit.counts([2]))
+    backwards = emit("Sub", emit("Sub", emit.counts([4 * left + 2 * delay]), twice), index)
+    last = emit("Add", number, emit.counts([2 * left - 1]))
+    within = emit.clipped(backwards, last)  # indices of frames that mean nothing may be others
+    early = emit("Less", frame_indices(editor, frames.rate), emit.counts([2 * left + delay]))
+    picked = emit("Gather", input_of(node), emit("Where", early, within, index), axis=frames.axis)
+    editor.replace_node(node, picked)
+
+
+def _first_repeated(flow: Flow, node: ir.Node, framing: Frames, left: int, right: int) -> list[Framing]:
+    """Return the framing of a Pad of mode edge in front of frames that come late.
+
+    Frame j of the result is x[max(j - left, 0)], and comes with x[j]: the stream is `left` frames later than with a
+    constant, but frame 0 is there.
+    """
+    late = replace(framing, extra=framing.extra + left + right)
+    final = settled(flow, node, framing, late, right)
+    flow.edits.append(KeepRows(node, node.outputs[0], framing, 0, left))
+    flow.change(node, _repeat_first, framing, left)
+    return [flow.resampled(node, node.outputs[0], framing, final)]
+
+
+def _repeat_first(editor: Editor, node: ir.Node, frames: Frames, left: int) -> None:
+    """Pick the frames of the result, in place of a Pad, from the last `left` frames and the chunk."""
+    emit = editor.before(node)
+    number, index = numbers_in_call(editor, frames.rate)
+    first = emit("Sub", emit.counts([frames.delay.frames + left]), frames_before(editor, frames.rate))
+    from_first = emit("Where", emit("Less", index, first), first, index)  # Max of integers needs opset 12
+    last = emit("Add", number, emit.counts([left - 1]))
+    picked = emit("Gather", input_of(node), emit.clipped(from_first, last), axis=frames.axis)
+    editor.replace_node(node, picked)

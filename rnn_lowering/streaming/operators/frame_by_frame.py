@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import onnx_ir as ir
 
-from rnn_lowering.facts.axes import Axes, NodeShapes
-from rnn_lowering.facts.numbers import depends_on_time
-from rnn_lowering.facts.operators import operator_of
+from rnn_lowering.facts.axes import Axes
+from rnn_lowering.facts.known import constants_of
+from rnn_lowering.facts.numbers import numbers_vary
+from rnn_lowering.facts.operators import axes_by_rule, operator_of
 from rnn_lowering.facts.size import ONE, Size, product
 from rnn_lowering.streaming.alignment import joined
 from rnn_lowering.streaming.editor import input_of
-from rnn_lowering.streaming.flow import Flow
-from rnn_lowering.streaming.frames import Frames, Framing, Unframed
+from rnn_lowering.streaming.frames import Flow, Frames, Framing, Unframed
 
 
 def data_slots(node: ir.Node) -> list[int]:
@@ -75,7 +76,7 @@ def _rearranged(flow: Flow, node: ir.Node, slot: int, output: ir.Value) -> Frame
     for axis in range(len(after)):
         inner = inner_total.divided(product(after[axis + 1 :]))
         outer = outer_total.divided(product(after[:axis]))
-        if inner is None or outer is None or not outer.integral(1):
+        if inner is None or outer is None or not outer.is_integral:
             continue
         moved = _at_rate(replace(framing, axis=axis, outer=outer), inner)
         if moved is not None and moved.size() == after[axis]:
@@ -91,7 +92,7 @@ def _at_rate(framing: Frames, inner: Size) -> Frames | None:
     """Return the framing at which `inner` elements become frames: their number multiplies the rate."""
     times = inner.constant
     if times is None:
-        return replace(framing, inner=inner) if inner.integral(1) else None
+        return replace(framing, inner=inner) if inner.is_integral else None
     extra, ready = framing.extra * times, framing.ready * times
     if times <= 0 or extra.denominator > 1 or ready.denominator > 1:
         return None
@@ -104,7 +105,7 @@ def _check_sizes(flow: Flow, node: ir.Node, data: Sequence[int]) -> None:
         if flow.framings.get(value) is not None:
             flow.read(value, node)
             raise flow.refuse(node, f"takes a size from the stream: '{value.name}'", "compute it from a shape")
-        if depends_on_time(flow.known, value) and not operator_of(node).sized:
+        if numbers_vary(flow.known, value) and not operator_of(node).sized:
             raise flow.refuse(
                 node,
                 f"'{value.name}' depends on the number of frames, which a stream never knows",
@@ -114,9 +115,7 @@ def _check_sizes(flow: Flow, node: ir.Node, data: Sequence[int]) -> None:
 
 def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unframed | None) -> None:
     """Refuse a size that depends on the number of frames, unless it repeats one element without frames."""
-    if not any(
-        depends_on_time(flow.known, v) for n, v in enumerate(node.inputs) if v is not None and n not in data
-    ):
+    if not any(numbers_vary(flow.known, v) for n, v in enumerate(node.inputs) if v is not None and n not in data):
         return
     if framing is Unframed.LAST:
         raise flow.refuse(
@@ -126,8 +125,8 @@ def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unfra
         )
     before, after = flow.shape(input_of(node, data[0]), node), flow.shape(node.outputs[0], node)
     padded = (ONE,) * (len(after) - len(before)) + before
-    once = all(old == ONE for old, dim in zip(padded, after, strict=True) if dim.timed)
-    if node.op_type not in ("Expand", "Tile") or not once or not any(dim.timed for dim in after):
+    once = all(old == ONE for old, dim in zip(padded, after, strict=True) if dim.varies)
+    if node.op_type not in ("Expand", "Tile") or not once or not any(dim.varies for dim in after):
         raise flow.refuse(
             node,
             f"gives '{node.outputs[0].name}' a size that depends on the number of frames, but no data with frames",
@@ -200,11 +199,5 @@ def known_axes(flow: Flow, node: ir.Node) -> Axes:
 
 def _axes_of(flow: Flow, node: ir.Node) -> Axes | None:
     """Return how the axes of a node's inputs become those of its output; None if unknown."""
-
-    def numbers(name: str) -> list[int] | None:
-        found = flow.known.parameter(node, name)
-        constants = [None] if found is None else [number.constant for number in found]
-        return None if None in constants else [int(number or 0) for number in constants]
-
-    rule = operator_of(node).axes
-    return rule and rule(NodeShapes(node, flow.opset, lambda value: flow.shape(value, node), numbers))
+    numbers = partial(constants_of, flow.known, node)
+    return axes_by_rule(node, flow.opset, lambda value: flow.shape(value, node), numbers)

@@ -4,11 +4,13 @@ In a chunk, they start from 0. Numbers that pick frames of the chunk are right a
 data, the edit adds the number of frames before the chunk, which is a state.
 
 Example: chunks of 4 frames. The Range of the second chunk is [0, 1, 2, 3]; the edit adds 4: [4, 5, 6, 7].
+
+Comparisons of sizes that every sequence decides alike, and what is computed from frame 0 alone, need no numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,12 +18,15 @@ import onnx_ir as ir
 
 from rnn_lowering.facts.infer import slice_bounds
 from rnn_lowering.facts.node_outputs import compute_node
-from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.facts.size import TIME, in_chunk, size
-from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of, producer
-from rnn_lowering.streaming.flow import Flow
-from rnn_lowering.streaming.frame_counts import frames_before, of_type
-from rnn_lowering.streaming.frames import FrameNumbers, Frames, Framing
+from rnn_lowering.facts.numbers import numbers_vary
+from rnn_lowering.facts.operators import TO_THE_END, bodies_of, operator_of, values_used
+from rnn_lowering.facts.size import Size, size
+from rnn_lowering.nodes.kinds import is_recurrent
+from rnn_lowering.streaming.alignment import frames_before, of_type, past_or_first
+from rnn_lowering.streaming.editor import Editor, NodeEdit, home, input_of, producer
+from rnn_lowering.streaming.frames import FirstFrame, Flow, FrameNumbers, Frames, Framing
+from rnn_lowering.streaming.operators.windows import Computed, Window
+from rnn_lowering.streaming.sizes import TIME, in_chunk, in_whole, of_longer
 from rnn_lowering.types import Array
 
 _MOST_OFFSETS = 1 << 12
@@ -49,7 +54,7 @@ def numbering(flow: Flow, node: ir.Node) -> list[Framing] | None:
 
 def _range(flow: Flow, node: ir.Node) -> list[Framing] | None:
     output, (first, _, step) = node.outputs[0], (flow.known.constant(v) for v in node.inputs)
-    if first is None or step is None or not any(d.timed for d in flow.known.shapes.get(output, ())):
+    if first is None or step is None or not any(d.varies for d in flow.known.shapes.get(output, ())):
         return None
     start, change = float(first.reshape(-1)[0]), float(step.reshape(-1)[0])
     if start != int(start) or change != int(change):
@@ -72,7 +77,7 @@ def _table_rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
         return None
     ((axis, (first, last, step)),) = bounds.items()
     row, count, rows = first.constant, last - first, shape[axis] - first
-    if row is None or row < 0 or step != size(1) or not last.timed or not rows.at_least(1):
+    if row is None or row < 0 or step != size(1) or not last.varies or not rows.at_least(1):
         return None
     flow.known.types.setdefault(output, flow.known.types[table])
     if rows == size(1) and count.coefficient(TIME) > 0 and count.coefficient() >= 0:
@@ -227,3 +232,152 @@ class ContinuedNumbers(NodeEdit):
             for slot, read in enumerate(reader.inputs):
                 if read is self.value:
                     reader.replace_input_with(slot, continued)
+
+
+# Comparisons of two sizes whose result follows from the least number of frames of a sequence. A convolution of
+# kernel 3 without padding needs 3 frames. Behind it, Max(T - 2, 0) is T - 2, and 0 < T - 2 is true. A chunk may
+# be shorter, so the readers of such a node read the result.
+
+
+_TRUE: Mapping[str, Callable[[Size], Size]] = {
+    "Greater": lambda rest: rest - 1,
+    "GreaterOrEqual": lambda rest: rest,
+    "Less": lambda rest: -rest - 1,
+    "LessOrEqual": lambda rest: -rest,
+}
+"""What is never negative if a comparison is true, of the first number minus the second."""
+
+_FALSE = {"Greater": "LessOrEqual", "GreaterOrEqual": "Less", "Less": "GreaterOrEqual", "LessOrEqual": "Greater"}
+"""The comparison that is true where another is false."""
+
+
+def settle_comparison(flow: Flow, node: ir.Node) -> bool:
+    """Return whether a comparison of single sizes has the same result in each sequence that the model takes; note
+    that its readers read the result."""
+    values, known = [v for v in node.inputs if v is not None], flow.known
+    if node.domain or node.op_type not in ("Max", "Min", *_TRUE):
+        return False
+    numbers = [found[0] for v in values if (found := known.numbers(v)) is not None and len(found) == 1]
+    integers = all(v in known.types and known.types[v].is_integer() for v in values)
+    if not integers or len(numbers) < len(values) or not any(numbers_vary(known, v) for v in values):
+        return False
+    result = _truth(flow, node, numbers) if node.op_type in _TRUE else _extreme(flow, node, values, numbers)
+    if result is None:
+        return False
+    output = node.outputs[0]
+    if isinstance(result, ir.Value):
+        known.contents[output], known.shapes[output] = known.contents[result], known.shapes[result]
+    else:
+        known.contents[output] = result
+    flow.change(node, _replace_by, result)
+    return True
+
+
+def _truth(flow: Flow, node: ir.Node, numbers: Sequence[Size]) -> Array | None:
+    """Return the result of a comparison as an array like the output; None if it is not always the same."""
+    rest, shape = numbers[0] - numbers[1], flow.known.static_shape(node.outputs[0])
+    yes, no = (_never_negative(flow, _TRUE[name](rest)) for name in (node.op_type, _FALSE[node.op_type]))
+    return np.full(shape, yes) if shape is not None and (yes or no) else None
+
+
+def _extreme(flow: Flow, node: ir.Node, values: Sequence[ir.Value], numbers: Sequence[Size]) -> ir.Value | None:
+    """Return the input that a Max or Min always returns; None if there is none of the shape of the output."""
+    sign = 1 if node.op_type == "Max" else -1
+    for value, number in zip(values, numbers, strict=True):
+        alike = flow.known.shapes.get(value) == flow.known.shapes.get(node.outputs[0])
+        if alike and all(_never_negative(flow, (number - other) * sign) for other in numbers):
+            return value
+    return None
+
+
+def _never_negative(flow: Flow, number: Size) -> bool:
+    return of_longer(in_whole(number), flow.shortest - 1).never_negative
+
+
+def _replace_by(editor: Editor, node: ir.Node, result: ir.Value | Array) -> None:
+    editor.replace_node(node, result if isinstance(result, ir.Value) else editor.constant(result, home(node)))
+
+
+# What is computed from frame 0 alone: the first call computes it, later calls get it as a state. A value of frame
+# 0 has no frames. Every call computes it, from its own first frame. Where it meets frames
+# (`alignment.KeepFirst`), comes before them or is an initial state, the value of the first call stays.
+
+
+def of_first_frame(flow: Flow, node: ir.Node) -> list[Framing] | None:
+    """Return the framing of the outputs of a node that reads frame 0 and nothing else of the stream; else None.
+
+    It must not fail on another frame, as an index may be too large.
+    """
+    read = [v for v in values_used(node) if flow.is_timed(v)]
+    first = [found for v in read if isinstance(found := flow.framings.get(v), FirstFrame)]
+    if not first or len(first) < len(read) or bodies_of(node) or is_recurrent(node):
+        return None
+    floats = all(flow.known.types[v].is_floating_point() for v in read)
+    outputs = [v for v in node.outputs if v.name]
+    timed = any(dim.varies for v in outputs for dim in flow.shape(v, node))
+    if timed or operator_of(node).random or not (floats or not operator_of(node).may_fail):
+        return None
+    return [FirstFrame(first[0].error)] * len(outputs)
+
+
+def computed_in_front(flow: Flow, values: list[ir.Value], axis: int) -> list[int]:
+    """Return the indices of values that are frames of the first chunk only: frame 0, or frames from an input."""
+
+    def is_computed(value: ir.Value) -> bool:
+        if isinstance(flow.framings.get(value), FirstFrame):
+            return True
+        shape = flow.known.shapes.get(value)
+        fixed = shape is not None and shape[axis].constant is not None
+        return fixed and not flow.is_timed(value) and value not in flow.known.contents
+
+    computed = [n for n, v in enumerate(values) if is_computed(v)]
+    return computed if computed and any(v in flow.framings for v in values[max(computed) + 1 :]) else []
+
+
+def window_after_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int) -> Window:
+    """Return the window of a Concat of computed frames and a stream: how many frames they are. Record its changes.
+
+    Args:
+        framing: The framing of the stream.
+        slot: The input of the node that has the stream.
+    """
+    counts = [flow.shape(input_of(node, n), node)[framing.axis].constant for n in range(slot)]
+    if slot + 1 != len(node.inputs) or None in counts:
+        raise flow.refuse(
+            node,
+            "joins the frames of the stream with others on both sides, or with some that a short sequence lacks",
+            "use two Concats",
+        )
+    left = int(sum(count or 0 for count in counts))
+    delay = framing.delay
+    if delay and (delay.frames != left or delay.of_stream > flow.unit):
+        raise flow.refuse(
+            node,
+            "puts computed frames before frames that come late",
+            "put constants there: the stream keeps past frames itself",
+        )
+    if slot > 1:
+        flow.change(node, _join_in_front, slot)
+    if delay:
+        flow.change(node, _in_place_of_missing, framing)
+    return Window(left=left, initial=Computed(0))
+
+
+def _join_in_front(editor: Editor, node: ir.Node, slot: int) -> None:
+    """Let a Concat read one value in front of the stream: a Concat of those that it reads there."""
+    axis, stream = node.attributes["axis"].as_int(), input_of(node, slot)
+    front = editor.before(node)("Concat", *(input_of(node, n) for n in range(slot)), axis=axis)
+    front.type = input_of(node).type
+    node.resize_inputs(2)
+    node.replace_input_with(0, front)
+    node.replace_input_with(1, stream)
+
+
+def _in_place_of_missing(editor: Editor, node: ir.Node, frames: Frames) -> None:
+    """Let a Concat read computed frames in place of as many missing ones, all of which are in the first call."""
+    front, stream, emit = input_of(node), input_of(node, 1), editor.before(node)
+    real = emit.sliced(stream, [frames.axis], [frames.delay.frames], [TO_THE_END])
+    first = emit("Concat", front, real, axis=frames.axis)
+    chosen = past_or_first(editor, node, stream, first)
+    chosen.type = stream.type
+    node.replace_input_with(1, chosen)

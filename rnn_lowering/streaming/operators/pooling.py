@@ -19,11 +19,9 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.streaming.alignment import FramesEdit, FramesRead, counts_so_far, summed_in_float32
 from rnn_lowering.streaming.editor import Editor, Emitter, input_of
-from rnn_lowering.streaming.edits import FramesEdit, FramesRead, summed_in_float32
-from rnn_lowering.streaming.flow import Flow
-from rnn_lowering.streaming.frame_counts import counts_so_far
-from rnn_lowering.streaming.frames import Delay, Frames, Framing, Unframed
+from rnn_lowering.streaming.frames import Delay, Flow, Frames, Framing, Unframed
 from rnn_lowering.streaming.operators.frame_by_frame import coupled_axes, known_axes
 
 _Join = Callable[[Emitter, ir.Value, ir.Value, ir.DataType], ir.Value]
@@ -220,8 +218,7 @@ class RunningSum(FramesEdit):
             present = emit(join, source, past)
             present.type = value.type
             editor.add_present(node, "sum", past, present, initial)
-            editor.replace(value, present, emit.graph)
-            emit.graph.remove(node, safe=True)
+            editor.replace_node(node, present)
             return
         emit = editor.after(node)
         total = emit(join, value, past)

@@ -13,13 +13,11 @@ from fractions import Fraction
 
 import onnx_ir as ir
 
-from rnn_lowering.facts.parameters import TO_THE_END
+from rnn_lowering.facts.operators import TO_THE_END
 from rnn_lowering.facts.size import size
+from rnn_lowering.streaming.alignment import frame_indices, frames_before, set_attributes
 from rnn_lowering.streaming.editor import Editor, input_of
-from rnn_lowering.streaming.edits import set_attributes
-from rnn_lowering.streaming.flow import Flow
-from rnn_lowering.streaming.frame_counts import frame_indices, frames_before
-from rnn_lowering.streaming.frames import Frames, Framing
+from rnn_lowering.streaming.frames import Flow, Frames, Framing
 from rnn_lowering.streaming.operators.cuts_and_joins import trimmed
 from rnn_lowering.streaming.operators.windows import KeepRows, Window, read_window, rows_before, settled
 

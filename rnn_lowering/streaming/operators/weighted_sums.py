@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.facts.parameters import parameter
+from rnn_lowering.facts.operators import operator_of, parameter
+from rnn_lowering.streaming.alignment import FramesEdit, summed_in_float32, wide_type
 from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
-from rnn_lowering.streaming.edits import FramesEdit, summed_in_float32, wide_type
-from rnn_lowering.streaming.flow import Flow
-from rnn_lowering.streaming.frames import Frames, Framing, Pooled, Unframed
+from rnn_lowering.streaming.frames import Flow, Frames, Framing, Pooled, Unframed
 from rnn_lowering.streaming.operators.frame_by_frame import coupled_axes, frame_by_frame
 from rnn_lowering.streaming.operators.pooling import (
     MEANS,

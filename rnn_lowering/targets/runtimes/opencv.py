@@ -11,6 +11,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.targets.native import OTHER_ACTIVATIONS, Excluded, NativeRule, Speed, features
 from rnn_lowering.targets.target import Target
+from rnn_lowering.targets.traits import AttentionTraits, LoopTraits, ModelTraits
 
 _FLAT = 20.0
 """From here on tanh is 1 in every element type."""
@@ -84,21 +85,23 @@ RULE = NativeRule(
 )
 """Measured with 900 random nodes in it. Where runs disagreed, as from H = 64 on, the lowest ratio stands."""
 
-TARGET = Target(
+OPENCV = Target(
     "opencv",
     "5.0.0",
     ("unroll", "loop"),
     other_names=("cv2",),
-    attention=("unroll", "loop", "chunked"),
-    exported_forms=("unroll",),
+    attention=AttentionTraits(("unroll", "loop", "chunked")),
+    loops=LoopTraits(exported_forms=("unroll",)),
     unsupported=("Softplus",),
     # In a Loop it makes one state of two that start from one value.
     dialect=Dialect(matrix_product=True, matrix_steps=True, zeros_apart=True, join_up_to=128, stack_up_to=128),
     instead=(("Tanh", bounded_tanh), ("Gather", gather_by_rank_1)),
     integer_products=False,
     native=RULE,
-    # Between DequantizeLinear and QuantizeLinear it computes Sub as Add, and drops a Sigmoid after an Add.
-    quantizes=False,
-    unused_constants=False,  # it crashes on one of booleans
-    empty_tensors=False,
+    model=ModelTraits(
+        # Between DequantizeLinear and QuantizeLinear it computes Sub as Add, and drops a Sigmoid after an Add.
+        quantizes=False,
+        unused_constants=False,  # it crashes on one of booleans
+        empty_tensors=False,
+    ),
 )

@@ -22,14 +22,15 @@ from rnn_lowering.emit.constants import literal
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.nodes.node_spec import NodeSpec
+from rnn_lowering.nodes.kinds import NodeSpec
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.directions import by_steps
-from rnn_lowering.recurrence.equivalents import Lower, lower_rnn
-from rnn_lowering.recurrence.forms import Recurrence, Tensors, scan
+from rnn_lowering.recurrence.equivalents import lower_rnn
+from rnn_lowering.recurrence.forms import Lower, Recurrence, Tensors, scan
 from rnn_lowering.recurrence.weights import CellOperands
 from rnn_lowering.targets.native import COMMON, RESET_AFTER, RESET_BEFORE, Excluded, NativeRule, Speed, features
-from rnn_lowering.targets.target import COMPOSED, LOOP_DIALECT_OPSET, Target
+from rnn_lowering.targets.target import COMPOSED, Target
+from rnn_lowering.targets.traits import LOOP_DIALECT_OPSET, AttentionTraits, LoopTraits, ModelTraits, StreamTraits
 
 _ACTIVATIONS = {"Relu", "Sigmoid", "Tanh"}
 _SIZES = ("open T", "open N")
@@ -173,25 +174,29 @@ RULE = NativeRule(
 )
 """Measured with 1,014 random nodes in it. One more differed by rounding that it amplified."""
 
-TARGET = Target(
+OPENVINO = Target(
     "openvino",
     "2026.4.1",
     ("loop", "scan", "unroll"),
-    attention=("loop", "scan", "unroll", "chunked"),
-    exported_forms=("loop", "unroll"),  # a Scan whose rows no step uses has one step
-    runs_exported=False,  # it rejects those of Keras and TensorFlow, or takes 30 times as long
-    constants_in_scan=True,
+    attention=AttentionTraits(("loop", "scan", "unroll", "chunked")),
+    loops=LoopTraits(
+        exported_forms=("loop", "unroll"),  # a Scan whose rows no step uses has one step
+        runs_exported=False,  # it rejects those of Keras and TensorFlow, or takes 30 times as long
+        constants_in_scan=True,
+        unroll_up_to=100,
+        own_scan=recognized_lstm,
+    ),
     integer_products=True,
-    growing_states=True,
-    # It joins the products of an attention and their Softmax in one kernel, wrong for one query from 16 keys
-    # on if their number grows; not with SNIPPETS_MODE=DISABLE, nor with CPU_RUNTIME_CACHE_CAPACITY=0.
-    softmax_apart=True,
-    own_scan=recognized_lstm,
+    streams=StreamTraits(
+        growing_states=True,
+        # It joins the products of an attention and their Softmax in one kernel, wrong for one query from 16 keys
+        # on if their number grows; not with SNIPPETS_MODE=DISABLE, nor with CPU_RUNTIME_CACHE_CAPACITY=0.
+        softmax_apart=True,
+    ),
     # When a bias of one number per channel follows ReduceSum, it adds channel 0's number to every channel.
     unsupported=("ReduceSum",),
     instead=(("HardSigmoid", _hard_sigmoid),),
-    misreads=default_for_0,
-    unroll_up_to=100,
+    model=ModelTraits(misreads=default_for_0),
     dialect=Dialect(dequantize_inside=True, join_up_to=128, stack_up_to=128),
     native=RULE,
 )

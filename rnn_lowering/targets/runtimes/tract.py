@@ -20,6 +20,7 @@ from rnn_lowering.targets.native import (
     features,
 )
 from rnn_lowering.targets.target import Target
+from rnn_lowering.targets.traits import AttentionTraits, LoopTraits, ModelTraits, StreamTraits
 
 MOST_ROWS = 4
 """Maximum batch size; above it, a Split behind a Reshape is slower than a Split alone."""
@@ -130,22 +131,23 @@ RULE = NativeRule(
 )
 """Measured with 837 random nodes, and 894 with others on X and Y, layers above, transposed or flipped ones."""
 
-TARGET = Target(
+TRACT = Target(
     "tract",
     "0.23.9",
     ("scan", "unroll"),
-    attention=("scan", "unroll", "chunked"),
-    growing_states=True,
-    # A Scan in a Scan goes on from the states that it ended with, or the analysis fails. Steps that are unrolled in
-    # the body of a Scan kept the analysis busy for more than a minute.
-    nested_scans=False,
-    scans_need_rows=True,
+    attention=AttentionTraits(("scan", "unroll", "chunked")),
+    streams=StreamTraits(growing_states=True),
+    loops=LoopTraits(
+        # A Scan in a Scan goes on from the states that it ended with, or the analysis fails. Steps that are
+        # unrolled in the body of a Scan kept the analysis busy for more than a minute.
+        nested_scans=False,
+        scans_need_rows=True,
+    ),
     unsupported=("Softplus",),
     integer_products=True,
-    named_sizes=False,
+    model=ModelTraits(named_sizes=False, misreads=softmax_of_integers),
     # It does not see that a Slice with step -1 keeps an unknown length.
     dialect=Dialect(reverse_in_loop=True, gates_apart=True, matrix_product=True, join_up_to=128, stack_up_to=128),
     instead=(("Split", rows_of_split),),
-    misreads=softmax_of_integers,
     native=RULE,
 )

@@ -1,1 +1,0 @@
-"""Whether outputs have the right shape, and whether those that differ may differ."""

@@ -1,0 +1,120 @@
+"""The options of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from rnn_lowering import argument_checks
+from rnn_lowering.argument_checks import COMPARISON, LIMITS, with_keywords
+from rnn_lowering.limits import MOST_BYTES
+from rnn_lowering.types import Array, Shapes
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Values that count as equal: |a - b| <= atol + rtol * |a|; NaN equals NaN, infinity equals the same infinity.
+
+    Without values, they depend on the element type: docs/verification.md has the table.
+
+    Examples:
+        >>> rl.verify(model, rl.lower(model), tolerance=rl.Tolerance(rtol=1e-3), runs=1).status
+        'verified'
+    """
+
+    rtol: float | None = COMPARISON.option(
+        "--rtol RTOL", "tolerance", None, "relative tolerance (default: by element type)"
+    )
+    atol: float | None = COMPARISON.option(
+        "--atol ATOL", "tolerance", None, "absolute tolerance (default: by element type)"
+    )
+
+    def __post_init__(self) -> None:
+        argument_checks.take_fields(self)
+
+
+runs_of_check = argument_checks.integer(most=1_000_000)
+
+
+@dataclass(frozen=True)
+class Check:
+    """How two models are compared.
+
+    Attributes:
+        runs: The number of runs with random inputs; 0: no comparison. The sizes of dynamic dimensions change from
+            run to run, and repeat after a few runs.
+        seed: Seed of the random inputs.
+        tolerance: Values that count as equal.
+        feeds: Inputs to compare with, one run each; inputs that you do not name are random.
+        shapes: Shapes of the random inputs, by name.
+        timeout: Time limit in seconds for loading a model and for each run; it may be infinite. A slower model is
+            not verified.
+        max_bytes: Maximum bytes of the inputs of a run. The process may use 16 times as much, plus the weights; a
+            model that needs more is not verified.
+
+    Raises:
+        OptionError: A negative number of runs or bytes, or a time limit that is not positive.
+
+    Examples:
+        >>> check = rl.Check(runs=1, shapes={"X": [16, 1, 80]})
+        >>> rl.verify(model, rl.lower(model), check=check).status
+        'verified'
+    """
+
+    runs: int = COMPARISON.option(
+        "--verify N",
+        "count",
+        3,
+        "number of comparison runs in onnxruntime (default: {default})",
+        runs_of_check,
+        keyword="verify",
+    )
+    seed: int = COMPARISON.option(
+        "--seed SEED", "count", 0, "seed of the random inputs (default: {default})", keyword="seed"
+    )
+    tolerance: Tolerance = COMPARISON.option(
+        "", "", Tolerance(), "", argument_checks.instance(Tolerance, "Tolerance(rtol=..., atol=...)")
+    )
+    feeds: Sequence[Mapping[str, Array]] | None = COMPARISON.option(
+        "--feed NAME=FILE.npy", "feed", None, "use this array as the input in the comparison"
+    )
+    shapes: Shapes | None = COMPARISON.option(
+        "--test-shape NAME:D0,...",
+        "shape",
+        None,
+        "use a random input of this shape in the comparison",
+        argument_checks.optional(argument_checks.shapes),
+    )
+    timeout: float = COMPARISON.option(
+        "--verify-timeout SECONDS",
+        "seconds",
+        120.0,
+        "time limit for loading a model and for each run; a slower model is not verified (default: {default})",
+    )
+    max_bytes: int = LIMITS.option("", "bytes", MOST_BYTES, "")
+
+    def __post_init__(self) -> None:
+        argument_checks.take_fields(self)
+
+
+class CheckOptions(TypedDict, total=False):
+    """The attributes of `Check` as keywords."""
+
+    runs: int | None
+    seed: int | None
+    tolerance: Tolerance | None
+    feeds: Sequence[Mapping[str, Array]] | None
+    shapes: Shapes | None
+    timeout: float | None
+    max_bytes: int | None
+
+
+def check_of(given: Check | None, options: CheckOptions) -> Check:
+    """Return a check from an object, with keywords.
+
+    Raises:
+        OptionError: As `Check`.
+    """
+    check = Check() if given is None else argument_checks.instance(Check, "Check(runs=...)")("check", given)
+    return with_keywords(check, options)

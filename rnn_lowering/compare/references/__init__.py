@@ -1,1 +1,0 @@
-"""Each kind of recurrent nodes in float64, and test inputs for it."""

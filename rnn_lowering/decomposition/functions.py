@@ -1,0 +1,194 @@
+"""The operators that ONNX defines by no others, as functions of basic operators.
+
+https://onnx.ai/onnx/operators/ has what each computes. Behind the inputs of an operator, its function has inputs
+for numbers that follow from attributes, sizes and types, then the attributes of basic operators. `formulas` gives
+them.
+"""
+# mypy: ignore-errors
+# onnxscript's types of tensors have no arithmetic.
+
+from __future__ import annotations
+
+from typing import Sequence, TypeVar  # noqa: UP035 - onnxscript reads it before 0.6
+
+from onnxscript import BOOL, FLOAT, INT64, script
+from onnxscript.onnx_opset import opset11 as op11
+from onnxscript.onnx_opset import opset13 as op
+from onnxscript.onnx_opset import opset18 as op18
+from onnxscript.onnx_types import TensorType
+
+T = TypeVar("T", bound=TensorType)
+Real = TypeVar("Real", bound=TensorType)
+
+
+@script()
+def gather(x: T, indices: INT64[...], axis: int) -> T:
+    """The same along an axis that is not negative."""
+    return op.Gather(x, indices, axis=axis)
+
+
+@script()
+def squeeze(x: T, axes: INT64[...], given: INT64[...]) -> T:
+    """The same along axes that are not negative."""
+    return op.Squeeze(x, given)
+
+
+@script()
+def squeeze_11(x: T, given: Sequence[int]) -> T:
+    """The same before opset 13."""
+    return op11.Squeeze(x, axes=given)
+
+
+@script()
+def unsqueeze(x: T, axes: INT64[...], given: INT64[...]) -> T:
+    """The same along axes that are not negative."""
+    return op.Unsqueeze(x, given)
+
+
+@script()
+def unsqueeze_11(x: T, given: Sequence[int]) -> T:
+    """The same before opset 13."""
+    return op11.Unsqueeze(x, axes=given)
+
+
+@script()
+def less(a: T, b: T) -> BOOL[...]:
+    """a < b is b > a, of each type, and of NaN too; LessOrEqual and Not would make true of NaN."""
+    return op.Greater(b, a)
+
+
+@script()
+def hard_sigmoid(x: Real, alpha: Real, beta: Real, zero: Real, one: Real) -> Real:
+    """max(0, min(1, alpha x + beta)); ONNX's own body needs opset 15."""
+    return op.Min(op.Max(x * alpha + beta, zero), one)
+
+
+@script()
+def selu(x: Real, alpha: Real, gamma: Real, zero: Real) -> Real:
+    """gamma x from zero on, below it gamma (alpha exp(x) - alpha); ONNX's own body needs opset 15."""
+    low = op.Exp(x) * alpha - alpha
+    return op.Where(x < zero, low, x) * gamma
+
+
+@script()
+def celu(x: Real, alpha: Real) -> Real:
+    """alpha Elu(x / alpha), for a positive alpha."""
+    return op.Elu(x / alpha) * alpha
+
+
+@script()
+def celu_of_any_alpha(x: Real, alpha: Real, zero: Real, one: Real) -> Real:
+    """max(0, x) + min(0, alpha (exp(x / alpha) - 1)), which ONNX's own body computes for a positive alpha only."""
+    low = (op.Exp(op.Min(x, zero) / alpha) - one) * alpha
+    return op.Max(x, zero) + low
+
+
+@script()
+def softplus(x: Real, zero: Real, one: Real) -> Real:
+    """log(1 + exp(-|x|)) + max(0, x); ONNX's own body is infinite for large x."""
+    curve = op.Log(op.Exp(-op.Abs(x)) + one)
+    return op.Max(x, zero) + curve
+
+
+@script()
+def log_sum_exp(x: Real, axes: INT64[...], least: Real, most: Real) -> Real:
+    """m + log(sum(exp(x - m))) with the largest number m; ONNX's own body is infinite for large x."""
+    m = op18.Min(op18.Max(op18.ReduceMax(x, axes, keepdims=1), least), most)
+    return m + op18.Log(op18.ReduceSum(op18.Exp(x - m), axes, keepdims=1))
+
+
+@script()
+def log_sum_exp_without_axes(x: Real, axes: INT64[...], least: Real, most: Real) -> Real:
+    """The same without the axes of size 1."""
+    m = op18.Min(op18.Max(op18.ReduceMax(x, axes, keepdims=1), least), most)
+    whole = m + op18.Log(op18.ReduceSum(op18.Exp(x - m), axes, keepdims=1))
+    return op18.ReduceMax(whole, axes, keepdims=0)
+
+
+@script()
+def reverse_sequence(
+    x: T,
+    lengths: INT64[...],
+    zero: INT64,
+    one: INT64,
+    two: INT64,
+    column: INT64[...],
+    row: INT64[...],
+    rest: INT64[...],
+    others: INT64[...],
+) -> T:
+    """y[t, n] = x[L[n] - 1 - t, n] for t < L[n], else x[t, n]: a Gather of the rows t * N + n of [T, N, ...]."""
+    sizes = op.Shape(x)
+    steps = op.Gather(sizes, zero)
+    N = op.Gather(sizes, one)
+    flat = op.Concat(rest, op.Gather(sizes, others), axis=0)
+    t = op.Reshape(op.Range(zero, steps, one), column)
+    n = op.Reshape(op.Range(zero, N, one), row)
+    L = op.Reshape(op.Cast(lengths, to=INT64.dtype), row)
+    within = op.Cast(t < L, to=INT64.dtype)
+    index = (t + within * (L - one - two * t)) * N + n
+    return op.Gather(op.Reshape(x, flat), index)
+
+
+@script()
+def reverse_sequence_of_numbers(
+    x: T,
+    lengths: INT64[...],
+    zero: INT64,
+    one: INT64,
+    two: INT64,
+    column: INT64[...],
+    row: INT64[...],
+    rest: INT64[...],
+) -> T:
+    """The same of [T, N]."""
+    sizes = op.Shape(x)
+    steps = op.Gather(sizes, zero)
+    N = op.Gather(sizes, one)
+    t = op.Reshape(op.Range(zero, steps, one), column)
+    n = op.Reshape(op.Range(zero, N, one), row)
+    L = op.Reshape(op.Cast(lengths, to=INT64.dtype), row)
+    within = op.Cast(t < L, to=INT64.dtype)
+    index = (t + within * (L - one - two * t)) * N + n
+    return op.Gather(op.Reshape(x, rest), index)
+
+
+@script()
+def reverse_sequence_of_rows(x: T, lengths: INT64[...], swap: Sequence[int]) -> T:
+    """The same of [N, T, ...], by that of [T, N, ...]."""
+    turned = op.ReverseSequence(op.Transpose(x, perm=swap), lengths, batch_axis=1, time_axis=0)
+    return op.Transpose(turned, perm=swap)
+
+
+@script()
+def dft(
+    x: FLOAT[...], flat: INT64[...], waves: FLOAT[...], parts: INT64[...], order: Sequence[int], back: Sequence[int]
+) -> FLOAT[...]:
+    """The product of x [..., n, 1 or 2] with a matrix of cosines and sines, for a constant length."""
+    product = op.MatMul(op.Reshape(op.Transpose(x, perm=order), flat), waves)
+    return op.Transpose(op.Reshape(product, parts), perm=back)
+
+
+@script()
+def stft(signal: FLOAT[...], waves: FLOAT[...], shape: INT64[...], strides: Sequence[int]) -> FLOAT[...]:
+    """A Conv of the signal [N, samples, 1 or 2] with the windowed waves of each bin as kernels."""
+    sums = op.Conv(op.Transpose(signal, perm=[0, 2, 1]), waves, strides=strides)
+    return op.Transpose(op.Reshape(sums, shape), perm=[0, 3, 2, 1])
+
+
+@script()
+def einsum(a: T, b: T, perm_a: Sequence[int], perm_b: Sequence[int], perm: Sequence[int]) -> T:
+    """The product of two operands of which MatMul takes all axes."""
+    product = op.MatMul(op.Transpose(a, perm=perm_a), op.Transpose(b, perm=perm_b))
+    return op.Transpose(product, perm=perm)
+
+
+@script()
+def einsum_by_shapes(
+    a: T, b: T, left: INT64[...], right: INT64[...], whole: INT64[...],
+    perm_a: Sequence[int], perm_b: Sequence[int], perm: Sequence[int],
+) -> T:  # fmt: skip
+    """The product of two operands as matrices."""
+    first = op.Reshape(op.Transpose(a, perm=perm_a), left)
+    second = op.Reshape(op.Transpose(b, perm=perm_b), right)
+    return op.Transpose(op.Reshape(op.MatMul(first, second), whole), perm=perm)

@@ -1,0 +1,292 @@
+"""The stage of the operators that a target lacks: others take their place, or they stay and are named."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from rnn_lowering.decomposition.formulas import Operand, body_of, call_of
+from rnn_lowering.decomposition.lacking import WRONG_IN, Lacking, LackingNode
+from rnn_lowering.decomposition.misread import written_as_floats
+from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.errors import UnsupportedError, counted
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import is_used
+from rnn_lowering.model.copying import inline_holders
+from rnn_lowering.model.fixed_inputs import with_constants
+from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
+from rnn_lowering.model.replace import drop_unused, prefix_of
+from rnn_lowering.model.scopes import all_names
+from rnn_lowering.options import Lowering
+from rnn_lowering.passes.report import ReplacedNode, UnsupportedNode
+from rnn_lowering.passes.stages import Edit, Work
+from rnn_lowering.targets.onnx_tests import Misread
+
+
+def decompose(work: Work) -> Edit:
+    """Find the nodes that the target does not compute right; return what puts other operators in their place.
+
+    Raises:
+        UnsupportedError: A node stays that the target computes wrongly, or with `require_supported` any that stays.
+    """
+    others = OperatorsLeft.of(work.model, work.lowering, work.chosen.opset)
+    work.report.replaced, work.report.unsupported = others.replaced, others.unsupported
+    for node in others.refused(work.lowering):
+        raise unsupported_error(node)
+
+    def edit() -> None:
+        put_in_place(work.model, others.decompositions)
+        work.report.notes += replaced_texts(others.replaced)
+
+    return edit
+
+
+@dataclass(frozen=True)
+class OperatorsLeft:
+    """The nodes of a model that the target was measured not to run, none if it was not measured.
+
+    Attributes:
+        decompositions: Those that other operators take the place of.
+        replaced: The same for the report.
+        unsupported: Those that stay.
+    """
+
+    decompositions: Sequence[Decomposition]
+    replaced: list[ReplacedNode]
+    unsupported: list[UnsupportedNode]
+
+    @classmethod
+    def of(cls, model: ir.Model, lowering: Lowering, opset: int) -> OperatorsLeft:
+        """Find them in a model whose other nodes get operators of an opset."""
+        target = lowering.runtime.name
+        lacking = Lacking(model, target, lowering.runtime.model.misreads)
+        written = set() if lowering.runtime.model.quantizes else written_as_floats(model)
+        left = [each for each in lacking.nodes if each.node not in written]
+        if not left or lacking.measured is None:
+            return cls([], [], [])
+        named = {n.node: UnsupportedNode(n.ref, target, lacking.measured.version, n.tests) for n in left}
+        made = () if lowering.keep_ops else decompositions(lacking, opset)
+        found = {each.lacking.node: each for each in made if each.lacking.node in named}
+        replaced = [
+            ReplacedNode(named[node].node, tuple(each.operators), named[node].reason)
+            for node, each in found.items()
+        ]
+        return cls([*found.values()], replaced, [each for node, each in named.items() if node not in found])
+
+    def refused(self, lowering: Lowering) -> list[UnsupportedNode]:
+        """The nodes with which no model is written: those that stay and are computed wrongly; on demand, all."""
+        if lowering.require_supported:
+            return self.unsupported
+        return [each for each in self.unsupported if isinstance(each.tests, Misread) and not lowering.keep_ops]
+
+
+def unsupported_error(node: UnsupportedNode) -> UnsupportedError:
+    """Return the error for a node that the target cannot run, or misreads."""
+    return UnsupportedError(
+        node.reason,
+        hint="export at opset 13 or later, in float32, or quantized in another way; or keep the node (--keep-ops)"
+        if isinstance(node.tests, Misread)
+        else "use another runtime, or drop --require-supported",
+        node=node.node,
+    )
+
+
+def replaced_texts(nodes: Sequence[ReplacedNode]) -> Iterator[str]:
+    """Yield a note for each operator that others took the place of."""
+    for operator, group in groupby(sorted(nodes, key=lambda n: n.node.operator), key=lambda n: n.node.operator):
+        members = list(group)
+        others = ", ".join(sorted({name for each in members for name in each.operators}))
+        which = str(members[0].node) if len(members) == 1 else f"{counted(len(members), f'{operator} node')}"
+        yield f"replaced {which} by {others}: {members[0].reason} (--keep-ops keeps it)"
+
+
+# What takes the place of a node that a target lacks: operators that it computes right, as a small model.
+
+
+_LOG = logging.getLogger("rnn_lowering")
+
+MOST_ROUNDS = 6
+"""Functions in functions: Attention has Softmax, which has ReduceMax."""
+
+MOST_NODES = 10_000
+MOST_COPIED = 1 << 16
+"""Maximum elements of a constant whose numbers are read."""
+
+OLDEST_IR_VERSION = 4
+"""Before it, an initializer is an input."""
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """What takes the place of a node.
+
+    Attributes:
+        lacking: The node.
+        model: Its main graph has the inputs and the used outputs of the node; only constants are left out.
+    """
+
+    lacking: LackingNode
+    model: ir.Model
+
+    @property
+    def operators(self) -> list[str]:
+        """The operators that are put in its place."""
+        return sorted({node.op_type for node in self.model.graph})
+
+
+def decompositions(lacking: Lacking, opset: int) -> Iterator[Decomposition]:
+    """Yield what can take the place of nodes that the target lacks: only operators that are right there.
+
+    Args:
+        lacking: The nodes.
+        opset: The version of the operators that are emitted.
+    """
+    if lacking.model.ir_version < OLDEST_IR_VERSION:
+        return
+    for each in lacking.nodes:
+        wrong = each.node.op_type in WRONG_IN.get(lacking.target, ())
+        model = None if wrong or each.scope.function is not None else _decomposed(each, lacking, opset)
+        if model is not None:
+            yield Decomposition(each, model)
+
+
+def _decomposed(each: LackingNode, lacking: Lacking, opset: int) -> ir.Model | None:
+    """Return the node as a model of operators that the target computes right; None if it cannot be written so."""
+    model = _alone(each.node, lacking, opset)
+    for n in range(MOST_ROUNDS if model is not None else 0):
+        assert model is not None
+        nodes = [node for node in model.graph if n == 0 or not lacking.runs(node)]
+        if not nodes:
+            return model if _is_valid(model) else None
+        try:
+            expanded = _expand(model, nodes, opset)
+        except Exception:  # the functions of onnx, its inference and its protobuf have no common error
+            _LOG.debug("%s is not replaced: no body", each.node.op_type, exc_info=True)
+            return None
+        if not expanded:
+            return None
+        model = with_constants(model, sizes=True) or model
+    return None
+
+
+def _alone(original: ir.Node, lacking: Lacking, opset: int) -> ir.Model | None:
+    """Return a model of a node with its small constants; None if the type of an input is unknown."""
+    values = [None if v is None else _standing_for(v, n, lacking, opset) for n, v in enumerate(original.inputs)]
+    given = [value for value in values if value is not None]
+    if any(value.dtype is None for value in given):
+        return None
+    attributes, count = original.attributes.values(), len(original.outputs)
+    node = ir.Node("", original.op_type, values, attributes, num_outputs=count, name=original.name)
+    used = []
+    for n, (output, old) in enumerate(zip(node.outputs, original.outputs, strict=True)):
+        # Without a shape: that of STFT is inferred wrongly.
+        output.name, output.type = f"output_{n}", lacking.values.get(old, old).type
+        used += [output] if is_used(old) else []
+    constants = [value for value in given if value.const_value is not None]
+    inputs = [value for value in given if value.const_value is None]
+    graph = ir.Graph(inputs, used, nodes=[node], initializers=constants, opset_imports={"": opset}, name="body")
+    return ir.Model(graph, ir_version=lacking.model.ir_version)
+
+
+def _standing_for(value: ir.Value, n: int, lacking: Lacking, opset: int) -> ir.Value:
+    """Return what stands for an input of a node in a model of its own."""
+    known, tensor = lacking.values.get(value, value), constant_of(value, opset)
+    if tensor is None or tensor.size > MOST_COPIED:
+        return ir.Value(name=f"input_{n}", type=known.type, shape=known.shape)
+    copied = ir.tensor(tensor.numpy(), dtype=tensor.dtype, name=f"constant_{n}")
+    kind, shape = ir.TensorType(copied.dtype), ir.Shape(list(tensor.numpy().shape))
+    return ir.Value(name=copied.name, type=kind, shape=shape, const_value=copied)
+
+
+def _expand(model: ir.Model, nodes: Sequence[ir.Node], opset: int) -> bool:
+    """Put the bodies of nodes in their place; return False if one has none."""
+    known, added = inferred_values(model), []
+    for n, node in enumerate(nodes):
+        operands = [Operand() if v is None else _operand(v, known, opset) for v in node.inputs]
+        body = body_of(node, opset, operands)
+        if body is None:
+            return False
+        body.name = f"{node.op_type}_{n}"
+        added.append(body.identifier())
+        model.functions[body.identifier()] = body
+        call = call_of(node, opset, body.name)
+        model.graph.insert_before(node, call)
+        for old, new in zip(node.outputs, call.outputs, strict=True):
+            new.type, new.shape = old.type, old.shape
+            take_over(old, new)
+        model.graph.remove(node, safe=True)
+    inline_holders(model, added, MOST_NODES)
+    RemoveUnusedNodesPass()(model)
+    return True
+
+
+def _operand(value: ir.Value, known: Inferred, opset: int) -> Operand:
+    found, tensor = known.get(value, value), constant_of(value, opset)
+    shape = None if found.shape is None else tuple(dim if isinstance(dim, int) else None for dim in found.shape)
+    small = tensor is not None and tensor.size <= MOST_COPIED
+    return Operand(found.dtype, shape, tensor.numpy() if tensor is not None and small else None)
+
+
+def _is_valid(model: ir.Model) -> bool:
+    """Whether ONNX accepts the model: the body of a function may be of another opset."""
+    known = inferred_values(model)
+    for output in model.graph.outputs:
+        output.shape = known.get(output, output).shape
+    try:
+        onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    except Exception:  # the checker and inference have no common error
+        _LOG.debug("what would replace a node is not valid", exc_info=True)
+        return False
+    return True
+
+
+def put_in_place(model: ir.Model, found: Sequence[Decomposition]) -> None:
+    """Replace nodes with their decompositions; the model is changed."""
+    names = Names(all_names(model) if found else ())
+    for each in found:
+        _splice(each, names)
+
+
+def _splice(each: Decomposition, names: Names) -> None:
+    """Replace a node with its decomposition."""
+    node, body = each.lacking.node, each.model.graph
+    prefix, graph = prefix_of(node), node.graph
+    assert graph is not None
+    outputs = {value.name: value if value.producer() else _copy_of(value, body) for value in body.outputs}
+    nodes = list(body)
+    body.outputs.clear()
+    for value in list(body.inputs):
+        actual = node.inputs[int((value.name or "").removeprefix("input_"))]
+        assert actual is not None
+        value.replace_all_uses_with(actual)
+    body.remove(nodes)
+    constants = [body.initializers.pop(name) for name in list(body.initializers)]
+    for inner in nodes:
+        inner.name = names.unique(f"{prefix}/{inner.op_type}")
+    for value in (*constants, *(output for inner in nodes for output in inner.outputs)):
+        value.name = names.unique(f"{prefix}/{value.name or 'value'}")
+    for value in constants:
+        if value.uses():
+            graph.register_initializer(value)
+    graph.insert_before(node, nodes)
+    for n, old in enumerate(node.outputs):
+        new = outputs.get(f"output_{n}")
+        if new is not None:
+            take_over(old, new)
+    inputs = [value for value in node.inputs if value is not None]
+    graph.remove(node, safe=True)
+    drop_unused(inputs, only_foldable=True)
+
+
+def _copy_of(constant: ir.Value, body: ir.Graph) -> ir.Value:
+    """Return the output of an Identity: an initializer cannot take over the output of a node."""
+    identity = ir.node("Identity", [constant])
+    body.append(identity)
+    identity.outputs[0].type, identity.outputs[0].shape = constant.type, constant.shape
+    return identity.outputs[0]

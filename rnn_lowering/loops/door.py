@@ -1,0 +1,6 @@
+"""What other rooms use of Loops and Scans: how they are read, and how they are lowered."""
+
+from rnn_lowering.loops.body import LoopLimits, ScanBody, checked_axis, read_body
+from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
+
+__all__ = ["LoopForms", "LoopLimits", "LoopReport", "ScanBody", "checked_axis", "lower_loops", "read_body"]

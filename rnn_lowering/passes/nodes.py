@@ -1,0 +1,281 @@
+"""The stage of the nodes: the form of each, before the first edit, and their equivalents."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from rnn_lowering.errors import (
+    InvalidNodeError,
+    UnknownLengthsError,
+    UnknownSizeError,
+    UnsupportedError,
+)
+from rnn_lowering.facts.operators import default_opset
+from rnn_lowering.model.model_sizes import name_cut_axes
+from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET, import_opset, is_new, opset_without
+from rnn_lowering.model.preparation import NodePlan, NodeSelection, PreparedModel, prepare, read
+from rnn_lowering.model.replace import emitted_for, replace_nodes
+from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, repeating_nodes
+from rnn_lowering.nodes.cell import CELLS
+from rnn_lowering.nodes.kinds import NodeSpec
+from rnn_lowering.passes.for_runtime import others_left, refusals, why_left
+from rnn_lowering.passes.report import FOLDED, NodeReport
+from rnn_lowering.passes.stages import Edit, Work
+from rnn_lowering.recurrence.forms import Choice, Emitted
+from rnn_lowering.targets.choice import FormChooser
+
+if TYPE_CHECKING:
+    from rnn_lowering.passes.native import NativeNodes
+
+_CONSTANTS = "computed the values that follow from constants"
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """The nodes of a model that are lowered, and their forms.
+
+    Attributes:
+        prepared: The model in which the nodes are replaced.
+        nodes: The nodes that are replaced, and their forms.
+        opset: The opset that the lowered model imports.
+        every: Those and the nodes that stay native as they are, in the order of the model.
+        native: What is known of them as native nodes; None for a target without a rule.
+    """
+
+    prepared: PreparedModel
+    nodes: list[NodePlan]
+    opset: int
+    every: list[NodePlan]
+    native: NativeNodes | None
+
+    @property
+    def model(self) -> ir.Model:
+        return self.prepared.model
+
+
+def lower_nodes(work: Work) -> Edit:
+    """Choose the form of each node; return what replaces them.
+
+    Raises:
+        InvalidNodeError, UnsupportedError: A node, or another one that the target does not run.
+    """
+    plan = choose_forms(work)
+    if plan.nodes and work.lowering.runtime.straight_line:
+        plan = _with_constants(work, plan)
+    work.plan = plan
+    work.model = plan.model
+    _report_preparation(work, plan.prepared)
+    for refusal in refusals(plan.model, work.lowering):
+        raise refusal
+    work.report.notes += map(str, work.report.loops)
+    work.report.nodes += map(NodeReport.of, plan.every)
+    work.report.notes += plan.native.notes(plan.every) if plan.native else ()
+    return lambda: _replace(work, plan)
+
+
+def _replace(work: Work, plan: ModelPlan) -> None:
+    """Replace the nodes of a plan, in place."""
+    model, lowering, notes = work.model, work.lowering, work.report.notes
+    notes += [_dequantized(node.spec) for node in plan.nodes if lowering.dequantize and node.spec.quantized]
+    notes += replace_nodes(model, plan.nodes, widen=lowering.widens, dequantize=lowering.dequantize)
+    name_cut_axes(model)
+    if plan.opset < default_opset(model.opset_imports):
+        notes += import_opset(model, plan.opset)
+
+
+def _dequantized(spec: NodeSpec) -> str:
+    loss = "; X and H are not rounded to 8 bits any more" if spec.rounds else ""
+    return f"{spec.node}: the integers of {' and '.join(spec.quantized)} became floats, as requested{loss}"
+
+
+def check_selection(work: Work) -> None:
+    """Check that every pattern matches a recurrent node, or a Loop or Scan that may be lowered.
+
+    Raises:
+        OptionError: A pattern matches none.
+    """
+    lowering, model = work.lowering, work.model
+    if not (lowering.only or lowering.except_):
+        return
+    selection, loops = NodeSelection(lowering), [node for _, node in repeating_nodes(model)]
+    found = [entry.node for entry in recurrent_nodes(model)]
+    if found or any(map(selection.asks_for, loops)):
+        selection.check([*found, *loops])
+
+
+def choose_forms(work: Work) -> ModelPlan:
+    """Return the plan of a model; that of a folded copy if a form needs sizes that are known then, or if an invalid
+    branch is removed because it is never run."""
+    return with_known_sizes(work, prepared_nodes(work))
+
+
+def prepared_nodes(work: Work) -> PreparedModel:
+    """Return the model, or a copy, in which the nodes can be replaced."""
+    lowering, model = work.lowering, work.model
+    try:
+        prepared = prepare(model, NodeSelection(lowering), lowering.max_nodes, inferred=work.inferred)
+    except UnsupportedError as error:
+        if default_opset(model.opset_imports) < OLDEST_LOWERED_OPSET and not model.functions:
+            from rnn_lowering.passes.sizes import deciding_conditions
+
+            error.advise(deciding_conditions(model), error.hint)
+        raise
+    if prepared.wanted and not work.was_sorted and SORTED not in work.report.notes:
+        return replace(prepared, notes=(SORTED, *prepared.notes))
+    return prepared
+
+
+def with_known_sizes(work: Work, prepared: PreparedModel) -> ModelPlan:
+    """Return the plan of a prepared model, as `choose_forms`."""
+    try:
+        return _plan(work, prepared)
+    except (UnknownSizeError, UnknownLengthsError):
+        from rnn_lowering.model.fixed_inputs import folded
+
+        known = folded(prepared.model)
+        if known is None:
+            raise
+    except InvalidNodeError as error:
+        known = _without_branches(work, prepared.model, error)
+    try:
+        plan = _plan_of_copy(work, known, prepared)
+    except InvalidNodeError as error:  # the sizes that are known now make a branch invalid
+        plan = _plan_of_copy(work, _without_branches(work, prepared.model, error), prepared)
+    work.report.notes.append(FOLDED)
+    return plan
+
+
+def _with_constants(work: Work, plan: ModelPlan) -> ModelPlan:
+    """Return the plan of a copy that has constants for what nodes compute from constants."""
+    from rnn_lowering.model.fixed_inputs import with_constants
+
+    known = with_constants(plan.model)
+    if known is None:
+        return plan
+    work.report.notes += [_CONSTANTS] if FOLDED not in work.report.notes else []
+    return _plan_of_copy(work, known, plan.prepared)
+
+
+def _without_branches(work: Work, model: ir.Model, error: InvalidNodeError) -> ir.Model:
+    """Return a copy of a model without branches that are never run; raise the error, and name the input that
+    decides, if that leaves an invalid one."""
+    from rnn_lowering.model.fixed_inputs import folded
+    from rnn_lowering.passes.sizes import deciding_input
+
+    def is_valid(trial: ir.Model) -> bool:
+        try:
+            read(trial, NodeSelection(work.lowering)(list(recurrent_nodes(trial))))
+        except InvalidNodeError:
+            return False
+        return True
+
+    if not any(entry.ref == error.node and len(entry.path) > 1 for entry in recurrent_nodes(model)):
+        raise error
+    known = folded(model, decide=True)
+    if known is None or not is_valid(known):
+        hint = deciding_input(known or model, is_valid)
+        raise InvalidNodeError(error.reason, hint=hint or error.hint, node=error.node) from None
+    return known
+
+
+def _plan_of_copy(work: Work, known: ir.Model, before: PreparedModel) -> ModelPlan:
+    """Return the plan of a copy of a model that is prepared, in which more is known."""
+    prepared = prepare(known, NodeSelection(work.lowering), work.lowering.max_nodes, inferred=True)
+    plan = _plan(work, prepared)
+    return replace(plan, prepared=replace(plan.prepared, notes=before.notes))
+
+
+def _plan(work: Work, prepared: PreparedModel) -> ModelPlan:
+    specs = read(prepared.model, prepared.wanted, inferred=prepared.inferred)
+    opset = opset_of(work, prepared)
+    native = _native_nodes(work, prepared, specs, opset)
+    plan = []
+    for entry, spec in zip(prepared.wanted, specs, strict=True):
+        try:
+            plan.append(planned(work, entry, spec, prepared.model, opset))
+        except UnsupportedError:
+            if native is None or not native.stays(entry):
+                raise
+            plan.append(native.kept(entry, spec, opset))
+    every = native.chosen(plan) if native else plan
+    replaced = [each for each in every if native is None or not native.is_untouched(each)]
+    return ModelPlan(prepared, replaced, opset, every, native)
+
+
+def _native_nodes(work: Work, prepared: PreparedModel, specs: list[NodeSpec], opset: int) -> NativeNodes | None:
+    """Return what is known of the nodes as native ones; None for a target without a rule."""
+    if work.lowering.runtime.native is None:
+        return None
+    from rnn_lowering.passes.native import NativeNodes
+
+    return NativeNodes.of(work.lowering, prepared, specs, opset)
+
+
+def opset_of(work: Work, prepared: PreparedModel) -> int:
+    """Return the opset that the lowered model imports."""
+    return opset_behind(work, prepared.model, [entry.node for entry in prepared.wanted])
+
+
+def opset_behind(work: Work, model: ir.Model, nodes: Collection[ir.Node]) -> int:
+    """Return the opset that a model imports once some nodes are replaced."""
+    lowering = work.lowering
+    opset, newest = default_opset(model.opset_imports), lowering.runtime.newest_opset
+    if lowering.keep_opset:
+        return opset
+    if newest is not None and opset > newest:
+        lowest = opset_without(model, nodes, newest)
+        return lowest if lowest <= newest else opset
+    if lowering.stream or any(is_new(node, opset) for node in nodes):
+        return opset_without(model, nodes)
+    return opset
+
+
+def planned(
+    work: Work, entry: RecurrentNode, spec: NodeSpec, model: ir.Model, opset: int, *, in_calls: bool = False
+) -> NodePlan:
+    """Return a node with its form.
+
+    Args:
+        work: The options, and the inputs of a stream.
+        entry: The node.
+        spec: Its specification.
+        model: The model.
+        opset: The opset of its graph.
+        in_calls: Whether the model becomes a stream of a fixed number of frames: no length need be known.
+
+    Raises:
+        UnsupportedError: As `FormChooser.choose`; if a size or length is unknown, the hint names inputs to fix.
+    """
+    options = work.lowering
+
+    def emitted(choice: Choice) -> Emitted:
+        trial = NodePlan(entry, spec, choice, opset)
+        return emitted_for(trial, model.ir_version, widen=options.widens, dequantize=options.dequantize)
+
+    as_lowered = spec.as_floats() if options.dequantize else spec
+    target = options.runtime if options.join else options.runtime.without_joins()
+    target = target.of_any_length() if in_calls else target
+    try:
+        chooser = FormChooser(as_lowered, opset, options.max_unroll, target, emitted, "Scan" in entry.around)
+        choice = chooser.choose(options.to)
+    except (UnknownSizeError, UnknownLengthsError) as error:
+        from rnn_lowering.passes.sizes import advise
+
+        advise(error, model, spec, options, work.inputs)
+        raise
+    return NodePlan(entry, spec, choice, opset)
+
+
+def _report_preparation(work: Work, prepared: PreparedModel) -> None:
+    """Add to the report what preparing a model did, and which nodes are not lowered."""
+    wanted, report = set(prepared.wanted), work.report
+    raised = {loop.name for loop in report.loops if loop.form in {cell.operator for cell in CELLS.values()}}
+    found = [entry for entry in prepared.found if entry not in wanted and entry.node.name not in raised]
+    left = [(entry.ref, why_left(work.lowering)) for entry in found]
+    left += others_left(prepared.model, work.lowering, work.not_raised)
+    report.notes += prepared.notes
+    report.left += [f"{ref}: {why}" for ref, why in left]

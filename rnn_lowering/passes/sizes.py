@@ -1,0 +1,314 @@
+"""The stage that gives inputs the sizes and values of the options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import permutations
+from shlex import quote
+
+import onnx_ir as ir
+
+from rnn_lowering.errors import (
+    OptionError,
+    RnnLoweringError,
+    UnknownLengthsError,
+    UnknownSizeError,
+    UnsupportedError,
+)
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import bodies_of, default_opset, keeps_numbers, operator_of
+from rnn_lowering.model.copying import clone
+from rnn_lowering.model.fixed_inputs import at_sizes, fix_dimensions, folded, input_arrays, record
+from rnn_lowering.model.model_sizes import computed_values, inferred_values, open_names
+from rnn_lowering.model.onnx_checks import fault_of
+from rnn_lowering.nodes.kinds import NodeSpec
+from rnn_lowering.options import Lowering
+from rnn_lowering.passes.report import FOLDED, SetInput
+from rnn_lowering.passes.stages import NO_STREAM, Edit, StreamInputs, Work
+from rnn_lowering.streaming.options import parse_stream
+
+
+def fix_sizes(work: Work) -> Edit:
+    """Fix the sizes and values that the options give inputs, and fold the constants that follow; return what
+    records the values.
+
+    Raises:
+        OptionError: The model has no such input or dimension, or it is the time axis of the stream.
+        UnsupportedError: The model cannot have these sizes.
+    """
+    lowering, report = work.lowering, work.report
+    dims = {name: size for name, size in lowering.dims.items() if name not in work.exported}
+    report.notes += work.sort()
+    arrays, before = input_arrays(work.model, lowering.set_inputs), set(open_names(work.model))
+    sized = at_sizes(work.model, dims, lowering.input_shapes, arrays)
+    _check_time_is_open(work, before - set(open_names(sized.model)), dims)
+    if sized.fault and not fault_of(work.model):
+        hint = deciding_input(sized.model, lambda trial: not fault_of(trial))
+        raise UnsupportedError(
+            f"the model is not valid at these sizes: {sized.fault}",
+            hint=hint or "give sizes that the model supports",
+        )
+    report.set_inputs += [SetInput.of(name, array) for name, array in arrays.items()]
+    report.notes += [FOLDED] if sized.folded else []
+    work.put(sized.model)
+    work.inferred = True
+    return lambda: record(work.model, arrays)
+
+
+def _check_time_is_open(work: Work, fixed: set[str], dims: Mapping[str, int]) -> None:
+    """Refuse a size of the axis that a stream names."""
+    stream = work.lowering.stream
+    for axis in fixed & parse_stream(stream).keys() if stream is not None else ():
+        given = f"{axis}={dims.get(axis)}"
+        raise OptionError(
+            f"'{axis}' is the time axis of the stream, and another option fixes its size",
+            hint=f"drop --set-dim {quote(given)}, since the stream says how many frames a call has"
+            if axis in dims
+            else "drop the shape or value that fixes it, and fix other sizes by name (--set-dim)",
+        )
+
+
+# Hints for errors: the inputs to fix if a size, a length or a number of steps is unknown, or a branch invalid.
+
+
+_MOST_CANDIDATES = 12
+
+TRIED = (2, 960)
+"""The sizes at which is tried whether a number of steps follows from sizes: a small one, and a multiple of many."""
+
+_SIZES_ONLY = ("Shape", "Size")
+
+
+def advise(
+    error: UnknownSizeError | UnknownLengthsError,
+    model: ir.Model,
+    spec: NodeSpec,
+    lowering: Lowering,
+    stream: StreamInputs,
+) -> None:
+    """Let the error about a node of the model say which inputs to fix."""
+    if isinstance(error, UnknownSizeError):
+        axes = tuple(map(spec.axes(spec.data).index, error.sizes))
+        sizes = open_sizes(model, spec.inputs[spec.data], axes, stream=stream)
+        filled = ", with a number for each ?" if "?" in sizes else ""
+        error.advise(f"fix the sizes of the inputs{filled}: {sizes}" if sizes else "", error.hint)
+    elif stream.has_lengths:
+        error.advise("export the model without sequence_lens")
+    elif stream.fewest:  # the lengths start a layer that is late
+        error.reason = f"{lowering.runtime.name} cannot start a layer behind a look-ahead within a call"
+        error.advise(f"give each call one frame of that layer: {stream.fewest}")
+    else:
+        X, lengths = spec.inputs[spec.data], spec.inputs["sequence_lens"]
+        error.advise(
+            _open_lengths(model, lengths, X) or "export the model without lengths, or with constant lengths"
+        )
+
+
+def open_sizes(
+    model: ir.Model,
+    value: ir.Value,
+    axes: tuple[int, ...],
+    *,
+    every: bool = False,
+    stream: StreamInputs = NO_STREAM,
+) -> str:
+    """Return the options that fix sizes of a value, with ? for a size that the user fills in.
+
+    Args:
+        model: The model.
+        value: A value of the model or of one of its subgraphs.
+        axes: The dimensions of the value that must be known.
+        every: Fix the sizes of all inputs.
+        stream: What the model is called with, if it is a stream.
+
+    Returns:
+        Options of the command line; empty if the value depends on no open size of an input.
+    """
+    sources = _sources(value, model)
+    inputs = [v for v in model.graph.inputs if v.shape is not None and (not v.is_initializer() or v in sources)]
+    names = {d.value for v in inputs for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
+    wanted: list[int | ir.SymbolicDim | None]
+    if every:
+        wanted = [dim for v in inputs for dim in v.shape or ()]
+    else:
+        known = inferred_values(model).get(value, value).shape
+        wanted = [known[axis] for axis in axes] if known is not None and len(known) > max(axes) else [None]
+    missing = [dim.value if isinstance(dim, ir.SymbolicDim) else None for dim in wanted if not isinstance(dim, int)]
+    own = [v for v in inputs if v.name not in stream.states]
+    set_by_numbers = every and any(map(_holds_sizes, own))
+    if missing and all(name in names for name in missing) and not set_by_numbers:
+        return " ".join(dict.fromkeys(stream.option(name) for name in missing if name is not None))
+    deciding = [v for v in own if every or v in sources]
+    if stream.frames:
+        found = [dim.value for v in deciding for dim in v.shape or () if isinstance(dim, ir.SymbolicDim)]
+        return " ".join(dict.fromkeys(stream.option(name) for name in found if name))
+    if not every and (few := _enough(open_names(model), lambda tried: _is_known_at(model, value, axes, tried))):
+        return " ".join(map(stream.option, few))
+    shaped = [v for v in deciding if v.shape is not None and not v.shape.is_static() and not _holds_sizes(v)]
+    return " ".join([*map(_input_shape, shaped), *(_set_input(v) for v in deciding if _holds_sizes(v))])
+
+
+def _is_known_at(model: ir.Model, value: ir.Value, axes: tuple[int, ...], names: Sequence[str]) -> bool:
+    """Return whether sizes of a value are known once these sizes of the inputs are."""
+    trial = tried_at(model, names)
+    shapes = [v.shape for v in computed_values(trial) if v.name == value.name] if trial else []
+    return any(shape is not None and all(isinstance(shape[axis], int) for axis in axes) for shape in shapes)
+
+
+def _input_shape(value: ir.Value) -> str:
+    """Return --input-shape NAME:SIZE,?,... for an input."""
+    sizes = [str(dim) if isinstance(dim, int) and dim >= 0 else "?" for dim in value.shape or ()]
+    return f"--input-shape {quote(f'{value.name}:')}{','.join(sizes)}"
+
+
+def _set_input(value: ir.Value) -> str:
+    """Return --set-input NAME=? for an input of one number, NAME=FILE.npy for another."""
+    single = value.shape is not None and all(dim == 1 for dim in value.shape)
+    return f"--set-input {quote(f'{value.name}=')}{'?' if single else 'FILE.npy'}"
+
+
+def open_trips(
+    model: ir.Model,
+    value: ir.Value | None,
+    stream: StreamInputs = NO_STREAM,
+    *,
+    is_known: Callable[[Sequence[str]], bool],
+) -> str:
+    """Return which inputs to fix so that the number of steps is known; "" if it follows from none.
+
+    Args:
+        model: The model.
+        value: What the number of steps follows from, in a copy of the model.
+        stream: As for `open_sizes`.
+        is_known: Returns whether the numbers of steps are known once these sizes are (`tried_at`).
+    """
+    sources = set() if value is None else {v.name for v in _sources(value, model) if v.is_graph_input()}
+    deciding = [v for v in model.graph.inputs if v.name in sources - stream.states]
+    numbers = [v for v in deciding if v.dtype is not None and v.dtype.is_integer() and _is_small(v)]
+    if numbers:
+        return f"make them constants: {' '.join(map(_set_input, numbers))}"
+    sizes = open_sizes(model, deciding[0], (0,), every=True, stream=stream) if deciding else ""
+    names = [name for name in open_names(model) if f"--set-dim {quote(f'{name}=')}?" in sizes]
+    if not sizes and not stream.fewest:
+        names = open_names(model)  # the number of a nested Loop may follow from another value of a body
+    if not sizes or len(names) == len(sizes.split(" --")):
+        sizes = " ".join(f"--set-dim {quote(f'{name}=')}?" for name in _enough(names, is_known))
+    return f"fix the sizes of the inputs, with a number for each ?: {sizes}" if sizes else ""
+
+
+def _enough(names: list[str], is_known: Callable[[Sequence[str]], bool]) -> list[str]:
+    """Return one of the sizes, or all, that make the numbers of steps known; none if they do not."""
+    one = next(([name] for name in names if is_known([name])), None)
+    return one or (names if is_known(names) else [])
+
+
+def tried_at(model: ir.Model, names: Iterable[str], size: int = TRIED[0]) -> ir.Model | None:
+    """Return a copy of a model in which these sizes are known, and what follows; None if it cannot have them."""
+    trial = clone(model)
+    try:
+        fix_dimensions(trial, dict.fromkeys(names, size), {}, {})
+    except RnnLoweringError:
+        return None
+    return folded(trial) or trial
+
+
+def deciding_conditions(model: ir.Model) -> str:
+    """Return which inputs to set so that every If of the main graph is decided; "" if other inputs decide too, or
+    other nodes have bodies."""
+    holders = [node for node in model.graph if bodies_of(node)]
+    conditions = [node.inputs[0] for node in holders if node.op_type == "If" and node.inputs[0] is not None]
+    sources = {value for condition in conditions for value in _sources(condition, model)}
+    deciding = [value for value in model.graph.inputs if value in sources]
+    if len(conditions) < len(holders) or not deciding or not all(map(_is_small, deciding)):
+        return ""
+    return f"give fixed values to the inputs that decide: {' '.join(map(_set_input, deciding))}"
+
+
+def _holds_sizes(value: ir.Value) -> bool:
+    """Return whether the numbers of an integer value are sizes or positions of another value."""
+    if value.dtype is None or not value.dtype.is_integer():
+        return False
+    for node, index in value.uses():
+        data = operator_of(node).data
+        if data is not None and index >= data:
+            return True
+        if keeps_numbers(node) and any(map(_holds_sizes, node.outputs)):
+            return True
+    return False
+
+
+def _open_lengths(model: ir.Model, lengths: ir.Value, X: ir.Value) -> str:
+    """Return which inputs of the model to fix so that sequence_lens are constant; "" if that would fix X too."""
+    data = _sources(X, model)
+    sources = _sources(lengths, model, _SIZES_ONLY)
+    deciding = [v for v in model.graph.inputs if v in sources and not v.is_initializer()]
+    if not deciding and (sizes := open_sizes(model, lengths, (0,), every=True)):
+        return f"fix the sizes of the inputs, with a number for each ?: {sizes}"
+    if not deciding or any(v in data and not _is_small(v) for v in deciding):
+        return ""
+    return f"make them constants: {' '.join(map(_set_input, deciding))}"
+
+
+def _is_small(value: ir.Value) -> bool:
+    """Return whether an input holds at most one number for each sequence."""
+    return value.shape is not None and len(value.shape) <= 1
+
+
+def _sources(value: ir.Value, model: ir.Model, stop: Container[str] = ()) -> set[ir.Value]:
+    """Return the values that a value is computed from, but not through the operators `stop`."""
+    owners = {body: node for node in model.graph.all_nodes() for body in bodies_of(node)}
+    sources: set[ir.Value] = set()
+    pending: list[ir.Value | None] = [value]
+    while pending:
+        current = pending.pop()
+        if current is None or current in sources:
+            continue
+        sources.add(current)
+        node = current.producer()
+        if node is not None and node.op_type not in stop:
+            pending += (*node.inputs, *(output for body in bodies_of(node) for output in body.outputs))
+        elif node is None and current.graph in owners:
+            pending += owners[current.graph].inputs
+    return sources
+
+
+def deciding_input(model: ir.Model, is_valid: Callable[[ir.Model], bool]) -> str:
+    """Return which input to set so that an invalid branch of an If is never run; "" if there is none.
+
+    Args:
+        model: The model.
+        is_valid: Returns whether a model has no invalid branch.
+    """
+    for name, value in list(dict.fromkeys(_candidates(model)))[:_MOST_CANDIDATES]:
+        trial = clone(model)
+        try:
+            fix_dimensions(trial, {}, {}, input_arrays(trial, {name: value}))
+        except RnnLoweringError:
+            continue
+        trial = folded(trial, decide=True) or trial
+        if is_valid(trial):
+            return f"if its branch is never run, set the input that decides (--set-input {quote(name)}={value})"
+    return ""
+
+
+def _candidates(model: ir.Model) -> Iterator[tuple[str, int]]:
+    """Yield inputs, and the integers that they are compared with, also one more and one less."""
+    opset = default_opset(model.opset_imports)
+    for node in model.graph.all_nodes():
+        if not operator_of(node).boolean:
+            continue
+        for value, other in permutations(node.inputs, 2):
+            source = _integer_input(value)
+            tensor = None if other is None else constant_of(other, opset)
+            if source is not None and tensor is not None and tensor.size == 1 and tensor.dtype.is_integer():
+                number = int(tensor.numpy().item())
+                yield from ((source.name or "", number + step) for step in (0, 1, -1))
+
+
+def _integer_input(value: ir.Value | None) -> ir.Value | None:
+    """Return the integer input of the model whose elements a value has, in any shape."""
+    while value is not None and (node := value.producer()) is not None:
+        value = node.inputs[0] if node.inputs and keeps_numbers(node) else None
+    if value is None or value.dtype is None or not value.dtype.is_integer() or not value.is_graph_input():
+        return None
+    return value

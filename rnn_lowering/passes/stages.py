@@ -1,0 +1,218 @@
+"""The stages of a lowering, in their order. Each is imported when the options or the model ask for it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from rnn_lowering.errors import NodeRef, RnnLoweringError
+from rnn_lowering.model.copying import clone, order_restored
+from rnn_lowering.model.model_sizes import open_negative_sizes
+from rnn_lowering.model.scopes import SORTED, repeating_nodes, sort_nodes
+from rnn_lowering.options import Lowering
+from rnn_lowering.passes.report import Report
+
+if TYPE_CHECKING:
+    from rnn_lowering.passes.nodes import ModelPlan
+
+
+Edit = Callable[[], None]
+"""What a stage does to the copy once no stage has refused the model."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a lowering.
+
+    Attributes:
+        asked: Whether the options and the model ask for it.
+        run: Changes the working copy, says in the report what it did, and returns what it will do once no stage has
+            refused the model, or None.
+    """
+
+    asked: Callable[[Work], bool]
+    run: Callable[[Work], Edit | None]
+
+
+def _open_axes(work: Work) -> None:
+    from rnn_lowering.opening.open_dims import open_axes
+
+    open_axes(work)
+
+
+def _fix_sizes(work: Work) -> Edit:
+    from rnn_lowering.passes.sizes import fix_sizes
+
+    return fix_sizes(work)
+
+
+def _raise_cells(work: Work) -> None:
+    from rnn_lowering.loops.stage import raise_cells
+
+    raise_cells(work)
+
+
+def _make_stream(work: Work) -> Edit:
+    from rnn_lowering.streaming.stage import make_stream
+
+    return make_stream(work)
+
+
+def _lower_exported(work: Work) -> None:
+    from rnn_lowering.loops.stage import lower_exported
+
+    lower_exported(work)
+
+
+def _lower_nodes(work: Work) -> Edit:
+    from rnn_lowering.passes.nodes import lower_nodes
+
+    return lower_nodes(work)
+
+
+def _adapt(work: Work) -> Edit:
+    from rnn_lowering.passes.for_runtime import adapt
+
+    return adapt(work)
+
+
+def _decompose(work: Work) -> Edit:
+    from rnn_lowering.decomposition.stage import decompose
+
+    return decompose(work)
+
+
+def _always(work: Work) -> bool:
+    return True
+
+
+def _has_loops(work: Work) -> bool:
+    return any(repeating_nodes(work.model))
+
+
+STAGES = {
+    "open axes": Stage(lambda work: bool(work.lowering.open_dims), _open_axes),
+    "fix sizes": Stage(lambda work: work.lowering.fixes_inputs, _fix_sizes),
+    "raise": Stage(lambda work: work.lowering.raise_loops or _has_loops(work), _raise_cells),
+    "stream": Stage(lambda work: work.lowering.stream is not None, _make_stream),
+    "loops": Stage(_has_loops, _lower_exported),
+    "nodes": Stage(_always, _lower_nodes),
+    "adapt": Stage(_always, _adapt),
+    "decompose": Stage(lambda work: work.lowering.for_a_runtime, _decompose),
+}
+"""By what it does, in order."""
+
+
+def run_stages(work: Work, names: Iterable[str] = STAGES) -> list[Edit]:
+    """Run the stages that are asked for; return their edits."""
+    edits = []
+    for stage in map(STAGES.__getitem__, names):
+        if stage.asked(work):
+            with without_collector():
+                edit = stage.run(work)
+            edits += [edit] if edit else []
+    return edits
+
+
+# A lowering in progress: the working copy of a model, and what its stages share.
+
+
+@dataclass(frozen=True)
+class StreamInputs:
+    """The inputs of a model that is a stream; none of its own for a model that is not.
+
+    Attributes:
+        states: The names of inputs that are states: no option fixes them.
+        frames: By the name of an open time axis, the option that fixes the number of frames of a call.
+        fewest: The options that give each call the fewest frames; empty if the model is not a stream.
+        has_lengths: Whether an input has the lengths of rows.
+    """
+
+    states: frozenset[str] = frozenset()
+    frames: Mapping[str, str] = field(default_factory=dict)
+    fewest: str = ""
+    has_lengths: bool = False
+
+    def option(self, size: str) -> str:
+        """Return the option that fixes an open size."""
+        return self.frames.get(size) or f"--set-dim {quote(f'{size}=')}?"
+
+
+NO_STREAM = StreamInputs()
+
+
+@dataclass
+class Work:
+    """The working copy of a model, and what the stages of its lowering share.
+
+    Attributes:
+        model: The copy. A stage changes it, or puts another one in its place.
+        lowering: The options.
+        report: Gets what each stage did.
+        original: Returns the model as it was given.
+        inputs: The inputs of the stream, once it is made.
+        exported: Sizes that the options give axes which they open: those that the model was exported with.
+        inferred: Whether the values of the copy declare what inference has found.
+        was_sorted: Whether the given nodes were sorted by their dependencies.
+        not_raised: Why Loops and Scans are not raised, where that is asked for.
+        refused: In a preview, the Loops and Scans that are refused, with their errors. None: the first is raised.
+        plan: The nodes that are lowered and their forms, once they are chosen.
+    """
+
+    model: ir.Model
+    lowering: Lowering
+    report: Report
+    original: Callable[[], ir.Model]
+    inputs: StreamInputs = NO_STREAM
+    exported: Mapping[str, int] = field(default_factory=dict)
+    inferred: bool = False
+    was_sorted: bool = True
+    not_raised: dict[NodeRef, str] = field(default_factory=dict)
+    refused: dict[NodeRef, RnnLoweringError] | None = None
+    plan: ModelPlan | None = None
+
+    @classmethod
+    def on_copy(cls, model: ir.Model, lowering: Lowering) -> Work:
+        """Start on a copy of a model, which stays as it is.
+
+        Raises:
+            UnsupportedError: The model cannot be copied.
+        """
+        with order_restored(model):
+            unsorted = sort_nodes(model)  # a copy needs that
+            copy = clone(model)
+        open_negative_sizes(copy)
+        return cls(copy, lowering, Report(lowering.target), lambda: model, was_sorted=not unsorted)
+
+    @property
+    def chosen(self) -> ModelPlan:
+        """The nodes and their forms, for stages behind that choice."""
+        assert self.plan is not None
+        return self.plan
+
+    def sort(self) -> list[str]:
+        """Sort the nodes; return a note if they were not sorted."""
+        changed = sort_nodes(self.model)
+        return [SORTED] if changed or not self.was_sorted else []
+
+    def put(self, model: ir.Model) -> None:
+        """Put a model in the place of the copy; of what it declares nothing is known."""
+        self.model, self.inferred = model, False
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Pause the garbage collector: nothing that we emit is garbage, and collecting takes a quarter of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,1 +1,0 @@
-"""What each operator of a step computes, as polynomials."""

@@ -1,0 +1,594 @@
+"""Nodes that are put in the place of a node before the frames are followed.
+
+Sequences become their elements, an If in the body of a Loop a Where, and sizes behind a division are read from the
+values that have them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.errors import NodeRef
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.infer import infer
+from rnn_lowering.facts.known import SizingError, add_initializers
+from rnn_lowering.facts.numbers import UnfollowedError, evaluate
+from rnn_lowering.facts.operators import bodies_of, default_opset, inputs_and_attributes, operator_of, values_used
+from rnn_lowering.facts.size import Shape, Size
+from rnn_lowering.model.onnx_checks import infer_shapes
+from rnn_lowering.model.scopes import ORIGIN, all_names, sort_nodes
+from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.streaming.editor import producer
+from rnn_lowering.streaming.frames import MAIN_GRAPH
+from rnn_lowering.streaming.sizes import LARGEST_UNIT, StreamValues
+from rnn_lowering.streaming.time_axes import TimeInputs
+from rnn_lowering.types import Array, array_of
+
+
+class InPlaceOf:
+    """Emits nodes before a node, which errors name instead.
+
+    Args:
+        node: The node.
+        names: The names of the model.
+        opset: The opset of the model.
+    """
+
+    def __init__(self, node: ir.Node, names: Names, opset: int) -> None:
+        self.node, self.names, self.opset = node, names, opset
+        self.label = node.name or node.op_type.lower()
+        self.origin = node.meta.get(ORIGIN) or node_ref(node)
+        assert isinstance(node.graph, ir.Graph)
+        self.graph = node.graph
+
+    def __call__(
+        self, op_type: str, *inputs: ir.Value, name: str = "", **attributes: int | float | Sequence[int]
+    ) -> ir.Value:
+        """Emit a node and return its output. Attributes that the operator takes as inputs become constants."""
+        return self.several(1, op_type, *inputs, name=name, **attributes)[0]
+
+    def several(
+        self, count: int, op_type: str, *inputs: ir.Value, name: str = "", **attributes: int | float | Sequence[int]
+    ) -> Sequence[ir.Value]:
+        """Emit a node and return its outputs, so many."""
+        all_inputs, rest = inputs_and_attributes(
+            op_type, self.opset, inputs, attributes, lambda numbers: self.constant(np.array(numbers, np.int64))
+        )
+        made = [ir.convenience.convert_attribute(*each) for each in rest.items()]
+        label = name or self.names.unique(f"{self.label}_{op_type}")
+        node = ir.Node("", op_type, all_inputs, made, num_outputs=count, name=label)
+        for output in node.outputs:
+            output.name = self.names.unique(f"{label}_out")
+        node.meta[ORIGIN] = self.origin
+        self.graph.insert_before(self.node, [node])
+        return node.outputs
+
+    def constant(self, array: Array) -> ir.Value:
+        name = self.names.unique(f"{self.label}_constant")
+        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.Tensor(array, name=name))], name=name)
+        node.outputs[0].name = name
+        self.graph.insert_before(self.node, [node])
+        return node.outputs[0]
+
+    def numbers(self, *numbers: int) -> ir.Value:
+        return self.constant(np.array(numbers, np.int64))
+
+    def replace(self, new: ir.Value) -> None:
+        """Let the readers of the node read `new`, and remove the node."""
+        self.give(self.node.outputs[0], new)
+        self.graph.remove(self.node, safe=True)
+
+    def give(self, old: ir.Value, new: ir.Value) -> None:
+        """Let the readers of an output of the node read `new`."""
+        here = new.producer() is not None and new.graph is old.graph
+        if old.is_graph_output() and (new.is_graph_output() or not here):
+            new = self("Identity", new)
+        new.type, new.shape = new.type or old.type, new.shape or old.shape
+        name, is_output = old.name, old.is_graph_output()
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        if is_output:
+            old.name, new.name = None, name
+
+
+# Sequences of a known length become their elements: SplitToSequence with SequenceAt is a Split. torch writes them
+# for `chunk`, `split` and `unbind` where the length of a list is not known to the exporter.
+
+
+_READERS = ("SequenceAt", "ConcatFromSequence")
+"""Not SequenceLength: the length may be the number of frames that the exporter fixed."""
+
+_MOST_ELEMENTS = 1 << 12
+"""A longer sequence stays."""
+
+
+def expand_sequences(model: ir.Model) -> None:
+    """Let nodes read the elements of sequences, in the main graph and its branches. A sequence whose length is not
+    known, or that a Loop, an If or an output of the model reads, stays."""
+    nodes = [node for node in model.graph.all_nodes() if node.op_type in _READERS and node.domain == ""]
+    if not nodes:
+        return
+    infer_shapes(model)
+    expansion = _Expansion(Names(all_names(model)), default_opset(model.opset_imports))
+    for node in nodes:
+        expansion.read(node)
+
+
+class _Expansion:
+    """The elements of the sequences of a model, found as nodes read them."""
+
+    def __init__(self, names: Names, opset: int) -> None:
+        self.names, self.opset = names, opset
+        self.found: dict[ir.Value, list[ir.Value] | None] = {}
+
+    def read(self, node: ir.Node) -> None:
+        """Replace a node that reads a sequence with nodes that read its elements, if these are known."""
+        sequence = node.inputs[0]
+        elements = None if sequence is None else self.elements(sequence)
+        if elements is None:
+            return
+        emit = InPlaceOf(node, self.names, self.opset)
+        if node.op_type == "SequenceAt":
+            position = self._position(node, 1, len(elements))
+            if position is not None:
+                emit.replace(elements[position])
+        elif elements:
+            axis = node.attributes.get_int("axis", 0) or 0
+            if node.attributes.get_int("new_axis", 0):
+                elements = [emit("Unsqueeze", element, axes=[axis]) for element in elements]
+            emit.replace(emit("Concat", *elements, axis=axis))
+
+    def elements(self, sequence: ir.Value) -> list[ir.Value] | None:
+        """Return the elements of a sequence; None if they are not known."""
+        if sequence not in self.found:
+            node = sequence.producer()
+            made = None if node is None or node.domain else self._made(node)
+            self.found[sequence] = None if made is None or len(made) > _MOST_ELEMENTS else made
+        return self.found[sequence]
+
+    def _made(self, node: ir.Node) -> list[ir.Value] | None:
+        """Return the elements of the sequence that a node returns."""
+        if node.op_type == "SequenceEmpty":
+            return []
+        if node.op_type == "SequenceConstruct":
+            return [value for value in node.inputs if value is not None]
+        if node.op_type == "SplitToSequence":
+            return self._split(node)
+        if node.op_type not in ("SequenceInsert", "SequenceErase"):
+            return None
+        before = node.inputs[0]
+        elements = None if before is None else self.elements(before)
+        if elements is None:
+            return None
+        if node.op_type == "SequenceErase":
+            position = self._position(node, 1, len(elements))
+            return None if position is None else elements[:position] + elements[position + 1 :]
+        position, new = self._position(node, 2, len(elements)), node.inputs[1]
+        return None if position is None or new is None else [*elements[:position], new, *elements[position:]]
+
+    def _position(self, node: ir.Node, slot: int, length: int) -> int | None:
+        """Return the position in a sequence that an input of a node names; None if it is not known or not there."""
+        value = node.inputs[slot] if slot < len(node.inputs) else None
+        if value is None:  # behind the last element, or the last one
+            return length if node.op_type == "SequenceInsert" else length - 1 if length else None
+        number = self._constant(value)
+        last = length if node.op_type == "SequenceInsert" else length - 1
+        if number is None or number.size != 1 or not -length <= int(number.item()) <= last:
+            return None
+        position = int(number.item())
+        return position + length if position < 0 else position
+
+    def _split(self, node: ir.Node) -> list[ir.Value] | None:
+        """Return the parts of a value that a SplitToSequence splits: the outputs of a Split."""
+        value, sizes = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+        if value is None or value.shape is None or len(value.shape) == 0:
+            return None
+        axis = (node.attributes.get_int("axis", 0) or 0) % len(value.shape)
+        numbers = np.array(1) if sizes is None else self._constant(sizes)
+        parts = None if numbers is None else _sizes_of_parts(numbers, value.shape[axis])
+        if not parts:
+            return None
+        emit = InPlaceOf(node, self.names, self.opset)
+        elements = list(emit.several(len(parts), "Split", value, axis=axis, split=parts))
+        if sizes is None and not node.attributes.get_int("keepdims", 1):
+            elements = [emit("Squeeze", element, axes=[axis]) for element in elements]
+        return elements
+
+    def _constant(self, value: ir.Value) -> Array | None:
+        tensor = constant_of(value, self.opset)
+        return None if tensor is None else array_of(tensor)
+
+
+def _sizes_of_parts(sizes: Array, length: int | ir.SymbolicDim) -> Sequence[int] | None:
+    """Return the sizes of the parts of an axis: those that are given, or all of one size and a smaller last one."""
+    if sizes.ndim:
+        return [int(size) for size in sizes.tolist()]
+    size = int(sizes)
+    if not isinstance(length, int) or size < 1 or length > _MOST_ELEMENTS:
+        return None
+    return [min(size, length - start) for start in range(0, length, size)]
+
+
+# An If in the body of a Loop becomes a Where of its branches, so that the body is straight-line. Both branches
+# are computed in each step then. So no node of a branch may fail in a step that does not take it, the condition
+# may not depend on sizes or options, which may decide that, and both branches return the same shapes.
+
+
+_BRANCHES = ("then_branch", "else_branch")
+
+_FAIL_BY_SHAPE = (
+    *(
+        "BatchNormalization",
+        "CastLike",
+        "Constant",
+        "ConstantOfShape",
+        "Conv",
+        "Einsum",
+        "Gemm",
+        "LayerNormalization",
+    ),
+    *("LogSoftmax", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Softmax"),
+)
+"""Operators that may fail on values of some shapes, but not on some values of a shape."""
+
+_DIVISIONS = ("Div", "Mod")
+"""Operators that fail if an integer is divided by 0."""
+
+_CHOSEN = {
+    *(ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE),
+    *(ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8),
+}
+"""Types of which onnxruntime has a Where."""
+
+_SAME_NUMBER = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators that return the number of a step in another shape or type."""
+
+
+def choose_in_loops(model: ir.Model, time: TimeInputs, is_wanted: Callable[[ir.Node], bool]) -> None:
+    """Put a Where in place of each If in the bodies of wanted Loops, where both branches can be computed."""
+    loops = [node for node in model.graph if _is(node, "Loop") and is_wanted(node)]
+    loops = [loop for loop in loops if any(_is(node, "If") for node in loop.attributes["body"].as_graph())]
+    if not loops:
+        return
+    infer_shapes(model)
+    for loop in loops:
+        for value, initial in zip(loop.attributes["body"].as_graph().inputs[2:], loop.inputs[2:], strict=True):
+            if value.shape is None and initial is not None:
+                value.shape = initial.shape  # a Scan keeps the shapes of its states, or is refused
+    infer_shapes(model)
+    names, opset = Names(all_names(model)), default_opset(model.opset_imports)
+    for loop in loops:
+        body = loop.attributes["body"].as_graph()
+        _choose_in(body, _Steps(body, opset, frozenset(time.axes)), names)
+
+
+def _is(node: ir.Node, op_type: str) -> bool:
+    return node.op_type == op_type and not node.domain
+
+
+def _choose_in(graph: ir.Graph, steps: _Steps, names: Names) -> None:
+    """Put a Where in place of each If of a graph: the body of a Loop, or a branch in it."""
+    for node in [each for each in graph if _is(each, "If")]:
+        branches = [node.attributes[name].as_graph() for name in _BRANCHES]
+        for branch in branches:
+            _choose_in(branch, steps, names)
+        never_fail = all(steps.never_fails(each) for branch in branches for each in branch)
+        if never_fail and steps.is_of_data(node.inputs[0]) and _have_equal_shapes(branches):
+            _choose(node, branches, graph, names)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """What may differ between the steps of a Loop.
+
+    Attributes:
+        body: Its body.
+        opset: The opset of the model.
+        streamed: The inputs of the model that have frames.
+    """
+
+    body: ir.Graph
+    opset: int
+    streamed: frozenset[str]
+
+    def is_of_data(self, condition: ir.Value | None) -> bool:
+        """Whether a value is computed from the number of the step, constants, states and frames, not from sizes."""
+        seen, pending = set[ir.Value](), [condition]
+        while pending:
+            value = pending.pop()
+            if value is None or value in seen or value in self.body.inputs or constant_of(value, self.opset):
+                continue
+            seen.add(value)
+            node = value.producer()
+            if node is None and value.name not in self.streamed:
+                return False
+            if node is not None and (bodies_of(node) or _is_size(node) or operator_of(node).random):
+                return False
+            pending += [] if node is None else node.inputs
+        return condition is not None
+
+    def never_fails(self, node: ir.Node) -> bool:
+        """Whether a node succeeds in each step if it succeeds in one."""
+        row = operator_of(node)
+        if bodies_of(node) or row.random or node.domain:
+            return False
+        if node.op_type == "Gather":
+            rows, index = node.inputs[0], node.inputs[1]
+            return rows is not None and index is not None and self.is_number(index) and self.has_frames(rows)
+        if node.op_type in _DIVISIONS:
+            divisor = None if node.inputs[1] is None else constant_of(node.inputs[1], self.opset)
+            dtype = node.outputs[0].dtype
+            never_zero = divisor is not None and bool(np.all(array_of(divisor)))
+            return never_zero or (dtype is not None and dtype.is_floating_point())
+        sizes = [] if row.data is None else [v for v in node.inputs[row.data :] if v is not None]
+        by_shape = not row.may_fail or node.op_type in _FAIL_BY_SHAPE
+        return by_shape and not any(self.differs(size) for size in sizes)
+
+    def is_number(self, value: ir.Value) -> bool:
+        """Whether a value is the number of the step, in any shape: what has a row for each step has that one."""
+        node = value.producer()
+        if node is None or node.domain or node.op_type not in _SAME_NUMBER:
+            return value is self.body.inputs[0]
+        return node.inputs[0] is not None and self.is_number(node.inputs[0])
+
+    def has_frames(self, value: ir.Value) -> bool:
+        """Whether a value is computed from frames; a table may have fewer rows than there are steps."""
+        seen, pending = set[ir.Value](), [value]
+        while pending:
+            current = pending.pop()
+            if current.name in self.streamed and current.producer() is None:
+                return True
+            node = current.producer()
+            pending += [] if node is None or current in seen or _is_size(node) else values_used(node)
+            seen.add(current)
+        return False
+
+    def differs(self, size: ir.Value) -> bool:
+        """Whether a size depends on numbers that differ between steps: that of the step, or a state."""
+        seen, pending = set[ir.Value](), [size]
+        while pending:
+            value = pending.pop()
+            node = value.producer()
+            if value in self.body.inputs or (node is not None and bodies_of(node)):
+                return True
+            if value not in seen and node is not None and not _is_size(node):  # the shapes of the states stay
+                pending += [v for v in node.inputs if v is not None]
+            seen.add(value)
+        return False
+
+
+def _is_size(node: ir.Node) -> bool:
+    return node.op_type in ("Shape", "Size") and not node.domain
+
+
+def _have_equal_shapes(branches: Sequence[ir.Graph]) -> bool:
+    """Whether both branches are known to return the same shapes, so that a Where broadcasts nothing, of types that
+    onnxruntime chooses from."""
+    types = {value.dtype for branch in branches for value in branch.outputs}
+    if not types <= _CHOSEN:
+        return False
+    shapes = [[value.shape for value in branch.outputs] for branch in branches]
+    return all(
+        first is not None
+        and second is not None
+        and len(first) == len(second)
+        and all(a == b and (isinstance(a, int) or a.value is not None) for a, b in zip(first, second, strict=True))
+        for first, second in zip(*shapes, strict=True)
+    )
+
+
+def _choose(node: ir.Node, branches: Sequence[ir.Graph], graph: ir.Graph, names: Names) -> None:
+    """Move the nodes of both branches in front of an If, and put a Where for each output in its place."""
+    ends = [list(branch.outputs) for branch in branches]
+    for branch in branches:
+        _move(branch, node, graph, names)
+    for output, first, second in zip(node.outputs, *ends, strict=True):
+        where = ir.node("Where", [node.inputs[0], first, second])
+        where.name = names.unique(f"{node.name}_where")
+        chosen = where.outputs[0]
+        chosen.name, chosen.type, chosen.shape = names.unique(f"{output.name}_where"), first.type, first.shape
+        graph.insert_before(node, where)
+        output.replace_all_uses_with(chosen, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+
+
+def _move(branch: ir.Graph, node: ir.Node, graph: ir.Graph, names: Names) -> None:
+    """Move the nodes and constants of a branch in front of a node of another graph."""
+    branch.outputs.clear()
+    for value in list(branch.initializers.values()):
+        branch.initializers.pop(value.name or "")
+        value.name = names.unique(value.name or "constant")
+        graph.register_initializer(value)
+    for each in list(branch):
+        branch.remove(each)
+        each.name = names.unique(each.name or each.op_type)
+        for value in each.outputs:
+            value.name = names.unique(value.name) if value.name else value.name
+        graph.insert_before(node, each)
+
+
+# Sizes that an exporter computes from the number of frames are read from the values that have them. torch.export
+# writes the size behind two convolutions as (T // 2 - 5) // 2. The chunks of a stream have other sizes, so nodes
+# read the size of the value instead, as torch's older exporter writes it. Both are equal in each whole sequence
+# of enough frames.
+
+
+_WINDOWS = ("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool")
+
+
+_INITIALIZERS_ALONE = 4
+"""The first version of the format in which an initializer need not be an input."""
+
+
+@dataclass(frozen=True)
+class AnchoredSizes:
+    """For which sequences the sizes are equal.
+
+    Attributes:
+        node: A node whose output has such a size.
+        unit: The number of frames is a multiple of it.
+        fewest: The least number of frames.
+    """
+
+    node: NodeRef
+    unit: int
+    fewest: int
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of a value, whose size nodes can read."""
+
+    value: ir.Value
+    axis: int
+
+
+def anchor_sizes(model: ir.Model, time: TimeInputs) -> AnchoredSizes | None:
+    """Let nodes read sizes behind a division of the number of frames from a value that has them.
+
+    Only a size that is equal to that of an axis behind a convolution or pooling is read there; other numbers stay.
+    Returns None if all stay.
+    """
+    divides = any(node.op_type == "Div" and not node.domain for node in model.graph)
+    if not divides or model.ir_version < _INITIALIZERS_ALONE:
+        return None
+    known, divided = _all_sizes(model, time)
+    axes: dict[Size, _Axis] = {}
+    for node in filter(_has_windows, model.graph):
+        for axis, dim in enumerate(known.shapes.get(node.outputs[0], ())):
+            if dim.varies:
+                axes.setdefault(dim, _Axis(node.outputs[0], axis))
+    names, used = Names(all_names(model)), list[_Axis]()
+    for value, number in divided.items():
+        source = axes.get(number)
+        if source and _read_from(model.graph, names, value, known.contents[value].ndim, source):
+            used.append(source)
+    if not used:
+        return None
+    sort_nodes(model)
+    first = producer(used[0].value)
+    return AnchoredSizes(first.meta.get(ORIGIN) or node_ref(first, MAIN_GRAPH), known.unit, known.fewest)
+
+
+def _all_sizes(model: ir.Model, time: TimeInputs) -> tuple[StreamValues, dict[ir.Value, Size]]:
+    """Return what is known of the values of a model with enough frames in a call, and its divided numbers."""
+    unit = 1
+    while True:
+        known = StreamValues.start(model, time.sizes())
+        known.unit, known.floors = unit, True
+        divided = _divided_numbers(known, model.graph)
+        wanted = math.lcm(unit, known.wanted)
+        if wanted == unit or wanted > LARGEST_UNIT:
+            return known, divided
+        unit = wanted
+
+
+def _has_windows(node: ir.Node) -> bool:
+    return node.op_type in _WINDOWS and not node.domain
+
+
+def _divided_numbers(known: StreamValues, graph: ir.Graph) -> dict[ir.Value, Size]:
+    """Infer all sizes of a graph; return the integers that depend on a division of the number of frames."""
+    add_initializers(known, graph)
+    divided: dict[ir.Value, Size] = {}
+    for node in graph:
+        if bodies_of(node):
+            continue
+        known.shortest = known.fewest
+        with suppress(UnfollowedError, SizingError):
+            infer(known, node)
+            if _has_windows(node):
+                _set_sizes(known, node)
+            evaluate(known, node)
+        if node.op_type == "Div" or not divided.keys().isdisjoint(node.inputs):
+            for value in node.outputs:
+                numbers = known.numbers(value) if known.types.get(value) == ir.DataType.INT64 else None
+                if numbers is not None and len(numbers) == 1 and numbers[0].varies:
+                    divided[value] = numbers[0]
+    return divided
+
+
+def _set_sizes(known: StreamValues, node: ir.Node) -> None:
+    """Set the sizes behind a convolution or pooling along its windows, where ONNX's inference knows none."""
+    shapes = [None if v is None else known.shapes.get(v) for v in (*node.inputs, *node.outputs)]
+    before, after = shapes[0], shapes[-1]
+    weights = shapes[1] if node.op_type.startswith("Conv") and len(node.inputs) > 1 else None
+    kernel = list(node.attributes.get_ints("kernel_shape", ()) or _constants(weights))
+    if before is None or after is None or len(kernel) != len(before) - 2 or not _is_plain(node):
+        return
+    dims: list[Size | None] = [None, None]
+    for n, length in enumerate(before[2:]):
+        stride, span = _of_axis(node, "strides", n, 1), (kernel[n] - 1) * _of_axis(node, "dilations", n, 1) + 1
+        padding = _of_axis(node, "pads", n, 0) + _of_axis(node, "pads", n + len(kernel), 0)
+        if node.op_type == "ConvTranspose":
+            dims.append((length - 1) * stride + span + _of_axis(node, "output_padding", n, 0) - padding)
+            continue
+        windows = (length + padding - span).divided(stride)
+        windows = None if windows is None else known.floor(windows)
+        dims.append(None if windows is None else windows + 1)
+    known.set_shape(node.outputs[0], dims)
+
+
+def _constants(shape: Shape | None) -> list[int]:
+    """Return the sizes of a kernel, from the shape of the weights; 0 for one that is not known."""
+    return [int(dim.constant or 0) for dim in (shape or ())[2:]]
+
+
+def _is_plain(node: ir.Node) -> bool:
+    """Whether the sizes behind a node follow from its kernel, strides, dilations and paddings."""
+    automatic = (node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET") != "NOTSET"
+    return not (
+        automatic or (node.attributes.get_int("ceil_mode", 0) or 0) > 0 or "output_shape" in node.attributes
+    )
+
+
+def _of_axis(node: ir.Node, name: str, n: int, default: int) -> int:
+    numbers: Sequence[int] = node.attributes.get_ints(name, ()) or ()
+    return numbers[n] if numbers else default
+
+
+def _read_from(graph: ir.Graph, names: Names, value: ir.Value, rank: int, source: _Axis) -> bool:
+    """Let the nodes that read a size read that of an axis, but for those on which the axis depends.
+
+    Args:
+        rank: The rank of the size: 0, or 1 for one number.
+
+    Returns:
+        Whether any node does so now.
+    """
+    anchor = producer(source.value)
+    before = _nodes_before(anchor)
+    uses = [(node, slot) for node, slot in value.uses() if node not in before and node.graph is graph]
+    if not uses or value.is_graph_output():
+        return False
+    name = names.unique(f"{value.name}_axis")
+    tensor = ir.tensor([source.axis] if rank else source.axis, ir.DataType.INT64, name=name)
+    axis = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([1] * rank), const_value=tensor)
+    graph.register_initializer(axis)
+    shape = ir.node("Shape", [source.value])
+    size = ir.node("Gather", [shape.outputs[0], axis], {"axis": 0})
+    for node, kind in ((shape, "shape"), (size, "size")):
+        node.name = names.unique(f"{value.name}_{kind}")
+        node.outputs[0].name = names.unique(f"{value.name}_{kind}_output")
+        node.outputs[0].type = ir.TensorType(ir.DataType.INT64)
+    graph.insert_after(anchor, [shape, size])
+    for node, slot in uses:
+        node.replace_input_with(slot, size.outputs[0])
+    return True
+
+
+def _nodes_before(node: ir.Node) -> set[ir.Node]:
+    """Return a node and those on which it depends."""
+    before, pending = set[ir.Node](), [node]
+    while pending:
+        node = pending.pop()
+        if node not in before:
+            before.add(node)
+            pending += [each for v in values_used(node) if (each := v.producer()) is not None]
+    return before

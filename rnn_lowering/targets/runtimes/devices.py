@@ -1,0 +1,247 @@
+"""Runtimes for phones and chips: MNN, LiteRT, and esp-ppq for ESP-DL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.composites import as_sum_with_zero, as_transpose, by_columns, max_of_outputs
+from rnn_lowering.emit.constants import zeros_of
+from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.tensor import Tensor, static
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import default_opset, integers_of, parameter
+from rnn_lowering.targets.native import (
+    COMMON,
+    OTHER_ACTIVATIONS,
+    RESET_AFTER,
+    Excluded,
+    NativeRule,
+    Speed,
+    features,
+)
+from rnn_lowering.targets.target import STATIC, Target
+from rnn_lowering.targets.traits import AttentionTraits, KnownValue, LoopTraits, ModelTraits
+from rnn_lowering.types import Dims
+
+# MNN (`pip install MNN`): no Scan; its own recurrent operators are wrong with most attributes.
+
+
+def zeros_of_float32(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
+    """Emit ConstantOfShape in float32 and cast it: in float16 it stays unset."""
+    value = zeros_of(ir.DataType.FLOAT, (1,)).tensor("")
+    made = op.emit("ConstantOfShape", [shape], dims, ir.DataType.FLOAT, value=value)
+    return op.cast(made, op.dtype)
+
+
+def conv_of_images(op: Ops, x: Tensor, weight: Tensor, bias: Tensor, dilation: int) -> Tensor:
+    """Emit a Conv of one row of pixels: an output that a Conv of rank 3 computes has a fourth axis in MNN."""
+    (N, C, frames), k = x.shape, weight.shape[-1]
+    rows, weights = op.unsqueeze(x, [2]), op.unsqueeze(weight, [2])
+    shape = (N, C, 1, None if frames is None or k is None else frames - (k - 1) * dilation)
+    inputs = [rows, weights] if bias.is_zero else [rows, weights, bias]
+    sizes = {"group": C, "kernel_shape": [1, k], "dilations": [1, dilation]}
+    return op.squeeze(op.emit("Conv", inputs, shape, **sizes), [2])
+
+
+MNN_RULE = NativeRule(
+    "3.6.1",
+    "2026-11-23",
+    features(
+        "RNN, GRU, LSTM, forward, bidirectional, linear_before_reset, initial state, constant initial state,"
+        "no initial_h, initial_c without initial_h, initial_c of zeros or none, Y_c beside others,"
+        "named outputs, written hidden_size, a shared X, I = 1, T = 1, N above 1, no activations, open T,"
+        "open N, float, opset 7 to 21, opset 22, flipped X and Y, transposed X and Y"
+    )
+    | COMMON,
+    (
+        Excluded(("flipped X and Y", "open T"), "computes reverse wrongly, and flips an open T wrongly"),
+        *(Excluded((name,), f"ignores {name}") for name in ("clip", "input_forget", "P", "sequence_lens")),
+        *(Excluded((name,), "ignores activations") for name in OTHER_ACTIVATIONS),
+        Excluded(("linear_before_reset 0",), "computes linear_before_reset 0 wrongly"),
+        Excluded(("GRU", "open T"), "computes a GRU wrongly if T is open"),
+        Excluded(("LSTM", "open T", "initial state"), "crashes with an initial state of an LSTM if T is open"),
+        Excluded(("T = 1", "initial_c without initial_h"), "crashes with initial_c and no initial_h if T is 1"),
+        Excluded(("computed weights",), "rejects weights that are no constants"),
+    ),
+    (
+        Speed(("LSTM",), 100, 1, {16: 0.18, 32: 0.23, 64: 0.71, 128: 0.78, 256: 0.86}),
+        Speed(("LSTM",), 10, 8, {16: 0.29, 32: 0.39, 64: 0.63, 128: 1.16, 256: 1.41}),
+        Speed(RESET_AFTER, 100, 1, {16: 0.47, 32: 0.23, 64: 0.48, 128: 0.81, 256: 0.84}),
+        Speed(RESET_AFTER, 10, 8, {16: 0.27, 32: 0.37, 64: 0.59, 128: 1.09, 256: 1.31}),
+        Speed(("LSTM",), 1, 1, {32: 0.95}),
+        Speed(RESET_AFTER, 1, 1, {32: 0.95}),
+        Speed(("RNN",), 1, 1, {32: 1.01, 128: 1.0}),
+        Speed(("RNN",), 10, 1, {16: 1.15, 32: 1.18, 64: 1.27, 128: 2.87, 256: 1.75}),
+        Speed(("RNN",), 100, 8, {16: 2.07, 32: 1.84, 64: 1.64, 128: 1.83, 256: 1.92}),
+        Speed(("RNN",), 50, 1, {8: 1.02, 32: 1.12, 64: 1.84}, nodes=2),
+        Speed(("RNN",), 50, 1, {8: 0.5, 32: 0.6}, nodes=4),
+        Speed(("RNN", "bidirectional"), 50, 1, {8: 2.08, 32: 1.24, 64: 1.07, 128: 2.13}),
+        Speed(("RNN", "bidirectional"), 50, 8, {8: 1.21, 32: 1.51, 64: 2.85, 128: 2.32}),
+        Speed(("RNN", "open T"), 100, 1, {16: 2.0, 32: 3.01, 64: 2.79, 128: 3.76, 256: 3.15}),
+        Speed(("RNN", "open T"), 100, 8, {16: 2.9, 32: 3.04, 64: 3.28, 128: 1.84, 256: 1.61}),
+        Speed(("LSTM", "open T"), 100, 1, {32: 0.75, 128: 1.0}),  # runs gave 0.7 to 0.8, and 0.8 to 1.2
+    ),
+)
+"""Measured with 897 random nodes in it. An output without a name makes others wrong, so each gets one."""
+
+MNN = Target(
+    "mnn",
+    "3.6.1",
+    ("unroll", "loop"),
+    attention=AttentionTraits(("unroll", "loop", "chunked")),
+    unsupported=("Softplus",),
+    integer_products=False,
+    model=ModelTraits(
+        quantizes=False,  # by the range of the data, whatever the scale is
+        # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if
+        # an activation, Abs, Neg, Exp or Clip reads it.
+        outputs_apart=as_transpose,
+        empty_tensors=False,
+    ),
+    loops=LoopTraits(loop_from=128),
+    # It computes a Slice with step -1 of unknown length wrongly.
+    dialect=Dialect(reverse_in_loop=True, join_up_to=128, stack_up_to=128),
+    # Products of a batch are 1.3 to 60 times faster by columns; those of one row are not.
+    instead=(
+        ("MatMul", partial(by_columns, least=1, batch=2)),
+        ("ConstantOfShape", zeros_of_float32),
+        ("Conv", conv_of_images),
+    ),
+    # It fuses Relu with Add, Sub, Mul, Div, Max, Min or Softsign before it, and loses what these compute ("Can't
+    # find output"): the cell state of Keras' LSTM(activation="relu").
+    finish=(max_of_outputs,),
+    native=MNN_RULE,
+)
+
+
+# LiteRT, formerly TensorFlow Lite (`pip install onnx2tf`, with Python 3.12 or later; it needs no TensorFlow).
+# onnx2tf 2.6.9 ignores alpha of Elu, and computes Softplus as Log(Exp(x) + 1), which is infinite from x = 89 on.
+# It lets a Flatten read the input of an Unsqueeze instead of its output, but keeps the axis of the Flatten. It
+# has no bfloat16, and turns inputs of float16 into float32. LiteRT has no Slice above rank 5 and no Add of
+# float64.
+
+
+MOST_AXES = 5
+"""The highest rank of a Slice in LiteRT; onnx2tf makes Slices of a Split."""
+
+
+def split_of_rank_3(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor] | None:
+    """Split x of more than 5 axes as [before, size, behind]."""
+    if x.rank <= MOST_AXES:
+        return None
+    before, behind = (math.prod(static(part)) for part in (x.shape[:axis], x.shape[axis + 1 :]))
+    parts = op.split(op.reshape(x, (before, sum(sizes), behind)), sizes, axis=1)
+    return [op.reshape(part, x.shape_with(axis, n)) for part, n in zip(parts, sizes, strict=True)]
+
+
+LITERT = Target(
+    "litert",
+    "onnx2tf 2.6.9, ai-edge-litert 2.1.2",
+    ("unroll",),
+    other_names=("tflite", "tensorflowlite", "onnx2tf"),
+    unsupported=("Elu", "Flatten", "Softplus"),
+    lacks_types=(ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16),
+    sizes=STATIC,  # with an open batch size XNNPACK rejects some
+    integer_products=True,
+    # Sixteen steps on [batch, hidden] take 0.8 to 0.9 of the time of those on [1, batch, hidden].
+    dialect=Dialect(matrix_product=True, matrix_steps=True),
+    instead=(("Split", split_of_rank_3),),
+    # It fuses a Relu with the Add, Sub, Mul or Div before it, and loses what these compute, also where it is an
+    # output; of a Transpose that moves nothing it loses the output.
+    finish=(max_of_outputs,),
+    model=ModelTraits(outputs_apart=as_sum_with_zero, loses_copies=True),
+)
+
+
+# esp-ppq, which quantizes models for ESP-DL on Espressif's chips (`pip install esp-ppq`), run in float. It has no
+# RNN, Scan or Loop. Of a GRU and an LSTM it ignores clip, input_forget and sequence_lens, it computes a reverse
+# GRU forwards, and gives a bidirectional one another shape.
+
+
+_ONE_AXIS = 13
+"""The opset from which on a Softmax is of one axis; before, esp-ppq takes it for that too."""
+
+
+def misread_by_espdl(node: ir.Node, known: KnownValue) -> str:
+    """Return how it computes a node wrongly without an error, or ""."""
+    graph = node.graph
+    imports = graph.opset_imports if isinstance(graph, ir.Graph) else {}
+    return _WAYS[node.op_type](node, known, default_opset(imports)) if node.op_type in _WAYS else ""
+
+
+def _gather(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "wrongly along a negative axis" if node.attributes.get_int("axis", 0) < 0 else ""
+
+
+def _conv_transpose(node: ir.Node, known: KnownValue, opset: int) -> str:
+    pads = node.attributes.get_ints("pads", ())
+    sides = {tuple(pads[axis :: len(pads) // 2]) for axis in range(len(pads) // 2)}
+    return "with the pads of one axis at another" if len(sides) > 1 else ""
+
+
+def _several_axes(node: ir.Node, known: KnownValue, opset: int) -> str:
+    held = parameter(node, "axes", opset)
+    tensor = constant_of(held, opset) if isinstance(held, ir.Value) else None
+    given = tensor.numpy() if tensor is not None else held
+    axes = [] if given is None or isinstance(given, ir.Value) else integers_of(given)
+    return "wrongly with several axes, of which one is negative" if len(axes) > 1 and min(axes) < 0 else ""
+
+
+def _softmax(node: ir.Node, known: KnownValue, opset: int) -> str:
+    if node.op_type == "LogSoftmax":
+        return "as -inf where a number is far below another"
+    value, axis = node.inputs[0], node.attributes.get_int("axis", 1 if opset < _ONE_AXIS else -1)
+    shape = None if value is None else known(value).shape
+    last = axis == -1 or (shape is not None and axis == len(shape) - 1)
+    return "" if last or opset >= _ONE_AXIS else "of one axis, where that opset has it of several"
+
+
+def _largest(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "wrongly with one input" if len(node.inputs) == 1 else ""
+
+
+def _split(node: ir.Node, known: KnownValue, opset: int) -> str:
+    """ESP-DL divides the size by the number of parts; a rest would be one part more."""
+    if parameter(node, "split", opset) is not None or node.inputs[0] is None:
+        return ""
+    shape = known(node.inputs[0]).shape
+    size = None if shape is None else shape[node.attributes.get_int("axis", 0)]
+    return "with other sizes than those of the node" if isinstance(size, int) and size % len(node.outputs) else ""
+
+
+def _part_of_shape(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "whole, without its start and end" if {"start", "end"} & node.attributes.keys() else ""
+
+
+_WAYS: dict[str, Callable[[ir.Node, KnownValue, int], str]] = {
+    "ConvTranspose": _conv_transpose,
+    "Gather": _gather,
+    "LogSoftmax": _softmax,
+    "Max": _largest,
+    "Min": _largest,
+    "Shape": _part_of_shape,
+    "Softmax": _softmax,
+    "Split": _split,
+    "Squeeze": _several_axes,
+    "Unsqueeze": _several_axes,
+}
+
+ESPDL = Target(
+    "espdl",
+    "esp-ppq 1.3.12",
+    ("unroll",),
+    other_names=("espppq",),
+    unsupported=("Softplus", "Softsign", "ThresholdedRelu"),
+    lacks_types=(ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16),  # its Sub gives float32
+    integer_products=False,
+    model=ModelTraits(
+        misreads=misread_by_espdl,
+        empty_tensors=False,  # their copies are Identities
+        loses_copies=True,  # it removes each Identity, and its output has another name
+    ),
+)

@@ -1,0 +1,145 @@
+"""The functions of basic operators, each run as it is written, compute what onnxruntime does for the operator."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import Arrays
+from commands import child
+from paths import EXAMPLES
+from running import assert_close, run
+from texts import parse, random_feed
+
+from rnn_lowering.decomposition import functions
+from rnn_lowering.decomposition.formulas import FORMULAS
+
+
+def floats(**numbers: float) -> Arrays:
+    return {name: np.array(number, np.float32) for name, number in numbers.items()}
+
+
+OF_ROWS: Arrays = {
+    name: np.array(numbers, np.int64)
+    for name, numbers in {"zero": 0, "one": 1, "two": 2, "column": [-1, 1], "row": [1, -1], "rest": [-1]}.items()
+}
+OF_SHAPES: Arrays = {
+    name: np.array(numbers, np.int64)
+    for name, numbers in {"left": [0, -1, 5], "right": [0, 5, -1], "whole": [0, 3, 4]}.items()
+}
+PERMS = {"perm_a": [0, 1, 2], "perm_b": [0, 2, 1], "perm": [0, 1, 2]}
+EINSUM = """(float[2, 3, 5] a, float[2, 4, 5] b) => (float[2, 3, 4] y)
+    { y = Einsum <equation = 'nij,nkj->nik'> (a, b) }"""
+FLOATS, LARGEST = "(float[3, 4] x) => (float[3, 4] y)", float(np.finfo(np.float32).max)
+LIMITS = {"axes": np.array([1], np.int64)} | floats(least=-LARGEST, most=LARGEST)
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gather": ("(float[2, 4] x, int64[2] i) => (float[2, 2] y) { y = Gather <axis = -1> (x, i) }", {"axis": 1}),
+    "less": ("(float[3, 4] x, float[4] b) => (bool[3, 4] y) { y = Less (x, b) }", {}),
+    "hard_sigmoid": (
+        f"{FLOATS} {{ y = HardSigmoid <alpha = 0.4, beta = 0.3> (x) }}",
+        floats(alpha=0.4, beta=0.3, zero=0, one=1),
+    ),
+    "selu": (
+        f"{FLOATS} {{ y = Selu <alpha = 1.5, gamma = 0.7> (x) }}",
+        floats(alpha=1.5, gamma=0.7, zero=0),
+    ),
+    "celu": (f"{FLOATS} {{ y = Celu <alpha = 0.7> (x) }}", floats(alpha=0.7)),
+    "celu_of_any_alpha": (f"{FLOATS} {{ y = Celu <alpha = -1.5> (x) }}", floats(alpha=-1.5, zero=0, one=1)),
+    "softplus": (f"{FLOATS} {{ y = Softplus (x) }}", floats(zero=0, one=1)),
+    "log_sum_exp": (
+        "(float[3, 4] x) => (float[3, 1] y) <int64[1] a = {1}> { y = ReduceLogSumExp (x, a) }", LIMITS
+    ),
+    "log_sum_exp_without_axes": (
+        "(float[3, 4] x) => (float[3] y) <int64[1] a = {1}> { y = ReduceLogSumExp <keepdims = 0> (x, a) }", LIMITS
+    ),
+    "reverse_sequence": (
+        "(float[7, 3, 2] x, int64[3] i) => (float[7, 3, 2] y) { y = ReverseSequence (x, i) }",
+        OF_ROWS | {"others": np.array([2], np.int64)},
+    ),
+    "reverse_sequence_of_numbers": (
+        "(float[7, 3] x, int64[3] i) => (float[7, 3] y) { y = ReverseSequence (x, i) }", OF_ROWS
+    ),
+    "reverse_sequence_of_rows": (
+        """(float[3, 7] x, int64[3] i) => (float[3, 7] y)
+        { y = ReverseSequence <time_axis = 1, batch_axis = 0> (x, i) }""",
+        {"swap": [1, 0]},
+    ),
+    "einsum": (
+        EINSUM,
+        PERMS,
+    ),
+    "einsum_by_shapes": (
+        EINSUM,
+        OF_SHAPES | PERMS,
+    ),
+    "squeeze": (
+        "(float[2, 1, 4] x) => (float[2, 4] y) <int64[1] a = {-2}> { y = Squeeze (x, a) }",
+        {"axes": np.array([-2], np.int64), "given": np.array([1], np.int64)},
+    ),
+    "unsqueeze": (
+        "(float[2, 4] x) => (float[2, 1, 4] y) <int64[1] a = {-2}> { y = Unsqueeze (x, a) }",
+        {"axes": np.array([-2], np.int64), "given": np.array([1], np.int64)},
+    ),
+    "dft": (
+        "(float[2, 2, 1] x) => (float[2, 2, 2] y) { y = DFT <axis = 1> (x) }",
+        {
+            "flat": np.array([0, 2], np.int64),
+            "waves": np.array([[1, 0, 1, 0], [1, 0, -1, 0]], np.float32),  # x[0] + x[1] and x[0] - x[1]
+            "parts": np.array([0, 2, 2], np.int64),
+            "order": [0, 1, 2],
+            "back": [0, 1, 2],
+        },
+    ),
+    "stft": (
+        "(float[2, 6, 1] x) => (float[2, 5, 2, 2] y) <int64 s = {1}, int64 n = {2}> { y = STFT (x, s, \"\", n) }",
+        {
+            "waves": np.array([[[1, 1]], [[1, -1]], [[0, 0]], [[0, 0]]], np.float32),
+            "shape": np.array([0, 2, 2, -1], np.int64),
+            "strides": [1],
+        },
+    ),
+}  # fmt: skip
+"""By function, a node of its operator, and what the function is given besides the node's inputs."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_function_computes_its_operator(name: str) -> None:
+    text, given = CASES[name]
+    model = parse(f"g {text}".replace("'", '"'), opset=18)
+    feed = random_feed(model) | ({"i": np.array([3, 1, 2], np.int64)} if "[3] i" in text else {})
+    feed |= {"i": np.array([3, 1], np.int64)} if "[2] i" in text else {}
+    y = getattr(functions, name)(*feed.values(), **given)
+    assert_close({"y": y}, run(model, feed), "float32")
+
+
+OLDER = {"squeeze_11": ("Squeeze", (2, 1, 4), (2, 4)), "unsqueeze_11": ("Unsqueeze", (2, 4), (2, 1, 4))}
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_a_function_of_older_operators(name: str) -> None:
+    operator, before, after = OLDER[name]
+    x = np.random.default_rng(0).standard_normal(before).astype(np.float32)
+    sizes = [", ".join(map(str, shape)) for shape in (before, after)]
+    text = f"g (float[{sizes[0]}] x) => (float[{sizes[1]}] y) {{ y = {operator} <axes = [-2]> (x) }}"
+    assert_close({"y": getattr(functions, name)(x, given=[1])}, run(parse(text, opset=11), {"x": x}), "float32")
+
+
+def test_every_function_is_tried() -> None:
+    written = {name for name, value in vars(functions).items() if hasattr(value, "to_function_proto")}
+    assert written == {*CASES, *OLDER}
+    assert len(FORMULAS) <= len(written)
+
+
+@pytest.mark.parametrize(("lowers", "imports"), [("", False), ("body_of(ir.node('Selu', [x]), 13, [one])", True)])
+def test_onnxscript_is_imported_when_a_node_needs_it(lowers: str, imports: bool) -> None:
+    code = f"""
+import sys, onnx_ir as ir, rnn_lowering as rl
+from rnn_lowering.decomposition.formulas import Operand, body_of
+rl.lower(sys.argv[1], target="tract")
+x, one = ir.Value(name="x"), Operand(ir.DataType.FLOAT)
+body_of(ir.node("HardSwish", [x]), 14, [one])
+{lowers}
+print("onnxscript" in sys.modules)
+"""
+    done = child(EXAMPLES / "model.onnx", code=code)
+    assert done.stdout == f"{imports}\n", done.stderr
