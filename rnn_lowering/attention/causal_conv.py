@@ -1,4 +1,4 @@
-"""CausalConvWithState: a causal depthwise convolution that takes the frames before its input as a state.
+"""CausalConvWithState, a causal depthwise convolution: its reader, and its equivalent. Past frames are a state.
 
 Sources: https://onnx.ai/onnx/operators/onnx__CausalConvWithState.html and, for com.microsoft, onnxruntime's
 ContribOperators.md and contrib_ops/cpu/bert/causal_conv_with_state.cc.

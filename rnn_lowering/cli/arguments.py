@@ -1,4 +1,4 @@
-"""The arguments of the command line. An option is a field in `options.py`, and a line in `flags.py`."""
+"""The arguments of the command line. An option is a field of the options of its room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node, or its lowered form, as a small model that onnxruntime runs on its own."""
+"""The recurrent nodes of the original, each with what the lowered model has in its place, as small models."""
 
 from __future__ import annotations
 

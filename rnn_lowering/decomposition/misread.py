@@ -1,4 +1,6 @@
-"""QuantizeLinear and the DequantizeLinear nodes behind it as arithmetic on floats that gives the same numbers.
+"""What runtimes compute wrongly, written in another way: QuantizeLinear, convolutions, and rows of a table.
+
+QuantizeLinear and the DequantizeLinear nodes behind it become arithmetic on floats that gives the same numbers.
 
 For runtimes that compute computed values in integers wrongly. Of a scale s and a zero point z, in a type from lo to
 hi, the pair computes round(min(max(x / s, lo - z), hi - z)) * s.

@@ -1,4 +1,4 @@
-"""`Dialect`: options that shape loops and steps for one runtime."""
+"""`Dialect`: options that shape loops for one runtime; and variants of functions by opset."""
 
 from __future__ import annotations
 

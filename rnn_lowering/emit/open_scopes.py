@@ -1,4 +1,4 @@
-"""The scopes that operators are emitted into: their nodes, the names of these, and their constants."""
+"""The graphs and bodies that operators are emitted into: their nodes, names, constants and metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas of operators of com.microsoft, which onnx lacks, and the types and shapes that they return.
+"""What one node computes: its types, shapes and numbers; and the schemas of com.microsoft, which onnx lacks.
 
 From onnxruntime's docs/ContribOperators.md and core/graph/contrib_ops/quantization_defs.cc.
 

@@ -1,4 +1,4 @@
-"""The bodies of a node: the graphs in its attributes, and what they use; whether anything uses a value."""
+"""What ONNX's operators do: `OPERATORS` has a row for each. Before it, the bodies and the parameters of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The allowed places of external data: the folder of the model, or any that the user trusts."""
+"""Model files whose large tensors are not loaded, and the folders in which external data may be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read and check a Loop or Scan node: its states, its rows, its stacked outputs."""
+"""The body of a Loop or Scan: its states, rows and stacked outputs, and its values in one step."""
 
 from __future__ import annotations
 

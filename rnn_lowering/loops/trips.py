@@ -1,4 +1,6 @@
-"""Numbers of a Loop that are linear in the number of the step: polynomials with the symbol `STEP`.
+"""The number of steps of a Loop, before it starts. It follows from numbers that are linear in the step.
+
+Such a number is a polynomial with the symbol `STEP`.
 
 A state that grows by the same amount in each step is one. Integers that are cast to floats count as integers, which
 is the same below 2^24.

@@ -1,4 +1,4 @@
-"""Copies of models that share only tensor data, and models that take over the content of a copy."""
+"""Copies of models that share only tensor data, models that take over a copy, and functions that are inlined."""
 
 from __future__ import annotations
 

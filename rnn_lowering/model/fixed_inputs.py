@@ -1,4 +1,4 @@
-"""Values whose numbers are known become constants, and an If whose condition is known becomes its branch.
+"""Fix sizes, shapes and values of inputs, and fold: what is known becomes a constant, a decided If its branch.
 
 The numbers are those of `facts/`: constants, sizes, and what follows from them.
 """

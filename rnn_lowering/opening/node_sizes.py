@@ -1,4 +1,4 @@
-"""The windows of convolutions and pools along an open axis, which they move along row by row."""
+"""Which numbers of a node are sizes of an open axis: of windows, cuts, Reshapes, constants, sums and bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stage that gives a lowered model what its runtime needs of the model as a whole."""
+"""What a runtime needs of the model as a whole: the stage that adapts it, and the nodes that it does not run."""
 
 from __future__ import annotations
 

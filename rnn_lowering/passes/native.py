@@ -1,4 +1,4 @@
-"""A node that a runtime computes itself, behind what its own operator needs: names, hidden_size, other axes."""
+"""Which recurrent nodes stay native, and what such a node gets: names, hidden_size, other axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stage that gives inputs the sizes and values of the options."""
+"""The stage that gives inputs the sizes and values of the options, and the hints that name sizes to give."""
 
 from __future__ import annotations
 

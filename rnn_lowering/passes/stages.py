@@ -1,4 +1,7 @@
-"""The stages of a lowering, in their order. Each is imported when the options or the model ask for it."""
+"""The stages of a lowering, in their order, and `Work`: the copy, and what they share.
+
+Each stage is imported when the options or the model ask for it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The loops of a node's directions, or of several nodes side by side: one loop for each, or one for all.
 
-Directions and nodes share a loop if they are narrow and alike (`can_join`). The loop of layers is in
-`stacked_layers`.
+Directions and nodes share a loop if they are narrow and alike (`can_join`), layers if they `can_stack`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Affine functions of the rows and states of a step, one for each unit: their coefficients are weights."""
+"""Affine functions of the rows and states of a step, whose coefficients are weights; their layouts and rows."""
 
 from __future__ import annotations
 

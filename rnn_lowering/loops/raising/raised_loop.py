@@ -1,4 +1,4 @@
-"""Emits the RNN, GRU or LSTM that a Loop or Scan computes, and what the Loop returned."""
+"""One Loop or Scan that computes an RNN, GRU or LSTM: its step, its match, and the node in its place."""
 
 from __future__ import annotations
 
