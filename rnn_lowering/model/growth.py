@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,7 +205,10 @@ def _of_declared(value: onnx.ValueInfoProto) -> _Bound:
 def _of_tensor(tensor: onnx.TensorProto) -> _Bound:
     size = math.prod(tensor.dims)
     held = size <= _SMALL and tensor.data_location == onnx.TensorProto.DEFAULT and tensor.data_type in _READ
-    return _of_numbers(numpy_helper.to_array(tensor)) if held else _Bound(len(tensor.dims), size)
+    with suppress(Exception):  # damaged tensors raise whatever they raise; an error elsewhere names them
+        if held:
+            return _of_numbers(numpy_helper.to_array(tensor))
+    return _Bound(len(tensor.dims), size)
 
 
 def _of_numbers(numbers: Array) -> _Bound:
