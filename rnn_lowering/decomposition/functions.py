@@ -150,7 +150,8 @@ def reverse_sequence_of_numbers(
     L = op.Reshape(op.Cast(lengths, to=INT64.dtype), row)
     within = op.Cast(t < L, to=INT64.dtype)
     index = (t + within * (L - one - two * t)) * N + n
-    return op.Gather(op.Reshape(x, rest), index)
+    flat = op.Reshape(op.Identity(x), op.Identity(rest))  # jaxonnxruntime rejects it without these
+    return op.Gather(flat, index)
 
 
 @script()
