@@ -86,8 +86,6 @@ def _lowered_size(model: ir.Model, lowering: Lowering) -> float:
 
 def raisable(work: Work) -> dict[NodeRef, str]:
     """Return the operators of the nodes that Loops and Scans of a model would become with `raise_loops`."""
-    if work.lowering.raise_loops or not any(repeating_nodes(work.model)):
-        return {}
     return {each.ref: each.form for each in raise_loops(work.model, work.lowering)[1]}
 
 
@@ -122,20 +120,20 @@ def lower_exported(work: Work) -> None:
 def _lower_exported(work: Work, refused: dict[NodeRef, UnsupportedError] | None) -> None:
     """Lower them; those of a folded copy if the number of steps of one is known then. `refused` takes the errors of
     those that are refused, which stay."""
-    unknown: UnsupportedError | None = None
     try:
         found = _lowered_or_advised(work, work.model, refused)
-        unknown = next((e for e in (refused or {}).values() if isinstance(e, UnknownTripsError)), None)
-    except UnknownTripsError as error:
-        unknown = error
-    folded_model = folded(work.model) if unknown else None
-    if folded_model is not None:
+    except UnknownTripsError:
+        known = folded(work.model)
+        if known is None:
+            raise
+    else:
+        unknown = any(isinstance(error, UnknownTripsError) for error in (refused or {}).values())
+        known = folded(work.model) if unknown else None
+    if known is not None:
         if refused is not None:
             refused.clear()
         work.report.notes.append(FOLDED)
-        found = _lowered_or_advised(work, folded_model, refused)
-    elif refused is None and unknown:
-        raise unknown
+        found = _lowered_or_advised(work, known, refused)
     model, loops, notes = found
     work.report.notes += notes
     work.report.loops += loops

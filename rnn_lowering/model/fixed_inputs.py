@@ -263,7 +263,7 @@ _FIRST_OPSET_OF_INTEGERS = 9
 
 _MOST_PASSES = 4
 
-_TRIAL = 960
+TRIAL = 960
 """A size of inputs that most models accept: large, and a multiple of many."""
 
 
@@ -370,7 +370,7 @@ def _following(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, ir.Value]
     trial = clone(model)
     for value in trial.graph.inputs:
         if value.shape is not None:
-            known = [dim if isinstance(dim, int) else sizes.get(dim.value or "", _TRIAL) for dim in value.shape]
+            known = [dim if isinstance(dim, int) else sizes.get(dim.value or "", TRIAL) for dim in value.shape]
             value.shape = with_sizes(value.shape, known)
     inferred = inferred_values(trial)
     found: dict[str, ir.Value] = {}

@@ -196,11 +196,6 @@ def _small_constant(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
 # Declared sizes beside inferred ones
 
 
-def declares_negative_sizes(model: ir.Model) -> bool:
-    """Whether a value declares a negative size, as old exporters do for an open one."""
-    return any(_has_negative_sizes(value) for value in _declaring_values(model))
-
-
 def open_negative_sizes(model: ir.Model) -> None:
     """Let each declared size that is negative be open, in place."""
     for value in _declaring_values(model):

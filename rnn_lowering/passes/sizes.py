@@ -18,7 +18,7 @@ from rnn_lowering.errors import (
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import bodies_of, default_opset, keeps_numbers, operator_of
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.fixed_inputs import at_sizes, fix_dimensions, folded, input_arrays, record
+from rnn_lowering.model.fixed_inputs import TRIAL, at_sizes, fix_dimensions, folded, input_arrays, record
 from rnn_lowering.model.model_sizes import computed_values, inferred_values, open_names
 from rnn_lowering.model.onnx_checks import fault_of
 from rnn_lowering.nodes.kinds import NodeSpec
@@ -73,7 +73,7 @@ def _check_time_is_open(work: Work, fixed: set[str], dims: Mapping[str, int]) ->
 
 _MOST_CANDIDATES = 12
 
-TRIED = (2, 960)
+TRIED = (2, TRIAL)
 """The sizes at which is tried whether a number of steps follows from sizes: a small one, and a multiple of many."""
 
 _SIZES_ONLY = ("Shape", "Size")
