@@ -222,7 +222,7 @@ def lower_file(
     return FileLowering(
         source=argument_checks.path("source", source),
         destination=argument_checks.path("destination", destination),
-        lowers=LowerRecurrentPass(lowering_of(lowering, options, lower_file)),
+        lowering=lowering_of(lowering, options, lower_file),
         check=check_of(check, for_check),
         files=Files(
             keep_failed=argument_checks.optional(argument_checks.path)("keep_failed", keep_failed),

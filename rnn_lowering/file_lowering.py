@@ -33,7 +33,8 @@ from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.needs import without_onnxruntime
-from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass, lower_model
+from rnn_lowering.options import Lowering
+from rnn_lowering.passes.lower import LoweringResult, lower_model
 from rnn_lowering.passes.report import count_operators
 from rnn_lowering.report.file_report import FileReport, ModelFile
 from rnn_lowering.report.writer import ReportWriter
@@ -62,7 +63,7 @@ class FileLowering:
 
     source: Path
     destination: Path
-    lowers: LowerRecurrentPass
+    lowering: Lowering
     check: Check
     files: Files
     progress: Progress | None
@@ -93,7 +94,7 @@ class FileLowering:
             runner = last.enter_context(self._started_early())
             result = lower_model(
                 model,
-                self.lowers.lowering,
+                self.lowering,
                 read_again=original.new_model,
                 keep=bool(self.check.runs or self.outputs.report),
             )
@@ -124,7 +125,7 @@ class FileLowering:
 
     def _at_exported_sizes(self, original: ModelSource) -> ModelSource:
         """Return the original for the comparison: with sizes that it declares open, but was exported with."""
-        lowering = self.lowers.lowering
+        lowering = self.lowering
         if not (lowering.open_dims and lowering.dims):
             return original
         from rnn_lowering.opening.open_dims import exported_dims
@@ -139,7 +140,7 @@ class FileLowering:
 
     def _check_calibration(self) -> None:
         """Refuse, before any work, a calibration that cannot succeed."""
-        files, lowering = self.files, self.lowers.lowering
+        files, lowering = self.files, self.lowering
         if files.calibrate is None:
             return
         if lowering.stream is None:
@@ -188,7 +189,7 @@ class FileLowering:
         """Quantize the written stream in place, and say so in the report."""
         from rnn_lowering.streaming.integers.quantization import quantize
 
-        files, target = self.files, self.lowers.lowering.target
+        files, target = self.files, self.lowering.target
         quantized, report.quantization = quantize(
             written, sequences, files.bits, target, files.overwrite, forced_by="--force"
         )
@@ -211,7 +212,7 @@ class FileLowering:
     def _started_early(self) -> AbstractContextManager[Runner | None]:
         """Return the process that compares a stream: it imports onnxruntime while the stream is made. None if no
         stream is compared."""
-        needed = self.check.runs and self.lowers.lowering.stream is not None and not without_onnxruntime("it")
+        needed = self.check.runs and self.lowering.stream is not None and not without_onnxruntime("it")
         return Runner(self.check.timeout) if needed else nullcontext()
 
     def _refuse(

@@ -187,13 +187,12 @@ def _list(args: argparse.Namespace, lowering: Lowering, _: Check, files: Files) 
 def _lower(args: argparse.Namespace, lowering: Lowering, check: Check, files: Files) -> int:
     from rnn_lowering.cli.console import print_report, progress_bar
     from rnn_lowering.file_lowering import FileLowering
-    from rnn_lowering.passes.lower import LowerRecurrentPass
 
     with _warnings(args.quiet), nullcontext() if args.quiet else progress_bar() as show:
         report = FileLowering(
             source=args.input,
             destination=args.output,
-            lowers=LowerRecurrentPass(lowering),
+            lowering=lowering,
             check=check,
             files=files,
             progress=show,
