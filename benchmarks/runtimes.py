@@ -133,7 +133,7 @@ def timed(runtime: str, jobs: Mapping[str, Job], expected: dict[str, Any], secon
             write(folder / name, job[0], job[1])
         program = python(runtime) if runtime in CLIENTS else sys.executable
         command = [program, ROOT / "benchmarks" / "time_variants.py", runtime, folder, str(seconds)]
-        drivers = str(ROOT / "tests" / "clients" / "drivers")
+        drivers = str(ROOT / "rnn_lowering" / "targets" / "drivers")
         alone = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1", "OPENCV_FOR_THREADS_NUM": "1", "DEV": "CPU"}
         subprocess.run(
             command, env={**os.environ, **alone, "PYTHONPATH": drivers}, check=False, capture_output=True

@@ -1,6 +1,6 @@
 """Time variants of one model in a client's environment: each takes turns with `native` in one process.
 
-    python benchmarks/time_variants.py CLIENT FOLDER SECONDS    (drivers of tests/clients in PYTHONPATH)
+    python benchmarks/time_variants.py CLIENT FOLDER SECONDS    (the drivers of the package in PYTHONPATH)
 
 FOLDER has a job of `jobs.py` for each variant. The script writes result.npz or error.txt into each, and
 times.json: for each variant the seconds until the first result and the median of a call.

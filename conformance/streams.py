@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from clients.drivers.jobs import each_time, once
 from clients.driving import Job, drive
 from clients.environments import CLIENTS
 from stream_models import initial_states, plan_of
@@ -18,6 +17,7 @@ from stream_models import initial_states, plan_of
 import rnn_lowering as rl
 from conformance.judging import Arrays, EndedError, Outcome, called, judge, one_line
 from conformance.suite import Stored
+from rnn_lowering.targets.drivers.jobs import each_time, once
 
 
 def in_runtime(runtime: Any, features: Iterable[Stored]) -> Iterator[tuple[str, Outcome]]:
@@ -104,7 +104,7 @@ def _sizes(step: onnx.ModelProto, feed: Arrays) -> dict[str, int]:
 
 
 def _calls(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """How drivers/jobs.py calls a stream."""
+    """How jobs.py calls a stream."""
     return {
         "frames": plan["frames"],
         "axes": plan["inputs"] | plan["outputs"],

@@ -15,7 +15,7 @@ from running import OF_RUNTIMES, assert_close
 from stream_models import initial_states, plan_of, with_zeros_behind
 
 from clients import runs
-from clients.environments import CLIENTS, HERE, ROOT, python
+from clients.environments import CLIENTS, HERE, PACKAGED, ROOT, driver, python
 
 Job: TypeAlias = tuple[onnx.ModelProto, Arrays]
 """A model and its inputs."""
@@ -44,7 +44,7 @@ def drive(
     A test whose run passed before is skipped: see runs.py.
 
     Args:
-        calls: By job, how the model is called for so many frames of its feed: see `once` in drivers/jobs.py.
+        calls: By job, how the model is called for so many frames of its feed: see `once` of jobs.py.
         seconds: The most that a job may take.
     """
     runs.begin(client, jobs, calls)
@@ -53,10 +53,14 @@ def drive(
         write(folders[name], model, feed)
         if calls:
             (folders[name] / "calls.json").write_text(json.dumps(calls[name]))
-    driver = HERE / "drivers" / f"run_{client.replace('-', '_')}.py"
     done = subprocess.run(
-        [python(client), driver, folder, str(seconds)],
-        env={**os.environ, "XDG_CACHE_HOME": str(ROOT / "cache"), "OMP_NUM_THREADS": "1"},
+        [python(client), driver(client), folder, str(seconds)],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(PACKAGED),
+            "XDG_CACHE_HOME": str(ROOT / "cache"),
+            "OMP_NUM_THREADS": "1",
+        },
         capture_output=True,
         text=True,
         check=False,

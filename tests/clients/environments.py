@@ -23,6 +23,10 @@ from filelock import FileLock
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1] / ".clients"
+PACKAGED = HERE.parents[1] / "rnn_lowering" / "targets" / "drivers"
+"""The drivers that users run too, and what all drivers share."""
+
+DRIVERS = (PACKAGED, HERE / "drivers")
 
 
 @dataclass(frozen=True)
@@ -214,6 +218,12 @@ def of_npm(client: str) -> list[str]:
     """The packages of npm that a client needs, as npm writes them."""
     lines = requirements(client).read_text().splitlines()
     return [line.removeprefix(NPM).replace("==", "@") for line in lines if line.startswith(NPM)]
+
+
+def driver(client: str) -> Path:
+    """The program that runs models in a client; it needs PACKAGED in PYTHONPATH."""
+    name = f"run_{client.replace('-', '_')}.py"
+    return next(folder / name for folder in DRIVERS if (folder / name).exists())
 
 
 def requirements(client: str) -> Path:

@@ -29,7 +29,7 @@ from oracle import DEFAULT_ACTIVATIONS, GATES, evaluate
 import rnn_lowering as rl
 from clients import runs
 from clients.driving import Job, judge, read, run_python, write
-from clients.environments import CLIENTS, HERE
+from clients.environments import CLIENTS, HERE, PACKAGED, driver
 from rnn_lowering.targets.native import NativeRule, Speed, features
 from rnn_lowering.targets.table import TARGETS
 
@@ -353,7 +353,7 @@ def outcomes(client: str, models: Prepared) -> dict[str, tuple[str, str]]:
             if client in LOADED_ANEW:
                 found |= _in_two_models(client, models, both, folders)
                 continue
-            run_python(client, DRIVER, client, scratch, "60")
+            run_python(client, DRIVER, client, scratch, "60", lent=[PACKAGED])
             for name, folder in folders.items():
                 (_, first), (_, second) = both[name]
                 wanted = first | {f"{key} again": array for key, array in second.items()}
@@ -371,7 +371,7 @@ def _in_two_models(
             folders = {name: Path(scratch) / f"{k:03}" for k, name in enumerate(names)}
             for name, folder in folders.items():
                 write(folder, models[name][1], _ordered(models[name][1], both[name][n][0]))
-            run_python(client, HERE / "drivers" / f"run_{client.replace('-', '_')}.py", scratch, "60")
+            run_python(client, driver(client), scratch, "60", lent=[PACKAGED])
             precision = CLIENTS[client].precision
             now = {name: judge(read(folder), both[name][n][1], precision) for name, folder in folders.items()}
         found |= {name: judged for name, judged in now.items() if found.get(name, ("right", ""))[0] == "right"}

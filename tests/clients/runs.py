@@ -23,7 +23,7 @@ import onnx
 import pytest
 from cases import Arrays
 
-from clients.environments import CLIENTS, HERE, HERE_TOO, home, make_once, requirements, why_absent
+from clients.environments import CLIENTS, DRIVERS, HERE, HERE_TOO, home, make_once, requirements, why_absent
 
 KEEP = "--keep-runs"
 MAKE = "--make-environments"
@@ -206,8 +206,8 @@ def _drivers(client: str) -> Iterable[Path]:
     names = {name.replace("-", "_") for name in (client, home(client))} | {"jobs"}
     if client in CLIENTS and CLIENTS[client].in_browser:
         names |= {"in_page", "onnxruntime_web"}  # which it imports
-    found = (HERE / "drivers").glob("*")
-    return [path for path in sorted(found) if path.stem.removeprefix("run_") in names]
+    files = [path for folder in DRIVERS for path in sorted(folder.glob("*"))]
+    return [path for path in files if path.stem.removeprefix("run_") in names]
 
 
 def _outcomes(client: str) -> Any:

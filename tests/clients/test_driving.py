@@ -9,10 +9,10 @@ import pytest
 
 from clients import environments
 from clients.driving import judge
-from clients.environments import HERE
+from clients.environments import PACKAGED
 
 DRIVER = f"""
-import sys; sys.path.insert(0, {str(HERE / "drivers")!r})
+import sys; sys.path.insert(0, {str(PACKAGED)!r})
 import os, time
 from jobs import main
 

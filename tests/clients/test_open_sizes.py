@@ -16,7 +16,7 @@ from oracle import evaluate
 
 import rnn_lowering as rl
 from clients.driving import judge, run_python
-from clients.environments import HERE
+from clients.environments import PACKAGED
 from clients.trials import OPSET, cases
 
 Open: TypeAlias = Literal["symbolic", "batch"]
@@ -56,7 +56,7 @@ def test_sizes_may_be_open(client: Any, to: Any, open_sizes: Open, tmp_path: Pat
         for n, given in enumerate(feeds(case, SIZES[open_sizes])):
             ordered: dict[str, Any] = {value.name: given[value.name] for value in lowered.graph.input}
             np.savez(f"{paths[name]}.{n}.npz", **ordered)
-    run_python(client, "-c", RUN, client, *paths.values(), lent=[HERE / "drivers"])
+    run_python(client, "-c", RUN, client, *paths.values(), lent=[PACKAGED])
     for name, case in known.items():
         for n, given in enumerate(feeds(case, SIZES[open_sizes])):
             results = evaluate(case.op_type, case.attributes, {**values(case), **given})

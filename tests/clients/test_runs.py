@@ -38,12 +38,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(environments.HERE, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(runs, "HERE", tmp_path)
     monkeypatch.setattr(environments, "HERE", tmp_path)
+    shutil.copytree(environments.PACKAGED, tmp_path / "packaged", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(runs, "DRIVERS", (tmp_path / "packaged", tmp_path / "drivers"))
     monkeypatch.setattr(runs, "STORED", tmp_path / "runs.json")
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    "name", ["tract.txt", "drivers/run_tract.py", "drivers/jobs.py", "driving.py", "outcomes.json"]
+    "name", ["tract.txt", "packaged/run_tract.py", "packaged/jobs.py", "driving.py", "outcomes.json"]
 )
 def test_requirements_driver_and_judges_are_in_the_digest(folder: Path, name: str) -> None:
     before = digest()
