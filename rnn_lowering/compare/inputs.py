@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -49,9 +49,17 @@ class Use:
     starts_a_loop: bool = False
 
 
-def use_of(graph: onnx.GraphProto, name: str) -> Use:
-    """Return the use of an input that says most."""
-    for node, slot in _consumers(graph, name, depth=3):
+def uses_of(graph: onnx.GraphProto, names: Iterable[str]) -> dict[str, Use]:
+    """Return the use of each input that says most, by name."""
+    consumers = dict[str, list[tuple[onnx.NodeProto, int]]]()
+    for node in nodes_in(graph):
+        for slot, given in enumerate(node.input):
+            consumers.setdefault(given, []).append((node, slot))
+    return {name: _use(graph, name, list(_followed(consumers, name, 3))) for name in names}
+
+
+def _use(graph: onnx.GraphProto, name: str, consumers: Sequence[tuple[onnx.NodeProto, int]]) -> Use:
+    for node, slot in consumers:
         role = role_of(node, slot) if is_recurrent(node) else InputRole()
         if role.axes or role.is_lengths:
             return Use(axes=role.axes, lengths=role.is_lengths, bounds=role.bounds)
@@ -62,8 +70,8 @@ def use_of(graph: onnx.GraphProto, name: str) -> Use:
             return Use(bound=table.dims[0] if table is not None else 1)
     if _starts_a_state(graph, {name}):
         return Use(axes=(None, "N"))
-    starts = any(_is_state_of_a_loop(node, slot) for node, slot in _consumers(graph, name, depth=3))
-    return Use(cases=tuple(_cases(graph, name)), starts_a_loop=starts)
+    starts = any(_is_state_of_a_loop(node, slot) for node, slot in consumers)
+    return Use(cases=tuple(_cases(graph, consumers)), starts_a_loop=starts)
 
 
 def _is_state_of_a_loop(node: onnx.NodeProto, slot: int) -> bool:
@@ -73,15 +81,13 @@ def _is_state_of_a_loop(node: onnx.NodeProto, slot: int) -> bool:
     return node.op_type == "Scan" and slot < len(node.input) - given
 
 
-def _cases(graph: onnx.GraphProto, name: str) -> Iterator[int]:
+def _cases(graph: onnx.GraphProto, consumers: Sequence[tuple[onnx.NodeProto, int]]) -> Iterator[int]:
     """Yield the integers that a value is compared with: a branch may depend on them."""
-    nodes = {output: node for node in graph.node for output in node.output}
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
-    for node, slot in _consumers(graph, name, depth=3):
+    for node, slot in consumers:
         if node.op_type == "Equal":
             other = node.input[1 - slot]
-            values = (a.t for a in nodes[other].attribute if a.name == "value") if other in nodes else ()
-            tensor = tensors.get(other) or next(iter(values), None)
+            made = (a.t for n in graph.node if other in n.output for a in n.attribute if a.name == "value")
+            tensor = next((t for t in graph.initializer if t.name == other), None) or next(made, None)
             if tensor is not None and helper.tensor_dtype_to_np_dtype(tensor.data_type).kind in "iu":
                 yield from numpy_helper.to_array(tensor).ravel().tolist()[:1]
 
@@ -89,13 +95,16 @@ def _cases(graph: onnx.GraphProto, name: str) -> Iterator[int]:
 def _starts_a_state(graph: onnx.GraphProto, names: set[str]) -> bool:
     """Return whether part of one of these values is the initial state of a node; the parts are added to `names`."""
     for node in graph.node:
+        bodies = list(bodies_in(node))
+        if not bodies and names.isdisjoint(node.input):
+            continue
         states = (name for n, name in enumerate(node.input) if is_recurrent(node) and role_of(node, n).is_state)
         if not names.isdisjoint(states):
             return True
         takes_part = operator_of(node).moves or node.op_type == "Cast"
         if takes_part and not names.isdisjoint(node.input[:1]):
             names.update(filter(None, node.output))
-        for body in bodies_in(node):
+        for body in bodies:
             if _starts_a_state(body, names):
                 return True
             outer = zip(node.output, body.output, strict=False)
@@ -103,14 +112,14 @@ def _starts_a_state(graph: onnx.GraphProto, names: set[str]) -> bool:
     return False
 
 
-def _consumers(graph: onnx.GraphProto, name: str, depth: int) -> Iterator[tuple[onnx.NodeProto, int]]:
-    """Yield the nodes that read a value, with the input's index; casts are followed, subgraphs searched."""
-    for node in nodes_in(graph):
-        for slot, given in enumerate(node.input):
-            if given == name:
-                yield node, slot
-                if depth and node.op_type in ("Cast", "Identity"):
-                    yield from _consumers(graph, node.output[0], depth - 1)
+def _followed(
+    consumers: Mapping[str, Sequence[tuple[onnx.NodeProto, int]]], name: str, depth: int
+) -> Iterator[tuple[onnx.NodeProto, int]]:
+    """Yield the nodes that read a value, with the input's index, and those behind casts of it."""
+    for node, slot in consumers.get(name, ()):
+        yield node, slot
+        if depth and node.op_type in ("Cast", "Identity"):
+            yield from _followed(consumers, node.output[0], depth - 1)
 
 
 # Which runs there are: the sizes of open dimensions and the values of switches, independently of each other.
@@ -159,7 +168,7 @@ def given_in_runs(
         return []
     combinations, count = len(combinations_of(graph)), check.runs
     if check.runs >= _FEW_RUNS and declared is not None:
-        unknown = bool(_unknown_axes(fed_inputs(declared), {v.name: use_of(graph, v.name) for v in declared.input}))
+        unknown = bool(_unknown_axes(fed_inputs(declared), uses_of(graph, [v.name for v in declared.input])))
         each = _FEW_RUNS + unknown
         count = max(count, each * combinations if combinations <= _FEW_COMBINATIONS else 2 * combinations + each)
     return [{}] * max(count, combinations)
@@ -200,8 +209,10 @@ def _in_random_order(name: str, options: Sequence[int | None]) -> list[int | Non
 
 def _switches(graph: onnx.GraphProto) -> Iterator[tuple[str, tuple[int | None, ...]]]:
     """Yield the inputs that may choose a branch, and their options."""
-    for value in fed_inputs(graph):
-        cases = use_of(graph, value.name).cases
+    inputs = fed_inputs(graph)
+    uses = uses_of(graph, [value.name for value in inputs])
+    for value in inputs:
+        cases = uses[value.name].cases
         shape = value.type.tensor_type.HasField("shape")
         if value.type.tensor_type.elem_type == onnx.TensorProto.BOOL:
             if shape and all(dim.dim_value == 1 for dim in dims_of(value)):
@@ -438,7 +449,7 @@ def _feeds(
     if not made:
         yield dict(given)
         return
-    uses = {value.name: use_of(model.graph, value.name) for value in inputs}
+    uses = uses_of(model.graph, [value.name for value in inputs])
     fixed = {name: list(shape) for name, shape in (check.shapes or {}).items()}
     fixed |= {name: list(array.shape) for name, array in given.items()}
     switches = combinations_of(model.graph)
@@ -518,7 +529,7 @@ def _named(inputs: Sequence[str], outputs: Sequence[str]) -> str:
 
 def length_inputs(graph: onnx.GraphProto) -> set[str]:
     """Return the names of the inputs that are sequence lengths."""
-    return {value.name for value in graph.input if use_of(graph, value.name).lengths}
+    return {name for name, use in uses_of(graph, [value.name for value in graph.input]).items() if use.lengths}
 
 
 def _within_limit(

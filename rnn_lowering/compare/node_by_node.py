@@ -80,7 +80,7 @@ class NodeComparison(Comparison):
     def pairs(self) -> list[NodePair]:
         """Each lowered node, with what the lowered model has in its place."""
         if self.prepared is not None:
-            return pairs_of_prepared(self.prepared.model, self.lowered, self.prepared.inferred)
+            return pairs_of_prepared(self.prepared.model, self.lowered, self.prepared.known)
         return node_pairs(self.original.model, self.lowered)
 
     def runs(self, places: Collection[NodePlace]) -> dict[NodePlace, NodeRun]:

@@ -26,6 +26,7 @@ from rnn_lowering.model.fixed_inputs import at_sizes, folded, recorded
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.protobuf import graphs_with_messages
 from rnn_lowering.model.scopes import NodePlace, RecurrentNode, ScopePath, recurrent_nodes, scopes, sort_nodes
+from rnn_lowering.nodes.connections import KnownInputs
 from rnn_lowering.nodes.kinds import NodeSpec, read_spec
 from rnn_lowering.options import Lowering
 from rnn_lowering.types import Array, array_of
@@ -293,13 +294,13 @@ def node_pairs(original: ir.Model, lowered: ModelSource) -> list[NodePair]:
     return pairs_of_prepared(original, lowered)  # the lowering did not fold
 
 
-def pairs_of_prepared(original: ir.Model, lowered: ModelSource, inferred: bool = False) -> list[NodePair]:
+def pairs_of_prepared(original: ir.Model, lowered: ModelSource, known: KnownInputs | None = None) -> list[NodePair]:
     """Return the `node_pairs` of an original that has the sizes of the lowered model, inlined and folded as that.
 
     A layer that has no output any more is compared with the layer above it.
 
     Args:
-        inferred: Whether its values declare what inference found.
+        known: What inference found of the inputs of its nodes; None if that is not known yet.
     """
     file = LoweredFile(lowered)
     left = [entry for entry in recurrent_nodes(file.model) if NODE not in entry.node.metadata_props]
@@ -309,7 +310,7 @@ def pairs_of_prepared(original: ir.Model, lowered: ModelSource, inferred: bool =
         for entry in recurrent_nodes(original)
         if kept.isdisjoint((entry.path, v.name) for v in entry.node.outputs if v.name)
     ]
-    known = known_inputs(original, entries, inferred=inferred)
+    known = known_inputs(original, entries) if known is None else known
     nodes = []
     for entry in entries:
         spec = read_spec(entry.node, entry.opset, entry.scope, known)

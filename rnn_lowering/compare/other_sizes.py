@@ -17,7 +17,7 @@ from itertools import product
 import numpy as np
 import onnx
 
-from rnn_lowering.compare.inputs import Feed, candidate_feeds, length_inputs, recorded_inputs, use_of
+from rnn_lowering.compare.inputs import Feed, candidate_feeds, length_inputs, recorded_inputs, uses_of
 from rnn_lowering.compare.judgement import DeclaredShapes
 from rnn_lowering.compare.options import Check
 from rnn_lowering.compare.result import OutputCheck, RunCheck, RunInput, Verification, over_all
@@ -244,7 +244,7 @@ class OtherSizes:
 
     def _frames(self, feed: Mapping[str, Array]) -> float:
         """Return the number of frames of inputs, as far as nodes say which axis has them."""
-        axes = {name: use_of(self.original.proto.graph, name).axes for name in feed}
+        axes = {name: use.axes for name, use in uses_of(self.original.proto.graph, feed).items()}
         frames = [feed[name].shape[found.index("T")] for name, found in axes.items() if "T" in found]
         return min(frames, default=math.inf)
 

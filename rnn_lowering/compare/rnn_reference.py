@@ -43,7 +43,8 @@ ROUNDED = "rounded products"
 """An attribute that says how rows that have ended are rounded with the others (DynamicQuantizeLSTM)."""
 
 _LARGE = 1 << 21
-"""A gate's weight of more numbers is converted in parts, each while it is used."""
+"""A gate's weight of more numbers is converted in parts, each while it is used. About so many numbers of X are
+multiplied with W at once."""
 
 _ACTIVATIONS: dict[str, tuple[Callable[..., Array], float | None, float | None]] = {
     "relu": (lambda x, a, b: np.maximum(x, 0), None, None),
@@ -95,22 +96,22 @@ def evaluate(
     cell, (equation, default) = cell_named(op_type), EQUATIONS[op_type]
     functions = _functions(attributes, default * dirs)
     Y, finals = np.zeros((T, dirs, N, H), dtype), []
+    alive, rows = np.arange(T)[:, None, None] < lengths[:, None], np.arange(N)
     for d in range(dirs):
-        backwards = attributes.get("direction") == "reverse" or d == 1
-        order = _order(T, lengths, backwards)
+        order = _order(T, lengths, attributes.get("direction") == "reverse" or d == 1)
         states = [_initial(page, name, d, (N, H), batch_first) for name in cell.initial_states]
         weights: dict[str, Array] = {name: page[name][d] for name in ("W", "R", "B", "P") if name in page}
         k = _Direction(attributes, weights, [next(functions) for _ in default], H, dtype)
-        rows = np.arange(N)
-        for t in range(T):
-            alive = (t < lengths)[:, None]
+        for t, x in enumerate(k.of_X(X, order)):
             given = states
             if ended:
                 h = np.where(t - 1 < lengths[:, None], states[0], 0.0) if ended == "zeros" and t else states[0]
                 given = [_rounded(h, h), *states[1:]]
-            new = equation(k, X[order[t], rows], *given)
-            states = [np.where(alive, n, old) for n, old in zip(new, states, strict=True)]
-            Y[order[t], d, rows] = np.where(alive, states[0], 0.0)
+            new = equation(k, x, *given)
+            if not alive[t].all():
+                new = [np.where(alive[t], n, old) for n, old in zip(new, states, strict=True)]
+            states, Y[t, d] = new, new[0]
+        Y[:, d] = np.where(alive, Y[order, d, rows], 0.0)
         finals.append([np.where(lengths[:, None] > 0, s, 0.0) for s in states])
     by_state = zip(cell.states, zip(*finals, strict=True), strict=True)
     stacked = {f"Y_{state}": np.stack(parts, axis=1 if batch_first else 0) for state, parts in by_state}
@@ -197,7 +198,7 @@ def _functions(attributes: Mapping[str, Any], default: Sequence[str]) -> Iterato
 
 
 def _order(T: int, lengths: Array, backwards: bool) -> Array:
-    """Which step of X each row reads at each time, [seq, batch]."""
+    """Which step of X each row reads at each time, [seq, batch]; also the time at which each step of Y is made."""
     forwards = np.repeat(np.arange(T)[:, None], len(lengths), axis=1)
     within = lengths[None, :] - 1 - forwards
     return np.where(within >= 0, within, forwards) if backwards else forwards
@@ -209,16 +210,13 @@ def _initial(page: Mapping[str, Array], name: str, d: int, shape: tuple[int, int
     return page[name][:, d] if batch_first else page[name][d]
 
 
-def _rows_of_gate(gate: Array, dtype: Any) -> list[Array]:
-    """Return the rows of a gate in the type to compute in; a large gate comes in parts, not converted yet."""
-    if gate.size <= _LARGE:
-        return [np.asarray(gate, dtype)]
-    rows = max(1, _LARGE // gate.shape[1])
-    return [gate[n : n + rows] for n in range(0, len(gate), rows)]
-
-
-def _product(parts: list[Array], x: Array) -> Array:
-    return np.concatenate([x @ np.asarray(part, x.dtype).T for part in parts], axis=-1)
+def _product(weights: Array, x: Array) -> Array:
+    """Return x W^T; of weights that are not converted yet, a part at a time."""
+    if weights.dtype == x.dtype:
+        return x @ weights.T
+    count = max(1, _LARGE // weights.shape[1])
+    parts = [weights[n : n + count].astype(x.dtype) for n in range(0, len(weights), count)]
+    return np.concatenate([x @ part.T for part in parts], axis=-1)
 
 
 class _Direction:
@@ -228,42 +226,52 @@ class _Direction:
         self, attributes: Mapping[str, Any], k: Mapping[str, Array], functions: list[Function], H: int, dtype: Any
     ) -> None:
         gates = k["W"].shape[0] // H
-        self.attributes, self.functions = attributes, functions
-        self.W, self.R = (
-            [partial(_product, _rows_of_gate(gate, dtype)) for gate in np.split(k[name], gates)] for name in "WR"
-        )
-        self.bias = k.get("B", np.zeros(2 * gates * H, dtype)).reshape(2, gates, H)
+        self.attributes, self.functions, self.H = attributes, functions, H
+        self.W, self.R = (k[n] if k[n].size > gates * _LARGE else np.asarray(k[n], dtype) for n in "WR")
+        self.Wb, self.Rb = np.split(k.get("B", np.zeros(2 * gates * H, dtype)), 2)
         self.P = k.get("P", np.zeros(gates * H, dtype)).reshape(-1, H)
         bound = attributes.get("clip")
         self.bound = np.inf if bound is None or np.isnan(bound) or bound < 0 else bound
 
+    def of_X(self, X: Array, order: Array) -> Iterator[list[Array]]:
+        """Yield W Xt + Wb by gate, step by step in an order, [seq, batch]; many steps are multiplied at once."""
+        (T, N), rows = order.shape, np.arange(order.shape[1])
+        count = max(1, _LARGE // max(1, N * sum(self.W.shape)))
+        for first in range(0, T, count):
+            x = X[order[first : first + count], rows]
+            product = _product(self.W, x.reshape(len(x) * N, X.shape[2])) + self.Wb
+            yield from map(self._by_gate, product.reshape(len(x), N, len(self.Wb)))
+
+    def of_H(self, h: Array, gate: int = 0) -> list[Array]:
+        """Return R h + Rb by gate, from a gate on."""
+        first = gate * self.H
+        return self._by_gate(_product(self.R[first:], h) + self.Rb[first:])
+
+    def _by_gate(self, array: Array) -> list[Array]:
+        return [array[:, n : n + self.H] for n in range(0, array.shape[1], self.H)]
+
     def activated(self, number: int, x: Array) -> Array:
         """Return activation f (0), g (1) or h (2) of a clipped pre-activation."""
-        return self.functions[number](np.clip(x, -self.bound, self.bound))
-
-    def affine(self, gate: int, x: Array, h: Array) -> Array:
-        total: Array = self.W[gate](x) + self.R[gate](h) + self.bias[0, gate] + self.bias[1, gate]
-        return total
+        return self.functions[number](x if self.bound == np.inf else np.clip(x, -self.bound, self.bound))
 
 
-def _rnn(k: _Direction, x: Array, h: Array) -> list[Array]:
-    return [k.activated(0, k.affine(0, x, h))]
+def _rnn(k: _Direction, x: list[Array], h: Array) -> list[Array]:
+    return [k.activated(0, x[0] + k.of_H(h)[0])]
 
 
-def _gru(k: _Direction, x: Array, h: Array) -> list[Array]:
-    z, r = (k.activated(0, k.affine(gate, x, h)) for gate in (0, 1))
-    if k.attributes.get("linear_before_reset", 0):
-        hidden = k.W[2](x) + k.bias[0, 2] + r * (k.R[2](h) + k.bias[1, 2])
-    else:
-        hidden = k.affine(2, x, r * h)
-    return [(1 - z) * k.activated(1, hidden) + z * h]
+def _gru(k: _Direction, x: list[Array], h: Array) -> list[Array]:
+    of_h = k.of_H(h)
+    z, r = (k.activated(0, x[gate] + of_h[gate]) for gate in (0, 1))
+    hidden = r * of_h[2] if k.attributes.get("linear_before_reset", 0) else k.of_H(r * h, 2)[0]
+    return [(1 - z) * k.activated(1, x[2] + hidden) + z * h]
 
 
-def _lstm(k: _Direction, x: Array, h: Array, c: Array) -> list[Array]:
-    i = k.activated(0, k.affine(0, x, h) + k.P[0] * c)
-    f = 1 - i if k.attributes.get("input_forget", 0) else k.activated(0, k.affine(2, x, h) + k.P[2] * c)
-    new = f * c + i * k.activated(1, k.affine(3, x, h))
-    o = k.activated(0, k.affine(1, x, h) + k.P[1] * new)
+def _lstm(k: _Direction, x: list[Array], h: Array, c: Array) -> list[Array]:
+    i, o, f, g = (of_x + of_h for of_x, of_h in zip(x, k.of_H(h), strict=True))
+    i = k.activated(0, i + k.P[0] * c)
+    f = 1 - i if k.attributes.get("input_forget", 0) else k.activated(0, f + k.P[2] * c)
+    new = f * c + i * k.activated(1, g)
+    o = k.activated(0, o + k.P[1] * new)
     return [o * k.functions[2](new), new]
 
 
@@ -272,7 +280,8 @@ EQUATIONS: dict[str, tuple[Callable[..., list[Array]], list[str]]] = {
     "GRU": (_gru, ["Sigmoid", "Tanh"]),
     "LSTM": (_lstm, ["Sigmoid", "Tanh", "Tanh"]),
 }
-"""By the operator of a `Cell`: the step from Xt and the states to the next states, and the default activations."""
+"""By the operator of a `Cell`: the step from W Xt + Wb of each gate and the states to the next states, and the
+default activations."""
 
 
 def _same_rows(truth: Symbols, allowed: Symbols, batch_first: bool) -> Symbols:

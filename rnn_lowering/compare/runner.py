@@ -32,6 +32,8 @@ from rnn_lowering.nodes.cell import CELLS, DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.nodes.kinds import is_recurrent, role_of
 from rnn_lowering.types import Array
 
+_MANY_WEIGHTS = 1000
+
 
 @dataclass(frozen=True)
 class Session:
@@ -60,6 +62,14 @@ class Session:
         """Whether it runs with one thread, because its results depend on the number of threads."""
         with suppress(Exception):  # a model that cannot be read is onnxruntime's to refuse
             return DYNAMIC_QUANTIZE_LSTM in operator_counts(self.parsed)
+        return False
+
+    @property
+    def has_many_weights(self) -> bool:
+        """Whether it has so many that onnxruntime packs them: the time to load them unpacked grows with the square
+        of their number."""
+        with suppress(Exception):  # as above
+            return len(self.parsed.graph.initializer) > _MANY_WEIGHTS
         return False
 
 
@@ -641,6 +651,7 @@ def _job(session: Session, groups: Sequence[Sequence[str]], chunks: Chunks | Non
         "data": str(session.data or session.model.parent),
         "optimize": session.optimize,
         "threads": 1 if session.one_thread or chunks else 0,  # chunks are small: threads would only wait
+        "packs": session.has_many_weights,
         "groups": groups,
         "chunks": None if chunks is None else asdict(chunks),
         "out": str(out),

@@ -5,6 +5,7 @@ A job loads one model and runs it:
     data: Folder of its external data.
     optimize: Whether onnxruntime optimizes the graph.
     threads: The number of its threads; 0: onnxruntime chooses.
+    packs: Whether onnxruntime packs weights for its kernels.
     groups: Lists of feeds, each a file of arrays. The first feed of a group with finite outputs counts, else the
         first that the model accepts.
     chunks: The fields of `runner.Chunks`, or null. If given, the first feed of each group is cut into chunks,
@@ -191,12 +192,13 @@ def _load(job: Message) -> Any:
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", job["data"])
     # A product of dequantized weights stays one of floats: 4, the default, would round the other operand to 8 bits.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    options.add_session_config_entry("session.disable_prepacking", "1")  # weights once, not a second time packed
+    model = Path(job["model"]).read_bytes()
+    if not job["packs"]:  # weights are there once, not a second time packed
+        options.add_session_config_entry("session.disable_prepacking", "1")
     if not job["optimize"]:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = job["threads"]
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a quarter less processor time
-    model = Path(job["model"]).read_bytes()
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 

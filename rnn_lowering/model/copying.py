@@ -30,8 +30,9 @@ def clone(model: ir.Model) -> ir.Model:
     """
     try:
         copied = _copied(model.clone)
-    except UnsupportedError as error:
-        raise _undefined_input(model) or error from error.__cause__
+    except UnsupportedError:
+        refuse_undefined_inputs(model)
+        raise
     own_tensors(copied)
     for graph in all_graphs(copied):
         for value in _values(graph):
@@ -64,16 +65,19 @@ def _copied(make: Callable[[], T]) -> T:
         ) from error
 
 
-def _undefined_input(model: ir.Model) -> InvalidNodeError | None:
-    """Return the error of the first node with an input that nothing defines; None if there is none."""
+def refuse_undefined_inputs(model: ir.Model) -> None:
+    """Refuse a model in which a node has an input that nothing defines.
+
+    Raises:
+        InvalidNodeError: The first such node.
+    """
     for scope in scopes(model):
         for node in scope.graph:
             for value in node.inputs:
                 if value is not None and value.producer() is None and value.graph is None:
                     reason = f"its input '{value.name}' is no output of a node, no input and no initializer"
                     hint = "was the model cut? Export it again, or make that an input"
-                    return InvalidNodeError(reason, hint=hint, node=node_ref(node, scope.text))
-    return None
+                    raise InvalidNodeError(reason, hint=hint, node=node_ref(node, scope.text))
 
 
 def own_tensors(model: ir.Model) -> None:

@@ -6,6 +6,7 @@ independent. A group has nodes of one level only, so groups never depend on each
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -56,17 +57,22 @@ class Group:
 
 def groups_of(plan: Sequence[NodePlan]) -> list[Group]:
     """Return the nodes of a plan in groups."""
+    if len(plan) == 1:
+        return [Group([*plan])]
     levels = _levels({planned.found.graph for planned in plan}, {planned.found.node for planned in plan})
     groups = _stacks(plan, levels)
     stacked = {planned.found.node for group in groups for planned in group.members}
+    places = {p.found.node: (levels[p.found.node], *_place(p)) for p in plan if _may_join(p)}
+    crowd = Counter(place for node, place in places.items() if node not in stacked)
     open_groups: dict[object, Group] = {}
     for planned in plan:
         if planned.found.node in stacked:
             continue
-        if not _may_join(planned):
+        place = places.get(planned.found.node)
+        if place is None or crowd[place] == 1:
             groups.append(Group([planned]))
             continue
-        key = levels[planned.found.node], *_place(planned), *_sizes(planned)
+        key = *place, *_sizes(planned)
         group = open_groups.get(key)
         if group and can_join(planned.choice.dialect, planned.opset, [*map(_rnn, group.members), _rnn(planned)]):
             group.members.append(planned)

@@ -20,11 +20,12 @@ from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.known import Known
 from rnn_lowering.facts.operators import default_opset
-from rnn_lowering.model.copying import clone
+from rnn_lowering.model.copying import clone, refuse_undefined_inputs
 from rnn_lowering.model.onnx_checks import (
     ANONYMOUS,
     accepts,
     infer_shapes,
+    inferred_types,
     is_anonymous,
     is_misread,
     problem_of,
@@ -55,6 +56,8 @@ def inferred_values(model: ir.Model) -> Inferred:
     Raises:
         UnsupportedError: A node has an input that nothing defines.
     """
+    if next(iter(model.graph.subgraphs()), None) is None:
+        return _inferred_without_bodies(model)
     twin = clone(model)
     pairs = dict(zip(computed_values(model), computed_values(twin), strict=True))
     _copy_constants_into_bodies(twin)
@@ -69,6 +72,18 @@ def inferred_values(model: ir.Model) -> Inferred:
         assumed = widened
         _infer(twin, assumed)
     _infer(twin, {})
+    return pairs
+
+
+def _inferred_without_bodies(model: ir.Model) -> Inferred:
+    """Return the `inferred_values` of a model that has no bodies, without a copy of it."""
+    refuse_undefined_inputs(model)
+    pairs = {value: ir.Value(name=value.name, type=value.type) for value in computed_values(model)}
+    for value, found, shape in inferred_types(model, from_inputs=True):
+        if value in pairs:
+            pairs[value].shape = shape
+            if found is not None and found.dtype != value.dtype:
+                pairs[value].type = found
     return pairs
 
 

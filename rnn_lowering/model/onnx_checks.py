@@ -49,14 +49,22 @@ class NativeError(Exception):
 
 def infer_shapes(model: ir.Model) -> None:
     """Infer types and shapes, in place, as far as ONNX can."""
-    proto = _message(model)
-    _rename(proto)
-    for value, info in _read(model.graph, _with_inferred(proto).graph):
-        shape = ir.serde.deserialize_type_proto_for_shape(info.type)
-        value_type = ir.serde.deserialize_type_proto_for_type(info.type)
+    for value, value_type, shape in inferred_types(model):
         value.shape = value.shape if shape is None else shape
         if value_type is not None and value_type.dtype != value.dtype:
             value.type = value_type
+
+
+def inferred_types(
+    model: ir.Model, *, from_inputs: bool = False
+) -> Iterator[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None]]:
+    """Yield the values of a model with the types and shapes that ONNX infers, or else declared ones; `from_inputs`:
+    shapes that nodes of the main graph declare do not count."""
+    proto = _message(model, without_shapes=from_inputs)
+    _rename(proto)
+    for value, info in _read(model.graph, _with_inferred(proto).graph):
+        shape = ir.serde.deserialize_type_proto_for_shape(info.type)
+        yield value, ir.serde.deserialize_type_proto_for_type(info.type), shape
 
 
 def _read(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
@@ -83,12 +91,25 @@ def with_inferred_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto if called_nodes(proto) > MOST_CALLED or grows(proto) else _with_inferred(proto)
 
 
-def _message(model: ir.Model) -> onnx.ModelProto:
-    """Return a message for inference, in which what would be too large is hidden."""
+def _message(model: ir.Model, *, without_shapes: bool = False) -> onnx.ModelProto:
+    """Return a message for inference, in which what would be too large is hidden; the computed values of the main
+    graph are declared with or without shapes."""
     proto = message_for_inference(model)
+    if without_shapes:
+        computed = {name for node in proto.graph.node for name in node.output}
+        for info in (*proto.graph.value_info, *(info for info in proto.graph.output if info.name in computed)):
+            _forget_shape(info.type)
     if called_nodes(proto) <= MOST_CALLED:
         hide_growth(proto)
     return proto
+
+
+def _forget_shape(declared: onnx.TypeProto) -> None:
+    kind = declared.WhichOneof("value")
+    if kind in ("sequence_type", "optional_type"):
+        _forget_shape(getattr(declared, kind).elem_type)
+    elif kind is not None:
+        getattr(declared, kind).ClearField("shape")
 
 
 def _with_inferred(proto: onnx.ModelProto) -> onnx.ModelProto:

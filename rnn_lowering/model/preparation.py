@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 import onnx_ir as ir
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import OptionError, callers
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.copying import clone, inline_functions
-from rnn_lowering.model.model_sizes import known_inputs
+from rnn_lowering.model.model_sizes import computed_values, known_inputs
 from rnn_lowering.model.opsets import NEW_OPSET, OLDEST_LOWERED_OPSET, modernize
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, sort_nodes
 from rnn_lowering.nodes.connections import KnownInputs
@@ -36,6 +36,7 @@ class PreparedModel:
         wanted: Those that are to be lowered.
         notes: What was done, for the user.
         inferred: Whether its values declare what inference has found.
+        known: What inference has found of the inputs of the wanted nodes, once they are read.
     """
 
     model: ir.Model
@@ -43,6 +44,18 @@ class PreparedModel:
     wanted: Sequence[RecurrentNode]
     notes: tuple[str, ...] = ()
     inferred: bool = False
+    known: KnownInputs = field(default_factory=dict)
+
+    def with_known_inputs(self) -> PreparedModel:
+        """Return it with what inference finds of the inputs of the wanted nodes."""
+        return replace(self, known=known_inputs(self.model, self.wanted, inferred=self.inferred))
+
+    def copied(self) -> PreparedModel:
+        """Return it with a copy of the model, and without the nodes."""
+        copy = clone(self.model)
+        twins = dict(zip(computed_values(self.model), computed_values(copy), strict=True))
+        known = {twins[value]: known for value, known in self.known.items()}
+        return replace(self, model=copy, found=(), wanted=(), known=known)
 
 
 @dataclass(frozen=True)

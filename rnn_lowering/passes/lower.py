@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import onnx
@@ -15,7 +15,7 @@ from rnn_lowering import argument_checks
 from rnn_lowering.errors import boundary, warn
 from rnn_lowering.limits import limited
 from rnn_lowering.model import onnx_checks
-from rnn_lowering.model.copying import clone, refuse_many_calls, take_over
+from rnn_lowering.model.copying import refuse_many_calls, take_over
 from rnn_lowering.model.model_sizes import ensure_valid
 from rnn_lowering.model.opsets import refuse_imports
 from rnn_lowering.model.preparation import PreparedModel, export_faults
@@ -146,7 +146,7 @@ def _result(model: ir.Model, work: Work, edits: Sequence[Edit], keep: bool, as_m
     )
     prepared = None
     if keep and plan.every:
-        prepared = replace(plan.prepared, model=clone(work.model), found=(), wanted=())
+        prepared = plan.prepared.copied()
     message = None
     if modified:
         with without_collector():

@@ -17,7 +17,7 @@ from rnn_lowering.errors import (
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.model_sizes import name_cut_axes
 from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET, import_opset, is_new, opset_without
-from rnn_lowering.model.preparation import NodePlan, NodeSelection, PreparedModel, prepare, read
+from rnn_lowering.model.preparation import NodePlan, NodeSelection, PreparedModel, prepare, read, read_node
 from rnn_lowering.model.replace import emitted_for, replace_nodes
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, repeating_nodes
 from rnn_lowering.nodes.cell import CELLS
@@ -190,7 +190,8 @@ def _plan_of_copy(work: Work, known: ir.Model, before: PreparedModel) -> ModelPl
 
 
 def _plan(work: Work, prepared: PreparedModel) -> ModelPlan:
-    specs = read(prepared.model, prepared.wanted, inferred=prepared.inferred)
+    prepared = prepared.with_known_inputs()
+    specs = [read_node(prepared.model, entry, prepared.known) for entry in prepared.wanted]
     opset = opset_of(work, prepared)
     native = _native_nodes(work, prepared, specs, opset)
     plan = []

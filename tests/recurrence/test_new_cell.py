@@ -74,8 +74,8 @@ def step(op: Any, k: Any, states: Any, x: Any) -> list[Any]:
     return [Ht, Mt]
 
 
-def float64(k: Any, x: Array, h: Array, m: Array) -> list[Array]:
-    f, c = k.activated(0, k.affine(0, x, h)), k.activated(1, k.affine(1, x, h))
+def float64(k: Any, x: list[Array], h: Array, m: Array) -> list[Array]:
+    f, c = (k.activated(gate, x[gate] + k.of_H(h)[gate]) for gate in (0, 1))
     new = f * m + (1 - f) * c
     return [np.tanh(new), new]
 
