@@ -16,7 +16,7 @@ from onnx.reference.op_run import OpRun
 from rnn_lowering.attention.causal_conv import CausalConvSpec
 from rnn_lowering.attention.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
 from rnn_lowering.attention.linear_attention import LinearAttentionSpec
-from rnn_lowering.compare.node_reference import (
+from rnn_lowering.compare.float64.node_reference import (
     FLOAT32_EPS,
     Attributes,
     ShapedReference,

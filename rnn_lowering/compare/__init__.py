@@ -1,8 +1,8 @@
 """Compare two models. Read `verify` first, the door of the folder.
 
 Three modules compare: `whole` the outputs of both models, `node_by_node` each lowered node with float64, and
-`chunk_by_chunk` a stream with the original. `runner` runs models in a child process. A reference computes a node in
-float64: `node_reference` says what each has, `rnn_reference` is that of RNN, GRU and LSTM.
+`streams/chunk_by_chunk` a stream with the original. `runner` runs models in a child process. `float64` computes
+nodes and models as the specification has them.
 
 What is compared is what the lowered file has, whoever wrote it: each node is cut out of its messages, not emitted
 again. Only the equations of the references are independent of the lowering. Common to both is how files, nodes and

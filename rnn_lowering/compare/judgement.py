@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from rnn_lowering.compare.node_reference import NodeReference
+from rnn_lowering.compare.float64.node_reference import NodeReference
 from rnn_lowering.compare.options import Tolerance
 from rnn_lowering.compare.result import OutputCheck, RunCheck
 from rnn_lowering.compare.runner import Outputs, Runner, Session, SessionError, session_with

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from rnn_lowering.compare.float64.node_reference import Symbols
 from rnn_lowering.compare.judgement import Judge, NodeOutput, allowance, blocks_of_rows, compare
 from rnn_lowering.compare.node_pairs import NodePair, Values, node_pairs, pairs_of_prepared, with_shapes
-from rnn_lowering.compare.node_reference import Symbols
 from rnn_lowering.compare.options import Check, Tolerance
 from rnn_lowering.compare.result import EACH_NODE, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.compare.runner import Outputs, Runner, Session, SessionError, operator_counts, session_with

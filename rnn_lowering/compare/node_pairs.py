@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.compare.evaluator import widen
-from rnn_lowering.compare.node_reference import NodeReference, Symbols, reference_of
+from rnn_lowering.compare.float64.evaluator import widen
+from rnn_lowering.compare.float64.node_reference import NodeReference, Symbols, reference_of
 from rnn_lowering.compare.runner import SessionError, quantizes_inputs
 from rnn_lowering.emit.open_scopes import NODE
 from rnn_lowering.facts.constants import computed, constant_of

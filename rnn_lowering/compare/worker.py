@@ -169,7 +169,7 @@ def _runs(session: Any, job: Message) -> Iterator[Message]:
 
 
 def _float64(job: Message) -> Message:
-    from rnn_lowering.compare.evaluator import evaluate_model
+    from rnn_lowering.compare.float64.evaluator import evaluate_model
 
     try:
         feed = StoredArrays(Path(job["float64"]))

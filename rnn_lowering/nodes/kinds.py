@@ -58,7 +58,7 @@ KINDS = (
         CELLS.keys(),
         "nodes.rnn.RecurrentSpec",
         "recurrence.equivalents.lower_rnn",
-        "compare.rnn_reference.RnnReference",
+        "compare.float64.rnn_reference.RnnReference",
         page="",
     ),
     Kind(

@@ -13,7 +13,7 @@ from stream_models import net, plan_of, random, recurrent, streamed
 from texts import parse
 
 import rnn_lowering as rl
-from rnn_lowering.compare import chunk_by_chunk
+from rnn_lowering.compare.streams import chunk_by_chunk
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 

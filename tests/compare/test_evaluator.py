@@ -11,7 +11,7 @@ from evaluator_cases import DIFFERS, NodeCase, difference, node_cases
 from running import run
 from texts import parse
 
-from rnn_lowering.compare.evaluator import MISCOMPUTED, OPERATORS, evaluate_model
+from rnn_lowering.compare.float64.evaluator import MISCOMPUTED, OPERATORS, evaluate_model
 
 HELD = json.loads(DIFFERS.read_text())["differs"]
 

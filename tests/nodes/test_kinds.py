@@ -2,7 +2,7 @@
 
 import pytest
 
-from rnn_lowering.compare.node_reference import NodeReference
+from rnn_lowering.compare.float64.node_reference import NodeReference
 from rnn_lowering.nodes.kinds import KINDS, Kind, NodeSpec, imported
 
 

@@ -20,7 +20,7 @@ from thinning import by_turns
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
-from rnn_lowering.compare.evaluator import evaluate_model
+from rnn_lowering.compare.float64.evaluator import evaluate_model
 
 FORMS = ("scan", "loop", "unroll", "chunked")
 LIMITS = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}

@@ -12,7 +12,7 @@ from oracle import GATES, evaluate
 from running import assert_close
 from vectors import COARSE_VECTORS, load_onnx_cases, load_vectors, to_arrays
 
-from rnn_lowering.compare import rnn_reference
+from rnn_lowering.compare.float64 import rnn_reference
 
 VECTOR_ATOL = 1e-6
 

@@ -19,7 +19,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference.op_run import OpRun
 
-from rnn_lowering.compare.node_reference import (
+from rnn_lowering.compare.float64.node_reference import (
     FLOAT32_EPS,
     ROWS,
     NodeReference,

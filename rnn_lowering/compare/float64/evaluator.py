@@ -18,8 +18,8 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_loop import Loop as LoopOfOnnx
 
 from rnn_lowering.attention.references import LinearAttention, LinearAttentionOfMicrosoft
-from rnn_lowering.compare.node_reference import attributes_of
-from rnn_lowering.compare.rnn_reference import RECURRENT
+from rnn_lowering.compare.float64.node_reference import attributes_of
+from rnn_lowering.compare.float64.rnn_reference import RECURRENT
 from rnn_lowering.model.protobuf import bodies_in, nodes_in
 from rnn_lowering.types import Array
 

@@ -35,7 +35,7 @@ from rnn_lowering.compare.runner import (
     nodes_by_output,
     session_with,
 )
-from rnn_lowering.compare.sequences import (
+from rnn_lowering.compare.streams.sequences import (
     BEGINNINGS,
     CHUNKS_OF,
     FEW,

@@ -1,0 +1,1 @@
+"""Compare a stream with the original: the sequences, then chunk by chunk."""
