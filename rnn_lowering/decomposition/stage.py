@@ -13,7 +13,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.decomposition.formulas import Operand, body_of, call_of
 from rnn_lowering.decomposition.lacking import WRONG_IN, Lacking, LackingNode
-from rnn_lowering.decomposition.misread import written_as_floats
+from rnn_lowering.decomposition.rounding import written_as_floats
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.facts.constants import constant_of
@@ -66,7 +66,7 @@ class OperatorsLeft:
         """Find them in a model whose other nodes get operators of an opset."""
         target = lowering.runtime.name
         lacking = Lacking(model, target, lowering.runtime.model.misreads)
-        written = set() if lowering.runtime.model.quantizes else written_as_floats(model)
+        written = written_as_floats(model) if "rounding of floats" in lowering.runtime.model.adaptations else set()
         left = [each for each in lacking.nodes if each.node not in written]
         if not left or lacking.measured is None:
             return cls([], [], [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -134,24 +134,19 @@ def lower_model(
         return _result(model, work, edits, keep, as_message)
 
 
-def _result(model: ir.Model, work: Work, edits: Sequence[Edit], keep: bool, as_message: bool) -> LoweringResult:
+def _result(model: ir.Model, work: Work, edits: Mapping[str, Edit], keep: bool, as_message: bool) -> LoweringResult:
     """Make the edits, check what they made, and give it to the model of the caller."""
-    report, plan, lowering = work.report, work.chosen, work.lowering
+    report, plan = work.report, work.chosen
     for text in _warnings(plan, report):
         warn(text)
-    modified = (
-        bool(plan.every or report.loops or report.replaced or lowering.open_dims)
-        or lowering.fixes_inputs
-        or report.stream is not None
-    )
-    prepared = None
-    if keep and plan.every:
-        prepared = plan.prepared.copied()
-    message = None
+    prepared = plan.prepared.copied() if keep and plan.every else None
+    with without_collector():
+        for name, edit in edits.items():
+            if work.changes or name == "adapt":
+                edit()
+    modified, message = work.changes or bool(report.adapted), None
     if modified:
         with without_collector():
-            for edit in edits:
-                edit()
             notes, message = ensure_valid(work.model, work.original, whole=as_message)
         report.notes += notes
         take_over(model, work.model)

@@ -168,6 +168,7 @@ class Report:
         left: Recurrent nodes that were not lowered, and why, as text.
         replaced: Other nodes, which the target cannot run, and what took their place.
         unsupported: Those that stay.
+        adapted: What the runtime needed of the model around lowered nodes; notes have it, too.
         notes: Other changes to the model.
         set_inputs: Inputs that became constants; the lowered model does not have them.
         operators_before, operators_after: The number of nodes of each operator, in the whole model.
@@ -185,6 +186,7 @@ class Report:
     left: list[str] = field(default_factory=list)
     replaced: list[ReplacedNode] = field(default_factory=list)
     unsupported: list[UnsupportedNode] = field(default_factory=list)
+    adapted: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     set_inputs: list[SetInput] = field(default_factory=list)
     operators_before: dict[str, int] = field(default_factory=dict)
@@ -193,8 +195,8 @@ class Report:
 
     @property
     def lowered_any(self) -> bool:
-        """Whether a node, Loop or Scan was replaced, or a stream was made."""
-        return bool(self.nodes or self.loops or self.replaced or self.stream is not None)
+        """Whether a node, Loop or Scan was replaced, a stream was made, or the model adapted to its target."""
+        return bool(self.nodes or self.loops or self.replaced or self.adapted or self.stream is not None)
 
     def spell(self) -> None:
         """Give the options in its texts the spelling of the caller: keywords of Python, or flags."""

@@ -112,14 +112,16 @@ STAGES = {
 """By what it does, in order."""
 
 
-def run_stages(work: Work, names: Iterable[str] = STAGES) -> list[Edit]:
-    """Run the stages that are asked for; return their edits."""
-    edits = []
-    for stage in map(STAGES.__getitem__, names):
+def run_stages(work: Work, names: Iterable[str] = STAGES) -> dict[str, Edit]:
+    """Run the stages that are asked for; return their edits, by stage."""
+    edits = {}
+    for name in names:
+        stage = STAGES[name]
         if stage.asked(work):
             with without_collector():
                 edit = stage.run(work)
-            edits += [edit] if edit else []
+            if edit is not None:
+                edits[name] = edit
     return edits
 
 
@@ -192,6 +194,13 @@ class Work:
             copy = clone(model)
         open_negative_sizes(copy)
         return cls(copy, lowering, Report(lowering.target), lambda: model, was_sorted=not unsorted)
+
+    @property
+    def changes(self) -> bool:
+        """Whether a stage changes the model, but for what its runtime needs of other nodes."""
+        made = bool(self.chosen.every or self.report.loops or self.report.replaced)
+        asked = bool(self.lowering.open_dims) or self.lowering.fixes_inputs
+        return made or asked or self.report.stream is not None
 
     @property
     def chosen(self) -> ModelPlan:

@@ -82,12 +82,13 @@ NCNN = Target(
     why_no_lengths="pnnx converts no arithmetic of integers",
     integer_products=False,
     model=ModelTraits(
-        quantizes=False,  # pnnx has no QuantizeLinear
+        # pnnx has no QuantizeLinear, and crashes at inputs and outputs without elements.
+        adaptations=(
+            *("rounding of floats", "computed copies", "bounded lookups"),
+            *("inputs with elements", "axes of reductions"),
+        ),
         ignores_axes=(("ReduceSum", 13), ("ReduceL1", 18), ("ReduceL2", 18), ("ReduceMean", 18)),
         outputs_apart=as_transpose,  # pnnx aborts at an Identity of an output of the model
-        loses_copies=True,
-        empty_tensors=False,  # pnnx crashes
-        bounds_lookups=True,
     ),
     dialect=Dialect(matrix_product=True, matrix_steps=True),
 )
@@ -105,7 +106,7 @@ EXECUTORCH = Target(
     newest_opset=17,
     oldest_opset=9,
     unsupported=("ThresholdedRelu",),
-    model=ModelTraits(loses_copies=True),  # XNNPACK rejects one value as two outputs
+    model=ModelTraits(adaptations=("computed copies",)),  # XNNPACK rejects one value as two outputs
 )
 
 COREML = Target(
@@ -144,7 +145,7 @@ EZKL = Target(
     unsupported=("Softplus",),
     sizes=STATIC,
     finish=(write_strides,),
-    model=ModelTraits(loses_copies=True, empty_tensors=False),
+    model=ModelTraits(adaptations=("computed copies", "inputs with elements")),
 )
 """`pip install ezkl`: circuits for proofs, which compute in fixed point."""
 
@@ -166,7 +167,7 @@ RKNN = Target(
     newest_opset=19,
     lacks=(("LinearAttention", "its simulator rejects it, or does not end within a minute"),),
     loops=LoopTraits(constants_in_scan=True),
-    model=ModelTraits(loses_copies=True, empty_tensors=False),
+    model=ModelTraits(adaptations=("computed copies", "inputs with elements")),
     native=NativeRule(
         "2.5.0", "2026-11-23", frozenset(), (Excluded((), "rejects most recurrent nodes, or ends the process"),)
     ),
@@ -181,7 +182,7 @@ WEBNN = Target(
     unsupported=("Softplus", "ThresholdedRelu"),
     lacks_types=(ir.DataType.DOUBLE,),
     sizes=STATIC,
-    model=ModelTraits(empty_tensors=False),
+    model=ModelTraits(adaptations=("inputs with elements",)),
     integer_products=False,  # it multiplies integers of one type only, and quantized weights are of another
 )
 """onnxruntime-web's execution provider for WebNN, where no node may run outside of it; run in Chromium 153, which

@@ -94,28 +94,16 @@ class ModelTraits:
     """What a runtime does with the model around recurrent nodes: its other nodes, inputs, outputs and constants.
 
     Attributes:
-        quantizes: Whether it computes QuantizeLinear right; where not, it and the DequantizeLinear behind it are
-            written as arithmetic on floats.
+        adaptations: What the model gets so that it is right there, in this order, and what is refused: names of
+            decomposition/adaptations.py.
         ignores_axes: Operators whose axes are an input from an opset on, which it ignores without an error.
         misreads: Takes a node that is not recurrent; returns how the runtime computes it wrongly because of its
             attributes or neighbours, as in `Misread`, or "".
-        misreads_convolutions: Whether it computes some Conv wrongly: see decomposition/misread.py.
-        bounds_lookups: Whether rows of a table are taken in its own way: see decomposition/misread.py.
         outputs_apart: Emits a copy, if the runtime forbids a graph output that a node also reads: such an output
             becomes one.
-        loses_copies: Whether it rejects or loses an output of the model that is an Identity: a Max takes its place.
-        empty_tensors: Whether it takes inputs and outputs of a model that have no elements.
-        named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
-        unused_constants: Whether a model may have initializers that nothing uses.
     """
 
-    quantizes: bool = True
+    adaptations: tuple[str, ...] = ()
     ignores_axes: tuple[tuple[str, int], ...] = ()
     misreads: Misreads | None = None
-    misreads_convolutions: bool = False
-    bounds_lookups: bool = False
     outputs_apart: Callable[[Ops, Tensor], Tensor] | None = None
-    loses_copies: bool = False
-    empty_tensors: bool = True
-    named_sizes: bool = True
-    unused_constants: bool = True

@@ -97,11 +97,11 @@ MNN = Target(
     unsupported=("Softplus",),
     integer_products=False,
     model=ModelTraits(
-        quantizes=False,  # by the range of the data, whatever the scale is
+        # QuantizeLinear is computed by the range of the data, whatever the scale is.
+        adaptations=("rounding of floats", "inputs with elements"),
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if
         # an activation, Abs, Neg, Exp or Clip reads it.
         outputs_apart=as_transpose,
-        empty_tensors=False,
     ),
     loops=LoopTraits(loop_from=128),
     # It computes a Slice with step -1 of unknown length wrongly.
@@ -154,7 +154,7 @@ LITERT = Target(
     # It fuses a Relu with the Add, Sub, Mul or Div before it, and loses what these compute, also where it is an
     # output; of a Transpose that moves nothing it loses the output.
     finish=(max_of_outputs,),
-    model=ModelTraits(outputs_apart=as_sum_with_zero, loses_copies=True),
+    model=ModelTraits(outputs_apart=as_sum_with_zero, adaptations=("computed copies",)),
 )
 
 
@@ -241,7 +241,7 @@ ESPDL = Target(
     integer_products=False,
     model=ModelTraits(
         misreads=misread_by_espdl,
-        empty_tensors=False,  # their copies are Identities
-        loses_copies=True,  # it removes each Identity, and its output has another name
+        # It removes each Identity, and its output has another name; copies without elements are Identities.
+        adaptations=("computed copies", "inputs with elements"),
     ),
 )

@@ -161,7 +161,7 @@ WEBGPU = Target(
     unsupported=("Softsign",),
     lacks_types=(ir.DataType.DOUBLE,),  # nor does the language of its shaders
     sizes=STATIC,
-    model=ModelTraits(misreads_convolutions=True, empty_tensors=False),
+    model=ModelTraits(adaptations=("wide convolutions", "inputs with elements")),
     integer_products=False,
     dialect=Dialect(index_type=ir.DataType.INT32),  # int64 has no arithmetic on WebGPU
     instead=(("Split", split_in_groups),),
@@ -241,7 +241,7 @@ QNN = Target(
     unsupported=("Softplus", "Softsign"),
     sizes=STATIC,
     most_axes=5,
-    model=ModelTraits(empty_tensors=False, misreads=misread_by_qnn),
+    model=ModelTraits(adaptations=("inputs with elements",), misreads=misread_by_qnn),
     integer_products=False,
     instead=(("Exp", bounded_exp),),
     streams=StreamTraits(signed_activations=False),

@@ -99,9 +99,8 @@ OPENCV = Target(
     integer_products=False,
     native=RULE,
     model=ModelTraits(
-        # Between DequantizeLinear and QuantizeLinear it computes Sub as Add, and drops a Sigmoid after an Add.
-        quantizes=False,
-        unused_constants=False,  # it crashes on one of booleans
-        empty_tensors=False,
+        # It crashes on an unused constant of booleans. Between DequantizeLinear and QuantizeLinear it computes Sub
+        # as Add, and drops a Sigmoid after an Add.
+        adaptations=("no unused constants", "rounding of floats", "inputs with elements"),
     ),
 )

@@ -1,0 +1,134 @@
+"""What runtimes need of the model around recurrent nodes, by the name that `ModelTraits.adaptations` gives it.
+
+A new one gets its row here: how the model is rewritten, and which nodes are refused since no rewrite helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from rnn_lowering.decomposition.convolutions import add_output_channels
+from rnn_lowering.decomposition.lookups import bound_lookups
+from rnn_lowering.decomposition.rounding import unwritten, write_as_floats
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.facts.operators import default_opset, is_of_default_domain
+from rnn_lowering.model.model_sizes import forget_names
+from rnn_lowering.model.replace import compute_copies
+from rnn_lowering.model.scopes import ORIGIN, drop_unused_constants, scopes
+from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.targets.target import Target
+
+Rewrite = Callable[[ir.Model], str | None]
+"""Changes a model in place; returns what it did, for the user, behind the name of the runtime, or nothing."""
+
+Refuse = Callable[[ir.Model, Target], Iterable[UnsupportedError]]
+"""Returns an error for each node that stays and that the runtime rejects or computes wrongly."""
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What a runtime needs of a model.
+
+    Attributes:
+        rewrite: How the model is changed.
+        refuse: Which nodes are refused.
+        always: Whether the model is changed where nothing else is, too.
+    """
+
+    rewrite: Rewrite = lambda _: None
+    refuse: Refuse = lambda model, target: ()
+    always: bool = False
+
+
+def _counted(rewrite: Callable[[ir.Model], int], text: str) -> Rewrite:
+    """Return a rewrite that returns how many changes it made; the text has their number."""
+
+    def run(model: ir.Model) -> str | None:
+        count = rewrite(model)
+        return text.format(count) if count else None
+
+    return run
+
+
+def _without_unused_constants(model: ir.Model) -> str | None:
+    names = drop_unused_constants(model)
+    return f"crashes on unused initializers: removed {', '.join(names)}" if names else None
+
+
+def _with_computed_copies(model: ir.Model) -> None:
+    compute_copies(model)
+
+
+def _without_elements(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each node with an input or output of the model that has no elements."""
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        node = value.producer() or next((use.node for use in value.uses()), None)
+        if node is not None and value.shape is not None and 0 in value.shape:
+            kind = "output" if value.is_graph_output() else "input"
+            shape = f"[{', '.join(map(str, value.shape))}]"
+            reason = f"{target.name} takes no {kind} without elements, such as '{value.name}' {shape}"
+            ref = node.meta.get(ORIGIN) or node_ref(node)
+            yield UnsupportedError(reason, hint=f"remove this {kind} from the model, or drop --target", node=ref)
+
+
+def _ignored_axes(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each reduction of floats whose axes are an input, which the runtime ignores in silence."""
+    opset, firsts = default_opset(model.opset_imports), dict(target.model.ignores_axes)
+    for scope in scopes(model):
+        for node in scope.graph:
+            first = firsts.get(node.op_type, opset + 1) if is_of_default_domain(node) else opset + 1
+            floats = node.outputs[0].dtype is None or node.outputs[0].dtype.is_floating_point()
+            if opset >= first and floats and len(node.inputs) > 1 and node.inputs[1] is not None:
+                reason = f"{target.name} ignores its axes, which are an input from opset {first} on"
+                hint = f"export the model at opset {first - 1} (torch.onnx.export: opset_version={first - 1})"
+                yield UnsupportedError(reason, hint=hint, node=node_ref(node, scope.text))
+
+
+ADAPTATIONS = {
+    "sizes without names": Adaptation(
+        _counted(forget_names, "fails on names of unknown sizes: removed them from {} declared shapes")
+    ),
+    "no unused constants": Adaptation(_without_unused_constants),
+    "rounding of floats": Adaptation(
+        _counted(
+            write_as_floats,
+            "computes QuantizeLinear wrongly: wrote {} QuantizeLinear as arithmetic on floats",
+        ),
+        unwritten,
+    ),
+    "computed copies": Adaptation(_with_computed_copies),
+    "wide convolutions": Adaptation(
+        _counted(
+            add_output_channels,
+            "computes {} Conv wrongly: gave them an output channel more, which is cut off",
+        )
+    ),
+    "bounded lookups": Adaptation(
+        _counted(bound_lookups, "takes rows of a table by indices in it, without axis = 0: changed {} Gather")
+    ),
+    "inputs with elements": Adaptation(refuse=_without_elements),
+    "axes of reductions": Adaptation(refuse=_ignored_axes),
+}
+"""Every adaptation, by name."""
+
+
+def adapted(model: ir.Model, target: Target, *, changed: bool) -> Iterator[str]:
+    """Adapt a model to a runtime, in place; yield what was done, for the user.
+
+    Args:
+        model: The model.
+        target: The runtime.
+        changed: Whether something else has changed the model.
+    """
+    for adaptation in map(ADAPTATIONS.__getitem__, target.model.adaptations):
+        if (changed or adaptation.always) and (text := adaptation.rewrite(model)):
+            yield f"{target.name} {text}"
+
+
+def refused(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each node of a model that no adaptation makes right for a runtime."""
+    for adaptation in map(ADAPTATIONS.__getitem__, target.model.adaptations):
+        yield from adaptation.refuse(model, target)

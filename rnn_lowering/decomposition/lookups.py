@@ -1,0 +1,94 @@
+"""Rows of a table, such as an embedding, as pnnx takes them.
+
+pnnx runs a model on uninitialized integers, so it crashes if such an integer is an index beyond the table. It makes
+an Embed of a Gather without the attribute axis. If the Gather says `axis = 0`, ncnn does not load it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import default_opset, is_of_default_domain
+from rnn_lowering.model.model_sizes import inferred_values
+from rnn_lowering.model.scopes import all_names
+
+_CLIP_OF_INTEGERS = 12
+"""The opset from which on a Clip takes integers."""
+
+_SIZES = ("Shape", "Size")
+"""Operators whose results do not depend on the numbers of their input."""
+
+
+def bound_lookups(model: ir.Model) -> int:
+    """Clip the indices of each Gather along the first axis of a constant that follow from an integer input of the
+    model, and leave out its attribute axis, in place; return how many were changed.
+
+    An index that a Clip changes is one that Gather forbids.
+    """
+    opset, names, count = default_opset(model.opset_imports), Names(all_names(model)), 0
+    for node in list(model.graph):
+        rows = _rows(node, opset)
+        if not rows:
+            continue
+        written = node.attributes.pop("axis", None) is not None
+        dtype = (
+            _dtype(model, node) if opset >= _CLIP_OF_INTEGERS and _follows_from_integers(node.inputs[1]) else None
+        )
+        if dtype is not None:
+            _clip(model.graph, node, rows, dtype, names)
+        count += written or dtype is not None
+    return count
+
+
+def _rows(node: ir.Node, opset: int) -> int:
+    """Return the number of rows of a constant that a node takes rows of by computed indices; 0 if it does not."""
+    if node.op_type != "Gather" or not is_of_default_domain(node):
+        return 0
+    data, indices = node.inputs
+    table = None if data is None else constant_of(data, opset)
+    if table is None or table.shape.rank() == 0 or indices is None or constant_of(indices, opset) is not None:
+        return 0
+    return int(table.shape.numpy()[0]) if node.attributes.get_int("axis", 0) in (0, -table.shape.rank()) else 0
+
+
+def _follows_from_integers(value: ir.Value | None) -> bool:
+    """Return whether numbers of an integer input of the model lead to a value."""
+    seen, pending = set(), [value]
+    while pending:
+        top = pending.pop()
+        if top is None or top in seen:
+            continue
+        seen.add(top)
+        if top.is_graph_input() and top.dtype is not None and top.dtype.is_integer():
+            return True
+        node = top.producer()
+        pending += node.inputs if node is not None and node.op_type not in _SIZES else ()
+    return False
+
+
+def _dtype(model: ir.Model, node: ir.Node) -> ir.DataType | None:
+    """Return the type of the indices of a Gather, if it is known."""
+    indices = node.inputs[1]
+    assert indices is not None
+    return indices.dtype or inferred_values(model).get(indices, indices).dtype
+
+
+def _clip(graph: ir.Graph, node: ir.Node, rows: int, dtype: ir.DataType, names: Names) -> None:
+    """Clip the indices of a Gather to those that it takes."""
+    indices = node.inputs[1]
+    assert indices is not None
+    bounds = []
+    for number, hint in ((-rows, "first"), (rows - 1, "last")):
+        tensor = ir.tensor(np.array(number, dtype.numpy()))
+        bound = ir.Value(name=names.unique(f"{node.name}/{hint}"), const_value=tensor)
+        bound.type, bound.shape = ir.TensorType(tensor.dtype), ir.Shape(())
+        graph.register_initializer(bound)
+        bounds.append(bound)
+    clip = ir.node("Clip", [indices, *bounds], name=names.unique(f"{node.name}/Clip"))
+    clip.outputs[0].name = names.unique(f"{node.name}/clipped")
+    clip.outputs[0].type, clip.outputs[0].shape = ir.TensorType(dtype), indices.shape
+    graph.insert_before(node, clip)
+    node.replace_input_with(1, clip.outputs[0])
