@@ -156,6 +156,8 @@ def lower_file(
     feeds: Sequence[Mapping[str, Array]] | None = None,
     test_shapes: Shapes | None = None,
     verify_timeout: float | None = None,
+    run_in_target: bool | None = None,
+    target_python: PathLike | None = None,
     **options: Unpack[LoweringOptions],
 ) -> FileReport:
     """Lower the model in a file, compare both in onnxruntime, and write the result.
@@ -184,6 +186,8 @@ def lower_file(
         verify: The number of runs of `check`; 0 or False for no comparison.
         test_shapes: The shapes of random inputs of `check`.
         verify_timeout: The time limit of `check`.
+        run_in_target: After the comparison, run the result in the runtime of its target too, and compare.
+        target_python: As in `check`.
         seed: As in `check`.
         tolerance: As in `check`.
         feeds: As in `check`.
@@ -196,9 +200,10 @@ def lower_file(
 
     Raises:
         ModelFileError: A file cannot be read or written, or exists.
-        VerificationError: The outputs differ; `destination` is not written. The error also tells if
-            `report` or `keep_failed` could not be written.
-        NotVerifiedError: `require_verified` is given and no comparison was possible; nothing is written.
+        VerificationError: The outputs differ, or the target does not run the result; `destination` is not written.
+            The error also tells if `report` or `keep_failed` could not be written.
+        NotVerifiedError: `require_verified` or `run_in_target` is given and no comparison was possible; nothing is
+            written.
         UnsupportedError: As in `lower`; or an output is a file of the input, or two outputs are the same file.
         InvalidNodeError, OptionError: As in `lower`; an input or a shape for the comparison that the model does not
             have.
@@ -217,6 +222,8 @@ def lower_file(
         "feeds": feeds,
         "shapes": test_shapes,
         "timeout": verify_timeout,
+        "run_in_target": run_in_target,
+        "target_python": target_python,
         "max_bytes": options.get("max_bytes"),
     }
     return FileLowering(

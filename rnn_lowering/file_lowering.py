@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -24,6 +25,8 @@ from rnn_lowering.compare.verify import (
     Verification,
     compare_stream,
     open_comparison,
+    runtime_of,
+    with_target,
 )
 from rnn_lowering.errors import NotVerifiedError, OptionError, UnsupportedError, VerificationError, boundary
 from rnn_lowering.files.atomic import Outputs, Place, replacing
@@ -81,6 +84,7 @@ class FileLowering:
             raise OptionError("a verification is required, but the number of runs is 0", hint="give 1 or more")
         with boundary(), ExitStack() as last:
             self._check_calibration()
+            runtime = runtime_of(self.check, self.lowering.target if self.check.run_in_target else None)
             writer = ReportWriter(self.outputs.report)
             self.outputs.check([self.source])
             file, pipe = last.enter_context(readable_again(self.source))
@@ -108,14 +112,17 @@ class FileLowering:
                 node_runs = partial(_node_runs, comparison)
                 write_report = partial(writer.write, report, node_runs, overwrite=outputs.overwrite)
                 if not result.modified:
-                    report.verification = Verification(UNCHANGED, reason=NOTHING_LOWERED)
-                elif self.check.runs:
-                    if runner is None:  # no stream, or no onnxruntime
-                        report.verification = _compared(comparison)
-                        if report.replaced:
-                            report.verification = _with_others(report.verification)
-                    else:
-                        report.verification = compare_stream(original, written, runner, **self._comparing)
+                    unchanged = Verification(UNCHANGED, reason=NOTHING_LOWERED)
+                    report.verification = with_target(unchanged, comparison, runtime)
+                elif self.check.runs and runner is None:  # no stream, or no onnxruntime
+                    check = _compared(comparison)
+                    check = _with_others(check) if report.replaced else check
+                    report.verification = with_target(check, comparison, runtime)
+                elif self.check.runs and runner is not None:
+                    report.verification = compare_stream(
+                        original, written, runner, runtime=runtime, **self._comparing
+                    )
+                if report.verification is not None:
                     keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)
                     self._refuse(report, report.verification, keep, write_report)
                 if sequences:
@@ -219,8 +226,8 @@ class FileLowering:
         self, report: FileReport, check: Verification, keep: Callable[[], str], write_report: _WriteReport
     ) -> None:
         """Raise if the models differ, or if a comparison is required and was not possible."""
-        failed = check.status == "failed"
-        if not failed and (check or not self.files.require_verified):
+        failed, required = check.status == "failed", self.files.require_verified or self.check.run_in_target
+        if not failed and (check.status in ("verified", UNCHANGED) or not required):
             return
         report.written = False
         facts = [] if failed else ["the model is not written"]
@@ -233,7 +240,9 @@ class FileLowering:
             with write_report():
                 pass
             named = f"'{self.files.report}'" if self.files.report else named
-        advice = _ADVICE if _differs_by_numbers(check) else _REPORT
+        advice = _ADVICE if _differs_by_numbers(check.in_target or check) else _REPORT
+        if check.in_target is not None and not check.in_target.runs:
+            advice = _way_out(report)
         hint = "; ".join([*facts, advice.format(report=named)] if failed else facts)
         raise (VerificationError if failed else NotVerifiedError)(str(check), hint=hint, report=report)
 
@@ -243,6 +252,15 @@ def _differs_by_numbers(check: Verification) -> bool:
     differ."""
     wrong = [output.max_abs for output in check.outputs if not output.passed]
     return bool(wrong) and all(map(math.isfinite, wrong))
+
+
+def _way_out(report: FileReport) -> str:
+    """Return what may help if the target does not run the result."""
+    shapes = [port.shape or () for port in report.lowered.inputs]
+    names = dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str))
+    sizes = " ".join(f"--set-dim {shlex.quote(f'{name}=')}?" for name in names)
+    page = f"docs/runtimes.md says under {report.target} what it lacks"
+    return f"fixed sizes may help, with a number for each ?: {sizes}; {page}" if sizes else page
 
 
 def _compared(comparison: Callable[[], ModelComparison]) -> Verification:

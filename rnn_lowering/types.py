@@ -76,6 +76,7 @@ ORIGINAL = "running the original"
 LOWERED = "running the lowered model"
 NODES = "running each node"
 CHUNKS = "running the stream chunk by chunk"
+TARGET = "running the result in its target"
 
 
 def counter(progress: Progress | None, phase: str, total: int) -> Callable[[], None]:

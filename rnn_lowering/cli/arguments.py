@@ -44,9 +44,9 @@ _EXIT = """exit codes:
   0  OUT.onnx is written, even if there was nothing to lower
   1  cannot lower, bad model, or a file cannot be read or written; nothing is written unless the message says so
   2  wrong usage
-  3  verification failed; OUT.onnx is not written
+  3  verification failed, or the target does not run the result (--run-in-target); OUT.onnx is not written
   4  --list found recurrent nodes
-  5  --require-verified was given and no comparison was possible; OUT.onnx is not written
+  5  --require-verified or --run-in-target, and no comparison was possible; OUT.onnx is not written
   130  interrupted (129 SIGHUP, 143 SIGTERM); nothing is written unless the message says so
 
 OUT.onnx cannot be a file of the input, a symbolic link, a folder, a FIFO or a device.

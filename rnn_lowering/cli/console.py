@@ -121,15 +121,28 @@ def print_report(report: FileReport, source: Path, target: Path, *, each_run: bo
         _print(out, f"left as it is: {text}")
     if report.stream is not None:
         _print_stream(report.stream, report.target, out)
-    if report.verification is not None and report.verification.status != UNCHANGED:
+    check = report.verification
+    if check is not None and check.status == UNCHANGED:
+        check = check.in_target
+    if check is not None:
         if each_run:
-            print_runs(report.verification)
-        _print(out, str(report.verification))
+            print_runs(check)
+        _print(out, str(check))
     elif report.verification is None and (report.lowered_any or report.interface_changed):
         _print(out, "not compared with the original (--no-verify)")
     if report.quantization is not None:
         _print(out, str(report.quantization))
     _print(out, f"written to {target}")
+    if report.verification is None or report.verification.in_target is None:
+        _print_runtime(report.target, out)
+
+
+def _print_runtime(target: str, out: Console) -> None:
+    """Say that the runtime of a target is here, unless it is that of the comparison."""
+    from rnn_lowering.targets.installed import is_here
+
+    if target != "onnxruntime" and is_here(target):
+        _print(out, f"{target} is installed: --run-in-target runs the result in it")
 
 
 def _print_stream(plan: StreamPlan, target: str, out: Console) -> None:
@@ -164,6 +177,8 @@ def print_runs(check: Verification) -> None:
     if check.each_run:
         _print(out, f"compared by {check.method}:")
         _print_table(out, _run_table(check.each_run))
+    if check.in_target is not None:
+        print_runs(check.in_target)
     if check.nodes:
         _print(out, "each node on its own, against float64:")
         table = Table(("output", "largest difference", "result"), folds=("result",))
@@ -202,17 +217,20 @@ def _style(check: OutputCheck | None) -> str:
 
 def print_targets() -> None:
     """Print the table of targets, and what its words for the evidence mean."""
+    from rnn_lowering.targets.installed import all_found
     from rnn_lowering.targets.table import TARGETS
     from rnn_lowering.targets.target import EVIDENCE
 
-    limits = ("opsets", "sequence_lens", "known sizes", "unsupported operators")
-    table = Table(("target", "evidence", "version", "forms", *limits), folds=(*limits[::-1], "version"))
+    limits, here = ("opsets", "sequence_lens", "known sizes", "unsupported operators"), all_found()
+    titles = ("target", "evidence", "version", "found here", "forms", *limits)
+    table = Table(titles, folds=(*limits[::-1], "found here", "version"))
     for target in TARGETS.values():
         opsets = {"from": target.oldest_opset, "to": target.newest_opset}
         table.add(
             target.name,
             target.evidence,
             target.version,
+            here.get(target.name, ""),
             ", ".join(target.forms),
             " ".join(f"{word} {opset}" for word, opset in opsets.items() if opset) or "any",
             "any" if target.sequence_lens else "constant",

@@ -8,8 +8,9 @@ from typing import TypedDict
 
 from rnn_lowering import argument_checks
 from rnn_lowering.argument_checks import COMPARISON, LIMITS, with_keywords
+from rnn_lowering.errors import OptionError
 from rnn_lowering.limits import MOST_BYTES
-from rnn_lowering.types import Array, Shapes
+from rnn_lowering.types import Array, PathLike, Shapes
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,9 @@ class Check:
         shapes: Shapes of the random inputs, by name.
         timeout: Time limit in seconds for loading a model and for each run; it may be infinite. A slower model is
             not verified.
+        run_in_target: Whether the result also runs in the runtime of its target.
+        target_python: The Python that has this runtime; None: that of a variable such as
+            RNN_LOWERING_TRACT_PYTHON, or this one.
         max_bytes: Maximum bytes of the inputs of a run. The process may use 16 times as much, plus the weights; a
             model that needs more is not verified.
 
@@ -92,10 +96,26 @@ class Check:
         120.0,
         "time limit for loading a model and for each run; a slower model is not verified (default: {default})",
     )
+    run_in_target: bool = COMPARISON.option(
+        "--run-in-target",
+        "flag",
+        False,
+        "then run the result in the runtime of --target too, and compare; write nothing if it is wrong there",
+        keyword="run_in_target",
+    )
+    target_python: PathLike | None = COMPARISON.option(
+        "--target-python FILE",
+        "file",
+        None,
+        "the Python that has this runtime (default: this one)",
+        keyword="target_python",
+    )
     max_bytes: int = LIMITS.option("", "bytes", MOST_BYTES, "")
 
     def __post_init__(self) -> None:
         argument_checks.take_fields(self)
+        if self.run_in_target and not self.runs:
+            raise OptionError("what runs in a target is compared, and nothing is to be", hint="drop --no-verify")
 
 
 class CheckOptions(TypedDict, total=False):
@@ -107,6 +127,8 @@ class CheckOptions(TypedDict, total=False):
     feeds: Sequence[Mapping[str, Array]] | None
     shapes: Shapes | None
     timeout: float | None
+    run_in_target: bool | None
+    target_python: PathLike | None
     max_bytes: int | None
 
 

@@ -12,12 +12,15 @@ from rnn_lowering.types import Array
 
 WHOLE = "onnxruntime"
 EACH_NODE = "each node against float64 NumPy"
-CHUNKED = "onnxruntime, in chunks"
+IN_CHUNKS = ", in chunks"
+CHUNKED = f"onnxruntime{IN_CHUNKS}"
 NOTHING_LOWERED = "nothing was lowered: the result is the original"
 COMPARE_ELSEWHERE = "compare both models in a runtime that supports the original"
 UNCHANGED = "unchanged"
 OPTIMIZATIONS = "onnxruntime's optimizations change the original's outputs: compared without them"
 JUDGED = "onnxruntime, differences judged by float64 NumPy"
+
+_IN_TARGET = ("status", "method", "reason", "runs", "max_abs")
 
 _MOST_SIZES = 5
 """Maximum shapes of an input that the line names."""
@@ -90,12 +93,15 @@ class Verification:
     Attributes:
         status: "verified", "failed", "not verified" if nothing could be compared, or "unchanged" if nothing was
             lowered.
-        method: How it was compared: `WHOLE`, `EACH_NODE`, `JUDGED`, or `CHUNKED` and the sizes of the chunks.
+        method: How it was compared: `WHOLE`, `EACH_NODE`, `JUDGED`, or `CHUNKED` and the sizes of the chunks; in a
+            target the name and version of its runtime.
         runs: The number of runs that were compared.
         outputs: One entry per output of the model over all runs; with `EACH_NODE` per output of each node.
         reason: Why the comparison failed or was not possible, or which part was not possible.
         each_run: The runs one by one.
         nodes: One entry per output of each node that was also compared on its own with float64, over all its runs.
+        in_target: The result of the same comparison in the runtime of the target, None if it did not run there. If
+            that is not verified, neither is the whole.
 
     Examples:
         >>> check = rl.verify(model, rl.lower(model), runs=1)
@@ -110,6 +116,7 @@ class Verification:
     reason: str = ""
     each_run: tuple[RunCheck, ...] = ()
     nodes: tuple[OutputCheck, ...] = ()
+    in_target: Verification | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", spelled(self.reason))
@@ -129,6 +136,8 @@ class Verification:
 
     def __str__(self) -> str:
         """Return the result in one line."""
+        if self.in_target is not None:
+            return f"{replace(self, in_target=None)}; {self.in_target}" if self.in_target else str(self.in_target)
         if self.status == "failed":
             return f"verification failed ({self.method}): {self.reason}"
         if self.status == UNCHANGED:
@@ -144,7 +153,7 @@ class Verification:
     def _sizes(self) -> str:
         """Return the shapes and switches that differ from run to run, of the first input of each kind; "" if none
         does, or nodes or chunks are compared."""
-        if self.method not in (WHOLE, JUDGED):
+        if self.method == EACH_NODE or IN_CHUNKS in self.method:
             return ""
         by_name: dict[str, list[RunInput]] = {}
         for given in (given for run in self.each_run for given in run.inputs):
@@ -157,6 +166,10 @@ class Verification:
                 texts.setdefault(inputs[0].value is None, f"{name} {some}")
         return f" ({'; '.join(texts[key] for key in sorted(texts, reverse=True))})" if texts else ""
 
+    def and_in(self, target: Verification) -> Verification:
+        """Return the same result with that of the runtime of the target."""
+        return replace(self, status=self.status if target else target.status, in_target=target)
+
     def with_advice(self, advice: str) -> Verification:
         """Return the same result with a hint appended."""
         return replace(self, reason=f"{self.reason}; {advice}")
@@ -167,8 +180,10 @@ class Verification:
         return Verification("verified", JUDGED, self.runs, _passed(self.outputs), reason, each_run)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data: the fields by name, `max_abs` and `whole`."""
-        return asdict(self) | {"max_abs": self.max_abs, "whole": self.whole}
+        """Return plain data: the fields by name, `max_abs` and `whole`; of the result in the target a few."""
+        there = self.in_target
+        in_target = None if there is None else {name: getattr(there, name) for name in _IN_TARGET}
+        return asdict(self) | {"max_abs": self.max_abs, "whole": self.whole, "in_target": in_target}
 
 
 def _passed(checks: Iterable[OutputCheck]) -> tuple[OutputCheck, ...]:

@@ -655,8 +655,13 @@ def _job(session: Session, groups: Sequence[Sequence[str]], chunks: Chunks | Non
         "groups": groups,
         "chunks": None if chunks is None else asdict(chunks),
         "out": str(out),
-        "memory": _OWN + RUN_FACTOR * most_bytes() + _COPIES * _bytes_of_files(session),
+        "memory": memory_of(session),
     }
+
+
+def memory_of(session: Session) -> int:
+    """Return how many bytes a run of a model may take."""
+    return _OWN + RUN_FACTOR * most_bytes() + _COPIES * _bytes_of_files(session)
 
 
 def _run_of(message: Message, group: Sequence[str], names: tuple[str, ...], out: Path) -> Run:

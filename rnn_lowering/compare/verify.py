@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
@@ -23,7 +24,7 @@ from rnn_lowering.compare.result import NOTHING_LOWERED, UNCHANGED, Verification
 from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison
 from rnn_lowering.compare.whole import ModelComparison
-from rnn_lowering.errors import UnsupportedError, boundary
+from rnn_lowering.errors import OptionError, UnsupportedError, boundary
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.one_file import LARGE, check_locations, move_out, text_format
 from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
@@ -34,7 +35,11 @@ from rnn_lowering.model.onnx_checks import one_child
 from rnn_lowering.model.preparation import PreparedModel
 from rnn_lowering.needs import without_onnxruntime
 from rnn_lowering.options import refuse_unknown
+from rnn_lowering.targets.names import TargetName
 from rnn_lowering.types import PathLike, Progress
+
+if TYPE_CHECKING:  # most comparisons run in no target
+    from rnn_lowering.targets.installed import Runtime
 
 __all__ = [
     "LOWERED_NODE",
@@ -49,8 +54,10 @@ __all__ = [
     "compare_stream",
     "distance",
     "open_comparison",
+    "runtime_of",
     "verify",
     "verify_stream",
+    "with_target",
 ]
 """What users call, what compares files, and what a report draws of a node."""
 
@@ -62,6 +69,7 @@ def verify(
     check: Check | None = None,
     trust_external_data: bool = False,
     progress: Progress | None = None,
+    target: TargetName | None = None,
     **options: Unpack[CheckOptions],
 ) -> Verification:
     """Run both models in onnxruntime and compare all outputs.
@@ -72,6 +80,7 @@ def verify(
         check: How they are compared.
         trust_external_data: Read data files outside the folders of the models.
         progress: Called as progress(phase, done, total) when a phase begins and after each run.
+        target: Then run `lowered` in the runtime of this target too, and compare: see `Verification.in_target`.
         options: The attributes of `Check` as keywords.
 
     Returns:
@@ -79,7 +88,7 @@ def verify(
         onnxruntime is not installed.
 
     Raises:
-        UnsupportedError: Neither model runs at the fixed sizes.
+        UnsupportedError: Neither model runs at the fixed sizes; or the runtime of the target is not installed.
         OptionError: An option or its value does not exist, or the models do not have a given input or shape.
         ModelFileError: A file cannot be read, or its data is missing or outside its folder.
 
@@ -89,6 +98,7 @@ def verify(
     """
     refuse_unknown(options, Check, verify)
     check = check_of(check, options)
+    runtime = runtime_of(check, target)
     trust = argument_checks.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
     first = argument_checks.model_or_path("original", original)
@@ -99,7 +109,7 @@ def verify(
         boundary(),
         open_comparison(first, second, check=check, trust_external_data=trust, progress=progress) as both,
     ):
-        return both.result()
+        return with_target(both.result(), lambda: both, runtime)
 
 
 def verify_stream(
@@ -109,6 +119,7 @@ def verify_stream(
     check: Check | None = None,
     trust_external_data: bool = False,
     progress: Progress | None = None,
+    target: TargetName | None = None,
 ) -> Verification:
     """Run the original on whole sequences and a stream on their chunks, and compare all outputs of the original.
 
@@ -118,6 +129,7 @@ def verify_stream(
         check: How they are compared: `runs` is the number of sequences.
         trust_external_data: Read data files outside the folders of the models.
         progress: Called as progress(phase, done, total) when a phase begins and after each run.
+        target: Then run the stream in the runtime of this target too, as `verify` does.
 
     Returns:
         A result that is true only if every sequence agreed with every chunk size; `method` names the sizes.
@@ -130,13 +142,16 @@ def verify_stream(
         True
     """
     check = check_of(check, {})
+    runtime = runtime_of(check, target)
     trust = argument_checks.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
     models = argument_checks.model_or_path("original", original), argument_checks.model_or_path("stepped", stepped)
     if absent := without_onnxruntime("a comparison"):
         return Verification("not verified", reason=absent)
     with boundary(), Runner(check.timeout) as runner:
-        return compare_stream(*models, runner, check=check, trust_external_data=trust, progress=progress)
+        return compare_stream(
+            *models, runner, check=check, trust_external_data=trust, progress=progress, runtime=runtime
+        )
 
 
 AnyModel = onnx.ModelProto | ir.Model | PathLike | ModelSource
@@ -176,10 +191,47 @@ def compare_stream(
     check: Check,
     trust_external_data: bool = False,
     progress: Progress | None = None,
+    runtime: Runtime | None = None,
 ) -> Verification:
     """Compare as `verify_stream` does, with a runner that is started already."""
     with _both_files(original, stepped, runner, check, trust_external_data) as both:
-        return StreamComparison(*both, runner, check, progress).result()
+        found = StreamComparison(*both, runner, check, progress).result()
+        if not found or runtime is None:
+            return found
+        from rnn_lowering.compare.in_target.comparison import StreamInTarget
+
+        return found.and_in(StreamInTarget(*both, runner, check, progress, runtime).result())
+
+
+def runtime_of(check: Check, target: str | None) -> Runtime | None:
+    """Return the runtime in which a result is to run; None if it is in none.
+
+    Raises:
+        UnsupportedError: It is not installed, or no driver runs models in it.
+        OptionError: Options contradict each other.
+    """
+    if target is None and check.run_in_target:
+        raise OptionError("no target is named", hint="name it: target=...")
+    if target is None:
+        if check.target_python is not None:
+            raise OptionError("a Python is named for a target, but nothing runs there", hint="add --run-in-target")
+        return None
+    if absent := without_onnxruntime("a comparison in the target"):
+        raise UnsupportedError(absent)
+    from rnn_lowering.targets.installed import find
+
+    return find(argument_checks.text("target", target), check.target_python)
+
+
+def with_target(
+    found: Verification, comparison: Callable[[], ModelComparison], runtime: Runtime | None
+) -> Verification:
+    """Return the result of a comparison with that in a runtime, unless the comparison failed."""
+    if runtime is None or not (found or found.status == UNCHANGED):
+        return found
+    from rnn_lowering.compare.in_target.comparison import model_in_target
+
+    return found.and_in(model_in_target(comparison(), runtime))
 
 
 @contextmanager

@@ -122,6 +122,7 @@ SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
         parse("g (float[3,1] a, int64[1] n) => (float[3,1] b) { b = ReverseSequence (a, n) }"),
         {"target": "tract"},
     ),
+    "in its target": (chain(AFFINE), {"target": "onnxruntime", "run_in_target": True}),
     "nothing to lower": (parse("g (float[n] a) => (float[n] b) { b = Relu (a) }"), {}),
 }
 

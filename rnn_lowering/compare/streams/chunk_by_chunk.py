@@ -28,6 +28,7 @@ from rnn_lowering.compare.result import (
 )
 from rnn_lowering.compare.runner import (
     Chunks,
+    Outcome,
     Runner,
     Session,
     SessionError,
@@ -220,7 +221,7 @@ class StreamComparison:
         self, sequences: Sequence[ChunkedSequence], expected: Expected, steady: _Steady | None = None
     ) -> list[RunCheck]:
         """Run the stream on chunks of sequences; compare the outputs with those of whole sequences."""
-        outcome = self.runs.chunks(sequences)
+        outcome = self._run_in_chunks(sequences)
         self.seconds_per_frame = outcome.seconds / sum(sum(s.sizes) for s in sequences)
         runs = []
         for n, sequence in enumerate(sequences):
@@ -234,6 +235,9 @@ class StreamComparison:
             inputs = tuple(RunInput.of(k, a, are_lengths=k in self.sequences.lengths) for k, a in given.items())
             runs.append(RunCheck(inputs, tuple(checks)))
         return runs
+
+    def _run_in_chunks(self, sequences: Sequence[ChunkedSequence]) -> Outcome:
+        return self.runs.chunks(sequences)
 
     def _may_be_long(self) -> bool:
         """Whether the user leaves the number of frames open."""

@@ -3,14 +3,19 @@
 A job is a folder with model.onnx, feed.npz (the inputs in the order of the graph), outputs.txt (the names of the
 outputs, one a line) and, for a model that is called several times, calls.json (see `once`). It ends with result.npz
 or with error.txt: "rejects: ..." where the runtime raised an error, "crashes: ..." where it took its process down
-or was not done in time. Only NumPy is needed, whatever the runtime.
+or was not done in time. log.txt has the end of what was printed. Only NumPy is needed, whatever the runtime.
+
+limits.json beside the jobs has the bytes of "memory" that a job may take; with it, all ends when stdin is closed.
 """
 
 import json
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 import traceback
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,21 +30,36 @@ Load = Callable[[Path, Feed, list[str]], Callable[..., Arrays]]
 """Loads a model for the shapes and types of a feed; the result computes the outputs of that feed, or of another; in
 OpenVINO, MNN and OpenCV of other sizes too."""
 
+_KEPT = 1 << 16
+"""The bytes that are kept of what a job prints, its last ones."""
+
 
 def main(run: Run) -> None:
     """Run every job of the folder given on the command line, each for at most the seconds given there.
 
     run(model, feed, names) returns the outputs by name.
     """
-    for folder in sorted(path for path in Path(sys.argv[1]).iterdir() if path.is_dir()):
-        _attempt(run, folder, float(sys.argv[2]))
+    folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+    limits, memory = folder / "limits.json", None
+    if limits.exists():
+        memory = json.loads(limits.read_text())["memory"]
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
+    for job in sorted(path for path in folder.iterdir() if path.is_dir()):
+        _attempt(run, job, seconds, memory)
+
+
+def _end_with_stdin() -> None:
+    while os.read(0, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
 
 
 def once(load: Load) -> Run:
     """Return what loads a model and calls it once, or as calls.json says, once for so many frames of its inputs:
 
     "frames" of each call; "axes" of inputs and outputs, null for those that have no frames; "fed_back": the inputs
-    that are states, by the outputs of the call before; "grows": the axis of states that grow in each call.
+    that are states, by the outputs of the call before; "grows": the axis of states that grow in each call; if there
+    are any, "rates": by input how many of its own frames belong to a frame; "lengths": inputs that count down.
     """
 
     def run(model: Path, feed: Feed, names: list[str]) -> Arrays:
@@ -47,13 +67,19 @@ def once(load: Load) -> Run:
         if not told.exists():
             return load(model, feed, names)()
         plan = json.loads(told.read_text())
-        axes, fed_back = plan["axes"], plan["fed_back"]
+        axes, fed_back, rates = plan["axes"], plan["fed_back"], plan.get("rates", {})
         states = {name: feed[name] for name in fed_back.values()}
-        length = next(array.shape[axes[name]] for name, array in feed.items() if axes.get(name) is not None)
+        timed = [name for name in feed if axes.get(name) is not None]
+        length = feed[timed[0]].shape[axes[timed[0]]] // rates.get(timed[0], 1)
         call, calls = None, []
         for start in range(0, length, plan["frames"]):
-            frames = range(start, start + plan["frames"])
-            own = {n: a if axes.get(n) is None else a.take(frames, axes[n]) for n, a in feed.items()} | states
+            own = dict(feed)
+            for name in timed:
+                frames = np.arange(start * rates.get(name, 1), (start + plan["frames"]) * rates.get(name, 1))
+                own[name] = feed[name].take(frames, axes[name])
+            for name in plan.get("lengths", ()):
+                own[name] = np.clip(feed[name] - start, 0, plan["frames"]).astype(feed[name].dtype)
+            own |= states
             call = call or load(model, own, names)
             calls.append(call(own))
             new = {name: calls[-1][output] for output, name in fed_back.items()}
@@ -70,14 +96,21 @@ def each_time(run: Run) -> Load:
     return lambda model, feed, names: lambda given=feed: run(model, given, names)
 
 
-def _attempt(run: Run, folder: Path, seconds: float) -> None:
-    process = multiprocessing.get_context("fork").Process(target=_child, args=(run, folder))
+def _attempt(run: Run, folder: Path, seconds: float, memory: "int | None") -> None:
+    reads, writes = os.pipe()
+    process = multiprocessing.get_context("fork").Process(target=_child, args=(run, folder, writes, memory))
     process.start()
+    os.close(writes)
+    printed = [b""]
+    reader = threading.Thread(target=_keep_end, args=(reads, printed), daemon=True)
+    reader.start()
     process.join(seconds)
     late = process.is_alive()
     if late:
         process.kill()
         process.join()
+    reader.join(1)  # a process that the job started may still print
+    (folder / "log.txt").write_bytes(printed[0])
     if late:
         (folder / "error.txt").write_text(f"crashes: not done after {seconds:.0f} s")
     elif not (folder / "result.npz").exists() and not (folder / "error.txt").exists():
@@ -86,22 +119,51 @@ def _attempt(run: Run, folder: Path, seconds: float) -> None:
         (folder / "error.txt").write_text(f"crashes: {end}: {_last_line(folder / 'log.txt')}")
 
 
-def _child(run: Run, folder: Path) -> None:
-    log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+def _keep_end(pipe: int, printed: list[bytes]) -> None:
+    while part := os.read(pipe, _KEPT):
+        printed[0] = (printed[0] + part)[-_KEPT:]
+
+
+def _child(run: Run, folder: Path, output: int, memory: "int | None") -> None:
+    os.dup2(output, 1)
+    os.dup2(output, 2)
     os.chdir(folder)
     try:
+        if memory is not None:
+            _limit(memory)
         with np.load(folder / "feed.npz") as held:
             feed = {name: held[name] for name in held.files}
         results = run(folder / "model.onnx", feed, (folder / "outputs.txt").read_text().splitlines())
-        arrays: dict[str, Any] = {name: np.asarray(array) for name, array in results.items()}
-        np.savez(folder / "partial.npz", **arrays)
+        write_arrays(folder / "partial.npz", {name: np.asarray(array) for name, array in results.items()})
         (folder / "partial.npz").rename(folder / "result.npz")
     except BaseException as error:  # what a runtime raises is what is asked for, PanicException of Rust included
-        traceback.print_exc()
+        (folder / "traceback.txt").write_text(traceback.format_exc())
         said = " ".join(str(error).split())[:300]
         (folder / "error.txt").write_text(f"rejects: {type(error).__name__}: {said}")
+
+
+def write_arrays(path: Path, arrays: Feed) -> None:
+    """Write arrays of any names as numpy.savez does, which takes some names as its own arguments."""
+    with zipfile.ZipFile(path, "w") as file:
+        for name, array in arrays.items():
+            with file.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array)
+
+
+def _limit(memory: int) -> None:
+    """Limit what this process takes beside what it has, and the files that it writes."""
+    import resource
+
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+    except OSError:  # not Linux
+        return
+    for kind, most in (
+        (resource.RLIMIT_DATA, pages * resource.getpagesize() + memory),
+        (resource.RLIMIT_FSIZE, memory),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (most if hard < 0 else min(most, hard), hard))
 
 
 def _last_line(log: Path) -> str:

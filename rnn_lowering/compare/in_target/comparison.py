@@ -1,0 +1,233 @@
+"""The result in the runtime of its target, compared with the original in onnxruntime: a model at two sizes if its
+axes are open, a stream call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from rnn_lowering.compare.in_target.runs import RuntimeRuns, TargetError
+from rnn_lowering.compare.options import Check
+from rnn_lowering.compare.result import IN_CHUNKS, JUDGED, RunCheck, RunInput, Verification, over_all
+from rnn_lowering.compare.runner import (
+    Alternatives,
+    Outcome,
+    Outputs,
+    Runner,
+    Session,
+    SessionError,
+    operator_counts,
+)
+from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison
+from rnn_lowering.compare.streams.sequences import FEW, ChunkedSequence, Expected
+from rnn_lowering.compare.whole import ModelComparison
+from rnn_lowering.errors import UnsupportedError, counted
+from rnn_lowering.files.reading import ModelSource
+from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM
+from rnn_lowering.targets.installed import Runtime
+from rnn_lowering.types import TARGET, Array, Progress, counter
+
+_FEWEST_RUNS = 3
+"""The runs of which two are chosen: they have other sizes, unless all are fixed."""
+
+_RESULT = "compared with the result in onnxruntime, which {}"
+_NOTHING = "nothing to compare with: {}"
+
+
+def model_in_target(whole: ModelComparison, runtime: Runtime) -> Verification:
+    """Compare the models of a comparison, the lowered one in a runtime."""
+    check = replace(whole.check, runs=max(whole.check.runs, _FEWEST_RUNS))
+    models = (whole.original, whole.lowered, whole.runner)
+    return ModelInTarget(*models, check, whole.progress, whole.prepared, runtime=runtime).result()
+
+
+@dataclass(frozen=True)
+class ModelInTarget(ModelComparison):
+    """A comparison of two models, the lowered one in a runtime."""
+
+    runtime: Runtime = field(kw_only=True)
+
+    def result(self) -> Verification:
+        try:
+            session, expected, note = self._expected(self._write_feeds())
+        except (SessionError, UnsupportedError) as error:
+            return Verification("not verified", str(self.runtime), reason=_NOTHING.format(error))
+        feeds = self._few(list(expected))
+        ran = counter(self.progress, TARGET, len(feeds))
+        runs = RuntimeRuns(self.runtime, self.lowered, self.runner.folder, self.runner.timeout)
+        try:
+            found = runs.outputs([self.runner.feed(feed) for feed in feeds], ran=ran)
+        except TargetError as error:
+            return _told(Verification("failed", reason=str(error)), self.runtime)
+        after = [self._as_expected(expected[feed], outputs) for feed, outputs in zip(feeds, found, strict=True)]
+        pairs = {feed: (expected[feed], outputs) for feed, outputs in zip(feeds, after, strict=True)}
+        result = self._compare(pairs)
+        if not result and not note:
+            if self.uncertain.look_for(self.original, session, pairs, result.each_run):
+                result = self._compare(pairs)
+            if not result and (undetermined := self._undetermined(result, session, expected)):
+                return Verification("not verified", str(self.runtime), reason=undetermined)
+            result = result or self._judged(result, session, pairs)
+        return _told(result, self.runtime, notes=(note,))
+
+    def _expected(self, groups: list[Alternatives]) -> tuple[Session, dict[str, Outputs], str]:
+        """Return what runs in onnxruntime, its outputs by feed, and a note if it is not the original.
+
+        Raises:
+            SessionError: Neither model runs.
+        """
+        rounds = DYNAMIC_QUANTIZE_LSTM in operator_counts(self.original.proto)
+        why = "does not round X and H to 8 bits" if rounds else "cannot run the original"
+        if not rounds:
+            try:
+                session, expected, _ = self._run_original(groups)
+            except SessionError as error:
+                if error.over_limit:
+                    raise
+            else:
+                return session, expected, ""
+        session, outcome, _ = self.runner.run_optimized_or_not(self._lowered_session(), groups, all_must_run=False)
+        runs = outcome.accepted(all_must_run=False)
+        return session, {run.feed: run.outputs() for run in runs}, _RESULT.format(why)
+
+    def _few(self, feeds: list[str]) -> list[str]:
+        """Return the first inputs, and the last ones with other sizes or switches."""
+        seen = {feed: self._sizes(feed) for feed in feeds}
+        others = [feed for feed in feeds if seen[feed] != seen[feeds[0]]]
+        return [feeds[0], *others[-1:]]
+
+    def _sizes(self, feed: str) -> list[tuple[str, str]]:
+        given = self.runner.feed(feed)
+        return [(name, str(RunInput.of(name, array, are_lengths=False))) for name, array in given.items()]
+
+    def _as_expected(self, before: Outputs, after: Mapping[str, Array]) -> Outputs:
+        """Return the outputs of the runtime by index; integers in the type of the original, if it holds them."""
+        keys = {f"{n}:0": name for n, name in enumerate(self.names) if name in after}
+        return {key: _in_type_of(before.get(key), after[name]) for key, name in keys.items()}
+
+
+def _in_type_of(expected: Array | None, array: Array) -> Array:
+    """Return integers or booleans in the type of others: runtimes without int64 return int32."""
+    if expected is None or array.dtype == expected.dtype or {array.dtype.kind, expected.dtype.kind} - {*"biu"}:
+        return array
+    converted = array.astype(expected.dtype)
+    return converted if np.array_equal(converted, array) else array
+
+
+class StreamInTarget(StreamComparison):
+    """A comparison of a stream in a runtime with the original on whole sequences."""
+
+    def __init__(
+        self,
+        original: ModelSource,
+        stepped: ModelSource,
+        runner: Runner,
+        check: Check,
+        progress: Progress | None,
+        runtime: Runtime,
+    ) -> None:
+        check = replace(check, runs=max(check.runs, _FEWEST_RUNS))
+        super().__init__(original, stepped, runner, check, progress)
+        self.runtime, self._progress = runtime, progress
+        self._ran: Outcome | None = None
+
+    def result(self) -> Verification:
+        try:
+            expected = self.runs.whole([self.runner.write_feeds(feeds) for feeds in self.sequences.feeds()])
+        except (SessionError, UnsupportedError) as error:
+            runs_there = isinstance(error, SessionError) and not error.over_limit
+            if runs_there and self._use_lowered_original():
+                return self.result()
+            return Verification("not verified", str(self.runtime), reason=_NOTHING.format(error))
+        sequences = self._few(expected)
+        if not sequences:
+            return Verification("not verified", str(self.runtime), reason=self._too_short())
+        sizes = dict.fromkeys(sequence.sizes[0] for sequence in sequences)
+        method = f"{IN_CHUNKS} of {' and of '.join(counted(n, 'frame') for n in sizes)}"
+        try:
+            runs = self._compared(sequences, expected)
+        except TargetError as error:
+            return _told(Verification("failed", reason=str(error)), self.runtime, method)
+        wrong = next((f"output '{c.name}': {c.reason}" for run in runs for c in run.outputs if not c.passed), "")
+        found = Verification("failed" if wrong else "verified", "", len(runs), over_all(runs), wrong, tuple(runs))
+        return _told(found, self.runtime, method)
+
+    def _few(self, expected: Expected) -> list[ChunkedSequence]:
+        """Return two sequences in calls of one size, which is another one in each if it is open."""
+        frames = {feed: self.sequences.count(self.runner.feed(feed)) for feed in expected}
+        first = next(iter(expected))
+        feeds = [first, *[feed for feed in expected if frames[feed] != frames[first]][-1:]]
+        chosen = []
+        for feed, size in zip(feeds, (1, FEW), strict=False):
+            call = self.plan.frames or size * self.plan.unit
+            calls = next(n for n in range(call, 0, -1) if n % self.plan.unit == 0 and frames[feed] % n == 0)
+            chosen += list(self.sequences.in_chunks(feed, ((self.plan.frames or calls,),)))
+        return chosen
+
+    def _compared(self, sequences: Sequence[ChunkedSequence], expected: Expected) -> list[RunCheck]:
+        runs = self._in_chunks(sequences, expected)
+        if _wrong(runs) and self._find_uncertain_integers(expected, runs):
+            runs = self._in_chunks(sequences, expected)
+        if _wrong(runs):
+            steady = {feed: self._steady(feed, outputs) for feed, outputs in expected.items()}
+            runs = self._in_chunks(sequences, expected, steady)
+        return runs
+
+    def _run_in_chunks(self, sequences: Sequence[ChunkedSequence]) -> Outcome:
+        """Run the stream in the runtime, once.
+
+        Raises:
+            TargetError: It does not run there.
+        """
+        if self._ran is None:
+            ran = counter(self._progress, TARGET, len(sequences))
+            runs = RuntimeRuns(self.runtime, self.stepped, self.runner.folder, self.runner.timeout)
+            feeds = [self.runner.feed(sequence.started) for sequence in sequences]
+            found = runs.outputs(feeds, [self._calls(sequence.sizes[0]) for sequence in sequences], ran=ran)
+            parts = [list(self._parts(outputs, s.sizes)) for outputs, s in zip(found, sequences, strict=True)]
+            self._ran = _Calls((), (), 1.0, tuple(parts))
+        return self._ran
+
+    def _calls(self, frames: int) -> dict[str, Any]:
+        """Return how the stream is called with so many frames: see `once` of `drivers/jobs.py`."""
+        plan = self.plan
+        return {
+            "frames": frames,
+            "axes": {**plan.inputs, **plan.outputs},
+            "fed_back": {state.output: state.input for state in plan.states},
+            "grows": {state.input: state.grows for state in plan.states if state.grows is not None},
+            "rates": {name: int(plan.rate(name)) for name, axis in plan.inputs.items() if axis is not None},
+            "lengths": sorted(self.sequences.lengths),
+        }
+
+    def _parts(self, outputs: Mapping[str, Array], sizes: Sequence[int]) -> Iterator[dict[str, Array]]:
+        """Yield the outputs of each call: the frames of all in equal parts."""
+        timed = {name: axis for name, axis in self.plan.outputs.items() if axis is not None and name in outputs}
+        split = {name: np.array_split(outputs[name], len(sizes), axis) for name, axis in timed.items()}
+        for n in range(len(sizes)):
+            yield {**outputs, **{name: arrays[n] for name, arrays in split.items()}}
+
+
+@dataclass(frozen=True)
+class _Calls(Outcome):
+    """The outputs of the calls of each sequence."""
+
+    each: tuple[list[dict[str, Array]], ...] = ()
+
+    def steps(self, number: int) -> list[dict[str, Array]]:
+        return self.each[number]
+
+
+def _wrong(runs: Sequence[RunCheck]) -> bool:
+    return any(run.wrong for run in runs)
+
+
+def _told(found: Verification, runtime: Runtime, method: str = "", notes: Sequence[str] = ()) -> Verification:
+    """Return a result whose method is the runtime; it says if another version was measured."""
+    judged = JUDGED[JUDGED.index(",") :] if found.method == JUDGED else ""
+    other = f"measured with {runtime.measured}" if runtime.version != runtime.measured else ""
+    reason = "; ".join(filter(None, (found.reason, *notes, other)))
+    return replace(found, method=f"{runtime}{method}{judged}", reason=reason)
