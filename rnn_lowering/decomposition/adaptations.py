@@ -15,7 +15,7 @@ from rnn_lowering.decomposition.lookups import bound_lookups
 from rnn_lowering.decomposition.rounding import unwritten, write_as_floats
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
-from rnn_lowering.model.model_sizes import forget_names
+from rnn_lowering.model.model_sizes import forget_declared
 from rnn_lowering.model.replace import compute_copies
 from rnn_lowering.model.scopes import ORIGIN, drop_unused_constants, scopes
 from rnn_lowering.nodes.kinds import node_ref
@@ -88,8 +88,8 @@ def _ignored_axes(model: ir.Model, target: Target) -> Iterator[UnsupportedError]
 
 
 ADAPTATIONS = {
-    "sizes without names": Adaptation(
-        _counted(forget_names, "fails on names of unknown sizes: removed them from {} declared shapes")
+    "no declared shapes": Adaptation(
+        _counted(forget_declared, "fails on wrong shapes of computed values: removed {} declared ones"), always=True
     ),
     "no unused constants": Adaptation(_without_unused_constants),
     "rounding of floats": Adaptation(

@@ -351,14 +351,14 @@ def name_cut_axes(model: ir.Model) -> None:
         value.type = found.type
 
 
-def forget_names(model: ir.Model) -> int:
-    """Remove the names of unknown sizes from the shapes of computed values, in place, outputs excepted; return the
-    number of changed shapes."""
+def forget_declared(model: ir.Model) -> int:
+    """Remove what a model declares of computed values, in place, those that a graph returns excepted; return how many
+    shapes went."""
     changed = 0
     for value in computed_values(model):
-        if value.shape is not None and not value.is_graph_output() and not value.shape.is_static():
-            value.shape = with_sizes(value.shape, [dim if isinstance(dim, int) else None for dim in value.shape])
-            changed += 1
+        if value.producer() is not None and not value.is_graph_output():
+            changed += value.shape is not None
+            value.shape = value.type = None
     return changed
 
 

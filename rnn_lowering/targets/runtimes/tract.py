@@ -145,7 +145,7 @@ TRACT = Target(
     ),
     unsupported=("Softplus",),
     integer_products=True,
-    model=ModelTraits(adaptations=("sizes without names",), misreads=softmax_of_integers),
+    model=ModelTraits(adaptations=("no declared shapes",), misreads=softmax_of_integers),
     # It does not see that a Slice with step -1 keeps an unknown length.
     dialect=Dialect(reverse_in_loop=True, gates_apart=True, matrix_product=True, join_up_to=128, stack_up_to=128),
     instead=(("Split", rows_of_split),),
