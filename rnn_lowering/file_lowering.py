@@ -152,6 +152,11 @@ class FileLowering:
             return
         if lowering.stream is None:
             raise OptionError("only a stream can be calibrated", hint="add --stream AXIS=1")
+        if self.check.run_in_target:
+            raise OptionError(
+                "a quantized stream is not run in its target: it differs from the original by its rounding",
+                hint="drop --run-in-target or --calibrate",
+            )
         if absent := without_onnxruntime("a calibration"):
             raise UnsupportedError(absent)
         from rnn_lowering.streaming.integers.quantization import refuse_open_frames, sequence_files
@@ -240,11 +245,14 @@ class FileLowering:
             with write_report():
                 pass
             named = f"'{self.files.report}'" if self.files.report else named
-        advice = _ADVICE if _differs_by_numbers(check.in_target or check) else _REPORT
-        if check.in_target is not None and not check.in_target.runs:
+        there = check.in_target
+        advice = _ADVICE if _differs_by_numbers(check if there is None else there) else _REPORT
+        if there is not None and not there.runs:
             advice = _way_out(report)
         hint = "; ".join([*facts, advice.format(report=named)] if failed else facts)
-        raise (VerificationError if failed else NotVerifiedError)(str(check), hint=hint, report=report)
+        error = (VerificationError if failed else NotVerifiedError)(str(check), hint=hint, report=report)
+        error.page = error.page if there is None else "verification.md#run-it-in-its-target"
+        raise error
 
 
 def _differs_by_numbers(check: Verification) -> bool:

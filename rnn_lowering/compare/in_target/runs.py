@@ -122,7 +122,7 @@ class RuntimeRuns:
         printed = _Printed(process)
         start = max(seconds, _TO_START)
         try:
-            process.wait(start + jobs * (seconds + 5))
+            process.wait(start + jobs * (seconds + 1))
         except subprocess.TimeoutExpired:
             return f"{_LATE} {start:.0f} s"
         finally:
