@@ -139,9 +139,11 @@ def print_report(report: FileReport, source: Path, target: Path, *, each_run: bo
 
 def _print_runtime(target: str, out: Console) -> None:
     """Say that the runtime of a target is here, unless it is that of the comparison."""
+    if target in ("portable", "onnxruntime"):
+        return
     from rnn_lowering.targets.installed import is_here
 
-    if target != "onnxruntime" and is_here(target):
+    if is_here(target):
         _print(out, f"{target} is installed: --run-in-target runs the result in it")
 
 

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -153,6 +152,8 @@ def is_here(target: str) -> bool:
 
 def all_found() -> dict[str, str]:
     """Return the version of each runtime that is found, by target."""
+    from concurrent.futures import ThreadPoolExecutor  # takes time
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         versions = dict(zip(PACKAGES, pool.map(_version, PACKAGES), strict=True))
     return {target: version for target, version in versions.items() if version}

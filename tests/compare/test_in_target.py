@@ -142,7 +142,7 @@ DEEDS: dict[str, Deed] = {
     "is wrong at one length": (r"output 'Y': float32\[70, 1, 80\] became float32\[1, 1, 80\]", "please report it"),
     "rejects": (
         r"with X \[7, 1, 80\] it does not load or run: RuntimeError: cannot read the net "
-        r"\(Unknown layer \\x1b\[31mred\\x1b\[0m\); ",
+        r"\(loading \.\.\. / Unknown layer \\x1b\[31mred\\x1b\[0m\); ",
         r"fixed sizes may help, with a number for each \?: --set-dim seq=\?; docs/runtimes.md says under opencv",
     ),
     "aborts": (

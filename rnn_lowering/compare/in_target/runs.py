@@ -34,7 +34,7 @@ _TO_START = 60.0
 _LONGEST = 10_000_000
 """The seconds of a job without a time limit."""
 
-_MOST_TEXT = 300
+_MOST_TEXT = 400
 """The characters that are told of what a runtime says."""
 
 _NO_MEMORY = ("MemoryError", "bad_alloc", "bad allocation", "annot allocate memory")
@@ -143,7 +143,7 @@ class RuntimeRuns:
         kind, _, why = told.partition(": ")
         if _LATE in why:
             raise TargetError(f"{_sizes(feed)} it is {why} (raise the limit: --verify-timeout)")
-        last = _last(_text_of(job / "log.txt"))
+        last = _last(_text_of(job / "log.txt"), 2)
         more = f" ({_short(last)})" if last and last not in why else ""
         limit = " (raise the limit of memory: --max-bytes)" if any(text in told for text in _NO_MEMORY) else ""
         verb = "its process ends" if kind == "crashes" else "it does not load or run"
@@ -161,13 +161,13 @@ def _text_of(path: Path) -> str:
     return path.read_text("utf-8", "replace") if path.exists() else ""
 
 
-def _last(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+def _last(text: str, count: int = 1) -> str:
+    """Return the last lines of a text as one."""
+    return " / ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])
 
 
 def _short(text: str) -> str:
-    return printable(text, _MOST_TEXT)
+    return printable(text.partition("Stack backtrace")[0].rstrip(), _MOST_TEXT)
 
 
 def _sizes(feed: Mapping[str, Array]) -> str:

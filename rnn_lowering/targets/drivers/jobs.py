@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,18 +67,10 @@ def once(load: Load) -> Run:
         if not told.exists():
             return load(model, feed, names)()
         plan = json.loads(told.read_text())
-        axes, fed_back, rates = plan["axes"], plan["fed_back"], plan.get("rates", {})
+        axes, fed_back = plan["axes"], plan["fed_back"]
         states = {name: feed[name] for name in fed_back.values()}
-        timed = [name for name in feed if axes.get(name) is not None]
-        length = feed[timed[0]].shape[axes[timed[0]]] // rates.get(timed[0], 1)
         call, calls = None, []
-        for start in range(0, length, plan["frames"]):
-            own = dict(feed)
-            for name in timed:
-                frames = np.arange(start * rates.get(name, 1), (start + plan["frames"]) * rates.get(name, 1))
-                own[name] = feed[name].take(frames, axes[name])
-            for name in plan.get("lengths", ()):
-                own[name] = np.clip(feed[name] - start, 0, plan["frames"]).astype(feed[name].dtype)
+        for own in _calls_of(feed, plan):
             own |= states
             call = call or load(model, own, names)
             calls.append(call(own))
@@ -89,6 +81,19 @@ def once(load: Load) -> Run:
         return {n: x[-1] if axes.get(n) is None else np.concatenate(x, axes[n]) for n, x in parts.items()}
 
     return run
+
+
+def _calls_of(feed: Feed, plan: Mapping[str, Any]) -> Iterator[Arrays]:
+    """Yield the inputs of each call, without the states of the call before."""
+    rates = {name: plan.get("rates", {}).get(name, 1) for name in feed if plan["axes"].get(name) is not None}
+    axes, frames = plan["axes"], plan["frames"]
+    for start in range(0, min(feed[name].shape[axes[name]] // rate for name, rate in rates.items()), frames):
+        own = dict(feed)
+        for name, rate in rates.items():
+            own[name] = feed[name].take(np.arange(start * rate, (start + frames) * rate), axes[name])
+        for name in plan.get("lengths", ()):
+            own[name] = np.clip(feed[name] - start, 0, frames).astype(feed[name].dtype)
+        yield own
 
 
 def each_time(run: Run) -> Load:
