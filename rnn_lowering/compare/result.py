@@ -19,6 +19,7 @@ COMPARE_ELSEWHERE = "compare both models in a runtime that supports the original
 UNCHANGED = "unchanged"
 OPTIMIZATIONS = "onnxruntime's optimizations change the original's outputs: compared without them"
 JUDGED = "onnxruntime, differences judged by float64 NumPy"
+IN_FLOATS = "onnxruntime, beside the original in floats"
 
 _IN_TARGET = ("status", "method", "reason", "runs", "max_abs")
 
@@ -174,10 +175,10 @@ class Verification:
         """Return the same result with a hint appended."""
         return replace(self, reason=f"{self.reason}; {advice}")
 
-    def judged(self, reason: str) -> Verification:
-        """Return a failed comparison as verified, because float64 confirms it."""
+    def judged(self, reason: str, method: str = JUDGED) -> Verification:
+        """Return a failed comparison as verified, because float64 confirms it, or another method."""
         each_run = tuple(RunCheck(run.inputs, _passed(run.outputs)) for run in self.each_run)
-        return Verification("verified", JUDGED, self.runs, _passed(self.outputs), reason, each_run)
+        return Verification("verified", method, self.runs, _passed(self.outputs), reason, each_run)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: the fields by name, `max_abs` and `whole`; of the result in the target a few."""

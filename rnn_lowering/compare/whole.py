@@ -15,6 +15,7 @@ from functools import cached_property
 import onnx
 
 from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, untaken_branches, zero_weights
+from rnn_lowering.compare.float64.as_floats import as_floats
 from rnn_lowering.compare.inputs import (
     candidate_feeds,
     fed_inputs,
@@ -31,6 +32,7 @@ from rnn_lowering.compare.other_sizes import OtherSizes, Pairs, exported_sizes, 
 from rnn_lowering.compare.precision import least_precise
 from rnn_lowering.compare.result import (
     COMPARE_ELSEWHERE,
+    IN_FLOATS,
     JUDGED,
     OPTIMIZATIONS,
     WHOLE,
@@ -168,7 +170,7 @@ class ModelComparison(Comparison):
 
     def _at_other_sizes(self, found: Verification, session: Session) -> Verification:
         """Add runs at sizes that only the lowered model has, unless outputs differ more than rounding explains."""
-        if found.method == JUDGED:
+        if found.method in (JUDGED, IN_FLOATS):
             return found
         sessions = session, self._lowered_session(session.optimize)
         others = OtherSizes(self.original, self.lowered, self.runner, self.check, sessions, self._compare)
@@ -217,6 +219,9 @@ class ModelComparison(Comparison):
 
     def _judged(self, failed: Verification, session: Session, pairs: Pairs) -> Verification:
         """Judge outputs that differ, by a run without optimizations and by float64."""
+        floats = as_floats(self.original.proto, self.lowered.proto)
+        if floats is not None:
+            return self._beside_floats(floats, failed, pairs)
         defined, result = self._as_defined(session, pairs), failed
         if defined is not None:
             session, pairs = defined
@@ -226,6 +231,23 @@ class ModelComparison(Comparison):
         if result and defined is not None:
             result = replace(result, reason="; ".join(filter(None, (result.reason, OPTIMIZATIONS))))
         return result
+
+    def _beside_floats(self, floats: onnx.ModelProto, failed: Verification, pairs: Pairs) -> Verification:
+        """Compare outputs that differ with those of the original without the rounding to 8 bits."""
+        source = replace(self.original, proto=floats)
+        session = session_with(source, self.runner.folder / "floats.onnx", ())
+        try:
+            floats_of = self._run_all(replace(session, optimize=False), pairs)
+        except SessionError as error:
+            return failed.with_advice(f"onnxruntime cannot run the original in floats: {error}")
+        result = self._compare({feed: (floats_of[feed], found) for feed, (_, found) in pairs.items()})
+        if not result:
+            return result.with_advice("compared with the original in floats")
+        most = max((check.max_abs for check in failed.outputs), default=0.0)
+        reason = (
+            f"products do not round to 8 bits any more, so outputs differ from the original by up to {most:.2g}"
+        )
+        return failed.judged(reason, IN_FLOATS)
 
     def _as_defined(self, session: Session, pairs: Pairs) -> tuple[Session, Pairs] | None:
         """Return the original's session without optimizations, and the outputs to compare; None if optimizations do

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from rnn_lowering.decomposition.convolutions import add_output_channels
 from rnn_lowering.decomposition.lookups import bound_lookups
+from rnn_lowering.decomposition.products import refuse_products
 from rnn_lowering.decomposition.rounding import unwritten, write_as_floats
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
@@ -110,6 +111,7 @@ ADAPTATIONS = {
         _counted(bound_lookups, "takes rows of a table by indices in it, without axis = 0: changed {} Gather")
     ),
     "inputs with elements": Adaptation(refuse=_without_elements),
+    "no products of integers": Adaptation(refuse=refuse_products),
     "axes of reductions": Adaptation(refuse=_ignored_axes),
 }
 """Every adaptation, by name."""

@@ -35,8 +35,9 @@ def _adapt(work: Work) -> None:
     if runtime.model.adaptations:
         from rnn_lowering.decomposition.adaptations import adapted
 
-        report.adapted += adapted(work.model, runtime, changed=work.changes)
-        report.notes += report.adapted
+        texts = list(adapted(work.model, runtime, changed=work.changes))
+        report.adapted += texts
+        report.notes += texts
     if work.chosen.every or report.loops:
         report.notes += _not_run(runtime)
     report.notes += _many_steps(report.nodes)

@@ -73,6 +73,14 @@ def _lower_exported(work: Work) -> None:
     lower_exported(work)
 
 
+def _make_floats(work: Work) -> None:
+    from rnn_lowering.decomposition.products import products_as_floats
+
+    if text := products_as_floats(work.model):
+        work.report.adapted.append(text)
+        work.report.notes.append(text)
+
+
 def _lower_nodes(work: Work) -> Edit:
     from rnn_lowering.passes.nodes import lower_nodes
 
@@ -105,6 +113,7 @@ STAGES = {
     "raise": Stage(lambda work: work.lowering.raise_loops or _has_loops(work), _raise_cells),
     "stream": Stage(lambda work: work.lowering.stream is not None, _make_stream),
     "loops": Stage(_has_loops, _lower_exported),
+    "floats": Stage(lambda work: work.lowering.dequantize, _make_floats),
     "nodes": Stage(_always, _lower_nodes),
     "adapt": Stage(_always, _adapt),
     "decompose": Stage(lambda work: work.lowering.for_a_runtime, _decompose),
@@ -198,7 +207,7 @@ class Work:
     @property
     def changes(self) -> bool:
         """Whether a stage changes the model, but for what its runtime needs of other nodes."""
-        made = bool(self.chosen.every or self.report.loops or self.report.replaced)
+        made = bool(self.chosen.every or self.report.loops or self.report.replaced or self.report.adapted)
         asked = bool(self.lowering.open_dims) or self.lowering.fixes_inputs
         return made or asked or self.report.stream is not None
 

@@ -101,6 +101,11 @@ OPENCV = Target(
     model=ModelTraits(
         # It crashes on an unused constant of booleans. Between DequantizeLinear and QuantizeLinear it computes Sub
         # as Add, and drops a Sigmoid after an Add.
-        adaptations=("no unused constants", "rounding of floats", "inputs with elements"),
+        adaptations=(
+            "no unused constants",
+            "rounding of floats",
+            "no products of integers",
+            "inputs with elements",
+        ),
     ),
 )

@@ -1,0 +1,140 @@
+"""Products of integers that are quantized at run time become products of floats on demand (`dequantize`)."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from running import operators, run
+from texts import parse
+
+import rnn_lowering as rl
+
+INTEGERS = {"DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"}
+PLAIN: dict[str, Any] = {"x": [5, 2, 3], "weights": [3, 4], "zero": [], "scale": []}
+KINDS: dict[str, dict[str, Any]] = {
+    "one zero point": PLAIN,
+    "of each column": PLAIN | {"zero": [4], "scale": [4]},
+    "of one element": PLAIN | {"zero": [1], "scale": [1]},
+    "a matrix": PLAIN | {"x": [5, 3]},
+    "a vector": PLAIN | {"x": [3]},
+    "many matrices": PLAIN | {"x": [2, 5, 3], "weights": [2, 3, 4]},
+    "images": PLAIN
+    | {"x": [1, 2, 6, 5], "weights": [4, 1, 3, 2], "product": "ConvInteger <pads = [1, 0, 2, 1], group = 2>"},
+}
+
+
+def quantized(
+    x: list[int],
+    weights: list[int],
+    zero: list[int],
+    scale: list[int],
+    *,
+    product: str = "MatMulInteger",
+    dtype: str = "uint8",
+    factor: str = "Mul (s, ws)",
+    last: str = "Mul (f, ss)",
+    extra: str = "",
+    outputs: str = "",
+) -> onnx.ModelProto:
+    """Return a model of one product of integers beside an RNN."""
+    model = parse(
+        f"""g (float[1, 1, 2] a, float{x} x) => (float[1, 1, 1, 2] r, float y{outputs})
+        <float[1, 2, 2] W = {{}}, float[1, 2, 2] R = {{}}> {{
+        r, h = RNN <hidden_size = 2> (a, W, R)  q, s, z = DynamicQuantizeLinear (x)  p = {product} (q, w, z, wz)
+        f = Cast <to = 1> (p)  ss = {factor}  y = {last} {extra} }}"""
+    )
+    rng, (low, high) = np.random.default_rng(1), (-90, 90) if dtype == "int8" else (10, 200)
+    numbers = {"w": rng.integers(low, high, weights), "wz": rng.integers(0, 9, zero)}
+    tensors = {name: np.asarray(array, dtype) for name, array in numbers.items()}
+    tensors["ws"] = np.asarray(rng.uniform(0.005, 0.02, scale), np.float32)
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in tensors.items())
+    del model.graph.output[1].type.tensor_type.shape.dim[:]
+    model.graph.output[1].type.tensor_type.ClearField("shape")
+    return model
+
+
+def feed_of(model: onnx.ModelProto) -> dict[str, Any]:
+    rng = np.random.default_rng(2)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("target", ["opencv", "mnn", "ncnn", "portable"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_product_is_that_of_the_floats(name: str, dtype: str, target: Any) -> None:
+    model = quantized(**KINDS[name], dtype=dtype)
+    feed = feed_of(model)
+    lowered, report = rl.lower(model, target=target, dequantize=True, full=True)
+    assert not operators(lowered) & INTEGERS
+    assert any("1 product of integers became floats" in note for note in report.notes)
+    w, wz, ws = (
+        numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer if t.name in ("w", "wz", "ws")
+    )
+    found = run(lowered, feed)["y"]
+    if name != "images":
+        np.testing.assert_allclose(found, feed["x"] @ ((w - wz) * ws), rtol=1e-4, atol=1e-5)
+    step = (max(feed["x"].max(), 0) - min(feed["x"].min(), 0)) / 255
+    rounded = step * np.abs((w - wz) * ws).sum()
+    assert np.abs(found - run(model, feed, optimize=False)["y"]).max() <= rounded
+    result = rl.verify(model, lowered)
+    assert result, str(result)
+
+
+def test_without_the_option_the_node_is_refused_with_it_as_the_way_out() -> None:
+    for target in ("opencv", "mnn", "ncnn"):
+        with pytest.raises(rl.UnsupportedError, match=r"DynamicQuantizeLinear .*\(dequantize=True\)"):
+            rl.lower(quantized(**PLAIN), target=target)
+    assert operators(rl.lower(quantized(**PLAIN))) >= {"DynamicQuantizeLinear", "MatMulInteger"}
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "the integers are used": {"extra": "v = Cast <to = 1> (p)", "outputs": ", float v"},
+    "the scale is used": {"extra": "v = Identity (s)", "outputs": ", float v"},
+    "another scale": {"factor": "Mul (ws, ws)"},
+    "the scale twice": {"factor": "Mul (s, s)"},
+    "no product at the end": {"last": "Add (f, ss)"},
+    "the scale is squared": {"last": "Mul (ss, ss)  v = Identity (f)", "outputs": ", float v"},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_no_such_product_stays_right_or_is_refused(name: str) -> None:
+    model = quantized(**PLAIN, **OTHERS[name])
+    feed = feed_of(model)
+    before, after = (run(each, feed) for each in (model, rl.lower(model, dequantize=True)))
+    for key in before:
+        np.testing.assert_allclose(after[key], before[key], atol=0.1 if name == "the scale is used" else 1e-6)
+    for dequantize in (False, True):
+        with pytest.raises(rl.UnsupportedError, match=r"opencv rejects .* export the model without it"):
+            rl.lower(model, target="opencv", dequantize=dequantize)
+
+
+def test_wrong_weights_are_noticed() -> None:
+    """By a run of the original in floats: the difference is smaller than what rounding to 8 bits may change."""
+    model = quantized(**PLAIN)
+    lowered = rl.lower(model, dequantize=True)
+    (weights,) = [t for t in lowered.graph.initializer if list(t.dims) == [3, 4]]
+    weights.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights) * np.float32(1.002), weights.name))
+    result = rl.verify(model, lowered)
+    assert not result
+    assert "compared with the original in floats" in str(result)
+
+
+def test_in_a_body() -> None:
+    model = quantized(**PLAIN)
+    inner = [n for n in model.graph.node if n.op_type != "RNN"]
+    graph = onnx.helper.make_graph(inner, "then", [], [onnx.helper.make_tensor_value_info("y", 1, None)])
+    other = onnx.parser.parse_graph("other () => (float o) { m = ReduceMax <keepdims = 0> (x)  o = Neg (m) }")
+    del model.graph.node[1:]
+    model.graph.input.append(onnx.helper.make_tensor_value_info("go", onnx.TensorProto.BOOL, []))
+    node = onnx.helper.make_node("If", ["go"], ["out"], then_branch=graph, else_branch=other)
+    model.graph.node.append(node)
+    model.graph.output[1].name = "out"
+    lowered = rl.lower(model, dequantize=True)
+    assert not operators(lowered) & INTEGERS
+    feed = {**feed_of(quantized(**PLAIN)), "go": np.array(True)}
+    np.testing.assert_allclose(run(lowered, feed)["out"], run(model, feed)["out"], atol=0.1)
+    assert rl.verify(model, lowered)
