@@ -14,6 +14,7 @@ from rnn_lowering.decomposition.convolutions import add_output_channels
 from rnn_lowering.decomposition.lookups import bound_lookups
 from rnn_lowering.decomposition.products import refuse_products
 from rnn_lowering.decomposition.rounding import unwritten, write_as_floats
+from rnn_lowering.decomposition.tables import tables_as_floats
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
 from rnn_lowering.model.model_sizes import forget_declared
@@ -112,6 +113,9 @@ ADAPTATIONS = {
     ),
     "inputs with elements": Adaptation(refuse=_without_elements),
     "no products of integers": Adaptation(refuse=refuse_products),
+    "tables of floats": Adaptation(
+        _counted(tables_as_floats, "fails on rows of integers that become floats: made floats of {} tables")
+    ),
     "axes of reductions": Adaptation(refuse=_ignored_axes),
 }
 """Every adaptation, by name."""

@@ -14,6 +14,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from rnn_lowering.decomposition.formulas import Operand, body_of, call_of
 from rnn_lowering.decomposition.lacking import WRONG_IN, Lacking, LackingNode
 from rnn_lowering.decomposition.rounding import written_as_floats
+from rnn_lowering.decomposition.tables import nodes_of_tables
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.facts.constants import constant_of
@@ -67,6 +68,7 @@ class OperatorsLeft:
         target = lowering.runtime.name
         lacking = Lacking(model, target, lowering.runtime.model.misreads)
         written = written_as_floats(model) if "rounding of floats" in lowering.runtime.model.adaptations else set()
+        written |= {*nodes_of_tables(model)} if "tables of floats" in lowering.runtime.model.adaptations else set()
         left = [each for each in lacking.nodes if each.node not in written]
         if not left or lacking.measured is None:
             return cls([], [], [])

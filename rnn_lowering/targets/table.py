@@ -84,7 +84,8 @@ NCNN = Target(
     model=ModelTraits(
         # pnnx has no QuantizeLinear, and crashes at inputs and outputs without elements.
         adaptations=(
-            *("rounding of floats", "no products of integers", "computed copies", "bounded lookups"),
+            *("rounding of floats", "no products of integers", "computed copies"),
+            *("tables of floats", "bounded lookups"),
             *("inputs with elements", "axes of reductions"),
         ),
         ignores_axes=(("ReduceSum", 13), ("ReduceL1", 18), ("ReduceL2", 18), ("ReduceMean", 18)),

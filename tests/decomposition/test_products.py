@@ -138,3 +138,22 @@ def test_in_a_body() -> None:
     feed = {**feed_of(quantized(**PLAIN)), "go": np.array(True)}
     np.testing.assert_allclose(run(lowered, feed)["out"], run(model, feed)["out"], atol=0.1)
     assert rl.verify(model, lowered)
+
+
+@pytest.mark.parametrize("target", ["mnn", "ncnn"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("moved", ["Identity (r)", "Transpose <perm = [1, 0, 2]> (r)", "Unsqueeze (r, one)"])
+def test_a_quantized_embedding_is_one_of_floats(moved: str, dtype: str, target: Any) -> None:
+    """To the bit: MNN computes its DequantizeLinear wrongly without an error, and pnnx has none."""
+    model = parse(f"""g (float[1, 1, 2] a, int64[3, 5] i) => (float[1, 1, 1, 2] r2, float y)
+        <float[1, 2, 2] W = {{}}, float[1, 2, 2] R = {{}}, float s = {{0.013}}, {dtype} z = {{3}},
+         int64[1] one = {{1}}> {{
+        r2, h = RNN <hidden_size = 2> (a, W, R)  r = Gather (t, i)  m = {moved}
+        y = DequantizeLinear (m, s, z) }}""")
+    model.graph.output[1].type.tensor_type.ClearField("shape")
+    table = np.random.default_rng(0).integers(0, 120, [9, 4]).astype(dtype)
+    model.graph.initializer.append(numpy_helper.from_array(table, "t"))
+    lowered = rl.lower(model, target=target)
+    assert "DequantizeLinear" not in operators(lowered)
+    feed: dict[str, Any] = {"a": np.zeros((1, 1, 2), np.float32), "i": np.arange(15).reshape(3, 5) % 9}
+    assert np.array_equal(run(lowered, feed)["y"], run(model, feed)["y"])
