@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from rnn_lowering.decomposition.broadcasts import repeat_by_gather
 from rnn_lowering.decomposition.convolutions import add_output_channels
 from rnn_lowering.decomposition.lookups import bound_lookups
+from rnn_lowering.decomposition.numbers_of_sizes import make_numbers, unconverted
 from rnn_lowering.decomposition.products import refuse_products
 from rnn_lowering.decomposition.rounding import unwritten, write_as_floats
 from rnn_lowering.decomposition.tables import tables_as_floats
@@ -90,6 +92,12 @@ def _ignored_axes(model: ir.Model, target: Target) -> Iterator[UnsupportedError]
 
 
 ADAPTATIONS = {
+    "repeats as Gather": Adaptation(
+        _counted(repeat_by_gather, "fails on repeated rows: wrote {} Tile and Expand as Gather"), always=True
+    ),
+    "numbers of sizes": Adaptation(
+        _counted(make_numbers, "rejects sizes as numbers: put a CastLike in {} places"), unconverted, always=True
+    ),
     "no declared shapes": Adaptation(
         _counted(forget_declared, "fails on wrong shapes of computed values: removed {} declared ones"), always=True
     ),

@@ -43,11 +43,13 @@ class BodyWriter(BodyValues):
         limits: The limits of all nested steps, and of nodes.
         nested: Emits the equivalents of the Loops and Scans in its body; `repeat` by default.
         needs_rows: Whether a Scan that scans nothing is refused.
+        needs_steps: Whether a Scan that may have no step has none around it that returns initial states.
         stays: Loops and Scans that keep their operators in a body.
         some_rows: Whether no size is 0, and step i may read row i only, as in a stream.
 
     Attributes:
         steps: The number of steps that were unrolled.
+        assumes_steps: Whether a Scan fails without a step, since `needs_steps` is given.
         moved: Nodes that are not copied, since what they compute is there already.
     """
 
@@ -60,14 +62,15 @@ class BodyWriter(BodyValues):
         *,
         nested: RepeatBody | None = None,
         needs_rows: bool = False,
+        needs_steps: bool = False,
         stays: Collection[ir.Node] = (),
         some_rows: bool = False,
     ) -> None:
         super().__init__(op, facts, limits)
-        self.needs_rows = needs_rows
+        self.needs_rows, self.needs_steps = needs_rows, needs_steps
         self.stays = stays
         self.some_rows = some_rows
-        self.steps = 0
+        self.steps, self.assumes_steps = 0, False
         self.moved: set[ir.Node] = set()
         self._repeat = repeat
         self._repeat_nested = nested or repeat

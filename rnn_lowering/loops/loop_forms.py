@@ -54,7 +54,8 @@ def to_scan(writer: BodyWriter, loop: LoopBody | ScanBody) -> list[Item]:
         _check_tensors(writer, loop)
         writer.bring_constants([loop.body])
         trips = number_of_trips(Counters(writer, loop))
-        if not trips.positive:
+        writer.assumes_steps |= writer.needs_steps and not trips.positive
+        if not (trips.positive or writer.needs_steps):
             return _guarded(writer, loop, trips)
         r = loop_as_recurrence(writer, loop, gathers=True, trips=trips)
     else:

@@ -65,7 +65,8 @@ class LoopReport:
 
     def __str__(self) -> str:
         steps = "" if self.steps is None else f", {self.steps} step{'' if self.steps == 1 else 's'}"
-        return f"{self.ref}: {self.form}{steps}"
+        some = f", and {_SOME_STEPS}" if _SOME_STEPS in self.reason else ""
+        return f"{self.ref}: {self.form}{steps}{some}"
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class LoopForms:
         optional: Whether the node stays if it can have none of the forms, instead of an error.
         repeat: What emits the equivalent, for a form that is not one of `loop_forms`. If it refuses the node, those
             in its body are lowered.
-        scans_need_rows: As in `Target`.
+        runs_no_steps, scans_need_rows: As in `LoopTraits`.
         check: Raises an error if one of the operators emitted for a node is not supported.
         dialect, instead, finish: Arguments of `Ops`.
     """
@@ -93,6 +94,7 @@ class LoopForms:
     without_steps: bool = False
     optional: bool = False
     repeat: RepeatBody | None = None
+    runs_no_steps: bool = True
     scans_need_rows: bool = False
     check: Callable[[frozenset[str], NodeRef], None] | None = None
     dialect: Dialect = PLAIN
@@ -104,6 +106,7 @@ class LoopForms:
         return bool(self.forms) or self.without_steps
 
 
+_SOME_STEPS = "it must have at least one step"
 _EMPTY = LoopForms(("unroll",), "it has no step")
 Choose = Callable[[ir.Node], LoopForms]
 
@@ -280,18 +283,20 @@ class _LoopLowering:
                 if isinstance(loop, LoopBody):
                     emitter = partial(self._emitter, node, scope.graph)
                     node = stack_rows_of_states(self.facts, loop, emitter, written_only=form == "unroll")
-                steps = self._replace(node, scope, form, wanted)
+                writer = self._replace(node, scope, form, wanted)
             except UnsupportedError as error:
                 if form != wanted.forms[-1]:
                     reason = error.reason
                 elif not wanted.optional:
                     raise
                 continue
+            steps = writer.steps if form == "unroll" else None
+            reason = "; ".join(filter(None, (reason, _SOME_STEPS if writer.assumes_steps else "")))
             self.reports.append(LoopReport(ref.name, ref.operator, ref.scope, form, reason, steps))
             return
 
-    def _replace(self, node: ir.Node, scope: Scope, form: str, wanted: LoopForms) -> int | None:
-        """Give a node a form; return the number of its steps if they are unrolled."""
+    def _replace(self, node: ir.Node, scope: Scope, form: str, wanted: LoopForms) -> BodyWriter:
+        """Give a node a form; return what wrote it."""
         ref, repeat = node_ref(node, scope.text), wanted.repeat or _FORMS[form]
         shared = dict(self._shared.get(scope.graph, {}))
         writer = BodyWriter(
@@ -301,6 +306,7 @@ class _LoopLowering:
             self.limits,
             nested=_as_it_is if wanted.nested_stay else repeat,
             needs_rows=wanted.scans_need_rows,
+            needs_steps=not wanted.runs_no_steps,
             stays=self.stays,
             some_rows=self.some_rows,
         )
@@ -319,7 +325,7 @@ class _LoopLowering:
         for new in (*writer.op.nodes, *(each for branch in branches for each in branch)):
             new.meta[ORIGIN] = ref
         self._put(node, scope.graph, writer, items)
-        return writer.steps if form == "unroll" else None
+        return writer
 
     def _emitter(self, node: ir.Node, graph: ir.Graph, forms: LoopForms = _EMPTY) -> Ops:
         prefix = (node.name or node.outputs[0].name or node.op_type).rpartition("/")[2] or node.op_type

@@ -242,6 +242,7 @@ def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
     shaped = partial(
         LoopForms,
         optional=not asked,
+        runs_no_steps=runtime.loops.runs_no_steps,
         scans_need_rows=runtime.loops.scans_need_rows,
         check=partial(check_operators, target=runtime),
         dialect=runtime.loops.dialect or PLAIN,

@@ -64,7 +64,7 @@ def lower_nodes(work: Work) -> Edit:
         InvalidNodeError, UnsupportedError: A node, or another one that the target does not run.
     """
     plan = choose_forms(work)
-    if plan.nodes and work.lowering.runtime.straight_line:
+    if plan.nodes and work.lowering.runtime.folds:
         plan = _with_constants(work, plan)
     work.plan = plan
     work.model = plan.model
@@ -150,10 +150,10 @@ def with_known_sizes(work: Work, prepared: PreparedModel) -> ModelPlan:
 
 
 def _with_constants(work: Work, plan: ModelPlan) -> ModelPlan:
-    """Return the plan of a copy that has constants for what nodes compute from constants."""
+    """Return the plan of a copy that has constants for what nodes compute from constants and known sizes."""
     from rnn_lowering.model.fixed_inputs import with_constants
 
-    known = with_constants(plan.model)
+    known = with_constants(plan.model, sizes=True)
     if known is None:
         return plan
     work.report.notes += [_CONSTANTS] if FOLDED not in work.report.notes else []

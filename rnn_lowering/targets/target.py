@@ -157,8 +157,13 @@ class Target:
 
     @property
     def straight_line(self) -> bool:
-        """Whether it runs no loops. Its compiler wants every size fixed, and constants folded."""
+        """Whether it runs no loops. Its compiler wants every size fixed."""
         return self.forms == ("unroll",)
+
+    @property
+    def folds(self) -> bool:
+        """Whether constants take the place of nodes that compute something from constants and known sizes."""
+        return self.straight_line or self.model.folds
 
     def without_joins(self) -> Target:
         """Return the target with a loop for each node and direction."""

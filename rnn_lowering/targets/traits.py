@@ -37,6 +37,7 @@ class LoopTraits:
         exported_forms: The forms in which it runs those of exporters; None for all of `Target.forms`.
         runs_exported: Whether it runs those of exporters as they are, where it runs Loop or Scan.
         nested_scans: Whether a Scan in the body of a Scan starts from its initial states each time.
+        runs_no_steps: Whether it runs an If around a Scan that may have no step; if not, the Scan has at least one.
         scans_need_rows: Whether a step of a Scan must use a row of what is scanned.
         constants_in_scan: Whether the body of a Scan may use no computed value of the graph around it.
         dialect: The dialect in loops of float32 from `LOOP_DIALECT_OPSET` on; None for `Target.dialect`.
@@ -50,6 +51,7 @@ class LoopTraits:
     exported_forms: tuple[str, ...] | None = None
     runs_exported: bool = True
     nested_scans: bool = True
+    runs_no_steps: bool = True
     scans_need_rows: bool = False
     constants_in_scan: bool = False
     dialect: Dialect | None = None
@@ -96,6 +98,7 @@ class ModelTraits:
     Attributes:
         adaptations: What the model gets so that it is right there, in this order, and what is refused: names of
             decomposition/adaptations.py.
+        folds: Whether it rejects some arithmetic of sizes that are known, or computes it wrongly, though it runs loops.
         ignores_axes: Operators whose axes are an input from an opset on, which it ignores without an error.
         misreads: Takes a node that is not recurrent; returns how the runtime computes it wrongly because of its
             attributes or neighbours, as in `Misread`, or "".
@@ -104,6 +107,7 @@ class ModelTraits:
     """
 
     adaptations: tuple[str, ...] = ()
+    folds: bool = False
     ignores_axes: tuple[tuple[str, int], ...] = ()
     misreads: Misreads | None = None
     outputs_apart: Callable[[Ops, Tensor], Tensor] | None = None

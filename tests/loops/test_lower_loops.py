@@ -1028,3 +1028,20 @@ def test_a_negative_size_is_an_open_one(size: int) -> None:
     rl.LowerRecurrentPass("scan", loops=True)(same)
     assert_same(run(ir.to_proto(same), feed), wanted)
     assert rl.lower(negative(NESTED, size), target="onnxruntime") == negative(NESTED, size)
+
+
+def test_a_scan_for_tract_has_at_least_one_step() -> None:
+    """It rejects an If around a Scan, so there is none, and the report says so."""
+    text = """g (float[T, 4] x) => (float[4] y, float[K, 4] rows) <bool go = {1}, float[4] h0 = {0, 0, 0, 0}> {
+        s = Shape <start = 0, end = 1> (x) n = Squeeze (s) y, rows = Loop (n, go, h0) <body = b
+        (int64 i, bool c, float[4] h) => (bool d, float[4] k, float[4] r) {
+        d = Identity (c) xi = Gather (x, i) k = Add (h, xi) r = Tanh (k) }> }"""
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    others = rl.lower(model, "scan", loops=True)
+    lowered, report = rl.lower(model, "scan", target="tract", loops=True, full=True)
+    assert "If" in operators(others)
+    assert "If" not in operators(lowered)
+    assert "at least one step" in str(report.loops[0])
+    assert "at least one step" in "".join(report.notes)
+    feed = {"x": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)}
+    assert_same(run(lowered, feed), run(model, feed))

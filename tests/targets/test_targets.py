@@ -313,21 +313,25 @@ def test_relu_at_an_opset_from_which_on_it_is_supported() -> None:
         assert_close(run(lowered, feed(case)), expected(case))
 
 
-def test_names_of_unknown_sizes_for_tract() -> None:
-    """tract is given the sizes of the inputs, whose names are other sizes where they are declared again."""
+def test_tract_gets_no_declared_shapes_of_computed_values() -> None:
+    """tract unifies them with what it infers, and exporters write those of other sizes. What a graph returns keeps
+    its own, and a model without recurrent nodes loses them, too."""
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[T, N, 2] X, float[1, 4, 2] W, float[1, 4, 4] R)
-        => (float[T, 1, N, 4] Y) <float[T, N, 2] inner> { inner = Relu(X)
-        Y = RNN<hidden_size: int = 4>(inner, W, R) }"""
-    named = onnx.parser.parse_model(text)
-    sizes = {target: _inner_sizes(rl.lower(named, target=target)) for target in ("portable", "tract")}
-    assert sizes == {"portable": ["T", "N", 2], "tract": ["", "", 2]}
-    lowered = rl.lower(named, target="tract")
-    assert [d.dim_param for d in lowered.graph.output[0].type.tensor_type.shape.dim] == ["T", "", "N", ""]
-
-
-def _inner_sizes(lowered: onnx.ModelProto) -> list[object]:
-    (value,) = [value for value in lowered.graph.value_info if value.name == "inner"]
-    return [d.dim_value or d.dim_param for d in value.type.tensor_type.shape.dim]
+        => (float[T, 1, N, 4] Y) <float[T, N, 2] inner> {{ inner = Relu(X)
+        {} }}"""
+    for node in (
+        "Y = RNN<hidden_size: int = 4>(inner, W, R)",
+        "a = MatMul(inner, W) b = MatMul(a, R) Y = Unsqueeze(b, i)",
+    ):
+        named = onnx.parser.parse_model(
+            text.format(node)
+            .replace("float[1, 4, 2] W", "float[1, 2, 4] W" if "MatMul" in node else "float[1, 4, 2] W")
+            .replace("R)", "R, int64[1] i)" if "MatMul" in node else "R)", 1)
+        )
+        kept, lowered = rl.lower(named), rl.lower(named, target="tract")
+        assert "inner" in {value.name for value in kept.graph.value_info}
+        assert not {value.name for value in lowered.graph.value_info} & {"inner", "a", "b"}
+        assert [d.dim_param for d in lowered.graph.output[0].type.tensor_type.shape.dim] == ["T", "", "N", ""]
 
 
 def test_for_onnxruntime() -> None:

@@ -99,6 +99,7 @@ MNN = Target(
     model=ModelTraits(
         # QuantizeLinear is computed by the range of the data, whatever the scale is.
         adaptations=("rounding of floats", "no products of integers", "tables of floats", "inputs with elements"),
+        folds=True,
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if
         # an activation, Abs, Neg, Exp or Clip reads it.
         outputs_apart=as_transpose,

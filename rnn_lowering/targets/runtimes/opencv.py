@@ -107,5 +107,6 @@ OPENCV = Target(
             "no products of integers",
             "inputs with elements",
         ),
+        folds=True,
     ),
 )

@@ -141,11 +141,16 @@ TRACT = Target(
         # A Scan in a Scan goes on from the states that it ended with, or the analysis fails. Steps that are
         # unrolled in the body of a Scan kept the analysis busy for more than a minute.
         nested_scans=False,
+        runs_no_steps=False,
         scans_need_rows=True,
     ),
     unsupported=("Softplus",),
     integer_products=True,
-    model=ModelTraits(adaptations=("no declared shapes",), misreads=softmax_of_integers),
+    model=ModelTraits(
+        adaptations=("repeats as Gather", "numbers of sizes", "no declared shapes"),
+        folds=True,
+        misreads=softmax_of_integers,
+    ),
     # It does not see that a Slice with step -1 keeps an unknown length.
     dialect=Dialect(reverse_in_loop=True, gates_apart=True, matrix_product=True, join_up_to=128, stack_up_to=128),
     instead=(("Split", rows_of_split),),

@@ -1,0 +1,93 @@
+"""Tile and Expand of axes of size 1, as Gather.
+
+tract puts a product before the Tile or the Expand of its operand. It then rejects the model, or with an open length
+returns one row without an error. It leaves a Gather where it is.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnn_lowering.decomposition.inserting import Inserter
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import default_opset, is_of_default_domain
+from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
+from rnn_lowering.model.replace import drop_unused
+from rnn_lowering.model.scopes import scopes
+
+_ZERO = ir.tensor([0])
+
+
+def repeat_by_gather(model: ir.Model) -> int:
+    """Write, in place, each Tile and Expand of a computed value that repeats axes of size 1 as Gather; return their
+    number."""
+    opset = default_opset(model.opset_imports)
+    found = [
+        node
+        for scope in scopes(model)
+        if scope.function is None and scope.opset >= _CONSTANT_OF_SHAPE
+        for node in scope.graph
+        if node.op_type in ("Tile", "Expand") and is_of_default_domain(node) and _has_two_inputs(node, opset)
+    ]
+    if not found:
+        return 0
+    known, inserter = dict(inferred_values(model)), Inserter(model)
+    return sum(_rewrite(node, opset, known, inserter) for node in found)
+
+
+_CONSTANT_OF_SHAPE = 9
+"""The first opset of the operator."""
+
+
+def _has_two_inputs(node: ir.Node, opset: int) -> bool:
+    """Whether both inputs are connected, and what is repeated is computed."""
+    both = len(node.inputs) == 2 and None not in node.inputs
+    return both and node.inputs[0] is not None and constant_of(node.inputs[0], opset) is None
+
+
+def _rewrite(node: ir.Node, opset: int, known: dict[ir.Value, ir.Value], inserter: Inserter) -> bool:
+    """Put a Gather for each repeated axis in the place of a node; return False if other axes may be repeated."""
+    x, counts = node.inputs
+    assert x is not None
+    shape = known.get(x, x).shape
+    numbers = None if shape is None else _numbers(counts, opset, known)
+    if shape is None or numbers is None or len(numbers) > len(shape):
+        return False
+    numbers = [*[1] * (len(shape) - len(numbers)), *numbers]
+    if not all(size == 1 or number == 1 or _keeps(node, size) for size, number in zip(shape, numbers, strict=True)):
+        return False
+    value = x
+    for axis, (size, number) in enumerate(zip(shape, numbers, strict=True)):
+        if size == 1 and number != 1:
+            if isinstance(number, int):
+                rows = inserter.constant(node, [0] * number)
+            else:
+                rows = inserter.before(node, "ConstantOfShape", [number], {"value": _ZERO})
+            value = inserter.before(node, "Gather", [value, rows], {"axis": axis})
+    if value is x:
+        value = inserter.before(node, "Identity", [x])
+    known[value] = known.get(node.outputs[0], value)
+    take_over(node.outputs[0], value)
+    assert isinstance(node.graph, ir.Graph)
+    node.graph.remove(node, safe=True)
+    drop_unused([counts] if counts is not None else [])
+    return True
+
+
+def _keeps(node: ir.Node, size: int | ir.SymbolicDim) -> bool:
+    """Whether a node cannot repeat an axis: Expand repeats those of size 1 only."""
+    return node.op_type == "Expand" and isinstance(size, int)
+
+
+def _numbers(value: ir.Value | None, opset: int, known: Inferred) -> list[int | ir.Value] | None:
+    """Return the elements of a vector: numbers, or vectors of one element where it is a Concat; None if unknown."""
+    if value is None:
+        return None
+    tensor, node = constant_of(value, opset), value.producer()
+    if tensor is not None:
+        return [int(number) for number in tensor.numpy().reshape(-1)]
+    if node is not None and node.op_type == "Concat" and is_of_default_domain(node):
+        parts = [_numbers(part, opset, known) for part in node.inputs]
+        return None if None in parts else [number for part in parts for number in part or ()]
+    shape = known.get(value, value).shape
+    return [value] if shape is not None and list(shape) == [1] else None

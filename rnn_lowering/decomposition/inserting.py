@@ -1,0 +1,46 @@
+"""`Inserter`: nodes and constants that come into a finished model, with names of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.model.scopes import all_names
+
+
+class Inserter:
+    """Inserts nodes into the graphs of a model."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._names = Names(all_names(model))
+        self._functions = {function.graph for function in model.functions.values()}
+
+    def unique(self, hint: str) -> str:
+        """Return a name that nothing in the model has."""
+        return self._names.unique(hint)
+
+    def before(
+        self, node: ir.Node, operator: str, inputs: Sequence[ir.Value | None], attributes: Any = None
+    ) -> ir.Value:
+        """Insert a node with one output before another node; return its output."""
+        hint = f"{node.name or node.op_type}/{operator}"
+        new = ir.node(operator, inputs, attributes, name=self._names.unique(hint))
+        new.outputs[0].name = self._names.unique(hint)
+        assert isinstance(node.graph, ir.Graph)
+        node.graph.insert_before(node, new)
+        return new.outputs[0]
+
+    def constant(self, node: ir.Node, numbers: object, dtype: Any = np.int64) -> ir.Value:
+        """Return a constant that a node and what is inserted before it can use: a function has no initializers."""
+        tensor = ir.tensor(np.array(numbers, dtype))
+        if node.graph in self._functions:
+            return self.before(node, "Constant", (), {"value": tensor})
+        assert isinstance(node.graph, ir.Graph)
+        value = ir.Value(name=self._names.unique(f"{node.name or node.op_type}/constant"), const_value=tensor)
+        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+        node.graph.register_initializer(value)
+        return value

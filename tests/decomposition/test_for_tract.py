@@ -1,0 +1,98 @@
+"""What tract rejects around recurrent nodes is written in another way, with the same numbers."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from running import assert_close, operators, run
+from texts import parse, random_feed
+
+import rnn_lowering as rl
+
+REPEATS = {
+    "Tile by a computed number": "r = Concat <axis = 0> (one, t, one) y = Tile (x1, r)",
+    "Tile by a constant": "y0 = Tile (x1, three) y1 = ReduceSum <keepdims = 1> (y0, one) y = Expand (y1, as_x)",
+    "Expand to a computed size": "r = Concat <axis = 0> (one, t, one) y = Expand (x1, r)",
+    "Expand with fewer sizes": "r = Concat <axis = 0> (t, one) y = Expand (x1, r)",
+    "what repeats nothing": "y0 = Expand (x1, ones) y = Tile (y0, by_t)",
+    "in a body": """y = If (c) <then_branch = a () => (float[N, T, 4] p)
+        { r = Concat <axis = 0> (one, t, one) p = Tile (x1, r) }, else_branch = b () => (float[N, T, 4] q)
+        { q = Identity (z) }>""",
+}
+NET = """g (float[N, T, 4] z, bool c) => (float[N, T, 4] y)
+    <int64[1] one = {{1}}, int64[3] ones = {{1, 1, 1}}, int64[3] three = {{1, 3, 1}}> {{
+    x1 = ReduceMax <axes = [1], keepdims = 1> (z) s = Shape (z) t = Shape <start: int = 1, end: int = 2> (z)
+    as_x = Concat <axis = 0> (one, t, one) by_t = Concat <axis = 0> (one, t, one) {} }}"""
+
+
+@pytest.mark.parametrize("name", REPEATS)
+def test_repeats_of_rows_are_gathered(name: str) -> None:
+    net = parse(NET.format(REPEATS[name]), 17)
+    lowered, report = rl.lower(net, target="tract", full=True)
+    assert not operators(lowered) & {"Tile"}
+    assert "Gather" in operators(lowered)
+    assert any("as Gather" in note for note in report.notes)
+    for sizes in ({"N": 2, "T": 5}, {"N": 1, "T": 1}):
+        given: dict[str, Any] = {
+            "z": random_feed(net, **sizes)["z"],
+            "c": np.array(True),
+        }
+        assert_close(run(lowered, given), run(net, given))
+
+
+KEPT = {
+    "an axis that may have another size": "y = Tile (z, three)",
+    "an Expand of an axis that may have size 1": "y = Expand (z, three)",
+    "a constant": "r = Concat <axis = 0> (one, t, one) y = Tile (k, r)",
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_repeats_that_stay(name: str) -> None:
+    """Others may repeat rows of any number, and a constant is no product."""
+    net = parse(
+        NET.format(KEPT[name])
+        .replace("int64[3] three", "float[1, 1, 4] k = {{1, 2, 3, 4}}, int64[3] three")
+        .replace("{{", "{")
+        .replace("}}", "}"),
+        17,
+    )
+    assert operators(net) & {"Tile", "Expand"} <= operators(rl.lower(net, target="tract"))
+
+
+SIZES = {
+    "TopK": "l = Cast <to = 7> (n) v, i = TopK (l, one)",
+    "ArgMax": "s = Shape (x) v = ArgMax <axis = 0> (s)",
+    "CumSum": "s = Shape (x) z = Size (x) q = Mul (s, z) k = Squeeze (one) v = CumSum (q, k)",
+    "an output": "s = Shape (x) v = Mul (s, one)",
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_become_numbers(name: str) -> None:
+    axis = "{0}" if name == "CumSum" else "{1}"
+    net = parse(f"g (float[N, T] x, int32[N] n) => (int64[K] v) <int64[1] one = {axis}> {{ {SIZES[name]} }}", 17)
+    lowered = rl.lower(net, target="tract")
+    assert "CastLike" in operators(lowered)
+    feed = {"x": np.zeros((3, 5), np.float32), "n": np.array([2, 5, 4], np.int32)}
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+def test_numbers_that_follow_no_sizes_stay() -> None:
+    text = "v = CumSum (n, one) w = ArgMax (x) }"
+    net = parse("g (float[N, T] x, int64[N] n) => (int64[N] v, int64[M, T] w) <int64 one = {0}> { " + text, 17)
+    assert rl.lower(net, target="tract").graph == net.graph
+
+
+def test_sizes_need_a_newer_opset() -> None:
+    net = parse(
+        "g (int32[N] n) => (int64[1] v) <int64[1] one = {1}> { l = Cast <to = 7> (n) v, i = TopK (l, one) }", 13
+    )
+    with pytest.raises(rl.UnsupportedError, match=r"TopK.*opset 13 has no CastLike; export the model at opset 15"):
+        rl.lower(net, target="tract")
+
+
+def test_other_runtimes_get_none_of_it() -> None:
+    net: onnx.ModelProto = parse(NET.format(REPEATS["Tile by a computed number"]), 17)
+    assert rl.lower(net, target="openvino").graph == net.graph
