@@ -15,8 +15,9 @@ from rnn_lowering.decomposition.convolutions import add_output_channels
 from rnn_lowering.decomposition.lookups import bound_lookups
 from rnn_lowering.decomposition.numbers_of_sizes import make_numbers, unconverted
 from rnn_lowering.decomposition.products import refuse_products
-from rnn_lowering.decomposition.rounding import unwritten, write_as_floats
-from rnn_lowering.decomposition.tables import tables_as_floats
+from rnn_lowering.decomposition.rounding import unwritten, write_as_floats, written_as_floats
+from rnn_lowering.decomposition.sequences import rows_by_gather, rows_taken
+from rnn_lowering.decomposition.tables import nodes_of_tables, tables_as_floats
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
 from rnn_lowering.model.model_sizes import forget_declared
@@ -39,11 +40,13 @@ class Adaptation:
     Attributes:
         rewrite: How the model is changed.
         refuse: Which nodes are refused.
+        replaces: Returns the nodes that it replaces: they are not lacking.
         always: Whether the model is changed where nothing else is, too.
     """
 
     rewrite: Rewrite = lambda _: None
     refuse: Refuse = lambda model, target: ()
+    replaces: Callable[[ir.Model], set[ir.Node]] = lambda _: set()
     always: bool = False
 
 
@@ -92,6 +95,11 @@ def _ignored_axes(model: ir.Model, target: Target) -> Iterator[UnsupportedError]
 
 
 ADAPTATIONS = {
+    "rows of sequences": Adaptation(
+        _counted(rows_by_gather, "has no sequences: wrote {} SequenceAt as Gather"),
+        replaces=rows_taken,
+        always=True,
+    ),
     "repeats as Gather": Adaptation(
         _counted(repeat_by_gather, "fails on repeated rows: wrote {} Tile and Expand as Gather"), always=True
     ),
@@ -108,6 +116,7 @@ ADAPTATIONS = {
             "computes QuantizeLinear wrongly: wrote {} QuantizeLinear as arithmetic on floats",
         ),
         unwritten,
+        written_as_floats,
     ),
     "computed copies": Adaptation(_with_computed_copies),
     "wide convolutions": Adaptation(
@@ -122,7 +131,8 @@ ADAPTATIONS = {
     "inputs with elements": Adaptation(refuse=_without_elements),
     "no products of integers": Adaptation(refuse=refuse_products),
     "tables of floats": Adaptation(
-        _counted(tables_as_floats, "fails on rows of integers that become floats: made floats of {} tables")
+        _counted(tables_as_floats, "fails on rows of integers that become floats: made floats of {} tables"),
+        replaces=lambda model: {*nodes_of_tables(model)},
     ),
     "axes of reductions": Adaptation(refuse=_ignored_axes),
 }
@@ -146,3 +156,8 @@ def refused(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
     """Yield an error for each node of a model that no adaptation makes right for a runtime."""
     for adaptation in map(ADAPTATIONS.__getitem__, target.model.adaptations):
         yield from adaptation.refuse(model, target)
+
+
+def replaced_nodes(model: ir.Model, target: Target) -> set[ir.Node]:
+    """Return the nodes of a model that adaptations replace."""
+    return {node for name in target.model.adaptations for node in ADAPTATIONS[name].replaces(model)}

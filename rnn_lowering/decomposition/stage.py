@@ -11,10 +11,9 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from rnn_lowering.decomposition.adaptations import replaced_nodes
 from rnn_lowering.decomposition.formulas import Operand, body_of, call_of
 from rnn_lowering.decomposition.lacking import WRONG_IN, Lacking, LackingNode
-from rnn_lowering.decomposition.rounding import written_as_floats
-from rnn_lowering.decomposition.tables import nodes_of_tables
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.facts.constants import constant_of
@@ -67,8 +66,7 @@ class OperatorsLeft:
         """Find them in a model whose other nodes get operators of an opset."""
         target = lowering.runtime.name
         lacking = Lacking(model, target, lowering.runtime.model.misreads)
-        written = written_as_floats(model) if "rounding of floats" in lowering.runtime.model.adaptations else set()
-        written |= {*nodes_of_tables(model)} if "tables of floats" in lowering.runtime.model.adaptations else set()
+        written = replaced_nodes(model, lowering.runtime)
         left = [each for each in lacking.nodes if each.node not in written]
         if not left or lacking.measured is None:
             return cls([], [], [])

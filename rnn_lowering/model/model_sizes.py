@@ -352,8 +352,8 @@ def name_cut_axes(model: ir.Model) -> None:
 
 
 def forget_declared(model: ir.Model) -> int:
-    """Remove what a model declares of computed values, in place, those that a graph returns excepted; return how many
-    shapes went."""
+    """Remove what a model declares of computed values, in place, but for those that a graph returns; return the
+    number of shapes."""
     changed = 0
     for value in computed_values(model):
         if value.producer() is not None and not value.is_graph_output():

@@ -84,7 +84,7 @@ NCNN = Target(
     model=ModelTraits(
         # pnnx has no QuantizeLinear, and crashes at inputs and outputs without elements.
         adaptations=(
-            *("rounding of floats", "no products of integers", "computed copies"),
+            *("rows of sequences", "rounding of floats", "no products of integers", "computed copies"),
             *("tables of floats", "bounded lookups"),
             *("inputs with elements", "axes of reductions"),
         ),

@@ -98,7 +98,7 @@ class ModelTraits:
     Attributes:
         adaptations: What the model gets so that it is right there, in this order, and what is refused: names of
             decomposition/adaptations.py.
-        folds: Whether it rejects some arithmetic of sizes that are known, or computes it wrongly, though it runs loops.
+        folds: Whether it rejects arithmetic of known sizes, or computes it wrongly, though it runs loops.
         ignores_axes: Operators whose axes are an input from an opset on, which it ignores without an error.
         misreads: Takes a node that is not recurrent; returns how the runtime computes it wrongly because of its
             attributes or neighbours, as in `Misread`, or "".

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from running import assert_close, operators, run
@@ -111,3 +112,28 @@ def test_qnn_is_refused_a_pad_behind_a_negative_zero_point(
         return
     with pytest.raises(rl.UnsupportedError, match=r"qnn .* wrongly behind a negative zero point: .* unsigned"):
         rl.lower(model, target="qnn")
+
+
+SEQUENCES = {
+    "a row": "s = SplitToSequence <axis = 0, keepdims = 0> (x) y = SequenceAt (s, one)",
+    "a row of another axis": "s = SplitToSequence <axis = -1, keepdims = 0> (x) y = SequenceAt (s, last)",
+    "a row that keeps its axis": "s = SplitToSequence <axis = 1> (x) y = SequenceAt (s, n)",
+}
+
+
+@pytest.mark.parametrize("target", ["tract", "openvino", "opencv", "ncnn", "litert", "mnn"])
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_rows_of_a_sequence_are_gathered(name: str, target: Any) -> None:
+    text = "g (float[2, 3, 4] x, int64 n) => (float[I] y) <int64 one = {1}, int64 last = {-1}> { "
+    net = parse(f"{text}{SEQUENCES[name]} }}", 17)
+    net.graph.output[0].type.tensor_type.ClearField("shape")
+    lowered = rl.lower(net, target=target)
+    assert not operators(lowered) & {"SplitToSequence", "SequenceAt"}
+    feed: dict[str, Any] = {**random_feed(net), "n": np.array(2)}
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+def test_sequences_of_parts_stay() -> None:
+    text = "g (float[4, 3] x) => (float[2, 3] y) <int64 two = {2}, int64 one = {1}> { s = SplitToSequence (x, two) "
+    net = parse(text + "y = SequenceAt (s, one) }", 17)
+    assert "SequenceAt" in operators(rl.lower(net, target="openvino"))

@@ -98,7 +98,10 @@ MNN = Target(
     integer_products=False,
     model=ModelTraits(
         # QuantizeLinear is computed by the range of the data, whatever the scale is.
-        adaptations=("rounding of floats", "no products of integers", "tables of floats", "inputs with elements"),
+        adaptations=(
+            *("rounding of floats", "no products of integers", "tables of floats", "inputs with elements"),
+            "rows of sequences",
+        ),
         folds=True,
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if
         # an activation, Abs, Neg, Exp or Clip reads it.
@@ -155,7 +158,7 @@ LITERT = Target(
     # It fuses a Relu with the Add, Sub, Mul or Div before it, and loses what these compute, also where it is an
     # output; of a Transpose that moves nothing it loses the output.
     finish=(max_of_outputs,),
-    model=ModelTraits(outputs_apart=as_sum_with_zero, adaptations=("computed copies",)),
+    model=ModelTraits(outputs_apart=as_sum_with_zero, adaptations=("rows of sequences", "computed copies")),
 )
 
 

@@ -102,6 +102,7 @@ OPENCV = Target(
         # It crashes on an unused constant of booleans. Between DequantizeLinear and QuantizeLinear it computes Sub
         # as Add, and drops a Sigmoid after an Add.
         adaptations=(
+            "rows of sequences",
             "no unused constants",
             "rounding of floats",
             "no products of integers",

@@ -147,7 +147,7 @@ TRACT = Target(
     unsupported=("Softplus",),
     integer_products=True,
     model=ModelTraits(
-        adaptations=("repeats as Gather", "numbers of sizes", "no declared shapes"),
+        adaptations=("rows of sequences", "repeats as Gather", "numbers of sizes", "no declared shapes"),
         folds=True,
         misreads=softmax_of_integers,
     ),

@@ -1,0 +1,52 @@
+"""Rows of a tensor that a model splits into a sequence, as Gather: few runtimes have sequences.
+
+PyTorch's newer exporter takes the layers of a state so.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnn_lowering.decomposition.inserting import Inserter
+from rnn_lowering.facts.operators import is_of_default_domain
+from rnn_lowering.model.model_sizes import take_over
+from rnn_lowering.model.scopes import scopes
+
+
+def rows_taken(model: ir.Model) -> set[ir.Node]:
+    """Return the nodes that `rows_by_gather` replaces."""
+    return {node for pair in _rows(model) for node in pair}
+
+
+def _rows(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
+    return [(node, split) for scope in scopes(model) for node in scope.graph if (split := _split_before(node))]
+
+
+def rows_by_gather(model: ir.Model) -> int:
+    """Write, in place, each SequenceAt of a tensor that is split into its rows as Gather; return their number."""
+    found = _rows(model)
+    inserter = Inserter(model) if found else None
+    for node, split in found:
+        assert inserter is not None
+        assert isinstance(node.graph, ir.Graph)
+        axis = split.attributes.get_int("axis", 0)
+        row = inserter.before(node, "Gather", [split.inputs[0], node.inputs[1]], {"axis": axis})
+        if split.attributes.get_int("keepdims", 1):
+            row = inserter.before(node, "Unsqueeze", [row, inserter.constant(node, [axis])])
+        take_over(node.outputs[0], row)
+        node.graph.remove(node, safe=True)
+    for split in {split for _, split in found}:
+        if not split.outputs[0].uses() and not split.outputs[0].is_graph_output() and split.graph is not None:
+            split.graph.remove(split, safe=True)
+    return len(found)
+
+
+def _split_before(node: ir.Node) -> ir.Node | None:
+    """Return the SplitToSequence whose rows a SequenceAt takes; None for any other node."""
+    if node.op_type != "SequenceAt" or not is_of_default_domain(node) or node.inputs[0] is None:
+        return None
+    split = node.inputs[0].producer()
+    if split is None or split.op_type != "SplitToSequence" or not is_of_default_domain(split):
+        return None
+    sizes = split.inputs[1] if len(split.inputs) > 1 else None
+    return split if sizes is None else None
