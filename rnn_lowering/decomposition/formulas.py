@@ -94,13 +94,31 @@ def _reverse_sequence(node: ir.Node, opset: int, operands: Operands) -> onnx.Fun
     x = operands[0]
     if opset < OLDEST_OPSET or x.shape is None:
         return None
-    rank = len(x.shape)
-    if node.attributes.get_int("time_axis", 0) == 1:
+    rank, axis, lengths = len(x.shape), node.attributes.get_int("time_axis", 0), operands[1].numbers
+    steps = x.shape[axis]
+    if steps and lengths is not None and (lengths == steps).all():
+        return _reversed_rows(steps, axis)
+    if axis == 1:
         return _function("reverse_sequence_of_rows", {"swap": [1, 0, *range(2, rank)]})
     numbers = {"zero": 0, "one": 1, "two": 2, "rest": [-1], "column": [-1, 1], "row": [1, -1]}
     numbers |= {"others": [*range(2, rank)]} if rank > 2 else {}
     name = "reverse_sequence" if rank > 2 else "reverse_sequence_of_numbers"
     return _function(name, {constant: np.array(number, np.int64) for constant, number in numbers.items()})
+
+
+def _reversed_rows(steps: int, axis: int) -> onnx.FunctionProto:
+    """Split an axis into rows, and join them in reverse.
+
+    pnnx ignores the step of most Slices, and MNN crashes at a step of -1 in tensors of 4 axes.
+    """
+    rows = [f"row_{n}" for n in range(steps)]
+    sizes = numpy_helper.from_array(np.ones(steps, np.int64))
+    nodes = [
+        helper.make_node("Constant", [], ["sizes"], value=sizes),
+        helper.make_node("Split", ["x", "sizes"], rows, axis=axis),
+        helper.make_node("Concat", rows[::-1], ["y"], axis=axis),
+    ]
+    return helper.make_function("", "", ["x", "lengths"], ["y"], nodes, [])
 
 
 def _dft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:

@@ -126,6 +126,8 @@ class Lacking:
         if node.op_type in BASIC:
             to = node.attributes.get_int("to", int(ir.DataType.FLOAT))
             return is_of_default_domain(node) and to in CAST_TO
+        if self.misreads is not None and self.misreads(node, self._known):
+            return False
         return self.measured is not None and is_of_default_domain(node) and self.measured.runs(node.op_type)
 
     def _lacking(self) -> Iterator[LackingNode]:

@@ -29,6 +29,22 @@ BETWEEN = {
     "before others": "o = Softmax <axis = -1> (b) p = Neg (o) c = Neg (p)",
     "behind an Add": "o = Add (b, s) c = Softmax <axis = -1> (o)",
 }
+REVERSED = {
+    "whole": ("batch_axis = 1, time_axis = 0", "7, 7, 7, 7"),
+    "rows": ("batch_axis = 0, time_axis = 1", "4, 4, 4, 4, 4, 4, 4"),
+    "ragged": ("batch_axis = 1, time_axis = 0", "7, 1, 3, 4"),
+    "ragged rows": ("batch_axis = 0, time_axis = 1", "4, 1, 3, 4, 2, 1, 3"),
+}
+NETS |= {
+    f"ReverseSequence, {name}, rank {rank}": (
+        "mnn",
+        "ReverseSequence",
+        f"(float[{sizes}] x) => (float[{sizes}] y) <int64[{len(lengths.split(','))}] n = {{{lengths}}}>"
+        f" {{ c = Neg (x) r = ReverseSequence <{axes}> (c, n) y = Neg (r) }}",
+    )
+    for name, (axes, lengths) in REVERSED.items()
+    for rank, sizes in ((2, "7, 4"), (3, "7, 4, 3"), (5, "7, 4, 2, 1, 3"))
+}
 NETS |= {f"Softmax {name}": ("tract", "Softmax", INTEGERS.format(body)) for name, body in BETWEEN.items()}
 FINE: dict[str, tuple[Any, str]] = {
     "no 0": ("openvino", "(float[N, 4] x) => (float[N, 4] y) { y = HardSigmoid <alpha = 1.0> (x) }"),

@@ -89,6 +89,12 @@ MNN_RULE = NativeRule(
 )
 """Measured with 897 random nodes in it. An output without a name makes others wrong, so each gets one."""
 
+
+def _reversed_images(node: ir.Node, _: KnownValue) -> str:
+    """MNN keeps what follows a Conv in another order of axes, which its ReverseSequence does not know."""
+    return "wrongly behind a Conv" if node.op_type == "ReverseSequence" else ""
+
+
 MNN = Target(
     "mnn",
     "3.6.1",
@@ -106,6 +112,7 @@ MNN = Target(
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if
         # an activation, Abs, Neg, Exp or Clip reads it.
         outputs_apart=as_transpose,
+        misreads=_reversed_images,
     ),
     loops=LoopTraits(loop_from=128),
     # It computes a Slice with step -1 of unknown length wrongly.
