@@ -20,6 +20,9 @@ from rnn_lowering.types import Array
 MOST_NUMBERS = 1 << 22
 """Maximum elements of a matrix of sines."""
 
+MOST_COPIES = 1 << 12
+"""Maximum copies of a tensor in a Concat."""
+
 OLDEST_OPSET = 13
 """The first opset of the operators in these formulas: Less of integers, Range, Constant of integers."""
 
@@ -119,6 +122,23 @@ def _reversed_rows(steps: int, axis: int) -> onnx.FunctionProto:
         helper.make_node("Concat", rows[::-1], ["y"], axis=axis),
     ]
     return helper.make_function("", "", ["x", "lengths"], ["y"], nodes, [])
+
+
+def _tile(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """Copies of x along each axis that is repeated."""
+    counts = operands[1].numbers if len(operands) > 1 else None  # a number for each axis from opset 6 on
+    if opset < OLDEST_OPSET or counts is None or min(counts, default=0) < 1 or max(counts) > MOST_COPIES:
+        return None
+    nodes, value = list[onnx.NodeProto](), "x"
+    for axis, count in enumerate(counts):
+        if count > 1:
+            nodes.append(helper.make_node("Concat", [value] * int(count), [f"copies_{axis}"], axis=axis))
+            value = f"copies_{axis}"
+    if nodes:
+        nodes[-1].output[0] = "y"  # pnnx has no Identity of an output
+    else:
+        nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    return helper.make_function("", "", ["x", "repeats"], ["y"], nodes, [])
 
 
 def _dft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
@@ -340,6 +360,7 @@ FORMULAS: dict[str, Formula] = {
     "Softplus": _softplus,
     "Less": _less,
     "ReverseSequence": _reverse_sequence,
+    "Tile": _tile,
     "DFT": _dft,
     "STFT": _stft,
     "Einsum": _einsum,

@@ -45,6 +45,18 @@ NETS |= {
     for name, (axes, lengths) in REVERSED.items()
     for rank, sizes in ((2, "7, 4"), (3, "7, 4, 3"), (5, "7, 4, 2, 1, 3"))
 }
+NETS |= {
+    f"Tile {counts}": (
+        "ncnn",
+        "Tile",
+        f"(float[{sizes}] x) => (float[{out}] y) <int64[3] n = {{{counts}}}> {{ y = Tile (x, n) }}",
+    )
+    for counts, sizes, out in (
+        ("1, 5, 1", "2, 1, 4", "2, 5, 4"),
+        ("2, 3, 2", "2, 3, 4", "4, 9, 8"),
+        ("1, 1, 1", "2, 3, 4", "2, 3, 4"),
+    )
+}
 NETS |= {f"Softmax {name}": ("tract", "Softmax", INTEGERS.format(body)) for name, body in BETWEEN.items()}
 FINE: dict[str, tuple[Any, str]] = {
     "no 0": ("openvino", "(float[N, 4] x) => (float[N, 4] y) { y = HardSigmoid <alpha = 1.0> (x) }"),
