@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnn_lowering.decomposition.broadcasts import repeat_by_gather
 from rnn_lowering.decomposition.convolutions import add_output_channels
 from rnn_lowering.decomposition.lookups import bound_lookups
-from rnn_lowering.decomposition.numbers_of_sizes import make_numbers, unconverted
+from rnn_lowering.decomposition.numbers_of_sizes import make_numbers, unconverted, write_fills
 from rnn_lowering.decomposition.products import refuse_products
 from rnn_lowering.decomposition.rounding import unwritten, write_as_floats, written_as_floats
 from rnn_lowering.decomposition.sequences import rows_by_gather, rows_taken
@@ -105,6 +105,10 @@ ADAPTATIONS = {
     ),
     "numbers of sizes": Adaptation(
         _counted(make_numbers, "rejects sizes as numbers: put a CastLike in {} places"), unconverted, always=True
+    ),
+    "typed fills": Adaptation(
+        _counted(write_fills, "takes a fill without a number for float64: wrote it in {} ConstantOfShape"),
+        always=True,
     ),
     "no declared shapes": Adaptation(
         _counted(forget_declared, "fails on wrong shapes of computed values: removed {} declared ones"), always=True

@@ -89,5 +89,45 @@ def _numbers(value: ir.Value | None, opset: int, known: Inferred) -> list[int | 
     if node is not None and node.op_type == "Concat" and is_of_default_domain(node):
         parts = [_numbers(part, opset, known) for part in node.inputs]
         return None if None in parts else [number for part in parts for number in part or ()]
+    if node is not None and node.op_type == "Where" and is_of_default_domain(node):
+        return _chosen(node, opset, known)
     shape = known.get(value, value).shape
     return [value] if shape is not None and list(shape) == [1] else None
+
+
+def _chosen(where: ir.Node, opset: int, known: Inferred) -> list[int | ir.Value] | None:
+    """Return the elements of a Where of sizes, of which -1 keeps an axis; None if they are unknown."""
+    condition, first, second = where.inputs
+    chosen = None if condition is None else constant_of(condition, opset)
+    these, others = _numbers(first, opset, known), _numbers(second, opset, known)
+    if these is None or others is None or len(these) != len(others):
+        return None
+    flags = _equal(condition, opset, known) if chosen is None else chosen.numpy().reshape(-1).tolist()
+    if flags is None or len(flags) != len(these):
+        return None
+    return [a if flag else b for flag, a, b in zip(flags, these, others, strict=True)]
+
+
+def _equal(value: ir.Value | None, opset: int, known: Inferred) -> list[bool] | None:
+    """Return the elements of an Equal of sizes and negative numbers; None if one may be either."""
+    node = None if value is None else value.producer()
+    if node is None or node.op_type != "Equal":
+        return None
+    sizes, marks = (_numbers(given, opset, known) for given in node.inputs)
+    if sizes is None or marks is None or len(sizes) != len(marks):
+        return None
+    pairs = list(zip(sizes, marks, strict=True))
+    if not all(isinstance(m, int) and (isinstance(s, int) or (m < 0 and _is_size(s))) for s, m in pairs):
+        return None
+    return [size == mark for size, mark in pairs]
+
+
+def _is_size(value: ir.Value | None) -> bool:
+    """Whether a value is part of the result of a Shape."""
+    while value is not None and (node := value.producer()) is not None and is_of_default_domain(node):
+        if node.op_type == "Shape":
+            return True
+        if node.op_type not in ("Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"):
+            return False
+        value = node.inputs[0]
+    return False

@@ -46,6 +46,20 @@ def make_numbers(model: ir.Model) -> int:
     return count
 
 
+def write_fills(model: ir.Model) -> int:
+    """Write the default number of each ConstantOfShape, in place, which tract takes for a float64; return their
+    number."""
+    found = [
+        node
+        for scope in scopes(model)
+        for node in scope.graph
+        if node.op_type == "ConstantOfShape" and is_of_default_domain(node) and "value" not in node.attributes
+    ]
+    for node in found:
+        node.attributes.add(ir.AttrTensor("value", ir.tensor([0.0], ir.DataType.FLOAT)))
+    return len(found)
+
+
 def unconverted(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
     """Yield an error for each node that rejects its sizes, in an opset without CastLike."""
     for scope, node in _fed_with_sizes(model):

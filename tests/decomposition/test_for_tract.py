@@ -14,6 +14,9 @@ REPEATS = {
     "Tile by a computed number": "r = Concat <axis = 0> (one, t, one) y = Tile (x1, r)",
     "Tile by a constant": "y0 = Tile (x1, three) y1 = ReduceSum <keepdims = 1> (y0, one) y = Expand (y1, as_x)",
     "Expand to a computed size": "r = Concat <axis = 0> (one, t, one) y = Expand (x1, r)",
+    "Expand to -1, which keeps an axis": """w = Constant <value_ints = [-1]> ()
+        q = Constant <value_ints = [-1, -1, -1]> () r = Concat <axis = 0> (w, t, w)
+        k = Equal (r, q) e = Where (k, ones, r) y = Expand (x1, e)""",
     "Expand with fewer sizes": "r = Concat <axis = 0> (t, one) y = Expand (x1, r)",
     "what repeats nothing": "y0 = Expand (x1, ones) y = Tile (y0, by_t)",
     "in a body": """y = If (c) <then_branch = a () => (float[N, T, 4] p)
@@ -96,3 +99,13 @@ def test_sizes_need_a_newer_opset() -> None:
 def test_other_runtimes_get_none_of_it() -> None:
     net: onnx.ModelProto = parse(NET.format(REPEATS["Tile by a computed number"]), 17)
     assert rl.lower(net, target="openvino").graph == net.graph
+
+
+def test_fills_have_a_number() -> None:
+    """tract makes float64 of a ConstantOfShape that relies on the default."""
+    net = parse(
+        "g (float[N, 2] x, float[2] w) => (float[N, 2] y) { s = Shape (x) z = ConstantOfShape (s) y = Add (z, w) }",
+        17,
+    )
+    (fill,) = [node for node in rl.lower(net, target="tract").graph.node if node.op_type == "ConstantOfShape"]
+    assert fill.attribute[0].t.data_type == onnx.TensorProto.FLOAT

@@ -147,7 +147,13 @@ TRACT = Target(
     unsupported=("Softplus",),
     integer_products=True,
     model=ModelTraits(
-        adaptations=("rows of sequences", "repeats as Gather", "numbers of sizes", "no declared shapes"),
+        adaptations=(
+            "rows of sequences",
+            "repeats as Gather",
+            "numbers of sizes",
+            "typed fills",
+            "no declared shapes",
+        ),
         folds=True,
         misreads=softmax_of_integers,
     ),
