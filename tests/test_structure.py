@@ -22,7 +22,7 @@ ANNEXES = {
     "loops": ("door", "stage"),
     "opening": ("open_dims",),
     "streaming": ("metadata", "stage"),
-    "decomposition": ("adaptations", "products", "stage"),
+    "decomposition": ("adaptations", "rewrites.products", "stage"),
     "files": ("atomic", "external_data", "one_file", "reading", "scratch"),
     "compare": ("float64.node_reference",),
 }

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from rnn_lowering.decomposition.broadcasts import repeat_by_gather
-from rnn_lowering.decomposition.convolutions import add_output_channels
-from rnn_lowering.decomposition.lookups import bound_lookups
-from rnn_lowering.decomposition.numbers_of_sizes import make_numbers, unconverted, write_fills
-from rnn_lowering.decomposition.products import refuse_products
-from rnn_lowering.decomposition.rounding import unwritten, write_as_floats, written_as_floats
-from rnn_lowering.decomposition.sequences import rows_by_gather, rows_taken
-from rnn_lowering.decomposition.tables import nodes_of_tables, tables_as_floats
+from rnn_lowering.decomposition.rewrites.broadcasts import repeat_by_gather
+from rnn_lowering.decomposition.rewrites.convolutions import add_output_channels
+from rnn_lowering.decomposition.rewrites.lookups import bound_lookups
+from rnn_lowering.decomposition.rewrites.numbers_of_sizes import make_numbers, unconverted, write_fills
+from rnn_lowering.decomposition.rewrites.products import refuse_products
+from rnn_lowering.decomposition.rewrites.resizing import resize_in_rank_4
+from rnn_lowering.decomposition.rewrites.rounding import unwritten, write_as_floats, written_as_floats
+from rnn_lowering.decomposition.rewrites.sequences import rows_by_gather, rows_taken
+from rnn_lowering.decomposition.rewrites.tables import nodes_of_tables, tables_as_floats
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
 from rnn_lowering.model.model_sizes import forget_declared
@@ -107,11 +108,14 @@ ADAPTATIONS = {
         _counted(make_numbers, "rejects sizes as numbers: put a CastLike in {} places"), unconverted, always=True
     ),
     "typed fills": Adaptation(
-        _counted(write_fills, "takes a fill without a number for float64: wrote it in {} ConstantOfShape"),
+        _counted(write_fills, "fails on fills without a number: wrote it in {} ConstantOfShape"),
         always=True,
     ),
     "no declared shapes": Adaptation(
         _counted(forget_declared, "fails on wrong shapes of computed values: removed {} declared ones"), always=True
+    ),
+    "resizing in rank 4": Adaptation(
+        _counted(resize_in_rank_4, "rejects a Resize of three axes: gave {} a fourth one"), always=True
     ),
     "no unused constants": Adaptation(_without_unused_constants),
     "rounding of floats": Adaptation(

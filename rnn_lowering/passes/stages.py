@@ -74,7 +74,7 @@ def _lower_exported(work: Work) -> None:
 
 
 def _make_floats(work: Work) -> None:
-    from rnn_lowering.decomposition.products import products_as_floats
+    from rnn_lowering.decomposition.rewrites.products import products_as_floats
 
     if text := products_as_floats(work.model):
         work.report.adapted.append(text)

@@ -142,6 +142,18 @@ def test_qnn_is_refused_a_pad_behind_a_negative_zero_point(
         rl.lower(model, target="qnn")
 
 
+@pytest.mark.parametrize("given", ["r, s", "r, r, n"])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_a_resize_of_three_axes_for_opencv(mode: str, given: str) -> None:
+    text = "g (float[2, 3, T] x) => (float[2, 3, S] y) <float[3] s = {1, 1, 2}, int64[3] n = {2, 3, 14}> { "
+    net = parse(f'{text}y = Resize <mode = "{mode}"> (x) }}', 17)
+    net.graph.node[0].input[:] = [name.strip() for name in f"x, {given.replace('r', '')}".split(",")]
+    lowered = rl.lower(net, target="opencv")
+    assert [n.op_type for n in lowered.graph.node] == ["Unsqueeze", "Resize", "Squeeze"]
+    feed = random_feed(net, T=7)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
 SEQUENCES = {
     "a row": "s = SplitToSequence <axis = 0, keepdims = 0> (x) y = SequenceAt (s, one)",
     "a row of another axis": "s = SplitToSequence <axis = -1, keepdims = 0> (x) y = SequenceAt (s, last)",

@@ -103,6 +103,8 @@ OPENCV = Target(
         # as Add, and drops a Sigmoid after an Add.
         adaptations=(
             "rows of sequences",
+            "typed fills",
+            "resizing in rank 4",
             "no unused constants",
             "rounding of floats",
             "no products of integers",

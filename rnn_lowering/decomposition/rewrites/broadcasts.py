@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnn_lowering.decomposition.inserting import Inserter
+from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnn_lowering.decomposition.inserting import Inserter
+from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.operators import is_of_default_domain
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.scopes import scopes

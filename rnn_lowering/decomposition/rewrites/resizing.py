@@ -1,0 +1,55 @@
+"""Resize of rank 3 as one of rank 4, with an axis of size 1 before the last: OpenCV runs only those."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.decomposition.rewrites.inserting import Inserter
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import default_opset, is_of_default_domain
+from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
+from rnn_lowering.model.scopes import scopes
+from rnn_lowering.types import array_of
+
+_AXES_OF_INPUTS = 13
+"""The first opset of an Unsqueeze whose axes are an input."""
+
+_SCALES, _SIZES = 2, 3
+
+
+def resize_in_rank_4(model: ir.Model) -> int:
+    """Write each Resize of three axes by constant scales or sizes in rank 4, in place; return their number."""
+    opset = default_opset(model.opset_imports)
+    found = [
+        node
+        for scope in scopes(model)
+        if scope.opset >= _AXES_OF_INPUTS
+        for node in scope.graph
+        if node.op_type == "Resize" and is_of_default_domain(node)
+    ]
+    known = inferred_values(model) if found else {}
+    inserter = Inserter(model) if found else None
+    return sum(inserter is not None and _rewrite(node, opset, known, inserter) for node in found)
+
+
+def _rewrite(node: ir.Node, opset: int, known: Inferred, inserter: Inserter) -> bool:
+    x, *others = node.inputs
+    place = next((n for n, value in enumerate(node.inputs) if n >= _SCALES and value is not None), None)
+    shape = None if x is None else known.get(x, x).shape
+    given = None if place is None else node.inputs[place]
+    constant = None if given is None else constant_of(given, opset)
+    known_parts = shape is not None and constant is not None and constant.size == len(shape) == 3
+    if x is None or place is None or constant is None or not known_parts or others[0] is not None:
+        return False
+    if "axes" in node.attributes:
+        return False
+    numbers = array_of(constant)
+    longer = inserter.constant(node, np.insert(numbers, 2, 1), numbers.dtype)
+    axis = inserter.constant(node, [2])
+    inputs = [inserter.before(node, "Unsqueeze", [x, axis]), *[None] * (place - 1), longer]
+    resized = inserter.before(node, "Resize", inputs, dict(node.attributes))
+    take_over(node.outputs[0], inserter.before(node, "Squeeze", [resized, axis]))
+    assert isinstance(node.graph, ir.Graph)
+    node.graph.remove(node, safe=True)
+    return True
