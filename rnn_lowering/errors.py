@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -162,8 +162,15 @@ class UnknownSizeError(UnsupportedError):
     page = SIZES
 
     def __init__(self, reason: str, *, hint: str = "", node: NodeRef | None = None, sizes: tuple[str, ...]) -> None:
-        self.sizes = sizes
+        self.sizes, self.options, self.otherwise = sizes, tuple[str, ...](), hint
         super().__init__(reason, hint=hint, node=node)
+
+    def advise_options(self, options: Iterable[str], otherwise: str) -> None:
+        """Let the hint name the options that fix sizes, with ? for a size that the user fills in, or others."""
+        self.options, self.otherwise = tuple(dict.fromkeys(options)), otherwise
+        text = " ".join(self.options)
+        filled = ", with a number for each ?" if "?" in text else ""
+        self.advise(f"fix the sizes of the inputs{filled}: {text}" if text else "", otherwise)
 
 
 class UnknownLengthsError(UnsupportedError):

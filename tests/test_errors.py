@@ -84,7 +84,8 @@ def test_the_keyword_of_each_flag() -> None:
             if field.metadata["option"].help:
                 keyword = f"rl.{kind.__name__}({field.name}=...)" if kind in (Check, Tolerance) else field.name
                 found[field.metadata["option"].flag] = keyword
-    found |= {"--verify": "verify", "--seed": "seed"}  # keywords of lower_file
+    of_lower_file = ("verify", "seed", "run_in_target", "target_python")
+    found |= {f"--{keyword.replace('_', '-')}": keyword for keyword in of_lower_file}
     assert {flag: keyword for flag, (keyword, text) in KEYWORDS.items() if text != "no value"} == found
     assert {text for _, text in KEYWORDS.values()} - {*TEXTS} == {"no value"}
     known = {flag for action in parser()._actions for flag in action.option_strings}

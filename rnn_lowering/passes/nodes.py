@@ -31,6 +31,9 @@ from rnn_lowering.targets.choice import FormChooser
 if TYPE_CHECKING:
     from rnn_lowering.passes.native import NativeNodes
 
+_MOST_ASKED = 8
+"""The number of nodes that are asked for the sizes that they need, before the first is refused."""
+
 _CONSTANTS = "computed the values that follow from constants"
 
 
@@ -194,14 +197,23 @@ def _plan(work: Work, prepared: PreparedModel) -> ModelPlan:
     specs = [read_node(prepared.model, entry, prepared.known) for entry in prepared.wanted]
     opset = opset_of(work, prepared)
     native = _native_nodes(work, prepared, specs, opset)
-    plan = []
+    plan, unknown = [], list[UnknownSizeError]()
     for entry, spec in zip(prepared.wanted, specs, strict=True):
         try:
             plan.append(planned(work, entry, spec, prepared.model, opset))
-        except UnsupportedError:
-            if native is None or not native.stays(entry):
+        except UnsupportedError as error:
+            if native is not None and native.stays(entry):
+                plan.append(native.kept(entry, spec, opset))
+            elif not isinstance(error, UnknownSizeError):
                 raise
-            plan.append(native.kept(entry, spec, opset))
+            else:
+                unknown.append(error)
+                if len(unknown) == _MOST_ASKED:
+                    break
+    if unknown:
+        from rnn_lowering.passes.sizes import advise_all
+
+        raise advise_all(unknown)
     every = native.chosen(plan) if native else plan
     replaced = [each for each in every if native is None or not native.is_untouched(each)]
     return ModelPlan(prepared, replaced, opset, every, native)

@@ -90,8 +90,7 @@ def advise(
     if isinstance(error, UnknownSizeError):
         axes = tuple(map(spec.axes(spec.data).index, error.sizes))
         sizes = open_sizes(model, spec.inputs[spec.data], axes, stream=stream)
-        filled = ", with a number for each ?" if "?" in sizes else ""
-        error.advise(f"fix the sizes of the inputs{filled}: {sizes}" if sizes else "", error.hint)
+        error.advise_options(_options(sizes), error.hint)
     elif stream.has_lengths:
         error.advise("export the model without sequence_lens")
     elif stream.fewest:  # the lengths start a layer that is late
@@ -102,6 +101,19 @@ def advise(
         error.advise(
             _open_lengths(model, lengths, X) or "export the model without lengths, or with constant lengths"
         )
+
+
+def advise_all(errors: Sequence[UnknownSizeError]) -> UnknownSizeError:
+    """Return the first of these errors, whose hint names the options of all."""
+    first, *others = errors
+    if first.options and any({*error.options} - {*first.options} for error in others):
+        first.advise_options([option for error in errors for option in error.options], first.otherwise)
+    return first
+
+
+def _options(text: str) -> list[str]:
+    """Return each option of a text of options."""
+    return [f"--{option}" for option in f" {text}".split(" --")[1:]]
 
 
 def open_sizes(
