@@ -606,8 +606,9 @@ def test_how_often_a_model_with_sizes_is_copied(monkeypatch: pytest.MonkeyPatch)
 
 def test_sizes_of_every_node_are_named_at_once() -> None:
     """The length of the second node is a number of the batch; each size is named once, and they suffice."""
-    graph = """g (float[T, N, 2] x) => (float[N, 1, 1, 3] y) <int64[2] w2 = {0, 1}> { a = RNN <hidden_size = 3> (x, W, R)
-        b = ReduceMax <axes = [0, 1], keepdims = 0> (a) c = Unsqueeze (b, one) y = RNN <hidden_size = 3> (c, W3, R) }"""
+    graph = """g (float[T, N, 2] x) => (float[N, 1, 1, 3] y) { a = RNN <hidden_size = 3> (x, W, R)
+        b = ReduceMax <axes = [0, 1], keepdims = 0> (a) c = Unsqueeze (b, one)
+        y = RNN <hidden_size = 3> (c, W3, R) }"""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
     shapes = {"W": (1, 3, 2), "W3": (1, 3, 3), "R": (1, 3, 3)}
     model.graph.initializer.extend(numpy_helper.from_array(np.ones(s, np.float32), n) for n, s in shapes.items())
