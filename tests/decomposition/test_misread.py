@@ -158,6 +158,7 @@ SEQUENCES = {
     "a row": "s = SplitToSequence <axis = 0, keepdims = 0> (x) y = SequenceAt (s, one)",
     "a row of another axis": "s = SplitToSequence <axis = -1, keepdims = 0> (x) y = SequenceAt (s, last)",
     "a row that keeps its axis": "s = SplitToSequence <axis = 1> (x) y = SequenceAt (s, n)",
+    "a part of one row": "s = SplitToSequence <axis = 1> (x, one) y = SequenceAt (s, last)",
 }
 
 

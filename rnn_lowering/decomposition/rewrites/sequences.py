@@ -8,6 +8,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.rewrites.inserting import Inserter
+from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import is_of_default_domain
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.scopes import scopes
@@ -19,7 +20,12 @@ def rows_taken(model: ir.Model) -> set[ir.Node]:
 
 
 def _rows(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
-    return [(node, split) for scope in scopes(model) for node in scope.graph if (split := _split_before(node))]
+    return [
+        (node, split)
+        for scope in scopes(model)
+        for node in scope.graph
+        if (split := _split_before(node, scope.opset))
+    ]
 
 
 def rows_by_gather(model: ir.Model) -> int:
@@ -41,12 +47,17 @@ def rows_by_gather(model: ir.Model) -> int:
     return len(found)
 
 
-def _split_before(node: ir.Node) -> ir.Node | None:
+def _split_before(node: ir.Node, opset: int) -> ir.Node | None:
     """Return the SplitToSequence whose rows a SequenceAt takes; None for any other node."""
     if node.op_type != "SequenceAt" or not is_of_default_domain(node) or node.inputs[0] is None:
         return None
     split = node.inputs[0].producer()
     if split is None or split.op_type != "SplitToSequence" or not is_of_default_domain(split):
         return None
-    sizes = split.inputs[1] if len(split.inputs) > 1 else None
-    return split if sizes is None else None
+    size = split.inputs[1] if len(split.inputs) > 1 else None
+    if size is None:
+        return split
+    number = constant_of(size, opset)
+    is_row = number is not None and not number.shape and number.numpy().item() == 1
+    # ONNX ignores keepdims = 0 here, and onnxruntime does not: such a node stays.
+    return split if is_row and split.attributes.get_int("keepdims", 1) else None
