@@ -12,18 +12,22 @@ from typing import Any
 import pytest
 from one_process import Kept, keep_processes, run_workers_here
 from provoked import expected, recorded
+from thinning import rest_of_products
 
 # Containers often forbid bytecode; then each process compiles the package anew.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-pytest_plugins = ["commands", "clients.runs"]
-"""Fixtures of the command; what was run in clients before."""
+pytest_plugins = ["commands", "clients.runs", "processor_time"]
+"""Fixtures of the command; what was run in clients before; what the run took."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out exhaustive tests of other shares; tests that take long start first, so that no process waits for
-    one at the end."""
+    """Mark what only combines anew as exhaustive, and leave out exhaustive tests of other shares; tests that take
+    long start first, so that no process waits for one at the end."""
+    for item in rest_of_products(items):
+        if item.nodeid not in expected():
+            item.add_marker(pytest.mark.exhaustive)
     if (shares := config.getoption("--share")) > 1:
         left = {item for item in items if _is_of_another_share(item, shares)}
         config.hook.pytest_deselected(items=[*left])

@@ -1,6 +1,7 @@
 """Which of many parameters the default run leaves to the exhaustive one."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -27,3 +28,17 @@ def exhaustive(parameter: Any) -> Any:
         return pytest.param(*parameter.values, id=parameter.id, marks=[*parameter.marks, pytest.mark.exhaustive])
     values = parameter if isinstance(parameter, tuple) else (parameter,)
     return pytest.param(*values, marks=pytest.mark.exhaustive)
+
+
+def rest_of_products(items: Sequence[Any]) -> Iterator[Any]:
+    """Yield tests that only combine anew what others have: where a function has several `parametrize`, those that
+    stay have each value of each of them, by turns. All stay with the mark `every_pair`."""
+    tests, marks = defaultdict(list), ("exhaustive", "every_pair", "clients")
+    for item in items:
+        if hasattr(item, "callspec") and not any(map(item.get_closest_marker, marks)):
+            tests[item.parent, item.originalname].append(item)
+    for combined in tests.values():
+        columns = zip(*(item.callspec._idlist for item in combined), strict=True)
+        values = [list(dict.fromkeys(column)) for column in columns]
+        turns = {tuple(column[n % len(column)] for column in values) for n in range(max(map(len, values)))}
+        yield from (item for item in combined if tuple(item.callspec._idlist) not in turns)

@@ -1,0 +1,51 @@
+"""The last lines of a run say what processor time it took, and which files took most of it."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+BUDGET = 210
+"""Seconds that the default tests may take on two free cores."""
+
+_files: dict[str, float] = defaultdict(float)
+_workers: list[float] = []
+
+
+def _seconds() -> float:
+    """Of this process, and of its children that have ended; workers say themselves what they took."""
+    return sum(os.times()[: 2 if _workers else 4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    before = _seconds()
+    try:
+        return (yield)
+    finally:
+        _files[item.nodeid.partition("::")[0]] += _seconds() - before
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["processor time"] = [_seconds(), {**_files}]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker of xdist has ended."""
+    seconds, files = getattr(node, "workeroutput", {}).get("processor time", (0.0, {}))
+    _workers.append(seconds)
+    for name, of_file in files.items():
+        _files[name] += of_file
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    most = sorted(_files, key=_files.__getitem__, reverse=True)[:5]
+    slowest = ", ".join(f"{name.removeprefix('tests/')} {_files[name]:.0f}" for name in most)
+    total = _seconds() + sum(_workers)
+    terminalreporter.write_line(
+        f"processor time: {total:.0f} s (the default tests: at most {BUDGET}); most of it: {slowest}"
+    )
