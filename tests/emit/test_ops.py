@@ -129,6 +129,7 @@ def agrees(found: list[Array], expected: Any) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.every_pair
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("name", [*CASES, *EMITTED_ONLY])
 def test_an_operator(name: str, opset: int) -> None:

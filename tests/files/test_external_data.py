@@ -80,6 +80,7 @@ POLICIES = [
 ]
 
 
+@pytest.mark.every_pair
 @pytest.mark.parametrize(("policy", "has_data", "data"), POLICIES)
 @pytest.mark.parametrize("form", FORMS)
 def test_where_tensors_go(
@@ -164,6 +165,7 @@ def test_a_name_that_is_no_file_beside_the_output_is_refused(name: str, source: 
     assert set(state(source.parent)) == {"in.onnx", "weights.bin"}
 
 
+@pytest.mark.every_pair
 @pytest.mark.parametrize("beside", [False, True], ids=["elsewhere", "beside"])
 @pytest.mark.parametrize("policy", ["auto", "never"])
 def test_links_to_model_and_data(policy: str, beside: bool, tmp_path: Path, out: Path) -> None:
@@ -228,6 +230,7 @@ def test_offsets_and_lengths_that_cannot_be(entry: dict[str, int], tmp_path: Pat
     assert_right(out)
 
 
+@pytest.mark.every_pair
 @pytest.mark.parametrize("value", ["-1", "x", "", "1.5", "\u0663", " 7"])
 @pytest.mark.parametrize("key", ["offset", "length", "location", "unknown"])
 @pytest.mark.filterwarnings("ignore:Ignoring unknown external data")
@@ -269,6 +272,7 @@ def existing(out: Path) -> Iterator[Path]:
     assert state(out.parent) == before
 
 
+@pytest.mark.every_pair
 @pytest.mark.parametrize("policy", ["auto", "never"])
 @pytest.mark.parametrize(
     ("module", "name", "error"),

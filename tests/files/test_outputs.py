@@ -98,6 +98,7 @@ NEVER: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.every_pair
 @pytest.mark.parametrize("case", NEVER)
 @pytest.mark.parametrize("overwrite", [False, True], ids=["kept", "forced"])
 def test_what_is_never_written(folder: Path, case: str, overwrite: bool) -> None:
@@ -169,6 +170,7 @@ ROLES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.every_pair
 @UNIX
 @pytest.mark.parametrize("kind", ["FIFO", "folder", "socket", "device", "link", "dangling link"])
 @pytest.mark.parametrize("role", ROLES)
@@ -275,6 +277,7 @@ def stepping(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> Non
 POLICIES = ["auto", "never", "named.bin", "always"]
 
 
+@pytest.mark.every_pair
 @pytest.mark.parametrize("policy", thinned(list(POLICIES), 2))
 @pytest.mark.parametrize("named", [False, True], ids=["fresh", "taken"])
 def test_a_failure_at_any_step(replaceable: tuple[Path, Path], policy: str, named: bool) -> None:

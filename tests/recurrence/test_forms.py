@@ -73,8 +73,8 @@ EMISSION_CHANGES = (6, 7, 8, 9, 10, 11, 13)
 
 def picks() -> list[Any]:
     """Every case in each form at one opset by turns, and the core cases at the oldest, at the newest and wherever
-    the emission changes. The default run has each case in one form, but a third of the random ones, and a sixth of
-    the core cases in each form."""
+    the emission changes. The default run has each case in one form, but a sixth of the random ones, and a twelfth
+    of the core cases in each form."""
     found = []
     for index, case in enumerate(CASES):
         core, random = case.name in CORE, index >= len(CASES) - len(RANDOM)
@@ -83,8 +83,8 @@ def picks() -> list[Any]:
             in_turn = possible[(index + 5 * number) % len(possible)] if possible else 0
             for opset in possible:
                 if opset == in_turn or (core and opset in (*EMISSION_CHANGES, possible[0], possible[-1])):
-                    third = opset in EMISSION_CHANGES and (index + number + EMISSION_CHANGES.index(opset)) % 6 == 0
-                    single = number == index % len(FORMS) and not (random and index // len(FORMS) % 3)
+                    third = opset in EMISSION_CHANGES and (index + number + EMISSION_CHANGES.index(opset)) % 12 == 0
+                    single = number == index % len(FORMS) and not (random and index // len(FORMS) % 6)
                     found.append(_parameter(case, form, opset, third if core else single))
     return found
 
@@ -132,13 +132,13 @@ def test_lowered(case: Case, form: str, opset: int, caplog: pytest.LogCaptureFix
 
 def fused_picks() -> list[Any]:
     """Every case of float32 in one of the loops that onnxruntime's own dialect is for, at an opset that has it; a
-    fifth of the cases in the default run."""
+    tenth of the cases in the default run."""
     found = []
     for index, case in enumerate(c for c in CASES if c.dtype == "float32"):
         form = ("scan", "loop")[index % 2]
         possible = [o for o in OPSETS if o in case.opsets and runs(case, form, o) and emitted_opset(o) >= 10]
         if possible and not has_no_steps_to_repeat(case):
-            found.append(_parameter(case, form, possible[index % len(possible)], index % 5 == 0))
+            found.append(_parameter(case, form, possible[index % len(possible)], index % 10 == 0))
     return found
 
 
@@ -218,6 +218,7 @@ def test_bfloat16_in_the_reference_evaluator(case: Case, opset: int) -> None:
     assert_close(results, expected(case), case.dtype)
 
 
+@pytest.mark.every_pair
 @pytest.mark.parametrize("opset", [7, 8, 9, 13])
 @pytest.mark.parametrize(
     "case",
@@ -265,6 +266,7 @@ def test_an_invalid_node_is_refused(
         rl.lower(model(Case("invalid", op_type, attributes, **fields), opset), form)
 
 
+@pytest.mark.every_pair
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("target", ["portable", "onnxruntime"])
 def test_a_length_above_the_steps_counts_as_all(form: Any, target: Any) -> None:

@@ -1,6 +1,7 @@
 """Models in onnxruntime, what counts as equal, and what a model consists of."""
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,22 @@ def session(model: onnx.ModelProto | Path, *, optimize: bool = True, relabel: bo
         relabel: Whether a model that is newer than onnxruntime supports gets an older label; else it needs
             ALLOW_RELEASED_ONNX_OPSET_ONLY=0.
     """
+    if isinstance(model, onnx.ModelProto):
+        return _kept((relabeled(model) if relabel else model).SerializeToString(deterministic=True), optimize)
+    return _started(str(model), optimize)
+
+
+def _started(held: bytes | str, optimize: bool) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    held: Any = model
-    if isinstance(model, onnx.ModelProto):
-        held = (relabeled(model) if relabel else model).SerializeToString()
     return ort.InferenceSession(held, options, providers=["CPUExecutionProvider"])
+
+
+_kept = lru_cache(maxsize=8)(_started)
+"""An original is loaded once for all that it is compared with."""
 
 
 def run(
