@@ -22,7 +22,7 @@ from rnn_lowering.facts.operators import captured_values, default_opset, is_used
 from rnn_lowering.files.one_file import from_the_root, refer
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.copying import clone, inline_functions
-from rnn_lowering.model.fixed_inputs import at_sizes, folded, recorded
+from rnn_lowering.model.fixed_inputs import at_sizes, folded, recorded, with_constants
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.protobuf import graphs_with_messages
 from rnn_lowering.model.scopes import NodePlace, RecurrentNode, ScopePath, recurrent_nodes, scopes, sort_nodes
@@ -420,15 +420,22 @@ def _at_sizes_of(original: ir.Model, lowered: ir.Model) -> ir.Model:
 def _fold_like(original: ir.Model, lowered: ir.Model) -> ir.Model:
     """Return the folded original if the lowered model has the outputs of its recurrent nodes, else the original."""
     branches = _count_branches(original) > _count_branches(lowered)
-    if not branches and not all(v.shape is not None and v.shape.is_static() for v in lowered.graph.inputs):
-        return original
-    known = folded(original, decide=branches)
+    values = _values_by_name(lowered)
+    if branches or all(v.shape is not None and v.shape.is_static() for v in lowered.graph.inputs):
+        known = folded(original, decide=branches)
+    else:
+        known = with_constants(original, sizes=True) if _lacks_inputs(original, values) else None
     if known is None:
         return original
-    values = _values_by_name(lowered)
     given = [(entry.path, v) for entry in recurrent_nodes(known) for v in entry.node.outputs]
     kept = all((path, v.name) in values for path, v in given if is_used(v))
     return known if kept else original
+
+
+def _lacks_inputs(original: ir.Model, values: _Values) -> bool:
+    """Return whether a recurrent node of the original gets what a lowered model does not compute any more."""
+    inputs = [(entry.path, v) for entry in recurrent_nodes(original) for v in entry.node.inputs if v is not None]
+    return any(v.producer() is not None and (path, v.name or "") not in values for path, v in inputs)
 
 
 def _count_branches(model: ir.Model) -> int:
