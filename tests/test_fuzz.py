@@ -29,7 +29,7 @@ from fuzz.worker import case_of, judged, kind_of
 
 FAKES = "support.fuzz_fakes"
 SEED = 0
-FIRST = 3
+FIRST = 6
 """Cases of each kind in the default run."""
 
 
