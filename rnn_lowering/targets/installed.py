@@ -96,13 +96,13 @@ class Runtime:
     Attributes:
         target: The target.
         version: Its version.
-        command: What runs a program in its Python: that, and its options.
+        python: The Python that has it.
         environment: The variables of its process.
     """
 
     target: str
     version: str
-    command: tuple[str, ...]
+    python: str
     environment: Mapping[str, str] = field(repr=False)
 
     def __str__(self) -> str:
@@ -135,14 +135,14 @@ def find(target: str, python: PathLike | None = None) -> Runtime:
     if not hasattr(os, "fork"):
         raise UnsupportedError("a runtime is run on Linux and macOS only", hint="drop --run-in-target")
     named = python or _of_variable(target)
-    command, environment = _python(named)
-    found = _probe(command, environment, package)
+    program, environment = _python(named)
+    found = _probe(program, environment, package)
     if found["missing"]:
         raise UnsupportedError(
-            f"{target} is not installed in {command[0]}: it has no {' and no '.join(found['missing'])}",
+            f"{target} is not installed in {program}: it has no {' and no '.join(found['missing'])}",
             hint=f"{package.install}, or name a Python that has it: --target-python, or {_variable(target)}",
         )
-    return Runtime(target, found["version"], command, environment)
+    return Runtime(target, found["version"], program, environment)
 
 
 def is_here(target: str) -> bool:
@@ -185,17 +185,17 @@ def _of_variable(target: str) -> str | None:
     return os.environ.get(_variable(target))
 
 
-def _python(named: PathLike | None) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return what runs a program in a Python, and its variables: another one does not get the modules of this."""
+def _python(named: PathLike | None) -> tuple[str, dict[str, str]]:
+    """Return the path of a Python, and the variables of its process: another one gets no modules of this one."""
     if not named:
-        return (sys.executable,), dict(os.environ)
+        return sys.executable, dict(os.environ)
     others = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return (shutil.which(os.fspath(named)) or os.fspath(named), "-E"), others
+    return shutil.which(os.fspath(named)) or os.fspath(named), others
 
 
-def _probe(command: tuple[str, ...], environment: Mapping[str, str], package: Package) -> dict[str, Any]:
+def _probe(python: str, environment: Mapping[str, str], package: Package) -> dict[str, Any]:
     """Return what a Python says about a package."""
-    program: list[str | Path] = [*command, _PROBE, package.distribution, *package.modules, "numpy"]
+    program: list[str | Path] = [python, _PROBE, package.distribution, *package.modules, "numpy"]
     try:
         done = subprocess.run(
             program, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=True
@@ -205,10 +205,10 @@ def _probe(command: tuple[str, ...], environment: Mapping[str, str], package: Pa
     except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
         raise OptionError(
-            f"'{command[0]}' does not run as Python: {why}",
+            f"'{python}' does not run as Python: {why}",
             hint="give the path of an interpreter, such as VENV/bin/python",
         ) from error
     if old:
         version = ".".join(map(str, found["python"]))
-        raise OptionError(f"'{command[0]}' is Python {version}", hint="give one of 3.10 or later")
+        raise OptionError(f"'{python}' is Python {version}", hint="give one of 3.10 or later")
     return found

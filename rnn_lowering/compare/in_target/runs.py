@@ -111,7 +111,7 @@ class RuntimeRuns:
         """Run the driver; return the last line that it prints."""
         seconds = _LONGEST if self.timeout is None else min(self.timeout, _LONGEST)
         process = subprocess.Popen(
-            [*self.runtime.command, str(self.runtime.driver), str(folder), f"{seconds:g}"],
+            [self.runtime.python, str(self.runtime.driver), str(folder), f"{seconds:g}"],
             env=self.runtime.environment,
             cwd=folder,
             stdin=subprocess.PIPE,  # the driver ends when it is closed
