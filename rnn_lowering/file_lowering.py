@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -39,6 +38,7 @@ from rnn_lowering.needs import without_onnxruntime
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.lower import LoweringResult, lower_model
 from rnn_lowering.passes.report import count_operators
+from rnn_lowering.passes.stages import NO_STREAM
 from rnn_lowering.report.file_report import FileReport, ModelFile
 from rnn_lowering.report.writer import ReportWriter
 from rnn_lowering.streaming.options import parse_stream
@@ -266,7 +266,7 @@ def _way_out(report: FileReport) -> str:
     """Return what may help if the target does not run the result."""
     shapes = [port.shape or () for port in report.lowered.inputs]
     names = dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str))
-    sizes = " ".join(f"--set-dim {shlex.quote(f'{name}=')}?" for name in names)
+    sizes = " ".join(map(NO_STREAM.option, names))
     page = f"docs/runtimes.md says under {report.target} what it lacks"
     return f"fixed sizes may help, with a number for each ?: {sizes}; {page}" if sizes else page
 

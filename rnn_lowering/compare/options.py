@@ -115,7 +115,9 @@ class Check:
     def __post_init__(self) -> None:
         argument_checks.take_fields(self)
         if self.run_in_target and not self.runs:
-            raise OptionError("what runs in a target is compared, and nothing is to be", hint="drop --no-verify")
+            raise OptionError(
+                "a comparison in the target needs runs, but their number is 0", hint="drop --no-verify"
+            )
 
 
 class CheckOptions(TypedDict, total=False):

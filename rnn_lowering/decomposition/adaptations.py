@@ -12,18 +12,19 @@ import onnx_ir as ir
 
 from rnn_lowering.decomposition.rewrites.broadcasts import repeat_by_gather
 from rnn_lowering.decomposition.rewrites.convolutions import add_output_channels
+from rnn_lowering.decomposition.rewrites.fills import write_fills
 from rnn_lowering.decomposition.rewrites.lookups import bound_lookups
-from rnn_lowering.decomposition.rewrites.numbers_of_sizes import make_numbers, unconverted, write_fills
+from rnn_lowering.decomposition.rewrites.numbers_of_sizes import make_numbers, unconverted
 from rnn_lowering.decomposition.rewrites.products import refuse_products
 from rnn_lowering.decomposition.rewrites.resizing import resize_in_rank_4
 from rnn_lowering.decomposition.rewrites.rounding import unwritten, write_as_floats, written_as_floats
 from rnn_lowering.decomposition.rewrites.sequences import rows_by_gather, rows_taken
 from rnn_lowering.decomposition.rewrites.tables import nodes_of_tables, tables_as_floats
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.facts.operators import default_opset, is_of_default_domain
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.model_sizes import forget_declared
 from rnn_lowering.model.replace import compute_copies
-from rnn_lowering.model.scopes import ORIGIN, drop_unused_constants, scopes
+from rnn_lowering.model.scopes import ORIGIN, drop_unused_constants, standard_nodes
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.targets.target import Target
 
@@ -66,10 +67,6 @@ def _without_unused_constants(model: ir.Model) -> str | None:
     return f"crashes on unused initializers: removed {', '.join(names)}" if names else None
 
 
-def _with_computed_copies(model: ir.Model) -> None:
-    compute_copies(model)
-
-
 def _without_elements(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
     """Yield an error for each node with an input or output of the model that has no elements."""
     for value in (*model.graph.inputs, *model.graph.outputs):
@@ -85,14 +82,13 @@ def _without_elements(model: ir.Model, target: Target) -> Iterator[UnsupportedEr
 def _ignored_axes(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
     """Yield an error for each reduction of floats whose axes are an input, which the runtime ignores in silence."""
     opset, firsts = default_opset(model.opset_imports), dict(target.model.ignores_axes)
-    for scope in scopes(model):
-        for node in scope.graph:
-            first = firsts.get(node.op_type, opset + 1) if is_of_default_domain(node) else opset + 1
-            floats = node.outputs[0].dtype is None or node.outputs[0].dtype.is_floating_point()
-            if opset >= first and floats and len(node.inputs) > 1 and node.inputs[1] is not None:
-                reason = f"{target.name} ignores its axes, which are an input from opset {first} on"
-                hint = f"export the model at opset {first - 1} (torch.onnx.export: opset_version={first - 1})"
-                yield UnsupportedError(reason, hint=hint, node=node_ref(node, scope.text))
+    for scope, node in standard_nodes(model, *firsts):
+        first, dtype = firsts[node.op_type], node.outputs[0].dtype
+        floats = dtype is None or dtype.is_floating_point()
+        if opset >= first and floats and len(node.inputs) > 1 and node.inputs[1] is not None:
+            reason = f"{target.name} ignores its axes, which are an input from opset {first} on"
+            hint = f"export the model at opset {first - 1} (torch.onnx.export: opset_version={first - 1})"
+            yield UnsupportedError(reason, hint=hint, node=node_ref(node, scope.text))
 
 
 ADAPTATIONS = {
@@ -126,7 +122,7 @@ ADAPTATIONS = {
         unwritten,
         written_as_floats,
     ),
-    "computed copies": Adaptation(_with_computed_copies),
+    "computed copies": Adaptation(compute_copies),
     "wide convolutions": Adaptation(
         _counted(
             add_output_channels,

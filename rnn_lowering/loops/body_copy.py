@@ -43,13 +43,13 @@ class BodyWriter(BodyValues):
         limits: The limits of all nested steps, and of nodes.
         nested: Emits the equivalents of the Loops and Scans in its body; `repeat` by default.
         needs_rows: Whether a Scan that scans nothing is refused.
-        needs_steps: Whether a Scan that may have no step has none around it that returns initial states.
+        needs_steps: Whether a Scan that may have no step gets no If around it.
         stays: Loops and Scans that keep their operators in a body.
         some_rows: Whether no size is 0, and step i may read row i only, as in a stream.
 
     Attributes:
         steps: The number of steps that were unrolled.
-        assumes_steps: Whether a Scan fails without a step, since `needs_steps` is given.
+        assumes_steps: Whether such a Scan was emitted.
         moved: Nodes that are not copied, since what they compute is there already.
     """
 

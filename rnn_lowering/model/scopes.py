@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset, graphs_of, is_used, with_bodies
+from rnn_lowering.facts.operators import (
+    DEFAULT_DOMAIN,
+    default_opset,
+    graphs_of,
+    is_of_default_domain,
+    is_used,
+    with_bodies,
+)
 from rnn_lowering.nodes.kinds import calls_function, is_recurrent, node_ref
 
 _RECURRENT = re.compile("lstm|gru|rnn|causalconvwithstate|linearattention|deltanet", re.IGNORECASE)
@@ -105,6 +112,14 @@ def foreign_nodes(model: ir.Model) -> Iterator[NodeRef]:
             foreign = node.domain not in DEFAULT_DOMAIN and node.op_identifier() not in model.functions
             if foreign and not is_recurrent(node) and _RECURRENT.search(name):
                 yield node_ref(node, scope.text)
+
+
+def standard_nodes(model: ir.Model, *operators: str) -> Iterator[tuple[Scope, ir.Node]]:
+    """Yield the nodes of some of ONNX's operators in all scopes; none whose attribute is one of a function."""
+    for scope in scopes(model):
+        for node in scope.graph:
+            if node.op_type in operators and is_of_default_domain(node):
+                yield scope, node
 
 
 def repeating_nodes(model: ir.Model, operators: Container[str] = REPEATING) -> Iterator[tuple[Scope, ir.Node]]:

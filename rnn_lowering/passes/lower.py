@@ -144,7 +144,7 @@ def _result(model: ir.Model, work: Work, edits: Mapping[str, Edit], keep: bool, 
         for name, edit in edits.items():
             if work.changes or name == "adapt":
                 edit()
-    modified, message = work.changes or bool(report.adapted), None
+    modified, message = work.changes, None
     if modified:
         with without_collector():
             notes, message = ensure_valid(work.model, work.original, whole=as_message)

@@ -23,7 +23,7 @@ from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, re
 from rnn_lowering.nodes.cell import CELLS
 from rnn_lowering.nodes.kinds import NodeSpec
 from rnn_lowering.passes.for_runtime import others_left, refusals, why_left
-from rnn_lowering.passes.report import FOLDED, NodeReport
+from rnn_lowering.passes.report import FOLDED, NodeReport, count_operators
 from rnn_lowering.passes.stages import Edit, Work
 from rnn_lowering.recurrence.forms import Choice, Emitted
 from rnn_lowering.targets.choice import FormChooser
@@ -157,7 +157,7 @@ def _with_constants(work: Work, plan: ModelPlan) -> ModelPlan:
     from rnn_lowering.model.fixed_inputs import with_constants
 
     known = with_constants(plan.model, sizes=True)
-    if known is None:
+    if known is None or count_operators(known) == count_operators(plan.model):
         return plan
     work.report.notes += [_CONSTANTS] if FOLDED not in work.report.notes else []
     return _plan_of_copy(work, known, plan.prepared)
@@ -197,6 +197,16 @@ def _plan(work: Work, prepared: PreparedModel) -> ModelPlan:
     specs = [read_node(prepared.model, entry, prepared.known) for entry in prepared.wanted]
     opset = opset_of(work, prepared)
     native = _native_nodes(work, prepared, specs, opset)
+    plan = _planned_nodes(work, prepared, specs, native, opset)
+    every = native.chosen(plan) if native else plan
+    replaced = [each for each in every if native is None or not native.is_untouched(each)]
+    return ModelPlan(prepared, replaced, opset, every, native)
+
+
+def _planned_nodes(
+    work: Work, prepared: PreparedModel, specs: list[NodeSpec], native: NativeNodes | None, opset: int
+) -> list[NodePlan]:
+    """Return each node with its form. If nodes need sizes, the error of the first names those of all."""
     plan, unknown = [], list[UnknownSizeError]()
     for entry, spec in zip(prepared.wanted, specs, strict=True):
         try:
@@ -204,19 +214,17 @@ def _plan(work: Work, prepared: PreparedModel) -> ModelPlan:
         except UnsupportedError as error:
             if native is not None and native.stays(entry):
                 plan.append(native.kept(entry, spec, opset))
-            elif not isinstance(error, UnknownSizeError):
-                raise
-            else:
+            elif isinstance(error, UnknownSizeError):
                 unknown.append(error)
-                if len(unknown) == _MOST_ASKED:
-                    break
+            else:
+                raise
+        if len(unknown) == _MOST_ASKED:
+            break
     if unknown:
         from rnn_lowering.passes.sizes import advise_all
 
         raise advise_all(unknown)
-    every = native.chosen(plan) if native else plan
-    replaced = [each for each in every if native is None or not native.is_untouched(each)]
-    return ModelPlan(prepared, replaced, opset, every, native)
+    return plan
 
 
 def _native_nodes(work: Work, prepared: PreparedModel, specs: list[NodeSpec], opset: int) -> NativeNodes | None:

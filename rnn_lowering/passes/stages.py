@@ -206,7 +206,7 @@ class Work:
 
     @property
     def changes(self) -> bool:
-        """Whether a stage changes the model, but for what its runtime needs of other nodes."""
+        """Whether a stage has changed the model, or will."""
         made = bool(self.chosen.every or self.report.loops or self.report.replaced or self.report.adapted)
         asked = bool(self.lowering.open_dims) or self.lowering.fixes_inputs
         return made or asked or self.report.stream is not None

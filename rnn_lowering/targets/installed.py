@@ -190,7 +190,8 @@ def _python(named: PathLike | None) -> tuple[str, dict[str, str]]:
     if not named:
         return sys.executable, dict(os.environ)
     others = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return shutil.which(os.fspath(named)) or os.fspath(named), others
+    program = shutil.which(os.fspath(named))
+    return os.path.abspath(program) if program else os.fspath(named), others  # drivers run in another folder
 
 
 def _probe(python: str, environment: Mapping[str, str], package: Package) -> dict[str, Any]:

@@ -101,6 +101,9 @@ def test_another_python(
     monkeypatch.setenv("PYTHONPATH", str(SRC))  # of which another Python gets nothing
     given = rnn_lower(MODEL, tmp_path / "given.onnx", *IN_TARGET, "--target-python", elsewhere)
     assert "verified (opencv 4.13.0): 2 runs" in given.out, given.err
+    monkeypatch.chdir(elsewhere.parent.parent)
+    found = rl.verify(MODEL, MODEL, target="opencv", target_python="bin/python", runs=1)
+    assert found.in_target, found
     monkeypatch.setenv("RNN_LOWERING_OPENCV_PYTHON", str(elsewhere))
     assert "verified (opencv 4.13.0): 2 runs" in rnn_lower(MODEL, tmp_path / "named.onnx", *IN_TARGET).out
     rows = {line.split()[0]: line.split() for line in rnn_lower("--targets").lines}
@@ -214,6 +217,9 @@ def test_no_process_outlives_the_command(end: signal.Signals, here: Path, tmp_pa
         [sys.executable, "-m", "rnn_lowering", MODEL, tmp_path / "out.onnx", *IN_TARGET],
         env={**os.environ, "DEED": "hangs", "STARTED": str(started), "PYTHONPATH": path},
         stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a shell's job in the background ignores it
     )
     wait_until(lambda: started.exists() and started.read_text() != "")
     command.send_signal(end)

@@ -21,7 +21,7 @@ from rnn_lowering.compare.runner import (
     SessionError,
     operator_counts,
 )
-from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison
+from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison, first_wrong
 from rnn_lowering.compare.streams.sequences import FEW, ChunkedSequence, Expected
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import UnsupportedError, counted
@@ -148,10 +148,10 @@ class StreamInTarget(StreamComparison):
         sizes = dict.fromkeys(sequence.sizes[0] for sequence in sequences)
         method = f"{IN_CHUNKS} of {' and of '.join(counted(n, 'frame') for n in sizes)}"
         try:
-            runs = self._compared(sequences, expected)
+            runs, _ = self._judged(sequences, expected)
         except TargetError as error:
             return _told(Verification("failed", reason=str(error)), self.runtime, method)
-        wrong = next((f"output '{c.name}': {c.reason}" for run in runs for c in run.outputs if not c.passed), "")
+        wrong = first_wrong(runs)
         found = Verification("failed" if wrong else "verified", "", len(runs), over_all(runs), wrong, tuple(runs))
         return _told(found, self.runtime, method)
 
@@ -167,14 +167,11 @@ class StreamInTarget(StreamComparison):
             chosen += list(self.sequences.in_chunks(feed, ((self.plan.frames or calls,),)))
         return chosen
 
-    def _compared(self, sequences: Sequence[ChunkedSequence], expected: Expected) -> list[RunCheck]:
-        runs = self._in_chunks(sequences, expected)
-        if _wrong(runs) and self._find_uncertain_integers(expected, runs):
-            runs = self._in_chunks(sequences, expected)
-        if _wrong(runs):
-            steady = {feed: self._steady(feed, outputs) for feed, outputs in expected.items()}
-            runs = self._in_chunks(sequences, expected, steady)
-        return runs
+    def _as_defined(
+        self, sequences: Sequence[ChunkedSequence], expected: Expected, runs: list[RunCheck]
+    ) -> tuple[list[RunCheck], Expected]:
+        """Return what is given: the runtime has its own optimizations, and runs once."""
+        return runs, expected
 
     def _run_in_chunks(self, sequences: Sequence[ChunkedSequence]) -> Outcome:
         """Run the stream in the runtime, once.
@@ -219,10 +216,6 @@ class _Calls(Outcome):
 
     def steps(self, number: int) -> list[dict[str, Array]]:
         return self.each[number]
-
-
-def _wrong(runs: Sequence[RunCheck]) -> bool:
-    return any(run.wrong for run in runs)
 
 
 def _told(found: Verification, runtime: Runtime, method: str = "", notes: Sequence[str] = ()) -> Verification:

@@ -1,6 +1,6 @@
 """Models in the runtime of a target: each in a process of its own, with limits of time and memory.
 
-What a runtime prints is kept back: only its last line is told, where a model does not run.
+What a runtime prints is kept back: only its last lines are told, where a model does not run.
 """
 
 from __future__ import annotations

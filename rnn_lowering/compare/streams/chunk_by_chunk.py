@@ -147,18 +147,11 @@ class StreamComparison:
         sequences = [s for feed in expected for s in self.sequences.in_chunks(feed, chunks)]
         if not sequences:
             return self._not_verified(self._too_short())
-        runs = self._in_chunks(sequences, expected)
-        if _wrong(runs) and self._find_uncertain_integers(expected, runs):
-            runs = self._in_chunks(sequences, expected)
-        if _wrong(runs):
-            runs, expected = self._as_defined(sequences, expected, runs)
-        if _wrong(runs):
-            steady = {feed: self._steady(feed, outputs) for feed, outputs in expected.items()}
-            runs = self._in_chunks(sequences, expected, steady)
+        runs, expected = self._judged(sequences, expected)
         self.longest = max(sum(s.sizes) for s in sequences)
         if not _wrong(runs) and self._may_be_long():
             runs += self._compare_long()
-        wrong = next((f"output '{c.name}': {c.reason}" for run in runs for c in run.outputs if not c.passed), "")
+        wrong = first_wrong(runs)
         if not wrong and self._may_be_long() and self._goes_on():
             wrong = f"runs on after frame {self.plan.max_frames}, the last one"
             status, reason = "failed", wrong
@@ -173,6 +166,19 @@ class StreamComparison:
             notes = [integers, *self.runs.notes, *self._not_covered(expected)]
             status, reason = "verified", "; ".join(dict.fromkeys(filter(None, notes)))
         return Verification(status, self._method(), len(runs), over_all(runs), reason, tuple(runs))
+
+    def _judged(self, sequences: Sequence[ChunkedSequence], expected: Expected) -> tuple[list[RunCheck], Expected]:
+        """Compare chunks; if outputs differ, again with uncertain integers, without optimizations, and up to the
+        frames that a rounding of the inputs changes. Return the runs, and what they were compared with."""
+        runs = self._in_chunks(sequences, expected)
+        if _wrong(runs) and self._find_uncertain_integers(expected, runs):
+            runs = self._in_chunks(sequences, expected)
+        if _wrong(runs):
+            runs, expected = self._as_defined(sequences, expected, runs)
+        if _wrong(runs):
+            steady = {feed: self._steady(feed, outputs) for feed, outputs in expected.items()}
+            runs = self._in_chunks(sequences, expected, steady)
+        return runs, expected
 
     def _not_covered(self, expected: Expected) -> Iterator[str]:
         """Yield notes on what the comparison does not show."""
@@ -427,6 +433,11 @@ def _bfloat16_of(graph: onnx.GraphProto) -> str:
 
 def _wrong(runs: Sequence[RunCheck]) -> bool:
     return any(run.wrong for run in runs)
+
+
+def first_wrong(runs: Sequence[RunCheck]) -> str:
+    """Return which output differs first, and how; "" if none does."""
+    return next((f"output '{c.name}': {c.reason}" for run in runs for c in run.outputs if not c.passed), "")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused
-from rnn_lowering.model.scopes import scopes
+from rnn_lowering.model.scopes import standard_nodes
 
 _ZERO = ir.tensor([0])
 
@@ -24,10 +24,8 @@ def repeat_by_gather(model: ir.Model) -> int:
     opset = default_opset(model.opset_imports)
     found = [
         node
-        for scope in scopes(model)
-        if scope.function is None and scope.opset >= _CONSTANT_OF_SHAPE
-        for node in scope.graph
-        if node.op_type in ("Tile", "Expand") and is_of_default_domain(node) and _has_two_inputs(node, opset)
+        for scope, node in standard_nodes(model, "Tile", "Expand")
+        if scope.function is None and scope.opset >= _CONSTANT_OF_SHAPE and _has_two_inputs(node, opset)
     ]
     if not found:
         return 0

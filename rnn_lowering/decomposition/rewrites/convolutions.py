@@ -10,12 +10,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.replace import drop_unused
-from rnn_lowering.model.scopes import all_names
 from rnn_lowering.types import Array
 
 _SLICE_OF_INPUTS = 10
@@ -24,13 +23,13 @@ _SLICE_OF_INPUTS = 10
 
 def add_output_channels(model: ir.Model) -> int:
     """Add an output channel to such convolutions of constant weights, in place; return their number."""
-    opset, names, count = default_opset(model.opset_imports), Names(all_names(model)), 0
+    opset, inserter, count = default_opset(model.opset_imports), Inserter(model), 0
     for node in list(model.graph) if opset >= _SLICE_OF_INPUTS else ():
         if node.op_type != "Conv" or not is_of_default_domain(node):
             continue
         held = [None if value is None else constant_of(value, opset) for value in node.inputs[1:]]
         if None not in held and _is_wrong(node, held):
-            _widen(model.graph, node, [each.numpy() for each in held if each is not None], names)
+            _widen(model.graph, node, [each.numpy() for each in held if each is not None], inserter)
             count += 1
     return count
 
@@ -43,28 +42,22 @@ def _is_wrong(node: ir.Node, held: list[ir.TensorProtocol | None]) -> bool:
     return in_threes and outputs % 4 == 0 and node.attributes.get_int("group", 1) == 1
 
 
-def _widen(graph: ir.Graph, node: ir.Node, held: list[Array], names: Names) -> None:
+def _widen(graph: ir.Graph, node: ir.Node, held: list[Array], inserter: Inserter) -> None:
     """Give a Conv a last output channel of zeros, and cut it off."""
-
-    def constant(array: Array, hint: str) -> ir.Value:
-        tensor = ir.tensor(array)
-        value = ir.Value(name=names.unique(f"{node.name}/{hint}"), const_value=tensor)
-        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(array.shape)
-        graph.register_initializer(value)
-        return value
-
     given, count = list(node.inputs[1:]), len(held[0])
     for index, array in enumerate(held, 1):
         zeros = np.zeros((1, *array.shape[1:]), array.dtype)
-        node.replace_input_with(index, constant(np.concatenate([array, zeros]), "wide"))
+        wide = np.concatenate([array, zeros])
+        node.replace_input_with(index, inserter.constant(node, wide, array.dtype, "wide"))
     output = node.outputs[0]
-    bounds = [constant(np.array([number]), hint) for number, hint in ((0, "first"), (count, "count"), (1, "axis"))]
-    cut = ir.node("Slice", [output, *bounds], name=names.unique(f"{node.name}/Slice"))
+    numbers = {"first": 0, "count": count, "axis": 1}
+    bounds = [inserter.constant(node, [number], hint=hint) for hint, number in numbers.items()]
+    cut = ir.node("Slice", [output, *bounds], name=inserter.unique(f"{node.name}/Slice"))
     graph.insert_after(node, cut)
     name, declared = output.name, output.shape
     take_over(output, cut.outputs[0])
     cut.replace_input_with(0, output)
-    output.name = names.unique(f"{name}/wide")
+    output.name = inserter.unique(f"{name}/wide")
     if declared is not None:
         output.shape = ir.Shape([count + 1 if axis == 1 else size for axis, size in enumerate(declared)])
     drop_unused([value for value in given if value is not None])

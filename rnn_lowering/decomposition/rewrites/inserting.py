@@ -34,13 +34,13 @@ class Inserter:
         node.graph.insert_before(node, new)
         return new.outputs[0]
 
-    def constant(self, node: ir.Node, numbers: object, dtype: Any = np.int64) -> ir.Value:
+    def constant(self, node: ir.Node, numbers: object, dtype: Any = np.int64, hint: str = "constant") -> ir.Value:
         """Return a constant that a node and what is inserted before it can use: a function has no initializers."""
         tensor = ir.tensor(np.array(numbers, dtype))
         if node.graph in self._functions:
             return self.before(node, "Constant", (), {"value": tensor})
         assert isinstance(node.graph, ir.Graph)
-        value = ir.Value(name=self._names.unique(f"{node.name or node.op_type}/constant"), const_value=tensor)
+        value = ir.Value(name=self._names.unique(f"{node.name or node.op_type}/{hint}"), const_value=tensor)
         value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
         node.graph.register_initializer(value)
         return value

@@ -6,14 +6,12 @@ an Embed of a Gather without the attribute axis. If the Gather says `axis = 0`, 
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
 from rnn_lowering.model.model_sizes import inferred_values
-from rnn_lowering.model.scopes import all_names
 
 _CLIP_OF_INTEGERS = 12
 """The opset from which on a Clip takes integers."""
@@ -28,7 +26,7 @@ def bound_lookups(model: ir.Model) -> int:
 
     An index that a Clip changes is one that Gather forbids.
     """
-    opset, names, count = default_opset(model.opset_imports), Names(all_names(model)), 0
+    opset, inserter, count = default_opset(model.opset_imports), Inserter(model), 0
     for node in list(model.graph):
         rows = _rows(node, opset)
         if not rows:
@@ -38,7 +36,7 @@ def bound_lookups(model: ir.Model) -> int:
             _dtype(model, node) if opset >= _CLIP_OF_INTEGERS and _follows_from_integers(node.inputs[1]) else None
         )
         if dtype is not None:
-            _clip(model.graph, node, rows, dtype, names)
+            _clip(node, rows, dtype, inserter)
         count += written or dtype is not None
     return count
 
@@ -76,19 +74,12 @@ def _dtype(model: ir.Model, node: ir.Node) -> ir.DataType | None:
     return indices.dtype or inferred_values(model).get(indices, indices).dtype
 
 
-def _clip(graph: ir.Graph, node: ir.Node, rows: int, dtype: ir.DataType, names: Names) -> None:
+def _clip(node: ir.Node, rows: int, dtype: ir.DataType, inserter: Inserter) -> None:
     """Clip the indices of a Gather to those that it takes."""
     indices = node.inputs[1]
     assert indices is not None
-    bounds = []
-    for number, hint in ((-rows, "first"), (rows - 1, "last")):
-        tensor = ir.tensor(np.array(number, dtype.numpy()))
-        bound = ir.Value(name=names.unique(f"{node.name}/{hint}"), const_value=tensor)
-        bound.type, bound.shape = ir.TensorType(tensor.dtype), ir.Shape(())
-        graph.register_initializer(bound)
-        bounds.append(bound)
-    clip = ir.node("Clip", [indices, *bounds], name=names.unique(f"{node.name}/Clip"))
-    clip.outputs[0].name = names.unique(f"{node.name}/clipped")
-    clip.outputs[0].type, clip.outputs[0].shape = ir.TensorType(dtype), indices.shape
-    graph.insert_before(node, clip)
-    node.replace_input_with(1, clip.outputs[0])
+    numbers = {"first": -rows, "last": rows - 1}
+    bounds = [inserter.constant(node, number, dtype.numpy(), hint) for hint, number in numbers.items()]
+    clipped = inserter.before(node, "Clip", [indices, *bounds])
+    clipped.type, clipped.shape = ir.TensorType(dtype), indices.shape
+    node.replace_input_with(1, clipped)

@@ -13,7 +13,7 @@ from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
-from rnn_lowering.model.scopes import Scope, scopes
+from rnn_lowering.model.scopes import Scope, standard_nodes
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.targets.target import Target
 
@@ -28,12 +28,14 @@ _CAST_LIKE = 15
 def make_numbers(model: ir.Model) -> int:
     """Insert a CastLike before what rejects sizes, and behind outputs of the model that are sizes, in place; return
     their number."""
-    inserter, count = Inserter(model), 0
-    for scope, node in _fed_with_sizes(model):
-        if scope.opset >= _CAST_LIKE:
-            node.replace_input_with(0, _plain(inserter, node, node.inputs[0]))
-            count += 1
-    for value in _sizes_returned(model) if default_opset(model.opset_imports) >= _CAST_LIKE else ():
+    fed = [node for scope, node in _fed_with_sizes(model) if scope.opset >= _CAST_LIKE]
+    returned = _sizes_returned(model) if default_opset(model.opset_imports) >= _CAST_LIKE else []
+    if not fed and not returned:
+        return 0
+    inserter = Inserter(model)
+    for node in fed:
+        node.replace_input_with(0, _plain(inserter, node, node.inputs[0]))
+    for value in returned:
         name, plain = value.name, _plain(inserter, model.graph[-1], value)
         cast = plain.producer()
         assert cast is not None
@@ -42,22 +44,7 @@ def make_numbers(model: ir.Model) -> int:
         take_over(value, plain)
         cast.replace_input_with(0, value)
         value.name = inserter.unique(f"{name}/sizes")
-        count += 1
-    return count
-
-
-def write_fills(model: ir.Model) -> int:
-    """Write the default number of each ConstantOfShape, in place, which tract takes for a float64; return their
-    number."""
-    found = [
-        node
-        for scope in scopes(model)
-        for node in scope.graph
-        if node.op_type == "ConstantOfShape" and is_of_default_domain(node) and "value" not in node.attributes
-    ]
-    for node in found:
-        node.attributes.add(ir.AttrTensor("value", ir.tensor([0.0], ir.DataType.FLOAT)))
-    return len(found)
+    return len(fed) + len(returned)
 
 
 def unconverted(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
@@ -75,12 +62,7 @@ def _plain(inserter: Inserter, node: ir.Node, value: ir.Value | None) -> ir.Valu
 
 def _fed_with_sizes(model: ir.Model) -> list[tuple[Scope, ir.Node]]:
     """Return the nodes that reject sizes and get some, each with its scope."""
-    found = [
-        (scope, node)
-        for scope in scopes(model)
-        for node in scope.graph
-        if node.op_type in _REJECTING and is_of_default_domain(node)
-    ]
+    found = list(standard_nodes(model, *_REJECTING))
     known = inferred_values(model) if found else {}
     return [(scope, node) for scope, node in found if _is_of_sizes(node.inputs[0], known)]
 

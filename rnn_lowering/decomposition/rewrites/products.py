@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.replace import drop_unused
-from rnn_lowering.model.scopes import all_names, scopes
+from rnn_lowering.model.scopes import standard_nodes
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.targets.target import Target
 from rnn_lowering.types import Array
@@ -61,11 +61,11 @@ class QuantizedProduct:
 def products_as_floats(model: ir.Model) -> str | None:
     """Make products of floats of those of integers, in place; return what was done, for the user."""
     products = list(_products(model))
-    names = Names(all_names(model) if products else ())
-    for product in products:
-        _replace(product, names)
     if not products:
         return None
+    inserter = Inserter(model)
+    for product in products:
+        _replace(product, inserter)
     which = counted(len(products), "product")
     return f"{which} of integers became floats, as requested; their operands are not rounded to 8 bits any more"
 
@@ -78,9 +78,7 @@ def refuse_products(model: ir.Model, target: Target) -> Iterator[UnsupportedErro
     replaced |= {product.quantizer for product in products if _readers([product.quantizer]) <= replaced}
     nodes = [
         (node in replaced and not _is_returned(node), node_ref(node, scope.text))
-        for scope in scopes(model)
-        for node in scope.graph
-        if is_of_default_domain(node) and node.op_type in (*_FLOATS, _QUANTIZER)
+        for scope, node in standard_nodes(model, *_FLOATS, _QUANTIZER)
     ]
     for as_floats, ref in sorted(nodes, key=lambda each: each[0]):
         hint = "convert the weights to floats (--dequantize)"
@@ -92,16 +90,15 @@ def refuse_products(model: ir.Model, target: Target) -> Iterator[UnsupportedErro
 def _products(model: ir.Model) -> Iterator[QuantizedProduct]:
     """Yield the products that can be in floats; those in functions cannot, which have no initializers."""
     opset = default_opset(model.opset_imports)
-    for scope in scopes(model):
-        for node in scope.graph if scope.function is None else ():
-            product = _product(node, opset)
-            if product is not None:
-                yield product
+    for scope, node in standard_nodes(model, *_FLOATS):
+        product = _product(node, opset) if scope.function is None else None
+        if product is not None:
+            yield product
 
 
 def _product(node: ir.Node, opset: int) -> QuantizedProduct | None:
     """Return the product that a node computes, if it can be in floats."""
-    if not _is(node, *_FLOATS) or len(node.inputs) < 3:
+    if len(node.inputs) < 3:
         return None
     integers, weights, zero_point = node.inputs[:3]
     quantizer = None if integers is None else integers.producer()
@@ -151,16 +148,13 @@ def _is_returned(node: ir.Node) -> bool:
     return any(value.is_graph_output() for value in node.outputs)
 
 
-def _replace(product: QuantizedProduct, names: Names) -> None:
+def _replace(product: QuantizedProduct, inserter: Inserter) -> None:
     """Put a product of floats in the place of one of integers."""
     node, last, graph = product.node, product.last, product.last.graph
     assert isinstance(graph, ir.Graph)
-    numbers, name = product.weights_as_floats(), names.unique(f"{node.name or last.name}/weights")
-    shape = ir.Shape(numbers.shape)
-    weights = ir.Value(name=name, const_value=ir.tensor(numbers, name=name), shape=shape, type=_FLOAT)
-    graph.register_initializer(weights)
+    weights = inserter.constant(node, product.weights_as_floats(), np.float32, "weights")
     operator, x = _FLOATS[node.op_type], product.quantizer.inputs[0]
-    name = names.unique(f"{node.name or last.name}/{operator}")
+    name = inserter.unique(f"{node.name or node.op_type}/{operator}")
     new = ir.Node("", operator, [x, weights], node.attributes.values(), name=name)
     graph.insert_before(last, new)
     new.outputs[0].type, new.outputs[0].shape = _FLOAT, last.outputs[0].shape

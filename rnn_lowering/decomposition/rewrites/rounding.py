@@ -18,7 +18,7 @@ from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.replace import drop_unused
-from rnn_lowering.model.scopes import all_names, scopes
+from rnn_lowering.model.scopes import all_names, standard_nodes
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.targets.target import Target
 
@@ -48,11 +48,9 @@ def roundings(model: ir.Model) -> Iterator[Rounding]:
     """Yield the QuantizeLinear nodes of a model, in every scope."""
     opset = default_opset(model.opset_imports)
     functions = [function.graph for function in model.functions.values()]
-    for scope in scopes(model):
-        for node in scope.graph:
-            if is_of_default_domain(node) and node.op_type == "QuantizeLinear":
-                why = "it is in a function" if scope.graph in functions else _why(node, opset)
-                yield Rounding(node_ref(node, scope.text), node, why)
+    for scope, node in standard_nodes(model, "QuantizeLinear"):
+        why = "it is in a function" if scope.graph in functions else _why(node, opset)
+        yield Rounding(node_ref(node, scope.text), node, why)
 
 
 def unwritten(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:

@@ -11,7 +11,7 @@ from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import is_of_default_domain
 from rnn_lowering.model.model_sizes import take_over
-from rnn_lowering.model.scopes import scopes
+from rnn_lowering.model.scopes import standard_nodes
 
 
 def rows_taken(model: ir.Model) -> set[ir.Node]:
@@ -20,20 +20,17 @@ def rows_taken(model: ir.Model) -> set[ir.Node]:
 
 
 def _rows(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
-    return [
-        (node, split)
-        for scope in scopes(model)
-        for node in scope.graph
-        if (split := _split_before(node, scope.opset))
-    ]
+    found = standard_nodes(model, "SequenceAt")
+    return [(node, split) for scope, node in found if (split := _split_before(node, scope.opset))]
 
 
 def rows_by_gather(model: ir.Model) -> int:
     """Write, in place, each SequenceAt of a tensor that is split into its rows as Gather; return their number."""
     found = _rows(model)
-    inserter = Inserter(model) if found else None
+    if not found:
+        return 0
+    inserter = Inserter(model)
     for node, split in found:
-        assert inserter is not None
         assert isinstance(node.graph, ir.Graph)
         axis = split.attributes.get_int("axis", 0)
         row = inserter.before(node, "Gather", [split.inputs[0], node.inputs[1]], {"axis": axis})
@@ -48,10 +45,8 @@ def rows_by_gather(model: ir.Model) -> int:
 
 
 def _split_before(node: ir.Node, opset: int) -> ir.Node | None:
-    """Return the SplitToSequence whose rows a SequenceAt takes; None for any other node."""
-    if node.op_type != "SequenceAt" or not is_of_default_domain(node) or node.inputs[0] is None:
-        return None
-    split = node.inputs[0].producer()
+    """Return the SplitToSequence whose rows a SequenceAt takes; None if it takes others."""
+    split = None if node.inputs[0] is None else node.inputs[0].producer()
     if split is None or split.op_type != "SplitToSequence" or not is_of_default_domain(split):
         return None
     size = split.inputs[1] if len(split.inputs) > 1 else None

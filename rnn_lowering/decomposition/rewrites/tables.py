@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.replace import drop_unused
-from rnn_lowering.model.scopes import all_names, scopes
+from rnn_lowering.model.scopes import standard_nodes
 from rnn_lowering.types import array_of, dequantized_numbers
 
 _MOVES = ("Gather", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -21,23 +21,23 @@ _MOVES = ("Gather", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 def tables_as_floats(model: ir.Model) -> int:
     """Make floats of tables, in place; return how many DequantizeLinear nodes are left out."""
-    opset, names, nodes = default_opset(model.opset_imports), Names(all_names(model)), nodes_of_tables(model)
+    opset, inserter, nodes = default_opset(model.opset_imports), Inserter(model), nodes_of_tables(model)
     for node in nodes:
-        _replace(node, opset, names)
+        _replace(node, opset, inserter)
     return len(nodes)
 
 
 def nodes_of_tables(model: ir.Model) -> list[ir.Node]:
     """Return the DequantizeLinear nodes that `tables_as_floats` leaves out; none in a function."""
     opset = default_opset(model.opset_imports)
-    nodes = [node for scope in scopes(model) if scope.function is None for node in scope.graph]
-    return [node for node in nodes if node.op_type == "DequantizeLinear" and _fits(node, opset)]
+    nodes = [node for scope, node in standard_nodes(model, "DequantizeLinear") if scope.function is None]
+    return [node for node in nodes if _fits(node, opset)]
 
 
 def _fits(node: ir.Node, opset: int) -> bool:
     """Return whether a DequantizeLinear has one scale, and its integers are moved elements of a constant."""
     moves, tensors = _moves(node), [None if v is None else constant_of(v, opset) for v in node.inputs[1:]]
-    if not moves or moves[0].inputs[0] is None or not is_of_default_domain(node) or len(tensors) != 2:
+    if not moves or moves[0].inputs[0] is None or len(tensors) != 2:
         return False
     scale, zero = tensors
     if scale is None or zero is None or scale.dtype != ir.DataType.FLOAT or scale.size != 1 or zero.size != 1:
@@ -45,7 +45,7 @@ def _fits(node: ir.Node, opset: int) -> bool:
     return constant_of(moves[0].inputs[0], opset) is not None
 
 
-def _replace(node: ir.Node, opset: int, names: Names) -> None:
+def _replace(node: ir.Node, opset: int, inserter: Inserter) -> None:
     """Leave out a DequantizeLinear: the elements that move are floats."""
     moves, graph, inputs = _moves(node), node.graph, [value for value in node.inputs if value is not None]
     old = moves[0].inputs[0]
@@ -56,11 +56,8 @@ def _replace(node: ir.Node, opset: int, names: Names) -> None:
     assert scale is not None
     assert zero is not None
     parts = [array_of(table), array_of(scale).reshape(()), array_of(zero).reshape(())]
-    numbers, name = dequantized_numbers(*parts), names.unique(f"{node.name or 'table'}/floats")
-    floats = ir.Value(
-        name=name, const_value=ir.tensor(numbers, name=name), type=_FLOAT, shape=ir.Shape(numbers.shape)
-    )
-    graph.register_initializer(floats)
+    numbers = dequantized_numbers(*parts)
+    floats = inserter.constant(node, numbers, numbers.dtype, "floats")
     moves[0].replace_input_with(0, floats)
     for move in moves:
         move.outputs[0].type = _FLOAT
