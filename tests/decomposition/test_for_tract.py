@@ -101,11 +101,12 @@ def test_other_runtimes_get_none_of_it() -> None:
     assert rl.lower(net, target="openvino").graph == net.graph
 
 
-def test_fills_have_a_number() -> None:
-    """tract makes float64 of a ConstantOfShape that relies on the default."""
+@pytest.mark.parametrize("target", ["tract", "opencv", "mnn"])
+def test_fills_have_a_number(target: Any) -> None:
+    """tract makes float64 of a fill without a number, and MNN has other numbers now and then."""
     net = parse(
         "g (float[N, 2] x, float[2] w) => (float[N, 2] y) { s = Shape (x) z = ConstantOfShape (s) y = Add (z, w) }",
         17,
     )
-    (fill,) = [node for node in rl.lower(net, target="tract").graph.node if node.op_type == "ConstantOfShape"]
+    (fill,) = [node for node in rl.lower(net, target=target).graph.node if node.op_type == "ConstantOfShape"]
     assert fill.attribute[0].t.data_type == onnx.TensorProto.FLOAT
