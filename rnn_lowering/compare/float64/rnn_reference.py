@@ -215,7 +215,7 @@ def _product(weights: Array, x: Array) -> Array:
     if weights.dtype == x.dtype:
         return x @ weights.T
     count = max(1, _LARGE // weights.shape[1])
-    parts = [weights[n : n + count].astype(x.dtype) for n in range(0, len(weights), count)]
+    parts = (weights[n : n + count].astype(x.dtype) for n in range(0, len(weights), count))
     return np.concatenate([x @ part.T for part in parts], axis=-1)
 
 
