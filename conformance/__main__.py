@@ -1,4 +1,4 @@
-"""python -m conformance: write the suite, run it in a runtime, and write the page of results."""
+"""python -m conformance: write the suite, run it in a runtime, and print the results."""
 
 import argparse
 import json
@@ -30,7 +30,8 @@ def main(arguments: list[str]) -> int:
         except OSError as error:
             p.error(str(error))
     elif given.action == "table":
-        scoreboard.write({f.name: (f.group, f.label) for f in features()})
+        labels = {f.name: (f.group, f.label) for f in features()}
+        print(scoreboard.summary(scoreboard.read()), scoreboard.features(scoreboard.read(), labels), sep="\n\n")
     else:
         return _run(p, given)
     return 0
@@ -51,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--streams", action="store_true", help="run only the streams of the models, frame by frame")
     run.add_argument("--only", default="", help="only features whose name contains this text")
     run.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes and their reasons")
-    actions.add_parser("table", help="write docs/conformance.md from the stored outcomes")
+    actions.add_parser("table", help="print the tables of the stored outcomes")
     return p
 
 

@@ -1,4 +1,4 @@
-"""Write the page docs/conformance.md from the stored outcomes."""
+"""The tables of docs/conformance.md, from the stored outcomes."""
 
 import json
 import re
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results.json"
-PAGE = Path(__file__).parent.parent / "docs" / "conformance.md"
-BEGIN, END = "<!-- measured: python -m conformance run -->", "<!-- end of what was measured -->"
 MOST = 120
 """Characters of a reason in the table."""
 
@@ -28,10 +26,13 @@ def store(runtime: str, entry: dict[str, Any]) -> None:
     RESULTS.write_text(json.dumps(held | {runtime: held.get(runtime, {}) | entry}, indent=1, sort_keys=True) + "\n")
 
 
-def tables(results: dict[str, Any], labels: dict[str, tuple[str, str]]) -> str:
-    """Return the tables: one row a runtime, its reasons, then one row a feature; `labels` has group and label by
-    feature."""
-    nowhere = _in_all([entry for entry in results.values() if "stream" in entry])
+Labels = dict[str, tuple[str, str]]
+"""Group and label by feature."""
+
+
+def summary(results: dict[str, Any]) -> str:
+    """Return a row for each runtime: how many models are right as exported, lowered, and as streams."""
+    nowhere = _in_all(results)
     lines = ["| runtime | as exported | lowered | as a stream | date |", "|---|---|---|---|---|"]
     for runtime, entry in results.items():
         native, lowered = (_counted(entry[kind]) for kind in ("native", "lowered"))
@@ -39,23 +40,35 @@ def tables(results: dict[str, Any], labels: dict[str, tuple[str, str]]) -> str:
         stream = _counted(streams) if streams else ""
         cells = (f"{runtime} {entry['version']}", native, lowered, stream, entry["date"])
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "## Why lowered models are not right", "", "| runtime | models | reason |", "|---|---|---|"]
-    for runtime, entry in results.items():
-        lines += _reasons(runtime, entry.get("reasons", {}))
-    lines += ["", "## Why models are no streams", "", "| runtime | models | reason |", "|---|---|---|"]
-    lines += _reasons("all", nowhere)
-    for runtime, entry in results.items():
-        own = {name: said for name, said in entry.get("reasons of streams", {}).items() if name not in nowhere}
-        lines += _reasons(runtime, own)
-    return "\n".join([*lines, *_of_features(results, labels, nowhere)])
+    return "\n".join(lines)
 
 
-def _of_features(results: dict[str, Any], labels: dict[str, tuple[str, str]], nowhere: dict[str, str]) -> list[str]:
+def reasons(results: dict[str, Any]) -> str:
+    """Return why lowered models are not right."""
+    return _table_of_reasons({runtime: entry.get("reasons", {}) for runtime, entry in results.items()})
+
+
+def reasons_of_streams(results: dict[str, Any]) -> str:
+    """Return why models are no streams: first those that are none in any runtime."""
+    nowhere = _in_all(results)
+    said = {
+        runtime: {name: reason for name, reason in entry.get("reasons of streams", {}).items() if name not in nowhere}
+        for runtime, entry in results.items()
+    }
+    return _table_of_reasons({"all": nowhere} | said)
+
+
+def features(results: dict[str, Any], labels: Labels) -> str:
+    """Return a table for each group of features, with a row for each feature."""
+    return "\n".join(_of_features(results, labels, _in_all(results))).strip()
+
+
+def _of_features(results: dict[str, Any], labels: Labels, nowhere: dict[str, str]) -> list[str]:
     """A table of each group: one row a feature."""
     lines = []
     for group in dict.fromkeys(group for group, _ in labels.values()):
         head = " | ".join(["feature", *results, "as a stream"])
-        lines += ["", f"## {group}", "", f"| {head} |", "|---" * (len(results) + 2) + "|"]
+        lines += ["", f"### {group}", "", f"| {head} |", "|---" * (len(results) + 2) + "|"]
         for name, (of, label) in labels.items():
             if of == group:
                 cells = [_cell(entry, name) for entry in results.values()]
@@ -63,8 +76,9 @@ def _of_features(results: dict[str, Any], labels: dict[str, tuple[str, str]], no
     return lines
 
 
-def _in_all(streamed: list[dict[str, Any]]) -> dict[str, str]:
-    """The features that are no stream in any of these runtimes, and what most of these say."""
+def _in_all(results: dict[str, Any]) -> dict[str, str]:
+    """The features that are no stream in any runtime, and what most runtimes say."""
+    streamed = [entry for entry in results.values() if "stream" in entry]
     kinds = [entry["stream"] for entry in streamed]
     refused = [name for name in (kinds[0] if kinds else ()) if all(of.get(name) == "rejects" for of in kinds)]
     said = {name: Counter(entry["reasons of streams"][name] for entry in streamed) for name in refused}
@@ -80,10 +94,13 @@ def _streams(results: dict[str, Any], name: str, nowhere: dict[str, str]) -> str
     return "; ".join(others) or SIGNS["right"]
 
 
-def _reasons(runtime: str, reasons: dict[str, str]) -> list[str]:
-    """A line for each reason with the number of its models, the most frequent first."""
-    counts = Counter(_reason(text) for text in reasons.values()).most_common()
-    return [f"| {runtime} | {count} | {reason} |" for reason, count in counts]
+def _table_of_reasons(said: dict[str, dict[str, str]]) -> str:
+    """A row for each runtime and reason with the number of its models, the most frequent first."""
+    lines = ["| runtime | models | reason |", "|---|---|---|"]
+    for runtime, by_feature in said.items():
+        counts = Counter(_reason(text) for text in by_feature.values()).most_common()
+        lines += [f"| {runtime} | {count} | {reason} |" for reason, count in counts]
+    return "\n".join(lines)
 
 
 def _reason(text: str) -> str:
@@ -104,10 +121,3 @@ def _counted(outcomes: dict[str, str]) -> str:
     words = {"wrong": "wrong", "rejects": "rejected", "crashes": "crash"}
     others = [f"{count[outcome]} {word}" for outcome, word in words.items() if count[outcome]]
     return ", ".join([f"{count['right']} of {len(outcomes)} right", *others])
-
-
-def write(labels: dict[str, tuple[str, str]]) -> None:
-    """Put the tables into the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-    PAGE.write_text(f"{before}\n\n{tables(read(), labels)}\n\n{after}", encoding="utf-8")

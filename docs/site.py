@@ -1,4 +1,4 @@
-"""What the site has besides docs/: pages of the repository, and the Python reference from the docstrings.
+"""What the site has besides docs/: tables, pages of the repository, and the Python reference from the docstrings.
 
 mkdocs calls these functions while it builds (`hooks` in mkdocs.yml).
 """
@@ -6,6 +6,7 @@ mkdocs calls these functions while it builds (`hooks` in mkdocs.yml).
 import logging
 import posixpath
 import re
+import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -14,6 +15,9 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import rnn_lowering as rl
+
+sys.path.append(str(Path(__file__).parent))
+import tables  # noqa: E402
 
 log = logging.getLogger("mkdocs.hooks")
 """mkdocs counts its warnings; with --strict they end a build."""
@@ -59,7 +63,8 @@ def _rank(name: str) -> int:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to pages of the site; those to other files of the repository become the names of the files."""
+    """Put in the tables, and let links lead to pages of the site; those to other files of the repository become the
+    names of the files."""
     source = PAGES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     on_site = {path: site for site, path in PAGES.items()} | {"README.md": "index.md"}
 
@@ -76,4 +81,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"[{text}]({path.removeprefix('docs/')}{anchor})"
         return f"{text} (`{path}`)" if text != path else f"`{path}`"
 
-    return _CODE_OR_LINK.sub(lead, markdown)
+    return _CODE_OR_LINK.sub(lead, tables.in_place(markdown))

@@ -1,7 +1,6 @@
 """The stored networks, lowered whole and run in runtimes.
 
-PYTHONPATH=tests:tests/support python -m clients.networks [CLIENT ...]    measures, and writes the table
-PYTHONPATH=tests:tests/support python -m clients.networks --stored        writes it from what is stored
+PYTHONPATH=tests:tests/support python -m clients.networks [CLIENT ...]    measures, and stores what became of each
 
 Each gets the first of its stored inputs, whose sizes are fixed. Where an error advises to make an input a constant,
 that is done.
@@ -29,9 +28,6 @@ NETWORKS = ("tract", "openvino", "opencv", "mnn", "ncnn")
 """The clients that are measured."""
 
 STORED = HERE / "outcomes_of_networks.json"
-PAGE = HERE.parents[1] / "docs" / "runtimes.md"
-BEGIN = "<!-- measured: PYTHONPATH=tests:tests/support python -m clients.networks -->"
-END = "<!-- end of the networks -->"
 KINDS = ("right", "refused", "rejects", "crashes", "wrong")
 ADVICE = re.compile(r'set_inputs=\{"([^"]+)"')
 
@@ -109,16 +105,10 @@ def table(held: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def in_page() -> str:
-    """What stands between the markers."""
-    text = PAGE.read_text()
-    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip()
-
-
 def main(arguments: list[str]) -> int:
     """Measure the clients named, or all; 1 where one is absent."""
     held, absent = stored(), []
-    for client in [] if "--stored" in arguments else arguments or NETWORKS:
+    for client in arguments or NETWORKS:
         if reason := make(client):
             absent.append(reason)
             continue
@@ -126,8 +116,6 @@ def main(arguments: list[str]) -> int:
         held[client] = {"version": version(client), "date": date.today().isoformat(), "outcomes": outcomes}
         print(*(f"{client}: {outcomes[f]}: {f}: {said[f]}" for f in outcomes if outcomes[f] != "right"), sep="\n")
     STORED.write_text(json.dumps(held, indent=1, sort_keys=True) + "\n")
-    text = PAGE.read_text()
-    PAGE.write_text(f"{text[: text.index(BEGIN)]}{BEGIN}\n\n{table(held)}\n\n{text[text.index(END) :]}")
     print("\n".join([table(held), *absent]))
     return int(bool(absent))
 

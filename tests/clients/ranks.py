@@ -1,13 +1,16 @@
 """Which ranks and types of tensors the operators of a lowered model may have in a client.
 
-PYTHONPATH=tests:tests/support python -m clients.ranks qnn
+PYTHONPATH=tests:tests/support python -m clients.ranks qnn    measures, and stores the most axes in ranks.json
 """
 
+import json
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,7 +20,9 @@ from running import assert_near, run
 from stream_models import net
 
 from clients.driving import drive, judge
-from clients.environments import CLIENTS
+from clients.environments import CLIENTS, HERE, version
+
+STORED = HERE / "ranks.json"
 
 SIZES = (2, 1, 3, 2, 4, 4)
 """Of a tensor of 6 axes; one of fewer has the last of them."""
@@ -139,14 +144,23 @@ def most_axes(client: str) -> dict[str, dict[str, str]]:
     return found
 
 
+def stored() -> dict[str, Any]:
+    """By client: version, date, and the most axes by operator and type."""
+    read: dict[str, Any] = json.loads(STORED.read_text())
+    return read
+
+
 def table(client: str) -> str:
-    """The table of docs/runtimes.md."""
+    """What is stored as Markdown: operators that take the same share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
-    for op, by_type in most_axes(client).items():
+    for op, by_type in stored()[client]["axes"].items():
         rows.setdefault(tuple(by_type.get(dtype, "") for dtype in COLUMNS), []).append(op)
     lines = [f"| {', '.join(sorted(ops))} | {' | '.join(most)} |" for most, ops in sorted(rows.items())]
     return "\n".join([f"| operators | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|", *lines])
 
 
 if __name__ == "__main__":
-    print(table(sys.argv[1]))
+    for name in sys.argv[1:]:
+        entry = {"version": version(name), "date": date.today().isoformat(), "axes": most_axes(name)}
+        STORED.write_text(json.dumps(stored() | {name: entry}, indent=1, sort_keys=True) + "\n")
+        print(table(name))

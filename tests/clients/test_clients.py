@@ -72,10 +72,6 @@ def test_what_is_stored_is_of_the_version_and_trials_of_today(name: str) -> None
     assert set(entry["native"].values()) <= set(OUTCOMES)
 
 
-def test_the_table_of_the_readme_is_that_of_what_is_stored() -> None:
-    assert table.in_readme() == table.table(stored())
-
-
 @pytest.mark.parametrize("name", [name for name in CLIENTS if CLIENTS[name].in_extra and not of_npm(name)])
 def test_the_extra_pins_what_is_tested(name: str) -> None:
     assert f'"{pin(name)}"' in PYPROJECT.read_text()

@@ -39,10 +39,6 @@ def test_what_is_stored_is_of_the_version_of_today(name: str) -> None:
     assert "wrong" not in entry["outcomes"].values()
 
 
-def test_the_table_of_the_page_is_that_of_what_is_stored() -> None:
-    assert networks.in_page() == networks.table(networks.stored())
-
-
 QUANTIZED = """g (float[5, 2, 3] x) => (float[5, 2, 4] z, float[5, 2, 4] w)
     <float[1, 12, 3] W = {}, float[1, 12, 4] R = {}, float s = {0.0117}, int8 n = {3}, uint8 u = {128},
      int8 m = {-1}, int8[4] k = {12, -40, 90, -128}> {

@@ -1,0 +1,67 @@
+"""The tables of the pages, made of what was measured: `python docs/tables.py NAME` prints one.
+
+The site shows a table where its page has the comment `<!-- table: NAME -->`.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "support")]
+
+from clients import measuring, networks, ranks, table  # noqa: E402
+
+import rnn_lowering as rl  # noqa: E402
+from conformance import scoreboard  # noqa: E402
+from conformance.features import features  # noqa: E402
+
+COMMENT = re.compile(r"^<!-- table: (.*?) -->$", re.MULTILINE)
+
+
+def in_place(markdown: str) -> str:
+    """Return a page with its tables."""
+    return COMMENT.sub(lambda comment: TABLES[comment[1]](), markdown)
+
+
+def by_a_list() -> str:
+    """Return a row for each target that follows a list of operators."""
+    lines = ["| target | forms | it takes | composed if needed | source | date |", "|---|---|---|---|---|---|"]
+    for name, target in rl.TARGETS.items():
+        if known := target.documented:
+            composed = ", ".join(target.unsupported)
+            cells = (f"`{name}`", ", ".join(target.forms), _limits(target), composed, known.source, known.date)
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _limits(target: rl.Target) -> str:
+    from_opset = f"from opset {target.oldest_opset}" if target.oldest_opset else ""
+    limits = [from_opset, f"up to opset {target.newest_opset}" if target.newest_opset else ""]
+    limits.append(f"known {' and '.join(target.sizes)}" if target.sizes else "")
+    limits.append(f"N = {target.batch_size}" if target.batch_size else "")
+    limits.append("" if target.sequence_lens else "constant lengths")
+    limits += [f"no {dtype.name.lower()}" for dtype in target.lacks_types]
+    return ", ".join(filter(None, limits))
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "runtimes": lambda: table.table(measuring.stored()),
+    "networks": lambda: networks.table(networks.stored()),
+    "exported loops": lambda: table.table_of_loops(table.outcomes_of_loops()),
+    "axes in QNN": lambda: ranks.table("qnn"),
+    "by a list": by_a_list,
+    "conformance": lambda: scoreboard.summary(scoreboard.read()),
+    "reasons": lambda: scoreboard.reasons(scoreboard.read()),
+    "reasons of streams": lambda: scoreboard.reasons_of_streams(scoreboard.read()),
+    "features": lambda: scoreboard.features(scoreboard.read(), {f.name: (f.group, f.label) for f in features()}),
+}
+"""By name: what makes it."""
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] and {*sys.argv[1:]} <= {*TABLES}:
+        print("\n\n".join(TABLES[name]() for name in sys.argv[1:]))
+    else:
+        sys.exit(f"python docs/tables.py NAME, with one of: {', '.join(TABLES)}")
