@@ -52,7 +52,9 @@ def reasons_of_streams(results: dict[str, Any]) -> str:
     """Return why models are no streams: first those that are none in any runtime."""
     nowhere = _in_all(results)
     said = {
-        runtime: {name: reason for name, reason in entry.get("reasons of streams", {}).items() if name not in nowhere}
+        runtime: {
+            name: reason for name, reason in entry.get("reasons of streams", {}).items() if name not in nowhere
+        }
         for runtime, entry in results.items()
     }
     return _table_of_reasons({"all": nowhere} | said)

@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 import rnn_lowering as rl
 
 sys.path.append(str(Path(__file__).parent))
-import tables  # noqa: E402
+import tables
 
 log = logging.getLogger("mkdocs.hooks")
 """mkdocs counts its warnings; with --strict they end a build."""

@@ -3,6 +3,7 @@
 The site shows a table where its page has the comment `<!-- table: NAME -->`.
 """
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -46,12 +47,23 @@ def _limits(target: rl.Target) -> str:
     return ", ".join(filter(None, limits))
 
 
+def refusals() -> str:
+    """Return a table for each kind of reason for which a net is no stream."""
+    kinds = json.loads(Path(__file__).with_name("refusals.json").read_text(encoding="utf-8"))
+    lines = []
+    for kind, rows in kinds.items():
+        lines += ["", f"### {kind}", "", "| the error | what to do |", "|---|---|"]
+        lines += [f"| {error} | {cure} |" for error, cure in rows.items()]
+    return "\n".join(lines).strip()
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "runtimes": lambda: table.table(measuring.stored()),
     "networks": lambda: networks.table(networks.stored()),
     "exported loops": lambda: table.table_of_loops(table.outcomes_of_loops()),
     "axes in QNN": lambda: ranks.table("qnn"),
     "by a list": by_a_list,
+    "refusals": refusals,
     "conformance": lambda: scoreboard.summary(scoreboard.read()),
     "reasons": lambda: scoreboard.reasons(scoreboard.read()),
     "reasons of streams": lambda: scoreboard.reasons_of_streams(scoreboard.read()),

@@ -1,4 +1,4 @@
-"""A host of streams that knows nothing but the metadata, as docs/streaming.md describes them."""
+"""A host of streams that knows nothing but the metadata, as docs/streaming-reference.md describes them."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

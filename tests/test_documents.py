@@ -2,18 +2,16 @@
 
 import ast
 import email
+import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import onnx
-import onnx_ir
 import onnxruntime as ort
 import pytest
 from cases import Case, model
@@ -107,7 +105,7 @@ def test_the_if_of_silero_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     shutil.copyfile(SILERO, "silero_vad.onnx")
     (line,) = re.findall(r"^    (rnn-lower silero_vad.*)$", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
     assert main(shlex.split(line)[1:]) == 0
-    assert not {"If", "Loop", "Scan", "LSTM"} & {node.op_type for node in onnx.load("vad.onnx").graph.node}
+    assert not {"If", "Loop", "Scan", "LSTM"} & {node.op_type for node in onnx.load("rknn_vad.onnx").graph.node}
 
 
 def test_there_are_many_messages_of_others() -> None:
@@ -145,7 +143,7 @@ ERROR_PAGES: dict[str, tuple[str, dict[str, Any]]] = {
         "getting-started.md#which-form-do-i-need",
         {"to": "unroll", "dims": {"seq": 9}, "max_unroll": 8},
     ),
-    "a stream": ("streaming.md#my-net-is-refused-because", {"stream": "X:2"}),
+    "a stream": ("streaming-reference.md#my-net-is-refused-because", {"stream": "X:2"}),
     "an axis that does not exist": ("", {"stream": "batch"}),
     "a target that does not exist": ("", {"target": "abacus"}),
     "a wrong node": ("", {"only": "LSTM"}),
@@ -296,133 +294,6 @@ def _section(title: str) -> str:
     return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-FIRST = ("README", "getting-started")
-OWN = ("CONTRIBUTING", "troubleshooting")
-"""Pages that are followed in a folder of their own: in troubleshooting.md the model is the reader's."""
-PAGES = (*FIRST, *(path.stem for path in DOCUMENTS if path.stem not in (*FIRST, *OWN)))
-"""The pages that a reader goes through in one folder, one after the other."""
-HERE = {"json", "numpy", "onnx", "onnx_ir", "onnxruntime", "os", "rnn_lowering"}
-"""What the Python of a page may import to be run here; the tests of clients run the rest."""
-
-
-def page_text(page: str) -> str:
-    (path,) = (path for path in DOCUMENTS if path.stem == page)
-    return path.read_text(encoding="utf-8")
-
-
-def steps(text: str) -> list[str]:
-    """The commands of a text and its blocks of Python, in their order."""
-    found = re.findall(
-        r"^    ((?:rnn-lower|cp|python -c|python examples/\S+) [^\n]*)$|^```python\n(.*?)^```",
-        text,
-        re.M | re.S,
-    )
-    return [command or code for command, code in found]
-
-
-def follow(step: str) -> dict[str, Any]:
-    """Run a command as it is typed, or Python that needs nothing of the lines before; return its names."""
-    names: dict[str, Any] = {}
-    if "\n" in step:
-        if imports(step) <= HERE:
-            exec(step, names)
-        return names
-    program, *arguments = shlex.split(step, comments=True)
-    if program == "cp":
-        shutil.copy(*arguments)
-    elif program == "python" and arguments[0] == "-c":
-        exec(arguments[1], {})
-    elif program == "python":
-        subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-    else:
-        wanted = {0, 4} if "--list" in arguments else {0}
-        assert exit_code(arguments) in wanted, step
-    return names
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current one, empty but for the examples and a model of the reader."""
-    run_workers_here(monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(EXAMPLES / "model.onnx", tmp_path / "mine.onnx")
-    (tmp_path / "examples").symlink_to(EXAMPLES)
-    return tmp_path
-
-
-def written(text: str) -> list[str]:
-    """The files that the steps of a text write, without those that a step may replace."""
-    found = []
-    for step in steps(text):
-        if "\n" in step:
-            found += re.findall(r'lower_file\("[^"]*", "([^"]*)"(?!.*overwrite=True)', step)
-        elif step.startswith("rnn-lower"):
-            given = parser().parse_args(shlex.split(step, comments=True)[1:])
-            found += [] if given.list or "overwrite" in given else [str(given.output)]
-    return found
-
-
-@pytest.mark.parametrize("text", ["pages", *OWN, "examples"])
-def test_no_step_finds_the_file_of_another(text: str) -> None:
-    """Where it would end with "exists; use --force"."""
-    if text == "examples":
-        found = written((EXAMPLES / "README.md").read_text(encoding="utf-8"))
-    else:
-        found = [name for page in (PAGES if text == "pages" else [text]) for name in written(page_text(page))]
-    assert {name for name in found if found.count(name) > 1} == set()
-
-
-@pytest.mark.usefixtures("quiet", "folder")
-def test_the_readme_runs_as_it_stands() -> None:
-    for step in steps(page_text("README")):
-        names = follow(step)
-    assert recurrent_left(onnx.load("any_steps.onnx")) == []
-    assert names["check"]
-    assert recurrent_left(names["new"]) == []
-    assert recurrent_left(onnx_ir.to_proto(names["ir_model"])) == []
-
-
-@pytest.mark.usefixtures("folder")
-def test_getting_started_begins_with_a_model_of_the_reader(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its commands, and the error that it tells of."""
-    first = [step for step in steps(page_text("getting-started")) if "mine" in step]
-    assert next(shlex.split(step, comments=True)[1:3] for step in first) == ["mine.onnx", "--list"]
-    for step in first:
-        follow(step)
-    assert "inputs: X [seq, 1, 80]" in capsys.readouterr().out
-    assert recurrent_left(onnx.load("mine_tvm.onnx")) == []
-    assert exit_code(["mine.onnx", "other.onnx", "--target", "tvm"]) == 1
-    (asked,) = re.findall(r"--set-dim seq=\?", capsys.readouterr().err)
-    assert f"`{asked}`" in page_text("getting-started")
-
-
-@pytest.mark.exhaustive
-@pytest.mark.long
-@pytest.mark.usefixtures("quiet")
-def test_the_pages_run_in_one_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One after the other, without a file that another step has written, unless --force is typed; Python prints."""
-    for page in PAGES:
-        for step in steps(page_text(page)):
-            if step.startswith("rnn-lower") and "--list" not in step and "--force" not in step:
-                assert not (folder / step.split()[2]).exists(), step
-            capsys.readouterr()
-            names = follow(step)
-            assert not names or capsys.readouterr().out, step
-
-
-def test_the_python_of_the_pages_runs_where_it_needs_no_runtime() -> None:
-    blocks = [step for page in PAGES for step in steps(page_text(page)) if "\n" in step]
-    assert sum(imports(block) <= HERE for block in blocks) == 7
-
-
-def imports(code: str) -> set[str]:
-    """The top packages that Python imports."""
-    nodes = list(ast.walk(ast.parse(code)))
-    found = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    found += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-    return {name.partition(".")[0] for name in found}
-
-
 def reasons(module: Path) -> list[str]:
     """The longest fixed part of each reason for which a module refuses a model."""
     found = []
@@ -436,11 +307,8 @@ def reasons(module: Path) -> list[str]:
 
 
 def test_each_reason_to_refuse_a_stream_has_a_way_out_and_no_row_is_without_a_reason() -> None:
-    text = (DOCS / "streaming.md").read_text(encoding="utf-8").split("\n## My net is refused because\n")[1]
-    lines = [line.strip("|").split(" | ") for line in text.split("\n## ")[0].splitlines() if line.startswith("| ")]
-    rows = {
-        row[0].replace("`", "").strip(): row[1].strip() for row in lines if row != [" the error", "what to do "]
-    }
+    kinds = json.loads((DOCS / "refusals.json").read_text(encoding="utf-8"))
+    rows = {error.replace("`", ""): cure for table in kinds.values() for error, cure in table.items()}
     others = ("integers", "metadata.py", "options.py", "stage.py", "stream_runner.py")  # which refuse no nets
     modules = [
         module

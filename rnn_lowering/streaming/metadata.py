@@ -1,6 +1,6 @@
 """The metadata of a stream: how a host calls it, as Python data and as JSON in the model.
 
-`metadata_props["rnn_lowering.stream"]` holds it; docs/streaming.md describes its fields.
+`metadata_props["rnn_lowering.stream"]` holds it; docs/streaming-reference.md describes its fields.
 """
 
 from __future__ import annotations

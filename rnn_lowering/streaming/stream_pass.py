@@ -107,7 +107,7 @@ class StreamPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> StreamResult:
         """Change `model` in place."""
         argument_checks.ir_model("model", model)
-        with boundary(), documented("streaming.md#my-net-is-refused-because"):
+        with boundary(), documented("streaming-reference.md#my-net-is-refused-because"):
             try:
                 result, text = self._streamed(model)
             except UnsupportedError as error:

@@ -3,7 +3,6 @@
 import pytest
 from paths import MODELS
 
-from clients import table
 from clients.driving import OUTCOMES
 from clients.environments import CLIENTS, HERE, of_npm, pin, version
 from clients.measuring import Outcomes, beside_oracle, real, small, stored

@@ -212,7 +212,7 @@ def test_getting_started(
     (tmp_path / "typed.py").write_text(before + "\n".join(blocks))
     (own,) = environment(exporter).glob("lib/python*/site-packages")
     run_python(exporter, "typed.py", lent=[own, *LENT], cwd=tmp_path)
-    of = {"pytorch": ("model.onnx", "lowered.onnx")}
+    of = {"pytorch": ("pytorch.onnx", "pytorch_lowered.onnx")}
     files = of.get(exporter, (f"{exporter}.onnx", f"{exporter}_lowered.onnx"))
     original, lowered = (onnx.load(tmp_path / file) for file in files)
     assert len(recurrent_left(original)) == nodes

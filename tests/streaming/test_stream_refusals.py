@@ -1,4 +1,4 @@
-"""A net that is no stream is refused, with the reason that docs/streaming.md lists: a net or more for each."""
+"""A net that is no stream is refused, with the reason that docs/refusals.json lists: a net or more for each."""
 
 import onnx
 import onnx_ir as ir

@@ -192,7 +192,7 @@ def known_axes(flow: Flow, node: ir.Node) -> Axes:
         raise flow.refuse(
             node,
             "is not known to act on each frame alone",
-            "docs/streaming.md lists the operators that a stream can contain",
+            "docs/streaming-reference.md lists the operators that a stream can contain",
         )
     return known
 
