@@ -1,4 +1,4 @@
-"""Write a robot policy with random weights: an LSTM whose state is an input and an output, called once for each step.
+"""Write a robot policy with random weights: an LSTM whose state is an input and an output, called for each step.
 
 It is as torch.onnx.export writes `LSTM(obs[None], (h_in, c_in))` and a linear layer.
 

@@ -4,6 +4,7 @@ import ast
 import email
 import json
 import re
+import runpy
 import shlex
 import shutil
 from dataclasses import dataclass, replace
@@ -197,6 +198,17 @@ def test_the_command_names_the_address_of_the_section_if_the_package_has_one(
 def test_every_document_is_in_the_index() -> None:
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     assert {path.name for path in DOCS.glob("*.md")} - set(re.findall(r"\]\(([\w.-]+)\)", index)) == {"index.md"}
+
+
+def test_each_table_of_the_pages_is_made() -> None:
+    """Of what was measured; a page says where the site has it."""
+    tables = runpy.run_path(str(DOCS / "tables.py"))
+    named = [name for page in DOCUMENTS for name in tables["COMMENT"].findall(page.read_text(encoding="utf-8"))]
+    assert sorted(named) == sorted(tables["TABLES"])
+    for name, make in tables["TABLES"].items():
+        assert len(re.findall(r"^\| \S", make(), re.MULTILINE)) > 3, name
+    rows = re.findall(r"^\| `(\S+)` \|", tables["by_a_list"](), re.MULTILINE)
+    assert rows == [name for name, target in rl.TARGETS.items() if target.documented]
 
 
 def test_the_architecture_names_each_room() -> None:

@@ -315,7 +315,7 @@ def test_a_gpt_token_by_token(
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(command)[1:]) == 0
     assert "verified" in capsys.readouterr().out
-    shapes = {s.state: s.shape for s in rl.Stream(str(tmp_path / "fixed.onnx")).plan.states}
+    shapes = {s.state: s.shape for s in rl.Stream(str(tmp_path / "gpt_fixed.onnx")).plan.states}
     assert shapes == {"t": (1,), "k": (1, 4, 16, 399), "v": (1, 4, 399, 16)}
 
 

@@ -176,23 +176,6 @@ def test_every_row_has_a_source_and_a_date() -> None:
         assert {operator for operator, _ in known.left_out} <= set(known.named.split())
 
 
-def test_the_documents_have_each_source() -> None:
-    _, section = (ROOT / "docs/runtimes.md").read_text().split("\n## By a list of operators\n")
-    rows = [line for line in section.split("\n## ")[0].splitlines() if line.startswith("| `")]
-    assert len(rows) == len(DOCUMENTED)
-    for name, row in zip(DOCUMENTED, rows, strict=True):
-        target = rl.TARGETS[name]
-        assert target.documented is not None
-        forms, composed = ", ".join(target.forms), ", ".join(target.unsupported)
-        cells = [cell.strip() for cell in row.strip("|").split("|")]
-        assert cells[:2] + cells[3:] == [
-            f"`{name}`",
-            forms,
-            composed,
-            f"{target.documented.source}, {target.documented.date}",
-        ]
-
-
 def test_the_report_tells_that_it_was_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx.save(model(Case("note", "RNN", N=1), OPSET), tmp_path / "in.onnx")
     assert main([str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), "--target", "tidl", "--no-verify"]) == 0
