@@ -10,7 +10,7 @@ RESULTS = Path(__file__).parent / "results.json"
 MOST = 120
 """Characters of a reason in the table."""
 
-SIGNS = {"right": "✓", "wrong": "**wrong**", "rejects": "–", "crashes": "crash", "": ""}
+SIGNS = {"right": "✓", "wrong": "✗", "rejects": "–", "crashes": "†", "": ""}
 
 
 def read() -> dict[str, Any]:
@@ -113,9 +113,9 @@ def _reason(text: str) -> str:
 
 
 def _cell(entry: dict[str, Any], name: str) -> str:
-    """As exported; what lowering does to it follows where that is not right."""
+    """As exported; lowered, where that is not right."""
     native, lowered = entry["native"].get(name, ""), entry["lowered"].get(name, "")
-    return SIGNS[native] if lowered in ("right", "") else f"{SIGNS[native]} (lowered: {SIGNS[lowered]})"
+    return SIGNS[native] if lowered in ("right", "") else f"{SIGNS[native]} {SIGNS[lowered]}"
 
 
 def _counted(outcomes: dict[str, str]) -> str:

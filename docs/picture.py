@@ -24,7 +24,7 @@ def main() -> None:
         sys.exit(f"none of {', '.join(BROWSERS)} is installed")
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(MODEL, folder)
-        subprocess.run([sys.executable, "-m", "rnn_lowering", *COMMAND.split(), "-q"], cwd=folder, check=True)
+        subprocess.run([sys.executable, "-m", "rnn_lowering", *COMMAND.split()], cwd=folder, check=True)
         page = f"file://{folder}/out.html"
         shown = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={folder}/profile"]
         taken = [f"--window-size={SIZE[0]},{SIZE[1]}", f"--screenshot={PICTURE}", page]

@@ -65,6 +65,8 @@ def _rank(name: str) -> int:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Put in the tables, and let links lead to pages of the site; those to other files of the repository become the
     names of the files."""
+    if len(tables.COMMENT.findall(markdown)) > 1:  # the tables get the place of the table of contents
+        page.meta["hide"] = ["toc"]
     source = PAGES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     on_site = {path: site for site, path in PAGES.items()} | {"README.md": "index.md"}
 

@@ -1,5 +1,6 @@
 """The documentation site: its build fails at a warning, and what a reader sees on it."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from browsers import headless, page_once
 from paths import ROOT
 
 pytestmark = [
@@ -95,6 +97,65 @@ def test_links_show_titles(site: Path) -> None:
     links = [text for page in site.rglob("index.html") for text in links_of(page)]
     assert len(links) > 100
     assert [link for link in links if link.endswith(".md")] == []
+
+
+def test_the_menu_has_the_names_of_the_pages(site: Path) -> None:
+    menu = re.search(r'<nav class="md-nav md-nav--primary".*?</nav>', home(site), re.DOTALL)
+    assert menu is not None
+    links = re.findall(r'<a href="([^"#]*)" class="md-nav__link[^"]*">(.*?)</a>', home(site), re.DOTALL)
+    named = {href: text(label) for href, label in links if not href.startswith("http")}
+    assert len(named) > 18
+    for href, name in named.items():
+        page = (site / href / "index.html").read_text(encoding="utf-8")
+        title, *_ = re.findall(r"<h1[^>]*>(.*?)<a class", page, re.DOTALL)
+        assert text(title) == name
+
+
+def test_the_first_page_has_a_picture_a_command_and_its_output(site: Path) -> None:
+    (picture,) = re.findall(r'<img [^>]*src="([^"]*)"', home(site))
+    assert (site / picture).stat().st_size > 20_000
+    (block,) = re.findall(r"<pre>.*?</pre>", home(site), re.DOTALL)
+    assert text(block).startswith("rnn-lower model.onnx ")
+    assert "verified (onnxruntime)" in text(block)
+
+
+def home(site: Path) -> str:
+    return (site / "index.html").read_text(encoding="utf-8")
+
+
+MEASURE = """<body><script>
+const cut = [];
+const open = (page, width) => new Promise((done) => {
+  const frame = document.createElement("iframe");
+  frame.style.width = `${width}px`;
+  frame.style.height = "900px";
+  frame.onload = () => {
+    for (const shown of frame.contentDocument.querySelectorAll("html, article *"))
+      if (shown.clientWidth && shown.scrollWidth > shown.clientWidth + 4)
+        cut.push(`${page} at ${width}: ${shown.tagName} ${shown.textContent.trim().slice(0, 60)}`);
+    frame.remove();
+    done();
+  };
+  frame.src = page;
+  document.body.append(frame);
+});
+(async () => {
+  for (const width of [1280, 700])
+    for (const page of PAGES) await open(page, width);
+  document.body.textContent = `measured ${PAGES.length} pages, cut: ${cut.join("; ")}.`;
+})();
+</script></body>"""
+"""A page that opens each page of the site at two widths, and tells what is wider than its place."""
+
+
+@pytest.mark.browser
+@pytest.mark.long
+def test_nothing_is_cut_at_the_right(site: Path, tmp_path: Path) -> None:
+    pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("index.html"))
+    (site / "measure.html").write_text(MEASURE.replace("PAGES", json.dumps(pages)), encoding="utf-8")
+    shown = page_once(site, "measure.html", r"measured \d+ pages", headless(tmp_path / "profile"), 120)
+    (cut,) = re.findall(r"measured \d+ pages, cut: (.*?)\.<", shown, re.DOTALL)
+    assert cut == ""
 
 
 def links_of(page: Path) -> list[str]:

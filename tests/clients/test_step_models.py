@@ -18,7 +18,7 @@ from rnn_lowering.cli.command import main
 PAGE = (ROOT / "docs" / "step-models.md").read_text(encoding="utf-8")
 COMMANDS = {
     client: line.split()
-    for line, client in re.findall(r"^    rnn-lower (policy.onnx .*--target (\S+))$", PAGE, re.M)
+    for line, client in re.findall(r"^    rnn-lower (robot.onnx .*--target (\S+))$", PAGE, re.M)
 }
 STEPS = 20
 
@@ -37,9 +37,9 @@ def episode(policy: onnx.ModelProto) -> tuple[dict[str, Arrays], dict[str, Array
 @pytest.mark.parametrize("client", COMMANDS)
 def test_a_policy_is_right_at_each_step(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    subprocess.run([sys.executable, EXAMPLES / "policy.py", "policy.onnx"], check=True)
+    subprocess.run([sys.executable, EXAMPLES / "policy.py", "robot.onnx"], check=True)
     assert main(COMMANDS[client]) == 0
     lowered = onnx.load(COMMANDS[client][1])
-    feeds, results = episode(onnx.load("policy.onnx"))
+    feeds, results = episode(onnx.load("robot.onnx"))
     jobs: dict[str, Job] = {step: (lowered, feed) for step, feed in feeds.items()}
     assert_right(client, jobs, results, tmp_path)
