@@ -109,7 +109,7 @@ def _reason(text: str) -> str:
     """A reason without the node and the hint, as it can stand in a cell."""
     refusal = re.fullmatch(r"rnn-lower: \S+ node '.*?' in main graph: (.*?)(; .*)?", text)
     said = f"refused: {refusal[1]}" if refusal else re.sub(r"\d{3,}|0x\w+|/\S+", "...", text)
-    return re.sub(r"([|<\[\]])", r"\\\1", said[:MOST])
+    return re.sub(r"([|\[\]])", r"\\\1", said[:MOST]).replace("<", "&lt;")
 
 
 def _cell(entry: dict[str, Any], name: str) -> str:
