@@ -17,6 +17,7 @@ from clients import measuring, networks, ranks, table  # noqa: E402
 import rnn_lowering as rl  # noqa: E402
 from conformance import scoreboard  # noqa: E402
 from conformance.features import features  # noqa: E402
+from rnn_lowering.targets.installed import PACKAGES  # noqa: E402
 
 COMMENT = re.compile(r"^<!-- table: (.*?) -->$", re.MULTILINE)
 
@@ -47,6 +48,12 @@ def _limits(target: rl.Target) -> str:
     return ", ".join(filter(None, limits))
 
 
+def install() -> str:
+    """Return what installs each runtime that a driver of the package runs."""
+    rows = [f"| {name} | `{package.install}` |" for name, package in PACKAGES.items()]
+    return "\n".join(["| target | |", "|---|---|", *rows])
+
+
 def refusals() -> str:
     """Return a table for each kind of reason for which a net is no stream."""
     kinds = json.loads(Path(__file__).with_name("refusals.json").read_text(encoding="utf-8"))
@@ -63,6 +70,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "exported loops": lambda: table.table_of_loops(table.outcomes_of_loops()),
     "axes in QNN": lambda: ranks.table("qnn"),
     "by a list": by_a_list,
+    "install": install,
     "refusals": refusals,
     "conformance": lambda: scoreboard.summary(scoreboard.read()),
     "reasons": lambda: scoreboard.reasons(scoreboard.read()),
