@@ -211,6 +211,26 @@ def test_each_table_of_the_pages_is_made() -> None:
     assert rows == [name for name, target in rl.TARGETS.items() if target.documented]
 
 
+def test_the_readme_shows_what_was_measured() -> None:
+    """Six runtimes: how many models are right and wrong as exported, and right lowered."""
+    stored = json.loads((ROOT / "tests" / "clients" / "outcomes.json").read_text(encoding="utf-8"))
+    rows = re.findall(
+        r"^\| (.*?) \| (\d+)(?:, and (\d+) wrong.*?)? \| (\d+) \|$", page_text("README"), re.MULTILINE
+    )
+    shown = {name.lower(): numbers for names, *numbers in rows for name in names.split(", ")}
+    assert len(shown) == 6
+    for name, (right, wrong, lowered) in shown.items():
+        before, after = stored[name]["native"].values(), stored[name]["lowered"].values()
+        assert [right, wrong or "0"] == [str([*before].count(kind)) for kind in ("right", "wrong")]
+        assert int(lowered) == len(after)
+        assert {*after} == {"right"}
+
+
+def page_text(page: str) -> str:
+    (path,) = (path for path in DOCUMENTS if path.stem == page)
+    return path.read_text(encoding="utf-8")
+
+
 def test_the_architecture_names_each_room() -> None:
     """Each folder and each module at the top, in at most 2,000 words."""
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
