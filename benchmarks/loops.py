@@ -177,7 +177,7 @@ def variants(model: onnx.ModelProto, target: Any) -> dict[str, onnx.ModelProto]:
     form: Any
     for form in FORMS:
         try:
-            found[form] = rl.lower(model, form, loops=True, target=target)
+            found[form] = rl.lower(model, form, lower_loops=True, target=target)
         except rl.UnsupportedError:
             continue
     return found
@@ -218,7 +218,7 @@ def in_runtimes(seconds: float = 1.0, names: Sequence[str] = ("tract", "openvino
             form: Any
             for form in TARGETS[runtime].loop_forms:
                 with suppress(rl.UnsupportedError):
-                    jobs[form] = rl.lower(model, form, loops=True, target=runtime), feed
+                    jobs[form] = rl.lower(model, form, lower_loops=True, target=runtime), feed
             expected = run(model, feed)
             times = timed(runtime, jobs, expected, seconds)
             if all(taken.outcome == "rejects" for taken in times.values()):  # the original may end the process

@@ -65,7 +65,7 @@ def exported_loops() -> dict[str, float]:
     model, without = twenty_nodes(), ir.from_proto(chain(1000))
     made: list[onnx.ModelProto] = []
     label = "1000 steps of an exported Loop of 20 nodes written out"
-    seconds = _timed(label, lambda: made.append(rl.lower(model, "unroll", loops=True, max_unroll=1000)))
+    seconds = _timed(label, lambda: made.append(rl.lower(model, "unroll", lower_loops=True, max_unroll=1000)))
     size = made[0].ByteSize() / len(made[0].graph.node)
     print(f"{size:.0f} bytes for each node of a step")
     looking = _timed("Loops looked for in 1000 recurrent nodes", lambda: list(repeating_nodes(without)))

@@ -65,7 +65,7 @@ def measure(folder: Path, gib: float, to: str = "auto", *, inline: bool = False)
         subprocess.run([sys.executable, "-c", code, str(source)], check=True)
     start = time.perf_counter()
     command = [sys.executable, "-m", "rnn_lowering", str(source), str(folder / "lowered.onnx")]
-    process = subprocess.Popen([*command, "--to", to, "--no-verify", "--quiet"])
+    process = subprocess.Popen([*command, "--to", to, "--verify", "0", "--quiet"])
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise subprocess.CalledProcessError(os.waitstatus_to_exitcode(status), command)

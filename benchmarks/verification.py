@@ -1,6 +1,6 @@
 """Measure the memory and time of a verified lowering, with all its processes (Linux only).
 
-    python benchmarks/verification.py [weights|inline|node|output|steps ...] [--no-verify]
+    python benchmarks/verification.py [weights|inline|node|output|steps ...] [--verify 0]
 
 For each model it prints the peak of resident memory of all processes together and of the largest one, and the
 seconds on the clock and of the processors.
@@ -120,7 +120,7 @@ def _resident(pid: int) -> int:
 def main() -> None:
     arguments = argparse.ArgumentParser(description="Measure the memory and time of verified lowerings.")
     arguments.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)} (default: all)")
-    arguments.add_argument("--no-verify", action="store_true", help="lower only")
+    arguments.add_argument("--verify", "0", action="store_true", help="lower only")
     options = arguments.parse_args()
     print(f"{'':<36}{'all':>13}{'largest':>13}{'clock':>11}{'busy':>11}")
     for name in options.cases or CASES:
@@ -129,7 +129,7 @@ def main() -> None:
             path = Path(folder) / "model.onnx"
             write(path)
             command = [sys.executable, "-m", "rnn_lowering", str(path), str(path.with_name("lowered.onnx"))]
-            more = ["--no-verify"] if options.no_verify else []
+            more = ["--verify", "0"] if options.no_verify else []
             print(f"{title:<36}{measure([*command, '--to', form, '--quiet', *more])}", flush=True)
 
 

@@ -98,8 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = guide.Parser(description="Lower a model, run it in TVM and compare it with onnxruntime.")
     parser.add_argument("model", type=Path, metavar="MODEL.onnx")
     parser.add_argument("--set-dim", type=_dim, action="append", default=[], metavar="NAME=SIZE")
-    parser.add_argument("--input-shape", type=_shape, action="append", default=[], metavar="NAME:D0,D1,...")
-    parser.add_argument("--feed", type=Path, metavar="FILE.npz", help="inputs by name (default: random)")
+    parser.add_argument("--set-shape", type=_shape, action="append", default=[], metavar="NAME:D0,D1,...")
+    parser.add_argument("--test-input", type=Path, metavar="FILE.npz", help="inputs by name (default: random)")
     parser.add_argument("--runs", type=int, default=50, help="number of calls to time (default: 50)")
     parser.add_argument("--atol", type=float, default=1e-4, help="largest allowed difference (default: 1e-4)")
     return parser

@@ -50,7 +50,7 @@ _REPORT = "please report it with the original, the kept model and {report}"
 _ADVICE = f"if this difference is acceptable, raise the tolerance (--atol, --rtol); otherwise {_REPORT}"
 
 _OTHERS_REPLACED = (
-    "onnxruntime cannot run the original, and nodes that are not recurrent were replaced (--keep-ops)"
+    "onnxruntime cannot run the original, and nodes that are not recurrent were replaced (--keep-rest)"
 )
 
 _OPSETS = {"w8a16": 21}
@@ -107,7 +107,14 @@ class FileLowering:
                 self._write(result, file, written, place)
                 sequences = self._sequences(written)
                 after = ModelFile.of(written, written.parent.iterdir(), result.model)
-                report = FileReport.of(result.report, before, after, self.command)
+                report = FileReport.of(
+                    result.report,
+                    before,
+                    after,
+                    source=self.source,
+                    destination=self.destination,
+                    command=self.command,
+                )
                 comparison = cache(lambda: until_reported.enter_context(self._open(original, written, result)))
                 node_runs = partial(_node_runs, comparison)
                 write_report = partial(writer.write, report, node_runs, overwrite=outputs.overwrite)
@@ -122,7 +129,7 @@ class FileLowering:
                     report.verification = compare_stream(
                         original, written, runner, runtime=runtime, **self._comparing
                     )
-                if report.verification is not None:
+                if not result.modified or self.check.runs:
                     keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)
                     self._refuse(report, report.verification, keep, write_report)
                 if sequences:

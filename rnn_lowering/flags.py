@@ -3,7 +3,7 @@
 Messages are written with flags; `spelled` returns them as the caller types them:
 
     --set-dim seq=? --set-dim N=?     dims={"seq": ?, "N": ?}
-    --input-shape X:?,1,80            input_shapes={"X": [?, 1, 80]}
+    --set-shape X:?,1,80            input_shapes={"X": [?, 1, 80]}
     --set-input lens=FILE.npy         set_inputs={"lens": numpy.load("FILE.npy")}
     --stream time=1                   stream="time=1"
     --stream a=1 --stream b=1         stream={"a": 1, "b": 1}
@@ -39,7 +39,6 @@ def is_for_command() -> bool:
 
 
 KEYWORDS = {
-    "--no-verify": ("verify=0", "no value"),
     "--list": ("rl.preview", "no value"),
     "--targets": ("rl.TARGETS", "no value"),
 }

@@ -72,11 +72,11 @@ class NodeOptions:
             to float32 and their outputs back, as onnxruntime's float16 kernels do; so a bfloat16 model runs on its
             CPU.
         dequantize: Convert weights that the model stores as integers before a DequantizeLinear to floats.
-        keep_opset: Keep the opset of the model. Otherwise it goes down as far as the other nodes allow, to 17 at
-            least, if it is newer than the target takes, or if LinearAttention or CausalConvWithState of opset 27
-            is lowered, since most runtimes refuse 27.
-        keep_ops: Keep the other nodes that, by ONNX's tests, the target does not compute right. Otherwise they are
-            replaced by operators that are right there, if possible.
+        keep_rest: Keep the opset and the other nodes as they are. Otherwise the opset goes down as far as the other
+            nodes allow, to 17 at least, if it is newer than the target takes, or if LinearAttention or
+            CausalConvWithState of opset 27 is lowered, since most runtimes refuse 27; and other nodes that, by
+            ONNX's tests, the target does not compute right are replaced by operators that are right there, if
+            possible.
         require_supported: Refuse a model with a node that, by ONNX's tests, the target does not compute right.
             Otherwise a warning names the node.
         native: Keep nodes that were measured to be right in `target` and, where the speed is known, not slower.
@@ -127,13 +127,10 @@ class NodeOptions:
         choices=get_args(ComputeName),
     )
     dequantize: bool = FORM.switch("--dequantize", "convert weights stored as integers to floats")
-    keep_opset: bool = FORM.switch(
-        "--keep-opset",
-        "keep the opset of the model (default: lower it if it is 27 or too new for the target, and no node needs "
-        "it)",
-    )
-    keep_ops: bool = FORM.switch(
-        "--keep-ops", "keep other nodes that the target does not compute right (default: replace them, if possible)"
+    keep_rest: bool = FORM.switch(
+        "--keep-rest",
+        "keep the opset and the other nodes as they are (default: lower the opset if it is 27 or too new for the "
+        "target, and replace nodes that the target does not compute right, if possible)",
     )
     require_supported: bool = FORM.switch(
         "--require-supported",
@@ -150,7 +147,7 @@ class NodeOptions:
         "give each node and direction its own loop (default: small nodes share a loop if that is faster)",
     )
     dims: Mapping[str, int] = SIZES.option("--set-dim NAME=SIZE", "size", {}, "fix the size of a dimension")
-    input_shapes: Shapes = SIZES.option("--input-shape NAME:D0,D1,...", "shape", {}, "fix the shape of an input")
+    input_shapes: Shapes = SIZES.option("--set-shape NAME:D0,D1,...", "shape", {}, "fix the shape of an input")
     set_inputs: Mapping[str, ArrayLike] = SIZES.option(
         "--set-input NAME=VALUE|FILE.npy", "value", {}, "make an input a constant, and compute what follows from it"
     )
@@ -224,7 +221,7 @@ class Lowering(StreamOptions, OpeningOptions, LoopOptions, NodeOptions):
     @property
     def keeps_nodes(self) -> bool:
         """Whether recurrent nodes, Loops and Scans are not lowered: asked to be kept, or only to be raised."""
-        plain = self.to == "auto" and not self.for_a_runtime and self.stream is None and not self.loops
+        plain = self.to == "auto" and not self.for_a_runtime and self.stream is None and not self.lower_loops
         return self.to == KEEP or (self.raise_loops and plain)
 
     @property
@@ -250,9 +247,8 @@ class LoweringOptions(TypedDict, total=False):
     max_bytes: int
     compute: ComputeName
     dequantize: bool
-    keep_opset: bool
-    loops: bool
-    keep_ops: bool
+    keep_rest: bool
+    lower_loops: bool
     require_supported: bool
     native: bool
     raise_loops: bool

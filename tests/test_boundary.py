@@ -193,7 +193,7 @@ def test_names_never_reach_the_terminal_as_they_are(
     for kind, proto in hostile_models(name).items():
         source = tmp_path / f"{kind}.onnx"
         onnx.save(proto, source)
-        for arguments in (["--list"], [str(tmp_path / f"{kind}.out.onnx"), "--no-verify"]):
+        for arguments in (["--list"], [str(tmp_path / f"{kind}.out.onnx"), "--verify", "0"]):
             main([str(source), *arguments])
             out, err = capsys.readouterr()
             for line in (out + err).split("\n"):
@@ -248,7 +248,7 @@ def test_inputs_of_hostile_names_in_dims_and_feeds() -> None:
 # The command's other texts
 
 
-@pytest.mark.parametrize("option", ["--set-dim", "--to", "--report", "--max-unroll", "--feed", HOSTILE[0]])
+@pytest.mark.parametrize("option", ["--set-dim", "--to", "--report", "--max-unroll", "--test-input", HOSTILE[0]])
 @pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
 def test_usage_errors_show_no_hostile_value(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

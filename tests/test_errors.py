@@ -12,7 +12,8 @@ import pytest
 from paths import EXAMPLES
 
 import rnn_lowering as rl
-from rnn_lowering.cli.arguments import TEXTS, parser
+from rnn_lowering.cli.arguments import parser
+from rnn_lowering.cli.texts import TEXTS
 from rnn_lowering.compare.options import Check, Tolerance
 from rnn_lowering.errors import NodeRef, RnnLoweringError
 from rnn_lowering.files.options import Files
@@ -97,11 +98,11 @@ SPELLED = {
     "fix the sizes: --set-dim 'a b='? --set-dim N=?, or drop --target": (
         'fix the sizes: dims={"a b": ?, "N": ?}, or drop target'
     ),
-    "--input-shape X:16,1,80 --set-input n=FILE.npy": (
+    "--set-shape X:16,1,80 --set-input n=FILE.npy": (
         'input_shapes={"X": [16, 1, 80]}, set_inputs={"n": numpy.load("FILE.npy")}'
     ),
     "(--set-input sr=16000)": '(set_inputs={"sr": 16000})',
-    "fix the sizes (--set-dim, --input-shape)": "fix the sizes (dims, input_shapes)",
+    "fix the sizes (--set-dim, --set-shape)": "fix the sizes (dims, input_shapes)",
     "use --target portable --to unroll": 'use target="portable", to="unroll"',
     "keep it: --except 'while loop'": 'keep it: except_="while loop"',
     "raise the limit (--max-unroll 600)": "raise the limit (max_unroll=600)",
@@ -112,7 +113,7 @@ SPELLED = {
     "one frame each: --stream time=1 --stream 'X:1=2'": 'one frame each: stream={"time": 1, "X:1": 2}',
     "keep them: --except 'a b' --except c": 'keep them: except_=["a b", "c"]',
     "use --force to replace it": "use overwrite=True to replace it",
-    "one loop each: --no-join, --loops": "one loop each: join=False, loops=True",
+    "one loop each: --no-join, --lower-loops": "one loop each: join=False, lower_loops=True",
     "a runtime that runs Loop (--targets)": "a runtime that runs Loop (rl.TARGETS)",
     "the value of an option --unheard of": "the value of an option --unheard of",
 }

@@ -35,7 +35,7 @@ def generate(rng: random.Random) -> Case:
     if rng.random() < 0.5:
         lowering = {"target": rng.choice(TARGETS)}
     if rng.random() < 0.2 and net.standard:
-        lowering["keep_opset"] = True
+        lowering["keep_rest"] = True
     if stream:
         lowering["stream"] = stream
         size = int(stream.partition("=")[2] or 1)

@@ -40,7 +40,7 @@ def generate(rng: random.Random) -> Case:
         model = loops(rng, rng.choice((11, 13, 17)), "float32", steps if fixed else "T")[1]
     else:
         model = _layers(rng, steps, fixed)
-    lowering: dict[str, Any] = {"to": rng.choice(FORMS), "loops": rng.random() < 0.3}
+    lowering: dict[str, Any] = {"to": rng.choice(FORMS), "lower_loops": rng.random() < 0.3}
     if rng.random() < 0.4:
         lowering = {"target": rng.choice(TARGETS)}
     if not fixed and rng.random() < 0.2:

@@ -27,7 +27,7 @@ def generate(rng: random.Random) -> Case:
         more = {"axis": ["T"], "delay": False, "form": rng.choice(("auto", "scan", "unroll")), "target": "portable"}
         more |= {"frames": rng.choice((0, 1, 3)), "chunks": rng.choice(streams.CHUNKS), "lengths": [7, 19]}
         return Case(model, {**more, "seed": seed})
-    options: dict[str, Any] = {"form": rng.choice(FORMS), "loops": True}
+    options: dict[str, Any] = {"form": rng.choice(FORMS), "lower_loops": True}
     if rng.random() < 0.4:
         options = {"form": "auto", "target": rng.choice(TARGETS)}
     if rng.random() < 0.15:

@@ -75,8 +75,17 @@ def generate(rng: random.Random) -> Case:
 
 REPORTS = ("existing.json", "in.onnx", "out.onnx", "folder", "/dev/null", "link.out", "r")
 GOOD_OPTIONS = (
-    *(("--force",), ("--force",), ("--list",), ("-q",), ("-vv",), ("--loops",), ("--no-join",), ("--dequantize",)),
-    *(("--keep-opset",), ("--trust-external-data",), ("--require-verified",), ("--compute", "float32")),
+    *(
+        ("--force",),
+        ("--force",),
+        ("--list",),
+        ("-q",),
+        ("-vv",),
+        ("--lower-loops",),
+        ("--no-join",),
+        ("--dequantize",),
+    ),
+    *(("--keep-rest",), ("--trust-external-data",), ("--require-verified",), ("--compute", "float32")),
     *(("--to", "scan", "loop", "auto", "chunked"), ("--target", "onnxruntime", "tract", "mnn", "openvino")),
     *(
         ("--report", "new.json", "new.html"),
@@ -84,7 +93,7 @@ GOOD_OPTIONS = (
         ("--external-data", "always", "w.data"),
     ),
     *(("--stream", "x:0", "x:1", "x:0=1"), ("--delay",), ("--set-dim", "T=3", "N=1"), ("--test-shape", "x:3,2,4")),
-    *(("--feed", "x=x.npy"), ("--set-input", "go=1"), ("--max-bytes", "9G"), ("--only", "LSTM", "*")),
+    *(("--test-input", "x=x.npy"), ("--set-input", "go=1"), ("--max-bytes", "9G"), ("--only", "LSTM", "*")),
     *(("--except", "GRU"), ("--rtol", "1e-3"), ("--seed", "7"), ("--external-data", "always")),
 )
 """Options, with arguments to choose from."""
@@ -97,8 +106,11 @@ ODD_OPTIONS = (
         ("--set-dim", "T=0", "T=-1", "T", "B=2", "Z=4", "T=99999999999", "=", "x:0=3"),
         ("--max-bytes", "1", "0", "x"),
     ),
-    *(("--input-shape", "x:3,1,4", "x:", "y:1", "x:0,0,0", "x:a,b,c", "x:99999999,9,9"), ("--only", "no", "", "[")),
-    *(("--test-shape", "x:1", "no:1"), ("--feed", "x=text.npy", "x=in.onnx", "x=absent.npy", "no=x.npy", "x")),
+    *(("--set-shape", "x:3,1,4", "x:", "y:1", "x:0,0,0", "x:a,b,c", "x:99999999,9,9"), ("--only", "no", "", "[")),
+    *(
+        ("--test-shape", "x:1", "no:1"),
+        ("--test-input", "x=text.npy", "x=in.onnx", "x=absent.npy", "no=x.npy", "x"),
+    ),
     *(
         ("--set-input", "x=x.npy", "x=0", "go=x.npy", "lens_0=3", "no=1", "x=nan", "x=1e99"),
         ("--except", "*", "no"),
@@ -265,7 +277,7 @@ def _result(case: Case, work: Path, shown: str) -> Outcome:
         written = onnx.load(path)
     except Exception as error:
         return fault("the result cannot be read", f"{shown}: {error}")
-    meant = {"--stream", "--set-input", "--input-shape", "--set-dim", "--compute", "--dequantize", "--rtol"}
+    meant = {"--stream", "--set-input", "--set-shape", "--set-dim", "--compute", "--dequantize", "--rtol"}
     if meant & {*arguments}:
         return agreed(1)
     try:

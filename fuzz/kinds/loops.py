@@ -37,7 +37,7 @@ def generate(rng: random.Random) -> Case:
     options: dict[str, Any] = {"form": rng.choice(FORMS)}
     if rng.random() < 0.3:
         options = {"form": "auto", "target": rng.choice(TARGETS)}
-    options["loops"] = "target" not in options or rng.random() < 0.5
+    options["lower_loops"] = "target" not in options or rng.random() < 0.5
     if rng.random() < 0.2:
         options["raise_loops"] = True
     runs = [{"T": size} for size in rng.sample((1, 2, 3, 5, 8), 3)]

@@ -78,7 +78,7 @@ def _options(rng: random.Random, s: Layers) -> dict[str, Any]:
     if dtype in ("float16", "bfloat16") and rng.random() < (0.4 if dtype == "float16" else 0.8):
         options["compute"] = "float32"
     if rng.random() < 0.2:
-        options["keep_opset"] = True
+        options["keep_rest"] = True
     sizes = {"T": rng.choice((1, 2, 4, 6)), "N": rng.choice((1, 2, 3))}
     fixed = [n for n, v in (("T", frames), ("N", batch)) if isinstance(v, str) and rng.random() < 0.4]
     if options["form"] == "unroll" and isinstance(frames, str):

@@ -54,7 +54,7 @@ _BOUNDS = {0: None, 1: (-0.15, 0.15), 2: None, 4: (-1.0, 0.0), 5: (0.0, 1.0)}
 _SHORT = 16
 """More steps with a value size of 1 are faster in a loop."""
 
-_HINT_OF_SHAPE = "fix the sizes of the inputs (--set-dim, --input-shape), or declare its shape in the model"
+_HINT_OF_SHAPE = "fix the sizes of the inputs (--set-dim, --set-shape), or declare its shape in the model"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,51 +4,42 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
-from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, NoReturn
 
-from rnn_lowering import argument_checks
-from rnn_lowering.argument_checks import GROUPS, Option, meant, why_no_arrays
+from rnn_lowering.argument_checks import GROUPS, Option, meant
+from rnn_lowering.cli.texts import TEXTS, folder, model_file, one_of
 from rnn_lowering.compare.options import Check, Tolerance
-from rnn_lowering.errors import OptionError, RnnLoweringError, printable, version
+from rnn_lowering.errors import printable, version
 from rnn_lowering.files.options import Files
 from rnn_lowering.options import Lowering
 
-if TYPE_CHECKING:
-    from rnn_lowering.types import Array, ArrayLike
-
-N = TypeVar("N", int, float)
-T = TypeVar("T")
-Options = TypeVar("Options", Lowering, Check, Tolerance, Files)
-
 _USAGE = """rnn-lower IN.onnx OUT.onnx [options]
-       rnn-lower IN.onnx --list [options]
-       rnn-lower --help | --targets | --version"""
+       rnn-lower IN.onnx ... --out-dir DIR [options]
+       rnn-lower IN.onnx ... --list [options]"""
 
-_DESCRIPTION = """Replace the recurrent nodes of an ONNX model (LSTM, GRU, ...) with basic operators (MatMul, ...).
+_DESCRIPTION = """Replace the recurrent nodes of ONNX models (LSTM, GRU, ...) with MatMul, Add, ...
 
-List the recurrent nodes and the inputs; lower for one runtime; lower to one fixed length, without loops:
+  rnn-lower model.onnx --list                                  what is in it
+  rnn-lower model.onnx out.onnx --target tvm --set-dim seq=16  for one runtime
+  rnn-lower model.onnx step.onnx --stream seq=1                frame by frame"""
 
-  rnn-lower model.onnx --list
-  rnn-lower model.onnx out.onnx --target tvm --set-dim seq=16
-  rnn-lower model.onnx out.onnx --to unroll --set-dim seq=16"""
+_CODES = """exit codes: 0 written, 1 not possible, 2 wrong usage, 3 wrong result,
+4 --list found nodes, 5 not compared, 130 interrupted; --help-all says more"""
 
 _EXIT = """exit codes:
-  0  OUT.onnx is written, even if there was nothing to lower
+  0  OUT.onnx is written, even if there was nothing to lower; --list found nothing to lower
   1  cannot lower, bad model, or a file cannot be read or written; nothing is written unless the message says so
   2  wrong usage
   3  verification failed, or the target does not run the result (--run-in-target); OUT.onnx is not written
-  4  --list found recurrent nodes
+  4  --list found nodes, and all can be lowered
   5  --require-verified or --run-in-target, and no comparison was possible; OUT.onnx is not written
   130  interrupted (129 SIGHUP, 143 SIGTERM); nothing is written unless the message says so
 
+Of several models the highest code counts.
 OUT.onnx cannot be a file of the input, a symbolic link, a folder, a FIFO or a device.
 Existing files are replaced only with --force; a model and its data file are replaced together.
 A quantized stream with an output below 10 dB is written only with --force."""
@@ -69,13 +60,13 @@ def _wrapped(line: str, width: int) -> str:
     return textwrap.fill(line, width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
 
 
-_OTHER_WORDS = {"--list": ("--dry-run", "--dryrun", "--preview", "--inspect", "--show", "--info")}
+_OTHER_WORDS = {"--list": ("--dryrun", "--preview", "--inspect", "--show", "--info"), "--verify": ("--runs",)}
 """By flag what other programs call it."""
 
 
 def _meant(unknown: str, known: Collection[str]) -> str:
     """Return "did you mean ...?" for a flag that does not exist."""
-    of_others = (flag for flag, words in _OTHER_WORDS.items() if flag in known and unknown in words)
+    of_others = (flag for flag, words in _OTHER_WORDS.items() if unknown in words)
     flag = next(of_others, "")
     return f"; did you mean {flag}?" if flag else meant(unknown, known)
 
@@ -93,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (?:.* )?(--[\w-]+)", message)
         hint = _meant(unknown[1], self._option_string_actions) if unknown else ""
-        super().error(printable(message) + printable(hint))
+        self.exit(2, f"rnn-lower: error: {printable(message)}{printable(hint)}\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -104,60 +95,110 @@ def parser() -> argparse.ArgumentParser:
         description=_DESCRIPTION,
         epilog=_EXIT,
         formatter_class=_Help,
+        add_help=False,
     )
-    p.add_argument("input", type=model_file, metavar="IN.onnx", help="the model; - is stdin")
-    p.add_argument("output", type=model_file, metavar="OUT.onnx", nargs="?", help="the file to write")
-    p.add_argument(
+    p.add_argument("models", type=model_file, metavar="IN.onnx", nargs="+", help="the model; - is stdin")
+    _add_general(p.add_argument_group("general"))
+    groups = {group.title: p.add_argument_group(group.title) for group in GROUPS}
+    _add_options(groups)
+    files = groups[GROUPS[-1].title]
+    files.add_argument(
+        "--out-dir", type=folder, metavar="DIR", help="write the result of each model to this folder"
+    )
+    files.add_argument("--keep-going", action="store_true", help="of several models, go on after an error")
+    return p
+
+
+def _add_general(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-h", "--help", action=_Print, shown=_brief_help, help="show the most used options, and exit"
+    )
+    full = argparse.ArgumentParser.format_help
+    group.add_argument("--help-all", action=_Print, shown=full, help="show all options, and exit")
+    group.add_argument(
         "--list",
+        "--dry-run",
         action="store_true",
         help="list the recurrent nodes with their forms, the inputs and the outputs; write nothing",
     )
-    groups = {group.title: p.add_argument_group(group.title) for group in GROUPS}
-    add_options(groups)
-    form = next(iter(groups.values()))
-    form.add_argument("--targets", action=ListTargets, help="show what each runtime supports, and exit")
-    p.add_argument("-q", "--quiet", action="store_true", help="print errors only")
-    p.add_argument(
+    group.add_argument("--json", action="store_true", help="with --list: print JSON, an entry for each model")
+    group.add_argument("--targets", action=_ListTargets, help="show what each runtime supports, and exit")
+    group.add_argument("-q", "--quiet", action="store_true", help="print errors only")
+    group.add_argument(
         "-v",
         "--verbose",
         action="count",
         default=0,
-        help="show each run of the comparison; -vv: also show the traceback of an error",
+        help="show each node, operator and run of the comparison; -vv: also show the traceback of an error",
     )
-    p.add_argument("--version", action="version", version=f"rnn-lower {version()}")
-    return p
+    group.add_argument(
+        "--completion", action=_Complete, metavar="SHELL", help="print what completes options in bash, zsh or fish"
+    )
+    group.add_argument("--version", action="version", version=f"rnn-lower {version()}")
 
 
-def add_options(groups: Mapping[str, argparse._ArgumentGroup], names: Collection[str] = ()) -> None:
-    """Add the options that fields declare, or those of these fields only; the parsed arguments lack an option that
-    is not used."""
-    absent = argparse.SUPPRESS
-    for declared in (each for kind in (Lowering, Check, Tolerance, Files) for each in fields(kind)):
+def _add_options(groups: Mapping[str, argparse._ArgumentGroup]) -> None:
+    """Add the options that fields declare; the parsed arguments lack an option that is not used."""
+    for declared in (field for kind in (Lowering, Check, Tolerance, Files) for field in fields(kind)):
         option: Option = declared.metadata["option"]
-        if not option.flag or (names and declared.name not in names):
+        if not option.flag:
             continue
-        group: argparse._ActionsContainer = groups[option.group]
         default = f"{declared.default:g}" if isinstance(declared.default, float) else str(declared.default)
         settings = {"help": option.help.replace("{default}", default), **TEXTS[option.kind].settings}
         if option.metavar:
             settings |= {"metavar": option.metavar}
         if option.choices:
             settings |= {"metavar": f"{{{','.join(option.choices)}}}", "type": one_of(option)}
-        if declared.name == "runs":
-            group = group.add_mutually_exclusive_group()
-            no: dict[str, Any] = {"dest": "runs", "default": absent, "action": "store_const", "const": 0}
-        group.add_argument(
-            option.flag, *_OTHER_FLAGS.get(option.flag, ()), dest=declared.name, default=absent, **settings
-        )
-        if declared.name == "runs":
-            group.add_argument("--no-verify", help="do not compare", **no)
+        groups[option.group].add_argument(option.flag, dest=declared.name, default=argparse.SUPPRESS, **settings)
 
 
-_OTHER_FLAGS = {"--verify": ("--runs",)}
+_BRIEF = {
+    "--list": "list the recurrent nodes and inputs; write nothing",
+    "--targets": "list the runtimes, and what each supports",
+    "--target": "the runtime that will run OUT.onnx",
+    "--to": "scan, loop, unroll (no loop), chunked or keep",
+    "--set-dim": "fix the size of a dimension",
+    "--set-shape": "fix the shape of an input",
+    "--stream": "make a model that is called chunk by chunk",
+    "--open-dim": "make a fixed axis dynamic",
+    "--verify": "comparison runs (default: 3; 0: do not compare)",
+    "--run-in-target": "then run OUT.onnx in its runtime, and compare",
+    "--report": "write a report with plots (or .json)",
+    "--out-dir": "lower several models into a folder",
+    "--force": "replace existing files",
+    "--help-all": "show all options",
+}
+"""The options of --help, each with a line."""
 
 
-class ListTargets(argparse.Action):
-    """Print the table of targets and exit, even if other arguments are missing."""
+def _brief_help(p: argparse.ArgumentParser) -> str:
+    """Return a help that fits on a screen of 80 x 40."""
+    lines = []
+    for flag, text in _BRIEF.items():
+        action = p._option_string_actions[flag]
+        metavar = _SHORT.get(flag, action.metavar or "")
+        lines.append(f"  {f'{flag} {metavar}':<28}{text}".rstrip())
+    return "\n".join([f"usage: {_USAGE}", "", _DESCRIPTION, "", "options:", *lines, "", _CODES, ""])
+
+
+_SHORT = {"--to": "FORM", "--report": "FILE.html"}
+"""What stands for a value there, if it is shorter."""
+
+
+class _Print(argparse.Action):
+    """Print a text and exit, even if other arguments are missing."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, shown: Any, **options: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, **options)
+        self.shown = shown
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        parser._print_message(self.shown(parser), sys.stdout)
+        parser.exit()
+
+
+class _ListTargets(argparse.Action):
+    """Print the table of targets and exit."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, **options)
@@ -169,226 +210,19 @@ class ListTargets(argparse.Action):
         parser.exit()
 
 
-def model_file(text: str) -> Path:
-    with _refused():
-        return argument_checks.path("", text)
+class _Complete(argparse.Action):
+    """Print the completion of a shell and exit."""
 
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, **options)
 
-def target(text: str) -> str:
-    from rnn_lowering.targets.portable import target_named
-
-    with _refused():
-        return target_named(text).name
-
-
-def one_of(option: Option) -> Callable[[str], Any]:
-    """Return what parses a text that an option has to take."""
-
-    def parse(text: str) -> Any:
-        with _refused():
-            return option.take("", text)
-
-    return parse
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    """Let argparse print an error of the block."""
-    try:
-        yield
-    except RnnLoweringError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _number(text: str, kind: type[N]) -> N:
-    try:
-        return kind(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a {'whole ' * (kind is int)}number") from None
-
-
-def count(text: str) -> int:
-    number = _number(text, int)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must be 0 or more")
-    return number
-
-
-def frames(text: str) -> int:
-    number = _number(text, int)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return number
-
-
-def byte_count(text: str) -> int:
-    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
-    digits = text if factor == 1 else text[:-1]
-    if not digits.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of bytes, such as 800M or 4G")
-    return int(digits) * factor
-
-
-def report_file(text: str) -> Path:
-    path = Path(text)
-    if path.suffix not in (".json", ".html"):
-        raise argparse.ArgumentTypeError(f"'{text}' ends in neither .json nor .html")
-    return path
-
-
-def tolerance(text: str) -> float:
-    number = _number(text, float)
-    if not number >= 0:
-        raise argparse.ArgumentTypeError("must be 0 or more")
-    return number
-
-
-def seconds(text: str) -> float:
-    number = _number(text, float)
-    if not number > 0:
-        raise argparse.ArgumentTypeError("must be more than 0")
-    return number
-
-
-def dim(text: str) -> tuple[str, int]:
-    name, separator, size = text.rpartition("=")
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) > 1 and all(re.fullmatch(r"[^=]+=\d+", part) for part in parts):
-        each = " ".join(f"--set-dim {shlex.quote(part)}" for part in parts)
-        raise argparse.ArgumentTypeError(f"'{text}' names several dimensions; write {each}")
-    if not separator or not size.isdigit():
-        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=SIZE, such as seq=16")
-    return name, int(size)
-
-
-def axis_name(text: str) -> tuple[str, str]:
-    axis, _, name = text.rpartition("=")
-    if not axis or not name.isidentifier():
-        raise argparse.ArgumentTypeError(f"'{text}' is not INPUT:AXIS=NAME, such as X:1=time")
-    return axis, name
-
-
-def stream(text: str) -> list[tuple[str, int | None]]:
-    from rnn_lowering.streaming.options import parse_stream
-
-    with _refused():
-        return [*parse_stream(text).items()]
-
-
-def shape(text: str) -> tuple[str, list[int]]:
-    name, separator, shape = text.rpartition(":")
-    sizes = shape.split(",") if shape else []
-    if not separator or not all(size.strip().isdigit() for size in sizes):
-        raise argparse.ArgumentTypeError(f"'{text}' is not NAME:D0,D1,..., such as X:16,1,80")
-    return name, [int(size) for size in sizes]
-
-
-def input_value(text: str) -> tuple[str, int | float | bool | str]:
-    name, _, value = text.partition("=")
-    if not name:
-        raise argparse.ArgumentTypeError(f"'{text}' names no input")
-    if value.endswith(".npy"):
-        return name, value
-    if value.lower() in ("true", "false"):
-        return name, value.lower() == "true"
-    for number in (int, float):
-        with suppress(ValueError):
-            return name, number(value)
-    raise argparse.ArgumentTypeError(f"'{text}' is neither NAME=NUMBER nor NAME=FILE.npy")
-
-
-def feed(text: str) -> tuple[str, str]:
-    name, separator, path = text.partition("=")
-    if not separator or not name or not path:
-        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=FILE.npy")
-    return name, path
-
-
-def options_of(kind: type[Options], args: argparse.Namespace, **more: Any) -> Options:
-    """Return the option object that the arguments specify."""
-    for declared in fields(kind):
-        if declared.name in args:
-            option: Option = declared.metadata["option"]
-            more[declared.name] = TEXTS[option.kind].value(getattr(args, declared.name), option.flag)
-    return kind(**more)
-
-
-def _once(pairs: list[tuple[str, T]], option: str) -> dict[str, T]:
-    """Return NAME=VALUE pairs as a dictionary; a name with two values is refused.
-
-    Raises:
-        OptionError: A name is given two different values.
-    """
-    result: dict[str, T] = {}
-    for name, value in pairs:
-        if result.setdefault(name, value) != value:
-            raise OptionError(f"{option} gives '{name}' twice: {result[name]} and {value}", hint="give it once")
-    return result
-
-
-def _read_values(values: dict[str, int | float | bool | str]) -> dict[str, ArrayLike]:
-    """Return the values of inputs; text is the name of a .npy file."""
-    arrays = _read_feeds([(name, value) for name, value in values.items() if isinstance(value, str)])
-    return {**values, **arrays}
-
-
-def _read_feeds(files: list[tuple[str, str]]) -> dict[str, Array]:
-    """Return the arrays in .npy files by the names of their inputs."""
-    import numpy as np
-
-    feed = {}
-    for name, path in files:
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, shell: Any, *_: Any) -> None:
         try:
-            array = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise RnnLoweringError(why_no_arrays(f"'{path}' for input '{name}'", ".npy", error)) from error
-        if not isinstance(array, np.ndarray):
-            raise RnnLoweringError(f"'{path}' contains several arrays", hint="give one .npy file per input")
-        feed[name] = array
-    return feed
-
-
-@dataclass(frozen=True)
-class Text:
-    """A kind of text of an option.
-
-    Attributes:
-        parse: Returns what one text says.
-        more: Settings of argparse.
-        value: Returns the value of the option from all parsed texts and the option's name.
-    """
-
-    parse: Callable[[str], Any] | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
-    value: Callable[[Any, str], Any] = lambda parsed, _: parsed
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Return the settings of the argument for argparse."""
-        return {**self.more, **({"type": self.parse} if self.parse else {})}
-
-
-_REPEATED = {"action": "append"}
-
-TEXTS = {
-    "": Text(),
-    "file": Text(Path),
-    "report": Text(report_file),
-    "flag": Text(more={"action": "store_true"}),
-    "no flag": Text(more={"action": "store_false"}),
-    "target": Text(target),
-    "pattern": Text(more=_REPEATED),
-    "count": Text(count),
-    "bytes": Text(byte_count),
-    "frames": Text(frames),
-    "seconds": Text(seconds),
-    "tolerance": Text(tolerance),
-    "name": Text(axis_name, _REPEATED, _once),
-    "size": Text(dim, _REPEATED, _once),
-    "shape": Text(shape, _REPEATED, _once),
-    "value": Text(input_value, _REPEATED, lambda pairs, name: _read_values(_once(pairs, name))),
-    "delay": Text(count, {"nargs": "?", "const": True}),
-    "stream": Text(stream, {**_REPEATED, "nargs": "?"}, lambda lists, name: _once([*chain(*lists)], name)),
-    "feed": Text(feed, _REPEATED, lambda files, _: [_read_feeds(files)]),
-}
-"""The kinds of texts, by their names in `flags.KEYWORDS`."""
+            import shtab
+        except ImportError:
+            parser.error("--completion needs shtab: pip install shtab")
+        shells = ("bash", "zsh", "fish")
+        if shell not in shells:
+            parser.error(f"--completion knows {', '.join(shells)}, not '{shell}'")
+        parser._print_message(shtab.complete(parser, shell), sys.stdout)
+        parser.exit()

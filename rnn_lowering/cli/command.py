@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from rnn_lowering.cli.arguments import options_of, parser
+from rnn_lowering.cli.arguments import parser
 from rnn_lowering.cli.signals import Interrupted, printing, unwinding
+from rnn_lowering.cli.texts import options_of
 from rnn_lowering.compare.options import Check, Tolerance
 from rnn_lowering.errors import (
     NotVerifiedError,
@@ -55,18 +56,26 @@ def _run(argv: Sequence[str] | None) -> int:
                 return _show_axes(args)
             with unwinding():
                 options = _options(args)
+                if args.several:
+                    return _all(args, *options)
                 return _list(args, *options) if args.list else _lower(args, *options)
-    except VerificationError as error:
-        _show_runs(error, args)
-        return _fail(error, 5 if isinstance(error, NotVerifiedError) else 3, args.verbose)
     except RnnLoweringError as error:
-        return _fail(error, 1, args.verbose)
+        return _failed(error, args)
     except KeyboardInterrupt as error:
         done = "nothing was written" if _identity(args.output) == before else f"'{args.output}' is written"
         print(f"rnn-lower: interrupted; {done}", file=sys.stderr)
         return error.code if isinstance(error, Interrupted) else 130  # 128 + SIGINT, as in shells
     finally:
         remove_scratch()
+
+
+def _failed(error: RnnLoweringError, args: argparse.Namespace, source: Path | None = None) -> int:
+    """Print why a model is not lowered; return the exit code."""
+    code = 1
+    if isinstance(error, VerificationError):
+        _show_runs(error, args)
+        code = 5 if isinstance(error, NotVerifiedError) else 3
+    return _fail(error, code, args.verbose, source)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -81,21 +90,57 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         raise
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot
+    _take_models(p, args)
+    for contradiction in _contradictions(args):
+        p.error(contradiction)
+    return args
+
+
+def _take_models(p: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Tell the model, its output and several models apart."""
+    models: list[Path] = args.models
+    args.input, args.output, args.several = models[0], None, False
+    if args.list and len(models) == 2 and models[1] != _STANDARD and not models[1].exists():
+        models.pop()  # the output of a lowering that is only tried
+    if args.out_dir is not None or (args.list and len(models) > 1):
+        args.several = True
+    elif len(models) == 2:
+        args.output = models[1]
+    elif len(models) > 2:
+        p.error("several models need a folder for their results: add --out-dir DIR, or --list")
+    if args.several and _STANDARD in models:
+        p.error("one of several models cannot be stdin (-): name a file")
     if args.input == _STANDARD:
         args.input = Path("/dev/stdin")
     if args.output == _STANDARD:
         p.error("OUT.onnx cannot be stdout (-): name a file")
-    if args.output is None and not args.list and not _asks_for_axes(args):
+    if args.output is None and not (args.list or args.several or _asks_for_axes(args)):
         p.error("OUT.onnx is missing; name the file to write, or add --list")
+
+
+_OF_ONE = {"report": "--report", "keep_failed": "--keep-failed", "calibrate": "--calibrate"}
+
+
+def _contradictions(args: argparse.Namespace) -> Iterator[str]:
+    """Yield what is wrong with options that do not fit each other."""
     if "require_verified" in args and vars(args).get("runs") == 0:
-        p.error("--require-verified needs a comparison; drop it, or compare 1 run or more")
+        yield "--require-verified needs a comparison; drop it, or compare 1 run or more"
     if "bits" in args and "calibrate" not in args:
-        p.error("--bits needs a calibration; add --calibrate, or drop --bits")
+        yield "--bits needs a calibration; add --calibrate, or drop --bits"
     if args.list and "report" in args:
-        p.error("--list writes no report; drop --report or --list")
-    if args.quiet and args.verbose:
-        p.error("-q prints less and -v prints more; drop one of them")
-    return args
+        yield "--list writes no report; drop --report or --list"
+    if args.list and args.out_dir is not None:
+        yield "--list writes nothing; drop --out-dir or --list"
+    if args.json and not args.list:
+        yield "--json prints a list; add --list, or name a report: --report FILE.json"
+    if args.quiet and (args.verbose or args.json):
+        yield f"-q prints less and {'--json' if args.json else '-v'} prints more; drop one of them"
+    if args.keep_going and not args.several:
+        yield "--keep-going needs several models; add --out-dir DIR, or drop it"
+    if args.several:
+        yield from (f"{flag} needs one model; drop it" for name, flag in _OF_ONE.items() if name in args)
+        if _asks_for_axes(args):
+            yield "--stream needs an AXIS; rnn-lower MODEL.onnx --stream lists them"
 
 
 def _options(args: argparse.Namespace) -> tuple[Lowering, Check, Files]:
@@ -137,18 +182,19 @@ def _identity(path: Path | None) -> tuple[int, int] | None:
     return status and (status.st_ino, status.st_mtime_ns)
 
 
-def _fail(error: RnnLoweringError, code: int, verbose: int) -> int:
+def _fail(error: RnnLoweringError, code: int, verbose: int, source: Path | None = None) -> int:
     if verbose > 1:
         lines = "".join(traceback.format_exception(error)).split("\n")
         print(*map(printable, lines), sep="\n", file=sys.stderr)
     address = documentation(error.page)
     more = f" (see {address})" if address else ""
-    print(f"rnn-lower: error: {error}{more}", file=sys.stderr)
+    where = "" if source is None else f"{printable(source)}: "
+    print(f"rnn-lower: error: {where}{error}{more}", file=sys.stderr)
     return code
 
 
 def _show_runs(error: VerificationError, args: argparse.Namespace) -> None:
-    if args.verbose and not args.quiet and error.report is not None and error.report.verification is not None:
+    if args.verbose and not args.quiet and error.report is not None:
         from rnn_lowering.cli.console import print_runs
 
         with suppress(RnnLoweringError), printing():
@@ -170,18 +216,34 @@ def _warnings(quiet: bool) -> Iterator[None]:
 
 
 def _list(args: argparse.Namespace, lowering: Lowering, _: Check, files: Files) -> int:
-    from rnn_lowering.cli.console import print_previews
+    from rnn_lowering.cli.listing import Listing, print_json, print_listing
     from rnn_lowering.files.reading import load_model
-    from rnn_lowering.passes.lower import LowerRecurrentPass
 
     with _warnings(args.quiet):
-        lowers = LowerRecurrentPass(lowering)
         model = load_model(args.input, trust_external_data=files.trust_external_data)
-        previews, report = lowers.preview(model)
+        listing = Listing.of(args.input, model, lowering)
         if not args.quiet:
             with printing():
-                print_previews(previews, report, args.input, model.graph)
-    return 4 if any(preview.counts for preview in previews) else 0
+                print_json([listing.to_dict()]) if args.json else print_listing(listing)
+    return listing.code
+
+
+def _all(args: argparse.Namespace, lowering: Lowering, check: Check, files: Files) -> int:
+    from rnn_lowering.cli.console import progress_bar
+    from rnn_lowering.cli.several import Series, places
+
+    def fail(path: Path, error: RnnLoweringError) -> int:
+        return _failed(error, args, path)
+
+    series = Series(lowering, check, files, fail, args.keep_going)
+    with _warnings(args.quiet), printing():
+        if args.list:
+            return series.list(args.models, as_json=args.json, quiet=args.quiet)
+        with nullcontext() if args.quiet else progress_bar() as show:
+            code = series.lower(places(args.models, args.out_dir), args.command, show)
+        if not args.quiet:
+            series.print()
+        return code
 
 
 def _lower(args: argparse.Namespace, lowering: Lowering, check: Check, files: Files) -> int:
@@ -201,5 +263,5 @@ def _lower(args: argparse.Namespace, lowering: Lowering, check: Check, files: Fi
     if args.quiet:
         return 0
     with printing(f"'{args.output}' is written"):
-        print_report(report, args.input, args.output, each_run=args.verbose > 0)
+        print_report(report, verbose=args.verbose > 0)
     return 0

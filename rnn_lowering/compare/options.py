@@ -81,7 +81,7 @@ class Check:
         "", "", Tolerance(), "", argument_checks.instance(Tolerance, "Tolerance(rtol=..., atol=...)")
     )
     feeds: Sequence[Mapping[str, Array]] | None = COMPARISON.option(
-        "--feed NAME=FILE.npy", "feed", None, "use this array as the input in the comparison"
+        "--test-input NAME=FILE.npy", "feed", None, "use this array as the input in the comparison"
     )
     shapes: Shapes | None = COMPARISON.option(
         "--test-shape NAME:D0,...",
@@ -116,7 +116,7 @@ class Check:
         argument_checks.take_fields(self)
         if self.run_in_target and not self.runs:
             raise OptionError(
-                "a comparison in the target needs runs, but their number is 0", hint="drop --no-verify"
+                "a comparison in the target needs runs, but their number is 0", hint="drop --verify 0"
             )
 
 

@@ -16,7 +16,7 @@ IN_CHUNKS = ", in chunks"
 CHUNKED = f"onnxruntime{IN_CHUNKS}"
 NOTHING_LOWERED = "nothing was lowered: the result is the original"
 COMPARE_ELSEWHERE = "compare both models in a runtime that supports the original"
-UNCHANGED = "unchanged"
+UNCHANGED, NOT_COMPARED = "unchanged", "not compared"
 OPTIMIZATIONS = "onnxruntime's optimizations change the original's outputs: compared without them"
 JUDGED = "onnxruntime, differences judged by float64 NumPy"
 IN_FLOATS = "onnxruntime, beside the original in floats"
@@ -92,8 +92,8 @@ class Verification:
     """The result of `verify`.
 
     Attributes:
-        status: "verified", "failed", "not verified" if nothing could be compared, or "unchanged" if nothing was
-            lowered.
+        status: "verified", "failed", "not verified" if nothing could be compared, "unchanged" if nothing was
+            lowered, or "not compared" if no comparison was asked for.
         method: How it was compared: `WHOLE`, `EACH_NODE`, `JUDGED`, or `CHUNKED` and the sizes of the chunks; in a
             target the name and version of its runtime.
         runs: The number of runs that were compared.
@@ -143,6 +143,8 @@ class Verification:
             return f"verification failed ({self.method}): {self.reason}"
         if self.status == UNCHANGED:
             return f"nothing to compare: {self.reason}"
+        if self.status == NOT_COMPARED:
+            return f"not compared with the original: {self.reason}"
         if self.status != "verified":
             return f"not verified: {self.reason}"
         numbers = f"{counted(self.runs, 'run')}, largest difference {self.max_abs:.2g}{self._sizes()}"

@@ -319,7 +319,7 @@ class ModelComparison(Comparison):
                 hint="choose sizes that the model supports; it may have been exported for fixed sizes",
             ) from None
         if self.check.feeds is not None:
-            return Verification("not verified", reason=f"{reason}; give other inputs (--feed)")
+            return Verification("not verified", reason=f"{reason}; give other inputs (--test-input)")
         return self._nodes_only(reason)
 
     def _fixed_sizes(self) -> bool:

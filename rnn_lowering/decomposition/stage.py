@@ -71,7 +71,7 @@ class OperatorsLeft:
         if not left or lacking.measured is None:
             return cls([], [], [])
         named = {n.node: UnsupportedNode(n.ref, target, lacking.measured.version, n.tests) for n in left}
-        made = () if lowering.keep_ops else decompositions(lacking, opset)
+        made = () if lowering.keep_rest else decompositions(lacking, opset)
         found = {each.lacking.node: each for each in made if each.lacking.node in named}
         replaced = [
             ReplacedNode(named[node].node, tuple(each.operators), named[node].reason)
@@ -83,14 +83,14 @@ class OperatorsLeft:
         """The nodes with which no model is written: those that stay and are computed wrongly; on demand, all."""
         if lowering.require_supported:
             return self.unsupported
-        return [each for each in self.unsupported if isinstance(each.tests, Misread) and not lowering.keep_ops]
+        return [each for each in self.unsupported if isinstance(each.tests, Misread) and not lowering.keep_rest]
 
 
 def unsupported_error(node: UnsupportedNode) -> UnsupportedError:
     """Return the error for a node that the target cannot run, or misreads."""
     return UnsupportedError(
         node.reason,
-        hint="export at opset 13 or later, in float32, or quantized in another way; or keep the node (--keep-ops)"
+        hint="export at opset 13 or later, in float32, or quantized in another way; or keep the node (--keep-rest)"
         if isinstance(node.tests, Misread)
         else "use another runtime, or drop --require-supported",
         node=node.node,
@@ -103,7 +103,7 @@ def replaced_texts(nodes: Sequence[ReplacedNode]) -> Iterator[str]:
         members = list(group)
         others = ", ".join(sorted({name for each in members for name in each.operators}))
         which = str(members[0].node) if len(members) == 1 else f"{counted(len(members), f'{operator} node')}"
-        yield f"replaced {which} by {others}: {members[0].reason} (--keep-ops keeps it)"
+        yield f"replaced {which} by {others}: {members[0].reason} (--keep-rest keeps it)"
 
 
 # What takes the place of a node that a target lacks: operators that it computes right, as a small model.

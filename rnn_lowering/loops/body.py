@@ -387,7 +387,7 @@ class BodyValues:
         if not isinstance(item, ir.Value) or kind is None or kind.shape is None:
             raise UnsupportedError(
                 "the rank of a value that it scans or stacks is not known",
-                hint="fix the shapes of the inputs (--input-shape)",
+                hint="fix the shapes of the inputs (--set-shape)",
                 node=ref,
             )
         return self.op.given(item, kind.dtype, kind.dims)

@@ -132,7 +132,7 @@ def _check_shapes(
             known = all(kind is not None and kind.is_static for kind in (before, after))
             raise UnsupportedError(
                 f"the shape of its state '{state.name}' may change, which a Scan does not allow",
-                hint=_WAY if known else f"fix the sizes of the inputs (--set-dim, --input-shape), {_WAY}",
+                hint=_WAY if known else f"fix the sizes of the inputs (--set-dim, --set-shape), {_WAY}",
                 node=r.loop.ref,
             )
     if any(kind is None or kind.shape is None for kind in kinds):
@@ -168,7 +168,7 @@ def _empty(writer: BodyWriter, kind: Known | None, value: ir.Value, loop: LoopBo
     if kind is None or sizes is None or None in sizes:
         raise UnsupportedError(
             f"it may have no step, and the sizes of its empty output '{value.name}' are not known",
-            hint="fix the sizes of the inputs (--set-dim, --input-shape), or unroll it (--to unroll)",
+            hint="fix the sizes of the inputs (--set-dim, --set-shape), or unroll it (--to unroll)",
             node=loop.ref,
         )
     op, dtype = writer.op, kind.dtype
@@ -418,7 +418,7 @@ def _empty_constants(writer: BodyWriter, loop: LoopBody | ScanBody, kinds: Seque
         if kind is None or not kind.is_static:
             raise UnsupportedError(
                 f"it has no step, and the sizes of its empty output '{value.name}' are not known",
-                hint="fix the sizes of all inputs (--input-shape), or give it a step",
+                hint="fix the sizes of all inputs (--set-shape), or give it a step",
                 node=loop.ref,
             )
         dtype = kind.dtype.numpy()

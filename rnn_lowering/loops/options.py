@@ -12,20 +12,20 @@ class LoopOptions:
     """What to do with the Loops and Scans of a model.
 
     Attributes:
-        loops: Lower every Loop and Scan of the model too, in the form that `to` or the target chooses. Otherwise
-            only those are lowered that the target does not run, or whose form is not `to`.
+        lower_loops: Lower every Loop and Scan of the model too, in the form that `to` or the target chooses.
+            Otherwise only those are lowered that the target does not run, or whose form is not `to`.
         raise_loops: Turn each Loop and Scan that computes an RNN, GRU or LSTM into that node, before all else.
-            Without `to`, `target`, `stream` and `loops`, nothing else is done: the node is the fastest form in
-            onnxruntime.
+            Without `to`, `target`, `stream` and `lower_loops`, nothing else is done: the node is the fastest form
+            in onnxruntime.
     """
 
-    loops: bool = FORM.switch(
-        "--loops",
+    lower_loops: bool = FORM.switch(
+        "--lower-loops",
         "lower every Loop and Scan of the model too (default: only those that the target does not run, or whose "
         "form is not that of --to)",
     )
     raise_loops: bool = FORM.switch(
-        "--raise",
+        "--raise-loops",
         "turn each Loop and Scan that computes an RNN, GRU or LSTM into that node. Alone, it lowers nothing; with "
-        "--to, --target, --stream or --loops the new nodes are lowered like all others",
+        "--to, --target, --stream or --lower-loops the new nodes are lowered like all others",
     )

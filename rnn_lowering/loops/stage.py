@@ -216,7 +216,7 @@ class _Trials:
 
 def _way_to_keep(ref: NodeRef | None, lowering: Lowering) -> str:
     """Return how to keep a Loop or Scan that is only lowered since the nodes get another form."""
-    if ref is None or lowering.loops or ref.operator.lower() not in lowering.runtime.loop_forms:
+    if ref is None or lowering.lower_loops or ref.operator.lower() not in lowering.runtime.loop_forms:
         return ""
     name = quote(ref.operator if ref.name.startswith("-> ") else ref.name)
     return f"keep it: --except {name if name.startswith(_QUOTE) else _QUOTE + name + _QUOTE}"

@@ -95,7 +95,7 @@ class NodeSelection:
         to, own = self.lowering.to, node.op_type.lower()
         other_form = to in LOOP_FORMS and to != own
         unsupported = own not in self.lowering.runtime.loop_forms
-        return not self.lowering.keeps_nodes and (self.lowering.loops or other_form or unsupported)
+        return not self.lowering.keeps_nodes and (self.lowering.lower_loops or other_form or unsupported)
 
     def check(self, found: Sequence[ir.Node], before: Sequence[ir.Node] | None = None) -> None:
         """Check that every pattern matches a node, if there are any; or with `before`, every one that matched then.

@@ -65,7 +65,7 @@ def _many_steps(nodes: Iterable[NodeReport]) -> list[str]:
 
 _FOREIGN = "not an operator of ONNX"
 _UNSELECTED, _KEPT = "not selected", "kept"
-_EXPORTED = "--loops lowers it"
+_EXPORTED = "--lower-loops lowers it"
 
 _RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
 

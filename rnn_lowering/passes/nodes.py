@@ -245,7 +245,7 @@ def opset_behind(work: Work, model: ir.Model, nodes: Collection[ir.Node]) -> int
     """Return the opset that a model imports once some nodes are replaced."""
     lowering = work.lowering
     opset, newest = default_opset(model.opset_imports), lowering.runtime.newest_opset
-    if lowering.keep_opset:
+    if lowering.keep_rest:
         return opset
     if newest is not None and opset > newest:
         lowest = opset_without(model, nodes, newest)

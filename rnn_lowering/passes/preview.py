@@ -129,7 +129,7 @@ def _with_hint(preview: Preview, cells: Mapping[NodeRef, str]) -> Preview:
     """Return the preview of a Loop or Scan with the node that it could become."""
     if preview.node not in cells:
         return preview
-    return replace(preview, reason=f"{preview.reason}; it computes {_ARTICLES[cells[preview.node]]}: --raise")
+    return replace(preview, reason=f"{preview.reason}; it computes {_ARTICLES[cells[preview.node]]}: --raise-loops")
 
 
 _ARTICLES = {"RNN": "an RNN", "GRU": "a GRU", "LSTM": "an LSTM"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import NodeRef, version
+from rnn_lowering.errors import NodeRef, counted, version
 from rnn_lowering.flags import spelled
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import NodePlace, all_graphs
@@ -197,6 +197,21 @@ class Report:
     def lowered_any(self) -> bool:
         """Whether a node, Loop or Scan was replaced, a stream was made, or the model adapted to its target."""
         return bool(self.nodes or self.loops or self.replaced or self.adapted or self.stream is not None)
+
+    def __str__(self) -> str:
+        """Return what was done, as the command says it."""
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each kind of lowered node, and what else was done or left."""
+        by_operator: dict[str, Counter[str]] = {}
+        for node in self.nodes:
+            by_operator.setdefault(node.operator, Counter())[node.form] += 1
+        for operator, forms in by_operator.items():
+            shown = [f"{form} ({count})" if len(forms) > 1 else form for form, count in forms.items()]
+            yield f"lowered {counted(forms.total(), f'{operator} node')}: {', '.join(shown)}"
+        yield from self.notes
+        yield from (f"left as it is: {text}" for text in self.left)
 
     def spell(self) -> None:
         """Give the options in its texts the spelling of the caller: keywords of Python, or flags."""

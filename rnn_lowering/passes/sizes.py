@@ -168,9 +168,9 @@ def _is_known_at(model: ir.Model, value: ir.Value, axes: tuple[int, ...], names:
 
 
 def _input_shape(value: ir.Value) -> str:
-    """Return --input-shape NAME:SIZE,?,... for an input."""
+    """Return --set-shape NAME:SIZE,?,... for an input."""
     sizes = [str(dim) if isinstance(dim, int) and dim >= 0 else "?" for dim in value.shape or ()]
-    return f"--input-shape {quote(f'{value.name}:')}{','.join(sizes)}"
+    return f"--set-shape {quote(f'{value.name}:')}{','.join(sizes)}"
 
 
 def _set_input(value: ir.Value) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from rnn_lowering.compare.result import NOT_COMPARED, UNCHANGED, Verification
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.passes.report import Report
+from rnn_lowering.report.use import next_steps
 
 if TYPE_CHECKING:  # they import what runs models
-    from rnn_lowering.compare.verify import Verification
     from rnn_lowering.streaming.integers.quantization import Quantization
+
+
+_NOT_COMPARED = Verification(NOT_COMPARED, reason="no run was asked for")
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,16 @@ class Port:
         with suppress(TypeError):  # of a type that NumPy lacks
             dtype = None if value.dtype is None else value.dtype.numpy().name
         return cls(value.name or "", dtype, shape)
+
+    def __str__(self) -> str:
+        dims = (
+            "unknown shape" if self.shape is None else ", ".join("?" if d is None else str(d) for d in self.shape)
+        )
+        return f"{self.name} [{dims}]"
+
+
+def _texts(ports: Sequence[Port]) -> str:
+    return ", ".join(map(str, ports)) or "none"
 
 
 @dataclass(frozen=True)
@@ -68,22 +82,29 @@ class FileReport(Report):
 
     Attributes:
         original, lowered: The model files.
+        source, destination: Where they are.
         command: The command line; empty if Python called `lower_file`.
-        verification: The result of the comparison; None if none was requested.
+        verification: The result of the comparison; its status is "not compared" if none was requested.
         quantization: How far the quantized stream is from the float one; None if it was not quantized.
         written: Whether the lowered model is written: not if the comparison failed, or was required and impossible.
         kept: The name of the file that has a model that failed the comparison; empty if there is none.
 
     Examples:
         >>> report = rl.lower_file("model.onnx", "lowered.onnx", verify=0, overwrite=True)
-        >>> len(report.nodes), report.verification is None
-        (2, True)
+        >>> print(report)
+        lowered 1 LSTM node: scan
+        lowered 1 GRU node: scan
+        not compared with the original: no run was asked for
+        written to lowered.onnx
+        run it: onnxruntime.InferenceSession('lowered.onnx').run(None, {'X': X})
     """
 
     original: ModelFile
     lowered: ModelFile
+    source: Path
+    destination: Path
     command: str = ""
-    verification: Verification | None = None
+    verification: Verification = _NOT_COMPARED
     quantization: Quantization | None = None
     written: bool = True
     kept: str = ""
@@ -95,19 +116,35 @@ class FileReport(Report):
         return (before.inputs, before.outputs) != (after.inputs, after.outputs)
 
     @classmethod
-    def of(cls, report: Report, original: ModelFile, lowered: ModelFile, command: str) -> FileReport:
+    def of(cls, report: Report, original: ModelFile, lowered: ModelFile, **more: Any) -> FileReport:
         """Return the report of the pass with its files."""
-        return cls(**vars(report), original=original, lowered=lowered, command=command)
+        return cls(**vars(report), original=original, lowered=lowered, **more)
+
+    def lines(self) -> Iterator[str]:
+        if not self.lowered_any:
+            now = f"the inputs are now {_texts(self.lowered.inputs)}" if self.interface_changed else "unchanged"
+            yield f"{self.source}: nothing to lower; {now}"
+        yield from super().lines()
+        check = self.verification
+        if check.status == UNCHANGED and check.in_target is not None:
+            check = check.in_target
+        if check.status != UNCHANGED and (self.lowered_any or self.interface_changed):
+            yield str(check)
+        if self.quantization is not None:
+            yield str(self.quantization)
+        if self.written:
+            yield f"written to {self.destination}"
+        if self.written and self.lowered_any:
+            yield from next_steps(self)
 
     def to_dict(self) -> dict[str, Any]:
         files = {"before": asdict(self.original), "after": asdict(self.lowered)}
-        verification = None if self.verification is None else self.verification.to_dict()
         quantization = None if self.quantization is None else asdict(self.quantization)
         return super().to_dict() | {
             "command": self.command,
             "files": files,
             "written": self.written,
             "kept": self.kept,
-            "verification": verification,
+            "verification": self.verification.to_dict(),
             "quantization": quantization,
         }

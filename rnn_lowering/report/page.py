@@ -10,10 +10,11 @@ from importlib.resources import files
 
 import onnx
 
-from rnn_lowering.compare.verify import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes, Verification
+from rnn_lowering.compare.verify import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.needs import onnxruntime, without_onnxruntime
-from rnn_lowering.report.file_report import FileReport, Port
+from rnn_lowering.report.file_report import FileReport
+from rnn_lowering.report.use import code
 from rnn_lowering.streaming.metadata import host_loop
 
 try:
@@ -30,11 +31,6 @@ except ImportError as missing:
 
 MOST_NODES = 24
 """Maximum number of nodes with plots."""
-
-_IN_ONNXRUNTIME = ("portable", "onnxruntime")
-"""Targets whose models run with the code of the page."""
-
-_NOT_COMPARED = Verification("not verified", reason="nothing was compared")
 
 
 @dataclass(frozen=True)
@@ -73,10 +69,10 @@ def render(report: FileReport, run_nodes: RunNodes) -> str:
     """
     return _template().render(
         report=report,
-        check=_NOT_COMPARED if report.verification is None else report.verification,
+        check=report.verification,
         sections=_sections(report, run_nodes),
         date=_date(),
-        use=_use(report) if report.written and report.target in _IN_ONNXRUNTIME else [],
+        use=code(report) if report.written else [],
         host=host_loop(report.stream, report.target).splitlines() if report.stream is not None else [],
         end=Markup("\n"),
         versions={"rnn-lowering": version(), "onnx": onnx.__version__, **_runtime()},
@@ -92,28 +88,6 @@ def _date() -> str:
     """Return the date of the page: now, or SOURCE_DATE_EPOCH if it is set, for reproducible pages."""
     seconds = os.environ.get("SOURCE_DATE_EPOCH", "")
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(int(seconds) if seconds.isdecimal() else time.time()))
-
-
-def _use(report: FileReport) -> list[str]:
-    """Return Python code that runs the result, line by line."""
-    name, states = report.lowered.name, {s.input for s in report.stream.states} if report.stream is not None else ()
-    inputs = [f"    {port.name!r}: {_zeros(port)}" for port in report.lowered.inputs if port.name not in states]
-    if report.stream is None:
-        start = ["import numpy as np, onnxruntime", "", f"session = onnxruntime.InferenceSession({name!r})"]
-        return [*start, "outputs = session.run(None, {", *inputs, "})"]
-    start = ["import numpy as np, rnn_lowering", "", f"stream = rnn_lowering.Stream({name!r})"]
-    call = ["outputs = stream({  # a chunk; call it again with the next", *inputs, "})"]
-    if report.stream.frames_late:
-        call.append("last = stream.flush()  # after the last chunk: the frames that come late")
-    return [*start, *call, "stream.reset()  # before a new sequence"]
-
-
-def _zeros(port: Port) -> str:
-    """Return code that makes an array for an input, with 1 for open sizes."""
-    sizes = [dim if isinstance(dim, int) else 1 for dim in port.shape or ()]
-    names = [str(dim) if dim is not None else "?" for dim in port.shape or ()]
-    is_open = names != list(map(str, sizes))
-    return f"np.zeros({sizes}, {port.dtype!r})," + (f"  # [{', '.join(names)}]" if is_open else "")
 
 
 def _template() -> jinja2.Template:

@@ -406,7 +406,7 @@ def dim_of(dim: Size, axis: int, name: str | None) -> Dim:
     if any(isinstance(symbol, int) for symbol in dim.symbols):
         raise UnsupportedError(
             f"the size of axis {axis} of '{name}' is not known: a state cannot have that size",
-            hint="fix the sizes of the inputs: --set-dim, --input-shape; axes of equal sizes need the same name",
+            hint="fix the sizes of the inputs: --set-dim, --set-shape; axes of equal sizes need the same name",
         )
     options = " or ".join(f"--set-dim {quote(f'{name}=')}?" for name in sorted(names))
     raise UnsupportedError(

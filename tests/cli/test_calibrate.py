@@ -23,7 +23,7 @@ pytestmark = [
     for text in ("no state is carried", "onnxruntime on this processor")
 ]
 
-STEP = ("--stream", "seq=1", "--no-verify")
+STEP = ("--stream", "seq=1", "--verify", "0")
 FRAMES = 20
 
 
@@ -79,7 +79,7 @@ def test_activations_for_qnn_are_unsigned(model: Path, target: str, integers: st
 
 @pytest.mark.parametrize(("bits", "least"), [("w8a8", 15), ("w8a16", 35)])
 def test_a_folder_of_sequences(model: Path, bits: str, least: float, rnn_lower: Command) -> None:
-    assert rnn_lower(model, "float.onnx", "--stream", "seq=1", "--no-verify").code == 0
+    assert rnn_lower(model, "float.onnx", "--stream", "seq=1", "--verify", "0").code == 0
     options = ("--calibrate", "signals", "--bits", bits, "--report", "report.json")
     done = rnn_lower(model, "int8.onnx", *STEP, *options)
     assert done.code == 0
@@ -146,7 +146,7 @@ def test_the_command_writes_a_poor_output_only_by_force(
     monkeypatch.chdir(tmp_path)
     onnx.save(over("float[1, time, 4] X", "a = Add (X, 9000.0)  Y = Sub (a, 9000.0)"), "offset.onnx")
     np.save("X.npy", FEW[0]["X"].reshape(1, 10, 9)[..., :4].copy())
-    options = ("offset.onnx", "int8.onnx", "--stream", "time=1", "--calibrate", "X.npy", "--no-verify")
+    options = ("offset.onnx", "int8.onnx", "--stream", "time=1", "--calibrate", "X.npy", "--verify", "0")
     done = rnn_lower(*options)
     assert done.code == 1
     assert "--force writes it all the same" in done.err

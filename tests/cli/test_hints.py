@@ -19,7 +19,6 @@ from stored_models import Entry, load, parameters
 from thinning import exhaustive
 
 import rnn_lowering as rl
-from rnn_lowering.cli import check_models
 from rnn_lowering.cli.arguments import parser
 from rnn_lowering.flags import KEYWORDS
 
@@ -96,11 +95,11 @@ def test_of_forms(to: str, target: str) -> None:
 
 def test_options_of_a_hint() -> None:
     text = (
-        "fix the sizes of the inputs, with a number for each ?: --input-shape 'an input:'1,? --set-dim seq=?, "
+        "fix the sizes of the inputs, with a number for each ?: --set-shape 'an input:'1,? --set-dim seq=?, "
         "or use --to scan or --to loop"
     )
     assert list(alternatives(text)) == [
-        ["--input-shape", "an input:1,?", "--set-dim", "seq=?"],
+        ["--set-shape", "an input:1,?", "--set-dim", "seq=?"],
         ["--to", "scan"],
         ["--to", "loop"],
     ]
@@ -165,7 +164,7 @@ def test_no_converter_where_it_cannot_go() -> None:
     original = model(Case("new", "GRU"), 18)
     for target in ("executorch", "onnx2torch"):
         with pytest.raises(rl.UnsupportedError, match=r"export it at opset 17 .*opset_version=17") as caught:
-            rl.lower(original, target=target, keep_opset=True)
+            rl.lower(original, target=target, keep_rest=True)
         assert "version_converter" not in caught.value.hint
     old = model(Case("old", "GRU"), 8)
     with pytest.raises(rl.UnsupportedError, match=r"convert it to opset 9 \(onnx.version_converter\)"):
@@ -194,18 +193,3 @@ def test_every_option_in_a_message_exists() -> None:
     said = set().union(*map(flags_in, modules()))
     assert said <= known
     assert said <= {*KEYWORDS}
-
-
-NOT_OF_A_PREVIEW = (
-    *("compare/", "report/", "file_lowering.py", "files/atomic.py", "files/external_data.py"),
-    "targets/installed.py",
-)
-"""What only a written file needs: names of folders and modules."""
-
-
-def test_every_option_in_a_message_of_a_preview_is_one_of_the_check() -> None:
-    known = {flag for action in check_models.parser()._actions for flag in action.option_strings}
-    of_previews = [
-        path for path in modules() if not path.relative_to(PACKAGE).as_posix().startswith(NOT_OF_A_PREVIEW)
-    ]
-    assert {str(path): flags_in(path) - known for path in of_previews if flags_in(path) - known} == {}

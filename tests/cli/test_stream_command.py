@@ -38,7 +38,7 @@ def told(model: onnx.ModelProto) -> dict[str, Any]:
 
 
 def test_the_command_tells_states_loop_and_chunks(paths: tuple[Path, Path], rnn_lower: Command) -> None:
-    shown = rnn_lower(*paths, "--stream", "time=1", "--target", "tvm", "--set-dim", "batch=2").out
+    shown = rnn_lower(*paths, "--stream", "time=1", "--target", "tvm", "--set-dim", "batch=2", "-v").out
     assert "past_only_h  present_only_h  only  1,2,4  float32  zeros" in shown
     assert '        "past_only_h": outputs["present_only_h"],' in shown
     assert "for each chunk of 1 frame (axis 0 of X):" in shown
@@ -100,7 +100,7 @@ REFUSED: dict[str, tuple[onnx.ModelProto, str, int, str]] = {
     ),
     "a shape with a size of the time axis": (
         GRU,
-        "OUT --input-shape X:16,1,3 --stream time=1",
+        "OUT --set-shape X:16,1,3 --stream time=1",
         1,
         "'time' is the time axis of the stream, and another option fixes its size; drop the shape or value that "
         "fixes it, and fix other sizes by name (--set-dim)\n",

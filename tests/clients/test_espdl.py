@@ -33,7 +33,7 @@ def quantizing() -> str:
 def test_16_bits_are_near_to_floats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = example(tmp_path)["Y"]
     monkeypatch.chdir(tmp_path)
-    assert main(["model.onnx", "espdl.onnx", "--target", "espdl", "--input-shape", "X:16,1,80"]) == 0
+    assert main(["model.onnx", "espdl.onnx", "--target", "espdl", "--set-shape", "X:16,1,80"]) == 0
     (tmp_path / "quantize.py").write_text(f"import torch\ntorch.manual_seed(0)\n{quantizing()}{COMPUTED}")
     run_python("espdl", "quantize.py", cwd=tmp_path)
     assert (tmp_path / "model.espdl").read_bytes()[:4] == b"EDL2"

@@ -22,8 +22,8 @@ from rnn_lowering.cli.command import main
 ROOT = HERE.parents[1]
 SHOWN = {
     "github/snakers4__silero-vad/silero_vad_16k_op15.onnx": [
-        "--input-shape=input:1,576",
-        "--input-shape=state:2,1,128",
+        "--set-shape=input:1,576",
+        "--set-shape=state:2,1,128",
     ],
     "github/breizhn__DTLN/model_1.onnx": [],
     "github/Xiaobin-Rong__gtcrn/gtcrn_simple_v4.onnx": [],  # NaN with the whole of fast-math
@@ -50,8 +50,8 @@ def test_real_models_run_in_tvm(file: str) -> None:
 def test_inputs_can_be_given_and_differences_are_noticed(tmp_path: Path) -> None:
     """The denoiser of this repository, by numbers of its own; a tolerance of -1 is always exceeded."""
     np.savez(tmp_path / "feed.npz", magnitude=np.ones((1, 4, 129), np.float32))
-    arguments: list[str | Path] = [ROOT / "examples" / "denoiser.onnx", f"--feed={tmp_path / 'feed.npz'}"]
-    arguments.append("--input-shape=magnitude:1,4,129")
+    arguments: list[str | Path] = [ROOT / "examples" / "denoiser.onnx", f"--test-input={tmp_path / 'feed.npz'}"]
+    arguments.append("--set-shape=magnitude:1,4,129")
     run_in_tvm(*arguments)
     with pytest.raises(AssertionError, match="that is more than -1"):
         run_in_tvm(*arguments, "--atol=-1")

@@ -85,9 +85,9 @@ def check_form(name: str, model: onnx.ModelProto, form: Any, feed: Arrays, outpu
     shapes = {key: array.shape for key, array in feed.items()} if form == "unroll" else None
     if (name, form) in REFUSED:
         with pytest.raises(rl.UnsupportedError, match=REFUSED[name, form]):
-            rl.lower(model, form, loops=True, input_shapes=shapes)
+            rl.lower(model, form, lower_loops=True, input_shapes=shapes)
         return
-    lowered = rl.lower(model, form, loops=True, input_shapes=shapes)
+    lowered = rl.lower(model, form, lower_loops=True, input_shapes=shapes)
     onnx.checker.check_model(lowered, full_check=True)
     assert not operators(lowered) & ({"Loop", "Scan", "LSTM"} - {form.title()})
     assert_close(run(lowered, feed), named(model, outputs), "float32", f"{name} {form}")

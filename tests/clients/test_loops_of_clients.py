@@ -138,6 +138,6 @@ def test_bodies_that_runtimes_misread(client: Any, tmp_path: Path) -> None:
         for form in ("auto", *TARGETS[client].loop_forms):
             if client == "tract" and name == "no row" and form != "unroll":
                 continue
-            jobs[f"{name}, {form}"] = rl.lower(model, form, loops=form != "auto", target=client), feed
+            jobs[f"{name}, {form}"] = rl.lower(model, form, lower_loops=form != "auto", target=client), feed
             wanted[f"{name}, {form}"] = outputs
     assert_right(client, jobs, wanted, tmp_path)

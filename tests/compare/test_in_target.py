@@ -306,7 +306,7 @@ def test_wrong_options(tmp_path: Path, rnn_lower: Command) -> None:
     options = [
         (("--run-in-target",), 1, "portable is no runtime, so the result cannot be run there"),
         (("--run-in-target", "--target", "coreml"), 1, "no driver runs models in coreml"),
-        (("--run-in-target", "--target", "tract", "--no-verify"), 2, "drop --no-verify"),
+        (("--run-in-target", "--target", "tract", "--verify", "0"), 2, "drop --verify 0"),
         (("--target", "tract", "--target-python", "python"), 1, "nothing runs there; add --run-in-target"),
     ]
     for given, code, reason in options:

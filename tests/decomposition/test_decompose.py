@@ -124,7 +124,7 @@ def test_without_a_target_and_with_keep_ops_it_stays(name: str, monkeypatch: pyt
     without(monkeypatch, lacked)
     assert rl.lower(model).SerializeToString() == model.SerializeToString()
     with pytest.warns(rl.RnnLoweringWarning, match=f"left for tract: {lacked} node"):
-        kept, report = rl.lower(model, target=TARGET, keep_ops=True, full=True)
+        kept, report = rl.lower(model, target=TARGET, keep_rest=True, full=True)
     assert kept.SerializeToString() == model.SerializeToString()
     assert [each.node.operator for each in report.unsupported] == [lacked]
     assert report.replaced == []
@@ -250,7 +250,9 @@ def test_the_list_the_command_and_its_report(
     )
     assert "verified (onnxruntime)" in shown
     assert "HardSwish" not in operators(onnx.load(result))
-    assert main([source, str(tmp_path / "kept.onnx"), "--target", TARGET, "--require-supported", "--keep-ops"]) == 1
+    assert (
+        main([source, str(tmp_path / "kept.onnx"), "--target", TARGET, "--require-supported", "--keep-rest"]) == 1
+    )
     assert not (tmp_path / "kept.onnx").exists()
 
 

@@ -90,11 +90,11 @@ def test_what_cannot_be_replaced_is_refused_or_kept() -> None:
     """Before opset 13 Softmax is of several axes at once, and has no function."""
     model = parse(f"g {INTEGERS.format(BETWEEN['at once'])}", 12)
     with pytest.raises(
-        rl.UnsupportedError, match=r"tract .* computes it wrongly between .*opset 13.*keep_ops=True"
+        rl.UnsupportedError, match=r"tract .* computes it wrongly between .*opset 13.*keep_rest=True"
     ):
         rl.lower(model, target="tract")
     with pytest.warns(rl.RnnLoweringWarning, match="left for tract: Softmax node .* computes wrongly between"):
-        kept = rl.lower(model, target="tract", keep_ops=True)
+        kept = rl.lower(model, target="tract", keep_rest=True)
     assert kept.SerializeToString() == model.SerializeToString()
 
 

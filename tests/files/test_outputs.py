@@ -530,7 +530,7 @@ def test_a_killed_command_leaves_no_process(tmp_path: Path) -> None:
 def test_nohup_is_respected(tmp_path: Path) -> None:
     source = write(tmp_path / IN, "w.bin")
     ignoring = ENDS.replace("signal.SIG_DFL", "signal.SIG_IGN")
-    arguments = ("written", signal.SIGHUP.value, source, tmp_path / OUT, "--no-verify")
+    arguments = ("written", signal.SIGHUP.value, source, tmp_path / OUT, "--verify", "0")
     with command(*arguments, code=ignoring, stdout=subprocess.PIPE) as process:
         assert "written to" in process.communicate(timeout=60)[0]
     assert process.returncode == 0
@@ -556,10 +556,10 @@ def test_stdout_that_cannot_be_written(tmp_path: Path, kind: str, task: str) -> 
     opened, reason = STREAMS[kind]
     source, out = write(tmp_path / IN, "w.bin"), tmp_path / OUT
     arguments: dict[str, list[object]] = {
-        "lower": [source, out, "--no-verify"],
+        "lower": [source, out, "--verify", "0"],
         "list": [source, "--list"],
         "help": ["--help"],
-        "quiet": [source, out, "--no-verify", "-q"],
+        "quiet": [source, out, "--verify", "0", "-q"],
     }
     stdout = opened()
     options = {"stdout": stdout} if stdout >= 0 else {"preexec_fn": lambda: os.close(1)}

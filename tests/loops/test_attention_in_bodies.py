@@ -85,7 +85,7 @@ def test_a_node_in_a_body(name: str, operator: str) -> None:
         outputs.append(wanted["output"])
     given = {"past": feed["past_state"]} | {f"{n}s": array.astype(np.float32) for n, array in rows.items()}
     options: list[tuple[str, dict[str, Any]]] = [("auto", {}), ("auto", {"target": "tvm"})]
-    options += [(form, {"loops": True}) for form in ("unroll", "scan", "loop")]
+    options += [(form, {"lower_loops": True}) for form in ("unroll", "scan", "loop")]
     form: Any
     for form, keywords in options:
         lowered = rl.lower(model, form, **keywords)

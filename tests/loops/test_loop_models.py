@@ -18,7 +18,7 @@ FORMS = ("unroll", "loop", "scan")
 
 def lowered(model: onnx.ModelProto, form: Any, **fix: Any) -> onnx.ModelProto:
     """Lower a model, and check what is in the result."""
-    new: onnx.ModelProto = rl.lower(model, form, loops=True, **fix)
+    new: onnx.ModelProto = rl.lower(model, form, lower_loops=True, **fix)
     onnx.checker.check_model(new, full_check=True)
     assert not operators(new) & ({"Loop", "Scan"} - {form.title()})
     return new
@@ -60,7 +60,7 @@ def test_a_model_of_an_exporter(entry: Entry, form: str) -> None:
 def test_a_trap(trap: Trap, form: Any) -> None:
     if trap.refusal(form):
         with pytest.raises(rl.UnsupportedError, match=trap.refusal(form)) as caught:
-            rl.lower(trap.model, form, loops=True, **trap.fix)
+            rl.lower(trap.model, form, lower_loops=True, **trap.fix)
         assert caught.value.node is not None
         assert caught.value.hint
         return
@@ -83,7 +83,7 @@ UNNAMED.graph.node[2].output[0] = ""
 
 def test_a_state_without_a_name_is_compared() -> None:
     """onnxruntime crashes on it."""
-    check = rl.verify(UNNAMED, rl.lower(UNNAMED, "scan", loops=True), runs=2)
+    check = rl.verify(UNNAMED, rl.lower(UNNAMED, "scan", lower_loops=True), runs=2)
     assert check.status == "verified", str(check)
     assert "an output without a name" in check.reason
 
@@ -91,7 +91,7 @@ def test_a_state_without_a_name_is_compared() -> None:
 @pytest.mark.parametrize("name", ["swapped states and a stacked x", "as many trips as rows", "no trips", "a list"])
 def test_traps_are_verified(name: str) -> None:
     (trap,) = [trap for trap in TRAPS if trap.name == name]
-    check = rl.verify(trap.model, rl.lower(trap.model, "loop", loops=True), runs=2)
+    check = rl.verify(trap.model, rl.lower(trap.model, "loop", lower_loops=True), runs=2)
     assert check.status == "verified", str(check)
 
 
@@ -109,7 +109,7 @@ def test_a_loop_without_a_step_may_have_no_shape(sizes: list[int] | None, tmp_pa
     feed = {"a": numbers(2), "n": np.asarray(0)}
     assert run(model, feed)[1].shape == (0, *(sizes or ()))
     onnx.save(model, tmp_path / "model.onnx")
-    report = rl.lower_file(tmp_path / "model.onnx", tmp_path / "new.onnx", "loop", loops=True, feeds=[feed])
+    report = rl.lower_file(tmp_path / "model.onnx", tmp_path / "new.onnx", "loop", lower_loops=True, feeds=[feed])
     assert str(report.verification).startswith("verified")
     new = onnx.load(tmp_path / "new.onnx")
     assert run(new, feed)[1].shape == (0, 2)
@@ -118,7 +118,7 @@ def test_a_loop_without_a_step_may_have_no_shape(sizes: list[int] | None, tmp_pa
 
 
 def test_another_number_of_steps_is_noticed() -> None:
-    new = rl.lower(UNNAMED, "loop", loops=True)
+    new = rl.lower(UNNAMED, "loop", lower_loops=True)
     (loop,) = [node for node in new.graph.node if node.op_type == "Loop"]
     new.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(1), "once"))
     loop.input[0] = "once"

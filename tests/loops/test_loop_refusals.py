@@ -52,7 +52,7 @@ def test_a_damaged_loop_is_refused(text: str, damage: Damage, message: str, form
     model = parser.parse_model(text)
     damage(model.graph.node[0])
     with pytest.raises((rl.InvalidNodeError, rl.UnsupportedError), match=message) as caught:
-        rl.lower(model, form, loops=True)
+        rl.lower(model, form, lower_loops=True)
     assert caught.value.node is not None
     assert caught.value.node.name == "-> p"
 
@@ -92,7 +92,7 @@ def test_the_command_names_what_stays(rnn_lower: Command, tmp_path: Path) -> Non
     listed = rnn_lower(source, "--list")
     assert listed.code == 0  # exit code 4 is for RNN, GRU and LSTM
     assert "left as it is" in next(line for line in listed.lines if line.startswith(" -> sn  Loop"))
-    lowered = rnn_lower(source, target, "--to", "loop", "--no-verify")
+    lowered = rnn_lower(source, target, "--to", "loop", "--verify", "0")
     assert lowered.code == 0
     assert "left as it is: Loop node '-> sn' in main graph" in lowered.out
     for options in (("--target", "tvm"), ("--to", "unroll")):
@@ -109,7 +109,7 @@ def test_operators_in_bodies_are_those_that_a_document_names() -> None:
     bad, good = (parser.parse_model(text % operator) for operator in ("Celu", "Tanh"))
     cases: list[tuple[str, dict[str, Any]]] = [
         ("rten", {}),
-        ("rten", {"loops": True}),
+        ("rten", {"lower_loops": True}),
         ("candle", {"set_inputs": {"M": 3}, "dims": {"T": 3}}),
     ]
     target: Any
@@ -122,7 +122,7 @@ def test_operators_in_bodies_are_those_that_a_document_names() -> None:
     assert preview.form == "refused"
     open_sizes = parser.parse_model((text % "Celu").replace("[T,3]", "[T,K]").replace("float[3]", "float[K]"))
     with pytest.raises(rl.UnsupportedError, match="rten is not known to support Celu "):  # though it has no step
-        rl.lower(open_sizes, target="rten", loops=True, set_inputs={"M": 0})
+        rl.lower(open_sizes, target="rten", lower_loops=True, set_inputs={"M": 0})
 
 
 # Each has a reason of its own

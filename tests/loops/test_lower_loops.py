@@ -116,7 +116,7 @@ def test_a_loop_that_cannot_have_the_form_names_what_to_add() -> None:
     assert caught.value.hint.endswith('or keep it: except_="while loop"')
     assert "Loop" in operators(rl.lower(named, "unroll", except_="while loop"))
     with pytest.raises(rl.UnsupportedError) as caught:
-        rl.lower(NESTED, "unroll", loops=True)
+        rl.lower(NESTED, "unroll", lower_loops=True)
     assert "except_" not in caught.value.hint
 
 
@@ -158,11 +158,13 @@ def test_without_a_form_a_loop_becomes_what_runs_faster_and_nested_ones_stay() -
     feed = {"X": numbers(2, 2), "s": np.asarray(1, np.float32)}
     target: Any
     for target, kept in (("portable", {"Loop", "Scan"}), ("openvino", {"Loop"}), ("tract", set())):
-        lowered = rl.lower(model, loops=True, target=target)
+        lowered = rl.lower(model, lower_loops=True, target=target)
         assert operators(lowered) & {"Loop", "Scan"} == kept
         assert_same(run(lowered, feed), run(as_meant(model), feed))
     for target, kept in (("portable", {"Scan"}), ("onnxruntime", {"Scan"}), ("openvino", {"Loop"})):
-        assert operators(rl.lower(NESTED, loops=True, target=target, dims={"T": 3})) & {"Loop", "Scan"} >= kept
+        assert (
+            operators(rl.lower(NESTED, lower_loops=True, target=target, dims={"T": 3})) & {"Loop", "Scan"} >= kept
+        )
 
 
 GRU = parsed("""g (float[T,N,3] X, float[N,4] h0, float[3,12] W, float[4,12] R, float[12] b) => (float[T,N,4] Y) {
@@ -181,7 +183,7 @@ def test_onnxruntime_gets_a_product_for_each_gate() -> None:
     del constant.graph.input[2:]
     constant.graph.initializer.extend(onnx.numpy_helper.from_array(w, name) for name, w in weights.items())
     for model in (GRU, constant):
-        lowered = rl.lower(model, loops=True, target="onnxruntime")
+        lowered = rl.lower(model, lower_loops=True, target="onnxruntime")
         (body,) = [body for node, body in bodies(lowered.graph) if node.op_type == "Scan"]
         inside = [node.op_type for node in body.node]
         assert (inside.count("Gemm"), inside.count("Add"), "Split" in inside) == (3, 2, False)
@@ -190,20 +192,20 @@ def test_onnxruntime_gets_a_product_for_each_gate() -> None:
         )
         assert_same(run(lowered, feed | weights), run(as_meant(model), feed | weights))
         assert_same(
-            run(rl.lower(model, "loop", loops=True, target="ort"), feed | weights), run(model, feed | weights)
+            run(rl.lower(model, "loop", lower_loops=True, target="ort"), feed | weights), run(model, feed | weights)
         )
 
 
 def test_limits_count_nested_steps() -> None:
     with pytest.raises(rl.UnsupportedError, match="over the limit of 32"):
-        rl.lower(NESTED, "unroll", loops=True, dims={"T": 3}, max_unroll=32)
-    rl.lower(NESTED, "unroll", loops=True, dims={"T": 3}, max_unroll=33)
+        rl.lower(NESTED, "unroll", lower_loops=True, dims={"T": 3}, max_unroll=32)
+    rl.lower(NESTED, "unroll", lower_loops=True, dims={"T": 3}, max_unroll=33)
     with pytest.raises(rl.UnsupportedError, match="more than 20 nodes"):
-        rl.lower(NESTED, "unroll", loops=True, dims={"T": 3}, max_nodes=20)
+        rl.lower(NESTED, "unroll", lower_loops=True, dims={"T": 3}, max_nodes=20)
 
 
 def test_a_recurrent_node_in_a_body() -> None:
-    lowered, report = rl.lower(WITH_LSTM, "unroll", loops=True, full=True)
+    lowered, report = rl.lower(WITH_LSTM, "unroll", lower_loops=True, full=True)
     assert not operators(lowered) & {"Loop", "LSTM"}
     assert len(report.nodes) == 5
     feed = {"X": numbers(5, 1, 2), "h0": numbers(1, 1, 3), "W": numbers(1, 12, 2), "R": numbers(1, 12, 3)}
@@ -211,7 +213,7 @@ def test_a_recurrent_node_in_a_body() -> None:
 
 
 def test_a_function_with_a_loop_that_is_called_twice() -> None:
-    lowered, report = rl.lower(IN_A_FUNCTION, "unroll", loops=True, full=True)
+    lowered, report = rl.lower(IN_A_FUNCTION, "unroll", lower_loops=True, full=True)
     assert [loop.steps for loop in report.loops] == [2, 3]
     assert run(lowered, {"a": numbers(2)})[0] == pytest.approx(numbers(2) * 32)
 
@@ -221,7 +223,7 @@ def test_weights_are_written_once() -> None:
         p = Loop (M, yes, a) <body = d (int64 i, bool c, float[1,40] s) => (bool c1, float[1,40] s1) {
             sh = Constant <value = int64[2] {40, 40}> () W = ConstantOfShape <value = float[1] {0.01}> (sh)
             k = Constant <value = float {0.5}> () t = MatMul (s, W) s1 = Add (t, k) c1 = Identity (c) }> }""")
-    lowered = rl.lower(model, "unroll", loops=True)
+    lowered = rl.lower(model, "unroll", lower_loops=True)
     assert sum(node.op_type == "ConstantOfShape" for node in lowered.graph.node) == 1
     assert len(lowered.graph.initializer) == 2
     names = [node.name for node in lowered.graph.node]
@@ -233,7 +235,7 @@ def test_chance_is_drawn_in_each_step() -> None:
     model = parsed("""g () => (float[T,3] Y) <bool yes = {1}, int64 M = {4}> {
         Y = Loop (M, yes) <body = d (int64 i, bool c) => (bool c1, float[3] o) {
             o = RandomNormal <shape = [3]> () c1 = Identity (c) }> }""")
-    (drawn,) = run(rl.lower(model, "unroll", loops=True), {})
+    (drawn,) = run(rl.lower(model, "unroll", lower_loops=True), {})
     assert len({row.tobytes() for row in drawn}) == 4
 
 
@@ -260,7 +262,7 @@ PRODUCTS = {
 @pytest.mark.parametrize("form", ["loop", "scan"])
 def test_products_of_rows_leave_the_body(form: Any, product: str) -> None:
     model = parsed(ROWS % PRODUCTS[product])
-    lowered = rl.lower(model, form, loops=True)
+    lowered = rl.lower(model, form, lower_loops=True)
     assert (products_inside(model), products_inside(lowered)) == (2, 1)
     graphs = [lowered.graph, *(body for _, body in bodies(lowered.graph))]
     gathers = [node for graph in graphs for node in graph.node if node.op_type == "Gather"]
@@ -279,7 +281,7 @@ def test_as_many_rows_as_steps_are_found_where_their_number_has_no_name() -> Non
             s2 = Loop (M, yes, s) <body = e (int64 j, bool g, float[2] t) => (bool g1, float[2] t1) {
                 row = Gather (rows, j) t1 = Add (t, row) g1 = Identity (g) }>
             c1 = Identity (c) }> }""")
-    lowered = rl.lower(model, "scan", loops=True)
+    lowered = rl.lower(model, "scan", lower_loops=True)
     graphs = [lowered.graph, *(body for _, body in bodies(lowered.graph))]
     assert sum(node.op_type == "Gather" for graph in graphs for node in graph.node) == 1  # M: rows are scanned
     for N in (3, 1, 0):
@@ -297,7 +299,7 @@ def test_as_many_rows_as_steps_are_found_where_their_number_has_no_name() -> Non
 def test_rows_leave_the_body_whatever_takes_them(name: str) -> None:
     """As paddle2onnx writes `for i in range(n)`; as OpenCV needs it."""
     (trap,) = [trap for trap in TRAPS if trap.name == name]
-    ((_, body),) = bodies(rl.lower(trap.model, "loop", loops=True).graph)
+    ((_, body),) = bodies(rl.lower(trap.model, "loop", lower_loops=True).graph)
     assert [node.op_type for node in body.node] == ["Gather", "Add", "Identity"]
 
 
@@ -306,7 +308,7 @@ def test_only_rows_that_are_used_are_multiplied() -> None:
         <int64 M = {3}, int64 last = {999}, bool yes = {1}> {
         h = Loop (M, yes, h0) <body = d (int64 i, bool c, float[2,4] s) => (bool c1, float[2,4] s1) {
             k = Sub (last, i) x = Gather (X, k) xw = MatMul (x, W) s1 = Add (s, xw) c1 = Identity (c) }> }""")
-    lowered = rl.lower(model, "scan", loops=True)
+    lowered = rl.lower(model, "scan", lower_loops=True)
     (scan,) = [node for node in lowered.graph.node if node.op_type == "Scan"]
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in lowered.graph.value_info}
     assert shapes[scan.input[1]] == [3, 2, 4]
@@ -328,7 +330,7 @@ def test_what_is_moved_out_is_nothing_that_may_fail(row: str) -> None:
         p = Loop (n, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {{
             {row} s1 = Add (s, x) c1 = Identity (c) }}> }}""")
     feed = {"a": numbers(2), "X": numbers(2), "k": np.asarray(7), "n": np.asarray(0)}
-    assert_same(run(rl.lower(model, "loop", loops=True), feed), [feed["a"]])
+    assert_same(run(rl.lower(model, "loop", lower_loops=True), feed), [feed["a"]])
 
 
 def test_states_that_nothing_reads_and_slices_leave_the_body() -> None:
@@ -341,7 +343,7 @@ def test_states_that_nothing_reads_and_slices_leave_the_body() -> None:
             x = Gather (X, i) k1 = Add (k, one) w = MatMul (s, W) ax = Constant <value = int64[1] {1}> ()
             a = Slice (w, z, four, ax) b = Slice (w, four, all, ax) y = Mul (a, x) s1 = Add (y, b)
             c1 = Identity (c) }> }""")
-    lowered = rl.lower(model, "loop", loops=True)
+    lowered = rl.lower(model, "loop", lower_loops=True)
     (loop,) = [node for node in lowered.graph.node if node.op_type == "Loop"]
     assert len(loop.output) == 1
     ((_, body),) = bodies(lowered.graph)
@@ -359,7 +361,7 @@ BOTH_WAYS = parsed("""g (float[4,2] X, float[4,2] Z, float[2] a) => (float[2] p,
 
 
 def test_unrolled_rows_are_taken_in_reverse_without_a_flip() -> None:
-    lowered = rl.lower(BOTH_WAYS, "unroll", loops=True)
+    lowered = rl.lower(BOTH_WAYS, "unroll", lower_loops=True)
     assert operators(lowered) == {"Split", "Squeeze", "Tanh", "Mul", "Add", "Unsqueeze", "Concat"}
     feed = {"X": numbers(4, 2), "Z": numbers(4, 2) * 2 - 1, "a": numbers(2)}
     assert_same(run(lowered, feed), run(as_meant(BOTH_WAYS), feed))
@@ -371,7 +373,7 @@ def test_one_known_length_of_a_scan_is_the_number_of_steps(form: Any) -> None:
     model.CopyFrom(BOTH_WAYS)
     model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "T"
     feed = {"X": numbers(4, 2), "Z": numbers(4, 2) * 2 - 1, "a": numbers(2)}
-    assert_same(run(rl.lower(model, form, loops=True), feed), run(as_meant(model), feed))
+    assert_same(run(rl.lower(model, form, lower_loops=True), feed), run(as_meant(model), feed))
 
 
 def test_rows_one_after_the_other_are_a_slice() -> None:
@@ -381,7 +383,7 @@ def test_rows_one_after_the_other_are_a_slice() -> None:
             j = Add (i, one) x = Gather (X, j) y = Exp (x) s1 = Mul (s, y) c1 = Identity (c) }> }""")
     feed = {"X": numbers(5, 2), "a": numbers(2)}
     for form in ("unroll", "scan"):
-        lowered = rl.lower(model, form, loops=True)
+        lowered = rl.lower(model, form, lower_loops=True)
         assert "Gather" not in operators(lowered)
         assert_same(run(lowered, feed), run(as_meant(model), feed))
 
@@ -429,7 +431,7 @@ def test_unrolled_rows_in_another_order_are_parts(position: str) -> None:
         <bool yes = {{1}}, int64 M = {{3}}, int64 two = {{2}}, int64 four = {{4}}> {{
         p = Loop (M, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {{
             j = {position} x = Gather (X, j) y = Exp (x) s1 = Mul (s, y) c1 = Identity (c) }}> }}""")
-    lowered = rl.lower(model, "unroll", loops=True)
+    lowered = rl.lower(model, "unroll", lower_loops=True)
     assert "Gather" not in operators(lowered)
     feed = {"X": numbers(5, 2), "a": numbers(2)}
     assert_same(run(lowered, feed), run(as_meant(model), feed))
@@ -469,7 +471,7 @@ def test_patterns_select_loops_and_scans(selection: dict[str, Any], lowered: lis
 
 
 def test_a_pattern_that_matches_nothing_names_the_loops() -> None:
-    for options in ({"loops": True}, {"target": "tvm"}):
+    for options in ({"lower_loops": True}, {"target": "tvm"}):
         with pytest.raises(rl.OptionError, match="no recurrent node matches 'outter'") as caught:
             rl.lower(TWO, only="outter", **options)
         assert "Loop 'outer'" in caught.value.hint
@@ -487,7 +489,7 @@ def test_a_counter_that_paddle_writes(form: Any) -> None:
             row = Gather (x, i) h1 = Sub (row, h) f = Cast <to = 1> (i) same_f = Mul (f, one)
             next = Add (same_f, one) i1 = Cast <to = 7> (next) more = Less (i1, T) }> }""")
     sizes = {"T": 4} if form == "unroll" else None
-    lowered = rl.lower(model, form, loops=True, dims=sizes)
+    lowered = rl.lower(model, form, lower_loops=True, dims=sizes)
     assert_same(run(lowered, {"x": numbers(4, 2)}), run(model, {"x": numbers(4, 2)}))
 
 
@@ -526,7 +528,7 @@ def test_rows_of_states_that_grow_are_stacked(name: str) -> None:
             => (bool c1, float[2] s1, {after}) {{ x = Gather (X, i) t = Add (s, x) s1 = Tanh (t) {step}
             c1 = Identity (c) }}> {end} }}""")
     for form in ("scan", "loop", "unroll"):
-        lowered = rl.lower(model, form, loops=True, dims={"T": 4} if form == "unroll" else None)
+        lowered = rl.lower(model, form, lower_loops=True, dims={"T": 4} if form == "unroll" else None)
         assert not any("Sequence" in operator for operator in operators(lowered))
         assert not any(node.op_type == "Concat" for _, body in bodies(lowered.graph) for node in body.node)
         if form == "scan":  # tract does not end where a step gives a row an axis that is removed later
@@ -548,7 +550,7 @@ LISTS = """g (float[2] s0, float[2] w, float[T,2] X) => (float[2] sn, float[n,2]
 @pytest.mark.parametrize(("row", "stacked"), [("s", True), ("w", False)])
 def test_a_row_may_be_a_state_but_nothing_outside(row: str, stacked: bool) -> None:
     model = parsed(LISTS % row)
-    lowered = rl.lower(model, "loop", loops=True)
+    lowered = rl.lower(model, "loop", lower_loops=True)
     assert ("ConcatFromSequence" in operators(lowered)) == (not stacked)
     assert [node.op_type for node in lowered.graph.node].count("Identity") == 0
     for T in (1, 4):
@@ -628,7 +630,7 @@ def test_an_unknown_number_of_rows_is_reversed_at_opset_9(form: Any) -> None:
         p, Y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [1],
             scan_output_directions = [1], body = b (float[N,2] s, float[N,2] x) => (float[N,2] s1, float[N,2] o) {
             v = Tanh (x) s1 = Sub (v, s) o = Mul (s1, v) }> (a, X) }""")
-    lowered = rl.lower(model, form, loops=True)
+    lowered = rl.lower(model, form, lower_loops=True)
     assert operators(lowered) & {"Loop", "Scan"} == {form.title()}
     for T in (3, 1):
         feed = {"X": numbers(2, T, 2), "a": numbers(2, 2)}
@@ -653,9 +655,9 @@ def test_a_list_of_a_loop_without_a_step_is_empty_at_each_opset(opset: int, form
             n = SequenceLength (l) }}""")
         if (form, M) == ("scan", 2):
             with pytest.raises(rl.UnsupportedError, match="is a sequence"):
-                rl.lower(model, form, loops=True)
+                rl.lower(model, form, lower_loops=True)
             continue
-        lowered = rl.lower(model, form, loops=True)
+        lowered = rl.lower(model, form, lower_loops=True)
         feed = {"X": numbers(5, 2), "a": numbers(2)}
         elements, count = run(lowered, feed)
         wanted, _ = run(model if opset < 14 else as_meant(model), feed)
@@ -671,17 +673,17 @@ OVERRIDABLE = """g (float[T,2] X, float[2] a, %s) => (float[2] p) <bool yes = {1
 def test_an_input_with_a_default_that_decides_the_number_of_steps_is_named() -> None:
     model = parsed(OVERRIDABLE % ("int64 M", "int64 M = {3}", ""))
     with pytest.raises(rl.UnsupportedError, match="the number of its steps is not known") as caught:
-        rl.lower(model, "unroll", loops=True, dims={"T": 3})
+        rl.lower(model, "unroll", lower_loops=True, dims={"T": 3})
     assert caught.value.hint == 'make them constants: set_inputs={"M": ?}'
     feed = {"X": numbers(3, 2), "a": numbers(2)}
-    lowered = rl.lower(model, "unroll", loops=True, dims={"T": 3}, set_inputs={"M": 3})
+    lowered = rl.lower(model, "unroll", lower_loops=True, dims={"T": 3}, set_inputs={"M": 3})
     assert_same(run(lowered, feed), run(as_meant(model), feed))
 
     model = parsed(
         OVERRIDABLE % ("float[K,2] Z", "float[3,2] Z = {1,2,3,4,5,6}", "sh = Shape (Z) M = Gather (sh, z)")
     )
     with pytest.raises(rl.UnsupportedError, match="the number of its steps is not known") as caught:
-        rl.lower(model, "unroll", loops=True, dims={"T": 3})
+        rl.lower(model, "unroll", lower_loops=True, dims={"T": 3})
     assert caught.value.hint.endswith('dims={"K": ?}')
     fixed: list[dict[str, Any]] = [
         {"dims": {"T": 3, "K": 3}},
@@ -689,14 +691,14 @@ def test_an_input_with_a_default_that_decides_the_number_of_steps_is_named() -> 
         {"dims": {"T": 3}, "set_inputs": {"Z": numbers(3, 2)}},
     ]
     for options in fixed:
-        lowered = rl.lower(model, "unroll", loops=True, **options)
+        lowered = rl.lower(model, "unroll", lower_loops=True, **options)
         assert_same(run(lowered, feed), run(as_meant(model), feed))
     with pytest.raises(
         rl.OptionError, match=r"the default value of input 'Z' has the shape \[3, 2\], not \[4, 2\]"
     ):
-        rl.lower(model, "unroll", loops=True, input_shapes={"Z": (4, 2)})
+        rl.lower(model, "unroll", lower_loops=True, input_shapes={"Z": (4, 2)})
     with pytest.raises(rl.OptionError) as unknown:
-        rl.lower(model, "unroll", loops=True, input_shapes={"Q": (4, 2)})
+        rl.lower(model, "unroll", lower_loops=True, input_shapes={"Q": (4, 2)})
     assert unknown.value.hint == "its inputs: X, a, Z"
 
 
@@ -724,7 +726,7 @@ def test_rows_of_another_size_than_the_steps_are_not_all_taken() -> None:
         y = Loop (N, yes, h) <body = b (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
             x = Gather (B, i) s1 = Add (s, x) c1 = Identity (c) }> }""")
     feed = {"A": numbers(2, 2), "B": numbers(5, 2), "h": numbers(2)}
-    assert_same(run(rl.lower(model, "scan", loops=True), feed), run(as_meant(model), feed))
+    assert_same(run(rl.lower(model, "scan", lower_loops=True), feed), run(as_meant(model), feed))
 
 
 def test_a_row_by_a_fraction_that_is_rounded() -> None:
@@ -736,7 +738,7 @@ def test_a_row_by_a_fraction_that_is_rounded() -> None:
             x = Gather (B, at) s1 = Add (s, x) c1 = Identity (c) }> }""")
     feed = {"B": numbers(6, 2), "h": numbers(2)}
     for form in ("scan", "loop"):
-        assert_same(run(rl.lower(model, form, loops=True), feed), run(as_meant(model), feed))
+        assert_same(run(rl.lower(model, form, lower_loops=True), feed), run(as_meant(model), feed))
 
 
 def test_a_counter_that_gets_an_axis_in_step_0() -> None:
@@ -750,7 +752,7 @@ def test_a_counter_that_gets_an_axis_in_step_0() -> None:
               f = Cast <to = 1> (i0) m = Mul (f, by) q = Add (m, by)
               i1 = Cast <to = 7> (q) x = Gather (X, k) h1 = Add (h, x) c1 = Less (i1, n) }> }"""
     )
-    lowered = rl.lower(original, "scan", loops=True)
+    lowered = rl.lower(original, "scan", lower_loops=True)
     assert "Loop" not in {node.op_type for node in lowered.graph.node}
 
 
@@ -886,7 +888,7 @@ def condition_net(condition: str, most: str, first: str = FIRST[0]) -> ModelProt
 def test_a_condition_on_counters_is_a_number_of_steps(name: str, most: str) -> None:
     """The Scan takes as many steps as the Loop did, at any number of rows."""
     model = condition_net(CONDITIONS[name], most, FIRST[len(name) % len(FIRST)])
-    scan = rl.lower(model, "scan", loops=True)
+    scan = rl.lower(model, "scan", lower_loops=True)
     assert "Loop" not in operators(scan)
     for steps in (0, 1, 2, 5):
         feed = {"X": numbers(steps, 2), "a": numbers(2)}
@@ -899,7 +901,7 @@ def test_a_condition_on_counters_is_a_number_of_steps(name: str, most: str) -> N
 def test_a_number_that_the_counter_has_passed_never_ends_the_loop() -> None:
     """i1 is above T from the first step on, so all nine steps are taken."""
     model = condition_net("j = Add (i1, three) d = Equal (j, T) c1 = Not (d)", "nine", "c0 = Identity (yes)")
-    scan = rl.lower(model, "scan", loops=True)
+    scan = rl.lower(model, "scan", lower_loops=True)
     for steps, taken in ((2, 9), (3, 9), (4, 1), (6, 3)):
         feed = {"X": numbers(steps, 2), "a": numbers(2)}
         wanted = run(as_meant(model), feed)
@@ -919,7 +921,7 @@ def test_a_number_that_the_counter_has_passed_never_ends_the_loop() -> None:
 )
 def test_other_conditions_are_refused(condition: str) -> None:
     with pytest.raises(rl.UnsupportedError, match=r"depends on data|is not known"):
-        rl.lower(condition_net(condition, "nine"), "scan", loops=True)
+        rl.lower(condition_net(condition, "nine"), "scan", lower_loops=True)
 
 
 CALLS = {
@@ -950,7 +952,7 @@ def test_a_body_may_call_a_function(called: str, repeated: str, form: Any) -> No
         <domain: "f", opset_import: ["": 17, "f": 1]> step (s, x) => (n) {{ {CALLS[called]} }}
         <domain: "f", opset_import: ["": 17]> inner (s, x) => (n) {{ u = Add (s, x) n = Tanh (u) }}""")
     options: Any = {"dims": {"T": 4}} if form == "unroll" else {}
-    lowered = rl.lower(model, form, loops=True, **options)
+    lowered = rl.lower(model, form, lower_loops=True, **options)
     left = {"scan": {"Scan"}, "loop": {"Loop"}, "unroll": set()}[form]
     assert operators(lowered) & {"Loop", "Scan", "step", "inner"} <= left
     feed = {"X": numbers(4, 3, 2), "a": numbers(3, 2)}
@@ -961,7 +963,7 @@ def test_a_function_of_another_opset_stays_in_the_body() -> None:
     model = parsed("""g (float[T,N,2] X, float[N,2] a) => (float[N,2] p) { p = Scan <num_scan_inputs = 1,
             body = b (float[N,2] s, float[N,2] x) => (float[N,2] s1) { s1 = f.step (s, x) }> (a, X) }
         <domain: "f", opset_import: ["": 18]> step (s, x) => (n) { u = Add (s, x) n = Tanh (u) }""")
-    assert "step" in operators(rl.lower(model, "loop", loops=True))
+    assert "step" in operators(rl.lower(model, "loop", lower_loops=True))
 
 
 OF_UNKNOWN_SIZE = """g (float[T,N,2] X, float[N,2] a) => (float[P,2] p, float[T,P,2] Y)
@@ -975,7 +977,7 @@ OF_UNKNOWN_SIZE = """g (float[T,N,2] X, float[N,2] a) => (float[P,2] p, float[T,
 @pytest.mark.parametrize("steps", [0, 1, 4])
 def test_a_state_keeps_a_size_that_depends_on_data(steps: int) -> None:
     model = parsed(OF_UNKNOWN_SIZE)
-    scan = rl.lower(model, "scan", loops=True)
+    scan = rl.lower(model, "scan", lower_loops=True)
     assert "Loop" not in operators(scan)
     for number in (-1.0, 1.0):
         feed = {"X": numbers(steps, 3, 2), "a": np.array([[0, 0], [0, number], [1, 0]], np.float32)}
@@ -986,11 +988,11 @@ def test_a_state_keeps_a_size_that_depends_on_data(steps: int) -> None:
 def test_sizes_that_a_custom_operator_declares_count_where_no_others_are_known() -> None:
     model = onnx.ModelProto.FromString(PARSED_CUSTOM.SerializeToString())
     with pytest.raises(rl.UnsupportedError):
-        rl.lower(model, "scan", loops=True)
+        rl.lower(model, "scan", lower_loops=True)
     shapes: dict[str, list[str | int]] = {"h0": ["N", 3], "X": ["T", "N", 3]}
     for name, shape in shapes.items():
         model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, 1, shape))
-    assert {"If", "Scan"} <= operators(rl.lower(model, "scan", loops=True))
+    assert {"If", "Scan"} <= operators(rl.lower(model, "scan", lower_loops=True))
 
 
 PARSED_CUSTOM = parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "my": 1]>
@@ -1018,14 +1020,14 @@ def test_a_negative_size_is_an_open_one(size: int) -> None:
     wanted = run(as_meant(parsed(OF_UNKNOWN_SIZE)), feed)
     shapes: Any = {"input_shapes": {"X": (4, 3, 2)}}
     for options in ({"to": "scan"}, {"to": "loop"}, {"to": "unroll", **shapes}):
-        assert_same(run(rl.lower(model, loops=True, **options), feed), wanted)
+        assert_same(run(rl.lower(model, lower_loops=True, **options), feed), wanted)
     given: Any = {"set_inputs": {"a": feed["a"]}}
-    assert_same(run(rl.lower(model, "scan", loops=True, **given), {"X": feed["X"]}), wanted)
+    assert_same(run(rl.lower(model, "scan", lower_loops=True, **given), {"X": feed["X"]}), wanted)
     with pytest.raises(rl.UnsupportedError) as caught:
         rl.lower(model, "unroll")
     assert 'input_shapes={"X": [?, ?, 2]' in caught.value.hint
     same = ir.from_proto(model)
-    rl.LowerRecurrentPass("scan", loops=True)(same)
+    rl.LowerRecurrentPass("scan", lower_loops=True)(same)
     assert_same(run(ir.to_proto(same), feed), wanted)
     assert rl.lower(negative(NESTED, size), target="onnxruntime") == negative(NESTED, size)
 
@@ -1037,8 +1039,8 @@ def test_a_scan_for_tract_has_at_least_one_step() -> None:
         (int64 i, bool c, float[4] h) => (bool d, float[4] k, float[4] r) {
         d = Identity (c) xi = Gather (x, i) k = Add (h, xi) r = Tanh (k) }> }"""
     model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
-    others = rl.lower(model, "scan", loops=True)
-    lowered, report = rl.lower(model, "scan", target="tract", loops=True, full=True)
+    others = rl.lower(model, "scan", lower_loops=True)
+    lowered, report = rl.lower(model, "scan", target="tract", lower_loops=True, full=True)
     assert "If" in operators(others)
     assert "If" not in operators(lowered)
     assert "at least one step" in str(report.loops[0])

@@ -54,7 +54,7 @@ def model() -> onnx.ModelProto:
 
 def test_it_stays_a_loop_as_long_as_it_is_unknown() -> None:
     with pytest.raises(rl.UnsupportedError, match="Loop node"):
-        rl.lower(model(), "scan", loops=True)
+        rl.lower(model(), "scan", lower_loops=True)
 
 
 def test_a_function_that_reads_its_row_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_a_function_that_reads_its_row_is_enough(monkeypatch: pytest.MonkeyPatch
         return StackedState(n, row, [JoinedRows(read.results[n], axis=0, before=first)])
 
     monkeypatch.setitem(GIVES_A_ROW, "Appended", appended)
-    new = rl.lower(model(), "scan", loops=True)
+    new = rl.lower(model(), "scan", lower_loops=True)
     assert operators(new) & {"Scan", "Loop", "Appended"} == {"Scan"}
     X, s, rows = random((5, 3), 1), np.zeros(3), []
     for x in X:

@@ -126,7 +126,7 @@ def test_chunks_are_the_whole(name: str) -> None:
     feed: Arrays = {key: random(shape, 7) for key, shape in shapes.items()}
     form: Any
     for frames, form in (("", "auto"), ("", "loop"), ("=1", "auto"), ("=1", "scan"), ("=3", "unroll")):
-        stepped = rl.lower(model, form, stream=f"T{frames}", loops=form != "auto", **options)
+        stepped = rl.lower(model, form, stream=f"T{frames}", lower_loops=form != "auto", **options)
         plan = plan_of(stepped)
         assert len(plan["states"]) == states
         assert not any(node.op_type == "Loop" for node in stepped.graph.node) or form == "loop"

@@ -92,7 +92,7 @@ def test_written_rows_are_stacked(name: str) -> None:
     model = STACKED[name]
     for form in ("scan", "loop", "unroll"):
         sizes = {"T": 4} if form == "unroll" and "T" in str(model.graph.input[1]) else None
-        lowered = rl.lower(model, form, loops=True, dims=sizes)
+        lowered = rl.lower(model, form, lower_loops=True, dims=sizes)
         assert not operators(lowered) & {"ScatterND", *(["Expand"] if name != "one number for a row" else [])}
         for T in (4,) if sizes else lengths(model, 4, 1, 0):
             feed = {"s0": numbers(3), "X": numbers(T, 3) - 0.5}
@@ -149,7 +149,7 @@ KEPT = {
 @pytest.mark.parametrize("name", KEPT)
 def test_other_writing_stays_a_state(name: str) -> None:
     model = KEPT[name]
-    lowered = rl.lower(model, "loop", loops=True)
+    lowered = rl.lower(model, "loop", lower_loops=True)
     assert any(node.op_type == "ScatterND" for _, body in bodies(lowered.graph) for node in body.node)
     for T in lengths(model, 4, 1):
         feed = {"s0": numbers(3), "X": numbers(T, 3) - 0.5}
@@ -159,7 +159,7 @@ def test_other_writing_stays_a_state(name: str) -> None:
 def test_a_stream_returns_the_rows_that_it_writes() -> None:
     model = STACKED["as torch writes"]
     X = numbers(17, 3) - 0.5
-    stepped = rl.lower(model, stream="T", loops=True)
+    stepped = rl.lower(model, stream="T", lower_loops=True)
     assert "ScatterND" not in operators(stepped)
     assert len(plan_of(stepped)["states"]) == 1
     expected = whole(as_meant(model), {"s0": numbers(3), "X": X})["Y"]

@@ -95,10 +95,10 @@ def inputs(seq: int, batch: int) -> dict[str, Array]:
     [
         ({"dims": {"seq": 6}}, ["--set-dim=seq=6"]),
         ({"dims": {"seq": 6, "batch": 2}}, ["--set-dim=seq=6", "--set-dim", "batch=2"]),
-        ({"input_shapes": {"X": [6, 2, 3]}}, ["--input-shape", "X:6,2,3"]),
-        ({"input_shapes": {"X": (6, 2, 3), "scale": (2, 1)}}, ["--input-shape=X:6,2,3", "--input-shape=scale:2,1"]),
-        ({"dims": {"batch": 2}, "input_shapes": {"X": [6, 2, 3]}}, ["--set-dim=batch=2", "--input-shape=X:6,2,3"]),
-        ({"dims": {"seq": 6}, "input_shapes": {"scale": [2, 1]}}, ["--set-dim=seq=6", "--input-shape=scale:2,1"]),
+        ({"input_shapes": {"X": [6, 2, 3]}}, ["--set-shape", "X:6,2,3"]),
+        ({"input_shapes": {"X": (6, 2, 3), "scale": (2, 1)}}, ["--set-shape=X:6,2,3", "--set-shape=scale:2,1"]),
+        ({"dims": {"batch": 2}, "input_shapes": {"X": [6, 2, 3]}}, ["--set-dim=batch=2", "--set-shape=X:6,2,3"]),
+        ({"dims": {"seq": 6}, "input_shapes": {"scale": [2, 1]}}, ["--set-dim=seq=6", "--set-shape=scale:2,1"]),
     ],
     ids=str,
 )
@@ -113,7 +113,7 @@ def test_all_ways_to_say_it(options: dict[str, Any], arguments: list[str], form:
     onnx.checker.check_model(fixed, full_check=True)
     assert_close(run(fixed, inputs(6, 2)), run(original, inputs(6, 2)))
     source, target = saved(tmp_path, original)
-    assert main([source, target, "--to", form, "--no-verify", *arguments]) == 0
+    assert main([source, target, "--to", form, "--verify", "0", *arguments]) == 0
     assert shapes(onnx.load(target)) == found
 
 
@@ -263,7 +263,7 @@ def test_a_hint_names_what_can_be_fixed() -> None:
     for original, target, hint in (
         (annotated(), "portable", r": --set-dim seq=\?, or use"),
         (annotated(), "iree", r": --set-dim seq=\? --set-dim batch=\?"),
-        (chain(*STACKED, dims=(None, 2)), "portable", r": --input-shape X:\?,2,3, or use"),
+        (chain(*STACKED, dims=(None, 2)), "portable", r": --set-shape X:\?,2,3, or use"),
         (hopeless, "portable", r"cannot be unrolled; use --to scan or --to loop$"),
     ):
         with for_command(), pytest.raises(rl.UnsupportedError, match=hint):
@@ -282,10 +282,10 @@ def saved(folder: Path, proto: onnx.ModelProto) -> tuple[str, str]:
     ("original", "option", "name", "dims"),
     [
         *(
-            (annotated(more={name: ["n", 3]}), ["--input-shape", f"{name}:6,3"], name, [6, 3])
+            (annotated(more={name: ["n", 3]}), ["--set-shape", f"{name}:6,3"], name, [6, 3])
             for name in ("serving_default_x:0", "x:y:z", "a=b", "with space")
         ),
-        (annotated(more={"number:0": []}), ["--input-shape", "number:0:"], "number:0", []),
+        (annotated(more={"number:0": []}), ["--set-shape", "number:0:"], "number:0", []),
         (annotated("seq=8*n"), ["--set-dim", "seq=8*n=16"], "X", [16, "batch", 3]),
     ],
     ids=str,
@@ -295,7 +295,7 @@ def test_names_with_separators(
 ) -> None:
     """The last one separates."""
     source, target = saved(tmp_path, original)
-    assert main([source, target, "--no-verify", *option]) == 0
+    assert main([source, target, "--verify", "0", *option]) == 0
     assert shapes(onnx.load(target))[name] == dims
 
 
@@ -303,12 +303,12 @@ def test_names_with_separators(
     "options",
     [
         ["--set-dim", "time=6"],
-        ["--input-shape", "Z:6,2,3"],
-        ["--input-shape", "X:6,2,4"],
-        ["--input-shape", "X:6,2"],
-        ["--set-dim", "seq=5", "--input-shape", "X:6,2,3"],
+        ["--set-shape", "Z:6,2,3"],
+        ["--set-shape", "X:6,2,4"],
+        ["--set-shape", "X:6,2"],
+        ["--set-dim", "seq=5", "--set-shape", "X:6,2,3"],
         ["--set-dim", "seq=5", "--set-dim", "seq=6"],
-        ["--input-shape", "X:5,2,3", "--input-shape", "X:6,2,3"],
+        ["--set-shape", "X:5,2,3", "--set-shape", "X:6,2,3"],
     ],
     ids=" ".join,
 )
@@ -316,7 +316,7 @@ def test_command_refuses(tmp_path: Path, options: list[str], capsys: pytest.Capt
     source, target = saved(tmp_path, annotated())
     code: Any
     try:
-        code = main([source, target, "--no-verify", *options])
+        code = main([source, target, "--verify", "0", *options])
     except SystemExit as end:
         code = end.code
     assert code in (1, 2)

@@ -96,7 +96,7 @@ def test_only_where_a_lowered_node_needed_it() -> None:
     of_ms.graph.node[0].domain = "com.microsoft"
     of_ms.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     assert imported(rl.lower(of_ms)) == 27
-    new, report = rl.lower(model(STANDARD), full=True, keep_opset=True)
+    new, report = rl.lower(model(STANDARD), full=True, keep_rest=True)
     assert imported(new) == 27
     assert report.notes == []
 
@@ -115,4 +115,4 @@ def test_a_target_with_a_newest_opset_takes_the_result() -> None:
     assert imported(rl.lower(model(STANDARD), target="onnx2torch")) == 17
     assert [each.form for each in rl.preview(model(STANDARD), target="onnx2torch")] == ["unroll"]
     with pytest.raises(rl.UnsupportedError, match="opset 17 or earlier, but the model has 27"):
-        rl.lower(model(STANDARD), target="onnx2torch", keep_opset=True)
+        rl.lower(model(STANDARD), target="onnx2torch", keep_rest=True)

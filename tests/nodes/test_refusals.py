@@ -214,7 +214,7 @@ UNSUPPORTED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"shapes": {"X": (None, N, I)}},
         {"to": "unroll"},
-        rf"--input-shape X:\?,{N},{I}, or use --to scan or --to loop",
+        rf"--set-shape X:\?,{N},{I}, or use --to scan or --to loop",
     ),
     (
         {"shapes": {"X": (2709, N, I)}},

@@ -1,4 +1,4 @@
-"""`--raise`: what becomes of the other nodes, what is said of each Loop, and what a Loop without a step returns."""
+"""`--raise-loops`: what becomes of other nodes, what is said of each Loop, and a Loop without a step."""
 
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def test_alone_it_keeps_other_nodes() -> None:
     ("options", "left"),
     [
         ({"to": "scan"}, ["Scan"]),
-        ({"loops": True}, ["Scan"]),
+        ({"lower_loops": True}, ["Scan"]),
         ({"target": "mnn"}, ["Loop"]),
         ({"to": "keep"}, [GRU]),
     ],
@@ -178,12 +178,12 @@ def test_only_and_except_hold() -> None:
 def test_the_command_says_what_became_of_a_loop(tmp_path: Path, rnn_lower: Command) -> None:
     source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(looped(model_of(GRU)), source)
-    done = rnn_lower(source, target, "--raise")
+    done = rnn_lower(source, target, "--raise-loops")
     assert done.code == 0
     assert "in main graph: GRU" in done.out
     assert "verified" in done.out
     assert kinds(onnx.load(target)) == [GRU]
-    assert "it computes one" in rnn_lower(source, "--list", "--raise").out
+    assert "it computes one" in rnn_lower(source, "--list", "--raise-loops").out
 
 
 STEP = "p = MatMul (a, R) q = Add (p, x) t = Add (q, bias) c = Tanh (t)"
@@ -275,8 +275,8 @@ def test_a_list_says_which_loop_could_be_a_node(tmp_path: Path, rnn_lower: Comma
     onnx.save(looped(model_of(GRU)), source)
     (preview,) = rl.preview(source)
     assert preview.reason.endswith("it computes a GRU: raise_loops=True")
-    assert "it computes a GRU: --raise" in rnn_lower(source, "--list").out
-    assert "it computes a GRU: --raise" in rnn_lower(source, "--list", "--to", "scan").out
+    assert "it computes a GRU: --raise-loops" in rnn_lower(source, "--list").out
+    assert "it computes a GRU: --raise-loops" in rnn_lower(source, "--list", "--to", "scan").out
 
 
 @pytest.mark.parametrize(

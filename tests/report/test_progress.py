@@ -108,7 +108,7 @@ def on_a_terminal(*arguments: object) -> str:
 
 @pytest.mark.parametrize(
     ("options", "shown"),
-    thinned([([], True), (["--no-verify"], False), (["-q"], False)], 3),
+    thinned([([], True), (["--verify", "0"], False), (["-q"], False)], 3),
     ids=["slow", "fast", "quiet"],
 )
 def test_the_bar(tmp_path: Path, options: list[str], shown: bool) -> None:

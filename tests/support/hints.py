@@ -12,7 +12,8 @@ import onnx
 import onnx_ir as ir
 
 import rnn_lowering as rl
-from rnn_lowering.cli.arguments import options_of, parser
+from rnn_lowering.cli.arguments import parser
+from rnn_lowering.cli.texts import options_of
 from rnn_lowering.flags import for_command
 
 SIZE = "8"

@@ -34,7 +34,7 @@ _FEWEST_RUNS = 3
 """The runs of which two are chosen: they have other sizes, unless all are fixed."""
 
 _RESULT = "compared with the result in onnxruntime, which {}"
-_NOTHING = "nothing to compare with: {} (give other inputs: --feed, --test-shape)"
+_NOTHING = "nothing to compare with: {} (give other inputs: --test-input, --test-shape)"
 
 
 def model_in_target(whole: ModelComparison, runtime: Runtime) -> Verification:

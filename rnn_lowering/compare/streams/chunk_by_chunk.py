@@ -55,7 +55,7 @@ from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.types import Array, Progress
 
-_TOO_SHORT = "no sequence is long enough for two chunks (give longer inputs: --test-shape, --feed)"
+_TOO_SHORT = "no sequence is long enough for two chunks (give longer inputs: --test-shape, --test-input)"
 _ENDS = "no sequence is long enough for two chunks: it has at most {} (a larger --max-frames, or fewer per call)"
 _LOWERED_ORIGINAL, _LOWERED_STREAM = "lowered_original.onnx", "lowered_stream.onnx"
 
