@@ -77,9 +77,6 @@ def test_the_stored_nets_call_by_call(client: str, tmp_path: Path) -> None:
 
 
 REJECTED: dict[str, dict[str, str]] = {
-    "opencv": {
-        "nearest_upsampling.legacy.onnx": "rejects",  # Resize with 3 inputs
-    },
     "ncnn": {
         "classifier_attention.dynamo.onnx": "refused",  # ncnn ignores axes that are an input of ReduceSum
         "classifier_mean_max.legacy.onnx": "rejects",  # pnnx has no Cast of an integer
