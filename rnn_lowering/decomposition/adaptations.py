@@ -10,22 +10,28 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from rnn_lowering.decomposition.refusals import refuse_axes, refuse_integers, refuse_no_elements
 from rnn_lowering.decomposition.rewrites.broadcasts import repeat_by_gather
 from rnn_lowering.decomposition.rewrites.convolutions import add_output_channels
 from rnn_lowering.decomposition.rewrites.fills import write_fills
-from rnn_lowering.decomposition.rewrites.lookups import bound_lookups
+from rnn_lowering.decomposition.rewrites.lookups import bound_lookups, simplify_indices
 from rnn_lowering.decomposition.rewrites.numbers_of_sizes import make_numbers, unconverted
+from rnn_lowering.decomposition.rewrites.pads import spell_pads
 from rnn_lowering.decomposition.rewrites.products import refuse_products
-from rnn_lowering.decomposition.rewrites.resizing import resize_in_rank_4
+from rnn_lowering.decomposition.rewrites.ranks import run_in_rank_4
+from rnn_lowering.decomposition.rewrites.reductions import (
+    bound_by_max,
+    reduce_by_attributes,
+    reductions_by_attributes,
+    refuse_reductions,
+)
 from rnn_lowering.decomposition.rewrites.rounding import unwritten, write_as_floats, written_as_floats
 from rnn_lowering.decomposition.rewrites.sequences import rows_by_gather, rows_taken
 from rnn_lowering.decomposition.rewrites.tables import nodes_of_tables, tables_as_floats
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.model_sizes import forget_declared
 from rnn_lowering.model.replace import compute_copies
-from rnn_lowering.model.scopes import ORIGIN, drop_unused_constants, standard_nodes
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.model.scopes import drop_unused_constants
 from rnn_lowering.targets.target import Target
 
 Rewrite = Callable[[ir.Model], str | None]
@@ -44,12 +50,14 @@ class Adaptation:
         refuse: Which nodes are refused.
         replaces: Returns the nodes that it replaces: they are not lacking.
         always: Whether the model is changed where nothing else is, too.
+        first: How the model is changed, in its opset too, before any node is read.
     """
 
     rewrite: Rewrite = lambda _: None
     refuse: Refuse = lambda model, target: ()
     replaces: Callable[[ir.Model], set[ir.Node]] = lambda _: set()
     always: bool = False
+    first: Rewrite = lambda _: None
 
 
 def _counted(rewrite: Callable[[ir.Model], int], text: str) -> Rewrite:
@@ -65,30 +73,6 @@ def _counted(rewrite: Callable[[ir.Model], int], text: str) -> Rewrite:
 def _without_unused_constants(model: ir.Model) -> str | None:
     names = drop_unused_constants(model)
     return f"crashes on unused initializers: removed {', '.join(names)}" if names else None
-
-
-def _without_elements(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
-    """Yield an error for each node with an input or output of the model that has no elements."""
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        node = value.producer() or next((use.node for use in value.uses()), None)
-        if node is not None and value.shape is not None and 0 in value.shape:
-            kind = "output" if value.is_graph_output() else "input"
-            shape = f"[{', '.join(map(str, value.shape))}]"
-            reason = f"{target.name} takes no {kind} without elements, such as '{value.name}' {shape}"
-            ref = node.meta.get(ORIGIN) or node_ref(node)
-            yield UnsupportedError(reason, hint=f"remove this {kind} from the model, or drop --target", node=ref)
-
-
-def _ignored_axes(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
-    """Yield an error for each reduction of floats whose axes are an input, which the runtime ignores in silence."""
-    opset, firsts = default_opset(model.opset_imports), dict(target.model.ignores_axes)
-    for scope, node in standard_nodes(model, *firsts):
-        first, dtype = firsts[node.op_type], node.outputs[0].dtype
-        floats = dtype is None or dtype.is_floating_point()
-        if opset >= first and floats and len(node.inputs) > 1 and node.inputs[1] is not None:
-            reason = f"{target.name} ignores its axes, which are an input from opset {first} on"
-            hint = f"export the model at opset {first - 1} (torch.onnx.export: opset_version={first - 1})"
-            yield UnsupportedError(reason, hint=hint, node=node_ref(node, scope.text))
 
 
 ADAPTATIONS = {
@@ -110,8 +94,8 @@ ADAPTATIONS = {
     "no declared shapes": Adaptation(
         _counted(forget_declared, "fails on wrong shapes of computed values: removed {} declared ones"), always=True
     ),
-    "resizing in rank 4": Adaptation(
-        _counted(resize_in_rank_4, "rejects a Resize of three axes: gave {} a fourth one"), always=True
+    "rank 4": Adaptation(
+        _counted(run_in_rank_4, "rejects some Resize and norms of three axes: gave {} a fourth one"), always=True
     ),
     "no unused constants": Adaptation(_without_unused_constants),
     "rounding of floats": Adaptation(
@@ -130,15 +114,28 @@ ADAPTATIONS = {
         )
     ),
     "bounded lookups": Adaptation(
-        _counted(bound_lookups, "takes rows of a table by indices in it, without axis = 0: changed {} Gather")
+        _counted(bound_lookups, "takes rows of a table by indices in it, without axis = 0: changed {} Gather"),
+        first=_counted(simplify_indices, "takes indices without a Cast, of two axes at most: changed {} of them"),
     ),
-    "inputs with elements": Adaptation(refuse=_without_elements),
+    "spelled pads": Adaptation(
+        _counted(spell_pads, "loads no Pad without its mode and number: wrote them in {}"), always=True
+    ),
+    "inputs with elements": Adaptation(refuse=refuse_no_elements),
     "no products of integers": Adaptation(refuse=refuse_products),
     "tables of floats": Adaptation(
         _counted(tables_as_floats, "fails on rows of integers that become floats: made floats of {} tables"),
         replaces=lambda model: {*nodes_of_tables(model)},
     ),
-    "axes of reductions": Adaptation(refuse=_ignored_axes),
+    "clipped norms": Adaptation(
+        _counted(bound_by_max, "normalizes along another axis: wrote {} Clip as Max"), always=True
+    ),
+    "integers as indices": Adaptation(
+        refuse=lambda model, target: refuse_integers(model, target, replaced_nodes(model, target))
+    ),
+    "at most 4 axes": Adaptation(refuse=refuse_axes),
+    "axes of reductions": Adaptation(
+        refuse=refuse_reductions, replaces=reductions_by_attributes, first=reduce_by_attributes
+    ),
 }
 """Every adaptation, by name."""
 
@@ -153,6 +150,13 @@ def adapted(model: ir.Model, target: Target, *, changed: bool) -> Iterator[str]:
     """
     for adaptation in map(ADAPTATIONS.__getitem__, target.model.adaptations):
         if (changed or adaptation.always) and (text := adaptation.rewrite(model)):
+            yield f"{target.name} {text}"
+
+
+def adapted_first(model: ir.Model, target: Target) -> Iterator[str]:
+    """Change a model before its nodes are read, in place; yield what was done, for the user."""
+    for adaptation in map(ADAPTATIONS.__getitem__, target.model.adaptations):
+        if text := adaptation.first(model):
             yield f"{target.name} {text}"
 
 

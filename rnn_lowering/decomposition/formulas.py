@@ -23,6 +23,9 @@ MOST_NUMBERS = 1 << 22
 MOST_COPIES = 1 << 12
 """Maximum copies of a tensor in a Concat."""
 
+MOST_CUTS = 1 << 10
+"""Maximum parts that a tensor is cut into and joined of, where constants choose them."""
+
 OLDEST_OPSET = 13
 """The first opset of the operators in these formulas: Less of integers, Range, Constant of integers."""
 
@@ -101,6 +104,8 @@ def _reverse_sequence(node: ir.Node, opset: int, operands: Operands) -> onnx.Fun
     steps = x.shape[axis]
     if steps and lengths is not None and (lengths == steps).all():
         return _reversed_rows(steps, axis)
+    if steps and lengths is not None and 0 < lengths.size * steps <= MOST_CUTS:
+        return _each_reversed(steps, axis, [int(length) for length in lengths])
     if axis == 1:
         return _function("reverse_sequence_of_rows", {"swap": [1, 0, *range(2, rank)]})
     numbers = {"zero": 0, "one": 1, "two": 2, "rest": [-1], "column": [-1, 1], "row": [1, -1]}
@@ -115,13 +120,32 @@ def _reversed_rows(steps: int, axis: int) -> onnx.FunctionProto:
     pnnx ignores the step of most Slices, and MNN crashes at a step of -1 in tensors of 4 axes.
     """
     rows = [f"row_{n}" for n in range(steps)]
-    sizes = numpy_helper.from_array(np.ones(steps, np.int64))
-    nodes = [
-        helper.make_node("Constant", [], ["sizes"], value=sizes),
-        helper.make_node("Split", ["x", "sizes"], rows, axis=axis),
-        helper.make_node("Concat", rows[::-1], ["y"], axis=axis),
-    ]
+    nodes = [*_split("x", rows, [1] * steps, axis), helper.make_node("Concat", rows[::-1], ["y"], axis=axis)]
     return helper.make_function("", "", ["x", "lengths"], ["y"], nodes, [])
+
+
+def _each_reversed(steps: int, axis: int, lengths: Sequence[int]) -> onnx.FunctionProto:
+    """Split a tensor into its sequences, cut each into rows and what is behind its length, and join them again."""
+    parts, nodes = [f"sequence_{n}" for n in range(len(lengths))], list[onnx.NodeProto]()
+    nodes += _split("x", parts, [1] * len(lengths), 1 - axis)
+    for part, length in zip(parts, lengths, strict=True):
+        sizes = [*[1] * length, *([steps - length] if length < steps else [])]
+        rows = [f"{part}_{n}" for n in range(len(sizes))]
+        nodes += _split(part, rows, sizes, axis)
+        nodes.append(
+            helper.make_node("Concat", rows[:length][::-1] + rows[length:], [f"{part}_reversed"], axis=axis)
+        )
+    nodes.append(helper.make_node("Concat", [f"{part}_reversed" for part in parts], ["y"], axis=1 - axis))
+    return helper.make_function("", "", ["x", "lengths"], ["y"], nodes, [])
+
+
+def _split(value: str, parts: Sequence[str], sizes: Sequence[int], axis: int) -> list[onnx.NodeProto]:
+    """Return the nodes that cut a value into parts."""
+    numbers = numpy_helper.from_array(_integers(sizes))
+    return [
+        helper.make_node("Constant", [], [f"{value}_sizes"], value=numbers),
+        helper.make_node("Split", [value, f"{value}_sizes"], parts, axis=axis),
+    ]
 
 
 def _tile(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
@@ -332,8 +356,33 @@ def _log_sum_exp(node: ir.Node, opset: int, operands: Operands) -> onnx.Function
 
 
 def _gather(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    axis, shape = node.attributes.get_int("axis", 0), operands[0].shape
-    return None if axis >= 0 or shape is None else _function("gather", {"axis": axis + len(shape)})
+    axis, shape, numbers = node.attributes.get_int("axis", 0), operands[0].shape, operands[1].numbers
+    if shape is None:
+        return None
+    if axis < 0:
+        return _function("gather", {"axis": axis + len(shape)})
+    whole = [*shape[:axis], *(numbers.shape if numbers is not None else ()), *shape[axis + 1 :]]
+    steps, known = shape[axis], whole.count(None) <= 1
+    if opset < OLDEST_OPSET or numbers is None or not steps or not 0 < numbers.size <= MOST_CUTS or not known:
+        return None
+    rows = [int(n) % steps for n in numbers.reshape(-1)]
+    return _joined_cuts(rows, axis, _integers([-1 if size is None else size for size in whole]))
+
+
+def _joined_cuts(rows: Sequence[int], axis: int, shape: Array) -> onnx.FunctionProto:
+    """Cut each run of rows that follow each other out of x, and join them."""
+    starts = [n for n, row in enumerate(rows) if n == 0 or row != rows[n - 1] + 1]
+    nodes, cuts = list[onnx.NodeProto](), [f"cut_{n}" for n in starts]
+    for cut, first, end in zip(cuts, starts, [*starts[1:], len(rows)], strict=True):
+        bounds = {"start": rows[first], "end": rows[end - 1] + 1, "axis": axis}
+        for name, number in bounds.items():
+            value = numpy_helper.from_array(_integers([number]))
+            nodes.append(helper.make_node("Constant", [], [f"{cut}_{name}"], value=value))
+        nodes.append(helper.make_node("Slice", ["x", *(f"{cut}_{name}" for name in bounds)], [cut]))
+    nodes.append(helper.make_node("Concat", cuts, ["rows"], axis=axis))
+    nodes.append(helper.make_node("Constant", [], ["shape"], value=numpy_helper.from_array(shape)))
+    nodes.append(helper.make_node("Reshape", ["rows", "shape"], ["y"]))
+    return helper.make_function("", "", ["x", "indices"], ["y"], nodes, [])
 
 
 def _without_negative_axes(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:

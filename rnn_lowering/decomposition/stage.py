@@ -38,7 +38,7 @@ def decompose(work: Work) -> Edit:
     others = OperatorsLeft.of(work.model, work.lowering, work.chosen.opset)
     work.report.replaced, work.report.unsupported = others.replaced, others.unsupported
     for node in others.refused(work.lowering):
-        raise unsupported_error(node)
+        raise unsupported_error(node, work.lowering)
 
     def edit() -> None:
         put_in_place(work.model, others.decompositions)
@@ -80,17 +80,23 @@ class OperatorsLeft:
         return cls([*found.values()], replaced, [each for node, each in named.items() if node not in found])
 
     def refused(self, lowering: Lowering) -> list[UnsupportedNode]:
-        """The nodes with which no model is written: those that stay and are computed wrongly; on demand, all."""
+        """The nodes with which no model is written: those that stay and are computed wrongly; on demand,
+        or where the target loads no such model, all."""
         if lowering.require_supported:
             return self.unsupported
-        return [each for each in self.unsupported if isinstance(each.tests, Misread) and not lowering.keep_rest]
+        every = lowering.runtime.model.refuses_lacking
+        wrong = [each for each in self.unsupported if every or isinstance(each.tests, Misread)]
+        return [] if lowering.keep_rest else wrong
 
 
-def unsupported_error(node: UnsupportedNode) -> UnsupportedError:
+def unsupported_error(node: UnsupportedNode, lowering: Lowering) -> UnsupportedError:
     """Return the error for a node that the target cannot run, or misreads."""
+    refused = lowering.runtime.model.refuses_lacking and not lowering.require_supported
     return UnsupportedError(
         node.reason,
-        hint="export at opset 13 or later, in float32, or quantized in another way; or keep the node (--keep-rest)"
+        hint="end the model before it, use another runtime, or keep the node (--keep-rest)"
+        if refused
+        else "export at opset 13 or later, in float32, or quantized in another way; or keep the node (--keep-rest)"
         if isinstance(node.tests, Misread)
         else "use another runtime, or drop --require-supported",
         node=node.node,

@@ -95,7 +95,7 @@ def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], R
     cells = _raisable(work)
     run_stages(work, ("raise", "stream"))
     order |= {ref: n for n, (ref, _) in enumerate(exported_loops(work.model), len(order)) if ref not in order}
-    run_stages(work, ("loops",))
+    run_stages(work, ("loops", "adapt first"))
     prepared, refusal = _prepared(work)
     plan: ModelPlan | None = None
     with suppress(RnnLoweringError):  # the preview of each node says it
@@ -201,5 +201,5 @@ def _lacking(model: ir.Model, work: Work, opset: int) -> Iterator[tuple[NodeRef,
         yield node.node, Preview(node.node, None, REPLACED, reason, recurrent=False)
     for each in left.unsupported:
         refused = work.lowering.require_supported
-        form, hint = (REFUSED, unsupported_error(each).hint) if refused else (UNSUPPORTED, "")
+        form, hint = (REFUSED, unsupported_error(each, work.lowering).hint) if refused else (UNSUPPORTED, "")
         yield each.node, Preview(each.node, None, form, each.reason, hint, recurrent=False)

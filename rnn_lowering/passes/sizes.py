@@ -98,9 +98,7 @@ def advise(
         error.advise(f"give each call one frame of that layer: {stream.fewest}")
     else:
         X, lengths = spec.inputs[spec.data], spec.inputs["sequence_lens"]
-        error.advise(
-            _open_lengths(model, lengths, X) or "export the model without lengths, or with constant lengths"
-        )
+        error.advise(_open_lengths(model, lengths, X) or _NO_LENGTHS)
 
 
 def advise_all(errors: Sequence[UnknownSizeError]) -> UnknownSizeError:
@@ -254,11 +252,31 @@ def _open_lengths(model: ir.Model, lengths: ir.Value, X: ir.Value) -> str:
     data = _sources(X, model)
     sources = _sources(lengths, model, _SIZES_ONLY)
     deciding = [v for v in model.graph.inputs if v in sources and not v.is_initializer()]
+    if not _is_computed(lengths):
+        return ""
     if not deciding and (sizes := open_sizes(model, lengths, (0,), every=True)):
         return f"fix the sizes of the inputs, with a number for each ?: {sizes}"
     if not deciding or any(v in data and not _is_small(v) for v in deciding):
         return ""
     return f"make them constants: {' '.join(map(_set_input, deciding))}"
+
+
+_NO_LENGTHS = "export the model without lengths (pack_padded_sequence), or with constant lengths"
+
+
+def _is_computed(value: ir.Value) -> bool:
+    """Return whether a value is computed if the inputs of the model that it follows from are constants."""
+    pending, seen = [value], set[ir.Value]()
+    while pending:
+        top = pending.pop()
+        node = top.producer()
+        if top in seen or node is None or node.op_type in _SIZES_ONLY:
+            continue
+        seen.add(top)
+        if bodies_of(node) or not (operator_of(node).exact or operator_of(node).elementwise):
+            return False
+        pending += [given for given in node.inputs if given is not None]
+    return True
 
 
 def _is_small(value: ir.Value) -> bool:

@@ -73,6 +73,15 @@ def _lower_exported(work: Work) -> None:
     lower_exported(work)
 
 
+def _adapt_first(work: Work) -> None:
+    from rnn_lowering.decomposition.adaptations import adapted_first
+
+    texts = list(adapted_first(work.model, work.lowering.runtime))
+    work.report.adapted += texts
+    work.report.notes += texts
+    work.inferred = work.inferred and not texts
+
+
 def _make_floats(work: Work) -> None:
     from rnn_lowering.decomposition.rewrites.products import products_as_floats
 
@@ -103,6 +112,10 @@ def _always(work: Work) -> bool:
     return True
 
 
+def _may_adapt(work: Work) -> bool:
+    return bool(work.lowering.runtime.model.adaptations) and not work.lowering.keep_rest
+
+
 def _has_loops(work: Work) -> bool:
     return any(repeating_nodes(work.model))
 
@@ -114,6 +127,7 @@ STAGES = {
     "stream": Stage(lambda work: work.lowering.stream is not None, _make_stream),
     "loops": Stage(_has_loops, _lower_exported),
     "floats": Stage(lambda work: work.lowering.dequantize, _make_floats),
+    "adapt first": Stage(_may_adapt, _adapt_first),
     "nodes": Stage(_always, _lower_nodes),
     "adapt": Stage(_always, _adapt),
     "decompose": Stage(lambda work: work.lowering.for_a_runtime, _decompose),

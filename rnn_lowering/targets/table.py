@@ -16,13 +16,14 @@ from typing import Any
 import onnx_ir as ir
 
 from rnn_lowering.argument_checks import meant
-from rnn_lowering.emit.composites import as_transpose, by_columns, constant_minus
+from rnn_lowering.emit.composites import by_columns, constant_minus
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import OptionError
 from rnn_lowering.targets.native import Excluded, NativeRule
 from rnn_lowering.targets.portable import PORTABLE
 from rnn_lowering.targets.runtimes.devices import ESPDL, LITERT, MNN
+from rnn_lowering.targets.runtimes.ncnn import NCNN
 from rnn_lowering.targets.runtimes.onnxruntime import ONNXRUNTIME, QNN, WEB, WEBGPU
 from rnn_lowering.targets.runtimes.opencv import OPENCV
 from rnn_lowering.targets.runtimes.openvino import OPENVINO
@@ -68,32 +69,6 @@ IREE = Target(
 )
 """`pip install iree-base-compiler iree-base-runtime`: no Loop. Up to 100 steps run 1.6 to 8 times faster unrolled
 than in a Scan. Scans that nodes share take 0.56 to 0.9 of the time, unrolled steps 0.94 to 1.09."""
-
-NCNN = Target(
-    "ncnn",
-    "pnnx 20261020",
-    ("unroll",),
-    other_names=("pnnx",),
-    newest_opset=26,
-    unsupported=("Softplus", "Softsign", "ThresholdedRelu", "Less", "Gather", "ReduceSum"),
-    lacks=(("LinearAttention", "its tensors have at most 4 axes"),),
-    sequence_lens=False,
-    # Masks from a table crash too: pnnx runs the model on uninitialized integers, and Gather reads them.
-    why_no_lengths="pnnx converts no arithmetic of integers",
-    integer_products=False,
-    model=ModelTraits(
-        # pnnx has no QuantizeLinear, and crashes at inputs and outputs without elements.
-        adaptations=(
-            *("rows of sequences", "rounding of floats", "no products of integers", "computed copies"),
-            *("tables of floats", "bounded lookups"),
-            *("inputs with elements", "axes of reductions"),
-        ),
-        ignores_axes=(("ReduceSum", 13), ("ReduceL1", 18), ("ReduceL2", 18), ("ReduceMean", 18)),
-        outputs_apart=as_transpose,  # pnnx aborts at an Identity of an output of the model
-    ),
-    dialect=Dialect(matrix_product=True, matrix_steps=True),
-)
-"""`pip install ncnn pnnx`: converted by pnnx; no recurrent ONNX operator, Scan or Loop."""
 
 ONNX2TORCH = Target(
     "onnx2torch", "1.5.15", ("unroll",), newest_opset=17, oldest_opset=9, unsupported=("ThresholdedRelu",)

@@ -99,7 +99,8 @@ class ModelTraits:
         adaptations: What the model gets so that it is right there, in this order, and what is refused: names of
             decomposition/adaptations.py.
         folds: Whether it rejects arithmetic of known sizes, or computes it wrongly, though it runs loops.
-        ignores_axes: Operators whose axes are an input from an opset on, which it ignores without an error.
+        refuses_lacking: Whether a node is refused if the runtime was measured not to run it: most runtimes are
+            measured by other nodes of the operator, which they may run where this one stands.
         misreads: Takes a node that is not recurrent; returns how the runtime computes it wrongly because of its
             attributes or neighbours, as in `Misread`, or "".
         outputs_apart: Emits a copy, if the runtime forbids a graph output that a node also reads: such an output
@@ -108,6 +109,6 @@ class ModelTraits:
 
     adaptations: tuple[str, ...] = ()
     folds: bool = False
-    ignores_axes: tuple[tuple[str, int], ...] = ()
+    refuses_lacking: bool = False
     misreads: Misreads | None = None
     outputs_apart: Callable[[Ops, Tensor], Tensor] | None = None

@@ -80,11 +80,6 @@ REFUSED = {
         "q = QuantizeLinear (h, s, z)  y = DequantizeLinear <axis = 2> (q, ss, zz)",
         "the scale behind it is no constant",
     ),
-    "axes as an input": (
-        "ncnn",
-        "y = ReduceSum (h, one)",
-        "ReduceSum node '-> y' in main graph: ncnn ignores its axes, .*; export the model at opset 12 ",
-    ),
 }
 
 

@@ -11,13 +11,58 @@ import onnx_ir as ir
 from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
-from rnn_lowering.model.model_sizes import inferred_values
+from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
+from rnn_lowering.model.replace import drop_unused
 
 _CLIP_OF_INTEGERS = 12
 """The opset from which on a Clip takes integers."""
 
 _SIZES = ("Shape", "Size")
 """Operators whose results do not depend on the numbers of their input."""
+
+
+def simplify_indices(model: ir.Model) -> int:
+    """Let each Gather of rows of a constant read its indices before a Cast to other integers, and as one vector if
+    they have more than two axes, in place; return how many do."""
+    opset = default_opset(model.opset_imports)
+    found = [node for node in model.graph if _rows(node, opset)]
+    if not found:
+        return 0
+    known, inserter = inferred_values(model), Inserter(model)
+    return sum(_skip_cast(node, known) + _flatten(node, opset, known, inserter) for node in found)
+
+
+def _skip_cast(node: ir.Node, known: Inferred) -> bool:
+    indices = node.inputs[1]
+    cast = None if indices is None else indices.producer()
+    source = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
+    if indices is None or source is None or known.get(source, source).dtype not in _INDICES:
+        return False
+    node.replace_input_with(1, source)
+    drop_unused([indices])
+    return True
+
+
+def _flatten(node: ir.Node, opset: int, known: Inferred, inserter: Inserter) -> bool:
+    table, indices = node.inputs
+    shape = None if indices is None else known.get(indices, indices).shape
+    rows = None if table is None else constant_of(table, opset)
+    if rows is None or shape is None or len(shape) <= _MOST_AXES or not shape.is_static():
+        return False
+    flat = inserter.before(node, "Reshape", [indices, inserter.constant(node, [-1])])
+    taken = inserter.before(node, "Gather", [table, flat])
+    whole = [*shape.numpy(), *rows.shape.numpy()[1:]]
+    take_over(node.outputs[0], inserter.before(node, "Reshape", [taken, inserter.constant(node, whole)]))
+    assert isinstance(node.graph, ir.Graph)
+    node.graph.remove(node, safe=True)
+    return True
+
+
+_MOST_AXES = 2
+"""The most axes of indices that pnnx makes an Embed of."""
+
+_INDICES = (ir.DataType.INT32, ir.DataType.INT64)
+"""The types of indices; an index of a row has the same number in both."""
 
 
 def bound_lookups(model: ir.Model) -> int:

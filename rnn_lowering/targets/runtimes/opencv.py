@@ -104,7 +104,7 @@ OPENCV = Target(
         adaptations=(
             "rows of sequences",
             "typed fills",
-            "resizing in rank 4",
+            "rank 4",
             "no unused constants",
             "rounding of floats",
             "no products of integers",

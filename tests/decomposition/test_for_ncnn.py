@@ -1,0 +1,91 @@
+"""What pnnx cannot convert is written in another way, with the same numbers, or refused at once."""
+
+import pytest
+from nets_for_ncnn import NET, X, nets_for_ncnn
+from running import assert_close, nodes, operators, run
+from texts import parse
+
+import rnn_lowering as rl
+
+MADE = nets_for_ncnn()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_pnnx_cannot_convert_is_written_in_another_way(name: str) -> None:
+    net, feed = MADE[name]
+    lowered = rl.lower(net, target="ncnn")
+    assert_close(run(lowered, feed), run(net, feed))
+    left = [node for node in nodes(lowered) if node.op_type.startswith("Reduce")]
+    assert all(len(node.input) == 1 for node in left)
+    assert not operators(lowered) & {"ReverseSequence"}
+    for node in nodes(lowered):
+        if node.op_type == "Gather" and node.input[0] == "t":
+            raise AssertionError("rows are cuts")
+        if node.op_type == "Pad":
+            assert len(node.input) == 3
+            assert [a.name for a in node.attribute] == ["mode"]
+
+
+REFUSED = {
+    "comparisons": ("y0 = Equal (t, x) y = Cast <to = 1> (y0)", "Equal node '-> y0' .* computes with floats only"),
+    "positions": (
+        "y0 = ArgMax (t) y = Cast <to = 1> (y0)",
+        "ArgMax node .*; end the model before it, or use another",
+    ),
+    "other floats": ("y0 = Cast <to = 10> (t) y = Cast <to = 1> (y0)", "Cast node '-> y0' .* floats only"),
+    "elements": (
+        "y = GatherElements <axis = 0> (t, k)",
+        "rejected it in 3 of 3 of .*; end the model .*keep_rest=True",
+    ),
+    "five axes": ("y0 = Unsqueeze (t, two) y = Squeeze (y0, two)", "at most 4 axes, but this one has 5; export"),
+    "a norm of several axes": (
+        "y = LayerNormalization <axis = 1> (t, w, b)",
+        "along the last axis only.*end the model",
+    ),
+    "half pixels": ('y = Resize <mode = "nearest"> (t, , s)', "with asymmetric coordinates, rounded down, only"),
+    "computed axes": ("y = ReduceMean (t, c)", "axes that are an input; export the model with constant axes"),
+    "a newer operator": ("y0 = Gelu (t) y = ReduceMean (y0, last)", "export the model at opset 17 .*dynamo=False"),
+}
+CONSTANTS = """int64[1, 3, 4] k = {0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 1}, int64[2] two = {0, 1},
+    float[3] s = {1, 1, 2}, float[3, 4] w = {}, float[3, 4] b = {}, int64[1] last = {-1}"""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_ncnn_lacks_is_refused_with_a_way_out(name: str) -> None:
+    text, message = REFUSED[name]
+    net = parse(NET.format(X, "float[a, b, c]", CONSTANTS, text).replace("x) =>", "x, int64[1] c) =>"), 20)
+    with pytest.raises(rl.UnsupportedError, match=message):
+        rl.lower(net, target="ncnn")
+    rl.lower(net, target="onnxruntime")
+
+
+def test_inputs_of_five_axes_are_refused() -> None:
+    net = parse("g (float[1, 2, 3, 4, 5] x) => (float[a, b, c, d, e] y) { y = Tanh (x) }")
+    with pytest.raises(
+        rl.UnsupportedError, match="takes inputs of 1 to 4 axes, but 'x' has 5; export the model with"
+    ):
+        rl.lower(net, target="ncnn")
+
+
+def test_the_number_of_terms_must_be_known() -> None:
+    net = parse("g (float[n, 3] x) => (float[a, b] y) <int64[1] a = {0}> { t = Exp (x) y = ReduceSum (t, a) }", 18)
+    with pytest.raises(rl.UnsupportedError, match=r"fix the sizes of the inputs .* terms must be known"):
+        rl.lower(net, target="ncnn")
+    assert "ReduceMean" in operators(rl.lower(net, target="ncnn", input_shapes={"x": (4, 3)}))
+
+
+def test_the_opset_stays_on_demand() -> None:
+    net, _ = MADE["ReduceMean at opset 18"]
+    assert rl.lower(net, target="ncnn").opset_import[0].version == 17
+    with pytest.raises(rl.UnsupportedError, match="export the model at opset 17"):
+        rl.lower(net, target="ncnn", keep_rest=True)
+
+
+def test_lengths_that_no_input_makes_constant_have_another_hint() -> None:
+    """A sorted batch (pack_padded_sequence) is not folded, even if its lengths are given."""
+    net = parse("""g (float[5, 2, 3] x, int64[2] n) => (float[a, b, c, d] y, float[e, f, g] h)
+        <float[1, 12, 3] W = {}, float[1, 12, 4] R = {}, int64[1] k = {2}> {
+        sorted, order = TopK (n, k) l = Cast <to = 6> (sorted)
+        y, h = GRU <hidden_size = 4> (x, W, R, , l) }""")
+    with pytest.raises(rl.UnsupportedError, match=r"export the model without lengths \(pack_padded_sequence\)"):
+        rl.lower(net, target="ncnn")
