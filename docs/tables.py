@@ -18,6 +18,7 @@ import rnn_lowering as rl  # noqa: E402
 from conformance import scoreboard  # noqa: E402
 from conformance.features import features  # noqa: E402
 from rnn_lowering.targets.installed import PACKAGES  # noqa: E402
+from rnn_lowering.targets.target import Target  # noqa: E402
 
 COMMENT = re.compile(r"^<!-- table: (.*?) -->$", re.MULTILINE)
 
@@ -38,7 +39,7 @@ def by_a_list() -> str:
     return "\n".join(lines)
 
 
-def _limits(target: rl.Target) -> str:
+def _limits(target: Target) -> str:
     from_opset = f"from opset {target.oldest_opset}" if target.oldest_opset else ""
     limits = [from_opset, f"up to opset {target.newest_opset}" if target.newest_opset else ""]
     limits.append(f"known {' and '.join(target.sizes)}" if target.sizes else "")

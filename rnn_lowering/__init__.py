@@ -18,9 +18,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from rnn_lowering.api import inspect, lower, lower_file, preview
-    from rnn_lowering.attention.causal_conv import CausalConvSpec
-    from rnn_lowering.attention.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
-    from rnn_lowering.attention.linear_attention import LinearAttentionSpec
     from rnn_lowering.compare.options import Check, Tolerance
     from rnn_lowering.compare.result import Verification
     from rnn_lowering.compare.verify import verify, verify_stream
@@ -38,21 +35,16 @@ if TYPE_CHECKING:
         UnsupportedError,
         VerificationError,
     )
-    from rnn_lowering.nodes.kinds import NodeSpec
-    from rnn_lowering.nodes.rnn import RecurrentSpec
     from rnn_lowering.options import Lowering
-    from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
-    from rnn_lowering.passes.preview import Preview
-    from rnn_lowering.passes.report import NodeReport, Report
+    from rnn_lowering.passes.lower import LowerRecurrentPass
+    from rnn_lowering.passes.report import Report
     from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.streaming.integers.calibration import Calibration
     from rnn_lowering.streaming.integers.quantization import Quantization, quantize_stream
-    from rnn_lowering.streaming.metadata import State, StreamPlan
+    from rnn_lowering.streaming.metadata import StreamPlan
     from rnn_lowering.streaming.stream_pass import StreamPass
     from rnn_lowering.streaming.stream_runner import Stream
     from rnn_lowering.targets.table import TARGETS
-    from rnn_lowering.targets.target import Documented, Target
-    from rnn_lowering.types import Progress
 
 _MODULES = {
     "api": ("inspect", "lower", "lower_file", "preview"),
@@ -72,23 +64,15 @@ _MODULES = {
     ),
     "compare.options": ("Check", "Tolerance"),
     "options": ("Lowering",),
-    "passes.lower": ("LowerRecurrentPass", "LoweringResult"),
-    "passes.preview": ("Preview",),
-    "passes.report": ("NodeReport", "Report"),
+    "passes.lower": ("LowerRecurrentPass",),
+    "passes.report": ("Report",),
     "streaming.stream_pass": ("StreamPass",),
     "report.file_report": ("FileReport",),
-    "attention.causal_conv": ("CausalConvSpec",),
-    "attention.gated_delta_net": ("AttentionGateSpec", "GatedDeltaNetSpec", "GatedNormSpec"),
-    "attention.linear_attention": ("LinearAttentionSpec",),
-    "nodes.kinds": ("NodeSpec",),
-    "nodes.rnn": ("RecurrentSpec",),
     "streaming.integers.calibration": ("Calibration",),
     "streaming.integers.quantization": ("Quantization", "quantize_stream"),
     "streaming.stream_runner": ("Stream",),
-    "streaming.metadata": ("State", "StreamPlan"),
+    "streaming.metadata": ("StreamPlan",),
     "targets.table": ("TARGETS",),
-    "targets.target": ("Documented", "Target"),
-    "types": ("Progress",),
     "compare.result": ("Verification",),
     "compare.verify": ("verify", "verify_stream"),
 }
@@ -98,37 +82,23 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "TARGETS",
-    "AttentionGateSpec",
     "Calibration",
-    "CausalConvSpec",
     "Check",
-    "Documented",
     "FileReport",
-    "GatedDeltaNetSpec",
-    "GatedNormSpec",
     "InternalError",
     "InvalidNodeError",
-    "LinearAttentionSpec",
     "LowerRecurrentPass",
     "Lowering",
-    "LoweringResult",
     "ModelFileError",
-    "NodeReport",
-    "NodeSpec",
     "NotVerifiedError",
     "OptionError",
-    "Preview",
-    "Progress",
     "Quantization",
-    "RecurrentSpec",
     "Report",
     "RnnLoweringError",
     "RnnLoweringWarning",
-    "State",
     "Stream",
     "StreamPass",
     "StreamPlan",
-    "Target",
     "Tolerance",
     "UnknownLengthsError",
     "UnknownSizeError",

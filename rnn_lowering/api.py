@@ -24,7 +24,7 @@ from rnn_lowering.model.preparation import read
 from rnn_lowering.model.protobuf import as_proto
 from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.nodes.kinds import NodeSpec
-from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
+from rnn_lowering.options import Lowering, LoweringOptions, lowering_of, shows
 from rnn_lowering.passes.lower import LowerRecurrentPass, lower_model
 from rnn_lowering.passes.report import Report
 from rnn_lowering.targets.names import FormName
@@ -35,6 +35,9 @@ if TYPE_CHECKING:  # a lowering in memory compares nothing
     from rnn_lowering.report.file_report import FileReport
 
 M = TypeVar("M", onnx.ModelProto, ir.Model)
+
+_COMMON = ("target", "to", "dims", "input_shapes", "stream", "native")
+"""The options that signatures show."""
 
 
 @overload
@@ -73,6 +76,7 @@ def lower(
 ) -> tuple[onnx.ModelProto, Report]: ...
 
 
+@shows(*_COMMON)
 def lower(
     model: onnx.ModelProto | ir.Model | PathLike,
     lowering: Lowering | FormName = "auto",
@@ -135,6 +139,7 @@ def _in_memory(model: onnx.ModelProto | Path) -> ir.Model:
     return work
 
 
+@shows(*_COMMON)
 def lower_file(
     source: PathLike,
     destination: PathLike,

@@ -216,8 +216,8 @@ class OptionError(UnsupportedError, ValueError, TypeError):
     """
 
 
-class ModelFileError(RnnLoweringError):
-    """A file that cannot be read as an ONNX model, or cannot be written.
+class ModelFileError(RnnLoweringError, OSError):
+    """A file that cannot be read as an ONNX model, or cannot be written; an OSError too.
 
     Examples:
         >>> try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
 
 from rnn_lowering import argument_checks
 from rnn_lowering.argument_checks import FORM, LIMITS, SIZES, with_keywords
@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # the command's --help needs none
     import onnx_ir as ir
 
     from rnn_lowering.targets.target import Target
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 ComputeName = Literal["native", "float32"]
 
@@ -280,6 +282,20 @@ def lowering_of(given: Lowering | FormName, options: LoweringOptions, function: 
         raise OptionError(f"two forms are given: '{given}' and '{options['to']}'", hint="give one")
     refuse_unknown(options, Lowering, function)
     return with_keywords(given if isinstance(given, Lowering) else Lowering(given), options)
+
+
+def shows(*names: str) -> Callable[[Function], Function]:
+    """Return a decorator that shows these options in the signature of a function that takes all as keywords."""
+
+    def decorate(function: Function) -> Function:
+        own = signature(function)
+        defaults = {field.name: None if field.default is MISSING else field.default for field in fields(Lowering)}
+        shown = [Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name]) for name in names]
+        *others, options = own.parameters.values()
+        function.__signature__ = own.replace(parameters=[*others, *shown, options])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
 
 
 def refuse_unknown(options: Mapping[str, Any], kind: type, function: Callable[..., Any]) -> None:

@@ -25,6 +25,7 @@ from running import assert_close, operators, recurrent_left, run
 from thinning import thinned
 
 import rnn_lowering as rl
+from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.passes.report import Report
 
 FORMS = ("auto", "scan", "loop", "unroll")
@@ -290,8 +291,8 @@ def test_inspect(kind: str, tmp_path: Path) -> None:
     onnx.save(chain(THREE[0], Link("GRU", "gru", attributes), THREE[2]), tmp_path / "model.onnx")
     first, second, third = rl.inspect(KINDS[kind](tmp_path / "model.onnx"))
     assert [spec.op_type for spec in (first, second, third)] == ["LSTM", "GRU", "RNN"]
-    assert isinstance(first, rl.RecurrentSpec)
-    assert isinstance(second, rl.RecurrentSpec)
+    assert isinstance(first, RecurrentSpec)
+    assert isinstance(second, RecurrentSpec)
     assert (second.node.name, second.node.operator, second.node.scope) == ("gru", "GRU", "main graph")
     assert second.version == 14
     assert second.dtype == ir.DataType.FLOAT
@@ -324,7 +325,7 @@ def test_inspect_knows_what_a_lowering_knows() -> None:
 def test_inspect_reads_functions() -> None:
     attributes = {"direction": "reverse", "clip": 0.5}
     (spec,) = rl.inspect(model(Case("api_function", "LSTM", attributes, scope="function"), 17))
-    assert isinstance(spec, rl.RecurrentSpec)
+    assert isinstance(spec, RecurrentSpec)
     assert (spec.directions, spec.clip, spec.hidden_size) == (("reverse",), 0.5, 4)
 
 

@@ -4,6 +4,7 @@ import pickle
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -133,3 +134,11 @@ def test_the_words_of_python_run(tmp_path: Any) -> None:
     hint = caught.value.hint.partition("number for each ?: ")[2].partition(", or use ")[0]
     keywords = eval(f"dict({hint.replace('?', '16')})")
     assert rl.lower(EXAMPLES / "model.onnx", to="unroll", **keywords, full=True)[1].nodes[0].seq_length == 16
+
+
+def test_a_file_that_cannot_be_read_is_an_oserror_too(tmp_path: Path) -> None:
+    for refused in (tmp_path / "absent.onnx", tmp_path):
+        with pytest.raises(OSError, match="cannot read") as error:
+            rl.lower(refused)
+        assert isinstance(error.value, rl.ModelFileError)
+        assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)

@@ -44,7 +44,8 @@ class CausalConvSpec(NodeSpec):
         silu: Whether the activation is SiLU.
 
     Examples:
-        >>> [spec.kernel_size for spec in rl.inspect(model) if isinstance(spec, rl.CausalConvSpec)]
+        >>> from rnn_lowering.attention.causal_conv import CausalConvSpec
+        >>> [spec.kernel_size for spec in rl.inspect(model) if isinstance(spec, CausalConvSpec)]
         []
     """
 

@@ -35,7 +35,8 @@ class GatedDeltaNetSpec(NodeSpec):
         normalizes: Whether queries and keys are divided by their lengths: qk_l2_norm.
 
     Examples:
-        >>> [spec.computes_decay for spec in rl.inspect(model) if isinstance(spec, rl.GatedDeltaNetSpec)]
+        >>> from rnn_lowering.attention.gated_delta_net import GatedDeltaNetSpec
+        >>> [spec.computes_decay for spec in rl.inspect(model) if isinstance(spec, GatedDeltaNetSpec)]
         []
     """
 
@@ -201,7 +202,8 @@ class AttentionGateSpec(NodeSpec):
         heads: The number of heads; None if unknown.
 
     Examples:
-        >>> [spec.heads for spec in rl.inspect(model) if isinstance(spec, rl.AttentionGateSpec)]
+        >>> from rnn_lowering.attention.gated_delta_net import AttentionGateSpec
+        >>> [spec.heads for spec in rl.inspect(model) if isinstance(spec, AttentionGateSpec)]
         []
     """
 
@@ -250,7 +252,8 @@ class GatedNormSpec(NodeSpec):
         silu: Whether the activation is SiLU, or else Sigmoid.
 
     Examples:
-        >>> [spec.epsilon for spec in rl.inspect(model) if isinstance(spec, rl.GatedNormSpec)]
+        >>> from rnn_lowering.attention.gated_delta_net import GatedNormSpec
+        >>> [spec.epsilon for spec in rl.inspect(model) if isinstance(spec, GatedNormSpec)]
         []
     """
 

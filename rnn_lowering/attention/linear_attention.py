@@ -74,7 +74,8 @@ class LinearAttentionSpec(NodeSpec):
             known, and for rules without decay.
 
     Examples:
-        >>> [spec.update_rule for spec in rl.inspect(model) if isinstance(spec, rl.LinearAttentionSpec)]
+        >>> from rnn_lowering.attention.linear_attention import LinearAttentionSpec
+        >>> [spec.update_rule for spec in rl.inspect(model) if isinstance(spec, LinearAttentionSpec)]
         []
     """
 

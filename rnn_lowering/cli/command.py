@@ -236,13 +236,15 @@ def _all(args: argparse.Namespace, lowering: Lowering, check: Check, files: File
         return _failed(error, args, path)
 
     series = Series(lowering, check, files, fail, args.keep_going)
-    with _warnings(args.quiet), printing():
+    with _warnings(args.quiet):
         if args.list:
-            return series.list(args.models, as_json=args.json, quiet=args.quiet)
+            with printing():
+                return series.list(args.models, as_json=args.json, quiet=args.quiet)
         with nullcontext() if args.quiet else progress_bar() as show:
             code = series.lower(places(args.models, args.out_dir), args.command, show)
         if not args.quiet:
-            series.print()
+            with printing():
+                series.print()
         return code
 
 

@@ -16,6 +16,7 @@ from rnn_lowering.errors import OptionError, RnnLoweringError, printable
 from rnn_lowering.file_lowering import FileLowering
 from rnn_lowering.files.options import Files
 from rnn_lowering.files.reading import load_model
+from rnn_lowering.files.scratch import writing
 from rnn_lowering.options import Lowering
 from rnn_lowering.report.file_report import FileReport
 from rnn_lowering.types import Progress
@@ -96,7 +97,8 @@ class Series:
 
     def _lower(self, source: Path, destination: Path, command: str, show: Progress | None) -> FileReport:
         lowering, check = self._fitting(self._read(source))
-        destination.parent.mkdir(parents=True, exist_ok=True)
+        with writing(destination.parent):
+            destination.parent.mkdir(parents=True, exist_ok=True)
         return FileLowering(
             source=source,
             destination=destination,

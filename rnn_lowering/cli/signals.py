@@ -84,6 +84,8 @@ def printing(fact: str = "") -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
+    except RnnLoweringError:
+        raise
     except OSError as error:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())  # flushing at the end of the process would fail again

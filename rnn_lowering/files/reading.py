@@ -94,6 +94,8 @@ def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Pat
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # onnx finds its own text format experimental
             proto = onnx.load(path, load_external_data=False)
+    except ModelFileError:
+        raise
     except OSError as error:
         raise _cannot_read(named, error) from error
     except Exception as error:  # protobuf, text and JSON parsers each have errors of their own

@@ -55,6 +55,8 @@ def writing(path: Path) -> Iterator[None]:
     """Turn an OSError of the block into the error for a file that cannot be written."""
     try:
         yield
+    except ModelFileError:
+        raise
     except OSError as error:
         raise cannot_write(path, error) from error
 

@@ -118,6 +118,12 @@ def test_no_result_takes_the_place_of_another_or_of_a_model(models: Path, rnn_lo
     assert Path("denoiser.onnx").read_bytes() == before
 
 
+def test_a_folder_that_cannot_be_made_is_named(models: Path, rnn_lower: Command) -> None:
+    done = rnn_lower("denoiser.onnx", "--out-dir", "text.onnx/below")
+    assert done.code == 1
+    assert "cannot write 'text.onnx/below': Not a directory" in done.err
+
+
 WRONG = {
     "A B C": "several models need a folder for their results: add --out-dir DIR, or --list",
     "A B --out-dir text.onnx": "'text.onnx' is no folder",

@@ -18,6 +18,7 @@ from texts import FORMS
 import rnn_lowering as rl
 from rnn_lowering.errors import UnknownSizeError
 from rnn_lowering.flags import for_command
+from rnn_lowering.nodes.rnn import RecurrentSpec
 
 OPS = tuple(GATES)
 T, N, I, H = 5, 3, 2, 4  # noqa: E741
@@ -351,7 +352,7 @@ def test_what_is_read(op_type: str, changes: dict[str, Any], fields: dict[str, A
     proto = node_model(op_type, **changes)
     assert rl.inspect(rl.lower(proto)) == []
     (spec,) = rl.inspect(proto)
-    assert isinstance(spec, rl.RecurrentSpec)
+    assert isinstance(spec, RecurrentSpec)
     names = [str(activation) for of_direction in spec.activations for activation in of_direction]
     assert {name: names if name == "names" else getattr(spec, name) for name in fields} == fields
 

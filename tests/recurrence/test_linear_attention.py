@@ -19,6 +19,7 @@ from texts import parse
 from thinning import by_turns
 
 import rnn_lowering as rl
+from rnn_lowering.attention.linear_attention import LinearAttentionSpec
 from rnn_lowering.cli.command import main
 from rnn_lowering.compare.float64.evaluator import evaluate_model
 
@@ -422,7 +423,7 @@ def test_decays_of_unknown_width() -> None:
 def test_what_a_specification_says() -> None:
     case = Attention("gated", Hq=2, H=4, n=1, T=7, open="B", by_key=True)
     (spec,) = rl.inspect(case.model())
-    assert isinstance(spec, rl.LinearAttentionSpec)
+    assert isinstance(spec, LinearAttentionSpec)
     assert (spec.query_heads, spec.key_heads, spec.state_heads, spec.output_heads) == (2, 1, 4, 4)
     assert (spec.key_size, spec.value_size, spec.decay_size, spec.scale) == (4, 3, 4, 0.5)
     assert (spec.seq_length, spec.batch_size, spec.version) == (7, None, 1)
