@@ -49,12 +49,22 @@ class Use:
     starts_a_loop: bool = False
 
 
+_PASSING = ("Cast", "Identity")
+"""Operators whose consumers count as those of their input."""
+
+
 def uses_of(graph: onnx.GraphProto, names: Iterable[str]) -> dict[str, Use]:
     """Return the use of each input that says most, by name."""
-    consumers = dict[str, list[tuple[onnx.NodeProto, int]]]()
+    names = list(names)
+    consumers: dict[str, list[tuple[onnx.NodeProto, int]]] = {name: [] for name in names}
     for node in nodes_in(graph):
-        for slot, given in enumerate(node.input):
-            consumers.setdefault(given, []).append((node, slot))
+        if consumers.keys().isdisjoint(node.input):
+            continue
+        for slot, name in enumerate(node.input):
+            if name in consumers:
+                consumers[name].append((node, slot))
+        if node.op_type in _PASSING:
+            consumers.setdefault(node.output[0], [])
     return {name: _use(graph, name, list(_followed(consumers, name, 3))) for name in names}
 
 
@@ -118,7 +128,7 @@ def _followed(
     """Yield the nodes that read a value, with the input's index, and those behind casts of it."""
     for node, slot in consumers.get(name, ()):
         yield node, slot
-        if depth and node.op_type in ("Cast", "Identity"):
+        if depth and node.op_type in _PASSING:
             yield from _followed(consumers, node.output[0], depth - 1)
 
 
