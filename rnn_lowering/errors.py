@@ -275,6 +275,10 @@ class RnnLoweringWarning(UserWarning):
     """
 
 
+class UnfinishedWarning(RnnLoweringWarning):
+    """A model is written, although a limit of time or memory ended its comparison."""
+
+
 def deepest_cause(error: BaseException) -> BaseException:
     """Return the first error of a chain: libraries add one at each level of a model; onnx_ir may fail to do so."""
     while (before := error.__cause__ or (error.__context__ if isinstance(error, TypeError) else None)) is not None:
@@ -285,12 +289,12 @@ def deepest_cause(error: BaseException) -> BaseException:
 _INNER = ("rnn_lowering", "onnx_ir")
 
 
-def warn(text: str) -> None:
+def warn(text: str, kind: type[RnnLoweringWarning] = RnnLoweringWarning) -> None:
     """Issue a warning at the line of the caller outside this package and onnx_ir."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INNER:
         level, frame = level + 1, frame.f_back
-    warnings.warn(spelled(text), RnnLoweringWarning, stacklevel=level)
+    warnings.warn(spelled(text), kind, stacklevel=level)
 
 
 NAME, LINE = 120, 800

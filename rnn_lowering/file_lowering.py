@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import onnx
@@ -27,7 +28,15 @@ from rnn_lowering.compare.verify import (
     runtime_of,
     with_target,
 )
-from rnn_lowering.errors import NotVerifiedError, OptionError, UnsupportedError, VerificationError, boundary
+from rnn_lowering.errors import (
+    NotVerifiedError,
+    OptionError,
+    UnfinishedWarning,
+    UnsupportedError,
+    VerificationError,
+    boundary,
+    warn,
+)
 from rnn_lowering.files.atomic import Outputs, Place, replacing
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
 from rnn_lowering.files.options import Files
@@ -56,6 +65,12 @@ _OTHERS_REPLACED = (
 _OPSETS = {"w8a16": 21}
 """First opset whose QuantizeLinear has these bits; others need none newer than a lowered model has."""
 
+_MANY_NODES = 10_000
+"""Of a result with more nodes, the command says how long the comparison takes."""
+
+_TIMES = 4
+"""Comparing such a result took 3 to 5 times as long as making it."""
+
 _WriteReport = Callable[[], AbstractContextManager[None]]
 """Writes the report to a temporary name; it gets its own when the context is left."""
 
@@ -80,6 +95,13 @@ class FileLowering:
 
     def run(self) -> FileReport:
         """Lower the file; raise what `lower_file` documents."""
+        report = self._run()
+        if unfinished := report.unfinished:
+            warn(unfinished, UnfinishedWarning)
+        return report
+
+    def _run(self) -> FileReport:
+        began = monotonic()
         if self.files.require_verified and not self.check.runs:
             raise OptionError("a verification is required, but the number of runs is 0", hint="give 1 or more")
         with boundary(), ExitStack() as last:
@@ -118,6 +140,8 @@ class FileLowering:
                 comparison = cache(lambda: until_reported.enter_context(self._open(original, written, result)))
                 node_runs = partial(_node_runs, comparison)
                 write_report = partial(writer.write, report, node_runs, overwrite=outputs.overwrite)
+                if self.check.runs and result.modified and not without_onnxruntime("it"):
+                    _warn_of_a_long_comparison(report, monotonic() - began)
                 if not result.modified:
                     unchanged = Verification(UNCHANGED, reason=NOTHING_LOWERED)
                     report.verification = with_target(unchanged, comparison, runtime)
@@ -260,6 +284,16 @@ class FileLowering:
         error = (VerificationError if failed else NotVerifiedError)(str(check), hint=hint, report=report)
         error.page = error.page if there is None else "verification.md#run-it-in-its-target"
         raise error
+
+
+def _warn_of_a_long_comparison(report: FileReport, seconds: float) -> None:
+    """Say how long the comparison of a large result takes, judged by the seconds that it took to make it."""
+    count = sum(report.operators_after.values())
+    if count > _MANY_NODES:
+        warn(
+            f"the result has {count:,} nodes, so its comparison takes about {_TIMES * seconds:.0f} s, more for "
+            "large inputs; --verify 1 compares fewer inputs, and --no-verify none"
+        )
 
 
 def _differs_by_numbers(check: Verification) -> bool:

@@ -123,7 +123,9 @@ def _add_general(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--json", action="store_true", help="with --list: print JSON, an entry for each model")
     group.add_argument("--targets", action=_ListTargets, help="show what each runtime supports, and exit")
-    group.add_argument("-q", "--quiet", action="store_true", help="print errors only")
+    group.add_argument(
+        "-q", "--quiet", action="store_true", help="print errors, and a comparison that a limit ended"
+    )
     group.add_argument(
         "-v",
         "--verbose",

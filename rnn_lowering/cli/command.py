@@ -21,6 +21,7 @@ from rnn_lowering.errors import (
     OptionError,
     RnnLoweringError,
     RnnLoweringWarning,
+    UnfinishedWarning,
     UnsupportedError,
     VerificationError,
     boundary,
@@ -203,10 +204,11 @@ def _show_runs(error: VerificationError, args: argparse.Namespace) -> None:
 
 @contextmanager
 def _warnings(quiet: bool) -> Iterator[None]:
-    """Print the warnings of this package as soon as they are issued, and no others."""
+    """Print the warnings of this package as soon as they are issued, and no others; if quiet, only that a limit
+    ended a comparison."""
 
     def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-        if issubclass(category, RnnLoweringWarning) and not quiet:
+        if issubclass(category, UnfinishedWarning if quiet else RnnLoweringWarning):
             print(f"rnn-lower: warning: {printable(message)}", file=sys.stderr, flush=True)
 
     with warnings.catch_warnings():

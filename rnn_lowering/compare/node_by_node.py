@@ -110,11 +110,11 @@ class NodeComparison(Comparison):
         try:
             each_run = tuple(self._node_runs())
         except (SessionError, RnnLoweringError) as error:
-            crashed = isinstance(error, SessionError) and error.crashed
             why = f"a lowered node cannot be run: {error}"
-            if crashed:
+            if isinstance(error, SessionError) and error.crashed:
                 return Verification("failed", EACH_NODE, reason=why)
-            return Verification("not verified", EACH_NODE, reason=f"{reason}; {why}")
+            late = isinstance(error, SessionError) and error.over_limit
+            return Verification("not verified", EACH_NODE, reason=f"{reason}; {why}", over_limit=late)
         checks = over_all(each_run)
         if not checks:
             return Verification("not verified", reason=reason)

@@ -103,6 +103,7 @@ class Verification:
         nodes: One entry per output of each node that was also compared on its own with float64, over all its runs.
         in_target: The result of the same comparison in the runtime of the target, None if it did not run there. If
             that is not verified, neither is the whole.
+        over_limit: Whether it is not verified because a limit of time or memory ended the comparison.
 
     Examples:
         >>> check = rl.verify(model, rl.lower(model), runs=1)
@@ -118,6 +119,7 @@ class Verification:
     each_run: tuple[RunCheck, ...] = ()
     nodes: tuple[OutputCheck, ...] = ()
     in_target: Verification | None = None
+    over_limit: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", spelled(self.reason))

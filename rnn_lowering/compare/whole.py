@@ -139,7 +139,7 @@ class ModelComparison(Comparison):
             names, found, plain_lowered = self._run_lowered(list(expected), session.optimize)
         except SessionError as error:
             if error.over_limit:
-                return Verification("not verified", reason=f"the lowered model {error}")
+                return Verification("not verified", reason=f"the lowered model {error}", over_limit=True)
             return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
         if names != self.names:
             return Verification("failed", reason=f"outputs {self.names} became {names}")
@@ -306,7 +306,7 @@ class ModelComparison(Comparison):
     def _without_original(self, error: SessionError, groups: list[Alternatives]) -> Verification:
         """Compare the nodes of an original that onnxruntime cannot run, or return why that is not possible."""
         if error.over_limit:
-            return Verification("not verified", reason=f"the original {error}")
+            return Verification("not verified", reason=f"the original {error}", over_limit=True)
         reason = f"onnxruntime cannot run the original: {error}"
         if error.crashed and (empty := self._emptied()):
             raise UnsupportedError(

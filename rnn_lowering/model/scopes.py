@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.operators import (
-    bodies_of,
     DEFAULT_DOMAIN,
+    bodies_of,
     default_opset,
     graphs_of,
     is_of_default_domain,

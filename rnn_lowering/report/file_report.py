@@ -110,6 +110,14 @@ class FileReport(Report):
     kept: str = ""
 
     @property
+    def unfinished(self) -> str:
+        """What to know of a model that is written although a limit ended the comparison; "" of others."""
+        check = self.verification
+        if check is None or not check.over_limit:
+            return ""
+        return f"{self.lowered.name} is written, but {check}; with --require-verified it would not be"
+
+    @property
     def interface_changed(self) -> bool:
         """Whether the inputs or outputs of the written model differ from those of the original."""
         before, after = self.original, self.lowered

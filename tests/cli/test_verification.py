@@ -9,8 +9,10 @@ import numpy as np
 import onnx
 import pytest
 from cases import Array, Case, feed, model
-from commands import SYMBOLIC, Command, Outcome, assert_refused, files, saved, table
+from commands import SYMBOLIC, Command, Outcome, assert_refused, child, files, saved, table
 from running import recurrent_left, run
+from texts import parse
+from thinning import exhaustive
 
 import rnn_lowering as rl
 
@@ -255,3 +257,48 @@ def test_a_required_verification(rnn_lower: Command, tmp_path: Path) -> None:
     outcome = rnn_lower(source, target, "--require-verified", "--force")
     assert outcome.code == 0
     assert "nodes verified, not the whole model" in outcome.out
+
+
+ENDLESS = """g (float[T,N,3] X) => (float[T,1,N,4] Y, int64 sum)
+    <float[1,12,3] W = {}, float[1,12,4] R = {}, int64 trips = {1000000000000}, bool go = {1}, int64 zero = {0}>
+    {
+    Y = GRU <hidden_size = 4> (X, W, R)
+    sum = Loop (trips, go, zero) <body = b (int64 step, bool go_in, int64 state) => (bool go_out, int64 next) {
+        go_out = Identity (go_in)  next = Add (state, step) }> }"""
+
+
+@pytest.mark.parametrize("options", [[], ["-q"]])
+def test_a_comparison_that_ran_out_of_time(tmp_path: Path, options: list[str]) -> None:
+    source, target = saved(tmp_path / "in.onnx", parse(ENDLESS)), tmp_path / "out.onnx"
+    done = child(str(source), str(target), "--verify-timeout", "1", *options)
+    assert (done.returncode, target.exists()) == (0, True)
+    assert done.stderr.startswith(
+        "rnn-lower: warning: out.onnx is written, but not verified: the original timed out"
+    )
+    assert "(raise the limit: --verify-timeout; or" in done.stderr
+    assert "with --require-verified it would not be" in done.stderr
+
+
+@pytest.mark.usefixtures("own_processes")
+def test_python_is_warned_of_a_comparison_that_ran_out_of_time(tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "in.onnx", parse(ENDLESS)), tmp_path / "out.onnx"
+    with pytest.warns(
+        rl.RnnLoweringWarning, match=r"raise the limit: .*timeout.*require_verified=True it would not"
+    ):
+        report = rl.lower_file(source, target, check=rl.Check(timeout=1))
+    assert report.verification is not None
+    assert report.verification.over_limit
+
+
+@exhaustive
+def test_a_large_result_says_how_long_its_comparison_takes(rnn_lower: Command, tmp_path: Path) -> None:
+    signs = "  ".join(f"x{n + 1} = Neg (x{n})" for n in range(10_000))
+    text = "g (float[2,1,3] x0) => (float[2,1,1,4] Y) <float[1,12,3] W = {}, float[1,12,4] R = {}> {"
+    net = parse(f"{text} {signs}  Y = GRU <hidden_size = 4> (x10000, W, R) }}")
+    source, target = saved(tmp_path / "in.onnx", net), tmp_path / "out.onnx"
+    outcome = rnn_lower(source, target)
+    assert re.search(r"warning: the result has 10,0\d\d nodes, so its comparison takes about \d+ s", outcome.err)
+    assert "--verify 1 compares fewer inputs, and --no-verify none" in outcome.err
+    for fewer in (["--verify", "1"], ["--no-verify"]):
+        assert rnn_lower(source, target, "--force", *fewer).code == 0
+    assert rnn_lower(source, target, "--force", "--no-verify").err == ""

@@ -111,7 +111,7 @@ class StreamComparison:
             expected = self.runs.whole([self.runner.write_feeds(feeds) for feeds in self.sequences.feeds()])
         except SessionError as error:
             if error.over_limit:
-                return self._not_verified(f"the original {error}")
+                return self._not_verified(f"the original {error}", over_limit=True)
             if name := _bfloat16_of(self.stepped.proto.graph):
                 return self._not_verified(f"onnxruntime passes no bfloat16 to or from Python, which '{name}' is")
             reason = f"onnxruntime cannot run the original: {error}"
@@ -129,7 +129,7 @@ class StreamComparison:
             return self._compare_all(expected)
         except SessionError as error:
             if error.over_limit:
-                return self._not_verified(f"the stream {error}")
+                return self._not_verified(f"the stream {error}", over_limit=True)
             if self._use_lowered_stream():
                 return self._compare_all(expected)
             return Verification("failed", self._method(), reason=f"onnxruntime cannot run the stream: {error}")
@@ -138,8 +138,8 @@ class StreamComparison:
         most, call = self.plan.max_frames, self.plan.frames or self.plan.unit
         return _TOO_SHORT if most is None or most >= 2 * call else _ENDS.format(counted(most, "frame"))
 
-    def _not_verified(self, reason: str) -> Verification:
-        return Verification("not verified", CHUNKED, reason=reason)
+    def _not_verified(self, reason: str, *, over_limit: bool = False) -> Verification:
+        return Verification("not verified", CHUNKED, reason=reason, over_limit=over_limit)
 
     def _compare_all(self, expected: Expected) -> Verification:
         """Compare random sequences, then a long one; note what they do not show."""
