@@ -15,7 +15,7 @@ from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rnn_lowering.errors import OptionError, callers
-from rnn_lowering.types import Array, ArrayLike, Progress
+from rnn_lowering.types import Array, ArrayLike, Progress, SizeOrSizes
 
 if TYPE_CHECKING:  # the command's --help needs none
     import numpy as np
@@ -157,7 +157,14 @@ def _axis_name(name: str, given: Any) -> str:
 names_of_axes = mapping(_axis_name, "names of axes, such as {'X:1': 'time'}")
 
 
-sizes = mapping(integer(), "sizes by name, such as {'seq': 16}")
+def _size(name: str, given: Any) -> SizeOrSizes:
+    """Take a size, or several: one for each export."""
+    if isinstance(given, list | tuple) and given:
+        return tuple(integer()(name, size) for size in given)
+    return integer()(name, given)
+
+
+sizes = mapping(_size, "sizes by name, such as {'seq': 16}")
 
 
 def _shape(name: str, given: Any) -> list[int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from rnn_lowering.compare.options import Check
 from rnn_lowering.compare.verify import (
+    ACCEPTED_ONLY,
     NOTHING_LOWERED,
     UNCHANGED,
     ModelComparison,
@@ -31,6 +32,7 @@ from rnn_lowering.compare.verify import (
 from rnn_lowering.errors import (
     NotVerifiedError,
     OptionError,
+    RnnLoweringError,
     UnfinishedWarning,
     UnsupportedError,
     VerificationError,
@@ -42,16 +44,17 @@ from rnn_lowering.files.external_data import choose_data_file, data_files, save
 from rnn_lowering.files.options import Files
 from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
+from rnn_lowering.model.protobuf import as_proto
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.needs import without_onnxruntime
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.lower import LoweringResult, lower_model
-from rnn_lowering.passes.report import count_operators
+from rnn_lowering.passes.report import ASSUMED, count_operators
 from rnn_lowering.passes.stages import NO_STREAM
 from rnn_lowering.report.file_report import FileReport, ModelFile
 from rnn_lowering.report.writer import ReportWriter
 from rnn_lowering.streaming.options import parse_stream
-from rnn_lowering.types import WRITING, Array, Progress
+from rnn_lowering.types import WRITING, Array, Progress, SizeOrSizes
 
 _NOT_KEPT = "the model is not written; --keep-failed FILE keeps it"
 
@@ -112,7 +115,8 @@ class FileLowering:
             file, pipe = last.enter_context(readable_again(self.source))
             original = parse_file(file, trust_external_data=self.files.trust_external_data, piped_from=pipe)
             model = original.new_model()
-            original = self._at_exported_sizes(original)
+            exports = self._at_exported_sizes(original)
+            original = exports[0]
             data = data_files(model)
             inputs = (self.source, *data)
             outputs = self._outputs_of(model, inputs)
@@ -153,6 +157,14 @@ class FileLowering:
                     report.verification = compare_stream(
                         original, written, runner, runtime=runtime, **self._comparing
                     )
+                if self.check.runs:
+                    report.verification = self._told_of_closed(report.verification, original)
+                if comparison.cache_info().currsize and (places := comparison().contradicted):
+                    report.notes.append(_open_outputs(result.model, places))
+                    self._write(result, file, written, place)
+                    report.lowered = ModelFile.of(written, written.parent.iterdir(), result.model)
+                if report.verification and self.lowering.open_dims:
+                    report.verification = self._beside(report, exports, written)
                 if not result.modified or self.check.runs:
                     keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)
                     self._refuse(report, report.verification, keep, write_report)
@@ -161,20 +173,50 @@ class FileLowering:
                 last.enter_context(write_report())
         return report
 
-    def _at_exported_sizes(self, original: ModelSource) -> ModelSource:
-        """Return the original for the comparison: with sizes that it declares open, but was exported with."""
+    def _at_exported_sizes(self, original: ModelSource) -> list[ModelSource]:
+        """Return the original and its other exports for the comparison: with sizes that they declare open, but were
+        exported with."""
         lowering = self.lowering
-        if not (lowering.open_dims and lowering.dims):
-            return original
+        if not lowering.open_dims:
+            return [original]
         from rnn_lowering.opening.open_dims import exported_dims
 
-        exported, proto = exported_dims(original.model, lowering.open_dims, lowering.dims), onnx.ModelProto()
-        proto.CopyFrom(original.proto)
-        for value in proto.graph.input:
-            for dim in value.type.tensor_type.shape.dim:
-                if dim.dim_param in exported:
-                    dim.dim_value = exported[dim.dim_param]
-        return replace(original, proto=proto)
+        trust, exports = self.files.trust_external_data, [original]
+        for given in lowering.also:
+            if isinstance(given, onnx.ModelProto | ir.Model):
+                exports.append(ModelSource(Path(), as_proto(given) if isinstance(given, ir.Model) else given))
+            else:
+                exports.append(parse_file(Path(given), trust_external_data=trust))
+        exported = exported_dims(original.model, lowering.open_dims, lowering.dims)
+        return [_at_sizes(source, exported, n) for n, source in enumerate(exports)] if exported else exports
+
+    def _told_of_closed(self, check: Verification, original: ModelSource) -> Verification:
+        """Return the result of a comparison with the axes that the original declares open, though it runs at one
+        size only."""
+        if (check and check.whole and ACCEPTED_ONLY not in check.reason) or check.status == "failed":
+            return check
+        from rnn_lowering.opening.closed import closed_axes
+
+        with suppress(RnnLoweringError):
+            for text in closed_axes(original.model, self.lowering.max_nodes):
+                return check.with_advice(text)
+        return check
+
+    def _beside(self, report: FileReport, exports: Sequence[ModelSource], written: Path) -> Verification:
+        """Compare the result with the other exports at their sizes too; say what was assumed."""
+        assert report.verification is not None
+        others = []
+        for export in exports[1:]:
+            model = export if export.path.name else export.proto
+            if self.lowering.stream is not None:
+                with Runner(self.check.timeout) as runner:
+                    others.append(compare_stream(model, written, runner, **self._comparing))
+            else:
+                with open_comparison(model, written, **self._comparing) as comparison:
+                    others.append(comparison.result())
+        found = report.verification.beside(others, _sizes_of(exports, self.lowering.open_dims))
+        assumed = "; ".join(note for note in report.notes if note.startswith(ASSUMED))
+        return found.with_advice(assumed) if found and assumed else found
 
     def _check_calibration(self) -> None:
         """Refuse, before any work, a calibration that cannot succeed."""
@@ -294,6 +336,34 @@ def _warn_of_a_long_comparison(report: FileReport, seconds: float) -> None:
             f"the result has {count:,} nodes, so its comparison takes about {_TIMES * seconds:.0f} s, more for "
             "large inputs; --verify 1 compares fewer inputs, and --no-verify none"
         )
+
+
+def _open_outputs(model: ir.Model, places: Collection[tuple[str, int]]) -> str:
+    """Open the sizes of outputs in place; return a note."""
+    for value in model.graph.outputs:
+        if value.shape is not None:
+            kept = (None if (value.name, axis) in places else dim for axis, dim in enumerate(value.shape))
+            value.shape = ir.Shape(list(kept))
+    named = ", ".join(f"axis {axis} of '{name}'" for name, axis in sorted(places))
+    return f"opened declared sizes of outputs that the runs contradict: {named}"
+
+
+def _at_sizes(source: ModelSource, exported: Mapping[str, SizeOrSizes], n: int) -> ModelSource:
+    """Return export number `n` with the sizes that axes have which it declares open."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(source.proto)
+    for dim in (dim for value in proto.graph.input for dim in value.type.tensor_type.shape.dim):
+        if dim.dim_param in exported:
+            held = exported[dim.dim_param]
+            dim.dim_value = held if isinstance(held, int) else held[n]
+    return replace(source, proto=proto)
+
+
+def _sizes_of(exports: Iterable[ModelSource], axes: Mapping[str, str]) -> dict[str, list[int]]:
+    """Return the sizes of opened axes in each export, by name."""
+    inputs = [{value.name: value.type.tensor_type.shape.dim for value in e.proto.graph.input} for e in exports]
+    places = {name: text.rpartition(":")[::2] for text, name in axes.items()}
+    return {name: [dims[given][int(axis)].dim_value for dims in inputs] for name, (given, axis) in places.items()}
 
 
 def _differs_by_numbers(check: Verification) -> bool:

@@ -62,6 +62,7 @@ _VALUES = {
     "stream": rf"(?=\S+=){_WORD}|AXIS",
     "file": r"FILE[\w.]*",
     "report": r"FILE[\w.]*",
+    "export": r"(?:LONG|MIDDLE)\.onnx",
 }
 """What the value of a flag looks like in a message, by the kind of its text."""
 
@@ -149,7 +150,7 @@ def _entry(separator: str, given: Callable[[str], str]) -> Callable[[str], tuple
 
 _ENTRIES = {
     "name": _entry("=", '"{}"'.format),
-    "size": _entry("=", str),
+    "size": _entry("=", lambda size: f"({', '.join(size.split(','))})" if "," in size else size),
     "stream": _entry("=", str),
     "shape": _entry(":", lambda sizes: f"[{', '.join(sizes.split(',')) if sizes else ''}]"),
     "value": _entry("=", lambda value: f'numpy.load("{value}")' if value.endswith(".npy") else value),

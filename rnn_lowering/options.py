@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
@@ -18,7 +18,7 @@ from rnn_lowering.loops.options import LoopOptions
 from rnn_lowering.opening.options import OpeningOptions
 from rnn_lowering.streaming.options import Stream, StreamOptions
 from rnn_lowering.targets.names import FormName, TargetName
-from rnn_lowering.types import ArrayLike, Shapes
+from rnn_lowering.types import ArrayLike, ModelOrPath, Shapes, SizeOrSizes
 
 if TYPE_CHECKING:  # the command's --help needs none
     import onnx_ir as ir
@@ -86,7 +86,7 @@ class NodeOptions:
         join: Compute small nodes that do not depend on each other, both directions of a node, and layers, in one
             loop, if that is faster in the target.
         dims: Sizes of symbolic dimensions, by name. If T is still unknown then, constants that depend on the sizes
-            are folded.
+            are folded. Of an axis that `open_dims` opens: the size of each export.
         input_shapes: Shapes of inputs, by input name.
         set_inputs: Values of inputs that become constants, by input name: the lowered model does not have these
             inputs, and an If whose condition depends only on them is replaced by its branch. A number or an array.
@@ -148,7 +148,7 @@ class NodeOptions:
         True,
         "give each node and direction its own loop (default: small nodes share a loop if that is faster)",
     )
-    dims: Mapping[str, int] = SIZES.option("--set-dim NAME=SIZE", "size", {}, "fix the size of a dimension")
+    dims: Mapping[str, SizeOrSizes] = SIZES.option("--set-dim NAME=SIZE", "size", {}, "fix the size of a dimension")
     input_shapes: Shapes = SIZES.option("--set-shape NAME:D0,D1,...", "shape", {}, "fix the shape of an input")
     set_inputs: Mapping[str, ArrayLike] = SIZES.option(
         "--set-input NAME=VALUE|FILE.npy", "value", {}, "make an input a constant, and compute what follows from it"
@@ -175,6 +175,7 @@ class Lowering(StreamOptions, OpeningOptions, LoopOptions, NodeOptions):
     def __post_init__(self) -> None:
         argument_checks.take_fields(self)
         self.check_stream()
+        self.check_opening()
         if isinstance(self.only, tuple) and isinstance(self.except_, tuple):
             for pattern in set(self.only) & set(self.except_):
                 raise OptionError(f"'{pattern}' is to be lowered, and not to be", hint="drop --only or --except")
@@ -256,7 +257,8 @@ class LoweringOptions(TypedDict, total=False):
     raise_loops: bool
     join: bool
     open_dims: Mapping[str, str] | None
-    dims: Mapping[str, int] | None
+    also: Sequence[ModelOrPath]
+    dims: Mapping[str, SizeOrSizes] | None
     input_shapes: Shapes | None
     set_inputs: Mapping[str, ArrayLike] | None
     stream: Stream | None

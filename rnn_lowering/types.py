@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
 if TYPE_CHECKING:  # the command's --help needs none
     import numpy as np
+    import onnx
     import onnx_ir as ir
 
     Array = np.ndarray[Any, np.dtype[Any]]
@@ -22,6 +23,12 @@ Dims = tuple["int | None", ...]
 """The shape of a value, None for unknown dimensions."""
 
 PathLike = str | os.PathLike[str]
+
+ModelOrPath = Union["onnx.ModelProto", "ir.Model", PathLike]
+"""A model in memory, or the path of its file."""
+
+SizeOrSizes = int | tuple[int, ...]
+"""A size, or that of each export."""
 
 Shapes = Mapping[str, Sequence[int]]
 """Shapes by the names of inputs."""

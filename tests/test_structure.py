@@ -20,7 +20,7 @@ CORE = [
 ANNEXES = {
     "attention": ("causal_conv", "chunks", "references"),
     "loops": ("door", "stage"),
-    "opening": ("open_dims",),
+    "opening": ("closed", "open_dims"),
     "streaming": ("metadata", "stage"),
     "decomposition": ("adaptations", "rewrites.products", "stage"),
     "files": ("atomic", "external_data", "one_file", "reading", "scratch"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ import onnx_ir as ir
 
 from rnn_lowering.cli.console import LEGEND, SIZES, print_line, print_states, print_table, text_of_size
 from rnn_lowering.cli.tables import Table
+from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.model.scopes import REPEATING
+from rnn_lowering.opening.closed import closed_axes
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.passes.preview import REFUSED, UNSUPPORTED, Preview
@@ -36,7 +39,10 @@ class Listing:
     @classmethod
     def of(cls, path: Path, model: ir.Model, lowering: Lowering) -> Listing:
         """Return the listing of a model, which is not changed."""
-        return cls(path, *LowerRecurrentPass(lowering).preview(model), model.graph)
+        previews, report = LowerRecurrentPass(lowering).preview(model)
+        with suppress(RnnLoweringError):
+            report.notes += closed_axes(model, lowering.max_nodes)
+        return cls(path, previews, report, model.graph)
 
     @property
     def code(self) -> int:

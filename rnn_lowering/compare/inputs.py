@@ -498,6 +498,18 @@ def recorded_inputs(original: onnx.ModelProto, lowered: onnx.ModelProto) -> dict
     return {}
 
 
+def declared_as(original: onnx.ModelProto, lowered: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the inputs of a lowered model, with the sizes that the original fixes and it has opened."""
+    fixed = {value.name: dims_of(value) for value in original.graph.input}
+    declared = onnx.ModelProto()
+    declared.graph.input.extend(lowered.graph.input)
+    for value in declared.graph.input:
+        for dim, was in zip(dims_of(value), fixed.get(value.name, ()), strict=False):
+            if was.dim_value > 0 and not dim.HasField("dim_value"):
+                dim.dim_value = was.dim_value
+    return declared
+
+
 def lost_defaults(original: onnx.ModelProto, lowered: onnx.ModelProto) -> list[str]:
     """Return the inputs with defaults that the lowered model neither has nor records as constants."""
     if original.ir_version < _FIRST_IR_WITH_DEFAULTS:

@@ -602,6 +602,13 @@ class DeclaredShapes:
         shown = ", ".join("?" if size is None else str(size) for size in after)
         return f"has shape {list(array.shape)}, but the lowered model declares [{shown}]" if wrong else ""
 
+    def contradicted(self, name: str, array: Array) -> list[int]:
+        """Return the axes of an output whose size both models declare, and a run contradicts."""
+        before, after = self._before.get(name), self._after.get(name)
+        if after is None or before != after or len(after) != array.ndim:
+            return []
+        return [axis for axis, size in enumerate(after) if size not in (None, array.shape[axis])]
+
 
 def _shapes(values: Iterable[onnx.ValueInfoProto]) -> dict[str, Dims | None]:
     """Return shapes by name; None for an unknown rank, and for what is no tensor."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ CHUNKED = f"onnxruntime{IN_CHUNKS}"
 NOTHING_LOWERED = "nothing was lowered: the result is the original"
 COMPARE_ELSEWHERE = "compare both models in a runtime that supports the original"
 UNCHANGED, NOT_COMPARED = "unchanged", "not compared"
+ACCEPTED_ONLY = "of the tried sizes, the original accepted only"
 OPTIMIZATIONS = "onnxruntime's optimizations change the original's outputs: compared without them"
 JUDGED = "onnxruntime, differences judged by float64 NumPy"
 IN_FLOATS = "onnxruntime, beside the original in floats"
@@ -178,6 +179,26 @@ class Verification:
     def with_advice(self, advice: str) -> Verification:
         """Return the same result with a hint appended."""
         return replace(self, reason=f"{self.reason}; {advice}")
+
+    def beside(self, others: Sequence[Verification], sizes: Mapping[str, Sequence[int]]) -> Verification:
+        """Return the result over several originals, which are the same net at other sizes.
+
+        Args:
+            others: The results of the other originals.
+            sizes: By name, a size of each original.
+        """
+        for n, found in enumerate((self, *others)):
+            if not found:
+                text = ", ".join(f"{name} = {held[n]}" for name, held in sizes.items())
+                return replace(found, reason=f"at {text}: {found.reason}")
+        each = tuple(run for found in (self, *others) for run in found.each_run)
+        facts = dict.fromkeys(found.reason for found in (self, *others))
+        texts = (
+            f"{name} = {' and '.join(filter(None, (', '.join(map(str, held[:-1])), str(held[-1]))))}"
+            for name, held in sizes.items()
+        )
+        reason = "; ".join(filter(None, (f"verified at {', '.join(texts)}", *facts)))
+        return replace(self, runs=len(each), outputs=over_all(each), each_run=each, reason=reason)
 
     def judged(self, reason: str, method: str = JUDGED) -> Verification:
         """Return a failed comparison as verified, because float64 confirms it, or another method."""

@@ -20,7 +20,7 @@ from rnn_lowering.compare.inputs import take_feeds
 from rnn_lowering.compare.judgement import distance
 from rnn_lowering.compare.node_by_node import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
 from rnn_lowering.compare.options import Check, CheckOptions, check_of
-from rnn_lowering.compare.result import NOTHING_LOWERED, UNCHANGED, Verification
+from rnn_lowering.compare.result import ACCEPTED_ONLY, NOTHING_LOWERED, UNCHANGED, Verification
 from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison
 from rnn_lowering.compare.whole import ModelComparison
@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # most comparisons run in no target
     from rnn_lowering.targets.installed import Runtime
 
 __all__ = [
+    "ACCEPTED_ONLY",
     "LOWERED_NODE",
     "NOTHING_LOWERED",
     "ORIGINAL_NODE",

@@ -7,7 +7,7 @@ float64 than onnxruntime's own kernel, the model passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -18,6 +18,7 @@ from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs
 from rnn_lowering.compare.float64.as_floats import as_floats
 from rnn_lowering.compare.inputs import (
     candidate_feeds,
+    declared_as,
     fed_inputs,
     given_in_runs,
     length_inputs,
@@ -28,12 +29,11 @@ from rnn_lowering.compare.inputs import (
 from rnn_lowering.compare.judgement import DeclaredShapes, UncertainIntegers, are_no_rows, compare
 from rnn_lowering.compare.node_by_node import Comparison, NodeComparison
 from rnn_lowering.compare.options import Tolerance
-from rnn_lowering.compare.other_sizes import OtherSizes, Pairs, exported_sizes, with_sizes
 from rnn_lowering.compare.precision import least_precise
 from rnn_lowering.compare.result import (
+    ACCEPTED_ONLY,
     COMPARE_ELSEWHERE,
     IN_FLOATS,
-    JUDGED,
     OPTIMIZATIONS,
     WHOLE,
     OutputCheck,
@@ -61,9 +61,18 @@ from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
 
+Pairs = Mapping[str, tuple[Outputs, Outputs]]
+"""The outputs of the original and of the lowered model, by the feed that gave them."""
+
 
 class ModelComparison(Comparison):
-    """A comparison of whole models."""
+    """A comparison of whole models.
+
+    Attributes:
+        contradicted: The axes of outputs whose declared size a run contradicts.
+    """
+
+    contradicted: Collection[tuple[str, int]] = ()
 
     @cached_property
     def nodes_one_by_one(self) -> NodeComparison:
@@ -122,7 +131,7 @@ class ModelComparison(Comparison):
         counts."""
         original, lowered, check = self.original.proto, self.lowered.proto, self.check
         recorded = recorded_inputs(original, lowered)
-        declared = with_sizes(lowered, exported_sizes(original, lowered))
+        declared = declared_as(original, lowered)
         runs = given_in_runs(check, original.graph, lowered.graph)
         return [
             self.runner.write_feeds(candidate_feeds(original, run, check, declared, {**given, **recorded}))
@@ -145,6 +154,7 @@ class ModelComparison(Comparison):
             return Verification("failed", reason=f"outputs {self.names} became {names}")
         if lost := lost_defaults(self.original.proto, self.lowered.proto):
             return Verification("failed", reason=f"the model has lost the inputs with defaults {lost}")
+        self.contradicted = self._contradicted(found.values())
         if wrong := self._wrong_shape(found.values()):
             return Verification("failed", reason=wrong)
         pairs: Pairs = {feed: (expected[feed], found[feed]) for feed in expected}
@@ -165,16 +175,7 @@ class ModelComparison(Comparison):
         integers = self.uncertain.note(result.outputs)
         facts = [integers, self._only_sizes(groups, result), plain, plain_lowered, untaken, *constant]
         facts += self._zero_weights()
-        compared = self._with_nodes(result, facts)
-        return self._at_other_sizes(compared, session) if compared else compared
-
-    def _at_other_sizes(self, found: Verification, session: Session) -> Verification:
-        """Add runs at sizes that only the lowered model has, unless outputs differ more than rounding explains."""
-        if found.method in (JUDGED, IN_FLOATS):
-            return found
-        sessions = session, self._lowered_session(session.optimize)
-        others = OtherSizes(self.original, self.lowered, self.runner, self.check, sessions, self._compare)
-        return others.added_to(found)
+        return self._with_nodes(result, facts)
 
     def _run_original(self, groups: list[Alternatives]) -> tuple[Session, dict[str, Outputs], str]:
         """Run the original; return its session, its outputs by accepted feed, and why the optimizer was off, if it
@@ -351,6 +352,11 @@ class ModelComparison(Comparison):
         arrays = ((name, a) for outputs in found for name, a in tensors_by_name(self.names, outputs).items())
         return next((f"output '{name}' {fault}" for name, a in arrays if (fault := declared.fault(name, a))), "")
 
+    def _contradicted(self, found: Iterable[Outputs]) -> set[tuple[str, int]]:
+        declared = DeclaredShapes(self.original.proto, self.lowered.proto)
+        arrays = ((name, a) for outputs in found for name, a in tensors_by_name(self.names, outputs).items())
+        return {(name, axis) for name, a in arrays for axis in declared.contradicted(name, a)}
+
     def _only_sizes(self, groups: list[Alternatives], found: Verification) -> str:
         """Return a note about axes of which the original accepted only one of several tried sizes; else ""."""
         if len(found.each_run) == 1:
@@ -364,9 +370,9 @@ class ModelComparison(Comparison):
             return ""
         if len(single) == len(varied):
             sizes = ", ".join(f"{given.name} {list(given.shape)}" for given in found.each_run[0].inputs)
-            return f"of the tried sizes, the original accepted only {sizes}"
+            return f"{ACCEPTED_ONLY} {sizes}"
         axes = ", ".join(f"{min(ran[name, axis])} on axis {axis} of '{name}'" for name, axis in single)
-        return f"of the tried sizes, the original accepted only {axes}"
+        return f"{ACCEPTED_ONLY} {axes}"
 
     def _with_nodes(self, result: Verification, facts: list[str]) -> Verification:
         """Also compare each node alone: a network may damp the error of one node."""

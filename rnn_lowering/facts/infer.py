@@ -115,7 +115,12 @@ def _flatten(known: KnownValues, node: ir.Node) -> Outputs:
 
 def _expand(known: KnownValues, node: ir.Node) -> Outputs:
     shape, target = shape_of(known, node), known.numbers_of_input(node, 1)
-    return [] if shape is None or target is None else [_broadcast(known, [shape, tuple(target)])]
+    if shape is None or target is None:
+        return []
+    for dims in zip(reversed(shape), reversed(target), strict=False):
+        if len({dim for dim in dims if dim != size(1)}) > 1 and None not in [dim.constant for dim in dims]:
+            raise SizingError(node, f"a size of {dims[0]} cannot be expanded to {dims[1]}")
+    return [_broadcast(known, [shape, tuple(target)])]
 
 
 def _tile(known: KnownValues, node: ir.Node) -> Outputs:

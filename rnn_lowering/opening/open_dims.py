@@ -1,37 +1,67 @@
-"""Open axes of inputs whose size an exporter fixed: the numbers that were this size follow it."""
+"""Open axes of inputs whose size an exporter fixed: exports at two sizes say which numbers were sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
 from shlex import quote
-from types import MappingProxyType
-from typing import Any
 
-import numpy as np
+import onnx
 import onnx_ir as ir
 
 from rnn_lowering.emit.open_scopes import Names
-from rnn_lowering.errors import OptionError, UnsupportedError
+from rnn_lowering.errors import OptionError, UnsupportedError, warn
 from rnn_lowering.facts.known import KnownValues
-from rnn_lowering.facts.operators import TO_THE_END, default_opset, input_slots, parameter
-from rnn_lowering.facts.size import Shape, Size, Symbol, size
-from rnn_lowering.model.copying import inline_functions
+from rnn_lowering.facts.size import Shape, Size, size
+from rnn_lowering.model.copying import clone, inline_holders
+from rnn_lowering.model.from_message import from_proto
 from rnn_lowering.model.model_sizes import forget_sizes
 from rnn_lowering.model.onnx_checks import is_sound
 from rnn_lowering.model.scopes import all_names, sort_nodes
-from rnn_lowering.opening.follow_sizes import SizeWalk
-from rnn_lowering.opening.questions import Opened, ref
-from rnn_lowering.opening.rows import RowsBySymbol, rows_of_outputs
+from rnn_lowering.opening.evidence import PAGE, SIZES, Evidence, Integers, deciding, refuse, told
+from rnn_lowering.opening.lone_export import suspect
+from rnn_lowering.opening.walk import ExportWalk
+from rnn_lowering.opening.writer import Writer
+from rnn_lowering.passes.report import ASSUMED
 from rnn_lowering.passes.stages import Work
+from rnn_lowering.types import ModelOrPath, SizeOrSizes
 
-NO_SIZES: Mapping[str, int] = MappingProxyType({})
+Sizes = Mapping[str, SizeOrSizes]
+"""By name, the size of an axis that is declared open: in the only export, or in each."""
 
-_PRIMES = (10007, 10009, 10037, 10039, 10061, 10067, 10069, 10079)
+_Names = Mapping[tuple[str, int], str]
+"""By input and axis, the name of its size."""
+
+_ELSEWHERE = 10007
+"""A prime: one export is inferred at this size too."""
+
+_TWICE = f"{SIZES}, and add the larger one: --also LONG.onnx"
+_SAME_NET = "export the same net at both sizes"
+
+
+def open_axes(work: Work) -> None:
+    """Open the axes that the options name: a stage."""
+    lowering = work.lowering
+    work.exported = exported_dims(work.model, lowering.open_dims, lowering.dims)
+    also = [_model_of(given) for given in lowering.also]
+    work.report.notes += open_dims(work.model, lowering.open_dims, lowering.max_nodes, work.exported, also)
+
+
+def exported_dims(model: ir.Model, axes: Mapping[str, str], dims: Sizes) -> dict[str, SizeOrSizes]:
+    """Return which of some sizes are the names of axes to open: the exports have them."""
+    inputs = {value.name: value.shape or () for value in model.graph.inputs}
+    places = (text.rpartition(":") for text in axes)
+    names = {str(d) for name, _, axis in places for n, d in enumerate(inputs.get(name, ())) if axis == str(n)}
+    return {name: held for name, held in dims.items() if name in names}
 
 
 def open_dims(
-    model: ir.Model, dims: Mapping[str, str], most_nodes: int, sizes: Mapping[str, int] = NO_SIZES
+    model: ir.Model,
+    dims: Mapping[str, str],
+    most_nodes: int,
+    sizes: Sizes | None = None,
+    also: Sequence[ir.Model] = (),
 ) -> list[str]:
     """Open axes of inputs in place; return what was changed, as text.
 
@@ -39,291 +69,210 @@ def open_dims(
         model: The model.
         dims: By INPUT:AXIS, the name that the size gets.
         most_nodes: Maximum nodes, once functions are inlined.
-        sizes: By name, the size of an axis that is declared open, though the model has its size.
+        sizes: Sizes of axes that are declared open.
+        also: The same net at larger sizes; without one no number may be a size. They are changed too.
 
     Raises:
-        OptionError: An axis that the model does not have, or that is open already.
-        UnsupportedError: A number may be the size or not, or a node cannot have other sizes.
+        OptionError: An axis that the model does not have, or that is open already; exports that do not fit.
+        UnsupportedError: A number may be several sizes or none, or the exports are not the same net.
     """
-    walk = _followed(model, dims, most_nodes, sizes)
-    known, axes = walk.known, walk.axes
-    writer = _Writer(model, walk.opset, known, axes, walk.names)
-    notes = [text for opened in walk.opened.values() for text in writer.write(opened)]
-    for value in model.graph.inputs:
-        if value.shape is not None:
-            names = [axes.get((value.name or "", n)) for n in range(len(value.shape))]
-            opened = [
-                dim if name in (None, *walk.free) else name for name, dim in zip(names, value.shape, strict=True)
-            ]
-            value.shape = ir.Shape(opened)
-    for value in model.graph.outputs:
-        if value in known.shapes:
-            value.shape = ir.Shape([_declared(dim) for dim in known.shapes[value]])
+    exports = [model, *also]
+    names, values = _opened(exports, dims, sizes or {})
+    if also:
+        _check_exports(exports, names)
+        _check_sizes(values)
+    for export in exports:
+        _prepare(export, most_nodes)
+    if also:
+        walk = _walk(exports, names, values)
+        notes = walk.run()
+    else:
+        walk, notes = _alone(model, names, values)
+    _declare(model, names, walk)
     return notes
 
 
-def exported_dims(model: ir.Model, axes: Collection[str], dims: Mapping[str, int]) -> dict[str, int]:
-    """Return which of some sizes are the names of axes to open: the model was exported with them."""
-    names = {
-        str(dim.value)
+def _alone(model: ir.Model, names: _Names, values: Mapping[str, Integers]) -> tuple[ExportWalk, list[str]]:
+    """Open axes of the only export, if no number of it can have come from their sizes."""
+    both = {symbol: (held[0], _ELSEWHERE + 2 * n) for n, (symbol, held) in enumerate(values.items())}
+    walk = _walk([model, clone(model)], names, both)
+    try:
+        notes = walk.run()
+        if (found := suspect(model, [held[0] for held in values.values()])) is not None:
+            ref, fact = found
+            raise refuse(ref, f"one export does not tell whether it follows {told(values)}: {fact}")
+    except UnsupportedError as error:
+        error.page = PAGE
+        error.advise(_TWICE)
+        raise
+    notes.append(f"{ASSUMED}no weight follows from {told(values)}, which one export does not show")
+    return walk, notes
+
+
+def _walk(exports: Sequence[ir.Model], names: _Names, values: Mapping[str, Integers]) -> ExportWalk:
+    model, evidence = exports[0], Evidence.of(values)
+    inputs = {value.name: value for value in model.graph.inputs}
+    evidence.origins |= {s: (inputs[name], axis) for (name, axis), s in names.items() if s in values}
+    each = [{s: size(held[n]) for s, held in values.items()} for n in range(len(exports))]
+    known = [KnownValues.start(e, _input_shapes(e, names, held)) for e, held in zip(exports, each, strict=True)]
+    opened = KnownValues.start(model, _input_shapes(model, names, {}))
+    return ExportWalk(exports, known, opened, evidence, Writer(Names(all_names(model)), opened, evidence))
+
+
+def _input_shapes(model: ir.Model, names: _Names, sizes: Mapping[str, Size]) -> dict[str, Shape]:
+    """Return the shapes of inputs, with these sizes on the axes that are opened."""
+    return {
+        value.name or "": tuple(
+            sizes.get(name, Size.symbol(name)) if name else size(int(str(dim)))
+            for n, dim in enumerate(value.shape)
+            for name in [names.get((value.name or "", n))]
+        )
         for value in model.graph.inputs
-        for n, dim in enumerate(value.shape or ())
-        if isinstance(dim, ir.SymbolicDim) and f"{value.name}:{n}" in axes
+        if value.shape is not None
     }
-    return {name: size for name, size in dims.items() if name in names}
 
 
-@dataclass(frozen=True)
-class OpenSizes:
-    """The sizes of a model with open axes.
-
-    Attributes:
-        exported: By symbol, the size that the model was exported with.
-        axes: By input and axis, the symbol of its size, also of axes that were open before.
-        shapes: The shapes of all values.
-        outputs: The shape of each output.
-        rows: What each output follows from, by symbol (see `opening/rows`).
-    """
-
-    exported: Mapping[Symbol, int]
-    axes: Mapping[tuple[str, int], str]
-    shapes: Collection[Shape]
-    outputs: Mapping[str, Shape]
-    rows: Mapping[str, RowsBySymbol]
+def _declare(model: ir.Model, names: _Names, walk: ExportWalk) -> None:
+    """Declare the sizes of inputs and outputs."""
+    for value in model.graph.inputs:
+        if value.shape is not None:
+            opened = [names.get((value.name or "", n), "") for n in range(len(value.shape))]
+            dims = zip(opened, value.shape, strict=True)
+            value.shape = ir.Shape([name if name in walk.evidence.axes else dim for name, dim in dims])
+    named = {*names.values()}
+    for value in model.graph.outputs:
+        shape = walk.opened.shapes.get(value)
+        if shape is not None:
+            kept = ((d, d.constant) if d.symbols <= named else (None, None) for d in shape)
+            value.shape = ir.Shape([str(d) if d and n is None else None if n is None else int(n) for d, n in kept])
 
 
-def open_sizes(model: ir.Model, dims: Mapping[str, str], most_nodes: int) -> OpenSizes:
-    """Return the sizes that a model has once `open_dims` opens these axes; the model changes.
-
-    Raises:
-        OptionError, UnsupportedError: As in `open_dims`.
-    """
-    walk = _followed(model, dims, most_nodes)
-    known = walk.known
-    outputs = {value.name or "": known.shapes[value] for value in model.graph.outputs if value in known.shapes}
-    rows = rows_of_outputs(model, known, walk.axes)
-    exported: dict[Symbol, int] = {
-        symbol: walk.exported[symbol] for symbol in walk.axes.values() if symbol not in walk.free
-    }
-    return OpenSizes(exported, walk.axes, known.shapes.values(), outputs, rows)
-
-
-def _followed(
-    model: ir.Model, dims: Mapping[str, str], most_nodes: int, sizes: Mapping[str, int] = NO_SIZES
-) -> SizeWalk:
-    """Follow the open sizes through a model, whose functions are inlined."""
-    axes, exported = _symbols_of_axes(model, dims, sizes)
-    free = _free_axes(model, axes, exported)
-    inline_functions(model, lambda _: True, most_nodes)
+def _prepare(model: ir.Model, most_nodes: int) -> None:
+    """Inline the functions of an export, and sort its nodes."""
+    inline_holders(model, list(model.functions), most_nodes)
     sort_nodes(model)
     if not is_sound(model):
         raise UnsupportedError(
             "the model is not valid, so its sizes cannot be followed", hint="check it with onnx.checker"
         )
     forget_sizes(model)
-    names = Names(all_names(model))
-    walk = SizeWalk(model, default_opset(model.opset_imports), axes, exported, names, free)
-    walk.run()
-    return walk
 
 
-def _symbols_of_axes(
-    model: ir.Model, dims: Mapping[str, str], sizes: Mapping[str, int]
-) -> tuple[dict[tuple[str, int], str], dict[Symbol, int]]:
-    """Return the symbol of each axis, and the size of each symbol."""
-    inputs = {value.name: value for value in model.graph.inputs if not value.is_initializer()}
-    listed = ", ".join(
-        f"{name}:{n}"
-        for name, value in inputs.items()
-        for n, dim in enumerate(value.shape or ())
-        if isinstance(dim, int)
-    )
-    hint = f"axes of fixed size are {listed}" if listed else "the model has no axis of fixed size"
-    axes: dict[tuple[str, int], str] = {}
-    exported: dict[Symbol, int] = {}
-    taken = {
-        str(dim): f"axis {n} of '{name}'"
-        for name, value in inputs.items()
-        for n, dim in enumerate(value.shape or ())
-        if isinstance(dim, ir.SymbolicDim)
-    }
+# What is given
+
+
+def _require(holds: bool, reason: str, *, hint: str) -> None:
+    if not holds:
+        raise OptionError(reason, hint=hint)
+
+
+def _model_of(given: ModelOrPath) -> ir.Model:
+    """Return another export as a model of its own."""
+    if isinstance(given, ir.Model):
+        return clone(given)
+    if isinstance(given, onnx.ModelProto):
+        return from_proto(given)
+    from rnn_lowering.files.reading import load_model
+
+    return load_model(Path(given))
+
+
+def _opened(
+    exports: Sequence[ir.Model], dims: Mapping[str, str], sizes: Sizes
+) -> tuple[dict[tuple[str, int], str], dict[str, Integers]]:
+    """Return the name of each axis that is opened or was open, and the sizes of the first by name."""
+    inputs = [value for value in exports[0].graph.inputs if not value.is_initializer()]
+    axes = {(v.name or "", n): dim for v in inputs for n, dim in enumerate(v.shape or ())}
+    free = {place: dim for place, dim in axes.items() if isinstance(dim, ir.SymbolicDim)}
+    fixed = ", ".join(f"{name}:{n}" for name, n in axes if (name, n) not in free)
+    listed = f"axes of fixed size are {fixed}" if fixed else "the model has no axis of fixed size"
+    taken = {str(dim): f"axis {n} of '{name}'" for (name, n), dim in free.items()}
+    names: dict[tuple[str, int], str] = {}
+    values: dict[str, Integers] = {}
     for text, symbol in dims.items():
         name, _, number = text.rpartition(":")
-        shape = inputs[name].shape if name in inputs else None
-        if shape is None or not number.isdecimal() or int(number) >= len(shape):
-            raise OptionError(f"the model has no axis '{text}' to open", hint=hint)
-        dim = shape[int(number)]
-        if isinstance(dim, int) and symbol in taken:
-            raise OptionError(
-                f"'{symbol}' is already the name of {taken[symbol]}",
+        place = (name, int(number)) if number.isdecimal() else ("", -1)
+        _require(place in axes, f"the model has no axis '{text}' to open", hint=listed)
+        dim = str(axes[place])
+        if place not in free:
+            _require(
+                symbol not in taken,
+                f"'{symbol}' is already the name of {taken.get(symbol)}",
                 hint=f"choose another name: --open-dim {quote(f'{text}=')}NAME",
             )
-        if isinstance(dim, ir.SymbolicDim):
-            dim = sizes.get(str(dim.value), dim)
-        if not isinstance(dim, int):
-            raise OptionError(
-                f"axis {number} of '{name}' is open already: its name is '{dim}'",
-                hint=f"{hint}; if it runs at one size only, say which: --set-dim {quote(f'{dim}=')}?",
-            )
-        if exported.setdefault(symbol, dim) != dim:
-            raise OptionError(
-                f"'{symbol}' is the name of axes of {exported[symbol]} and {dim}",
-                hint="give each size a name of its own",
-            )
-        axes[name, int(number)] = symbol
-    return axes, exported
+        _require(
+            place not in free or dim in sizes,
+            f"axis {number} of '{name}' is open already: its name is '{dim}'",
+            hint=f"{listed}; if it runs at one size only, say which: --set-dim {quote(f'{dim}=')}?",
+        )
+        held = tuple(_size_in(export, place, sizes, n, len(exports)) for n, export in enumerate(exports))
+        before = values.setdefault(symbol, held)
+        _require(
+            before == held,
+            f"'{symbol}' is the name of axes of {before[0]} and {held[0]}",
+            hint="give each size a name of its own",
+        )
+        names[place] = symbol
+    alike = {str(free[place]): symbol for place, symbol in names.items() if place in free}
+    unnamed = {place: alike.get(str(dim), dim.value or f"{place[0]}_{place[1]}") for place, dim in free.items()}
+    return unnamed | names, values
 
 
-def _free_axes(model: ir.Model, axes: dict[tuple[str, int], str], exported: dict[Symbol, int]) -> frozenset[str]:
-    """Add the axes of inputs that are open already; return their symbols. Each has a prime as its size, which no
-    number of the model means."""
-    alike: dict[str | None, str] = {}
-    inputs = {value.name or "": value.shape or () for value in model.graph.inputs}
-    for (name, n), symbol in axes.items():
-        dim = inputs[name][n]
-        if isinstance(dim, ir.SymbolicDim):
-            alike[dim.value] = symbol
-    free: dict[str, None] = {}
-    for name, shape in inputs.items():
-        for n, dim in enumerate(shape):
-            if isinstance(dim, ir.SymbolicDim) and (name, n) not in axes:
-                axes[name, n] = symbol = alike.get(dim.value, dim.value or f"{name}_{n}")
-                if symbol not in exported:
-                    exported[symbol] = _PRIMES[len(free) % len(_PRIMES)]
-                    free[symbol] = None
-    return frozenset(free)
+def _size_in(export: ir.Model, place: tuple[str, int], sizes: Sizes, n: int, count: int) -> int:
+    """Return the size of an axis in export number `n` of so many."""
+    name, axis = place
+    shape = next((value.shape for value in export.graph.inputs if value.name == name), None)
+    if shape is None or axis >= len(shape):
+        raise OptionError(f"another export has no axis '{name}:{axis}'", hint=_SAME_NET)
+    dim = shape[axis]
+    if isinstance(dim, int):
+        return dim
+    given = sizes.get(str(dim), ())
+    held = ((given,) if count == 1 else ()) if isinstance(given, int) else given
+    _require(
+        len(held) == count,
+        f"axis {axis} of '{name}' is declared open in {count} exports",
+        hint=f"say which, the smallest first: --set-dim {quote(f'{dim}=')}{','.join('?' * count)}",
+    )
+    return held[n]
 
 
-def _text(number: Size) -> str:
-    """Return a size as one writes it: t - 2."""
-    text = ""
-    for monomial, factor in sorted(number.terms, key=lambda term: not term[0]):
-        names = "*".join(map(str, monomial))
-        times = "" if abs(factor) == 1 and names else str(abs(factor)) + "*" * bool(names)
-        sign = " - " if factor < 0 else " + "
-        text += (sign if text else sign.strip(" +")) + times + names
-    return text or "0"
+def _check_exports(exports: Sequence[ir.Model], names: _Names) -> None:
+    """Check that the exports have one opset, and the same inputs but for the axes that are opened."""
+    first = exports[0]
+    for export in exports[1:]:
+        versions = told(str(each.opset_imports.get("", "?")) for each in (first, export))
+        same = export.opset_imports == first.opset_imports
+        _require(same, f"the exports have opsets {versions}", hint="export both at the same opset")
+        given = [[(v.name, v.dtype, len(v.shape or ())) for v in each.graph.inputs] for each in (first, export)]
+        alike = given[0] == given[1] and len(first.graph.outputs) == len(export.graph.outputs)
+        _require(alike, "the exports have different inputs or outputs", hint=_SAME_NET)
+        for value, other in zip(first.graph.inputs, export.graph.inputs, strict=True):
+            for axis, pair in enumerate(zip(value.shape or (), other.shape or (), strict=True)):
+                fits = (value.name, axis) in names or pair[0] == pair[1]
+                _require(
+                    fits,
+                    f"axis {axis} of '{value.name}' is {told(pair)}",
+                    hint=f"open it too: --open-dim {quote(f'{value.name}:{axis}=')}NAME",
+                )
 
 
-def _declared(dim: Size) -> int | str | None:
-    constant = dim.constant
-    return str(dim) if constant is None else int(constant)
-
-
-@dataclass
-class _Writer:
-    """Writes the numbers that are sizes into the nodes that read them."""
-
-    model: ir.Model
-    opset: int
-    known: KnownValues
-    axes: Mapping[tuple[str, int], str]
-    names: Names
-    sizes: dict[Symbol, ir.Value] = field(default_factory=dict)
-
-    def write(self, opened: Opened) -> Iterator[str]:
-        """Give a node the numbers; yield what changed."""
-        node, was = opened.node, self.known.parameter(opened.node, opened.name) or []
-        if list(opened.numbers) == was:
-            return
-        changed = [f"{a} is {_text(b)}" for a, b in zip(was, opened.numbers, strict=True) if a != b]
-        numbers = self._without_symbols(opened)
-        held = parameter(node, opened.name, self.opset)
-        if any(number.symbols for number in numbers):
-            value = self._computed(node, numbers, held)
-        else:
-            value = self._constant(node, [int(n.constant or 0) for n in numbers])
-        slot = input_slots(node.op_type, self.opset).get(opened.name)
-        if slot is None:
-            raise UnsupportedError(
-                f"its {opened.name} is an attribute at opset {self.opset}, which cannot be a size",
-                node=ref(node),
-            )
-        node.replace_input_with(slot, value)
-        if changed:
-            yield f"{ref(node)}: {' and '.join(changed)}"
-
-    def _without_symbols(self, opened: Opened) -> list[Size]:
-        """Return the numbers, with what stands for a size of the input in its place."""
-        node, numbers = opened.node, list(opened.numbers)
-        before = self.known.shape(node.inputs[0])
-        if node.op_type == "Slice":
-            axes = self.known.parameter(node, "axes") or [size(n) for n in range(len(numbers))]
-            return [
-                size(TO_THE_END) if n.symbols and before[int(axis.constant or 0)] == n else n
-                for n, axis in zip(numbers, axes, strict=True)
-            ]
-        if node.op_type == "Expand":
-            start = len(numbers) - len(before)
-            return [
-                size(1) if k >= start and n.symbols and before[k - start] == n else n for k, n in enumerate(numbers)
-            ]
-        if node.op_type == "Reshape":
-            if not node.attributes.get_int("allowzero", 0):
-                numbers = [
-                    size(0) if n.symbols and k < len(before) and before[k] == n else n
-                    for k, n in enumerate(numbers)
-                ]
-            left = [k for k, n in enumerate(numbers) if n.symbols]
-            if len(left) == 1 and size(-1) not in numbers:
-                numbers[left[0]] = size(-1)
-        return numbers
-
-    # Nodes
-
-    def _add(self, before: ir.Node, op_type: str, inputs: Sequence[ir.Value], **attributes: Any) -> ir.Value:
-        name = self.names.unique(f"open/{op_type}")
-        node = ir.node(op_type, inputs, attributes, name=name, outputs=[ir.Value(name=self.names.unique(name))])
-        assert before.graph is not None
-        before.graph.insert_before(before, node)
-        return node.outputs[0]
-
-    def _constant(self, before: ir.Node, numbers: Sequence[int]) -> ir.Value:
-        return self._add(before, "Constant", [], value=ir.tensor(np.array(numbers, np.int64)))
-
-    def _computed(self, node: ir.Node, numbers: Sequence[Size], held: object) -> ir.Value:
-        parts = [self._size(node, number) for number in numbers]
-        value = self._add(node, "Concat", parts, axis=0) if len(parts) > 1 else parts[0]
-        if node.op_type == "Range":
-            value = self._add(node, "Reshape", [value, self._constant(node, [])])
-            dtype = held.dtype if isinstance(held, ir.Value) else None
-            if dtype not in (None, ir.DataType.INT64):
-                value = self._add(node, "Cast", [value], to=int(dtype))
-        return value
-
-    def _size(self, node: ir.Node, number: Size) -> ir.Value:
-        """Return a size as a tensor of one integer."""
-        if any(factor.denominator != 1 for _, factor in number.terms):
-            raise UnsupportedError(f"a size of {number} is not computed", node=ref(node))
-        if number.constant is not None:
-            return self._constant(node, [int(number.constant)])
-        terms = []
-        for monomial, factor in number.terms:
-            term = self._constant(node, [int(factor)])
-            for symbol in monomial:
-                term = self._add(node, "Mul", [term, self._of_input(symbol)])
-            terms.append(term)
-        total = terms[0]
-        for term in terms[1:]:
-            total = self._add(node, "Add", [total, term])
-        return total
-
-    def _of_input(self, symbol: Symbol) -> ir.Value:
-        """Return the size of an input's axis; it is computed before all nodes."""
-        if symbol not in self.sizes:
-            name, axis = next(place for place, held in self.axes.items() if held == symbol)
-            value = next(v for v in self.model.graph.inputs if v.name == name)
-            first = self.model.graph[0]
-            shape = self._add(first, "Shape", [value])
-            self.sizes[symbol] = self._add(first, "Gather", [shape, self._constant(first, [axis])], axis=0)
-        return self.sizes[symbol]
-
-
-# The stage that opens axes whose size an exporter fixed.
-
-
-def open_axes(work: Work) -> None:
-    """Open the axes that the options name. A size that they give one of these says which size the model has."""
-    axes = work.lowering.open_dims
-    work.exported = exported_dims(work.model, axes, work.lowering.dims)
-    work.report.notes += open_dims(work.model, axes, work.lowering.max_nodes, work.exported)
+def _check_sizes(values: Mapping[str, Integers]) -> None:
+    """Check that the sizes of the exports tell the axes apart; warn of sizes that decide badly."""
+    for symbol, held in values.items():
+        fact = f"'{symbol}' is {told(held)}: the files are in the wrong order"
+        _require(len(set(held)) > 1, f"all exports have a size of {held[0]} for '{symbol}'", hint=SIZES)
+        _require(min(held) == held[0], fact, hint="give the smallest first")
+        _require(
+            held[0] > 1,
+            f"a size of {held[0]} for '{symbol}' tells nothing",
+            hint="export at sizes such as 5 and 12",
+        )
+    rows = list(zip(*values.values(), strict=True))
+    _require(len(set(rows)) == len(rows), "two exports have the same sizes", hint=SIZES)
+    for first, second in combinations(values, 2):
+        same = f"'{first}' and '{second}' are both {told(values[first])}"
+        _require(values[first] != values[second], same, hint="export at sizes that no other axis has")
+    for symbol, held in values.items():
+        if fact := deciding(set(held)):
+            warn(f"the sizes {told(held)} of '{symbol}' {fact}: numbers may be read wrongly; better are 11 and 160")

@@ -28,6 +28,8 @@ SCHEMA = 1
 
 
 FOLDED = "computed the values that follow from the fixed sizes"
+ASSUMED = "assumed: "
+"""Begins a note on what was not proved: the result line has it too."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import FOLDED, SetInput
 from rnn_lowering.passes.stages import NO_STREAM, Edit, StreamInputs, Work
 from rnn_lowering.streaming.options import parse_stream
+from rnn_lowering.types import SizeOrSizes
 
 
 def fix_sizes(work: Work) -> Edit:
@@ -37,7 +38,7 @@ def fix_sizes(work: Work) -> Edit:
         UnsupportedError: The model cannot have these sizes.
     """
     lowering, report = work.lowering, work.report
-    dims = {name: size for name, size in lowering.dims.items() if name not in work.exported}
+    dims = {name: _one_size(name, size) for name, size in lowering.dims.items() if name not in work.exported}
     report.notes += work.sort()
     arrays, before = input_arrays(work.model, lowering.set_inputs), set(open_names(work.model))
     sized = at_sizes(work.model, dims, lowering.input_shapes, arrays)
@@ -53,6 +54,16 @@ def fix_sizes(work: Work) -> Edit:
     work.put(sized.model)
     work.inferred = True
     return lambda: record(work.model, arrays)
+
+
+def _one_size(name: str, size: SizeOrSizes) -> int:
+    """Return the size of an axis that is not opened: it has one."""
+    if not isinstance(size, int):
+        raise OptionError(
+            f"'{name}' gets {len(size)} sizes, and no axis of that name is opened",
+            hint="give one size, or open the axis that has these sizes in several exports (--open-dim)",
+        )
+    return size
 
 
 def _check_time_is_open(work: Work, fixed: set[str], dims: Mapping[str, int]) -> None:

@@ -20,6 +20,7 @@ from rnn_lowering.model.model_sizes import open_negative_sizes
 from rnn_lowering.model.scopes import SORTED, repeating_nodes, sort_nodes
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import Report
+from rnn_lowering.types import SizeOrSizes
 
 if TYPE_CHECKING:
     from rnn_lowering.passes.nodes import ModelPlan
@@ -185,7 +186,7 @@ class Work:
         report: Gets what each stage did.
         original: Returns the model as it was given.
         inputs: The inputs of the stream, once it is made.
-        exported: Sizes that the options give axes which they open: those that the model was exported with.
+        exported: Sizes that the options give axes which they open: those that the exports have.
         inferred: Whether the values of the copy declare what inference has found.
         was_sorted: Whether the given nodes were sorted by their dependencies.
         not_raised: Why Loops and Scans are not raised, where that is asked for.
@@ -198,7 +199,7 @@ class Work:
     report: Report
     original: Callable[[], ir.Model]
     inputs: StreamInputs = NO_STREAM
-    exported: Mapping[str, int] = field(default_factory=dict)
+    exported: Mapping[str, SizeOrSizes] = field(default_factory=dict)
     inferred: bool = False
     was_sorted: bool = True
     not_raised: dict[NodeRef, str] = field(default_factory=dict)

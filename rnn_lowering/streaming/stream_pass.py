@@ -126,10 +126,14 @@ class StreamPass(ir.passes.InPlacePass):
             time = time_inputs(model, self.stream)
             axes = {f"{name}:{axis}": time.symbol_of(name) for name, axis in time.axes.items()}
             if all(isinstance(time.shapes[name][axis], int) for name, axis in time.axes.items()):
+                options = " ".join(f"--open-dim {quote(f'{axis}={name}')}" for axis, name in axes.items())
                 copy = clone(model)
-                open_dims(copy, axes, Lowering.max_nodes)
+                try:
+                    open_dims(copy, axes, Lowering.max_nodes)
+                except UnsupportedError:
+                    return f"{options} --also LONG.onnx (an export at a larger size)"
                 self._streamed(copy)
-                return " ".join(f"--open-dim {quote(f'{axis}={name}')}" for axis, name in axes.items())
+                return options
         return ""
 
     def _streamed(self, model: ir.Model) -> tuple[StreamResult, str]:

@@ -1,5 +1,6 @@
 """Models of issues in which an exporter fixed a size: as exporters write them, with smaller layers."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,12 @@ import rnn_lowering as rl
 
 WEIGHTS = """float[1,8,3] W = {1,2,3,4,5,-6,7,8,-9,1,2,3,4,-5,6,7,8,9,1,-2,3,4,5,6},
     float[1,8,2] R = {1,2,-3,4,5,6,7,-8,9,1,2,3,-4,5,6,7}"""
+
+
+def backward(size: int) -> onnx.ModelProto:
+    """pytorch/pytorch#191855: a manual bidirectional LSTM, whose last Expand has the frames of the export."""
+    return parse(BACKWARD.replace("six = {6}", f"six = {{{size}}}"), 18)
+
 
 BACKWARD = f"""g (float[batch,time,3] X, int64[batch] lengths) => (float[batch,time,4] Y)
     <int64 zero = {{0}}, int64 one = {{1}}, int64[1] k0 = {{0}}, int64[1] k1 = {{1}}, int64[1] k2 = {{2}},
@@ -31,7 +38,6 @@ BACKWARD = f"""g (float[batch,time,3] X, int64[batch] lengths) => (float[batch,t
     b1 = Transpose <perm = [0,2,1,3]> (b) b2 = Reshape (b1, merged) b3 = Transpose <perm = [1,0,2]> (b2)
     of_b = Concat <axis = 0> (rows, six, k2) j = Expand (index, of_b) b4 = GatherElements <axis = 1> (b3, j)
     Y = Concat <axis = -1> (forward, b4) }}"""
-"""pytorch/pytorch#191855: a manual bidirectional LSTM, whose last Expand has the 6 frames of the export."""
 
 
 def numbers(*shape: int) -> np.ndarray:
@@ -39,12 +45,13 @@ def numbers(*shape: int) -> np.ndarray:
 
 
 def test_191855_the_length_in_an_expand() -> None:
-    model = parse(BACKWARD, 18)
+    model = backward(6)
     lengths, long = np.array([6, 4]), np.array([9, 5])
     with pytest.raises(Exception, match="Expand"):
         run(model, {"X": numbers(2, 9, 3), "lengths": long})
-    new, report = rl.lower(model, dims={"time": 6}, open_dims={"X:1": "time"}, full=True)
-    assert "Expand node '-> j' in main graph: 6 is time" in report.notes
+    also, sizes = [backward(19)], {"time": (6, 19)}
+    new, report = rl.lower(model, dims=sizes, open_dims={"X:1": "time"}, also=also, full=True)
+    assert "Concat node '-> of_b' in main graph: 6 is time" in report.notes
     x = numbers(2, 6, 3)
     assert_close(run(new, {"X": x, "lengths": lengths}), run(model, {"X": x, "lengths": lengths}), "float32")
     right = parse(BACKWARD.replace("(rows, six, k2)", "(rows, frames, k2)"), 18)
@@ -54,75 +61,84 @@ def test_191855_the_length_in_an_expand() -> None:
 
 def test_191855_asks_for_the_size_of_the_export() -> None:
     with pytest.raises(rl.OptionError, match=r"is open already.*say which: dims=\{\"time\": \?\}"):
-        rl.lower(parse(BACKWARD, 18), open_dims={"X:1": "time"})
+        rl.lower(backward(6), open_dims={"X:1": "time"})
 
 
-def test_191855_is_compared_at_the_size_of_the_export(rnn_lower: Command, tmp_path: Path) -> None:
-    onnx.save(parse(BACKWARD, 18), tmp_path / "m.onnx")
-    options = ("--set-dim", "time=6", "--open-dim", "X:1=time")
-    said = rnn_lower(tmp_path / "m.onnx", tmp_path / "o.onnx", *options)
-    assert "verified (onnxruntime): 5 runs" in said.out
-    assert "output 'Y' not compared at other sizes: each element may follow from all rows" in said.out
+def test_191855_is_compared_at_the_sizes_of_the_exports(rnn_lower: Command, tmp_path: Path) -> None:
+    for size in (6, 19):
+        onnx.save(backward(size), tmp_path / f"{size}.onnx")
+    options = ("--set-dim", "time=6,19", "--open-dim", "X:1=time", "--also", tmp_path / "19.onnx")
+    said = rnn_lower(tmp_path / "6.onnx", tmp_path / "o.onnx", *options)
+    assert "verified (onnxruntime): 6 runs" in said.out
+    assert "verified at time = 6 and 19" in said.out
 
 
-ONE_ROW = f"""g (float[T,N,3] X) => (float[T,1,N,2] Y) <float[1,1,2] h = {{0,0}}, {WEIGHTS}> {{
-    Y = LSTM <hidden_size = 2> (X, W, R, "", "", h, h) }}"""
-"""onnx/onnx#3182: the states of one row, though the batch is declared open."""
-
-TILED = f"""g (float[5,1,3] X) => (float[5,1,1,2] Y)
-    <float[1,1,2] h = {{0.5,-1}}, int64[3] times = {{1,1,1}}, int64[3] s = {{1,1,2}}, {WEIGHTS}> {{
-    a = Expand (h, s) Y = LSTM <hidden_size = 2> (X, W, R, "", "", a, a) }}"""
-"""llvm/torch-mlir#4741: the states of a batch of 1 are repeated to a shape with this 1."""
+TILED = f"""g (float[7,{{N}},3] X) => (float[7,1,{{N}},2] Y)
+    <float[1,1,2] h = {{0.5,-1}}, int64[3] times = {{1,{{N}},1}}, {WEIGHTS}> {{
+    a = Tile (h, times) Y = LSTM <hidden_size = 2> (X, W, R, "", "", a, a) }}"""
+"""llvm/torch-mlir#4741: the states of a batch are repeated to a shape with its size."""
 
 
-@pytest.mark.parametrize(("text", "dims"), [(ONE_ROW, {"N": 1}), (TILED, {})])
-def test_3182_and_4741_states_of_one_row(text: str, dims: dict[str, int]) -> None:
-    model = parse(text, 17)
-    x = numbers(5, 3, 3)
-    with pytest.raises(Exception, match=r"nvalid|must have shape"):
-        run(model, {"X": x})
-    new = rl.lower(model, dims=dims, open_dims={"X:1": "N"})
-    rows = [run(model, {"X": x[:, n : n + 1]})["Y"] for n in range(3)]
-    assert_close(run(new, {"X": x}), {"Y": np.concatenate(rows, 2)}, "float32")
+def test_4741_states_of_a_batch() -> None:
+    def tiled(rows: int) -> onnx.ModelProto:
+        return parse(TILED.replace("{N}", str(rows)), 17)
 
-
-def test_3182_another_axis_says_that_the_batch_is_one() -> None:
-    model = parse(ONE_ROW.replace("float[T,", "float[7,"), 17)
-    with pytest.raises(rl.UnsupportedError) as error:
-        rl.lower(model, open_dims={"X:0": "T"})
-    assert "runs at N = 1 only" in str(error.value)
-    assert 'dims={"N": 1}, open_dims={"X:1": "N"}' in str(error.value)
-    rl.lower(model, dims={"N": 1}, open_dims={"X:0": "T", "X:1": "N"})
+    new = rl.lower(tiled(5), open_dims={"X:1": "N"}, also=[tiled(12)])
+    for rows in (1, 3, 20):
+        given = {"X": numbers(7, rows, 3)}
+        assert_close(run(new, given), run(tiled(rows), given), "float32")
 
 
 def test_an_axis_that_was_open_stays_open() -> None:
-    model = parse(
-        """g (float[batch,4,6] X) => (float[batch,4,6] Y) <int64[4] s = {0,4,2,3}, int64[3] u = {0,4,6}> {
-        r = Reshape (X, s) v = Transpose <perm = [0,2,1,3]> (r) w = Transpose <perm = [0,2,1,3]> (v)
-        Y = Reshape (w, u) }""",
-        17,
-    )
-    new = rl.lower(model, open_dims={"X:1": "t"})
+    def net(size: int) -> onnx.ModelProto:
+        return parse(
+            f"""g (float[batch,{size},6] X) => (float[batch,{size},6] Y)
+            <int64[4] s = {{0,{size},2,3}}, int64[3] u = {{0,{size},6}}> {{
+            r = Reshape (X, s) v = Transpose <perm = [0,2,1,3]> (r) w = Transpose <perm = [0,2,1,3]> (v)
+            Y = Reshape (w, u) }}""",
+            17,
+        )
+
+    new = rl.lower(net(11), open_dims={"X:1": "t"}, also=[net(160)])
     assert [d.dim_param or d.dim_value for d in new.graph.input[0].type.tensor_type.shape.dim] == ["batch", "t", 6]
+    assert [d.dim_param or d.dim_value for d in new.graph.output[0].type.tensor_type.shape.dim] == ["batch", "t", 6]
     x = numbers(3, 7, 6)
     assert_close(run(new, {"X": x}), {"Y": x}, "float32")
-    assert "output 'Y' compared at other sizes too (t = 2 / t = 7)" in rl.verify(model, new).reason
 
 
-def test_positions_that_were_folded_count_on() -> None:
-    model = parse(
-        """g (int64[1,4] X) => (float[1,4,2] Y)
-        <int64[1,4] p = {0,1,2,3}, float[9,2] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9}> {
-        a = Gather (w, X) b = Gather (w, p) Y = Add (a, b) }""",
-        17,
-    )
-    new = rl.lower(model, open_dims={"X:1": "t"})
-    x = np.array([[3, 1, 4, 1, 5, 8, 2]])
-    table = np.array([1, 2, 3, 4, 5, 6, 7, 8, 9] * 2, np.float32).reshape(9, 2)
-    assert_close(run(new, {"X": x}), {"Y": table[x] + table[None, :7]}, "float32")
+# Axes that are declared open, though the model runs at one size only
+
+CLOSED = "'time' is declared open, but the model fits time = 6 only (docs/frozen-axis.md)"
 
 
-def test_a_table_of_integers_that_does_not_count_is_refused() -> None:
-    model = parse("g (int64[1,4] X) => (int64[1,4] Y) <int64[1,4] p = {0,1,2,4}> { Y = Add (X, p) }", 17)
-    with pytest.raises(rl.UnsupportedError, match="gets a constant 'p' with 4 on axis 1"):
-        rl.lower(model, open_dims={"X:1": "t"})
+def test_191855_an_axis_that_is_not_open_is_said(rnn_lower: Command, tmp_path: Path) -> None:
+    onnx.save(backward(6), tmp_path / "m.onnx")
+    report = tmp_path / "report.json"
+    said = rnn_lower(tmp_path / "m.onnx", tmp_path / "o.onnx", "--report", report)
+    assert CLOSED in said.out.splitlines()[-2]
+    assert CLOSED in json.loads(report.read_text())["verification"]["reason"]
+    assert CLOSED in rnn_lower(tmp_path / "m.onnx", "--list").out
+
+
+def test_an_axis_that_is_open_is_not_said_to_be_closed(rnn_lower: Command, tmp_path: Path) -> None:
+    right = parse(BACKWARD.replace("(rows, six, k2)", "(rows, frames, k2)"), 18)
+    onnx.save(right, tmp_path / "m.onnx")
+    assert "declared open" not in rnn_lower(tmp_path / "m.onnx", "--list").out
+    assert "declared open" not in rnn_lower(tmp_path / "m.onnx", tmp_path / "o.onnx").out
+
+
+def test_a_reshape_to_the_size_of_the_export() -> None:
+    model = parse("g (float[time,32] X) => (float[20,32] Y) <int64[2] s = {20,32}> { Y = Reshape (X, s) }", 17)
+    assert rl.lower(model) == model
+    with pytest.raises(rl.OptionError, match="is open already"):
+        rl.lower(model, open_dims={"X:0": "time"})
+
+
+def test_a_declared_size_that_the_runs_contradict_is_opened(rnn_lower: Command, tmp_path: Path) -> None:
+    text = f"""g (float[time,batch,3] X) => (float[11,1,batch,2] Y) <{WEIGHTS}> {{
+        Y = LSTM <hidden_size = 2> (X, W, R) }}"""
+    onnx.save(parse(text, 17), tmp_path / "m.onnx")
+    said = rnn_lower(tmp_path / "m.onnx", tmp_path / "o.onnx")
+    assert "opened declared sizes of outputs that the runs contradict: axis 0 of 'Y'" in said.out
+    dims = onnx.load(tmp_path / "o.onnx").graph.output[0].type.tensor_type.shape.dim
+    assert [dim.dim_param or dim.dim_value for dim in dims] == [0, 1, "batch", 2]

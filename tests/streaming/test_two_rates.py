@@ -101,16 +101,21 @@ def test_exported_sizes_in_proportion() -> None:
 
 def test_a_number_of_samples_that_the_exporter_wrote_is_opened() -> None:
     """40 samples beside 10 rows; a Reshape has the 40."""
-    model = net(
-        """g (float[1, 1, 40] mic, float[1, 10, 4] feat) => (float[1, 40] y, float[1, 10, 4] z)
-        { r = Reshape (mic, [1, 40])  y = CumSum (r, 1)  z = CumSum (feat, 1) }"""
+    model, long = (
+        net(
+            f"""g (float[1, 1, {4 * rows}] mic, float[1, {rows}, 4] feat) => (float[1, {4 * rows}] y,
+                float[1, {rows}, 4] z)
+            {{ r = Reshape (mic, [1, {4 * rows}])  y = CumSum (r, 1)  z = CumSum (feat, 1) }}"""
+        )
+        for rows in (10, 29)
     )
     with pytest.raises(rl.UnsupportedError) as caught:
         rl.lower(model, stream={"mic:2": 4, "feat:1": 1})
     opened = {"mic:2": "frames_times_4", "feat:1": "frames"}
-    assert f"open_dims={json.dumps(opened)}" in str(caught.value)
-    stream = rl.lower(model, stream={"mic:2": 4, "feat:1": 1}, open_dims=opened)
+    assert f'open_dims={json.dumps(opened)}, also="LONG.onnx"' in str(caught.value)
+    stream = rl.lower(model, stream={"mic:2": 4, "feat:1": 1}, open_dims=opened, also=[long])
     assert rl.verify_stream(model, stream).status == "verified"
+    assert rl.verify_stream(long, stream).status == "verified"
 
 
 def test_a_frame_of_the_stream_is_the_greatest_common_divisor() -> None:

@@ -1,0 +1,74 @@
+"""One export is enough where no node of it knows a size; else it is refused, with the way out."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from commands import Command
+from frozen_nets import LSTM, NETS, W66, axes_of_t, feeds, made
+from running import run
+
+import rnn_lowering as rl
+
+LAYERS = {"m": W66, "n": W66[0], "g": np.ones(6), "k": np.zeros(6)}
+ENOUGH = {
+    "an LSTM": ("X:0", "float[{},2,6] X", "float[{},1,2,4] Y", "Y, h = LSTM <hidden_size = 4> (X, W, R)", LSTM),
+    "an LSTM of a batch of 1": (
+        "X:1",
+        "float[5,{},6] X",
+        "float[5,1,{},4] Y",
+        "Y, h = LSTM <hidden_size = 4> (X, W, R)",
+        LSTM,
+    ),
+    "an LSTM and a layer": (
+        "X:0",
+        "float[{},2,6] X",
+        "float[{},2,6] Y",
+        "y, h = LSTM <hidden_size = 4> (X, W, R) s = Squeeze (y, a) Y = MatMul (s, m)",
+        {**LSTM, "a": np.array([1]), "m": W66[:4]},
+    ),
+    "layers": (
+        "X:1",
+        "float[2,{},6] X",
+        "float[2,{},6] Y",
+        "a = MatMul (X, m) b = Add (a, n) c = Relu (b) d = LayerNormalization (c, g, k) Y = Add (d, X)",
+        LAYERS,
+    ),
+}
+
+
+def net(name: str, size: int) -> tuple[str, onnx.ModelProto]:
+    axis, given, returned, nodes, constants = ENOUGH[name]
+    return axis, made(given.format(size), returned.format(size), nodes, **constants)
+
+
+@pytest.mark.parametrize("name", ENOUGH)
+def test_one_export_is_enough(name: str) -> None:
+    axis, model = net(name, 1 if "of 1" in name else 20)
+    new, report = rl.lower(model, "keep", open_dims={axis: "time"}, full=True)
+    assert report.notes == ["assumed: no weight follows from time, which one export does not show"]
+    for size in (3, 20, 51):
+        _, truth = net(name, size)
+        given = feeds(truth)
+        for output, array in run(truth, given).items():
+            np.testing.assert_allclose(run(new, given)[output], array, 1e-5, 1e-5)
+
+
+def test_the_line_says_what_one_export_does_not_show(rnn_lower: Command, tmp_path: Path) -> None:
+    _, model = net("layers", 20)
+    onnx.save(model, tmp_path / "m.onnx")
+    said = rnn_lower(tmp_path / "m.onnx", tmp_path / "o.onnx", "--open-dim", "X:1=time")
+    assert "verified at time = 20;" in said.out
+    assert said.out.count("assumed: no weight follows from time") == 2
+
+
+FROZEN = sorted(NETS.keys() - {"unrolled", "a_slice_that_is_left_out"})
+"""Nets with numbers that follow the size: not those whose exporter left something out."""
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_a_number_that_may_be_a_size_is_refused(name: str) -> None:
+    with pytest.raises(rl.UnsupportedError, match="add the larger one: also") as caught:
+        rl.lower(NETS[name](24), "keep", open_dims=axes_of_t(NETS[name], 24, 37))
+    assert caught.value.page == "frozen-axis.md"
