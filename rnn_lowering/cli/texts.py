@@ -20,7 +20,7 @@ from rnn_lowering.files.options import Files
 from rnn_lowering.options import Lowering
 
 if TYPE_CHECKING:
-    from rnn_lowering.types import Array, ArrayLike
+    from rnn_lowering.types import Array, ArrayLike, SizeOrSizes
 
 N = TypeVar("N", int, float)
 T = TypeVar("T")
@@ -115,15 +115,16 @@ def seconds(text: str) -> float:
     return number
 
 
-def dim(text: str) -> tuple[str, int]:
+def dim(text: str) -> tuple[str, SizeOrSizes]:
     name, separator, size = text.rpartition("=")
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > 1 and all(re.fullmatch(r"[^=]+=\d+", part) for part in parts):
         each = " ".join(f"--set-dim {shlex.quote(part)}" for part in parts)
         raise argparse.ArgumentTypeError(f"'{text}' names several dimensions; write {each}")
-    if not separator or not size.isdigit():
+    sizes = size.split(",")
+    if not separator or not all(number.strip().isdigit() for number in sizes):
         raise argparse.ArgumentTypeError(f"'{text}' is not NAME=SIZE, such as seq=16")
-    return name, int(size)
+    return name, int(size) if len(sizes) == 1 else tuple(map(int, sizes))
 
 
 def axis_name(text: str) -> tuple[str, str]:
@@ -250,6 +251,7 @@ TEXTS = {
     "tolerance": Text(tolerance),
     "name": Text(axis_name, _REPEATED, _once),
     "size": Text(dim, _REPEATED, _once),
+    "export": Text(model_file, _REPEATED),
     "shape": Text(shape, _REPEATED, _once),
     "value": Text(input_value, _REPEATED, lambda pairs, name: _read_values(_once(pairs, name))),
     "delay": Text(count, {"nargs": "?", "const": True}),

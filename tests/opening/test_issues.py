@@ -115,7 +115,7 @@ def test_191855_an_axis_that_is_not_open_is_said(rnn_lower: Command, tmp_path: P
     onnx.save(backward(6), tmp_path / "m.onnx")
     report = tmp_path / "report.json"
     said = rnn_lower(tmp_path / "m.onnx", tmp_path / "o.onnx", "--report", report)
-    assert CLOSED in said.out.splitlines()[-2]
+    assert CLOSED in said.out
     assert CLOSED in json.loads(report.read_text())["verification"]["reason"]
     assert CLOSED in rnn_lower(tmp_path / "m.onnx", "--list").out
 
