@@ -217,6 +217,14 @@ def test_no_recipe_writes_the_file_of_another() -> None:
     assert {name for name in written if written.count(name) > 1} == set()
 
 
+def test_a_page_says_where_its_model_is_from() -> None:
+    pages = [page for page in PAGES if page.startswith("docs/") and "rnn-lower model.onnx" in text_of(page)]
+    assert len(pages) > 9
+    assert [page for page in pages if "#the-model-of-these-pages" not in text_of(page)] == [
+        "docs/getting-started.md"
+    ]
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_begins_with_what_to_type_and_what_comes_out(page: str) -> None:
     """An indented block that is typed, then one that is printed, before the first section."""

@@ -34,7 +34,7 @@ class Client:
     """A runtime.
 
     Attributes:
-        title: Its name in the table of the README.
+        title: Its name in the table of runtimes.
         recipe: Its section of docs/runtimes.md.
         home: The client in whose environment it runs.
         slow: Whether it needs up to a second for a node.
