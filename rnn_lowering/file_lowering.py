@@ -54,7 +54,7 @@ from rnn_lowering.passes.stages import NO_STREAM
 from rnn_lowering.report.file_report import FileReport, ModelFile
 from rnn_lowering.report.writer import ReportWriter
 from rnn_lowering.streaming.options import parse_stream
-from rnn_lowering.types import WRITING, Array, Progress, SizeOrSizes
+from rnn_lowering.types import LOWERING, READING, WRITING, Array, Progress, SizeOrSizes, counter
 
 _NOT_KEPT = "the model is not written; --keep-failed FILE keeps it"
 
@@ -113,6 +113,7 @@ class FileLowering:
             writer = ReportWriter(self.outputs.report)
             self.outputs.check([self.source])
             file, pipe = last.enter_context(readable_again(self.source))
+            read = counter(self.progress, READING, 1)
             original = parse_file(file, trust_external_data=self.files.trust_external_data, piped_from=pipe)
             model = original.new_model()
             exports = self._at_exported_sizes(original)
@@ -122,12 +123,15 @@ class FileLowering:
             outputs = self._outputs_of(model, inputs)
             before = replace(ModelFile.of(file, data, model), name=self.source.name)
             runner = last.enter_context(self._started_early())
+            read()
+            lowered = counter(self.progress, LOWERING, 1)
             result = lower_model(
                 model,
                 self.lowering,
                 read_again=original.new_model,
                 keep=bool(self.check.runs or self.outputs.report),
             )
+            lowered()
             place, place_of_kept = outputs.placed(inputs)
             with replacing(place, overwrite=outputs.overwrite) as written, ExitStack() as until_reported:
                 self._write(result, file, written, place)

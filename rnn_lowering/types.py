@@ -78,7 +78,7 @@ class Progress(Protocol):
     def __call__(self, phase: str, done: int, total: int, /) -> None: ...
 
 
-WRITING = "writing tensors"
+READING, LOWERING, WRITING = "reading", "lowering", "writing tensors"
 ORIGINAL = "running the original"
 LOWERED = "running the lowered model"
 NODES = "running each node"

@@ -21,7 +21,7 @@ _USAGE = """rnn-lower IN.onnx OUT.onnx [options]
        rnn-lower IN.onnx ... --out-dir DIR [options]
        rnn-lower IN.onnx ... --list [options]"""
 
-_DESCRIPTION = """Replace the recurrent nodes of ONNX models (LSTM, GRU, ...) with MatMul, Add, ...
+_DESCRIPTION = """Replace recurrent nodes of ONNX models (LSTM, GRU, ...) with MatMul, Add, ...
 
   rnn-lower model.onnx --list                                  what is in it
   rnn-lower model.onnx out.onnx --target tvm --set-dim seq=16  for one runtime
@@ -222,7 +222,7 @@ class _Complete(argparse.Action):
         try:
             import shtab
         except ImportError:
-            parser.error("--completion needs shtab: pip install shtab")
+            parser.error("--completion needs shtab 1.8 or later: pip install shtab")
         shells = ("bash", "zsh", "fish")
         if shell not in shells:
             parser.error(f"--completion knows {', '.join(shells)}, not '{shell}'")

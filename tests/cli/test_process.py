@@ -74,6 +74,29 @@ def test_help_names_the_exit_codes(rnn_lower: Command) -> None:
         assert any(line.strip().startswith(f"{code}  ") for line in lines)
 
 
+def test_the_help_is_one_screen_of_14_options(rnn_lower: Command) -> None:
+    """Each in one line; an option of it is one of all."""
+    brief = rnn_lower("--help")
+    assert (brief.code, brief.err) == (0, "")
+    assert len(brief.out.splitlines()) <= 40
+    assert max(map(len, brief.out.splitlines())) <= 80
+    options = re.findall(r"^  (--[\w-]+) .*\S$", brief.out, re.MULTILINE)
+    assert 10 <= len(options) <= 14
+    every = rnn_lower("--help-all").out
+    assert {option for option in options if f"  {option}" not in every} == set()
+    assert rnn_lower("-h") == brief
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_the_options(shell: str, rnn_lower: Command) -> None:
+    pytest.importorskip("shtab")
+    done = rnn_lower("--completion", shell)
+    assert (done.code, done.err) == (0, "")
+    assert "rnn-lower" in done.out
+    assert "set-shape" in done.out
+    assert rnn_lower("--completion", "tcsh").err.endswith("--completion knows bash, zsh, fish, not 'tcsh'\n")
+
+
 @pytest.mark.parametrize("columns", [60, 80])
 def test_help_fits_the_terminal(columns: int, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command of an example stays whole."""
