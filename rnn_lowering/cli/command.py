@@ -119,7 +119,7 @@ def _take_models(p: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         p.error("OUT.onnx is missing; name the file to write, or add --list")
 
 
-_OF_ONE = {"report": "--report", "keep_failed": "--keep-failed", "calibrate": "--calibrate"}
+_OF_ONE = {"also": "--also", "report": "--report", "keep_failed": "--keep-failed", "calibrate": "--calibrate"}
 
 
 def _contradictions(args: argparse.Namespace) -> Iterator[str]:

@@ -128,6 +128,7 @@ WRONG = {
     "A B C": "several models need a folder for their results: add --out-dir DIR, or --list",
     "A B --out-dir text.onnx": "'text.onnx' is no folder",
     "A B --out-dir out --report r.html": "--report needs one model; drop it",
+    "A B --out-dir out --open-dim X:1=time --also C": "--also needs one model; drop it",
     "A B --out-dir out --stream": "--stream needs an AXIS; rnn-lower MODEL.onnx --stream lists them",
     "A B --out-dir out --list": "--list writes nothing; drop --out-dir or --list",
     "A - --list": "one of several models cannot be stdin",
