@@ -4,6 +4,7 @@ The site shows a table where its page has the comment `<!-- table: NAME -->`.
 """
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -12,13 +13,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "support")]
 
-from clients import measuring, networks, ranks, table  # noqa: E402
+try:
+    from clients import measuring, networks, ranks, table
 
-import rnn_lowering as rl  # noqa: E402
-from conformance import scoreboard  # noqa: E402
-from conformance.features import features  # noqa: E402
-from rnn_lowering.targets.installed import PACKAGES  # noqa: E402
-from rnn_lowering.targets.target import Target  # noqa: E402
+    import rnn_lowering as rl
+    from conformance import scoreboard
+    from conformance.features import features
+    from rnn_lowering.targets.installed import PACKAGES
+    from rnn_lowering.targets.target import Target
+except ModuleNotFoundError as missing:
+    sys.exit(f'the tables need {missing.name}: pip install -e ".[test]"')
 
 COMMENT = re.compile(r"^<!-- table: (.*?) -->$", re.MULTILINE)
 
@@ -83,6 +87,9 @@ TABLES: dict[str, Callable[[], str]] = {
 
 if __name__ == "__main__":
     if sys.argv[1:] and {*sys.argv[1:]} <= {*TABLES}:
-        print("\n\n".join(TABLES[name]() for name in sys.argv[1:]))
+        try:
+            print("\n\n".join(TABLES[name]() for name in sys.argv[1:]), flush=True)
+        except BrokenPipeError:  # whoever reads has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     else:
         sys.exit(f"python docs/tables.py NAME, with one of: {', '.join(TABLES)}")
