@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from one_process import Kept
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from running import nodes
 from thinning import exhaustive
 
@@ -218,3 +219,19 @@ def test_sizes_in_a_data_file_are_found(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(rl, "lower_file", wrong)
     assert kinds_found("data_files", 10)["fault"] > 1
+
+
+def test_a_number_that_follows_the_wrong_size_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number that was T follows the batch."""
+    lower = rl.lower
+
+    def wrong(*args: Any, **options: Any) -> onnx.ModelProto:
+        model: onnx.ModelProto = lower(*args, **options)
+        producers = {name: node for node in model.graph.node for name in node.output}
+        for node in model.graph.node:
+            if node.op_type == "Gather" and producers.get(node.input[0], node).op_type == "Shape":
+                producers[node.input[1]].attribute[0].t.CopyFrom(numpy_helper.from_array(np.array([0])))
+        return model
+
+    monkeypatch.setattr(rl, "lower", wrong)
+    assert kinds_found("open", 30)["fault"] > 2
