@@ -1,5 +1,5 @@
-"""Nets whose exporter froze a size: what is opened from exports at two or three sizes computes, at sizes between, what
-an export at that size computes."""
+"""Nets whose exporter froze a size: what is opened from exports at two or three sizes computes, at sizes between,
+what an export at that size computes."""
 
 import random
 
