@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from rnn_lowering.decomposition.refusals import refuse_axes, refuse_integers, refuse_no_elements
+from rnn_lowering.decomposition.refusals import (
+    refuse_axes,
+    refuse_integers,
+    refuse_no_elements,
+    refuse_sequences,
+)
 from rnn_lowering.decomposition.rewrites.broadcasts import repeat_by_gather
 from rnn_lowering.decomposition.rewrites.convolutions import add_output_channels
 from rnn_lowering.decomposition.rewrites.fills import write_fills
@@ -80,6 +85,9 @@ ADAPTATIONS = {
         _counted(rows_by_gather, "has no sequences: wrote {} SequenceAt as Gather"),
         replaces=rows_taken,
         always=True,
+    ),
+    "no sequences": Adaptation(
+        refuse=lambda model, target: refuse_sequences(model, target, replaced_nodes(model, target))
     ),
     "repeats as Gather": Adaptation(
         _counted(repeat_by_gather, "fails on repeated rows: wrote {} Tile and Expand as Gather"), always=True

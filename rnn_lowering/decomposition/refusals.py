@@ -76,6 +76,16 @@ def refuse_integers(model: ir.Model, target: Target, replaced: Container[ir.Node
             yield UnsupportedError(reason, hint="end the model before it, or use another runtime", node=ref)
 
 
+def refuse_sequences(model: ir.Model, target: Target, replaced: Container[ir.Node]) -> Iterator[UnsupportedError]:
+    """Yield an error for each node of a sequence that is not replaced."""
+    for scope in scopes(model):
+        for node in scope.graph:
+            if "Sequence" in node.op_type and node.op_type != "ReverseSequence" and node not in replaced:
+                reason = f"{target.name} has no sequences of tensors"
+                hint = "export the model with Split or Slice in place of a sequence, or use another runtime"
+                yield UnsupportedError(reason, hint=hint, node=node_ref(node, scope.text))
+
+
 def _converts(cast: ir.Node, known: Inferred) -> bool:
     """Whether a Cast changes the type of what it reads."""
     value = cast.inputs[0]

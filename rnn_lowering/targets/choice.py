@@ -203,7 +203,9 @@ class FormChooser:
         if count > self.max_unroll:
             raise UnsupportedError(
                 f"{count} {what} are more than the limit of {self.max_unroll} for unrolling",
-                hint=f"raise the limit (--max-unroll {count})",
+                hint=f"raise the limit (--max-unroll {count}), or try a stream of one step a call (--stream AXIS=1)"
+                if self.spec.direction == "forward"
+                else f"raise the limit (--max-unroll {count})",
                 node=self.spec.node,
             )
 

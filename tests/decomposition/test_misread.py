@@ -178,3 +178,15 @@ def test_sequences_of_parts_stay() -> None:
     text = "g (float[4, 3] x) => (float[2, 3] y) <int64 two = {2}, int64 one = {1}> { s = SplitToSequence (x, two) "
     net = parse(text + "y = SequenceAt (s, one) }", 17)
     assert "SequenceAt" in operators(rl.lower(net, target="openvino"))
+
+
+@pytest.mark.parametrize("target", ["tract", "opencv", "ncnn", "litert"])
+def test_sequences_that_stay_are_refused(target: Any) -> None:
+    """Parts of two rows are no rows."""
+    net = parse("""g (float[4, 3] x) => (float[a, b] y) <int64 one = {1}, int64[2] two = {2, 2}> {
+        s = SplitToSequence <axis = 0> (x, two) y = SequenceAt (s, one) }""")
+    with pytest.raises(
+        rl.UnsupportedError, match="has no sequences of tensors; export the model with Split or Slice"
+    ):
+        rl.lower(net, target=target)
+    assert_close(run(rl.lower(net, target="openvino"), random_feed(net)), run(net, random_feed(net)))

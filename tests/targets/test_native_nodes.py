@@ -101,6 +101,7 @@ WRONG: list[tuple[str, Case, dict[str, Any], str]] = [
     ),
     ("openvino", RNN, {"x": "batch", "optional": ("sequence_lens",), "lengths_from": "initializer"}, "open sizes"),
     ("mnn", GRU, {"attributes": {}}, "computes linear_before_reset 0 wrongly"),
+    ("opencv", GRU, {"attributes": {}}, "ignores linear_before_reset 0 in its older parser"),
     ("mnn", GRU, {"x": "length"}, "computes a GRU wrongly if T is open"),
     ("mnn", LSTM, {"x": "length"}, "crashes with an initial state"),
     ("mnn", LSTM, {"T": 1, "optional": ("initial_c",)}, "crashes with initial_c and no initial_h"),

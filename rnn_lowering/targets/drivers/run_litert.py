@@ -18,19 +18,24 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[...
     interpreter = Interpreter(f"converted/{model.stem}_float32.tflite", num_threads=1)
     interpreter.allocate_tensors()
     runner = interpreter.get_signature_runner()
-    for name, told in runner.get_input_details().items():
-        shape = [int(size) for size in told["shape_signature"]]
-        if -1 not in shape and shape != list(
-            feed[name].shape or (1,)
-        ):  # a call would change it to that of the feed
+    details = runner.get_input_details()
+    for name, array in feed.items():
+        shape = [int(size) for size in details[named_there(name)]["shape_signature"]]
+        if -1 not in shape and shape != list(array.shape or (1,)):  # a call would change it to that of the feed
             raise ValueError(f"onnx2tf changes the shape of {name} to {shape}")
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in onnx.load(model).graph.output}
 
     def call(feed: Mapping[str, Any] = feed) -> Arrays:
-        results = runner(**{name: np.reshape(array, array.shape or (1,)) for name, array in feed.items()})
-        return {name: channels_second(results[name.removesuffix(":0")], shapes[name]) for name in names}
+        given = {named_there(name): np.reshape(array, array.shape or (1,)) for name, array in feed.items()}
+        results = runner(**given)
+        return {name: channels_second(results[named_there(name)], shapes[name]) for name in names}
 
     return call
+
+
+def named_there(name: str) -> str:
+    """The name that onnx2tf gives an input or output: "Identity__0" for "Identity:0"."""
+    return name.replace(":", "__")
 
 
 def channels_second(array: Any, shape: list[int]) -> Any:

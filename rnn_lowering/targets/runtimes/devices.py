@@ -165,7 +165,9 @@ LITERT = Target(
     # It fuses a Relu with the Add, Sub, Mul or Div before it, and loses what these compute, also where it is an
     # output; of a Transpose that moves nothing it loses the output.
     finish=(max_of_outputs,),
-    model=ModelTraits(outputs_apart=as_sum_with_zero, adaptations=("rows of sequences", "computed copies")),
+    model=ModelTraits(
+        outputs_apart=as_sum_with_zero, adaptations=("rows of sequences", "no sequences", "computed copies")
+    ),
 )
 
 

@@ -64,7 +64,13 @@ NCNN = Target(
     model=ModelTraits(
         # pnnx has no QuantizeLinear, and crashes at inputs and outputs without elements.
         adaptations=(
-            *("rows of sequences", "rounding of floats", "no products of integers", "computed copies"),
+            *(
+                "rows of sequences",
+                "no sequences",
+                "rounding of floats",
+                "no products of integers",
+                "computed copies",
+            ),
             *("tables of floats", "bounded lookups", "spelled pads", "rank 4", "clipped norms"),
             *("inputs with elements", "axes of reductions", "integers as indices", "at most 4 axes"),
         ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.targets.native import OTHER_ACTIVATIONS, Excluded, NativeRule, Speed, features
+from rnn_lowering.targets.native import OTHER_ACTIVATIONS, RESET_BEFORE, Excluded, NativeRule, Speed, features
 from rnn_lowering.targets.target import Target
 from rnn_lowering.targets.traits import AttentionTraits, LoopTraits, ModelTraits
 
@@ -43,6 +43,8 @@ RULE = NativeRule(
     (
         Excluded(("RNN",), "rejects every RNN"),
         *(Excluded((name,), f"ignores {name}") for name in ("clip", "sequence_lens", "input_forget")),
+        # Beside a node that only the older parser has, without an error.
+        Excluded(RESET_BEFORE, "ignores linear_before_reset 0 in its older parser"),
         Excluded(("P",), "rejects P, or computes it wrongly"),
         *(
             Excluded((*operator, name), "rejects activations")
@@ -103,6 +105,7 @@ OPENCV = Target(
         # as Add, and drops a Sigmoid after an Add.
         adaptations=(
             "rows of sequences",
+            "no sequences",
             "typed fills",
             "rank 4",
             "no unused constants",

@@ -149,6 +149,7 @@ TRACT = Target(
     model=ModelTraits(
         adaptations=(
             "rows of sequences",
+            "no sequences",
             "repeats as Gather",
             "numbers of sizes",
             "typed fills",
