@@ -5,19 +5,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import loops, lowering, memory, native, runtime, runtimes, streams
+from benchmarks import cost, loops, lowering, memory, native, runtime, runtimes, streams
 
 PARTS = ("memory", "lowering", "runtime")
 """Memory first: the peak of a child counts what its parent holds when it starts."""
 
-MORE = ("runtimes", "loops", "native", "streams")
+MORE = ("runtimes", "loops", "native", "streams", "cost")
 
 
 def main() -> None:
     """Run the chosen measurements."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", choices=[*PARTS, *MORE, []], help="default: all but runtimes, loops, native and streams"
+        "parts",
+        nargs="*",
+        choices=[*PARTS, *MORE, []],
+        help=f"default: all but {', '.join(MORE)}",
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds per model (default: 1)")
     parser.add_argument(
@@ -49,6 +52,8 @@ def main() -> None:
         results["native"] = native.report(args.seconds, chosen)
     if "streams" in parts:
         results["streams"] = streams.report(args.seconds)
+    if "cost" in parts:
+        results["cost"] = cost.report()
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
 

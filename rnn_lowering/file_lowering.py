@@ -338,7 +338,7 @@ def _warn_of_a_long_comparison(report: FileReport, seconds: float) -> None:
     if count > _MANY_NODES:
         warn(
             f"the result has {count:,} nodes, so its comparison takes about {_TIMES * seconds:.0f} s, more for "
-            "large inputs; --verify 1 compares fewer inputs, and --no-verify none"
+            "large inputs; --verify 1 compares fewer inputs, and --verify 0 none"
         )
 
 

@@ -30,6 +30,10 @@ Finish: TypeAlias = Callable[[Any, Sequence[ir.Value]], None]
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 """Runtimes merge those in a row, so that no tensor between them remains."""
 
+_MADE_AGAIN = ("Identity", "ConstantOfShape", "Expand", "Scan", "Loop", "If")
+"""Operators of which equal nodes are emitted apart: copies, zeros that a runtime needs apart, and those with a body
+of their own."""
+
 
 class OpenScopes(ABC):
     """The graph of the recurrent node, and the bodies being built in it; nodes are emitted into the innermost one.
@@ -195,17 +199,24 @@ class OpenScopes(ABC):
         /,
         **attributes: Any,
     ) -> list[Tensor]:
-        """Append a node with several outputs, as `emit` does."""
+        """Append a node with several outputs, as `emit` does; outside of bodies return those of an equal one."""
         if op_type not in _VIEWS:
             self.most_axes = max(self.most_axes, *map(len, shapes))
         given, attributes = inputs_and_attributes(op_type, self.opset, inputs, attributes, self.constant)
         values = [None if t is None else self.value(t) for t in given]
+        once = not (self.in_body or self.dialect.equal_apart or op_type in _MADE_AGAIN)
+        made, key = self._drafts[0].made, (op_type, *values, repr(attributes) if once else "")
+        if once and key in made:
+            return made[key]
         converted = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
         node = self.node(op_type, values, converted, len(shapes))
         if node.metadata_props:
             constants = (t.value for t in given if t is not None)
             add_weights(node, (c.symbol for c in constants if isinstance(c, Constant)))
-        return [self.given(v, d, s) for v, d, s in zip(node.outputs, dtypes, shapes, strict=True)]
+        results = [self.given(v, d, s) for v, d, s in zip(node.outputs, dtypes, shapes, strict=True)]
+        if once:
+            made[key] = results
+        return results
 
     def node(
         self,
@@ -368,6 +379,7 @@ class Draft:
         cache: The values of its constants by `Constant.key`; earlier nodes may have brought some of them.
         added: The keys of the constants that were added.
         matrices: The products of rank 2.
+        made: What nodes give, by all that makes them equal.
     """
 
     nodes: list[ir.Node] = field(default_factory=list)
@@ -375,6 +387,7 @@ class Draft:
     cache: dict[Hashable, ir.Value] = field(default_factory=dict)
     added: list[Hashable] = field(default_factory=list)
     matrices: set[ir.Value] = field(default_factory=set)
+    made: dict[Hashable, list[Tensor]] = field(default_factory=dict)
 
     def prune(self, outputs: Collection[ir.Value] = ()) -> None:
         """Remove unused nodes and constants; `outputs` are the future ones of the graph."""

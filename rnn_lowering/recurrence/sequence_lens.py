@@ -49,10 +49,7 @@ class Lengths:
 
 
 def _with_zeros(op: Ops, y: Tensor) -> Tensor:
-    """Return the rows of [seq, 1, batch, hidden] and a row of zeros: [seq*batch + 1, hidden].
-
-    Each Gather has a Concat of its own: rknn rejects a shared one.
-    """
+    """Return the rows of [seq, 1, batch, hidden] and a row of zeros: [seq*batch + 1, hidden]."""
     return op.concat([op.flatten(y), op.zero((1, y.shape[-1]))], axis=0)
 
 

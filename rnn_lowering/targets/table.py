@@ -142,6 +142,7 @@ RKNN = Target(
     other_names=("rknntoolkit2",),
     newest_opset=19,
     lacks=(("LinearAttention", "its simulator rejects it, or does not end within a minute"),),
+    dialect=Dialect(equal_apart=True),
     loops=LoopTraits(constants_in_scan=True),
     model=ModelTraits(adaptations=("computed copies", "inputs with elements")),
     native=NativeRule(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from case_list import CASES
 from cases import ALL_OPTIONAL, RESULTS, Array, Case, expected, feed, model
 from chains import Link, chain
 from onnx import numpy_helper
 from oracle import GATES
 from running import assert_close, nodes, run, scopes
 from texts import FORMS
+from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.targets.table import TARGETS
@@ -396,6 +399,32 @@ def test_a_node_without_a_name_lends_its_outputs() -> None:
     proto = model(CELLS["GRU"], 17)
     proto.graph.node[0].name = ""
     assert all(node.name.startswith("GRU_Y/") for node in nodes(rl.lower(proto, "scan")))
+
+
+def equal_nodes(graph: onnx.GraphProto) -> Iterator[str]:
+    """The nodes of which one scope has two; a copy and zeros of its own are meant."""
+    for scope in scopes(graph):
+        keys = [
+            (node.op_type, *node.input, *sorted(a.SerializeToString() for a in node.attribute))
+            for node in scope.node
+            if node.input and node.op_type not in ("Identity", "ConstantOfShape", "Expand")
+        ]
+        yield from (str(key) for key, count in Counter(keys).items() if count > 1)
+
+
+@pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+@pytest.mark.parametrize("form", ["portable", "onnxruntime", "openvino", "opencv", "tract", "loop", "unroll"])
+@pytest.mark.parametrize("share", thinned(range(12), 12))
+@pytest.mark.every_pair
+def test_nothing_is_emitted_twice(share: int, form: Any) -> None:
+    options: dict[str, Any] = {"target": form} if form in TARGETS else {"lowering": form}
+    lowered = 0
+    for case in CASES[share::12]:
+        with suppress(rl.UnsupportedError, rl.InvalidNodeError):
+            graph = rl.lower(model(case, 17), **options).graph
+            assert list(equal_nodes(graph)) == [], case.name
+            lowered += 1
+    assert lowered > 15
 
 
 def test_zeros_leave_no_trace() -> None:
