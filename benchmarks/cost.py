@@ -37,8 +37,9 @@ def others(count: int, *, constants: bool, H: int = 8) -> onnx.ModelProto:
     names = [f"c{n}" if constants else "c0" for n in range(count)]
     nodes = [helper.make_node("Add", [f"x{n}", name], [f"x{n + 1}"], f"add{n}") for n, name in enumerate(names)]
     nodes.append(helper.make_node("GRU", [f"x{count}", "W", "R"], ["Y"], "gru", hidden_size=H))
-    values = [helper.make_tensor_value_info(*of) for of in (("x0", 1, ["T", "N", H]), ("Y", 1, ["T", 1, "N", H]))]
-    graph = helper.make_graph(nodes, "others", values[:1], values[1:], tensors)
+    given = helper.make_tensor_value_info("x0", 1, ["T", "N", H])
+    made = helper.make_tensor_value_info("Y", 1, ["T", 1, "N", H])
+    graph = helper.make_graph(nodes, "others", [given], [made], tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
