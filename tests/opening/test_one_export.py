@@ -72,3 +72,33 @@ def test_a_number_that_may_be_a_size_is_refused(name: str) -> None:
     with pytest.raises(rl.UnsupportedError, match="add the larger one: also") as caught:
         rl.lower(NETS[name](24), "keep", open_dims=axes_of_t(NETS[name], 24, 37))
     assert caught.value.page == "frozen-axis.md"
+
+
+NOT_ENOUGH = {
+    "an epsilon of 1 / T": "Y = LayerNormalization <epsilon = 0.04166> (X, ones)",
+    "a bias of T % 8": "Y = Add (X, zeros)",
+    "T as the number of columns": "Y = MatMul (X, square)",
+    "a diagonal": "Y = MatMul (X, diagonal)",
+    "the slope of a LeakyRelu": "Y = LeakyRelu <alpha = 0.04166> (X)",
+    "a sum over the axis": "t = Transpose <perm = [0,2,1]> (X) Y = MatMul (t, X)",
+}
+
+
+@pytest.mark.parametrize("name", NOT_ENOUGH)
+def test_what_may_follow_from_the_size_is_refused(name: str) -> None:
+    constants = {
+        "ones": np.ones(24),
+        "zeros": np.zeros(24),
+        "square": np.random.default_rng(0).normal(size=(24, 24)),
+        "diagonal": np.eye(24) / 24,
+    }
+    model = made("float[2,24,24] X", "float[a,b,c] Y", NOT_ENOUGH[name], 17, **constants)
+    with pytest.raises(rl.UnsupportedError, match="one export does not tell"):
+        rl.lower(model, "keep", open_dims={"X:1": "time"})
+
+
+def test_states_of_a_batch_of_1_are_refused() -> None:
+    nodes = "Y = LSTM <hidden_size = 4> (X, W, R, , , h)"
+    model = made("float[5,1,6] X", "float[5,1,1,4] Y", nodes, 17, **LSTM, h=np.zeros((1, 1, 4)))
+    with pytest.raises(rl.UnsupportedError, match="initial_h may follow from it"):
+        rl.lower(model, "keep", open_dims={"X:1": "batch"})
