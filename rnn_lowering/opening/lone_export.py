@@ -1,8 +1,8 @@
 """Whether one export is enough: no node of it knows a size, and no number of it can be one.
 
 Each node is of a few operators that compute rows of the opened axis alone, or carry a state along it. Each constant
-is a weight: different numbers, or those before training, none along an axis as long as the opened one. No file shows
-that a weight was multiplied by a size, so the report says that this is assumed not to be.
+is a weight: different numbers, or those before training, none along an axis as long as the opened one. No file
+shows that a weight was multiplied by a size, so the report says that this is assumed not to be.
 """
 
 from __future__ import annotations
