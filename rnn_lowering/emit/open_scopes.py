@@ -84,6 +84,7 @@ class OpenScopes(ABC):
         for key in [key for key, value in constants.items() if value.graph is None]:
             del constants[key]
         self._drafts = [Draft(cache=constants)]
+        self._made: dict[Hashable, list[Tensor]] | None = None if dialect.equal_apart else {}
 
     def exists(self, op_type: str) -> bool:
         """Return whether the default domain has an operator at this opset."""
@@ -204,9 +205,9 @@ class OpenScopes(ABC):
             self.most_axes = max(self.most_axes, *map(len, shapes))
         given, attributes = inputs_and_attributes(op_type, self.opset, inputs, attributes, self.constant)
         values = [None if t is None else self.value(t) for t in given]
-        once = not (self.in_body or self.dialect.equal_apart or op_type in _MADE_AGAIN)
-        made, key = self._drafts[0].made, (op_type, *values, repr(attributes) if once else "")
-        if once and key in made:
+        made = None if self.in_body or op_type in _MADE_AGAIN else self._made
+        key = None if made is None else (op_type, *values, repr(attributes))
+        if made is not None and key in made:
             return made[key]
         converted = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
         node = self.node(op_type, values, converted, len(shapes))
@@ -214,7 +215,7 @@ class OpenScopes(ABC):
             constants = (t.value for t in given if t is not None)
             add_weights(node, (c.symbol for c in constants if isinstance(c, Constant)))
         results = [self.given(v, d, s) for v, d, s in zip(node.outputs, dtypes, shapes, strict=True)]
-        if once:
+        if made is not None:
             made[key] = results
         return results
 
@@ -244,11 +245,14 @@ class OpenScopes(ABC):
         """Disconnect all emitted nodes from their inputs, in every open scope, and forget their constants."""
         for draft in self._drafts:
             draft.abandon()
+        self._made = None
 
     def finish(self, outputs: Sequence[ir.Value]) -> None:
         """Remove unused nodes and constants of the open scope, then change it as the runtime needs it; `outputs`
         are the future ones of the graph."""
         self._drafts[-1].prune(outputs)
+        if not self.in_body:
+            self._made = None  # a change may drop or move what was emitted
         for change in self._finish:
             change(self, outputs)
 
@@ -379,7 +383,6 @@ class Draft:
         cache: The values of its constants by `Constant.key`; earlier nodes may have brought some of them.
         added: The keys of the constants that were added.
         matrices: The products of rank 2.
-        made: What nodes give, by all that makes them equal.
     """
 
     nodes: list[ir.Node] = field(default_factory=list)
@@ -387,7 +390,6 @@ class Draft:
     cache: dict[Hashable, ir.Value] = field(default_factory=dict)
     added: list[Hashable] = field(default_factory=list)
     matrices: set[ir.Value] = field(default_factory=set)
-    made: dict[Hashable, list[Tensor]] = field(default_factory=dict)
 
     def prune(self, outputs: Collection[ir.Value] = ()) -> None:
         """Remove unused nodes and constants; `outputs` are the future ones of the graph."""
