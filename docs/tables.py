@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "support")]
 
 try:
-    from clients import measuring, networks, ranks, table
+    from clients import journeys, measuring, networks, ranks, table
 
     import rnn_lowering as rl
     from conformance import scoreboard
@@ -72,6 +72,7 @@ def refusals() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "runtimes": lambda: table.table(measuring.stored()),
     "networks": lambda: networks.table(networks.stored()),
+    "journeys": lambda: journeys.table(journeys.stored()),
     "exported loops": lambda: table.table_of_loops(table.outcomes_of_loops()),
     "axes in QNN": lambda: ranks.table("qnn"),
     "by a list": by_a_list,

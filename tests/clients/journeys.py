@@ -1,10 +1,9 @@
 """Nets as exporters write them, lowered as the documents say and run in runtimes, at two lengths where one is open.
 
-PYTHONPATH=tests:tests/support python -m clients.journeys [CLIENT ...]    measures, and writes the table
-PYTHONPATH=tests:tests/support python -m clients.journeys --stored        writes it from what is stored
+PYTHONPATH=tests:tests/support python -m clients.journeys [CLIENT ...]    measures them
 
-A journey is NET.EXPORTER: see exporters/journeys/. The truth is what onnxruntime computes of the export. The exports
-are kept in .clients/ until a script or a version changes.
+A journey is NET.EXPORTER: see exporters/journeys/. The truth is what onnxruntime computes of the export. Exports stay
+in .clients/ until a script or a version changes.
 """
 
 import hashlib
@@ -23,6 +22,7 @@ import numpy as np
 import onnx
 from cases import Arrays
 from filelock import FileLock
+from onnx import numpy_helper
 from running import run
 
 import rnn_lowering as rl
@@ -45,25 +45,22 @@ EXPORTERS = {
     "static": "`quantize_static`",
 }
 SCRIPTS = HERE / "exporters" / "journeys"
-HOMES = {"keras": "keras"}
-"""An exporter -> its environment, where it is not that of PyTorch."""
+HOMES = ("pytorch", "keras")
+"""The environments of the exporters."""
 
 INTEGERS = 0.03
-"""How far floats may be from integers that onnxruntime computes dynamically."""
+"""How far floats may be from integers that onnxruntime computes."""
 
-ADVICE = re.compile(r'(dequantize)=True|set_inputs=\{"([^"]+)"')
+ADVICE = re.compile(r'(dequantize)=True|set_inputs=\{"([^"]+)"|fix the (sizes)')
 STORED = HERE / "outcomes_of_journeys.json"
-PAGE = HERE.parents[1] / "docs" / "runtimes.md"
-BEGIN = "<!-- measured: PYTHONPATH=tests:tests/support python -m clients.journeys -->"
-END = "<!-- end of the journeys -->"
 
 
 def exported(journeys: Iterable[str]) -> list[Path]:
     """The files of journeys, exported unless they were before."""
     wanted: dict[str, list[str]] = {}
     for journey in journeys:
-        wanted.setdefault(HOMES.get(journey.rpartition(".")[2], "pytorch"), []).append(journey)
-    return [path for home, names in wanted.items() for path in _exported(home, names)]
+        wanted.setdefault("keras" if journey.endswith(".keras") else "pytorch", []).append(journey)
+    return [path for home, of_home in wanted.items() for path in _exported(home, of_home)]
 
 
 def _exported(home: str, journeys: list[str]) -> list[Path]:
@@ -71,12 +68,21 @@ def _exported(home: str, journeys: list[str]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{journey}.onnx" for journey in journeys]
     with FileLock(folder / "lock"):
-        if absent := [path.stem for path in paths if not path.exists()]:
-            own = environment(home).glob("lib/python*/site-packages")
-            script = SCRIPTS / f"journeys_of_{home}.py"
-            run_python(home, script, folder, *absent, lent=[*own, *PACKAGES, SCRIPTS.parent])
+        if absent := [path.stem for path in paths if not path.with_suffix(".npz").exists()]:
+            _run_script(home, folder, *absent)
     assert {path.name: path.read_text() for path in folder.glob("*.error")} == {}
     return paths
+
+
+def names(home: str) -> list[str]:
+    """All journeys that an environment exports."""
+    return _run_script(home).split()
+
+
+def _run_script(home: str, *arguments: str | Path) -> str:
+    own = environment(home).glob("lib/python*/site-packages")
+    script = SCRIPTS / f"journeys_of_{home}.py"
+    return run_python(home, script, *arguments, lent=[*own, *PACKAGES, SCRIPTS.parent])
 
 
 def _digest(home: str) -> str:
@@ -95,19 +101,23 @@ def feeds(path: Path, inputs: Iterable[str]) -> list[Arrays]:
 def lowered(model: onnx.ModelProto, client: Any, feed: Arrays) -> Job:
     """A net for a client, and its inputs; what the errors advise is done."""
     options: dict[str, Any] = {}
+    has_sizes = client not in OPEN
     while True:
         constant = options.get("set_inputs", {})
         left = {name: array for name, array in feed.items() if name not in constant}
-        shapes = None if client in OPEN else {name: list(array.shape) for name, array in left.items()}
+        shapes = {name: list(array.shape) for name, array in left.items()} if has_sizes else None
         try:
             with warnings.catch_warnings(action="ignore"):
                 return rl.lower(model, target=client, input_shapes=shapes, **options), left
         except rl.RnnLoweringError as error:
             advice = ADVICE.search(str(error))
-            if advice and advice[1] and advice[1] not in options:
-                options[advice[1]] = True
-            elif advice and advice[2] in left:
-                options["set_inputs"] = constant | {advice[2]: feed[advice[2]]}
+            dequantize, name, sizes = advice.groups() if advice else ("", "", "")
+            if dequantize and not options.get("dequantize"):
+                options["dequantize"] = True
+            elif name in left:
+                options["set_inputs"] = constant | {name: feed[name]}
+            elif sizes and not has_sizes:
+                has_sizes = True
             else:
                 raise
 
@@ -117,13 +127,13 @@ def measure(client: str, paths: Iterable[Path], folder: Path, times: int = 1) ->
     jobs: dict[str, Job] = {}
     truths: dict[str, Arrays] = {}
     judged: dict[str, tuple[str, str]] = {}
+    steps: dict[str, float] = {}
     for path in paths:
         model = onnx.load(path)
-        new = None
+        steps[path.stem] = _step(model)
         try:
             for n, feed in enumerate(feeds(path, [value.name for value in model.graph.input])):
-                new = (new[0], {name: feed[name] for name in new[1]}) if new and client in OPEN else None
-                new = new or lowered(model, client, feed)
+                new = lowered(model, client, feed)
                 truths[f"{path.stem} {n}"] = run(model, feed, optimize=False)
                 jobs |= {f"{path.stem} {n} {time}": new for time in range(times)}
         except rl.RnnLoweringError as error:
@@ -132,24 +142,31 @@ def measure(client: str, paths: Iterable[Path], folder: Path, times: int = 1) ->
     for job in jobs:
         run_of, _, _ = job.rpartition(" ")
         journey, _, _ = run_of.rpartition(" ")
-        outcome = _judged(got[job], truths[run_of], journey.endswith((".int8", ".static")))
+        outcome = _judged(got[job], truths[run_of], steps[journey])
         if judged.setdefault(journey, outcome)[0] == "right":
             judged[journey] = outcome
     return dict(sorted(judged.items()))
 
 
-def _judged(got: Arrays | str, expected: Arrays, is_quantized: bool) -> tuple[str, str]:
+def _judged(got: Arrays | str, expected: Arrays, step: float) -> tuple[str, str]:
     outcome, said = judge(got, expected)
-    if outcome == "wrong" and is_quantized and not isinstance(got, str) and _are_near(got, expected):
-        return "right", ""
+    if outcome == "wrong" and not isinstance(got, str):
+        near = all(
+            got[name].shape == array.shape and np.allclose(got[name], array, rtol=step and INTEGERS, atol=step)
+            for name, array in expected.items()
+        )
+        return ("right", "") if near else (outcome, said)
     return outcome, said
 
 
-def _are_near(got: Arrays, expected: Arrays) -> bool:
-    return all(
-        got[n].shape == a.shape and np.allclose(got[n], a, rtol=INTEGERS, atol=INTEGERS)
-        for n, a in expected.items()
-    )
+def _step(model: onnx.ModelProto) -> float:
+    """How far the outputs of a model may be, 0 if it is not quantized: a step of those that are integers."""
+    if not any("Quantize" in node.op_type for node in model.graph.node):
+        return 0.0
+    returned = {value.name for value in model.graph.output}
+    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    last = [n for n in model.graph.node if n.op_type == "DequantizeLinear" and n.output[0] in returned]
+    return max([INTEGERS, *(1.01 * float(tensors[node.input[1]]) for node in last)])
 
 
 def stored() -> dict[str, Any]:
@@ -172,7 +189,23 @@ def table(held: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def in_page() -> str:
-    """What stands between the markers."""
-    text = PAGE.read_text()
-    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip()
+def main(arguments: list[str]) -> int:
+    """Measure the clients named, or all; 1 where one is absent."""
+    held, absent = stored(), [*filter(None, map(make, HOMES))]
+    paths = [] if absent else exported(name for home in HOMES for name in names(home))
+    for client in (arguments or RUNTIMES) if paths else []:
+        if reason := make(client):
+            absent.append(reason)
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            judged = measure(client, paths, Path(folder))
+        outcomes = {name: outcome for name, (outcome, _) in judged.items()}
+        held[client] = {"version": version(client), "date": date.today().isoformat(), "outcomes": outcomes}
+        print(*(f"{client}: {name}: {what}" for name, what in judged.items() if what[0] != "right"), sep="\n")
+        STORED.write_text(json.dumps(held, indent=1, sort_keys=True) + "\n")
+    print("\n".join([table(held), *absent]))
+    return int(bool(absent))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from exported import Feed, save_runs
-from inputs import Words, feed, fixed, open_axes, runs
+from inputs import Sizes, Words, feed, fixed, open_axes, runs
 from nets_of_motion import MOTION
 from nets_of_series import SERIES
 from nets_of_sound import SOUND
@@ -31,18 +31,19 @@ OPSET = 17
 
 FIXED = (
     *("tagger", "crnn", "autoencoder", "vad", "convlstm", "elman", "forecaster"),
-    *("band_split", "gestures", "pitch", "recommender", "spectrogram", "variational"),
+    *("band_split", "gestures", "pitch", "recommender", "spectrogram", "variational", "sketch", "elmo"),
 )
 INT8 = (
     *("tagger", "crnn", "keyword_spotting", "forecaster", "policy", "language_model"),
-    *("names_in_letters", "residual_grus", "siamese", "speaker_encoder"),
+    *("names_in_letters", "residual_grus", "siamese", "speaker_encoder", "elmo", "awd"),
 )
+STATIC = ("crnn", "keyword_spotting", "forecaster", "activity", "tagger")
 
 
 def exports() -> list[str]:
     """NET.EXPORTER of all."""
     dynamo = [name for name, net in ALL.items() if net.dynamo and any(map(open_axes, net.inputs.values()))]
-    names = {"older": ALL, "dynamo": dynamo, "fixed": FIXED, "int8": INT8}
+    names = {"older": ALL, "dynamo": dynamo, "fixed": FIXED, "int8": INT8, "static": STATIC}
     return [f"{name}.{exporter}" for exporter, nets in names.items() for name in nets]
 
 
@@ -54,10 +55,10 @@ def save(name: str, exporter: str, folder: Path) -> None:
     torch.manual_seed(0)
     made = net.make().eval()
     given = {name: torch.from_numpy(array) for name, array in feed(inputs, net.lengths[0]).items()}
-    if exporter == "int8":
-        older = folder / f"{name}.to_quantize.onnx"
+    if exporter in ("int8", "static"):
+        older = folder / f"{name}.to_quantize.{exporter}"
         of_torchscript(made, given, inputs, older)
-        quantize(older, path)
+        quantize(older, path, Calibration(inputs, net.lengths[0]) if exporter == "static" else None)
         older.unlink()
     else:
         (of_torchscript if exporter == "older" else of_dynamo)(made, given, inputs, path)
@@ -82,10 +83,23 @@ def of_dynamo(net: nn.Module, given: dict[str, Any], inputs: Words, path: Path) 
     torch.onnx.export(net, tuple(given.values()), path, dynamo=True, external_data=False, verbose=False, **options)
 
 
-def quantize(path: Path, to: Path) -> None:
-    from onnxruntime.quantization import quantize_dynamic
+class Calibration:
+    """The inputs from which `quantize_static` learns ranges."""
 
-    quantize_dynamic(path, to)
+    def __init__(self, inputs: Words, sizes: Sizes) -> None:
+        self.feeds = iter([feed(inputs, sizes, seed) for seed in range(4)])
+
+    def get_next(self) -> Any:
+        return next(self.feeds, None)
+
+
+def quantize(path: Path, to: Path, calibration: Calibration | None) -> None:
+    from onnxruntime.quantization import quantize_dynamic, quantize_static
+
+    if calibration:
+        quantize_static(path, to, calibration)
+    else:
+        quantize_dynamic(path, to)
 
 
 def attempt(journey: str, folder: Path) -> None:
@@ -99,8 +113,10 @@ def attempt(journey: str, folder: Path) -> None:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    if len(sys.argv) < 2:
+        print(*exports(), sep="\n")
     # dynamo opens the axes of an LSTM in the first export of a process only.
-    for journey in sys.argv[2:] or exports():
+    for journey in sys.argv[2:]:
         process = multiprocessing.get_context("fork").Process(target=attempt, args=(journey, Path(sys.argv[1])))
         process.start()
         process.join()
