@@ -130,8 +130,8 @@ STAGES = {
     "floats": Stage(lambda work: work.lowering.dequantize, _make_floats),
     "adapt first": Stage(_may_adapt, _adapt_first),
     "nodes": Stage(_always, _lower_nodes),
-    "adapt": Stage(_always, _adapt),
     "decompose": Stage(lambda work: work.lowering.for_a_runtime, _decompose),
+    "adapt": Stage(_always, _adapt),
 }
 """By what it does, in order."""
 

@@ -334,6 +334,18 @@ def test_tract_gets_no_declared_shapes_of_computed_values() -> None:
         assert [d.dim_param for d in lowered.graph.output[0].type.tensor_type.shape.dim] == ["T", "", "N", ""]
 
 
+def test_tract_gets_no_declared_shapes_of_what_takes_the_place_of_a_node() -> None:
+    net = parse(
+        """g (float[N, 5] x) => (float[N, 5] y) <float s = {0.1}, int8 z = {0}> {
+        a = QuantizeLinear (x, s, z)  b = DequantizeLinear (a, s, z)  p = Softmax <axis = -1> (b)
+        q = QuantizeLinear (p, s, z)  y = DequantizeLinear (q, s, z) }""",
+        17,
+    )
+    lowered = rl.lower(net, target="tract")
+    assert "Softmax" not in operators(lowered)
+    assert "p" not in {value.name for value in lowered.graph.value_info}
+
+
 def test_for_onnxruntime() -> None:
     """A Gemm per activation, which it fuses, and one loop for both directions of a small node."""
     case = Case("fused", "LSTM", {"direction": "bidirectional"}, H=16, N=1)

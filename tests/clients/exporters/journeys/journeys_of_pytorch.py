@@ -37,7 +37,7 @@ INT8 = (
     *("tagger", "crnn", "keyword_spotting", "forecaster", "policy", "language_model"),
     *("names_in_letters", "residual_grus", "siamese", "speaker_encoder", "elmo", "awd"),
 )
-STATIC = ("crnn", "keyword_spotting", "forecaster", "activity", "tagger")
+STATIC = ("crnn", "keyword_spotting", "activity", "tagger")
 
 
 def exports() -> list[str]:
