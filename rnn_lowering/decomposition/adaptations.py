@@ -33,6 +33,7 @@ from rnn_lowering.decomposition.rewrites.reductions import (
 from rnn_lowering.decomposition.rewrites.rounding import unwritten, write_as_floats, written_as_floats
 from rnn_lowering.decomposition.rewrites.sequences import rows_by_gather, rows_taken
 from rnn_lowering.decomposition.rewrites.tables import nodes_of_tables, tables_as_floats
+from rnn_lowering.decomposition.rewrites.zero_points import shape_as_scales
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.model_sizes import forget_declared
 from rnn_lowering.model.replace import compute_copies
@@ -98,6 +99,9 @@ ADAPTATIONS = {
     "typed fills": Adaptation(
         _counted(write_fills, "fails on fills without a number: wrote it in {} ConstantOfShape"),
         always=True,
+    ),
+    "zero points as scales": Adaptation(
+        _counted(shape_as_scales, "compares the shapes of scales and zero points: gave {} the same"), always=True
     ),
     "no declared shapes": Adaptation(
         _counted(forget_declared, "fails on wrong shapes of computed values: removed {} declared ones"), always=True

@@ -2,8 +2,8 @@
 
 PYTHONPATH=tests:tests/support python -m clients.journeys [CLIENT ...]    measures them
 
-A journey is NET.EXPORTER: see exporters/journeys/. The truth is what onnxruntime computes of the export. Exports stay
-in .clients/ until a script or a version changes.
+A journey is NET.EXPORTER: see exporters/journeys/. The truth is what onnxruntime computes of the export. What is
+exported stays in .clients/ until a script or a version changes.
 """
 
 import hashlib

@@ -154,6 +154,22 @@ def test_a_resize_of_three_axes_for_opencv(mode: str, given: str) -> None:
     assert_close(run(lowered, feed), run(net, feed))
 
 
+def test_zero_points_get_the_shape_of_their_scales_for_opencv() -> None:
+    net = parse(
+        """g (float[2, 4] x) => (float[2, 4] y) <int32[4] b = {1, 2, 3, 4}, float[1] s = {0.1}, int32 z = {0},
+        int8[2, 4] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[4] each = {1, 2, 3, 4}, int8[4] points = {0, 1, 2, 3}> {
+        c = DequantizeLinear (b, s, z)  a = Add (x, c)
+        d = DequantizeLinear <axis = 1> (w, each, points)  y = Mul (a, d) }""",
+        17,
+    )
+    lowered = rl.lower(net, target="opencv")
+    shapes = {tensor.name: list(tensor.dims) for tensor in lowered.graph.initializer}
+    pairs = [node.input[1:] for node in lowered.graph.node if node.op_type == "DequantizeLinear"]
+    assert [(shapes[scale], shapes[zero]) for scale, zero in pairs] == [([1], [1]), ([4], [4])]
+    feed = random_feed(net)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
 SEQUENCES = {
     "a row": "s = SplitToSequence <axis = 0, keepdims = 0> (x) y = SequenceAt (s, one)",
     "a row of another axis": "s = SplitToSequence <axis = -1, keepdims = 0> (x) y = SequenceAt (s, last)",

@@ -107,6 +107,7 @@ OPENCV = Target(
             "rows of sequences",
             "no sequences",
             "typed fills",
+            "zero points as scales",
             "rank 4",
             "no unused constants",
             "rounding of floats",
