@@ -189,7 +189,17 @@ class RnnConnections(Connections):
                 declared = list(shapes["X"])
                 self.warnings.append(f"{self.ref}: the declared shape {declared} of X cannot be right: ignored")
                 return without_x
-        raise self.invalid(f"{wrong} has shape {list(shapes[wrong])}, not {describe(wanted[wrong], sizes)}")
+        reason = f"{wrong} has shape {list(shapes[wrong])}, not {describe(wanted[wrong], sizes)}"
+        if (
+            wrong == "initial_c"
+            and shapes[wrong][-1] != hidden
+            and shapes.get("initial_h", (hidden,))[-1] == hidden
+        ):
+            raise self.invalid(
+                reason,
+                "torch.onnx.export loses a projection (proj_size): export its steps as a loop over Linear layers",
+            )
+        raise self.invalid(reason)
 
     def check_lengths(self, seq_length: int | None) -> None:
         """Refuse constant sequence_lens out of range."""

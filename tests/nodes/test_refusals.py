@@ -13,7 +13,7 @@ from graphs import Graph
 from onnx import AttributeProto, TensorProto, helper
 from oracle import DEFAULT_ACTIVATIONS, GATES
 from running import assert_close, run
-from texts import FORMS
+from texts import FORMS, parse
 
 import rnn_lowering as rl
 from rnn_lowering.errors import UnknownSizeError
@@ -376,3 +376,11 @@ def test_a_constant_length_may_be_any_where_the_length_is_unknown() -> None:
 )
 def test_what_is_accepted_is_right(case: Case) -> None:
     assert_close(run(rl.lower(model(case, 17)), feed(case)), expected(case))
+
+
+def test_a_projection_that_an_exporter_lost_has_a_way_out() -> None:
+    """PyTorch's newer exporter writes an LSTM with proj_size so, without the weights of the projection."""
+    net = parse("""g (float[7, 2, 8] x) => (float[7, 1, 2, 5] y) <float[1, 20, 8] W = {}, float[1, 20, 5] R = {},
+        float[1, 2, 5] h = {}, float[1, 2, 12] c = {}> { y = LSTM <hidden_size = 5> (x, W, R, , , h, c) }""")
+    with pytest.raises(rl.InvalidNodeError, match=r"initial_c has shape \[1, 2, 12\].*proj_size.*loop over Linear"):
+        rl.lower(net)
