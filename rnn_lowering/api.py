@@ -151,6 +151,7 @@ def lower_file(
     external_data: str = "auto",
     trust_external_data: bool = False,
     require_verified: bool = False,
+    require_proven: bool = False,
     overwrite: bool = False,
     calibrate: PathLike | Sequence[Mapping[str, ArrayLike]] | None = None,
     bits: str = "w8a8",
@@ -182,6 +183,7 @@ def lower_file(
             for one file; "always"; "never"; or the name of that file.
         trust_external_data: Read data files outside the model's folder.
         require_verified: Write nothing if no comparison is possible.
+        require_proven: Write nothing unless each lowered node is proven for every input.
         overwrite: Replace existing files; also write a quantized stream with an output below 10 dB.
         calibrate: Quantize the stream, once it is compared, with ranges from whole sequences: inputs by name, a
             .npy file, a .npz file with an array for each input, or a folder of such files. See `quantize_stream`.
@@ -207,7 +209,8 @@ def lower_file(
         ModelFileError: A file cannot be read or written, or exists.
         VerificationError: The outputs differ, or the target does not run the result; `destination` is not written.
             The error also tells if `report` or `keep_failed` could not be written.
-        NotVerifiedError: `require_verified` or `run_in_target` is given and no comparison was possible; nothing is
+        NotVerifiedError: `require_verified` or `run_in_target` is given and no comparison was possible, or
+            `require_proven` and a node is not proven; nothing is
             written.
         UnsupportedError: As in `lower`; or an output is a file of the input, or two outputs are the same file.
         InvalidNodeError, OptionError: As in `lower`; an input or a shape for the comparison that the model does not
@@ -242,6 +245,7 @@ def lower_file(
             external_data=external_data,
             trust_external_data=trust_external_data,
             require_verified=require_verified,
+            require_proven=require_proven,
             overwrite=overwrite,
             calibrate=calibrate,  # type: ignore[arg-type]  # which converts it
             bits=bits,

@@ -105,7 +105,7 @@ class FileLowering:
 
     def _run(self) -> FileReport:
         began = monotonic()
-        if self.files.require_verified and not self.check.runs:
+        if (self.files.require_verified or self.files.require_proven) and not self.check.runs:
             raise OptionError("a verification is required, but the number of runs is 0", hint="give 1 or more")
         with boundary(), ExitStack() as last:
             self._check_calibration()
@@ -304,12 +304,21 @@ class FileLowering:
         needed = self.check.runs and self.lowering.stream is not None and not without_onnxruntime("it")
         return Runner(self.check.timeout) if needed else nullcontext()
 
+    def _unproven(self, check: Verification) -> str:
+        """Return which node of a verified model should be proven and is not; "" if there is none."""
+        if not (check and self.files.require_proven):
+            return ""
+        if not check.proofs:
+            return "not proven: no node was compared on its own"
+        return next((f"{proof.node} is not proven: {proof.reason}" for proof in check.proofs if not proof), "")
+
     def _refuse(
         self, report: FileReport, check: Verification, keep: Callable[[], str], write_report: _WriteReport
     ) -> None:
         """Raise if the models differ, or if a comparison is required and was not possible."""
-        failed, required = check.status == "failed", self.files.require_verified or self.check.run_in_target
-        if not failed and (check.status in ("verified", UNCHANGED) or not required):
+        failed, unproven = check.status == "failed", self._unproven(check)
+        required = self.files.require_verified or self.files.require_proven or self.check.run_in_target
+        if not failed and not unproven and (check.status in ("verified", UNCHANGED) or not required):
             return
         report.written = False
         facts = [] if failed else ["the model is not written"]
@@ -327,7 +336,9 @@ class FileLowering:
         if there is not None and not there.runs:
             advice = _way_out(report)
         hint = "; ".join([*facts, advice.format(report=named)] if failed else facts)
-        error = (VerificationError if failed else NotVerifiedError)(str(check), hint=hint, report=report)
+        error = (VerificationError if failed else NotVerifiedError)(
+            unproven or str(check), hint=hint, report=report
+        )
         error.page = error.page if there is None else "verification.md#run-it-in-its-target"
         raise error
 

@@ -113,6 +113,15 @@ def test_rooms_meet_at_their_doors() -> None:
     assert [each for each in entering if each.name.split(".", 2)[2] not in doors[each.rooms[1]]] == []
 
 
+def test_a_proof_stands_alone() -> None:
+    """It shares no code with what it proves; one module of it knows the nodes."""
+    proof, door = "rnn_lowering.compare.proof", "rnn_lowering.compare.proof.of_nodes"
+    inner = [each for each in imports() if each.module.startswith(proof) and each.module != door]
+    assert {each.name for each in inner if not each.name.startswith(proof)} == {"rnn_lowering.types"}
+    outer = [each for each in imports() if not each.module.startswith(proof) and each.name.startswith(proof)]
+    assert {each.name for each in outer} == {door}
+
+
 def test_no_room_imports_what_users_call() -> None:
     assert [each for each in imports() if each.rooms[1] in FRONT and each.rooms[0] not in FRONT] == []
 

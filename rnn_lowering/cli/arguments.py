@@ -37,6 +37,7 @@ _EXIT = """exit codes:
   3  verification failed, or the target does not run the result (--run-in-target); OUT.onnx is not written
   4  --list found nodes, and all can be lowered
   5  --require-verified or --run-in-target, and no comparison was possible; OUT.onnx is not written
+     --require-proven, and a node is not proven; OUT.onnx is not written
   130  interrupted (129 SIGHUP, 143 SIGTERM); nothing is written unless the message says so
 
 Of several models the highest code counts.

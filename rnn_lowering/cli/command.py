@@ -126,6 +126,8 @@ def _contradictions(args: argparse.Namespace) -> Iterator[str]:
     """Yield what is wrong with options that do not fit each other."""
     if "require_verified" in args and vars(args).get("runs") == 0:
         yield "--require-verified needs a comparison; drop it, or compare 1 run or more"
+    if "require_proven" in args and vars(args).get("runs") == 0:
+        yield "--require-proven needs a comparison; drop it, or compare 1 run or more"
     if "bits" in args and "calibrate" not in args:
         yield "--bits needs a calibration; add --calibrate, or drop --bits"
     if args.list and "report" in args:

@@ -111,6 +111,12 @@ def print_runs(check: Verification) -> None:
         for node in check.nodes:
             table.add(*_cells(node), style=_style(node))
         print_table(table)
+    if check.proofs:
+        print_line("proofs:")
+        table = Table(("node", "status", "reason"), folds=("reason",))
+        for proof in check.proofs:
+            table.add(proof.node, proof.status, proof.reason)
+        print_table(table)
 
 
 def _run_table(runs: Sequence[RunCheck]) -> Table:

@@ -16,7 +16,16 @@ from rnn_lowering.compare.float64.node_reference import Symbols
 from rnn_lowering.compare.judgement import Judge, NodeOutput, allowance, blocks_of_rows, compare
 from rnn_lowering.compare.node_pairs import NodePair, Values, node_pairs, pairs_of_prepared, with_shapes
 from rnn_lowering.compare.options import Check, Tolerance
-from rnn_lowering.compare.result import EACH_NODE, OutputCheck, RunCheck, RunInput, Verification, over_all
+from rnn_lowering.compare.proof.of_nodes import proof_of
+from rnn_lowering.compare.result import (
+    EACH_NODE,
+    NodeProof,
+    OutputCheck,
+    RunCheck,
+    RunInput,
+    Verification,
+    over_all,
+)
 from rnn_lowering.compare.runner import Outputs, Runner, Session, SessionError, operator_counts, session_with
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import ModelSource
@@ -82,6 +91,13 @@ class NodeComparison(Comparison):
         if self.prepared is not None:
             return pairs_of_prepared(self.prepared.model, self.lowered, self.prepared.known)
         return node_pairs(self.original.model, self.lowered)
+
+    def proofs(self) -> tuple[NodeProof, ...]:
+        """Return the proof of each lowered node, or why there is none."""
+        try:
+            return tuple(map(proof_of, self.pairs))
+        except RnnLoweringError:  # a node cannot be read
+            return ()
 
     def runs(self, places: Collection[NodePlace]) -> dict[NodePlace, NodeRun]:
         """Run the nodes at these places on one random input each, for a report. Nodes without a lowered form, and

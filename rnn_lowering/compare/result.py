@@ -88,6 +88,32 @@ class RunCheck:
         return not all(output.passed for output in self.outputs)
 
 
+PROVEN, NOT_PROVEN = "proven", "not proven"
+
+
+@dataclass(frozen=True)
+class NodeProof:
+    """Whether a lowered node is proven to compute what its operator specifies for every input, up to rounding.
+
+    Attributes:
+        node: The node, as "LSTM node 'name' in main graph".
+        status: "proven": for every length and batch size that the node leaves open; "proven at 16 steps": the node
+            fixes its length; or "not proven".
+        reason: Why it is not proven.
+
+    Examples:
+        >>> [proof.status for proof in rl.verify(model, rl.lower(model)).proofs]
+        ['proven', 'proven']
+    """
+
+    node: str
+    status: str
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.status != NOT_PROVEN
+
+
 @dataclass(frozen=True)
 class Verification:
     """The result of `verify`.
@@ -105,6 +131,7 @@ class Verification:
         in_target: The result of the same comparison in the runtime of the target, None if it did not run there. If
             that is not verified, neither is the whole.
         over_limit: Whether it is not verified because a limit of time or memory ended the comparison.
+        proofs: One entry per lowered node: whether it is proven, beside the runs. Empty unless the runs agreed.
 
     Examples:
         >>> check = rl.verify(model, rl.lower(model), runs=1)
@@ -121,6 +148,7 @@ class Verification:
     nodes: tuple[OutputCheck, ...] = ()
     in_target: Verification | None = None
     over_limit: bool = False
+    proofs: tuple[NodeProof, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", spelled(self.reason))
@@ -152,9 +180,17 @@ class Verification:
             return f"not verified: {self.reason}"
         numbers = f"{counted(self.runs, 'run')}, largest difference {self.max_abs:.2g}{self._sizes()}"
         if self.method == EACH_NODE:
-            return f"nodes verified, not the whole model ({EACH_NODE}): {numbers}; {self.reason}"
-        line = f"verified ({self.method}): {numbers}"
+            return f"{self._proven()}nodes verified, not the whole model ({EACH_NODE}): {numbers}; {self.reason}"
+        line = f"{self._proven()}verified ({self.method}): {numbers}"
         return f"{line}; {self.reason}" if self.reason else line
+
+    def _proven(self) -> str:
+        """Return how many nodes are proven, and for which lengths; "" if none is."""
+        proven = [proof.status for proof in self.proofs if proof]
+        if not proven:
+            return ""
+        lengths = "for every length and input" if {*proven} == {PROVEN} else "for every input"
+        return f"{len(proven)} of {counted(len(self.proofs), 'node')} proven {lengths}, up to rounding; "
 
     def _sizes(self) -> str:
         """Return the shapes and switches that differ from run to run, of the first input of each kind; "" if none

@@ -105,7 +105,11 @@ class ModelComparison(Comparison):
         return UncertainIntegers(self.runner, self.check.tolerance)
 
     def result(self) -> Verification:
-        """Compare the models; raise the errors of `verify`."""
+        """Compare the models, and prove the nodes if they agree; raise the errors of `verify`."""
+        found = self._compared()
+        return replace(found, proofs=self.nodes_one_by_one.proofs()) if found else found
+
+    def _compared(self) -> Verification:
         if other := other_names(self.original.proto, self.lowered.proto):
             return Verification("failed", reason=f"the models have different inputs or outputs: {other}")
         if odd := self._odd_inputs():

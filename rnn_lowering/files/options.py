@@ -43,6 +43,9 @@ class Files:
         "--trust-external-data", "allow data files outside the folder of IN.onnx"
     )
     require_verified: bool = COMPARISON.switch("--require-verified", "write nothing if no comparison is possible")
+    require_proven: bool = COMPARISON.switch(
+        "--require-proven", "write nothing unless each lowered node is proven for every input"
+    )
     calibrate: Sequences | None = QUANTIZATION.option(
         "--calibrate FILE|FOLDER",
         "file",

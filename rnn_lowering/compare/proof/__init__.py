@@ -1,0 +1,1 @@
+"""Proofs that a lowered node computes what its operator specifies, on symbols."""

@@ -1,0 +1,144 @@
+"""Scan, Loop and If, whose bodies run step by step.
+
+A proof at a few lengths holds at every length by induction: after each step, each state of a loop is a state of the
+specification, the same one of each step. An atom stands for it, so the next step is computed for any state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from rnn_lowering.compare.proof.operators import Machine, Operator, Values, is_symbolic
+from rnn_lowering.compare.proof.polynomials import UnprovenError
+from rnn_lowering.compare.proof.sizes import SymbolicSize, symbol
+from rnn_lowering.types import Array
+
+
+def scan(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
+    """Run a Scan of opset 9 or later."""
+    attributes = _attributes(node)
+    count, inputs = attributes["num_scan_inputs"], [outer[name] for name in node.input if name]
+    if len(inputs) != len(node.input) or len(inputs) != len(attributes["body"].input):
+        raise UnprovenError("a Scan of opset 8")
+    states, rows = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
+    axes, backwards = (attributes.get(f"scan_input_{what}") or [0] * count for what in ("axes", "directions"))
+    rows = [np.moveaxis(x, axis, 0) for x, axis in zip(rows, axes, strict=True)]
+    rows = [x[::-1] if back else x for x, back in zip(rows, backwards, strict=True)]
+    if len({len(x) for x in rows}) != 1:
+        raise UnprovenError("rows of a Scan do not fit")
+    is_open = m.axes.is_open(len(rows[0]))
+    steps = [[x[t] for x in rows] for t in range(len(rows[0]))]
+    finals, stacked = _repeat(m, attributes["body"], outer, states, steps, is_open)
+    count = len(stacked)
+    axes, backwards = (attributes.get(f"scan_output_{what}") or [0] * count for what in ("axes", "directions"))
+    turned = [x[::-1] if back else x for x, back in zip(stacked, backwards, strict=True)]
+    return [*finals, *(np.moveaxis(x, 0, axis) for x, axis in zip(turned, axes, strict=True))]
+
+
+def loop(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
+    """Run a Loop that takes all its steps."""
+    trips, going = (outer[name] if name else None for name in node.input[:2])
+    states = [outer[name] for name in node.input[2:]]
+    if trips is None or (going is not None and not _is_true(going)):
+        raise UnprovenError("a Loop ends by a condition")
+    count, yes = trips.flat[0], np.array(True)
+    is_open = isinstance(count, SymbolicSize)
+    counters = [symbol(n, "step") if is_open else n for n in range(count)]
+    rows = [[np.array(n, object if is_open else np.int64)] for n in counters]
+    finals, stacked = _repeat(m, _attributes(node)["body"], outer, states, rows, is_open, [yes])
+    return [*finals, *stacked]
+
+
+def branch(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
+    """Run the branch of an If that its condition names."""
+    condition = outer[node.input[0]]
+    if condition.dtype != np.bool_:
+        raise UnprovenError("an If depends on data")
+    return m.run(_attributes(node)["then_branch" if condition.flat[0] else "else_branch"], outer)
+
+
+CONTROL: dict[str, Operator] = {"Scan": scan, "Loop": loop, "If": branch}
+"""By the name of the operator."""
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+def _is_true(condition: Array) -> bool:
+    return condition.dtype == np.bool_ and bool(condition.flat[0])
+
+
+def _repeat(
+    m: Machine,
+    body: onnx.GraphProto,
+    outer: Values,
+    states: Sequence[Array],
+    steps: Sequence[list[Array]],
+    is_open: bool,
+    going: Sequence[Array] = (),
+) -> tuple[list[Array], list[Array]]:
+    """Run a body once for each step; return the last states, and what is stacked.
+
+    Args:
+        steps: The rows or the counter of each step.
+        is_open: Whether the number of steps is.
+        going: The condition of a Loop, which must stay true.
+    """
+    if not steps:
+        raise UnprovenError("a loop has no steps")
+    ys: list[list[Array]] = []
+    invariant = _Invariant(m, states)
+    for n, of_step in enumerate(steps):
+        inputs = [*of_step, *going, *states] if going else [*states, *of_step]
+        outputs = m.run(body, outer, inputs)
+        if going and not _is_true(outputs[0]):
+            raise UnprovenError("a Loop ends by a condition")
+        outputs = outputs[len(going) :]
+        states = outputs[: len(states)]
+        ys.append(outputs[len(states) :])
+        if is_open:
+            invariant.check(states, n + 1)
+    return list(states), [_stack(m, parts) for parts in zip(*ys, strict=True)]
+
+
+def _stack(m: Machine, parts: Sequence[Array]) -> Array:
+    if any(map(is_symbolic, parts)):
+        parts = [m.lifted(part) for part in parts]
+    return np.stack(parts)
+
+
+class _Invariant:
+    """What each state of a loop is, at every step: the same state of the specification, or what it was before."""
+
+    def __init__(self, m: Machine, states: Sequence[Array]) -> None:
+        self.m, self.first = m, states
+        self.names: dict[tuple[int, int], Any] = {}
+
+    def check(self, states: Sequence[Array], step: int) -> None:
+        """Check the states after a number of steps.
+
+        Raises:
+            UnprovenError: One is another.
+        """
+        for s, (state, first) in enumerate(zip(states, self.first, strict=True)):
+            if state.shape != first.shape:
+                raise UnprovenError("a state of a loop grows")
+            for n, (x, before) in enumerate(zip(state.flat, first.flat, strict=True)):
+                if self.names.setdefault((s, n), self._name(x, before, step)) != self._name(x, before, step):
+                    raise UnprovenError("a state of a loop is another one in each step")
+
+    def _name(self, x: Any, before: Any, step: int) -> Any:
+        """Return which state of the specification an element is, and how many steps later; "" if it stays."""
+        label: Any = self.m.algebra.labels.get(getattr(x, "atom", 0) or 0)
+        if label is not None and label[0][0] == "state":
+            (_, node, state, row, its_step), place = label
+            return node, state, row, place, its_step - step
+        if not isinstance(x, SymbolicSize) and (x is before or (not hasattr(x, "terms") and x == before)):
+            return ""
+        raise UnprovenError("a state of a loop is no state of the node")

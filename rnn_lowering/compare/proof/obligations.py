@@ -1,0 +1,159 @@
+"""What must hold so that a lowered node is proven, and `prove`, which checks it.
+
+1. The node and what replaced it compute equal polynomials, output by output, at a few lengths and batch sizes.
+2. Sizes, lengths and counters meet only each other and -1, 0 and 1, so both do the same at all sizes (`sizes`).
+3. After each step, each state of a loop is a state of the node, so they are equal at every length (`loops`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from rnn_lowering.compare.proof.equations import Specification
+from rnn_lowering.compare.proof.loops import CONTROL
+from rnn_lowering.compare.proof.operators import Machine
+from rnn_lowering.compare.proof.polynomials import Algebra, UnprovenError, equal
+from rnn_lowering.compare.proof.sizes import RunSizes, symbol
+from rnn_lowering.types import Array
+
+_SMALL = ((1, 1), (2, 1), (1, 2), (1, 3))
+"""(T, N) of runs where both are open, beside one at sizes that no constant has."""
+
+_CANDIDATES = sorted(((T, N) for T in range(4, 40) for N in range(3, 40)), key=lambda sizes: sizes[0] * sizes[1])
+_MOST_FIXED = 4096
+
+_NO_SIZES = ("axis", "axes", "perm", "to")
+"""Attributes whose integers are no sizes."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That a graph computes what nodes do.
+
+    Attributes:
+        nodes: Models of the nodes whose steps the graph may take, the claimed one last.
+        lowered: The graph.
+        shapes: The shape of each input at T and N.
+        T, N: The length and batch size if the node fixes them; None if they are open.
+        lengths: The inputs that are lengths of sequences.
+        rounding: Half a rounding of 1 in the type of the node.
+    """
+
+    nodes: Sequence[onnx.ModelProto]
+    lowered: onnx.ModelProto
+    shapes: Mapping[str, Sequence[int | str]]
+    T: int | None
+    N: int | None
+    lengths: frozenset[str]
+    rounding: float
+
+
+def prove(claim: Claim) -> None:
+    """Check a claim.
+
+    Raises:
+        UnprovenError: It is not proven, with the reason.
+    """
+    algebra = Algebra()
+    for T, N, axes in _sizes(claim):
+        for lengths in _lengths(claim, T, N):
+            _check_run(claim, algebra, T, N, axes, lengths)
+
+
+def _sizes(claim: Claim) -> Iterator[tuple[int, int, RunSizes]]:
+    """Yield T and N of each run, and which sizes are open there: first those that no constant has."""
+    given = claim.T, claim.N
+    if None in given:
+        fixed = frozenset({0, 1, *_integers(claim)})
+        for T, N in _CANDIDATES:
+            T, N = claim.T or T, claim.N or N
+            axes = RunSizes(None if claim.T else T, None if claim.N else N, fixed)
+            if axes.is_clear():
+                yield T, N, axes
+                break
+        else:
+            raise UnprovenError("too large")
+    for T, N in dict.fromkeys((claim.T or T, claim.N or N) for T, N in _SMALL):
+        yield T, N, RunSizes(None, None, None)
+
+
+def _integers(claim: Claim) -> Iterator[int]:
+    """Yield the sizes and small integers of all models."""
+    yield from (size for shape in claim.shapes.values() for size in shape if isinstance(size, int))
+    yield from (size for size in (claim.T, claim.N) if size)
+    for model in (*claim.nodes, claim.lowered):
+        yield from _integers_of(model.graph)
+
+
+def _integers_of(graph: onnx.GraphProto) -> Iterator[int]:
+    for tensor in graph.initializer:
+        yield from _integers_in(tensor)
+    for attribute in (a for node in graph.node for a in node.attribute):
+        if attribute.name not in _NO_SIZES:
+            yield from (attribute.i, *attribute.ints)
+        if attribute.HasField("t"):
+            yield from _integers_in(attribute.t)
+        if attribute.HasField("g"):
+            yield from _integers_of(attribute.g)
+
+
+def _integers_in(tensor: onnx.TensorProto) -> Iterator[int]:
+    yield from tensor.dims
+    if tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32) and np.prod(tensor.dims) < _MOST_FIXED:
+        yield from map(int, onnx.numpy_helper.to_array(tensor, "/").flat)
+
+
+def _lengths(claim: Claim, T: int, N: int) -> Iterable[list[int]]:
+    """Yield lengths of the sequences, so that each length occurs; the longest may be shorter than T."""
+    if not claim.lengths:
+        return [[T] * N]
+    every = [T, *range(T)]
+    return [[(every[n : n + N] * N)[k] for k in range(N)] for n in range(0, T + 1, N)]
+
+
+def _check_run(claim: Claim, algebra: Algebra, T: int, N: int, axes: RunSizes, lengths: list[int]) -> None:
+    """Compare the outputs at one T and N."""
+    sizes: dict[int | str, Any] = {"T": T, "N": N}
+    inputs = {
+        name: _lengths_input(lengths, axes)
+        if name in claim.lengths
+        else _input(algebra, name, tuple(sizes.get(size, size) for size in shape))
+        for name, shape in claim.shapes.items()
+    }
+    specified = Specification(algebra)
+    outputs: list[Array] = []
+    known = dict(inputs)
+    for model in claim.nodes:
+        outputs = specified.run(model.graph, known)
+        known.update(zip((v.name for v in model.graph.output), outputs, strict=True))
+    machine = Machine(algebra, axes, claim.rounding, CONTROL)
+    for expected, got in zip(outputs, machine.run(claim.lowered.graph, inputs), strict=True):
+        _check_equal(machine.lifted(expected), machine.lifted(got), T, N)
+
+
+def _check_equal(expected: Array, got: Array, T: int, N: int) -> None:
+    if expected.shape != got.shape:
+        raise UnprovenError(f"the shapes differ at T = {T}, N = {N}")
+    if not all(equal(a, b) for a, b in zip(expected.flat, got.flat, strict=True)):
+        raise UnprovenError(f"polynomials differ at T = {T}, N = {N}")
+
+
+def _input(algebra: Algebra, name: str, shape: tuple[int, ...]) -> Array:
+    """Return an input of symbols; what is along the last axis is a row."""
+    array = np.empty(shape, object)
+    for index in np.ndindex(shape):
+        array[index] = algebra.symbol(("input", name, *index[:-1]), index[-1])
+    return array
+
+
+def _lengths_input(lengths: list[int], axes: RunSizes) -> Array:
+    if axes.fixed is None:
+        return np.array(lengths, np.int64)
+    array = np.empty(len(lengths), object)
+    array[:] = [symbol(value, f"length {n}") for n, value in enumerate(lengths)]
+    return array

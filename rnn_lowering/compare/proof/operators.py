@@ -1,0 +1,513 @@
+"""ONNX's operators on arrays of numbers, of sizes and of polynomials; and graphs of them, with their loops.
+
+A number is computed as a real number. What an operator moves it moves whatever it is, so NumPy does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from rnn_lowering.compare.proof.polynomials import (
+    ONE,
+    ZERO,
+    Algebra,
+    BoundedPolynomial,
+    UnprovenError,
+    combination,
+    number,
+)
+from rnn_lowering.compare.proof.sizes import RunSizes, SymbolicSize, difference, symbol
+from rnn_lowering.types import Array
+
+Values = Mapping[str, Array]
+Operator = Callable[..., Any]
+
+LONG = 1
+"""The product with a column of more numbers is one atom."""
+
+
+class Machine:
+    """Runs graphs on symbols.
+
+    Attributes:
+        algebra: The atoms.
+        axes: Which sizes are open.
+        rounding: Half a rounding of 1 in the type of stored numbers: by so much each may differ from the number
+            that it stands for.
+        control: What runs loops and recurrent nodes, by operator.
+    """
+
+    def __init__(self, algebra: Algebra, axes: RunSizes, rounding: float, control: Mapping[str, Operator]) -> None:
+        self.algebra, self.axes, self.rounding, self.control = algebra, axes, rounding, control
+        self._columns: dict[Hashable, Any] = {}
+
+    def run(self, graph: onnx.GraphProto, outer: Values, inputs: Sequence[Array] = ()) -> list[Array]:
+        """Return the outputs of a graph."""
+        values = dict(outer)
+        values.update(zip((value.name for value in graph.input), inputs, strict=False))
+        for tensor in graph.initializer:
+            if tensor.name not in values:
+                values[tensor.name] = array_of(tensor)
+        for node in graph.node:
+            results = self.node(node, values)
+            values.update((name, array) for name, array in zip(node.output, results, strict=False) if name)
+        return [values[value.name] for value in graph.output]
+
+    def node(self, node: onnx.NodeProto, values: Values) -> Sequence[Array]:
+        """Return the outputs of a node."""
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        control = self.control.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        if control is not None:
+            return list(control(self, node, values))
+        if node.op_type not in OPERATORS or node.domain not in ("", "ai.onnx"):
+            raise UnprovenError(f"{node.op_type} has no equation")
+        inputs = [values[name] if name else None for name in node.input]
+        outputs = OPERATORS[node.op_type](self, attributes, *inputs)
+        return outputs if isinstance(outputs, list) else [outputs]
+
+    # Elements
+
+    def lifted(self, array: Array) -> Array:
+        """Return numbers as polynomials."""
+        if is_symbolic(array):
+            return array
+        if array.dtype == object:
+            raise UnprovenError("a size is computed with")
+        self.algebra.count(array.size)
+        return _objects([number(v, self.half(v)) for v in map(float, array.flat)], array.shape)
+
+    def half(self, value: float) -> float:
+        """Return half the distance of a number to the next one of the type of stored numbers."""
+        return self.rounding * 2.0 ** np.floor(np.log2(abs(value))) if self.rounding and value else 0.0
+
+    def elementwise(self, function: Callable[..., BoundedPolynomial], *arrays: Array) -> Array:
+        """Return a function of polynomials, element by element; an element that is a state becomes its atom."""
+        broad = np.broadcast_arrays(*map(self.lifted, arrays))
+        self.algebra.count(broad[0].size)
+        computed = [function(*each) for each in zip(*(a.flat for a in broad), strict=True)]
+        return _objects(self.settled(computed), broad[0].shape)
+
+    def settled(self, computed: list[BoundedPolynomial]) -> list[BoundedPolynomial]:
+        """Return polynomials, those that are states as their atoms."""
+        return list(map(self.algebra.settled, computed))
+
+    def product(self, a: Array, b: Array) -> Array:
+        """Return the product of matrices, [..., M, K] and [..., K, J]."""
+        if not (is_symbolic(a) or is_symbolic(b)):
+            return np.asarray(np.matmul(_floats(a), _floats(b)))
+        if not is_symbolic(a):
+            return np.swapaxes(self.product(np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2)), -1, -2)
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        a, b = (np.broadcast_to(m, (*batch, *m.shape[-2:])) for m in (a, b))
+        if a.shape[-1] != b.shape[-2]:
+            raise UnprovenError("matrices do not fit")
+        result = np.empty((*batch, a.shape[-2], b.shape[-1]), object)
+        for index in np.ndindex(batch):
+            for row in range(a.shape[-2]):
+                result[(*index, row)] = _objects(self._row(list(a[(*index, row)]), b[index]), (b.shape[-1],))
+        return result
+
+    def _row(self, row: list[BoundedPolynomial], matrix: Array) -> list[BoundedPolynomial]:
+        """Return the product of a row with each column."""
+        self.algebra.count(matrix.shape[1] * (1 + min(len(row), LONG)))
+        if is_symbolic(matrix):
+            self.algebra.count(matrix.size)
+            return [
+                reduce(BoundedPolynomial.__add__, map(BoundedPolynomial.__mul__, row, column))
+                for column in matrix.T
+            ]
+        sums = [ZERO] * matrix.shape[1]
+        for first, end in _runs([self._label(x) for x in row]):
+            part = row[first:end]
+            if part[0].number is not None and not any(x.terms for x in part):
+                continue
+            of_all = self.algebra.row(part)
+            for j, (places, key, numbers) in enumerate(self._columns_of(matrix, first, end)):
+                whole = len(places) == len(part)
+                chosen = part if whole else [part[k] for k in places]
+                if len(places) > LONG and part[0].number is None:
+                    product = self.algebra.atom("dot", of_all if whole else self.algebra.row(chosen), key)
+                else:
+                    product = combination(((v, self.half(v)) for v in numbers[places].tolist()), chosen)
+                sums[j] = sums[j] + product if sums[j].terms else product
+        return self.settled(sums)
+
+    def _label(self, x: BoundedPolynomial) -> Hashable:
+        atom = x.atom
+        if x.number is not None:
+            return "number"
+        return None if atom is None else self.algebra.labels.get(atom, (None, 0))[0]
+
+    def _columns_of(self, matrix: Array, first: int, end: int) -> list[tuple[Array, bytes, Array]]:
+        """Return each column of some rows of a matrix: where it is not 0, a key of its numbers, and its numbers."""
+        place = matrix.__array_interface__["data"][0], matrix.shape, matrix.strides, first, end
+        if place not in self._columns:
+            columns = np.ascontiguousarray(_floats(matrix[first:end]).T)
+            found = [(column.nonzero()[0], column[column != 0].tobytes(), column) for column in columns]
+            self._columns[place] = found, matrix  # which keeps its place
+        of_matrix: list[tuple[Array, bytes, Array]] = self._columns[place][0]
+        return of_matrix
+
+
+def array_of(tensor: onnx.TensorProto) -> Array:
+    """Return the numbers of a tensor; floats as float64."""
+    array = numpy_helper.to_array(tensor, "/")
+    return array if array.dtype.kind in "biu" else array.astype(np.float64)
+
+
+def is_symbolic(array: Array) -> bool:
+    """Whether elements are polynomials."""
+    return array.dtype == object and any(isinstance(x, BoundedPolynomial) for x in array.flat[:1])
+
+
+def _objects(elements: Sequence[Any], shape: tuple[int, ...]) -> Array:
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    return array.reshape(shape)
+
+
+def _floats(array: Array) -> Array:
+    if array.dtype == object:
+        raise UnprovenError("a size is computed with")
+    return np.asarray(array, np.float64)
+
+
+def integers(elements: Sequence[Any], shape: tuple[int, ...]) -> Array:
+    """Return integers as an array: of objects, if some follow from sizes."""
+    if any(isinstance(x, SymbolicSize) for x in elements):
+        return _objects(elements, shape)
+    return np.array([int(x) for x in elements], np.int64).reshape(shape)
+
+
+def _runs(labels: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Return where runs of equal labels begin and end."""
+    starts = [n for n, label in enumerate(labels) if n == 0 or label != labels[n - 1]]
+    return list(zip(starts, [*starts[1:], len(labels)], strict=True))
+
+
+# Arithmetic
+
+
+def _arithmetic(of_arrays: Operator, of_elements: Operator) -> Operator:
+    """Return an operator of two arrays, of numbers, sizes or polynomials."""
+
+    def operator(m: Machine, _: Any, a: Array, b: Array) -> Array:
+        if is_symbolic(a) or is_symbolic(b):
+            return m.elementwise(of_elements, a, b)
+        if a.dtype == b.dtype == np.float64 or (a.dtype != object and b.dtype != object):
+            return np.asarray(of_arrays(a, b))
+        broad = np.broadcast_arrays(a.astype(object), b.astype(object))
+        return integers([of_elements(x, y) for x, y in zip(*(z.flat for z in broad), strict=True)], broad[0].shape)
+
+    return operator
+
+
+def _function(name: str, of_numbers: Operator | None = None, **defaults: float) -> Operator:
+    """Return an operator that is a function of the algebra, with attributes as its parameters."""
+
+    def operator(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
+        parameters = [number(attributes.get(k, v), m.half(attributes.get(k, v))) for k, v in defaults.items()]
+        function = getattr(m.algebra, name)
+        if not is_symbolic(x) and of_numbers:
+            return np.asarray(of_numbers(_floats(x)))
+        return m.elementwise(lambda element: function(element, *parameters), x)
+
+    return operator
+
+
+def _extreme(name: str, prefers: Callable[[int], bool]) -> Operator:
+    """Return Max or Min of several arrays."""
+
+    def two(m: Machine, a: Array, b: Array) -> Array:
+        if is_symbolic(a) or is_symbolic(b):
+            return m.elementwise(getattr(m.algebra, name), a, b)
+        broad = np.broadcast_arrays(a, b)
+        chosen = [x if prefers(_difference(x, y)) else y for x, y in zip(*(z.flat for z in broad), strict=True)]
+        return (
+            integers(chosen, broad[0].shape) if a.dtype.kind in "iuO" else np.array(chosen).reshape(broad[0].shape)
+        )
+
+    return lambda m, _, *arrays: reduce(lambda a, b: two(m, a, b), arrays)
+
+
+def _difference(a: Any, b: Any) -> Any:
+    return difference(a, b) if isinstance(a, SymbolicSize) or isinstance(b, SymbolicSize) else a - b
+
+
+def _comparison(
+    is_so: Callable[[Any], bool], of_polynomials: Callable[[Algebra, BoundedPolynomial], BoundedPolynomial] | None
+) -> Operator:
+    """Return a comparison: what a - b must be."""
+
+    def operator(m: Machine, _: Any, a: Array, b: Array) -> Array:
+        if is_symbolic(a) or is_symbolic(b):
+            if of_polynomials is None:
+                raise UnprovenError("data are compared for equality")
+            return m.elementwise(lambda x, y: of_polynomials(m.algebra, x - y), a, b)
+        broad = np.broadcast_arrays(a, b)
+        pairs = zip(*(z.flat for z in broad), strict=True)
+        return np.array([is_so(_difference(x, y)) for x, y in pairs], bool).reshape(broad[0].shape)
+
+    return operator
+
+
+def _where(m: Machine, _: Any, condition: Array, a: Array, b: Array) -> Array:
+    if is_symbolic(condition):  # as data, these are bits only if a comparison made them
+        return m.elementwise(lambda c, x, y: y + c * (x - y), condition, a, b)
+    if a.dtype == object or b.dtype == object:
+        if is_symbolic(a) or is_symbolic(b):
+            a, b = m.lifted(a), m.lifted(b)
+        broad = np.broadcast_arrays(condition, a, b)
+        chosen = [x if c else y for c, x, y in zip(*(z.flat for z in broad), strict=True)]
+        return _objects(chosen, broad[0].shape) if is_symbolic(a) else integers(chosen, broad[0].shape)
+    return np.where(condition, a, b)
+
+
+def _logic(of_bits: Operator, of_elements: Operator) -> Operator:
+    def operator(m: Machine, _: Any, *arrays: Array) -> Array:
+        if any(map(is_symbolic, arrays)):
+            return m.elementwise(of_elements, *arrays)
+        return np.asarray(of_bits(*arrays))
+
+    return operator
+
+
+def _clip(
+    m: Machine, attributes: Mapping[str, Any], x: Array, low: Array | None = None, high: Array | None = None
+) -> Array:
+    for name, given, side in (("Max", low, "min"), ("Min", high, "max")):
+        bound = np.array(attributes[side], np.float64) if given is None and side in attributes else given
+        x = x if bound is None else OPERATORS[name](m, {}, x, bound)
+    return x
+
+
+def _cast(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
+    kind = np.dtype(helper.tensor_dtype_to_np_dtype(attributes["to"])).kind
+    kind = kind if kind in "biu" else "f"
+    if x.dtype == object:
+        if kind != ("f" if is_symbolic(x) else "i"):
+            raise UnprovenError("data become integers" if is_symbolic(x) else "a size becomes another type")
+        return x
+    return x.astype({"b": np.bool_, "f": np.float64}.get(kind, np.int64))
+
+
+def _gemm(m: Machine, attributes: Mapping[str, Any], a: Array, b: Array, c: Array | None = None) -> Array:
+    a, b = (x.T if attributes.get(name) else x for name, x in (("transA", a), ("transB", b)))
+    result = m.product(a, b)
+    for name in ("alpha", "beta"):
+        if attributes.get(name, 1.0) != 1.0:
+            raise UnprovenError("Gemm has factors")
+    return result if c is None else OPERATORS["Add"](m, {}, result, c)
+
+
+def _matmul(m: Machine, _: Any, a: Array, b: Array) -> Array:
+    if a.ndim < 2 or b.ndim < 2:
+        raise UnprovenError("a product is of a vector")
+    return m.product(a, b)
+
+
+def _reduced(name: str) -> Operator:
+    def operator(m: Machine, attributes: Mapping[str, Any], x: Array, given: Array | None = None) -> Array:
+        axes = attributes.get("axes") if given is None else _plain(given)
+        along = tuple(range(x.ndim)) if axes is None else tuple(a % x.ndim for a in axes)
+        if x.dtype.kind != "f" and name == "Add":
+            raise (
+                UnprovenError("integers are added up")
+                if not is_symbolic(x)
+                else UnprovenError("a sum over an axis")
+            )
+        parts = x
+        for axis in sorted(along, reverse=True):
+            if not parts.shape[axis]:
+                raise UnprovenError("the largest of no numbers")
+            rows = [np.take(parts, [n], axis) for n in range(parts.shape[axis])]
+            parts = reduce(lambda a, b: OPERATORS[name](m, {}, a, b), rows)
+        kept = bool(attributes.get("keepdims", 1))
+        return parts if kept else np.squeeze(parts, along)
+
+    return operator
+
+
+# Moves
+
+
+def _plain(array: Array | None) -> list[int]:
+    return [] if array is None else [int(v) for v in array.flat]
+
+
+def _axes(attributes: Mapping[str, Any], given: Array | None) -> list[int]:
+    if given is not None and given.ndim != 1:
+        raise UnprovenError("axes are no vector")
+    return list(attributes.get("axes", ())) if given is None else _plain(given)
+
+
+def _reshape(m: Machine, attributes: Mapping[str, Any], x: Array, shape: Array) -> Array:
+    wanted = _plain(shape)
+    if not attributes.get("allowzero"):
+        wanted = [x.shape[n] if size == 0 else size for n, size in enumerate(wanted)]
+    return x.reshape(wanted)
+
+
+def _flatten(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
+    axis = attributes.get("axis", 1)
+    axis += x.ndim * (axis < 0)
+    return x.reshape(int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:])))
+
+
+def _squeeze(m: Machine, attributes: Mapping[str, Any], x: Array, given: Array | None = None) -> Array:
+    axes = _axes(attributes, given)
+    if not axes:
+        raise UnprovenError("Squeeze names no axes")
+    return np.squeeze(x, tuple(axes))
+
+
+def _unsqueeze(m: Machine, attributes: Mapping[str, Any], x: Array, given: Array | None = None) -> Array:
+    return np.expand_dims(x, tuple(_axes(attributes, given)))
+
+
+def _concat(m: Machine, attributes: Mapping[str, Any], *parts: Array) -> Array:
+    axis = attributes["axis"]
+    if any(map(is_symbolic, parts)):
+        parts = tuple(map(m.lifted, parts))
+    result = np.concatenate(parts, axis)
+    if len(parts) > 1 and any(m.axes.is_open(part.shape[axis]) for part in parts):
+        m.axes.check_new(result.shape[axis])
+    return result
+
+
+def _split(m: Machine, attributes: Mapping[str, Any], x: Array, given: Array | None = None) -> list[Array]:
+    axis, sizes = attributes.get("axis", 0), attributes.get("split") if given is None else _plain(given)
+    if sizes is None or m.axes.is_open(x.shape[axis]):
+        raise UnprovenError("Split has no sizes" if sizes is None else "an open axis is split")
+    if sum(sizes) != x.shape[axis]:
+        raise UnprovenError("Split has other sizes")
+    return np.split(x, np.cumsum(sizes)[:-1], axis)
+
+
+def _slice(m: Machine, attributes: Mapping[str, Any], x: Array, *given: Array | None) -> Array:
+    names = ("starts", "ends", "axes", "steps")
+    if given:
+        parts = {name: list(a.flat) for name, a in zip(names, given, strict=False) if a is not None}
+    else:
+        parts = {name: attributes[name] for name in names if name in attributes}
+    axes = parts.get("axes", range(len(parts["starts"])))
+    for n, axis in enumerate(map(int, axes)):
+        start, end, step = parts["starts"][n], parts["ends"][n], parts.get("steps", [1] * len(parts["starts"]))[n]
+        size = x.shape[axis]
+        m.axes.check_rows(size, start, end)
+        if abs(step) != 1 and m.axes.is_open(size):
+            raise UnprovenError("an open axis is sliced in steps")
+        x = np.take(x, _rows(size, int(start), int(end), int(step)), axis)
+        if m.axes.is_open(size):
+            m.axes.check_new(x.shape[axis])
+    return x
+
+
+def _rows(size: int, start: int, end: int, step: int) -> list[int]:
+    """Return the rows that a Slice takes: Python's rule, but for an end that is before the first row in reverse."""
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    start, end = (min(max(v + size if v < 0 else v, low), high) for v in (start, end))
+    return list(range(start, end, step))
+
+
+def _gather(m: Machine, attributes: Mapping[str, Any], x: Array, index: Array) -> Array:
+    axis = attributes.get("axis", 0)
+    m.axes.check_rows(x.shape[axis], *index.flat)
+    rows = index.astype(np.int64)
+    if rows.size and not (-x.shape[axis] <= rows.min() and rows.max() < x.shape[axis]):
+        raise UnprovenError("an index is beyond its axis")
+    return np.take(x, rows, axis)
+
+
+def _shape(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
+    sizes = x.shape[attributes.get("start", 0) : attributes.get("end", x.ndim)]
+    return integers([m.axes.of(size) for size in sizes], (len(sizes),))
+
+
+def _constant_of_shape(m: Machine, attributes: Mapping[str, Any], shape: Array) -> Array:
+    value = array_of(attributes["value"]) if "value" in attributes else np.zeros(1)
+    return np.full(_plain(shape), value.flat[0])
+
+
+def _range(m: Machine, _: Any, start: Array, limit: Array, step: Array) -> Array:
+    first, end, by = (x.flat[0] for x in (start, limit, step))
+    if not isinstance(end, SymbolicSize):
+        return np.arange(first, end, by)
+    if first != 0 or by != 1:
+        raise UnprovenError("Range does not count from 0")
+    name = " ".join("".join(symbols) for symbols in end.form)
+    return _objects([symbol(n, f"row < {name}") for n in range(end)], (int(end),))
+
+
+def _expand(m: Machine, _: Any, x: Array, shape: Array) -> Array:
+    return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(_plain(shape))))
+
+
+def _constant(m: Machine, attributes: Mapping[str, Any]) -> Array:
+    ((name, value),) = attributes.items()
+    if name == "value":
+        return array_of(value)
+    if name in ("value_float", "value_floats", "value_int", "value_ints"):
+        return np.array(value, np.int64 if "int" in name else np.float64)
+    raise UnprovenError(f"a constant has {name}")
+
+
+OPERATORS: dict[str, Operator] = {
+    "Add": _arithmetic(np.add, lambda a, b: a + b),
+    "Sub": _arithmetic(np.subtract, lambda a, b: a - b),
+    "Mul": _arithmetic(np.multiply, lambda a, b: a * b),
+    "Neg": lambda m, _, x: m.elementwise(BoundedPolynomial.__neg__, x) if is_symbolic(x) else -x,
+    "Div": lambda m, _, a, b: m.elementwise(m.algebra.divided, a, b),
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "Max": _extreme("maximum", lambda far: far >= 0),
+    "Min": _extreme("minimum", lambda far: far <= 0),
+    "Clip": _clip,
+    "Tanh": _function("tanh"),
+    "Sigmoid": _function("sigmoid"),
+    "Relu": _function("relu"),
+    "Abs": _function("abs"),
+    "Exp": _function("exp"),
+    "Log": _function("log"),
+    "Softplus": _function("softplus"),
+    "Softsign": _function("softsign"),
+    "Elu": _function("elu", alpha=1.0),
+    "LeakyRelu": _function("leaky_relu", alpha=0.01),
+    "ThresholdedRelu": _function("thresholded_relu", alpha=1.0),
+    "HardSigmoid": _function("hard_sigmoid", alpha=0.2, beta=0.5),
+    "Less": _comparison(lambda far: far < 0, lambda algebra, far: algebra.above(-far)),
+    "Greater": _comparison(lambda far: far > 0, lambda algebra, far: algebra.above(far)),
+    "LessOrEqual": _comparison(lambda far: far <= 0, lambda algebra, far: ONE - algebra.above(far)),
+    "GreaterOrEqual": _comparison(lambda far: far >= 0, lambda algebra, far: ONE - algebra.above(-far)),
+    "Equal": _comparison(lambda far: far == 0, None),
+    "And": _logic(np.logical_and, lambda a, b: a * b),
+    "Or": _logic(np.logical_or, lambda a, b: a + b - a * b),
+    "Not": _logic(np.logical_not, lambda a: ONE - a),
+    "Where": _where,
+    "ReduceMax": _reduced("Max"),
+    "ReduceMin": _reduced("Min"),
+    "ReduceSum": _reduced("Add"),
+    "Cast": _cast,
+    "Identity": lambda m, _, x: x,
+    "Reshape": _reshape,
+    "Flatten": _flatten,
+    "Transpose": lambda m, attributes, x: np.transpose(x, attributes.get("perm")),
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Concat": _concat,
+    "Split": _split,
+    "Slice": _slice,
+    "Gather": _gather,
+    "Shape": _shape,
+    "ConstantOfShape": _constant_of_shape,
+    "Range": _range,
+    "Expand": _expand,
+    "Constant": _constant,
+}
+"""By the name of the operator."""

@@ -1,0 +1,122 @@
+"""Lowered nodes are proven; no wrong one is. The judge of mutants is the oracle in float64, at sizes that no proof
+uses."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from cases import Case, model
+from commands import Command
+from impostors import IMPOSTORS, Impostor
+from mutants import mutant
+from oracle import evaluate
+from running import session
+from thinning import thinned
+
+import rnn_lowering as rl
+from rnn_lowering.compare.proof.obligations import Claim, prove
+from rnn_lowering.compare.proof.polynomials import UnprovenError
+
+STATES = ("B", "sequence_lens", "initial_h", "initial_c")
+CASES = [
+    Case("LSTM", "LSTM", {"direction": "bidirectional"}, optional=(*STATES, "P"), x="symbolic"),
+    Case("reset_after", "GRU", {"linear_before_reset": 1}, x="symbolic"),
+    Case("backwards", "GRU", {"direction": "reverse"}, optional=("B", "initial_h"), x="symbolic"),
+    Case("clipped", "RNN", {"clip": 0.5}, optional=("B", "sequence_lens"), x="symbolic"),
+    Case("both_ways", "LSTM", {"direction": "bidirectional"}, x="symbolic"),
+    Case("fixed", "LSTM", T=6, optional=("B", "initial_c"), x="static"),
+    Case("coupled", "LSTM", {"input_forget": 1}, x="batch"),
+    Case("hard", "RNN", {"activations": ["HardSigmoid"], "activation_alpha": [0.3]}, x="symbolic"),
+]
+ODD = ((1, 1), (2, 5), (7, 3), (64, 2), (230, 1))
+"""(T, N) of the runs that judge a mutant."""
+FAR = 2e-5
+
+
+@pytest.mark.parametrize("form", ["scan", "loop"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.usefixtures("workers_here")
+def test_proven(case: Case, form: Any) -> None:
+    original = model(case, 17)
+    check = rl.verify(original, rl.lower(original, form), runs=1)
+    (proof,) = check.proofs
+    length = "proven" if case.x == "symbolic" else f"proven at {case.T} steps"
+    assert (proof.status, proof.reason) == (length, "")
+    assert f"1 of 1 node proven for every {'length and ' * (case.x == 'symbolic')}input" in str(check)
+
+
+@pytest.mark.parametrize(("name", "impostor"), thinned(IMPOSTORS, 16))
+def test_no_impostor_is_proven(name: str, impostor: Impostor) -> None:
+    original, right, wrong = impostor.models()
+    prove(claim(impostor.case, original, right))
+    with pytest.raises((UnprovenError, AttributeError, LookupError, TypeError, ValueError)):
+        prove(claim(impostor.case, original, wrong))
+
+
+@pytest.mark.parametrize("first", thinned([*range(0, 1200, 40)], 30))
+def test_no_wrong_mutant_is_proven(first: int) -> None:
+    proven = 0
+    for seed in range(first, first + 40):
+        rng = np.random.default_rng(seed)
+        case = CASES[rng.integers(len(CASES))]
+        original = model(case, 17)
+        wrong, what = mutant(rl.lower(original, str(rng.choice(["scan", "loop"]))), rng)  # type: ignore[call-overload]
+        try:
+            prove(claim(case, original, wrong))
+        except (ArithmeticError, UnprovenError, AttributeError, LookupError, TypeError, ValueError):
+            continue
+        proven += 1
+        for far in distances(case, original, wrong, rng):
+            assert far < FAR, f"{seed}, {case.name}: {what}"
+    assert proven < 20
+
+
+def claim(case: Case, original: onnx.ModelProto, lowered: onnx.ModelProto) -> Claim:
+    """The claim that a model computes what a node does."""
+    dirs, H = len(case.reverse), case.H
+    open_sizes = case.x == "symbolic"
+    T, N = ("T", "N") if case.x == "symbolic" else (case.T, "N" if case.x == "batch" else case.N)
+    shapes = {"X": (T, N, case.I), "sequence_lens": (N,), "initial_h": (dirs, N, H), "initial_c": (dirs, N, H)}
+    names = {value.name for value in original.graph.input}
+    fixed = None if open_sizes else case.T, case.N if case.x == "static" else None
+    given = {name: shape for name, shape in shapes.items() if name in names}
+    if case.attributes.get("layout"):
+        given = {name: (shape[1], shape[0], *shape[2:]) if shape[1:] else shape for name, shape in given.items()}
+    return Claim([original], lowered, given, *fixed, frozenset({"sequence_lens"}) & names, 2.0**-24)
+
+
+def distances(
+    case: Case, original: onnx.ModelProto, wrong: onnx.ModelProto, rng: np.random.Generator
+) -> Iterator[float]:
+    """Yield how far a model is from the oracle; a model that is no valid one is none that is proven."""
+    try:
+        runs = session(wrong)
+    except (ort.capi.onnxruntime_pybind11_state.Fail, ort.capi.onnxruntime_pybind11_state.InvalidGraph):
+        return
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in original.graph.initializer}
+    for T, N in ODD:
+        sized = replace(case, T=T if case.x == "symbolic" else case.T, N=case.N if case.x == "static" else N)
+        feed = {}
+        for name, dims in claim(replace(sized, x="static"), original, wrong).shapes.items():
+            shape = tuple(map(int, dims))
+            lengths = name == "sequence_lens"
+            drawn = rng.integers(0, sized.T + 1, shape) if lengths else rng.standard_normal(shape)
+            feed[name] = drawn.astype(np.int32 if lengths else np.float32)
+        truth = evaluate(case.op_type, case.attributes, {**weights, **feed})
+        names = [value.name for value in wrong.graph.output]
+        for name, got in zip(names, runs.run(None, feed), strict=True):
+            yield float(np.abs(got - truth[name]).max(initial=0)) if got.shape == truth[name].shape else np.inf
+
+
+def test_require_proven(rnn_lower: Command, tmp_path: Path) -> None:
+    for case, code in ((CASES[3], 0), (Case("large", "LSTM", T=800), 5)):
+        source, target = tmp_path / "in.onnx", tmp_path / f"{case.name}.onnx"
+        onnx.save(model(case, 17), source)
+        outcome = rnn_lower(source, target, "--require-proven", "--verify", "1")
+        assert (outcome.code, target.exists()) == (code, not code)
+        assert ("is not proven: too large" in outcome.err) == bool(code)
