@@ -206,7 +206,7 @@ class OpenScopes(ABC):
         given, attributes = inputs_and_attributes(op_type, self.opset, inputs, attributes, self.constant)
         values = [None if t is None else self.value(t) for t in given]
         made = None if self.in_body or op_type in _MADE_AGAIN else self._made
-        key = None if made is None else (op_type, *values, repr(attributes))
+        key = None if made is None else (op_type, *values, repr(attributes), len(shapes))
         if made is not None and key in made:
             return made[key]
         converted = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]

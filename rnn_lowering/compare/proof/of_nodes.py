@@ -30,6 +30,8 @@ def proof_of(node: NodePair) -> NodeProof:
         prove(_claim(node))
     except UnprovenError as error:
         return NodeProof(name, NOT_PROVEN, str(error))
+    except MemoryError:
+        return NodeProof(name, NOT_PROVEN, "too large")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RnnLoweringError) as error:
         return NodeProof(name, NOT_PROVEN, f"it does not run on symbols: {type(error).__name__}")
     T = node.spec.seq_length

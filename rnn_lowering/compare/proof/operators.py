@@ -5,8 +5,10 @@ A number is computed as a real number. What an operator moves it moves whatever 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import reduce
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,15 @@ Operator = Callable[..., Any]
 
 LONG = 1
 """The product with a column of more numbers is one atom."""
+
+
+_MOST_AT_ONCE = 1 << 24
+
+
+def refuse_large(*sizes: int) -> None:
+    """Raise if an array of these sizes would take much memory: what is proven may come from a file."""
+    if math.prod(sizes) > _MOST_AT_ONCE:
+        raise UnprovenError("too large")
 
 
 class Machine:
@@ -68,6 +79,8 @@ class Machine:
         if node.op_type not in OPERATORS or node.domain not in ("", "ai.onnx"):
             raise UnprovenError(f"{node.op_type} has no equation")
         inputs = [values[name] if name else None for name in node.input]
+        shapes = (array.shape[::-1] for array in inputs if array is not None)
+        refuse_large(*map(max, zip_longest(*shapes, fillvalue=1)))
         outputs = OPERATORS[node.op_type](self, attributes, *inputs)
         return outputs if isinstance(outputs, list) else [outputs]
 
@@ -100,6 +113,7 @@ class Machine:
     def product(self, a: Array, b: Array) -> Array:
         """Return the product of matrices, [..., M, K] and [..., K, J]."""
         if not (is_symbolic(a) or is_symbolic(b)):
+            refuse_large(*a.shape[:-1], *b.shape[:-2], b.shape[-1])
             return np.asarray(np.matmul(_floats(a), _floats(b)))
         if not is_symbolic(a):
             return np.swapaxes(self.product(np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2)), -1, -2)
@@ -422,6 +436,7 @@ def _gather(m: Machine, attributes: Mapping[str, Any], x: Array, index: Array) -
     rows = index.astype(np.int64)
     if rows.size and not (-x.shape[axis] <= rows.min() and rows.max() < x.shape[axis]):
         raise UnprovenError("an index is beyond its axis")
+    refuse_large(x.size // max(1, x.shape[axis]), np.size(rows))
     return np.take(x, rows, axis)
 
 
@@ -432,12 +447,15 @@ def _shape(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
 
 def _constant_of_shape(m: Machine, attributes: Mapping[str, Any], shape: Array) -> Array:
     value = array_of(attributes["value"]) if "value" in attributes else np.zeros(1)
-    return np.full(_plain(shape), value.flat[0])
+    sizes = _plain(shape)
+    refuse_large(*sizes)
+    return np.full(sizes, value.flat[0])
 
 
 def _range(m: Machine, _: Any, start: Array, limit: Array, step: Array) -> Array:
     first, end, by = (x.flat[0] for x in (start, limit, step))
     if not isinstance(end, SymbolicSize):
+        refuse_large(abs(int((end - first) / by)))
         return np.arange(first, end, by)
     if first != 0 or by != 1:
         raise UnprovenError("Range does not count from 0")
@@ -446,7 +464,9 @@ def _range(m: Machine, _: Any, start: Array, limit: Array, step: Array) -> Array
 
 
 def _expand(m: Machine, _: Any, x: Array, shape: Array) -> Array:
-    return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(_plain(shape))))
+    sizes = np.broadcast_shapes(x.shape, tuple(_plain(shape)))
+    refuse_large(*sizes)
+    return np.broadcast_to(x, sizes)
 
 
 def _constant(m: Machine, attributes: Mapping[str, Any]) -> Array:
