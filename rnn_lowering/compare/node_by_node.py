@@ -16,7 +16,7 @@ from rnn_lowering.compare.float64.node_reference import Symbols
 from rnn_lowering.compare.judgement import Judge, NodeOutput, allowance, blocks_of_rows, compare
 from rnn_lowering.compare.node_pairs import NodePair, Values, node_pairs, pairs_of_prepared, with_shapes
 from rnn_lowering.compare.options import Check, Tolerance
-from rnn_lowering.compare.proof.of_nodes import proof_of
+from rnn_lowering.compare.proof.of_nodes import proofs_of
 from rnn_lowering.compare.result import (
     EACH_NODE,
     NodeProof,
@@ -95,7 +95,7 @@ class NodeComparison(Comparison):
     def proofs(self) -> tuple[NodeProof, ...]:
         """Return the proof of each lowered node, or why there is none."""
         try:
-            return tuple(map(proof_of, self.pairs))
+            return proofs_of(self.pairs)
         except RnnLoweringError:  # a node cannot be read
             return ()
 

@@ -17,7 +17,7 @@ import onnx
 from rnn_lowering.compare.proof.equations import Specification
 from rnn_lowering.compare.proof.loops import CONTROL
 from rnn_lowering.compare.proof.operators import Machine
-from rnn_lowering.compare.proof.polynomials import Algebra, UnprovenError, equal
+from rnn_lowering.compare.proof.polynomials import Algebra, Effort, UnprovenError, equal
 from rnn_lowering.compare.proof.sizes import RunSizes, symbol
 from rnn_lowering.types import Array
 
@@ -53,13 +53,13 @@ class Claim:
     rounding: float
 
 
-def prove(claim: Claim) -> None:
+def prove(claim: Claim, effort: Effort | None = None) -> None:
     """Check a claim.
 
     Raises:
         UnprovenError: It is not proven, with the reason.
     """
-    algebra = Algebra()
+    algebra = Algebra(effort or Effort())
     for T, N, axes in _sizes(claim):
         for lengths in _lengths(claim, T, N):
             _check_run(claim, algebra, T, N, axes, lengths)

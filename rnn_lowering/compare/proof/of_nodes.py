@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.compare.node_pairs import NodePair
 from rnn_lowering.compare.proof.obligations import Claim, prove
-from rnn_lowering.compare.proof.polynomials import MOST_ELEMENTS, UnprovenError
+from rnn_lowering.compare.proof.polynomials import MOST_ELEMENTS, Effort, UnprovenError
 from rnn_lowering.compare.result import NOT_PROVEN, PROVEN, NodeProof
 from rnn_lowering.errors import RnnLoweringError, counted
 from rnn_lowering.nodes.rnn import RecurrentSpec
@@ -23,11 +25,18 @@ _ELEMENTS = 20
 """About so many are computed for each row of a gate in each step."""
 
 
-def proof_of(node: NodePair) -> NodeProof:
-    """Return the proof of a lowered node, or why there is none."""
+def proofs_of(nodes: Iterable[NodePair]) -> tuple[NodeProof, ...]:
+    """Return the proof of each lowered node, or why there is none."""
+    effort = Effort()
+    return tuple(_proof(node, effort) for node in nodes)
+
+
+def _proof(node: NodePair, effort: Effort) -> NodeProof:
     name = str(node.spec.node)
+    if effort.left < 0:
+        return NodeProof(name, NOT_PROVEN, "the nodes before it are too large")
     try:
-        prove(_claim(node))
+        prove(_claim(node), effort)
     except UnprovenError as error:
         return NodeProof(name, NOT_PROVEN, str(error))
     except MemoryError:

@@ -20,11 +20,28 @@ _EXACT = 2.0**-50
 _MOST_TERMS = 4000
 
 MOST_ELEMENTS = 450_000
-"""About 2 seconds."""
+"""About 2 seconds, for all nodes of a model."""
 
 
 class UnprovenError(Exception):
     """Why something is not proven."""
+
+
+class Effort:
+    """How many elements the proofs of a model may still compute: they stand beside runs that take seconds."""
+
+    def __init__(self) -> None:
+        self.left = MOST_ELEMENTS
+
+    def take(self, elements: int) -> None:
+        """Count elements that are computed.
+
+        Raises:
+            UnprovenError: They are too many.
+        """
+        self.left -= elements
+        if self.left < 0:
+            raise UnprovenError("too large")
 
 
 class BoundedPolynomial:
@@ -141,24 +158,15 @@ class Algebra:
         labels: What an atom is that is an element of an input or of a state: its row, and its place in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, effort: Effort) -> None:
+        self.count = effort.take
         self.labels: dict[int, tuple[Hashable, int]] = {}
         self._atoms: dict[Hashable, BoundedPolynomial] = {}
         self._alike: dict[frozenset[Monomial], list[tuple[BoundedPolynomial, int]]] = {}
         self._states: dict[frozenset[Monomial], list[tuple[BoundedPolynomial, BoundedPolynomial]]] = {}
         self._positive: set[int] = set()
         self._rows: dict[tuple[int, ...], int] = {}
-        self._count = self._elements = 0
-
-    def count(self, elements: int) -> None:
-        """Count elements that are computed.
-
-        Raises:
-            UnprovenError: They are too many.
-        """
-        self._elements += elements
-        if self._elements > MOST_ELEMENTS:
-            raise UnprovenError("too large")
+        self._count = 0
 
     def symbol(self, row: Hashable, place: int) -> BoundedPolynomial:
         """Return a new atom: an element of a row."""
