@@ -16,12 +16,12 @@ from rnn_lowering.decomposition.refusals import (
     refuse_no_elements,
     refuse_sequences,
 )
-from rnn_lowering.decomposition.rewrites.broadcasts import repeat_by_gather
+from rnn_lowering.decomposition.rewrites.broadcasts import repeat_by_gather, write_batches, write_vectors
 from rnn_lowering.decomposition.rewrites.convolutions import add_output_channels
 from rnn_lowering.decomposition.rewrites.fills import write_fills
 from rnn_lowering.decomposition.rewrites.lookups import bound_lookups, simplify_indices
 from rnn_lowering.decomposition.rewrites.numbers_of_sizes import make_numbers, unconverted
-from rnn_lowering.decomposition.rewrites.pads import spell_pads
+from rnn_lowering.decomposition.rewrites.pads import refuse_same_pads, same_padded, spell_pads, spell_same_pads
 from rnn_lowering.decomposition.rewrites.products import refuse_products
 from rnn_lowering.decomposition.rewrites.ranks import run_in_rank_4
 from rnn_lowering.decomposition.rewrites.reductions import (
@@ -131,6 +131,19 @@ ADAPTATIONS = {
     ),
     "spelled pads": Adaptation(
         _counted(spell_pads, "loads no Pad without its mode and number: wrote them in {}"), always=True
+    ),
+    "spelled same pads": Adaptation(
+        _counted(spell_same_pads, "computes pads of SAME_UPPER and SAME_LOWER wrongly: wrote them in {} nodes"),
+        refuse_same_pads,
+        same_padded,
+        always=True,
+    ),
+    "equal batches": Adaptation(
+        _counted(write_batches, "multiplies unlike batches wrongly: gave the matrices of {} MatMul the same"),
+        always=True,
+    ),
+    "no vectors": Adaptation(
+        _counted(write_vectors, "multiplies no vectors: wrote those of {} MatMul as matrices"), always=True
     ),
     "inputs with elements": Adaptation(refuse=refuse_no_elements),
     "no products of integers": Adaptation(refuse=refuse_products),

@@ -24,11 +24,8 @@ SAMPLE = (
 FAULTS = {
     "tract": [],
     "openvino": ["elmo.dynamo"],
-    "opencv": [
-        *("convlstm.keras", "deepfilter.dynamo", "deepfilter.older", "documents.dynamo", "documents.older"),
-        "keyword_spotting.keras",
-    ],
-    "mnn": ["activity.static", "documents.dynamo", "documents.older", "elmo.int8"],
+    "opencv": ["convlstm.keras"],
+    "mnn": ["activity.static", "elmo.int8"],
 }
 """Those that are written and not right, to be mended or refused."""
 

@@ -41,6 +41,43 @@ def test_nodes_of_three_axes_in_opencv(tmp_path: Path) -> None:
     assert_right("opencv", jobs, {name: run(net, feeds[name]) for name, net in nets.items()}, tmp_path)
 
 
+PADDED = {
+    f"{op} of {size} by {stride}, {pads}": (
+        f"float[1, 4, 1, {size}]",
+        f'y = {op} <auto_pad = "{pads}", strides = [1, {stride}], kernel_shape = [1, 3]> (x{k})',
+    )
+    for op, k in (("Conv", ", k"), ("MaxPool", ""), ("AveragePool", ""))
+    for size, stride in ((8, 2), (9, 2), (9, 3))
+    for pads in ("SAME_UPPER", "SAME_LOWER")
+}
+PRODUCTS = {
+    "unlike batches": ("float[6, 2, 3, 4]", "y = MatMul (x, m)"),
+    "batches of one": ("float[2, 1, 3, 4]", "n = Unsqueeze (m, first) y = MatMul (x, n)"),
+    "five axes": ("float[2, 3, 2, 1, 4]", "y = MatMul (x, m)"),
+    "a vector": ("float[2, 3, 4]", "y = MatMul (x, v)"),
+    "a vector before": ("float[3, 4]", "t = Transpose (x) y = MatMul (v, t)"),
+}
+
+
+@pytest.mark.environments("opencv")
+def test_unlike_sides_and_batches_in_opencv(tmp_path: Path) -> None:
+    """It pads both sides alike, and takes the batches of the one operand for those of the other."""
+    nets = {
+        name: parse(
+            f"g ({x} x) => (float[{', '.join('abcde'[: axes(name)])}] y) <float[4, 4, 1, 3] k = {{}}, "
+            f"float[2, 4, 5] m = {{}}, float[4] v = {{}}, int64[1] first = {{0}}> {{ {nodes} }}"
+        )
+        for name, (x, nodes) in (PADDED | PRODUCTS).items()
+    }
+    feeds = {name: random_feed(net) for name, net in nets.items()}
+    jobs = {name: (rl.lower(net, target="opencv"), feeds[name]) for name, net in nets.items()}
+    assert_right("opencv", jobs, {name: run(net, feeds[name]) for name, net in nets.items()}, tmp_path)
+
+
+def axes(name: str) -> int:
+    return {"five axes": 5, "a vector": 2, "a vector before": 1}.get(name, 4)
+
+
 @pytest.mark.environments("litert")
 def test_names_with_a_colon_in_litert(tmp_path: Path) -> None:
     """Keras has the output "Identity:0"."""

@@ -1,15 +1,23 @@
-"""Pad by constants with its mode, a pad for each axis and the number that fills: ncnn loads no other."""
+"""Pads in full: ncnn loads a Pad with its mode, a pad for each axis and the number that fills.
+
+OpenCV pads both sides alike where a Conv or a pool is to keep a size (auto_pad).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.rewrites.inserting import Inserter
+from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset
-from rnn_lowering.model.model_sizes import inferred_values
+from rnn_lowering.model.model_sizes import Inferred, inferred_values
 from rnn_lowering.model.scopes import standard_nodes
+from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.targets.target import Target
 
 _OF_INPUTS = 11
 """The first opset of a Pad whose pads are an input."""
@@ -50,3 +58,77 @@ def _spell(node: ir.Node, opset: int, known: dict[ir.Value, ir.Value], inserter:
     node.replace_input_with(1, inserter.constant(node, full.reshape(-1)))
     node.replace_input_with(2, fill)
     return True
+
+
+_SAME = ("SAME_UPPER", "SAME_LOWER")
+
+
+def spell_same_pads(model: ir.Model) -> int:
+    """Write the pads of each Conv and pool that are to keep a size, where they are known; return their number."""
+    known = _same_pads(model)
+    for node, pads in known:
+        if pads is not None:
+            del node.attributes["auto_pad"]
+            node.attributes["pads"] = ir.AttrInt64s("pads", pads)
+    return sum(pads is not None for _, pads in known)
+
+
+def same_padded(model: ir.Model) -> set[ir.Node]:
+    """Return the nodes whose pads are written."""
+    return {node for node, pads in _same_pads(model) if pads is not None}
+
+
+def refuse_same_pads(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each of them whose pads follow from a size that is not known."""
+    for node, pads in _same_pads(model):
+        if pads is None:
+            reason = f"{target.name} pads both sides alike, and the size that decides its pads is not known"
+            yield UnsupportedError(
+                reason, hint="fix the sizes of the inputs, or export with pads", node=node_ref(node)
+            )
+
+
+def _same_pads(model: ir.Model) -> list[tuple[ir.Node, list[int] | None]]:
+    nodes = [
+        node
+        for _, node in standard_nodes(model, "Conv", "MaxPool", "AveragePool")
+        if node.attributes.get_string("auto_pad", "NOTSET") in _SAME
+    ]
+    known = inferred_values(model) if nodes else {}
+    return [(node, _pads(node, known)) for node in nodes]
+
+
+def _pads(node: ir.Node, known: Inferred) -> list[int] | None:
+    """Return the pads before and behind each axis, by the formula of Conv's page; None if a size is not known."""
+    x = node.inputs[0]
+    shape = None if x is None else known.get(x, x).shape
+    kernel = _ints(node, "kernel_shape", _shape_of_weights(node, known))
+    if shape is None or kernel is None:
+        return None
+    ones = [1] * len(kernel)
+    strides = _ints(node, "strides", ones) or ones
+    if _ints(node, "dilations", ones) != ones or not len(kernel) == len(strides) == len(shape) - 2:
+        return None  # onnxruntime has no dilations with such pads
+    sizes = [1 if stride == 1 else size for size, stride in zip(list(shape)[2:], strides, strict=True)]
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    begins, ends = [], []
+    for size, k, stride in zip(map(int, sizes), kernel, strides, strict=True):  # type: ignore[arg-type]
+        total = max(0, (-(-size // stride) - 1) * stride + k - size)
+        less, more = total // 2, total - total // 2
+        upper = node.attributes.get_string("auto_pad", "") == "SAME_UPPER"
+        begins.append(less if upper else more)
+        ends.append(more if upper else less)
+    return [*begins, *ends]
+
+
+def _shape_of_weights(node: ir.Node, known: Inferred) -> list[int] | None:
+    weights = node.inputs[1] if node.op_type == "Conv" else None
+    shape = None if weights is None else known.get(weights, weights).shape
+    sizes = [] if shape is None else [size for size in list(shape)[2:] if isinstance(size, int)]
+    return sizes if shape is not None and len(sizes) == len(shape) - 2 else None
+
+
+def _ints(node: ir.Node, name: str, default: list[int] | None) -> list[int] | None:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else list(attribute.as_ints())

@@ -106,7 +106,7 @@ MNN = Target(
         # QuantizeLinear is computed by the range of the data, whatever the scale is.
         adaptations=(
             *("rounding of floats", "no products of integers", "tables of floats", "inputs with elements"),
-            *("rows of sequences", "typed fills"),
+            *("rows of sequences", "typed fills", "no vectors"),
         ),
         folds=True,
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if
