@@ -91,7 +91,7 @@ def _moved(net: Net, n: int) -> str:
 def _half(net: Net, n: int) -> str:
     columns = net.add("Transpose <perm = [0,2,1]>", net.value)
     weights, stride = net.weights(WIDTH, WIDTH, 3), n % 2 + 2
-    conv = net.add(f"Conv <strides = [{stride}], pads = [1,1], kernel_shape = [3]>", columns, weights)
+    conv = net.add(f"Conv <kernel_shape = [3], pads = [1,1], strides = [{stride}]>", columns, weights)
     net.length = (net.length - 1) // stride + 1
     return net.add("Transpose <perm = [0,2,1]>", conv)
 

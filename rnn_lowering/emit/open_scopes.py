@@ -170,12 +170,14 @@ class OpenScopes(ABC):
         share. And onnxruntime's Scan computes wrongly when a body lists one value twice.
         """
         found: dict[ir.Value, None] = {}
+        made, self._made = self._made, None  # copies are no equal nodes
         for tensor in tensors:
             value = self.value(tensor)
             if value in found or not self._drafts[-1].computes(value):
                 copy = self.substitute("Identity", tensor) or self.emit("Identity", [tensor], tensor.shape)
                 value = self.value(copy)
             found[value] = None
+        self._made = made
         return list(found)
 
     def emit(

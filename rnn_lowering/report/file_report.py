@@ -136,7 +136,8 @@ class FileReport(Report):
         check = self.verification
         if check.status == UNCHANGED and check.in_target is not None:
             check = check.in_target
-        if check.status != UNCHANGED and (self.lowered_any or self.interface_changed):
+        changed = self.lowered_any or self.interface_changed or check is not self.verification
+        if check.status != UNCHANGED and changed:
             yield str(check)
         if self.quantization is not None:
             yield str(self.quantization)

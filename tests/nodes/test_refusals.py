@@ -235,7 +235,7 @@ UNSUPPORTED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 @pytest.mark.parametrize("op_type", OPS)
 @pytest.mark.parametrize(("changes", "options", "fact"), UNSUPPORTED)
 def test_what_a_form_cannot_be(op_type: str, changes: dict[str, Any], options: dict[str, Any], fact: str) -> None:
-    error = UnknownSizeError if "set-dim" in fact or "input-shape" in fact else rl.UnsupportedError
+    error = UnknownSizeError if "set-dim" in fact or "set-shape" in fact else rl.UnsupportedError
     with for_command():
         assert_refused(node_model(op_type, **changes), fact, error, **options)
 
