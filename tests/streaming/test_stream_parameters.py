@@ -8,9 +8,7 @@ from stream_models import CHUNKINGS, chunked, over, random, rows, streamed, whol
 
 import rnn_lowering as rl
 
-PER_FRAME = (
-    "axis . of '[pb]' has size 10 and meets the frames, but has none itself; the exporter fixed the length: add "
-)
+PER_FRAME = "axis . of '[pb]' has size 10 and meets the frames, but has none itself; the exporter fixed the length"
 NETS = rows(f"""
 # float[2, 10, 4] X
 {PER_FRAME}
