@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -15,7 +15,7 @@ from rnn_lowering.decomposition.adaptations import replaced_nodes
 from rnn_lowering.decomposition.formulas import Operand, body_of, call_of
 from rnn_lowering.decomposition.lacking import WRONG_IN, Lacking, LackingNode
 from rnn_lowering.emit.open_scopes import Names
-from rnn_lowering.errors import UnsupportedError, counted
+from rnn_lowering.errors import NodeRef, UnsupportedError, counted
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import is_used
 from rnn_lowering.model.copying import inline_holders
@@ -55,11 +55,13 @@ class OperatorsLeft:
         decompositions: Those that other operators take the place of.
         replaced: The same for the report.
         unsupported: Those that stay.
+        of_constants: Those of them that read constants only: a runtime computes these while it loads.
     """
 
     decompositions: Sequence[Decomposition]
     replaced: list[ReplacedNode]
     unsupported: list[UnsupportedNode]
+    of_constants: Collection[NodeRef] = ()
 
     @classmethod
     def of(cls, model: ir.Model, lowering: Lowering, opset: int) -> OperatorsLeft:
@@ -77,7 +79,9 @@ class OperatorsLeft:
             ReplacedNode(named[node].node, tuple(each.operators), named[node].reason)
             for node, each in found.items()
         ]
-        return cls([*found.values()], replaced, [each for node, each in named.items() if node not in found])
+        unsupported = {node: each for node, each in named.items() if node not in found}
+        constant = {each.node for node, each in unsupported.items() if _reads_constants(node, opset)}
+        return cls([*found.values()], replaced, [*unsupported.values()], constant)
 
     def refused(self, lowering: Lowering) -> list[UnsupportedNode]:
         """The nodes with which no model is written: those that stay and are computed wrongly; on demand,
@@ -85,8 +89,16 @@ class OperatorsLeft:
         if lowering.require_supported:
             return self.unsupported
         every = lowering.runtime.model.refuses_lacking
-        wrong = [each for each in self.unsupported if every or isinstance(each.tests, Misread)]
+        wrong = [
+            each
+            for each in self.unsupported
+            if (every and each.node not in self.of_constants) or isinstance(each.tests, Misread)
+        ]
         return [] if lowering.keep_rest else wrong
+
+
+def _reads_constants(node: ir.Node, opset: int) -> bool:
+    return all(value is None or constant_of(value, opset) is not None for value in node.inputs)
 
 
 def unsupported_error(node: UnsupportedNode, lowering: Lowering) -> UnsupportedError:

@@ -56,9 +56,8 @@ def test_outputs_that_nodes_read(client: Any, to: Any, tmp_path: Path) -> None:
 
 EMBEDDED = """
     embedded (KIND[4, 1] ids) => (float[4, 1, 1, 4] Y)
-    <float[30, 3] E = {}, float[1, 16, 3] W = {}, float[1, 16, 4] R = {}, KIND none = {0}> {
-        found = Add (ids, none)
-        x = Gather <axis = 0> (E, found)
+    <float[30, 3] E = {}, float[1, 16, 3] W = {}, float[1, 16, 4] R = {}> {
+        x = Gather <axis = 0> (E, ids)
         Y = LSTM <hidden_size = 4> (x, W, R)
     }
 """

@@ -78,12 +78,11 @@ def test_the_stored_nets_call_by_call(client: str, tmp_path: Path) -> None:
 
 REJECTED: dict[str, dict[str, str]] = {
     "ncnn": {
-        "classifier_attention.dynamo.onnx": "refused",  # ncnn ignores axes that are an input of ReduceSum
-        "classifier_mean_max.legacy.onnx": "rejects",  # pnnx has no Cast of an integer
+        "classifier_mean_max.legacy.onnx": "refused",  # it counts frames in integers
         "deep_filter_unfold.dynamo.onnx": "refused",
         "deep_filter_unfold.legacy.onnx": "refused",
-        "denoiser_lookahead.dynamo.onnx": "rejects",  # Less and Where
+        "denoiser_lookahead.dynamo.onnx": "refused",  # Less and Where
         "skip_and_pixel_shuffle.dynamo.onnx": "rejects",  # a Slice with steps
-        "tcn_cumulative_norm.legacy.onnx": "rejects",  # Cast of an integer
+        "tcn_cumulative_norm.legacy.onnx": "refused",  # Cast of an integer
     },
 }
