@@ -57,7 +57,8 @@ def _claim(node: NodePair) -> Claim:
         raise UnprovenError("it shares a loop with the layer below")
     steps, rows = (least if size is None else size for size, least in ((spec.seq_length, 5), (spec.batch_size, 3)))
     gates = len(spec.directions) * len(spec.cell.gates) * spec.hidden_size
-    if steps * rows * gates * _ELEMENTS > MOST_ELEMENTS:
+    weights = gates * ((spec.input_size or 0) + spec.hidden_size)
+    if max(steps * rows * gates * _ELEMENTS, weights) > MOST_ELEMENTS:
         raise UnprovenError("too large")
     shapes: dict[str, tuple[int | str, ...]] = {}
     for pair in (node, *node.beside):
