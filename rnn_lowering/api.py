@@ -210,8 +210,7 @@ def lower_file(
         VerificationError: The outputs differ, or the target does not run the result; `destination` is not written.
             The error also tells if `report` or `keep_failed` could not be written.
         NotVerifiedError: `require_verified` or `run_in_target` is given and no comparison was possible, or
-            `require_proven` and a node is not proven; nothing is
-            written.
+            `require_proven` and a node is not proven; nothing is written.
         UnsupportedError: As in `lower`; or an output is a file of the input, or two outputs are the same file.
         InvalidNodeError, OptionError: As in `lower`; an input or a shape for the comparison that the model does not
             have.

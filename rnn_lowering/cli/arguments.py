@@ -111,11 +111,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_general(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "-h", "--help", action=_Print, shown=_brief_help, help="show the most used options, and exit"
-    )
-    full = argparse.ArgumentParser.format_help
-    group.add_argument("--help-all", action=_Print, shown=full, help="show all options, and exit")
+    group.add_argument("-h", "--help", action=_Show, show=_print_brief, help="show the most used options, and exit")
+    full = argparse.ArgumentParser.print_help
+    group.add_argument("--help-all", action=_Show, show=full, help="show all options, and exit")
     group.add_argument(
         "--list",
         "--dry-run",
@@ -123,7 +121,9 @@ def _add_general(group: argparse._ArgumentGroup) -> None:
         help="list the recurrent nodes with their forms, the inputs and the outputs; write nothing",
     )
     group.add_argument("--json", action="store_true", help="with --list: print JSON, an entry for each model")
-    group.add_argument("--targets", action=_ListTargets, help="show what each runtime supports, and exit")
+    group.add_argument(
+        "--targets", action=_Show, show=_print_targets, help="show what each runtime supports, and exit"
+    )
     group.add_argument(
         "-q", "--quiet", action="store_true", help="print errors, and a comparison that a limit ended"
     )
@@ -174,42 +174,36 @@ _BRIEF = {
 """The options of --help, each with a line."""
 
 
-def _brief_help(p: argparse.ArgumentParser) -> str:
-    """Return a help that fits on a screen of 80 x 40."""
+def _print_brief(p: argparse.ArgumentParser) -> None:
+    """Print a help that fits on a screen of 80 x 40."""
     lines = []
     for flag, text in _BRIEF.items():
         action = p._option_string_actions[flag]
         metavar = _SHORT.get(flag, action.metavar or "")
         lines.append(f"  {f'{flag} {metavar}':<28}{text}".rstrip())
-    return "\n".join([f"usage: {_USAGE}", "", _DESCRIPTION, "", "options:", *lines, "", _CODES, ""])
+    text = "\n".join([f"usage: {_USAGE}", "", _DESCRIPTION, "", "options:", *lines, "", _CODES, ""])
+    p._print_message(text, sys.stdout)
+
+
+def _print_targets(_: argparse.ArgumentParser) -> None:
+    from rnn_lowering.cli.console import print_targets
+
+    print_targets()
 
 
 _SHORT = {"--to": "FORM", "--report": "FILE.html"}
 """What stands for a value there, if it is shorter."""
 
 
-class _Print(argparse.Action):
-    """Print a text and exit, even if other arguments are missing."""
+class _Show(argparse.Action):
+    """Print something and exit, even if other arguments are missing."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, shown: Any, **options: Any) -> None:
+    def __init__(self, option_strings: Sequence[str], dest: str, show: Any, **options: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, **options)
-        self.shown = shown
+        self.show = show
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        parser._print_message(self.shown(parser), sys.stdout)
-        parser.exit()
-
-
-class _ListTargets(argparse.Action):
-    """Print the table of targets and exit."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, **options)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from rnn_lowering.cli.console import print_targets
-
-        print_targets()
+        self.show(parser)
         parser.exit()
 
 

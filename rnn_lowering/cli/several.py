@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -141,9 +142,7 @@ def _worse(one: int, other: int) -> int:
 
 
 def _lowered(report: FileReport) -> str:
-    kinds: dict[str, int] = {}
-    for node in report.nodes:
-        kinds[node.operator] = kinds.get(node.operator, 0) + 1
+    kinds = Counter(node.operator for node in report.nodes)
     return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
 
 

@@ -16,14 +16,14 @@ from rnn_lowering.decomposition.refusals import (
     refuse_no_elements,
     refuse_sequences,
 )
-from rnn_lowering.decomposition.rewrites.broadcasts import repeat_by_gather, write_batches, write_vectors
+from rnn_lowering.decomposition.rewrites.broadcasts import repeat_by_gather
 from rnn_lowering.decomposition.rewrites.convolutions import add_output_channels
 from rnn_lowering.decomposition.rewrites.fills import write_fills
 from rnn_lowering.decomposition.rewrites.lookups import bound_lookups, simplify_indices
 from rnn_lowering.decomposition.rewrites.numbers_of_sizes import make_numbers, unconverted
 from rnn_lowering.decomposition.rewrites.pads import refuse_same_pads, same_padded, spell_pads, spell_same_pads
 from rnn_lowering.decomposition.rewrites.products import refuse_products
-from rnn_lowering.decomposition.rewrites.ranks import run_in_rank_4
+from rnn_lowering.decomposition.rewrites.ranks import run_in_rank_4, write_batches, write_vectors
 from rnn_lowering.decomposition.rewrites.reductions import (
     bound_by_max,
     reduce_by_attributes,

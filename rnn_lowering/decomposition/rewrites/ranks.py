@@ -1,7 +1,8 @@
-"""Resize and norms of three axes in rank 4, with an axis of size 1.
+"""Nodes whose operands get the axes that a runtime takes.
 
 OpenCV runs a Resize in rank 4 only, and these norms behind a Conv, whose layout they read; ncnn runs all in rank 4.
-A linear Resize of a height of 1 reads other memory in OpenCV; of a width of 1 it is right.
+A linear Resize of a height of 1 reads other memory in OpenCV; of a width of 1 it is right. It multiplies matrices
+of two and more axes of batches right only where both have the same; neither it nor MNN multiplies vectors.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import onnx_ir as ir
 from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset
-from rnn_lowering.model.model_sizes import inferred_values, take_over
+from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.scopes import standard_nodes
 from rnn_lowering.types import array_of
 
@@ -28,7 +29,7 @@ _SCALES = 2
 
 
 def run_in_rank_4(model: ir.Model) -> int:
-    """Write each such node of three axes in rank 4, in place; return their number."""
+    """Write each Resize and norm of three axes in rank 4, with one of size 1, in place; return their number."""
     opset = default_opset(model.opset_imports)
     found = [node for scope, node in standard_nodes(model, "Resize", *_NORMS) if scope.opset >= _AXES_OF_INPUTS]
     if not found:
@@ -65,5 +66,73 @@ def _rewrite(node: ir.Node, x: ir.Value, others: Sequence[ir.Value | None], inse
     longer = inserter.before(node, "Unsqueeze", [x, axis])
     result = inserter.before(node, node.op_type, [longer, *others], dict(node.attributes))
     take_over(node.outputs[0], inserter.before(node, "Squeeze", [result, axis]))
+    assert isinstance(node.graph, ir.Graph)
+    node.graph.remove(node, safe=True)
+
+
+_MOST_BATCHES = 1
+"""So many axes of batches are broadcast right."""
+
+
+def write_vectors(model: ir.Model) -> int:
+    """Give each vector that a MatMul takes a second axis, in place; return the number of nodes."""
+    inserter, count = Inserter(model), 0
+    for node, shapes in _products(model):
+        if 1 in map(len, shapes):
+            _with_matrices(node, shapes, inserter)
+            count += 1
+    return count
+
+
+def write_batches(model: ir.Model) -> int:
+    """Give both matrices of each MatMul of several axes of batches the same ones, in place; return the number of
+    nodes."""
+    inserter, count = Inserter(model), 0
+    for node, shapes in _products(model):
+        batch = _unlike_batches(shapes)
+        if batch is None:
+            continue
+        for place, shape in enumerate(shapes):
+            if shape[:-2] != batch:
+                whole = inserter.constant(node, [*batch, *shape[-2:]])
+                node.replace_input_with(place, inserter.before(node, "Expand", [node.inputs[place], whole]))
+        count += 1
+    return count
+
+
+def _products(model: ir.Model) -> list[tuple[ir.Node, list[tuple[int, ...]]]]:
+    """Return each MatMul and the shapes of its operands, where they are known."""
+    nodes = [node for scope, node in standard_nodes(model, "MatMul") if scope.opset >= _AXES_OF_INPUTS]
+    known = inferred_values(model) if nodes else {}
+    shapes = [(node, _shapes_of_operands(node, known)) for node in nodes]
+    return [(node, both) for node, both in shapes if both is not None]
+
+
+def _shapes_of_operands(node: ir.Node, known: Inferred) -> list[tuple[int, ...]] | None:
+    """Return the shapes of both operands; None if one is not known."""
+    found = [None if value is None else known.get(value, value).shape for value in node.inputs]
+    shapes = [() if shape is None else tuple(shape) for shape in found]
+    fixed = [tuple(size for size in shape if isinstance(size, int)) for shape in shapes]
+    return fixed if fixed == shapes and all(shapes) else None
+
+
+def _unlike_batches(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """Return the batches of the product where operands have others, and where that matters."""
+    a, b = (shape[:-2] for shape in shapes)
+    if a == b or not (a and b) or max(len(a), len(b)) <= _MOST_BATCHES:
+        return None
+    return np.broadcast_shapes(a, b)
+
+
+def _with_matrices(node: ir.Node, shapes: Sequence[tuple[int, ...]], inserter: Inserter) -> None:
+    """Compute with a vector as a matrix."""
+    given, lost = list(node.inputs), []
+    for place, shape in enumerate(shapes):
+        if len(shape) == 1:
+            axis = inserter.constant(node, [-1 if place else 0])
+            given[place] = inserter.before(node, "Unsqueeze", [given[place], axis])
+            lost.append(-1 if place else -2)
+    result = inserter.before(node, "MatMul", given)
+    take_over(node.outputs[0], inserter.before(node, "Squeeze", [result, inserter.constant(node, lost)]))
     assert isinstance(node.graph, ir.Graph)
     node.graph.remove(node, safe=True)
