@@ -34,7 +34,7 @@ class Dialect:
         by_length: Choose by an If what is fastest for an open length: steps for few tokens and chunks for more, or
             the sums of one frame and a convolution of more.
         zeros_apart: Start each state of a loop from zeros of its own, and linear attention from a tensor of zeros.
-        equal_apart: Emit equal nodes again outside of bodies: it rejects a Concat that two nodes read.
+        equal_apart: Emit equal nodes again: it rejects a Concat that two nodes read.
         index_type: The integers in which `sequence_lens` and the rows that follow from them are computed.
     """
 

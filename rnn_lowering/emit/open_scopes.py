@@ -83,8 +83,7 @@ class OpenScopes(ABC):
         constants = {} if shared is None else shared
         for key in [key for key, value in constants.items() if value.graph is None]:
             del constants[key]
-        self._drafts = [Draft(cache=constants)]
-        self._made: dict[Hashable, list[Tensor]] | None = None if dialect.equal_apart else {}
+        self._drafts = [Draft(cache=constants, made=None if dialect.equal_apart else {})]
 
     def exists(self, op_type: str) -> bool:
         """Return whether the default domain has an operator at this opset."""
@@ -136,7 +135,7 @@ class OpenScopes(ABC):
     @contextmanager
     def body(self) -> Iterator[None]:
         """Emit into a new scope, the body of a Scan or Loop, with constants of its own."""
-        self._drafts.append(Draft())
+        self._drafts.append(Draft(made=None if self.dialect.equal_apart else {}))
         yield
         self._drafts.pop()
 
@@ -170,14 +169,15 @@ class OpenScopes(ABC):
         share. And onnxruntime's Scan computes wrongly when a body lists one value twice.
         """
         found: dict[ir.Value, None] = {}
-        made, self._made = self._made, None  # copies are no equal nodes
+        draft = self._drafts[-1]
+        made, draft.made = draft.made, None  # copies are no equal nodes
         for tensor in tensors:
             value = self.value(tensor)
-            if value in found or not self._drafts[-1].computes(value):
+            if value in found or not draft.computes(value):
                 copy = self.substitute("Identity", tensor) or self.emit("Identity", [tensor], tensor.shape)
                 value = self.value(copy)
             found[value] = None
-        self._made = made
+        draft.made = made
         return list(found)
 
     def emit(
@@ -202,12 +202,12 @@ class OpenScopes(ABC):
         /,
         **attributes: Any,
     ) -> list[Tensor]:
-        """Append a node with several outputs, as `emit` does; outside of bodies return those of an equal one."""
+        """Append a node with several outputs, as `emit` does; return those of an equal one in the open scope."""
         if op_type not in _VIEWS:
             self.most_axes = max(self.most_axes, *map(len, shapes))
         given, attributes = inputs_and_attributes(op_type, self.opset, inputs, attributes, self.constant)
         values = [None if t is None else self.value(t) for t in given]
-        made = None if self.in_body or op_type in _MADE_AGAIN else self._made
+        made = None if op_type in _MADE_AGAIN else self._drafts[-1].made
         key = None if made is None else (op_type, *values, repr(attributes), len(shapes))
         if made is not None and key in made:
             return made[key]
@@ -247,14 +247,12 @@ class OpenScopes(ABC):
         """Disconnect all emitted nodes from their inputs, in every open scope, and forget their constants."""
         for draft in self._drafts:
             draft.abandon()
-        self._made = None
 
     def finish(self, outputs: Sequence[ir.Value]) -> None:
         """Remove unused nodes and constants of the open scope, then change it as the runtime needs it; `outputs`
         are the future ones of the graph."""
         self._drafts[-1].prune(outputs)
-        if not self.in_body:
-            self._made = None  # a change may drop or move what was emitted
+        self._drafts[-1].made = None  # a change may drop or move what was emitted
         for change in self._finish:
             change(self, outputs)
 
@@ -385,6 +383,8 @@ class Draft:
         cache: The values of its constants by `Constant.key`; earlier nodes may have brought some of them.
         added: The keys of the constants that were added.
         matrices: The products of rank 2.
+        made: The outputs of what was emitted, by operator, inputs and attributes; None if equal nodes are emitted
+            again.
     """
 
     nodes: list[ir.Node] = field(default_factory=list)
@@ -392,6 +392,7 @@ class Draft:
     cache: dict[Hashable, ir.Value] = field(default_factory=dict)
     added: list[Hashable] = field(default_factory=list)
     matrices: set[ir.Value] = field(default_factory=set)
+    made: dict[Hashable, list[Tensor]] | None = None
 
     def prune(self, outputs: Collection[ir.Value] = ()) -> None:
         """Remove unused nodes and constants; `outputs` are the future ones of the graph."""
@@ -415,6 +416,7 @@ class Draft:
             _detach(node)
         for key in self.added:
             self.cache.pop(key, None)
+        self.made = None
 
     def initializer(self, name: str, constant: Constant) -> ir.Value:
         """Add a constant as an initializer."""
