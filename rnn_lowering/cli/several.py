@@ -70,7 +70,7 @@ class Series:
                 model = self._read(path)
                 listing = Listing.of(path, model, self._fitting(model)[0])
             except RnnLoweringError as error:
-                self.code = max(self.code, self.fail(path, error))
+                self.code = _worse(self.code, self.fail(path, error))
                 data.append({"file": str(path), "error": str(error)})
                 continue
             self.code = _worse(self.code, listing.code)

@@ -317,7 +317,8 @@ def _shape_in(node: ir.Node, n: int, known: KnownValues) -> Shape | None:
 def _shape_out(node: ir.Node, n: int, known: KnownValues) -> Shape | None:
     """Return the shape of output n of a node, from what its bodies return."""
     shift = 1 if node.op_type == "Loop" else 0
-    shapes = {known.shapes.get(body.outputs[n + shift]) for body in bodies_of(node)}
+    outputs = [body.outputs[n + shift :] for body in bodies_of(node)]
+    shapes = {known.shapes.get(rest[0]) if rest else None for rest in outputs}
     shape = shapes.pop() if len(shapes) == 1 else None
     if node.op_type == "Scan" and shape is not None and (axis := _rows(node, n, "scan_output_axes")) is not None:
         whole = known.shape(node.inputs[-1])
