@@ -140,12 +140,12 @@ class Lacking:
     def _failed(self, node: ir.Node, opset: int) -> OperatorTests | Misread | None:
         """Return why the target does not compute a node right; None if nothing says so."""
         assert self.measured is not None
+        if self.misreads is not None and (how := self.misreads(node, self._known)):
+            return Misread(how)
         tests = self.measured.failed(node.op_type, opset)
         runs = RIGHT_IN_NETS.get(self.target, {}).get(node.op_type)
         if tests is not None and not (runs and runs(node)):
             return tests
-        if self.misreads is not None and (how := self.misreads(node, self._known)):
-            return Misread(how)
         modes = {name: a.value for name, a in node.attributes.items() if a.type in _TYPES_OF_MODES}
         return self.measured.failed_with(node.op_type, opset, modes)
 

@@ -157,3 +157,32 @@ def test_a_quantized_embedding_is_one_of_floats(moved: str, dtype: str, target: 
     assert "DequantizeLinear" not in operators(lowered)
     feed: dict[str, Any] = {"a": np.zeros((1, 1, 2), np.float32), "i": np.arange(15).reshape(3, 5) % 9}
     assert np.array_equal(run(lowered, feed)["y"], run(model, feed)["y"])
+
+
+@pytest.mark.parametrize("target", ["mnn", "ncnn"])
+def test_an_embedding_that_several_nodes_make_floats_of_is_one_of_floats(target: Any) -> None:
+    """As a quantizer writes it where the rows are transposed for one reader: a DequantizeLinear for each."""
+    model = parse("""g (float[1, 1, 2] a, int64[3, 5] i) => (float[1, 1, 1, 2] r2, float y, float y2, int64 y3)
+        <float[1, 2, 2] W = {1, 2, 3, 4}, float[1, 2, 2] R = {1, 1, 2, 1}, float s = {0.013}, uint8 z = {3}> {
+        r2, h = RNN <hidden_size = 2> (a, W, R)  r = Gather (t, i)  y = DequantizeLinear (r, s, z)
+        m = Transpose <perm = [1, 0, 2]> (r)  f = DequantizeLinear (m, s, z)  y2 = Tanh (f)  y3 = Shape (r) }""")
+    for output in model.graph.output[1:]:
+        output.type.tensor_type.ClearField("shape")
+    table = np.random.default_rng(0).integers(0, 120, [9, 4]).astype(np.uint8)
+    model.graph.initializer.append(numpy_helper.from_array(table, "t"))
+    lowered = rl.lower(model, target=target, keep_rest=True)
+    assert "DequantizeLinear" not in operators(lowered)
+    feed: dict[str, Any] = {"a": np.zeros((1, 1, 2), np.float32), "i": np.arange(15).reshape(3, 5) % 9}
+    for name, expected in run(model, feed).items():
+        assert np.array_equal(run(lowered, feed)[name], expected)
+
+
+@pytest.mark.parametrize("made", ["r = Gather (t, i)  y2 = DequantizeLinear (r, s2, z)", "r = Cast <to = 2> (c)"])
+def test_integers_that_no_table_of_floats_replaces_are_refused(made: str) -> None:
+    """MNN computes a DequantizeLinear of computed integers wrongly, or crashes."""
+    model = parse(f"""g (float[1, 1, 2] a, int64[3, 5] i, float[3, 4] c) => (float[1, 1, 1, 2] r2, float y)
+        <float[1, 2, 2] W = {{1, 2, 3, 4}}, float[1, 2, 2] R = {{1, 1, 2, 1}}, float s = {{0.013}},
+         float s2 = {{0.02}}, uint8 z = {{3}}, uint8[2, 2] t = {{1, 2, 3, 4}}> {{
+        r2, h = RNN <hidden_size = 2> (a, W, R)  {made}  y = DequantizeLinear (r, s, z) }}""")
+    with pytest.raises(rl.UnsupportedError, match="DequantizeLinear .* computes it wrongly, or crashes"):
+        rl.lower(model, target="mnn")

@@ -5,77 +5,116 @@ The results are the same numbers: each element becomes a float by itself.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import default_opset, is_of_default_domain
+from rnn_lowering.facts.operators import default_opset, is_of_default_domain, moved_inputs, operator_of
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import standard_nodes
-from rnn_lowering.types import array_of, dequantized_numbers
+from rnn_lowering.types import Array, array_of, dequantized_numbers
 
-_MOVES = ("Gather", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-"""Operators that move the elements of their first input."""
+
+@dataclass(frozen=True)
+class Table:
+    """A constant of integers whose elements are moved, and become floats by one scale only.
+
+    Attributes:
+        moves: The nodes that move its elements, the one that reads the table first.
+        readers: The DequantizeLinear nodes behind them.
+        numbers: The table in floats.
+    """
+
+    moves: list[ir.Node]
+    readers: list[ir.Node]
+    numbers: Array
 
 
 def tables_as_floats(model: ir.Model) -> int:
     """Make floats of tables, in place; return how many DequantizeLinear nodes are left out."""
-    opset, inserter, nodes = default_opset(model.opset_imports), Inserter(model), nodes_of_tables(model)
-    for node in nodes:
-        _replace(node, opset, inserter)
-    return len(nodes)
+    inserter, tables = Inserter(model), _tables(model)
+    for table in tables:
+        _replace(table, inserter)
+    return sum(len(table.readers) for table in tables)
 
 
 def nodes_of_tables(model: ir.Model) -> list[ir.Node]:
     """Return the DequantizeLinear nodes that `tables_as_floats` leaves out; none in a function."""
+    return [node for table in _tables(model) for node in table.readers]
+
+
+def _tables(model: ir.Model) -> list[Table]:
     opset = default_opset(model.opset_imports)
-    nodes = [node for scope, node in standard_nodes(model, "DequantizeLinear") if scope.function is None]
-    return [node for node in nodes if _fits(node, opset)]
+    readers = [node for scope, node in standard_nodes(model, "DequantizeLinear") if scope.function is None]
+    firsts = dict.fromkeys(first for node in readers if (first := _first_move(node)) is not None)
+    return [table for first in firsts if (table := _table(first, opset)) is not None]
 
 
-def _fits(node: ir.Node, opset: int) -> bool:
-    """Return whether a DequantizeLinear has one scale, and its integers are moved elements of a constant."""
-    moves, tensors = _moves(node), [None if v is None else constant_of(v, opset) for v in node.inputs[1:]]
-    if not moves or moves[0].inputs[0] is None or len(tensors) != 2:
-        return False
-    scale, zero = tensors
-    if scale is None or zero is None or scale.dtype != ir.DataType.FLOAT or scale.size != 1 or zero.size != 1:
-        return False
-    return constant_of(moves[0].inputs[0], opset) is not None
+def _table(first: ir.Node, opset: int) -> Table | None:
+    """Return the table that a node reads; None unless its moved elements become floats by one scale only."""
+    moves, readers, pending = [first], list[ir.Node](), [*first.outputs]
+    for value in pending:
+        for node, index in value.uses():
+            if value.is_graph_output() or index or node.graph is not first.graph or node.domain:
+                return None
+            if _moves(node):
+                moves.append(node)
+                pending += node.outputs
+            elif node.op_type == "DequantizeLinear":
+                readers.append(node)
+            elif node.op_type not in ("Shape", "Size"):
+                return None
+    scales = {_scale(node, opset) for node in readers}
+    integers = first.inputs[0] and constant_of(first.inputs[0], opset)
+    scale = scales.pop() if len(scales) == 1 else None
+    if integers is None or scale is None:
+        return None
+    return Table(moves, readers, dequantized_numbers(array_of(integers), *map(np.asarray, scale)))
 
 
-def _replace(node: ir.Node, opset: int, inserter: Inserter) -> None:
-    """Leave out a DequantizeLinear: the elements that move are floats."""
-    moves, graph, inputs = _moves(node), node.graph, [value for value in node.inputs if value is not None]
-    old = moves[0].inputs[0]
-    assert old is not None
-    assert isinstance(graph, ir.Graph)
-    table, scale, zero = (constant_of(value, opset) for value in (old, *inputs[1:]))
-    assert table is not None
-    assert scale is not None
-    assert zero is not None
-    parts = [array_of(table), array_of(scale).reshape(()), array_of(zero).reshape(())]
-    numbers = dequantized_numbers(*parts)
-    floats = inserter.constant(node, numbers, numbers.dtype, "floats")
-    moves[0].replace_input_with(0, floats)
-    for move in moves:
-        move.outputs[0].type = _FLOAT
-    take_over(node.outputs[0], moves[-1].outputs[0])
-    graph.remove(node, safe=True)
-    drop_unused([old, *inputs[1:]])
+def _scale(node: ir.Node, opset: int) -> tuple[np.float32, int] | None:
+    """Return the scale and the zero point of a DequantizeLinear; None unless both are constants of one number."""
+    tensors = [value and constant_of(value, opset) for value in node.inputs[1:]]
+    if any(tensor is None or tensor.size != 1 for tensor in tensors) or not is_of_default_domain(node):
+        return None
+    scale, *zero = (array_of(tensor).reshape(()) for tensor in tensors if tensor is not None)
+    return (scale[()], int(zero[0]) if zero else 0) if scale.dtype == np.float32 else None
 
 
-def _moves(node: ir.Node) -> list[ir.Node]:
-    """Return the nodes of its graph that only move elements for a node, in order."""
-    moves, value = list[ir.Node](), node.inputs[0]
+def _replace(table: Table, inserter: Inserter) -> None:
+    """Leave out the DequantizeLinear nodes of a table: the elements that move are floats."""
+    first, *_ = table.moves
+    old = first.inputs[0]
+    first.replace_input_with(0, inserter.constant(first, table.numbers, table.numbers.dtype, "floats"))
+    for value in (output for move in table.moves for output in move.outputs):
+        value.type = ir.TensorType(ir.DataType.FLOAT)
+    for node in table.readers:
+        integers, *rest = node.inputs
+        assert integers is not None
+        assert node.graph is not None
+        floats = integers
+        if node.outputs[0].is_graph_output() and len(list(integers.uses())) > 1:
+            floats = inserter.before(node, "Identity", [integers])
+        take_over(node.outputs[0], floats)
+        node.graph.remove(node, safe=True)
+        drop_unused([value for value in rest if value is not None])
+    drop_unused([value for value in (old,) if value is not None])
+
+
+def _first_move(node: ir.Node) -> ir.Node | None:
+    """Return the first of the nodes of its graph that only move elements for a node."""
+    first, value = None, node.inputs[0]
     while value is not None and (mover := value.producer()) is not None:
-        alone = len(list(value.uses())) == 1 and not value.is_graph_output() and mover.graph is node.graph
-        if mover.op_type not in _MOVES or not is_of_default_domain(mover) or not alone:
+        if not _moves(mover) or mover.graph is not node.graph:
             break
-        moves.insert(0, mover)
-        value = mover.inputs[0]
-    return moves
+        first, value = mover, mover.inputs[0]
+    return first
 
 
-_FLOAT = ir.TensorType(ir.DataType.FLOAT)
+def _moves(node: ir.Node) -> bool:
+    """Whether a node only moves elements of its first input."""
+    return is_of_default_domain(node) and operator_of(node).moves and moved_inputs(node) == 1

@@ -90,9 +90,17 @@ MNN_RULE = NativeRule(
 """Measured with 897 random nodes in it. An output without a name makes others wrong, so each gets one."""
 
 
-def _reversed_images(node: ir.Node, _: KnownValue) -> str:
-    """MNN keeps what follows a Conv in another order of axes, which its ReverseSequence does not know."""
-    return "wrongly behind a Conv" if node.op_type == "ReverseSequence" else ""
+def _misread(node: ir.Node, _: KnownValue) -> str:
+    """Return how MNN computes a node wrongly, or "".
+
+    It keeps what follows a Conv in another order of axes, which its ReverseSequence does not know.
+    """
+    if node.op_type == "ReverseSequence":
+        return "wrongly behind a Conv"
+    integers = node.inputs[0] if node.op_type == "DequantizeLinear" else None
+    imports = node.graph.opset_imports if isinstance(node.graph, ir.Graph) else {}
+    constant = integers is None or constant_of(integers, default_opset(imports)) is not None
+    return "" if constant else "wrongly, or crashes, where its integers are no constant"
 
 
 MNN = Target(
@@ -112,7 +120,7 @@ MNN = Target(
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if
         # an activation, Abs, Neg, Exp or Clip reads it.
         outputs_apart=as_transpose,
-        misreads=_reversed_images,
+        misreads=_misread,
     ),
     loops=LoopTraits(loop_from=128),
     # It computes a Slice with step -1 of unknown length wrongly.
