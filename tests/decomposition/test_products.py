@@ -184,5 +184,5 @@ def test_integers_that_no_table_of_floats_replaces_are_refused(made: str) -> Non
         <float[1, 2, 2] W = {{1, 2, 3, 4}}, float[1, 2, 2] R = {{1, 1, 2, 1}}, float s = {{0.013}},
          float s2 = {{0.02}}, uint8 z = {{3}}, uint8[2, 2] t = {{1, 2, 3, 4}}> {{
         r2, h = RNN <hidden_size = 2> (a, W, R)  {made}  y = DequantizeLinear (r, s, z) }}""")
-    with pytest.raises(rl.UnsupportedError, match="DequantizeLinear .* computes it wrongly, or crashes"):
+    with pytest.raises(rl.UnsupportedError, match=r"DequantizeLinear .* computes it wrongly, or crashes"):
         rl.lower(model, target="mnn")
