@@ -115,10 +115,16 @@ class _Folder:
             return
         try:
             infer(self._known, node)
-            if operator_of(node).exact or operator_of(node).elementwise:
+            if operator_of(node).exact or operator_of(node).elementwise or self._is_product(node):
                 evaluate(self._known, node)
         except Exception:  # inference has no common error: nothing is known
             return
+
+    def _is_product(self, node: ir.Node) -> bool:
+        """Whether a node multiplies floats by weights, as a step does with a constant initial state."""
+        spelled = node.attributes.get_string("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+        exact = self._known.types.get(node.outputs[0]) in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+        return node.op_type in ("Conv", "Gemm", "MatMul") and spelled and exact
 
     def _unchanged(self, node: ir.Node) -> ir.Value | None:
         """Return the input of a Cast to the type that it has, or of an Expand or Reshape to its shape; None for any

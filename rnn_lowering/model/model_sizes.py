@@ -257,8 +257,12 @@ def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: b
     if inferred:
         return {value: Known.at(value.dtype, value.shape) for value in wanted}
     known = inferred_values(model)
+    keep = not _is_of_one_size(known, {})
     return {
-        value: Known.at(value.dtype or known[value].dtype, merge_shapes(known[value].shape, value.shape))
+        value: Known.at(
+            value.dtype or known[value].dtype,
+            merge_shapes(known[value].shape, _at_sizes(value.shape, {}, keep_numbers=keep)),
+        )
         for value in wanted
         if value in known
     }
@@ -273,21 +277,26 @@ def infer_anew(model: ir.Model, sizes: Mapping[str, int]) -> Inferred:
         sizes: Sizes by symbolic name.
     """
     known = inferred_values(model)
-    traced = any(_contradicts(other.shape, _at_sizes(value.shape, sizes)) for value, other in known.items())
+    keep = not _is_of_one_size(known, sizes)
     for value, other in known.items():
-        declared = _at_sizes(value.shape, sizes, keep_numbers=not traced)
+        declared = _at_sizes(value.shape, sizes, keep_numbers=keep)
         value.type, value.shape = value.type or other.type, merge_shapes(other.shape, declared)
     return known
 
 
+def _is_of_one_size(known: Inferred, sizes: Mapping[str, int]) -> bool:
+    """Whether a model declares what it computed at one size of its inputs: then no number that it declares counts."""
+    return any(_contradicts(other.shape, _at_sizes(value.shape, sizes)) for value, other in known.items())
+
+
 def _contradicts(inferred: ir.Shape | None, declared: ir.Shape | None) -> bool:
-    """Whether a declared shape has another rank or another size than the inferred one."""
+    """Whether a declared shape has another rank or size than the inferred one, or a number for an open size."""
     if inferred is None or declared is None:
         return False
     if len(inferred) != len(declared):
         return True
     pairs = zip(inferred, declared, strict=True)
-    return any(isinstance(i, int) and isinstance(d, int) and i != d for i, d in pairs)
+    return any(isinstance(d, int) and i != d and not is_anonymous(i) for i, d in pairs)
 
 
 def _at_sizes(shape: ir.Shape | None, sizes: Mapping[str, int], *, keep_numbers: bool = True) -> ir.Shape | None:

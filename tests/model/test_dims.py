@@ -617,3 +617,39 @@ def test_sizes_of_every_node_are_named_at_once() -> None:
         rl.lower(model, "unroll")
     assert '{"T": ?, "N": ?}' in caught.value.hint
     assert rl.lower(model, "unroll", dims={"T": 2, "N": 3})
+
+
+@pytest.mark.parametrize("target", ["opencv", "tvm", "mnn"])
+@pytest.mark.parametrize(
+    "product",
+    ["Conv <pads = [1, 1, 1, 1]> (h0, K, k)", 'Conv <auto_pad = "VALID"> (h0, K)', "MatMul (h0, M)", "Gemm (M, M)"],
+)
+def test_a_product_of_a_constant_state_is_a_constant(product: str, target: Any) -> None:
+    """The first step of a ConvLSTM: OpenCV rejects a Conv of a constant."""
+    model = parse(f"""g (float[4, 1, 3] X) => (float[4, 1, 1, 2] Y, float y)
+        <float[1, 2, 3] W = {{1, 2, 3, 4, 5, 6}}, float[1, 2, 2] R = {{1, 0, 2, 1}}, int64[4] shape = {{1, 2, 3, 3}},
+         float[1] one = {{0.5}}, float[4] k = {{1, 2, 3, 4}}, float[3, 3] M = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{
+        Y, h = RNN <hidden_size = 2> (X, W, R)  h0 = Expand (one, shape)  p = {product}
+        s = Sigmoid (X)  m = ReduceMax <keepdims = 0> (s)  y = Mul (p, m) }}""")
+    model.graph.output[1].type.tensor_type.ClearField("shape")
+    kernel = np.random.default_rng(0).normal(size=(4, 2, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(kernel, "K"))
+    lowered, fed = rl.lower(model, target=target), random_feed(model)
+    assert not operators(lowered) & {"Conv", "Gemm"}
+    assert all(node.output[0] != "p" for node in lowered.graph.node)
+    assert_close(run(lowered, fed, optimize=False), run(model, fed))
+
+
+@pytest.mark.parametrize("target", ["openvino", "mnn"])
+def test_a_declared_number_does_not_close_an_open_size(target: Any) -> None:
+    """PyTorch declares sizes of its example behind an LSTM: those of flipped rows follow from nothing else."""
+    model = parse("""g (float[n, 1, 3] X) => (float[m, 1, 1, 3] Y)
+        <float[1, 12, 3] W = {}, float[1, 12, 3] R = {}, int64[1] last = {-1}, int64[1] low = {-1000},
+         int64[1] axis = {0}, int64[1] back = {-1}> {
+        a = Tanh (X)  b = Slice (X, last, low, axis, back)  c = Neg (b)
+        Y, h = LSTM <hidden_size = 3> (c, W, R) }""")
+    model.graph.value_info.extend(value(name, [6, 1, 3]) for name in "abc")
+    lowered = rl.lower(model, target=target)
+    for n in (6, 9):
+        fed = {"X": np.random.default_rng(n).normal(size=(n, 1, 3)).astype(np.float32)}
+        assert_close(run(lowered, fed, optimize=False), run(model, fed, optimize=False))
