@@ -285,7 +285,7 @@ def infer_anew(model: ir.Model, sizes: Mapping[str, int]) -> Inferred:
 
 
 def _is_of_one_size(known: Inferred, sizes: Mapping[str, int]) -> bool:
-    """Whether a model declares what it computed at one size of its inputs: then no number that it declares counts."""
+    """Whether a model declares what it computed at one size of its inputs: no number that it declares counts."""
     return any(_contradicts(other.shape, _at_sizes(value.shape, sizes)) for value, other in known.items())
 
 
