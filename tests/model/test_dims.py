@@ -628,7 +628,8 @@ def test_a_product_of_a_constant_state_is_a_constant(product: str, target: Any) 
     """The first step of a ConvLSTM: OpenCV rejects a Conv of a constant."""
     model = parse(f"""g (float[4, 1, 3] X) => (float[4, 1, 1, 2] Y, float y)
         <float[1, 2, 3] W = {{1, 2, 3, 4, 5, 6}}, float[1, 2, 2] R = {{1, 0, 2, 1}},
-         int64[4] shape = {{1, 2, 3, 3}}, float[1] one = {{0.5}}, float[4] k = {{1, 2, 3, 4}}, float[3, 3] M = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{
+         int64[4] shape = {{1, 2, 3, 3}}, float[1] one = {{0.5}}, float[4] k = {{1, 2, 3, 4}},
+         float[3, 3] M = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{
         Y, h = RNN <hidden_size = 2> (X, W, R)  h0 = Expand (one, shape)  p = {product}
         s = Sigmoid (X)  m = ReduceMax <keepdims = 0> (s)  y = Mul (p, m) }}""")
     model.graph.output[1].type.tensor_type.ClearField("shape")

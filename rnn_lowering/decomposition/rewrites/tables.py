@@ -68,21 +68,27 @@ def _table(first: ir.Node, opset: int) -> Table | None:
                 readers.append(node)
             elif node.op_type not in ("Shape", "Size"):
                 return None
-    scales = {_scale(node, opset) for node in readers}
-    integers = first.inputs[0] and constant_of(first.inputs[0], opset)
+    table, scales = _constant(first.inputs[0], opset), {_scale(node, opset) for node in readers}
     scale = scales.pop() if len(scales) == 1 else None
-    if integers is None or scale is None:
+    if table is None or scale is None:
         return None
-    return Table(moves, readers, dequantized_numbers(array_of(integers), *map(np.asarray, scale)))
+    factor, zero = scale
+    return Table(moves, readers, dequantized_numbers(table, np.array(factor, np.float32), np.array(zero)))
 
 
-def _scale(node: ir.Node, opset: int) -> tuple[np.float32, int] | None:
+def _scale(node: ir.Node, opset: int) -> tuple[float, int] | None:
     """Return the scale and the zero point of a DequantizeLinear; None unless both are constants of one number."""
-    tensors = [value and constant_of(value, opset) for value in node.inputs[1:]]
-    if any(tensor is None or tensor.size != 1 for tensor in tensors) or not is_of_default_domain(node):
+    scale, *zero = (_constant(value, opset) for value in node.inputs[1:])
+    if scale is None or scale.size != 1 or scale.dtype != np.float32 or not is_of_default_domain(node):
         return None
-    scale, *zero = (array_of(tensor).reshape(()) for tensor in tensors if tensor is not None)
-    return (scale[()], int(zero[0]) if zero else 0) if scale.dtype == np.float32 else None
+    if not zero:
+        return float(scale.item()), 0
+    return None if zero[0] is None or zero[0].size != 1 else (float(scale.item()), int(zero[0].item()))
+
+
+def _constant(value: ir.Value | None, opset: int) -> Array | None:
+    tensor = None if value is None else constant_of(value, opset)
+    return None if tensor is None else array_of(tensor)
 
 
 def _replace(table: Table, inserter: Inserter) -> None:
