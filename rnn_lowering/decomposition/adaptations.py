@@ -30,7 +30,13 @@ from rnn_lowering.decomposition.rewrites.reductions import (
     reductions_by_attributes,
     refuse_reductions,
 )
-from rnn_lowering.decomposition.rewrites.rounding import unwritten, write_as_floats, written_as_floats
+from rnn_lowering.decomposition.rewrites.rounding import (
+    unwritten,
+    write_as_floats,
+    write_differences,
+    written_as_differences,
+    written_as_floats,
+)
 from rnn_lowering.decomposition.rewrites.sequences import rows_by_gather, rows_taken
 from rnn_lowering.decomposition.rewrites.tables import nodes_of_tables, tables_as_floats
 from rnn_lowering.decomposition.rewrites.zero_points import shape_as_scales
@@ -117,6 +123,11 @@ ADAPTATIONS = {
         ),
         unwritten,
         written_as_floats,
+    ),
+    "differences of floats": Adaptation(
+        _counted(write_differences, "computes DequantizeLinear wrongly: wrote {} as arithmetic on floats"),
+        replaces=written_as_differences,
+        always=True,
     ),
     "computed copies": Adaptation(compute_copies),
     "wide convolutions": Adaptation(

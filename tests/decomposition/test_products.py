@@ -177,12 +177,36 @@ def test_an_embedding_that_several_nodes_make_floats_of_is_one_of_floats(target:
         assert np.array_equal(run(lowered, feed)[name], expected)
 
 
-@pytest.mark.parametrize("made", ["r = Gather (t, i)  y2 = DequantizeLinear (r, s2, z)", "r = Cast <to = 2> (c)"])
-def test_integers_that_no_table_of_floats_replaces_are_refused(made: str) -> None:
-    """MNN computes a DequantizeLinear of computed integers wrongly, or crashes."""
-    model = parse(f"""g (float[1, 1, 2] a, int64[3, 5] i, float[3, 4] c) => (float[1, 1, 1, 2] r2, float y)
-        <float[1, 2, 2] W = {{1, 2, 3, 4}}, float[1, 2, 2] R = {{1, 1, 2, 1}}, float s = {{0.013}},
-         float s2 = {{0.02}}, uint8 z = {{3}}, uint8[2, 2] t = {{1, 2, 3, 4}}> {{
-        r2, h = RNN <hidden_size = 2> (a, W, R)  {made}  y = DequantizeLinear (r, s, z) }}""")
-    with pytest.raises(rl.UnsupportedError, match=r"DequantizeLinear .* computes it wrongly, or crashes"):
-        rl.lower(model, target="mnn")
+_QUANTIZED = """g (float[1, 1, 2] a, int64[3] i, float[3, 4] c, float k)
+    => (float[1, 1, 1, 2] r2, float[3, 4] y)
+    <float[1, 2, 2] W = {{1, 2, 3, 4}}, float[1, 2, 2] R = {{1, 1, 2, 1}}, float s = {{0.013}}, uint8 z = {{3}},
+     float[4] ss = {{0.01, 0.02, 0.03, 0.04}}, uint8[4] zs = {{1, 2, 3, 4}},
+     uint8[3, 4] t = {{9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 255, 254}}, float[3] st = {{0.1, 0.2, 0.3}}, float s2 = {{0.02}},
+     int32[4] b = {{-5, 6, 70000, 8}}> {{
+    r2, h = RNN <hidden_size = 2> (a, W, R)  {} }}"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "w = DequantizeLinear (t, s, z)  y = Add (c, w)",
+        "w = DequantizeLinear <axis = 1> (t, ss, zs)  y = Add (c, w)",
+        "w = DequantizeLinear <axis = -2> (t, st)  y = Add (c, w)",
+        "w = DequantizeLinear <axis = 0> (b, ss)  y = Add (c, w)",
+        "r = Gather (t, i)  w = DequantizeLinear (r, s2, z)  v = DequantizeLinear (r, s, z)  y = Add (v, w)",
+    ],
+)
+def test_integers_that_become_floats_for_mnn_do_so_by_arithmetic(made: str) -> None:
+    """It computes a DequantizeLinear of many scales as 0, and of one scale wrongly as the weight of a Conv."""
+    model = parse(_QUANTIZED.format(made))
+    lowered = rl.lower(model, target="mnn")
+    assert "DequantizeLinear" not in operators(lowered)
+    feed = {"a": np.zeros((1, 1, 2), np.float32), "i": np.array([2, 0, 1]), "c": np.ones((3, 4), np.float32)}
+    feed["k"] = np.array(1, np.float32)
+    assert np.array_equal(run(lowered, feed)["y"], run(model, feed)["y"])
+
+
+@pytest.mark.parametrize("made", ["y = DequantizeLinear (t, k, z)", "r = Cast <to = 2> (c)  y = Cast <to = 1> (r)"])
+def test_what_mnn_makes_of_integers_wrongly_is_refused(made: str) -> None:
+    with pytest.raises(rl.UnsupportedError, match=r"(Dequanti|Cast).* computes it wrongly, or crashes"):
+        rl.lower(parse(_QUANTIZED.format(made)), target="mnn")

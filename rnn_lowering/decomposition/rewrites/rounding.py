@@ -1,7 +1,7 @@
-"""QuantizeLinear and the DequantizeLinear nodes behind it, as arithmetic on floats that gives the same numbers.
+"""QuantizeLinear and DequantizeLinear as arithmetic on floats that gives the same numbers.
 
 For runtimes that compute computed values in integers wrongly. Of a scale s and a zero point z, in a type from lo to
-hi, the pair computes round(min(max(x / s, lo - z), hi - z)) * s.
+hi, the pair computes round(min(max(x / s, lo - z), hi - z)) * s, and a DequantizeLinear alone (x - z) * s.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
-from rnn_lowering.model.model_sizes import take_over
+from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import all_names, standard_nodes
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.targets.target import Target
+from rnn_lowering.types import Array, array_of
 
 _TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
 
@@ -145,3 +147,54 @@ def _scalar(graph: ir.Graph, number: float, name: str) -> ir.Value:
     value = ir.Value(name=name, const_value=tensor, shape=ir.Shape(()), type=ir.TensorType(ir.DataType.FLOAT))
     graph.register_initializer(value)
     return value
+
+
+# A DequantizeLinear alone
+
+
+def write_differences(model: ir.Model) -> int:
+    """Write DequantizeLinear nodes as (x - z) * s, in place; return their number."""
+    nodes, inserter = _differences(model), Inserter(model)
+    for node, (scale, zero) in nodes.items():
+        value = inserter.before(node, "Cast", node.inputs[:1], {"to": int(ir.DataType.FLOAT)})
+        if zero.any():
+            value = inserter.before(node, "Sub", [value, inserter.constant(node, zero, np.float32, "zero")])
+        value = inserter.before(node, "Mul", [value, inserter.constant(node, scale, np.float32, "scale")])
+        inputs = [each for each in node.inputs[1:] if each is not None]
+        take_over(node.outputs[0], value)
+        assert isinstance(node.graph, ir.Graph)
+        node.graph.remove(node, safe=True)
+        drop_unused(inputs)
+    return len(nodes)
+
+
+def written_as_differences(model: ir.Model) -> set[ir.Node]:
+    """Return the nodes that `write_differences` replaces."""
+    return {*_differences(model)}
+
+
+def _differences(model: ir.Model) -> dict[ir.Node, tuple[Array, Array]]:
+    """Return the DequantizeLinear nodes whose scales and zero points are known, and these as they broadcast."""
+    nodes = list(standard_nodes(model, "DequantizeLinear"))
+    known = inferred_values(model) if nodes else {}
+    parts = {node: _broadcast(node, known, scope.opset) for scope, node in nodes}
+    return {node: both for node, both in parts.items() if both is not None}
+
+
+def _broadcast(node: ir.Node, known: Inferred, opset: int) -> tuple[Array, Array] | None:
+    """Return the scale and the zero point of a DequantizeLinear as they broadcast; None if they are not known."""
+    tensors = [value and constant_of(value, opset) for value in node.inputs[1:]]
+    if None in tensors or any(name in node.attributes for name in ("block_size", "output_dtype")):
+        return None
+    scale, *zeros = [array_of(tensor) for tensor in tensors if isinstance(tensor, ir.TensorProtocol)]
+    zero = zeros[0] if zeros else np.zeros_like(scale)
+    if scale.dtype != np.float32 or scale.ndim > 1:
+        return None
+    if scale.size == 1:
+        return scale.reshape(()), zero.reshape(())
+    x = node.inputs[0]
+    shape = None if x is None else known.get(x, x).shape
+    if shape is None:
+        return None
+    behind = (1,) * (len(shape) - 1 - node.attributes.get_int("axis", 1) % len(shape))
+    return scale.reshape(-1, *behind), zero.reshape(-1, *behind)

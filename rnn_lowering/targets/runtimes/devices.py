@@ -97,10 +97,8 @@ def _misread(node: ir.Node, _: KnownValue) -> str:
     """
     if node.op_type == "ReverseSequence":
         return "wrongly behind a Conv"
-    integers = node.inputs[0] if node.op_type == "DequantizeLinear" else None
-    imports = node.graph.opset_imports if isinstance(node.graph, ir.Graph) else {}
-    constant = integers is None or constant_of(integers, default_opset(imports)) is not None
-    return "" if constant else "wrongly, or crashes, where its integers are no constant"
+    bytes_made = node.op_type == "Cast" and node.attributes.get_int("to", 0) == ir.DataType.UINT8
+    return "wrongly, or crashes" if bytes_made or node.op_type == "DequantizeLinear" else ""
 
 
 MNN = Target(
@@ -111,10 +109,11 @@ MNN = Target(
     unsupported=("Softplus",),
     integer_products=False,
     model=ModelTraits(
-        # QuantizeLinear is computed by the range of the data, whatever the scale is.
+        # QuantizeLinear is computed by the range of the data, whatever the scale is; DequantizeLinear with many
+        # scales is 0, and with one it is wrong as the weight of a Conv, and of computed integers.
         adaptations=(
-            *("rounding of floats", "no products of integers", "tables of floats", "inputs with elements"),
-            *("rows of sequences", "typed fills", "no vectors"),
+            *("rounding of floats", "no products of integers", "tables of floats", "differences of floats"),
+            *("inputs with elements", "rows of sequences", "typed fills", "no vectors"),
         ),
         folds=True,
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if
