@@ -11,11 +11,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from clients.environments import CLIENTS, make, version
+try:
+    from clients.environments import CLIENTS, make, version
 
-import rnn_lowering as rl
-from conformance import judging, scoreboard, streams, suite
-from conformance.features import features
+    import rnn_lowering as rl
+    from conformance import judging, scoreboard, streams, suite
+    from conformance.features import features
+except ModuleNotFoundError as error:
+    sys.exit(f'the conformance suite needs {error.name}: pip install -e ".[test]", in the folder of the project')
 
 Outcomes = dict[str, judging.Outcome]
 

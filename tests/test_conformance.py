@@ -4,6 +4,7 @@ judged."""
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -247,6 +248,18 @@ def test_it_is_run_as_a_module(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith("is not empty")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("package", ["filelock", "pytest"])
+def test_without_the_test_extra_it_says_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("clients", "conformance")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("conformance", run_name="__main__")
+    assert end.value.code == (
+        f'the conformance suite needs {package}: pip install -e ".[test]", in the folder of the project'
+    )
 
 
 def test_an_old_folder_is_kept(folder: Path) -> None:
