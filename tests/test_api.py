@@ -427,6 +427,7 @@ def test_a_host_of_streams_needs_neither_onnx_nor_onnx_ir() -> None:
     assert in_child(code).strip() == "set()"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "first", thinned(["lower", "verify", "LowerRecurrentPass", "VerificationError", "Tolerance"], 3)
 )

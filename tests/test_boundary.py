@@ -216,6 +216,7 @@ def test_errors_keep_what_they_found() -> None:
     assert len(error.reason) > 5000
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [HOSTILE[0] + HOSTILE[2], HOSTILE[3]], ids=range(2))
 def test_the_page_and_its_drawings_show_no_such_name(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

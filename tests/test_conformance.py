@@ -111,6 +111,7 @@ def tool(tmp_path: Path) -> str:
     return shlex.join([sys.executable, str(tmp_path / "tool.py")]) + " {model} {data} {output} "
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
@@ -162,6 +163,7 @@ def test_a_reader_that_has_seen_enough(tool: str) -> None:
     assert run.returncode == 141
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", thinned(STREAMS, 2))
 def test_streams_of_a_command(name: str, folder: Path, tool: str) -> None:
     """It is called once for each frame, with the states of the call before."""

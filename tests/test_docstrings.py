@@ -20,6 +20,7 @@ NAMES = sorted(name for name in rl.__all__ if callable(getattr(rl, name)))
 pytestmark = pytest.mark.skipif(not MODEL.exists(), reason="only in a checkout are there examples")
 
 
+@pytest.mark.few(16)
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,7 @@ def exit_code(arguments: list[str]) -> int:
         return int(end.code or 0)
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("trouble", troubles(), ids=lambda trouble: trouble.message[:40])
 def test_a_command_mends_each_message(
     trouble: Trouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -307,6 +308,7 @@ def test_tolerances_of_the_documents() -> None:
 EXPORTED = {"Keras": "keras_tf2onnx/k3_lstm_bi_op15.onnx", "Paddle": "paddle/lstm_1l.onnx"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(not MODELS.exists(), reason=f"{MODELS.name} is not there")
 @pytest.mark.parametrize("exporter", EXPORTED)
 def test_what_exporters_wrote_is_lowered(exporter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

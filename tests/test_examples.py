@@ -94,6 +94,7 @@ def ended(script: str, folder: Path, *arguments: str, without: tuple[str, ...] =
     return done.returncode, done.stderr or done.stdout
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if script not in COMPLETE])
 def test_a_script_without_arguments_says_what_to_do(script: str, tmp_path: Path) -> None:
     """In any folder."""
@@ -108,6 +109,7 @@ def test_a_script_without_arguments_says_what_to_do(script: str, tmp_path: Path)
     )
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_names_the_package_that_is_missing(script: str, tmp_path: Path) -> None:
     code, said = ended(script, tmp_path, without=("numpy", "torch"))
@@ -115,6 +117,7 @@ def test_a_script_names_the_package_that_is_missing(script: str, tmp_path: Path)
         assert (code, re.sub("numpy|torch", "...", said)) == (1, f"{script} needs ...: pip install ...\n")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("script", ["denoise.py", "stream_denoiser.py", "int8_gru.py", "join_models.py"])
 def test_a_script_without_its_files_says_how_to_make_them(script: str, tmp_path: Path) -> None:
     code, said = ended(script, tmp_path, "absent.onnx", "step.onnx")

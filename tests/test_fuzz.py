@@ -171,6 +171,7 @@ def kinds_found(kind: str, cases: int) -> Counter[str]:
     return Counter(judged(kind_of(kind), case_of(kind_of(kind), SEED, number)).kind for number in range(cases))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [

@@ -176,6 +176,7 @@ ASKING: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize("name", ASKING)
 @pytest.mark.parametrize("task", ["auto", "unroll", "tvm", "stream", "open"])
 def test_a_small_model_that_asks_for_much(name: str, task: str) -> None:

@@ -67,6 +67,7 @@ def test_the_given_stream_stays_as_it_is() -> None:
     assert step.SerializeToString(deterministic=True) == before
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("target", "integers"), [("qnn", "UINT8"), ("tract", "INT8")])
 def test_activations_for_qnn_are_unsigned(model: Path, target: str, integers: str, rnn_lower: Command) -> None:
     """QNN's Pad computes signed ones wrongly."""
@@ -77,6 +78,7 @@ def test_activations_for_qnn_are_unsigned(model: Path, target: str, integers: st
     assert {types[node.input[2]] for node in made.graph.node if node.op_type == "QuantizeLinear"} == {integers}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("bits", "least"), [("w8a8", 15), ("w8a16", 35)])
 def test_a_folder_of_sequences(model: Path, bits: str, least: float, rnn_lower: Command) -> None:
     assert rnn_lower(model, "float.onnx", "--stream", "seq=1", "--verify", "0").code == 0
@@ -278,6 +280,7 @@ FILLS = {
 """Nets whose constants and first states would be most of an integer range, and nets whose are not."""
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("bits", ["w8a8", "w8a16"])
 @pytest.mark.parametrize("name", FILLS)
 def test_fills_and_first_states_lie_in_the_measured_ranges(name: str, bits: str) -> None:
@@ -320,6 +323,7 @@ FAILING = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("operator", FAILING)
 def test_what_the_quantizer_cannot_do_stays_in_float_and_is_named(operator: str) -> None:
     model = over(
@@ -433,6 +437,7 @@ def test_an_output_of_integers_says_nothing() -> None:
     assert made.snr == {}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("bits", ["w8a8", "w8a16"])
 @pytest.mark.parametrize("frames", [3, 4, 5, 30])
 def test_late_frames_are_measured(frames: int, bits: str) -> None:
@@ -493,6 +498,7 @@ def not_yet(*_: object, **__: object) -> rl.Verification:
     raise AssertionError("the models are compared first")
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_commands(wrong: str, model: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are refused before anything is compared."""

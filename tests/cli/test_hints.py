@@ -45,6 +45,7 @@ def picks() -> list[Any]:
     return found
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("entry", "targets"), picks())
 def test_of_stored_models(entry: Entry, targets: Sequence[str]) -> None:
     original = load(entry)
@@ -55,6 +56,7 @@ SIZED = ("LSTM_x_symbolic", "GRU_x_unknown", "RNN_x_unranked", "LSTM_lengths_for
 LENGTHS = ("GRU_lengths_cast", "LSTM_lengths_N_1", "LSTM_lengths_bidirectional_x_symbolic")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", [*SIZED, *LENGTHS])
 def test_of_small_models(name: str) -> None:
     """They have open sizes, or lengths that are known at run time only."""

@@ -211,6 +211,7 @@ def test_the_programs_that_the_hook_and_the_image_run_are_installed() -> None:
     assert re.findall(r"- id: (.*)", hook) == re.findall(r'ENTRYPOINT \["(.*)"\]', image) == programs
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(os.name != "posix" or not (ROOT / "action.yml").exists(), reason="needs a shell and a checkout")
 @pytest.mark.parametrize(("options", "code"), [("--set-dim seq=16", 0), ("", 1)])
 def test_the_hook_fails_where_a_node_cannot_be_lowered(

@@ -141,6 +141,7 @@ def test_without_an_axis_and_a_file_the_axes_are_listed(paths: tuple[Path, Path]
     assert outcome.out == f"{paths[0]}: {NO_AXIS.partition('; ')[2]}"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("options", ["--list", "--list -q", "OUT", "OUT -q"])
 def test_an_axis_along_which_nothing_is_carried_is_warned_of(
     paths: tuple[Path, Path], rnn_lower: Command, options: str

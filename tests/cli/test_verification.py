@@ -266,6 +266,7 @@ ENDLESS = """g (float[T,N,3] X) => (float[T,1,N,4] Y, int64 sum)
         go_out = Identity (go_in)  next = Add (state, step) }> }"""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [[], ["-q"]])
 def test_a_comparison_that_ran_out_of_time(tmp_path: Path, options: list[str]) -> None:
     source, target = saved(tmp_path / "in.onnx", parse(ENDLESS)), tmp_path / "out.onnx"

@@ -137,6 +137,7 @@ def test_a_fixed_length_is_opened_in_the_original() -> None:
     assert verified(model, streamed(model, "X:0=4", "auto"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("kind", "time", "layout"),
     [("float", "time", "layout = 1, "), ("double", "batch", "")],
@@ -269,6 +270,7 @@ def one(
     return net(text, {**weights, **constants})
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("size", [6, 8, 12, 16])
 def test_a_state_that_chunks_of_one_size_do_not_change(size: int) -> None:
     stale = streamed(one(), "time")
@@ -301,6 +303,7 @@ OTHER_WHOLES: dict[str, tuple[dict[str, Any], str, float, tuple[str, ...]]] = {
 """The whole, its stream, after how many seconds a stream counts as slow, and what the reason says."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", OTHER_WHOLES)
 def test_long_sequences_show_another_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fields, stream, seconds, facts = OTHER_WHOLES[name]

@@ -208,6 +208,7 @@ def is_running(process: int) -> bool:
     return status.exists() and "(zombie)" not in status.read_text()
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it looks for processes in /proc")
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_the_command(end: signal.Signals, here: Path, tmp_path: Path) -> None:

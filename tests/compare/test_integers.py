@@ -54,6 +54,7 @@ def plus(model: onnx.ModelProto, number: int) -> onnx.ModelProto:
     return copy
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ENDS)
 def test_one_unit_where_the_number_before_is_at_a_boundary(name: str) -> None:
     original = rounded(name)

@@ -141,6 +141,7 @@ if not runs_in_onnxruntime(newest := model(Case("verify_new", "LSTM", optional=A
     NOT_RUNNABLE["new opset"] = newest
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", NOT_RUNNABLE)
 def test_an_original_that_does_not_run_is_judged_by_its_nodes(name: str) -> None:
     original = NOT_RUNNABLE[name]
@@ -222,6 +223,7 @@ def branches(name: str, first: str = "W0") -> onnx.ModelProto:
     return proto
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "nodes"), [("", 4), ("same", 2)])
 def test_branches_whose_values_have_equal_names_are_told_apart(name: str, nodes: int) -> None:
     """onnxruntime does not run the one in which the nodes have one name, too: their scopes have a path."""
@@ -281,6 +283,7 @@ BODIES = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("body", BODIES)
 def test_a_body_that_returns_its_own_input(body: str) -> None:
     """The model that should be its equal has an Identity there: as onnxruntime should read the original."""

@@ -38,6 +38,7 @@ ODD = ((1, 1), (2, 5), (7, 3), (64, 2), (230, 1))
 FAR = 2e-5
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("form", ["scan", "loop"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.usefixtures("workers_here")
@@ -50,6 +51,7 @@ def test_proven(case: Case, form: Any) -> None:
     assert f"1 of 1 node proven for every {'length and ' * (case.x == 'symbolic')}input" in str(check)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("name", "impostor"), thinned(IMPOSTORS, 16))
 def test_no_impostor_is_proven(name: str, impostor: Impostor) -> None:
     original, right, wrong = impostor.models()

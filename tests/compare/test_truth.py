@@ -47,6 +47,7 @@ WRONG = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", WRONG)
 def test_what_onnxs_evaluator_computes_otherwise_verifies_nothing_wrong(name: str) -> None:
     end, wrong = WRONG[name]
@@ -72,6 +73,7 @@ TRUTHS = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", TRUTHS)
 def test_what_is_repaired_is_a_truth(name: str) -> None:
     """Rounding, which the original amplifies, is told from a fault."""

@@ -25,6 +25,7 @@ FEW = [n for n, p in enumerate(STORED) if p.values[0].get("bytes", 0) <= SMALL][
 models = pytest.mark.parametrize("entry", [p if n in FEW else exhaustive(p) for n, p in enumerate(STORED)])
 
 
+@pytest.mark.few(3)
 @models
 def test_the_method_is_said(entry: Entry, tmp_path: Path) -> None:
     target = tmp_path / "out.onnx"
@@ -70,6 +71,7 @@ def assert_compared(check: rl.Verification, original: onnx.ModelProto, lowered: 
     assert checked == ends, check.reason
 
 
+@pytest.mark.few(3)
 @models
 def test_a_wrong_lowering_is_not_verified(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if entry["ort"].get("with_optimisations") == "ok":  # of the others some take their process down

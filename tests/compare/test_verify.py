@@ -212,6 +212,7 @@ AROUND: dict[str, tuple[dict[str, str], dict[str, str] | None, str]] = {
 """The model; what is different in the wrong one, None for its first bias; what the reason names."""
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", AROUND)
 def test_inputs_are_such_as_models_accept_and_show_what_is_wrong(name: str) -> None:
     fields, other, fact = AROUND[name]
@@ -395,6 +396,7 @@ def test_result_as_text_and_data() -> None:
 # Kinds of models
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("data", ["inline", "external"])
 def test_kinds_of_models(data: str, tmp_path: Path) -> None:
     original, lowered, wrong = (tmp_path / f"{name}.onnx" for name in ("model", "lowered", "wrong"))
@@ -409,6 +411,7 @@ def test_kinds_of_models(data: str, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("own_processes")
 @pytest.mark.parametrize("to", ["scan", "loop"])
 def test_both_models_with_external_data(to: Any, tmp_path: Path) -> None:
@@ -445,6 +448,7 @@ def test_a_missing_model_is_an_error(tmp_path: Path) -> None:
             verify(*models)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "name", ["file", "allow_pickle", "a/../b", "names\n", "é\0", "n" * 70_000], ids=lambda name: ascii(name[:12])
 )
@@ -514,6 +518,7 @@ CHOOSE = f"""<domain: "local", opset_import: ["": 17]> choose (y, s) => (o) {{
     p = local.choose (y, s) o = local.choose (p, s) }}"""
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("where", UNTAKEN)
 def test_a_branch_that_no_run_takes_is_told(where: str) -> None:
     nodes, missed = UNTAKEN[where]

@@ -130,6 +130,7 @@ def test_every_function_is_tried() -> None:
     assert len(FORMULAS) <= len(written)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("lowers", "imports"), [("", False), ("body_of(ir.node('Selu', [x]), 13, [one])", True)])
 def test_onnxscript_is_imported_when_a_node_needs_it(lowers: str, imports: bool) -> None:
     code = f"""

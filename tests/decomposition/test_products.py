@@ -61,6 +61,7 @@ def feed_of(model: onnx.ModelProto) -> dict[str, Any]:
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("target", ["opencv", "mnn", "ncnn", "portable"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("name", KINDS)

@@ -214,6 +214,7 @@ def axes_of(example: Example) -> Axes | None:
     return rule and rule(NodeShapes(node, opset, lambda value: [as_size(n) for n in shapes[value]], numbers))
 
 
+@pytest.mark.few(66)
 @pytest.mark.parametrize("name", having("axes"))
 def test_axes_are_those_of_the_row(name: str) -> None:
     checked(_has_axes(example) for example in examples()[name])

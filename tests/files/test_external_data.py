@@ -369,6 +369,7 @@ LEAVING_LINKS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", LEAVING_LINKS)
 def test_links_that_leave_the_folder_need_trust(kind: str, tmp_path: Path, out: Path) -> None:
     path = write(tmp_path / "source" / "in.onnx")
@@ -392,6 +393,7 @@ def test_links_that_leave_the_folder_need_trust(kind: str, tmp_path: Path, out: 
     assert_verified(rl.lower_file(path, out, verify=1, trust_external_data=True), out)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "location", ["sub/../weights.bin", "./weights.bin", "sub/deep/weights.bin", "there/weights.bin"]
 )
@@ -485,6 +487,7 @@ FIRST = f"""<domain: "local", opset_import: ["": 17]> first (y, s) => (b0)
     {{ {", ".join(f"b{n}" for n in range(40))} = Split (y, s) }}"""
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", PARAMETERS)
 @pytest.mark.parametrize("outside", [False, True], ids=["inline", "external"])
 def test_parameters_stay_in_the_model(name: str, outside: bool, out: Path, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def lowered(source: Path, out: Path, **options: Any) -> bytes | str:
     return out.read_bytes()
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("name", "form"), [*(("chain", form) for form in FORMS), *((n, "auto") for n in MODELS)])
 def test_the_file_is_the_same(name: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "in.onnx"

@@ -54,6 +54,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("options", "lowered"),
     [({"verify": 0}, 0), ({}, 1), ({"report": "done.json"}, 1), ({"report": "page.html"}, 1)],
@@ -66,6 +67,7 @@ def test_a_file_is_parsed_once(tmp_path: Path, parsed: Counter[str], options: di
     assert (parsed["in.onnx"], parsed["out.onnx"]) == (1, lowered)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("report", [None, "done.json", "page.html"])
 def test_nodes_are_searched_once_in_each_model(tmp_path: Path, searched: list[int], report: str | None) -> None:
     """By what lowers, and by what verifies in the original and in the result: it does not believe what lowers."""

@@ -194,6 +194,7 @@ def test_a_name_of_another_format_is_refused(folder: Path, name: str, role: str)
     assert state(folder) == before
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "name", ["out", "out.pb", "out.json", "out.textproto", "out.pbtxt", "out.onnx.tmp", "out.ONNX"]
 )
@@ -315,6 +316,7 @@ def kill(at: int, number: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.few(1)
 @UNIX
 @pytest.mark.parametrize("policy", thinned(list(POLICIES), 2))
 def test_a_kill_at_any_step(replaceable: tuple[Path, Path], policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -486,6 +488,7 @@ def assert_nothing_left(tmp_path: Path, scratch: Path, expected: set[str]) -> No
     assert alive == []
 
 
+@pytest.mark.few(2)
 @UNIX
 @pytest.mark.parametrize(
     ("moment", "name"),
@@ -550,6 +553,7 @@ STREAMS: dict[str, tuple[Callable[[], int], str]] = {
 }
 
 
+@pytest.mark.few(2)
 @UNIX
 @pytest.mark.parametrize(("kind", "task"), by_turns(list(STREAMS), ["lower", "list", "help", "quiet"]))
 def test_stdout_that_cannot_be_written(tmp_path: Path, kind: str, task: str) -> None:
@@ -576,6 +580,7 @@ def test_stdout_that_cannot_be_written(tmp_path: Path, kind: str, task: str) -> 
 # An input that can be read once
 
 
+@pytest.mark.few(1)
 @UNIX
 @pytest.mark.parametrize("way", ["pipe", "FIFO", exhaustive("file")])
 def test_an_input_that_is_piped(tmp_path: Path, way: str) -> None:

@@ -142,6 +142,7 @@ g (float[T,3] X, float[U,3] Z, float[3] s0, int64 M) => (float[3] p, float[3] q,
         e3 = Tanh (a3) d3 = Identity (c3) }> }"""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{"target": "tvm"}, {"lowering": "unroll"}], ids=["tvm", "unroll"])
 def test_each_loop_has_its_own_reason_and_hint(options: dict[str, Any]) -> None:
     """Not that of the first that is refused."""

@@ -808,6 +808,7 @@ def image_net(opset: int, shape: str, image: str, then: str) -> ModelProto:
     return model
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("image", ["N,32,8,1", "2,32,8,1", "N,W,H,C"])
 @pytest.mark.parametrize(("opset", "shape"), IMAGES.values(), ids=IMAGES)
 def test_the_sizes_behind_a_reshape_are_known(opset: int, shape: str, image: str) -> None:
@@ -883,6 +884,7 @@ def condition_net(condition: str, most: str, first: str = FIRST[0]) -> ModelProt
             y = Identity (s1) {condition} }}> }}""")
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("most", ['""', "nine", "T"])
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_a_condition_on_counters_is_a_number_of_steps(name: str, most: str) -> None:

@@ -120,6 +120,7 @@ STREAMS: dict[str, tuple[onnx.ModelProto, dict[str, tuple[int, ...]], dict[str, 
 }  # fmt: skip
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", STREAMS)
 def test_chunks_are_the_whole(name: str) -> None:
     model, shapes, options, states = STREAMS[name]
@@ -274,6 +275,7 @@ def test_loops_of_exporters(entry: dict[str, Any]) -> None:
 STREAMED = {"dynamo_scan_ema.onnx", "hand_loop_leaky_sum.onnx", "keras_gru_last.onnx", "tf_cumprod.onnx"}
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("target", "frames", "kept"),
     [(name, "=1", set()) for name in ("portable", "onnxruntime", "mnn", "openvino", "tract", "tvm", "burn")]

@@ -352,6 +352,7 @@ def padded(op_type: str = "LSTM", X: str = "seq,batch,3") -> onnx.ModelProto:
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
 def test_what_follows_from_the_sizes_is_folded(op_type: str) -> None:
     """Also where the model has the sizes; a Scan needs none."""
@@ -490,6 +491,7 @@ def unsorted() -> onnx.ModelProto:
     return original
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("make", "to", "dims", "notes"),
     [

@@ -103,6 +103,7 @@ def in_forms() -> list[Any]:
     return found
 
 
+@pytest.mark.few(15)
 @pytest.mark.parametrize(("case", "form"), in_forms())
 def test_node(case: Case, form: str) -> None:
     possible = [opset for opset in OPSETS if opset in case.opsets]
@@ -287,6 +288,7 @@ def extended(case: Case, opset: int, rest: Rest) -> onnx.ModelProto:
     return proto
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", RESTS)
 @pytest.mark.parametrize("ir3", [False, True])
 def test_rest(name: str, ir3: bool) -> None:

@@ -48,6 +48,7 @@ CRASHES: dict[str, onnx.ModelProto] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CRASHES)
 def test_inference_that_may_crash_runs_elsewhere(name: str, started: list[subprocess.Popen[bytes]]) -> None:
     original = CRASHES[name]
@@ -64,6 +65,7 @@ def test_a_model_that_crashes_inference_is_refused(name: str) -> None:
     refusal(lambda: rl.lower(original, "unroll", input_shapes={"X": [5, 2, 3]}))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("opset", "axes"), thinned([(opset, axes) for axes in ("x", 1.5, [0.5], ["x"]) for opset in (5, 6)], 3)
 )

@@ -55,6 +55,7 @@ def surely_unrolls(entry: Entry) -> bool:
     return True
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize(("entry", "form"), forms())
 def test_computes_what_the_original_computes(entry: Entry, form: Any) -> None:
     original = load(entry)
@@ -154,6 +155,7 @@ NETS = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(not MODELS.exists(), reason=f"{MODELS.name} is not there")
 @pytest.mark.parametrize("net", thinned(list(NETS), 3))
 def test_nets_with_fixed_dimensions_are_straight_line(net: str) -> None:

@@ -298,6 +298,7 @@ APART: dict[str, partial[Net]] = {
 }
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("form", ["scan", "loop"])
 @pytest.mark.parametrize("name", [*SIBLINGS, *PROVEN])
 def test_siblings_become_one_loop(name: str, form: str) -> None:
@@ -312,6 +313,7 @@ def test_peepholes_of_zeros_share_a_loop_with_others() -> None:
     assert loops(lowered(given, "scan")) == 1
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize(("name", "form"), by_turns(list(STACKS), ["scan", "loop"]))
 def test_layers_become_one_loop(name: str, form: str) -> None:
     given = STACKS[name]()
@@ -319,6 +321,7 @@ def test_layers_become_one_loop(name: str, form: str) -> None:
     assert loops(lowered(given, form, join=False)) == len(given.members)
 
 
+@pytest.mark.few(13)
 @pytest.mark.parametrize("name", APART)
 def test_what_stays_apart(name: str) -> None:
     assert loops(lowered(APART[name](), "scan")) == 2
@@ -361,6 +364,7 @@ def test_layers_of_any_length_become_one_loop(op: str) -> None:
     assert all((array == 0).all() and array.shape == (1, BATCH, 3) for name, array in empty.items() if "Y_" in name)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", GATES)
 def test_constants_are_added_between_layers_of_any_length(op: str) -> None:
     """Also where the constants are outputs too, and unrolled."""
@@ -449,6 +453,7 @@ def compared(given: Net, count: int = 1) -> Verification:
         return NodeComparison(files[0], files[1], runner, rl.Check(), None).result("asked for")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "given",
     [
@@ -519,6 +524,7 @@ def test_the_report_and_the_command_tell_it(tmp_path: Path, rnn_lower: Command) 
 TARGETS = ["portable", "tract", "openvino", "onnxruntime-web", "iree", "mnn", "opencv"]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     "name", ["GRU", "GRU both ways", "RNN in reverse", "LSTM of one length", "GRU of layout 1"]

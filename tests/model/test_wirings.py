@@ -20,12 +20,14 @@ def check(wiring: Wiring, form: str) -> None:
     assert_close(actual, wiring.expected, label=form)
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize(("target", "symbol", "form"), by_turns(list(every_input()), FORMS))
 def test_each_output_is_each_input(target: str, symbol: str, form: str) -> None:
     for source, output in every_output():
         check(Wiring([Member(source), Member(target, {symbol: (0, output)})]), form)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     ("target", "symbol", "places"), by_turns(list(every_input()), list(product(PLACES, PLACES))[1:])
 )

@@ -18,6 +18,7 @@ def opened(name: str, *sizes: int) -> onnx.ModelProto:
     return rl.lower(first, "keep", open_dims=axes_of_t(build, *sizes[:2]), also=also)
 
 
+@pytest.mark.few(46)
 @pytest.mark.parametrize("sizes", PAIRS)
 @pytest.mark.parametrize("name", NETS)
 def test_right_at_other_sizes_or_refused(name: str, sizes: tuple[int, int]) -> None:

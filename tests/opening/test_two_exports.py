@@ -66,6 +66,7 @@ def test_the_line_names_the_sizes(rnn_lower: Command, tmp_path: Path) -> None:
     assert "the inputs are now X [2, time, 6]" in said.out
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["lengths_of_t", "lower_triangle", "behind_a_strided_conv"])
 def test_verify_takes_each_export(name: str) -> None:
     axis = {"lengths_of_t": "X:0", "behind_a_strided_conv": "X:2"}.get(name, "X:1")

@@ -165,6 +165,7 @@ def test_gates_that_are_split_by_an_open_size_stay() -> None:
 EACH = [*((op_type, TYPES) for op_type in RULES), *(exhaustive((op_type, OTHER_TYPES)) for op_type in RULES)]
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize(("op_type", "types"), EACH)
 def test_each_operator_is_computed_as_by_onnxruntime(op_type: str, types: tuple[str, ...]) -> None:
     """Numbers in the place of the variables give what onnxruntime computes; what is not known is left out."""

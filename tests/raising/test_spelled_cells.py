@@ -34,16 +34,19 @@ def check(cell: Spelled) -> None:
     assert is_raised(cell.model, cell.feeds())
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize(("choice", "value", "op_type"), EACH)
 def test_each_spelling(choice: str, value: str, op_type: str) -> None:
     check(spelled(ONE_OF_EACH.index((choice, value)), **{"op_type": op_type, choice: value}))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", thinned(range(1000, 1300), 20))
 def test_random_spellings(seed: int) -> None:
     check(spelled(seed))
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("step", odd(CELLS), ids=str)
 def test_a_cell_that_looks_odd(step: Odd) -> None:
     assert is_raised(step.model, [step.feed()])

@@ -46,6 +46,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("model", KINDS, ids=str)
 def test_every_kind_of_weights(model: Model) -> None:
     assert_exact(model, model.feed(), ["scan"])
@@ -67,6 +68,7 @@ FEATURES = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("N", [1, 4])
 def test_every_feature(name: str, N: int) -> None:

@@ -67,6 +67,7 @@ def test_onnx_and_onnxruntime_compute_what_the_oracle_does(rule: str) -> None:
 # Every form
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("rule", "form"), by_turns(list(RULES), FORMS))
 def test_every_form_computes_what_float64_does(rule: str, form: str) -> None:
     """Heads, sizes and decays in turn; 1 as a value size, without past_state, one beta for all heads."""
@@ -126,6 +127,7 @@ def test_no_steps_and_no_rows(form: str) -> None:
                 lowered_right(case, form)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("opset", [7, 9, 10, 13, 25])
 def test_every_opset(opset: int) -> None:
     """com.microsoft has the operator at any; a Scan needs opset 9."""
@@ -236,6 +238,7 @@ def test_known_lengths_in_onnxruntime() -> None:
         assert any(node.op_type == "Scan" for node in lowered.graph.node) == (case.H == 8)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("target", ["mnn", "iree", "openvino", "opencv", "tinygrad", "tract", "tvm"])
 def test_for_each_runtime(target: str) -> None:
     """What a target puts in place of operators fits those of chunks too; OpenCV multiplies by matrices rightly, not

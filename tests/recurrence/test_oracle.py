@@ -22,6 +22,7 @@ def to_plain(attribute: onnx.AttributeProto) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
+@pytest.mark.few(44)
 @pytest.mark.parametrize("vector", load_vectors("success"))
 def test_onnxruntime_vector(vector: dict[str, Any]) -> None:
     results = evaluate(vector["op"], vector["attrs"], to_arrays(vector["inputs"]))

@@ -184,6 +184,7 @@ def every_activation(opset: int) -> tuple[onnx.ModelProto, dict[str, tuple[dict[
 SHAPES = {"W": (1, 4, 3), "R": (1, 4, 4), "B": (1, 8)}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("opset", thinned(range(7, NEWEST_OPSET + 1), 4))
 def test_float64_has_every_activation(opset: int) -> None:
     model, meanings = every_activation(opset)
@@ -297,6 +298,7 @@ def test_no_matmul_of_a_transposed_float16(name: str, form: str) -> None:
     assert deadly(transposed(name, form, "native")[1]) == []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_transposed_float16_in_optimized_sessions(form: str, tmp_path: Path) -> None:
     cases = {f"{name}, {how}": transposed(name, form, how) for name, how in product(TRANSPOSED, COMPUTE)}

@@ -229,6 +229,7 @@ def test_equal_lowerings_have_equal_pages(tmp_path: Path, ragged: Path) -> None:
     assert written(tmp_path, model(RAGGED, 17)).read_bytes() == ragged.read_bytes()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
 def test_a_hostile_name(tmp_path: Path, form: str) -> None:
     parsed = Page(written(tmp_path, chain(Link("GRU", HOSTILE), dims=(3, 2)), to=form))
@@ -289,6 +290,7 @@ def test_a_node_that_cannot_run_on_its_own(tmp_path: Path, monkeypatch: pytest.M
     assert "No plots" in parsed.text or "This node cannot be run on its own." in parsed.text
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("attributes", [{}, {"direction": "bidirectional", "clip": 0.5}], ids=["size", "more"])
 def test_a_node_whose_attributes_refer_to_those_of_its_function(tmp_path: Path, attributes: dict[str, Any]) -> None:
     proto = model(Case("page_function", "GRU", attributes, scope="function"), 17)

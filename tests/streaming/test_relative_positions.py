@@ -146,6 +146,7 @@ NETS = {
 }
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", NETS)
 def test_relative_positions_stream(name: str) -> None:
     model, unit = NETS[name], 4 if "chunks" in name else 1
@@ -213,6 +214,7 @@ def test_a_window_goes_on_behind_the_end_of_its_table() -> None:
     np.testing.assert_allclose(chunked(stepped, feed, [1])["Y"], expected, rtol=0, atol=2e-5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["all past frames", "window"])
 @pytest.mark.parametrize(("stream", "most"), [("time=1", None), ("time=3", None), ("time", None), ("time=3", 30)])
 def test_the_comparison_finds_a_distance_off_by_one(name: str, stream: str, most: int | None) -> None:

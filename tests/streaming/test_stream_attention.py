@@ -168,6 +168,7 @@ def assert_equal(
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=2e-5, err_msg=f"{frames} in {sizes}")
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize(("number", "head", "states", "nodes"), [(n, *row) for n, row in enumerate(STREAMS)])
 def test_attention_streams(number: int, head: str, states: str, nodes: str) -> None:
     model, unit = attention(head, nodes), 3 if "Div (i, 3)" in nodes else 1
@@ -586,6 +587,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("model", "stream", "most", "faults"), PLANTED)
 def test_the_comparison_finds(model: onnx.ModelProto, stream: str, most: int | None, faults: list[Any]) -> None:
     stepped = rl.lower(model, stream=stream, max_frames=most)
@@ -630,6 +632,7 @@ k[batch, 1, 4, 4]  v[batch, 1, 4, 4]  t[1]
 )
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("head", "states", "nodes"), OPERATOR)
 def test_the_operator_streams(head: str, states: str, nodes: str) -> None:
     model = over(head, nodes, opset=23)
@@ -684,6 +687,7 @@ k[batch, 2, 2, 0]  v[batch, 2, 0, 2]  k[batch, 4, 1, 0]  v[batch, 4, 0, 1]
 )
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("head", "states", "nodes"), OPERATORS_OF_MICROSOFT)
 def test_the_operators_of_microsoft_stream(head: str, states: str, nodes: str) -> None:
     model = over(head, nodes, opset=17)
@@ -936,6 +940,7 @@ BENT = LOWER["LOWER"].copy()
 BENT[250:] = 1  # causal for 250 rows, then full
 
 
+@pytest.mark.few(36)
 @pytest.mark.parametrize(("head", "title", "nodes"), REFUSED)
 def test_what_is_no_causal_attention_is_refused(head: str, title: str, nodes: str) -> None:
     reason, *rest = title.split("; ")

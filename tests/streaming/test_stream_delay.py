@@ -124,6 +124,7 @@ def assert_same(got: Arrays, expected: Arrays, said: str) -> None:
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5, err_msg=f"{name} {said}")
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("head", "said", "nodes"), thinned(NETS, 2))
 def test_late_streams_give_what_the_whole_gives(head: str, said: str, nodes: str) -> None:
     model, delay = made(nodes, head), int(said.split()[0])
@@ -159,6 +160,7 @@ def test_frames_are_counted_once() -> None:
     assert [s["input"] for s in plan["states"] if s["dtype"] == "int64"] == ["past_frames_t"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("nodes", "late"),
     [
@@ -292,6 +294,7 @@ CENTRED = rows(f"""
 """)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("head", "said", "nodes"), CENTRED)
 def test_a_centred_stft_is_a_delay(head: str, said: str, nodes: str) -> None:
     """The padding is that of the input: the whole model's result, to the end."""
@@ -366,6 +369,7 @@ def with_states(nodes: str) -> onnx.ModelProto:
     return over(f"{CONV}, {given} => {outputs}", nodes.replace("cn = Identity (c0)", ""))
 
 
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize("name", RETURNED)
 def test_the_states_after_flush_are_those_of_the_last_frame(name: str) -> None:

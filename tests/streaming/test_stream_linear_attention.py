@@ -183,6 +183,7 @@ def test_the_state_of_an_attention_in_float16_is_a_sum_in_float32() -> None:
     np.testing.assert_allclose(got["present_state"], whole["present_state"], rtol=2**-9)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", BLOCKS)
 def test_models_in_the_shape_of_real_ones_keep_their_pairs(name: str) -> None:
     """One model for the prompt and for each token behind it."""

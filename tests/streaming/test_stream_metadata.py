@@ -118,6 +118,7 @@ def test_the_printed_loop_says_which_inputs_are_lengths() -> None:
     assert "the same in each call: voice" in text
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("head", "nodes", "shortest"),
     [

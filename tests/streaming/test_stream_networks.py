@@ -154,6 +154,7 @@ def chunks(unit: int, frames: int) -> list[list[int]]:
     return [*few, [frames]]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("file", thinned(STREAMS, 2))
 def test_stored_nets_give_what_the_whole_gives_at_every_length(file: str) -> None:
     net, model = STORED_NETS[file], onnx.load(FOLDER / file)
@@ -178,6 +179,7 @@ def test_stored_nets_give_what_the_whole_gives_at_every_length(file: str) -> Non
                     assert array.shape[plan["outputs"][name]] * eval(f"1/({rate})") == frames
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("file", thinned(STREAMS, 2))
 def test_two_resets(file: str) -> None:
     net, model = STORED_NETS[file], onnx.load(FOLDER / file)
@@ -190,6 +192,7 @@ def test_two_resets(file: str) -> None:
             np.testing.assert_allclose(array, expected[name], rtol=0, atol=2e-5)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("file", thinned(STREAMS, 2))
 def test_the_comparison_verifies_it(file: str) -> None:
     net, model = STORED_NETS[file], onnx.load(FOLDER / file)
@@ -200,6 +203,7 @@ def test_the_comparison_verifies_it(file: str) -> None:
         assert result, result.reason
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("file", STREAMS)
 def test_a_chunk_that_does_not_fit_is_refused(file: str) -> None:
     net, model = STORED_NETS[file], onnx.load(FOLDER / file)
@@ -247,6 +251,7 @@ def test_a_step_has_fewer_nodes_than_one_that_was_made_by_hand() -> None:
     assert len(step.graph.node) < len(by_hand.graph.node)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("file", STREAMS)
 def test_a_step_of_known_sizes_calculates_with_none(file: str) -> None:
     net = STORED_NETS[file]
@@ -270,6 +275,7 @@ def deep_filter(exporter: str, left: int, right: int) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.few(1)
 @pytest.mark.shared
 @pytest.mark.skipif(not STORED_NETS, reason="the stored models are not there")
 @pytest.mark.parametrize("exporter", ["legacy", "dynamo"])

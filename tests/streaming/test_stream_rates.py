@@ -166,6 +166,7 @@ unit 4, rate 1, 4 late: x[2, 1, 4]  t[1]  x[2, 8, 1]
 )
 
 
+@pytest.mark.few(16)
 @pytest.mark.filterwarnings("ignore:no state is carried")
 @pytest.mark.parametrize(("head", "said", "nodes"), RATES)
 def test_rates(head: str, said: str, nodes: str) -> None:
@@ -186,6 +187,7 @@ def test_rates(head: str, said: str, nodes: str) -> None:
             np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5, err_msg=f"{count} {sizes}")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("hop", [128, 160, 320])
 def test_hops_of_any_size(hop: int) -> None:
     """An encoder and a decoder with windows of two hops, a GRU between them."""

@@ -205,6 +205,7 @@ none
 """)
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize(("head", "states", "nodes"), STATES)
 def test_states_are_carried(head: str, states: str, nodes: str) -> None:
     """Where a branch is chosen by the batch size, the other one keeps all of its states."""
@@ -335,6 +336,7 @@ COUNTING += [
 ]
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("frames", [1, 4])
 @pytest.mark.parametrize("nodes", [nodes for nodes in COUNTING if IN_INT64 not in nodes])
 def test_on_webgpu_frames_are_counted_in_int32(nodes: str, frames: int) -> None:

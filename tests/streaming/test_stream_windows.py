@@ -76,6 +76,7 @@ WINDOWS = rows("""
 """)
 
 
+@pytest.mark.few(8)
 @pytest.mark.filterwarnings("ignore:no state is carried")
 @pytest.mark.parametrize(("head", "said", "nodes"), WINDOWS)
 def test_a_window_streams(head: str, said: str, nodes: str) -> None:

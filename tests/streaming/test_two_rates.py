@@ -70,6 +70,7 @@ INNER = f"e = Conv <pads = [1, 1]> (mic, E, bias)  c = Conv <strides = [4], pads
 """A padding behind samples that have a bias: the end of a sequence is that of one with zeros behind it."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("nodes", [*NETS.values(), INNER])
 def test_the_comparison_agrees(nodes: str) -> None:
     weights = {**WEIGHTS, "E": random([1, 1, 3], 6), "bias": np.ones(1, np.float32)}

@@ -31,8 +31,9 @@ def exhaustive(parameter: Any) -> Any:
 
 
 def rest_of_products(items: Sequence[Any]) -> Iterator[Any]:
-    """Yield tests that only combine anew what others have: where a function has several `parametrize`, those that
-    stay have each value of each of them, by turns. All stay with the mark `every_pair`."""
+    """Yield tests that only repeat what others have: where a function has several `parametrize`, those that stay
+    have each value of each of them, by turns. With the mark `few` so many of them stay, at equal distances. All
+    stay with the mark `every_pair`."""
     tests, marks = defaultdict(list), ("exhaustive", "every_pair", "clients")
     for item in items:
         if hasattr(item, "callspec") and not any(map(item.get_closest_marker, marks)):
@@ -41,4 +42,12 @@ def rest_of_products(items: Sequence[Any]) -> Iterator[Any]:
         columns = zip(*(item.callspec._idlist for item in combined), strict=True)
         values = [list(dict.fromkeys(column)) for column in columns]
         turns = {tuple(column[n % len(column)] for column in values) for n in range(max(map(len, values)))}
-        yield from (item for item in combined if tuple(item.callspec._idlist) not in turns)
+        stay = [item for item in combined if tuple(item.callspec._idlist) in turns]
+        if few := combined[0].get_closest_marker("few"):
+            stay = _spread(stay, *few.args)
+        yield from (item for item in combined if item not in stay)
+
+
+def _spread(items: list[Any], count: int) -> list[Any]:
+    """Return so many of the items, at equal distances, the first among them."""
+    return [items[n * len(items) // count] for n in range(count)] if len(items) > count else items

@@ -35,6 +35,7 @@ def opset_for(target: str) -> int:
     return min(17, TARGETS[target].newest_opset or 17)
 
 
+@pytest.mark.few(18)
 @pytest.mark.parametrize(
     ("target", "op_type", "ragged"), thinned(list(product(TARGETS, ["RNN", "GRU", "LSTM"], [False, True])), 5)
 )
@@ -50,6 +51,7 @@ def test_preferred_form(target: Any, op_type: str, ragged: bool) -> None:
     assert_close(run(lowered, feed(case)), expected(case))
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("target", TARGETS)
 def test_other_forms_and_no_more(target: Any) -> None:
     case = fitting(Case("forms", "LSTM"), target)
@@ -201,6 +203,7 @@ UNTIL_A_SUM = WITHOUT_RECURRENCE.replace(
 )
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("target", TARGETS)
 def test_loops_of_the_model_are_what_a_target_runs(target: Any) -> None:
     runs = {LOOPS[form] for form in TARGETS[target].loop_forms if form in LOOPS}
@@ -220,6 +223,7 @@ def test_loops_of_the_model_are_what_a_target_runs(target: Any) -> None:
         assert_close(run(lowered, random_feed(original)), run(original, random_feed(original)))
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_loop_that_the_data_ends(target: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only a Loop can be one."""
@@ -237,6 +241,7 @@ def test_a_loop_that_the_data_ends(target: Any, tmp_path: Path, capsys: pytest.C
 COMPOSING = [name for name, target in TARGETS.items() if target.unsupported and not target.documented]
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize(
     ("target", "opset", "function"), thinned(list(product(COMPOSING, [10, 14, 17], FUNCTIONS)), 4)
 )
@@ -456,6 +461,7 @@ def test_relu_of_an_output_is_max_in_mnn(to: Any) -> None:
     assert_close(run(old, feed(case)), expected(case))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("opset", [11, 14, 21])
 def test_on_webgpu_no_integer_is_64_bits_and_no_shader_has_more_than_8_buffers(opset: int) -> None:
     """Lengths that are an input are computed in int32, and 60 steps are split in groups."""
