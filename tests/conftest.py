@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import one_thread  # noqa: F401  # before what imports NumPy
 import pytest
 from one_process import Kept, keep_processes, run_workers_here
 from provoked import expected, recorded

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import pytest
 from paths import EXAMPLES
 from texts import parse
+from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.cli.arguments import parser
@@ -210,19 +211,23 @@ def outcome(entry: str, name: str, value: Any, folder: Path) -> str:
     return ""
 
 
-def tried(entry: str, name: str) -> list[str]:
-    """All wrong values; of an option that comes to `Lowering` or `Check` as a keyword every fourth, by turns."""
-    as_keyword = name in getattr(KEYWORDS.get(entry), "__annotations__", ())
-    return [*WRONG][len(entry + name) % 4 :: 4] if as_keyword else [*WRONG]
+def tried(entry: str, name: str, every: int) -> list[str]:
+    """One in so many wrong values, by turns; of an option that comes to `Lowering` or `Check` as a keyword at most
+    one in four."""
+    if name in getattr(KEYWORDS.get(entry), "__annotations__", ()):
+        every = max(every, 4)
+    return [*WRONG][len(entry + name) % every :: every]
 
 
 @pytest.mark.parametrize(("entry", "name"), ALL, ids=[".".join(pair) for pair in ALL])
+@pytest.mark.parametrize("every", thinned([5, 1], 2))
+@pytest.mark.every_pair
 @pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
 def test_a_wrong_argument_has_one_error_of_the_project(
-    entry: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    entry: str, name: str, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = {what: outcome(entry, name, WRONG[what], tmp_path) for what in tried(entry, name)}
+    found = {what: outcome(entry, name, WRONG[what], tmp_path) for what in tried(entry, name, every)}
     assert not {what: text for what, text in found.items() if text}
 
 

@@ -294,6 +294,7 @@ def test_fills_and_first_states_lie_in_the_measured_ranges(name: str, bits: str)
     assert all((np.abs(numbers) < 1e6).all() for numbers in first)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bits", ["w8a8", "w8a16"])
 def test_a_model_of_float16(bits: str) -> None:
     held = {"KH": np.eye(8, dtype=np.float16), "LOW": np.array(-65504, np.float16)}

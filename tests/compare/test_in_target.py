@@ -43,7 +43,7 @@ def install(folder: Path) -> Path:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers_here: None) -> Path:
     """The fake runtime in this Python; the folder of its modules."""
     folder = tmp_path / "modules"
     folder.mkdir()
@@ -168,7 +168,8 @@ def test_what_does_not_run_there_is_not_written(
     deed: str, here: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEED", deed)
-    done = rnn_lower(MODEL, tmp_path / "out.onnx", *IN_TARGET, "--keep-failed", tmp_path / "kept.onnx")
+    kept = tmp_path / "kept.onnx"
+    done = rnn_lower(MODEL, tmp_path / "out.onnx", *IN_TARGET, "--verify", 1, "--keep-failed", kept)
     assert done.code == 3, done
     assert done.out == ""
     assert done.err.count("\n") == 1
@@ -178,7 +179,7 @@ def test_what_does_not_run_there_is_not_written(
     assert "the model is kept as" not in done.err
     assert "it is kept as" in done.err
     assert not (tmp_path / "out.onnx").exists()
-    assert rl.verify(MODEL, tmp_path / "kept.onnx", runs=1)
+    assert rl.verify(MODEL, kept, runs=1)
 
 
 def test_what_hangs_is_ended(
@@ -279,7 +280,7 @@ def test_the_reports_have_it(here: Path, tmp_path: Path, monkeypatch: pytest.Mon
     for name, deed in (("right", ""), ("wrong", "is wrong")):
         monkeypatch.setenv("DEED", deed)
         for kind in ("json", "html"):
-            options: dict[str, Any] = {"target": "opencv", "run_in_target": True, "overwrite": True}
+            options: dict[str, Any] = {"target": "opencv", "run_in_target": True, "overwrite": True, "verify": 1}
             try:
                 rl.lower_file(MODEL, tmp_path / "out.onnx", report=tmp_path / f"{name}.{kind}", **options)
             except rl.VerificationError:
@@ -341,6 +342,7 @@ STREAMS: dict[str, tuple[onnx.ModelProto, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_runs_call_by_call(name: str) -> None:
     model, options, calls = STREAMS[name]

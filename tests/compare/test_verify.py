@@ -322,6 +322,7 @@ def test_no_runs_verify_nothing() -> None:
     assert not check
 
 
+@pytest.mark.exhaustive
 def test_the_seed_chooses_the_numbers() -> None:
     original = model(Case("verify_seed", "LSTM", T=20, H=16), 17)
     lowered = rl.lower(original, "loop")

@@ -418,6 +418,7 @@ def peak_memory(gib: float, *options: str) -> float:
     return float(line.split()[2])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "where", thinned([pytest.param([], id="external"), pytest.param(["--inline"], id="inline")], 2)
 )

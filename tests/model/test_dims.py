@@ -456,6 +456,7 @@ def test_states_of_nodes_that_are_given_none(to: Any, opset: int) -> None:
     assert [rl.inspect(original)[n].batch_size for n in (3, 5)] == [2, 2]
 
 
+@pytest.mark.exhaustive
 def test_onnx_knows_no_more_of_com_microsoft_than_before() -> None:
     """A program that imports this package gets the checker, the inference and the evaluator that it had."""
     subprocess.run([sys.executable, "-c", "import rnn_lowering.model.onnx_checks, onnx.reference"], check=True)
@@ -556,6 +557,7 @@ def test_a_wrong_constant_fails_the_comparison(
 SILERO = MODELS / "github" / "snakers4__silero-vad"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not SILERO.exists(), reason=f"{SILERO.name} is not there")
 @pytest.mark.parametrize(
     ("file", "sizes"),

@@ -61,6 +61,7 @@ STORED: list[tuple[Callable[[], Net], Any, str]] = [
 ]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("make", "axis", "states"), [*NETS, *(pytest.param(*net, marks=stored) for net in STORED)])
 def test_chunks_give_what_the_whole_gives(make: Callable[[], Net], axis: Any, states: str) -> None:
     """In each form, with any number of frames, and in a straight line for one."""
@@ -294,6 +295,7 @@ def test_a_deep_filter_looks_ahead(exporter: str, left: int, right: int) -> None
             np.testing.assert_allclose(got, whole(model, feed)["out"], rtol=0, atol=2e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.shared
 @pytest.mark.skipif(not STORED_NETS, reason="the stored models are not there")
 def test_webgpu_gets_no_int64_at_run_time() -> None:
