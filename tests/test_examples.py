@@ -213,7 +213,8 @@ def test_continuous_integration_runs_the_same() -> None:
     script = ROOT / ".ci" / "run"
     text = script.read_text(encoding="utf-8")
     assert os.access(script, os.X_OK)
-    steps = ("python3 -m venv .venv", "\n.ci/lint\n", "\n.ci/package ", "\n.ci/extras ", "\n.venv/bin/pytest")
+    packages = '(.ci/package "$work" && .ci/extras "$work")'
+    steps = ("python3 -m venv .venv", "\n.ci/lint\n", packages, "\n.venv/bin/pytest")
     assert all(step in text for step in steps)
     tried = (ROOT / ".ci" / "extras").read_text(encoding="utf-8")
     lints = (ROOT / ".ci" / "lint").read_text(encoding="utf-8")
