@@ -14,11 +14,12 @@ from rnn_lowering.decomposition.refusals import (
     refuse_axes,
     refuse_integers,
     refuse_no_elements,
+    refuse_rows_of_constants,
     refuse_sequences,
 )
 from rnn_lowering.decomposition.rewrites.broadcasts import repeat_by_gather
 from rnn_lowering.decomposition.rewrites.convolutions import add_output_channels
-from rnn_lowering.decomposition.rewrites.fills import write_fills
+from rnn_lowering.decomposition.rewrites.fills import write_fills, write_tensors
 from rnn_lowering.decomposition.rewrites.lookups import bound_lookups, simplify_indices
 from rnn_lowering.decomposition.rewrites.numbers_of_sizes import make_numbers, unconverted
 from rnn_lowering.decomposition.rewrites.pads import refuse_same_pads, same_padded, spell_pads, spell_same_pads
@@ -106,6 +107,9 @@ ADAPTATIONS = {
         _counted(write_fills, "fails on fills without a number: wrote it in {} ConstantOfShape"),
         always=True,
     ),
+    "constants as tensors": Adaptation(
+        _counted(write_tensors, "reads constants as tensors only: made them of the numbers of {}"), always=True
+    ),
     "zero points as scales": Adaptation(
         _counted(shape_as_scales, "compares the shapes of scales and zero points: gave {} the same"), always=True
     ),
@@ -169,6 +173,7 @@ ADAPTATIONS = {
         refuse=lambda model, target: refuse_integers(model, target, replaced_nodes(model, target))
     ),
     "at most 4 axes": Adaptation(refuse=refuse_axes),
+    "no rows of constants": Adaptation(refuse=refuse_rows_of_constants),
     "axes of reductions": Adaptation(
         refuse=refuse_reductions, replaces=reductions_by_attributes, first=reduce_by_attributes
     ),

@@ -67,7 +67,7 @@ def lower_nodes(work: Work) -> Edit:
         InvalidNodeError, UnsupportedError: A node, or another one that the target does not run.
     """
     plan = choose_forms(work)
-    if plan.nodes and work.lowering.runtime.folds:
+    if (plan.nodes or work.lowering.fixes_inputs) and work.lowering.runtime.folds:
         plan = _with_constants(work, plan)
     work.plan = plan
     work.model = plan.model

@@ -48,6 +48,7 @@ TVM = Target(
     attention=AttentionTraits(("unroll", "chunked")),
     integer_products=True,
     instead=(("MatMul", partial(by_columns, least=_LEAST_COLUMNS)),),
+    model=ModelTraits(adaptations=("constants as tensors",)),
 )
 """TVM's Relax (`pip install apache-tvm`): no recurrent operator, Scan or Loop."""
 
@@ -63,6 +64,7 @@ IREE = Target(
     unsupported=("Softsign",),
     sizes=STATIC,
     integer_products=True,
+    model=ModelTraits(adaptations=("constants as tensors",)),
     native=NativeRule(
         "3.13.0", "2026-11-22", frozenset(), (Excluded((), "runs lowered nodes 2 to 8 times as fast"),)
     ),

@@ -89,3 +89,21 @@ def test_lengths_that_no_input_makes_constant_have_another_hint() -> None:
         y, h = GRU <hidden_size = 4> (x, W, R, , l) }""")
     with pytest.raises(rl.UnsupportedError, match=r"export the model without lengths \(pack_padded_sequence\)"):
         rl.lower(net, target="ncnn")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = Concat <axis = 1> (k, x)  b = Conv (a, w5)",
+        "a = Conv (x, w3)  c = Relu (a)  b = Mul (c, k4)",
+        "z = ConstantOfShape (four)  a = Add (x, z)  b = MaxPool <kernel_shape = [2, 2]> (a)",
+    ],
+)
+def test_a_constant_of_several_rows_that_meets_a_batch_is_refused(text: str) -> None:
+    """Each row of it would meet each picture; with one picture it is right."""
+    net = """g (float[NUM, 3, 6, 6] x) => (float[a, b, c, d] y)
+        <float[NUM, 2, 6, 6] k = {}, float[NUM, 4, 6, 6] k4 = {}, float[4, 5, 1, 1] w5 = {},
+         float[4, 3, 1, 1] w3 = {}, int64[4] four = {NUM, 3, 6, 6}> { TEXT  y = Neg (b) }""".replace("TEXT", text)
+    with pytest.raises(rl.UnsupportedError, match="all 2 rows of a batch; set the batch size to 1"):
+        rl.lower(parse(net.replace("NUM", "2"), 17), target="ncnn")
+    rl.lower(parse(net.replace("NUM", "1"), 17), target="ncnn")

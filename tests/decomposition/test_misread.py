@@ -210,3 +210,20 @@ def test_sequences_that_stay_are_refused(target: Any) -> None:
     ):
         rl.lower(net, target=target)
     assert_close(run(rl.lower(net, target="openvino"), random_feed(net)), run(net, random_feed(net)))
+
+
+@pytest.mark.parametrize("target", ["tvm", "litert", "espdl", "opencv", "mnn", "iree"])
+@pytest.mark.parametrize(
+    "given", ["value_int = 2", "value_ints = [2, 1]", "value_float = 0.5", "value_floats = [0.5, 2.0]"]
+)
+def test_the_numbers_of_constants_become_tensors(given: str, target: Any) -> None:
+    """TVM, onnx2tf and esp-ppq reject others; OpenCV and MNN give a single number an axis."""
+    model = parse(f"g (float[2, 2] x) => (float[2, 2] y) {{ c = Constant <{given}> ()  {{}} }}".replace("{}", USED))
+    lowered = rl.lower(model, target=target)
+    constants = [node for node in lowered.graph.node if node.op_type == "Constant"]
+    assert all([a.name for a in node.attribute] == ["value"] for node in constants)
+    feed = {"x": np.array([[1, 2], [3, 4]], np.float32)}
+    np.testing.assert_array_equal(run(lowered, feed)["y"], run(model, feed)["y"])
+
+
+USED = "f = Cast <to = 1> (c)  y = Mul (x, f)"

@@ -658,3 +658,14 @@ def test_a_declared_number_does_not_close_an_open_size(target: Any) -> None:
     for n in (6, 9):
         fed = {"X": np.random.default_rng(n).normal(size=(n, 1, 3)).astype(np.float32)}
         assert_close(run(lowered, fed, optimize=False), run(model, fed, optimize=False))
+
+
+@pytest.mark.parametrize("target", ["ncnn", "tvm", "opencv"])
+def test_arithmetic_of_known_sizes_is_folded_without_a_recurrent_node(target: Any) -> None:
+    """A loop of convolutions as PyTorch writes it: its first state is made of a Shape."""
+    model = parse("""g (float[1, 2, h, w] x) => (float[1, 2, h, w] y) <float[2, 2, 1, 1] W = {}> {
+        s = Shape (x)  z = ConstantOfShape (s)  a = Conv (z, W)  b = Conv (x, W)  y = Add (a, b) }""")
+    lowered = rl.lower(model, target=target, input_shapes={"x": [1, 2, 3, 4]})
+    assert not operators(lowered) & {"Shape", "ConstantOfShape"}
+    fed = {"x": np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype(np.float32)}
+    assert_close(run(lowered, fed), run(model, fed))

@@ -113,7 +113,8 @@ MNN = Target(
         # scales is 0, and with one it is wrong as the weight of a Conv, and of computed integers.
         adaptations=(
             *("rounding of floats", "no products of integers", "tables of floats", "differences of floats"),
-            *("inputs with elements", "rows of sequences", "typed fills", "no vectors"),
+            *("inputs with elements", "rows of sequences", "typed fills", "constants as tensors"),
+            "no vectors",
         ),
         folds=True,
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if
@@ -173,7 +174,8 @@ LITERT = Target(
     # output; of a Transpose that moves nothing it loses the output.
     finish=(max_of_outputs,),
     model=ModelTraits(
-        outputs_apart=as_sum_with_zero, adaptations=("rows of sequences", "no sequences", "computed copies")
+        outputs_apart=as_sum_with_zero,
+        adaptations=("rows of sequences", "no sequences", "computed copies", "constants as tensors"),
     ),
 )
 
@@ -262,6 +264,6 @@ ESPDL = Target(
     model=ModelTraits(
         misreads=misread_by_espdl,
         # It removes each Identity, and its output has another name; copies without elements are Identities.
-        adaptations=("computed copies", "inputs with elements"),
+        adaptations=("computed copies", "inputs with elements", "constants as tensors"),
     ),
 )

@@ -74,6 +74,7 @@ NCNN = Target(
             ),
             *("bounded lookups", "spelled pads", "rank 4", "clipped norms"),
             *("inputs with elements", "axes of reductions", "integers as indices", "at most 4 axes"),
+            "no rows of constants",
         ),
         misreads=_misread,
         refuses_lacking=True,

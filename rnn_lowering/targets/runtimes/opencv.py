@@ -107,6 +107,7 @@ OPENCV = Target(
             "rows of sequences",
             "no sequences",
             "typed fills",
+            "constants as tensors",
             "zero points as scales",
             "rank 4",
             "spelled same pads",
