@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from cases import ALL_OPTIONAL, Case, model
+from case_list import BY_NAME
+from cases import ALL_OPTIONAL, Case, feed, model
 from chains import Link, chain
 from onnx import helper, numpy_helper
 from running import nodes, optimizations_change, runs_in_onnxruntime
@@ -343,3 +344,17 @@ def test_a_wrong_layer_in_a_shared_loop_whose_input_is_computed_fails() -> None:
     (gate, *_) = [node for node in nodes(lowered) if node.op_type == "Sigmoid"]
     gate.op_type = "Identity"
     assert rl.verify(original, lowered).status == "failed"
+
+
+@pytest.mark.filterwarnings("ignore:GRU node")
+def test_growth_amplifies_the_rounding_of_float64_but_hides_no_fault() -> None:
+    """The gates have no bound: states grow to 1e16 in 33 steps, and the last bit of X is amplified with them."""
+    case = BY_NAME["random_67_GRU"]
+    original = model(case, 17)
+    shapes = {name: array.shape for name, array in feed(case).items() if name != "initial_h"}
+    lowered = rl.lower(original)
+    assert rl.verify(original, lowered, shapes=shapes).status == "verified"
+    for tensor in lowered.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.DOUBLE and len(tensor.dims) >= 2:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * (1 + 1e-9), tensor.name))
+    assert rl.verify(original, lowered, shapes=shapes).status == "failed"
