@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import onnx_ir as ir
 from rnn_lowering.compare.result import NOT_COMPARED, UNCHANGED, Verification
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.passes.report import Report
+from rnn_lowering.report.ports import Port
 from rnn_lowering.report.use import next_steps
 
 if TYPE_CHECKING:  # they import what runs models
@@ -20,30 +20,6 @@ if TYPE_CHECKING:  # they import what runs models
 
 
 _NOT_COMPARED = Verification(NOT_COMPARED, reason="no run was asked for")
-
-
-@dataclass(frozen=True)
-class Port:
-    """An input or output of a model: its NumPy type and its shape, None if unknown."""
-
-    name: str
-    dtype: str | None
-    shape: tuple[int | str | None, ...] | None
-
-    @classmethod
-    def of(cls, value: ir.Value) -> Port:
-        dims = None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
-        shape = None if dims is None else tuple(None if d == -1 else d for d in dims)
-        dtype = None
-        with suppress(TypeError):  # of a type that NumPy lacks
-            dtype = None if value.dtype is None else value.dtype.numpy().name
-        return cls(value.name or "", dtype, shape)
-
-    def __str__(self) -> str:
-        dims = (
-            "unknown shape" if self.shape is None else ", ".join("?" if d is None else str(d) for d in self.shape)
-        )
-        return f"{self.name} [{dims}]"
 
 
 def _texts(ports: Sequence[Port]) -> str:

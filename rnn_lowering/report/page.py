@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 
@@ -14,13 +14,13 @@ from rnn_lowering.compare.verify import LOWERED_NODE, ORIGINAL_NODE, NodeRun, Ru
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.needs import onnxruntime, without_onnxruntime
 from rnn_lowering.report.file_report import FileReport
-from rnn_lowering.report.use import code
+from rnn_lowering.report.use import code, commands, install
 from rnn_lowering.streaming.metadata import host_loop
 
 try:
     import jinja2
     import networkx as nx
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
     from rnn_lowering.report.plots import MOST_SIGNALS, NodeSeries, draw_step, plot_errors, plot_signals, step_graph
 except ImportError as missing:
@@ -72,11 +72,18 @@ def render(report: FileReport, run_nodes: RunNodes) -> str:
         check=report.verification,
         sections=_sections(report, run_nodes),
         date=_date(),
-        use=code(report) if report.written else [],
+        use=_whole(code(report)) if report.written else [],
+        commands=_whole(commands(report)),
+        install=install(report),
         host=host_loop(report.stream, report.target).splitlines() if report.stream is not None else [],
         end=Markup("\n"),
         versions={"rnn-lowering": version(), "onnx": onnx.__version__, **_runtime()},
     )
+
+
+def _whole(lines: Sequence[str]) -> list[Markup]:
+    """Return lines of code for the page, which are not shortened: they must run."""
+    return [escape(printable(line, len(line))) for line in lines]
 
 
 def _runtime() -> dict[str, str]:

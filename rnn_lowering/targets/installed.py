@@ -31,13 +31,10 @@ class Package:
     Attributes:
         modules: What its driver imports, the runtime itself first.
         install: The command that installs it in the version that was measured, as the tests use it.
-        call: Statements that run a model in it, the last of which has the outputs: {file} and {outputs} are
-            names, {feed} is a dictionary of arrays and {values} a list.
     """
 
     modules: tuple[str, ...]
     install: str
-    call: tuple[str, ...] = ()
 
     @property
     def pins(self) -> dict[str, str]:
@@ -55,11 +52,7 @@ class Package:
 
 
 PACKAGES: Mapping[str, Package] = {
-    "onnxruntime": Package(
-        ("onnxruntime",),
-        "pip install onnxruntime==1.32.0",
-        ("onnxruntime.InferenceSession({file}).run(None, {feed})",),
-    ),
+    "onnxruntime": Package(("onnxruntime",), "pip install onnxruntime==1.32.0"),
     "tinygrad": Package(("tinygrad",), "pip install tinygrad==0.14.0 numpy"),
     "tvm": Package(("tvm", "onnx"), "pip install apache-tvm==0.27.0.post1 onnx"),
     "jaxonnxruntime": Package(
@@ -71,27 +64,13 @@ PACKAGES: Mapping[str, Package] = {
     ),
     "ncnn": Package(("ncnn", "pnnx"), "pip install ncnn==1.0.20261020 && pip install --no-deps pnnx==20261020"),
     "mnn": Package(("MNN", "_tools"), "pip install MNN==3.6.1"),
-    "tract": Package(
-        ("tract",),
-        "pip install tract==0.23.9",
-        ("tract.onnx().load({file}).into_model().into_runnable().run({values})",),
-    ),
+    "tract": Package(("tract",), "pip install tract==0.23.9"),
     "iree": Package(
         ("iree.compiler", "iree.runtime", "onnx"),
         "pip install iree-base-compiler==3.13.0 iree-base-runtime==3.13.0 onnx",
     ),
-    "openvino": Package(
-        ("openvino",), "pip install openvino==2026.4.1", ('openvino.compile_model({file}, "CPU")({feed})',)
-    ),
-    "opencv": Package(
-        ("cv2",),
-        "pip install opencv-python-headless==5.0.0.93",
-        (
-            "net = cv2.dnn.readNetFromONNX({file})",
-            "[net.setInput(a, name) for name, a in {feed}.items()]",
-            "net.forward({outputs})",
-        ),
-    ),
+    "openvino": Package(("openvino",), "pip install openvino==2026.4.1"),
+    "opencv": Package(("cv2",), "pip install opencv-python-headless==5.0.0.93"),
     "emx-onnx-cgen": Package(("emx_onnx_cgen", "onnx"), "pip install emx-onnx-cgen==1.4.0"),
     "litert": Package(
         ("onnx2tf", "ai_edge_litert", "onnx"),

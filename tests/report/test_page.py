@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from browsers import headless
 from cases import Case, model
 from chains import Link, chain
 from commands import Command
 from one_process import run_workers_here
+from paths import EXAMPLES
 from running import nodes, run
 from texts import parse
 
@@ -28,6 +30,7 @@ from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.recurrence import cells
 from rnn_lowering.report import page
 from rnn_lowering.report.plots import plot_errors, step_graph
+from rnn_lowering.targets.calls import CALLS
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 RAGGED = Case("page", "LSTM", {"direction": "bidirectional"}, x="symbolic", optional=("sequence_lens",))
@@ -159,7 +162,7 @@ def test_how_it_was_made_and_how_it_is_run(ragged: Path, monkeypatch: pytest.Mon
     assert parsed.row("output Y_h")[1:] == ["2, batch, 4", "float32"]
     monkeypatch.chdir(ragged.parent)
     held: dict[str, Any] = {}
-    exec(code_of(parsed, "import numpy as np, onnxruntime"), held)
+    exec(code_of(parsed, "import numpy as np\nimport onnxruntime"), held)
     assert [output.shape for output in held["outputs"]] == [(1, 2, 1, 4), (2, 1, 4), (2, 1, 4)]
 
 
@@ -175,9 +178,11 @@ def test_how_a_stream_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert main([*given, "--target", "tract"]) == 0
     parsed = Page(tmp_path / "page.html")
     assert f"for tract, by rnn-lower in.onnx 'out of 1.onnx' {' '.join(given[2:])} --target tract\n" in parsed.text
-    assert "has the code for tract, and for streams: docs/runtimes.md and docs/streaming.md." in parsed.text
+    assert code_of(parsed, "import numpy as np\nimport tract")
     assert "A report of a stream has no plots of single nodes" in parsed.text
     assert not [code for code in parsed.codes if "onnxruntime" in code or "rnn_lowering" in code]
+    assert main([*given, "--target", "webnn", "--dim", "batch=1", "--force"]) == 0
+    assert "code for webnn, and for streams: docs/runtimes.md and" in Page(tmp_path / "page.html").text
     assert main([*given, "--force"]) == 0
     parsed = Page(tmp_path / "page.html")
     held: dict[str, Any] = {}
@@ -204,6 +209,56 @@ def test_how_a_late_stream_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     expected = run(proto, {"X": np.ones((1, 3, 9), np.float32)})["Y"]
     got = np.concatenate([held["outputs"]["Y"], held["last"]["Y"]], 2)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", [name for name in CALLS if name != "onnxruntime"])
+def test_the_code_of_a_target(tmp_path: Path, target: str) -> None:
+    """It is Python, has the names of the model, and what to install."""
+    shapes = None if target in ("tract", "openvino") else {"X": [6, 1, 80]}
+    onnx.save(onnx.load(EXAMPLES / "model.onnx"), tmp_path / "in.onnx")
+    page = tmp_path / "page.html"
+    options: Any = {"target": target, "input_shapes": shapes, "verify": 0, "report": page}
+    rl.lower_file(tmp_path / "in.onnx", tmp_path / "it's.onnx", **options)
+    parsed = Page(page)
+    (code,) = [code for code in parsed.codes if code.startswith("import numpy as np\n")]
+    compile(code, "page", "exec")
+    assert "\noutputs = run({\n    'X': np.zeros([" in code
+    assert "To install what the tests ran: pip install" in parsed.text
+    assert any("it's.onnx" in text.replace("'\"'\"'", "'") for text in parsed.codes)
+
+
+STREAMS = {
+    "late": ("time", "Y = Conv <kernel_shape = [5], pads = [2, 2]> (X, W)", 12),
+    "of a size": ("time=4", "Y = Conv <kernel_shape = [5], pads = [2, 2]> (X, W)", 12),
+    "of half the frames": ("time=4", "Y = Conv <kernel_shape = [5], pads = [2, 2], strides = [2]> (X, W)", 12),
+    "of two delays": (
+        "time=2",
+        "Y = Conv <kernel_shape = [5], pads = [2, 2]> (X, W) Z = Conv <kernel_shape = [5], pads = [4, 0]> (X, W)",
+        8,
+    ),
+    "a first state": ("time=2", "O = Cos (X) Y = Conv <kernel_shape = [5], pads = [4, 0]> (O, W)", 8),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_the_chunks_of_a_target(tmp_path: Path, name: str) -> None:
+    """The loop of the page gives what the original gives: its function `run` is onnxruntime here."""
+    stream, text, length = STREAMS[name]
+    others = ", float[1, 3, n] Z" if " Z =" in text else ""
+    proto = parse(f"g (float[1, 3, time] X) => (float[1, 3, m] Y{others}) <float[3, 3, 5] W = {{}}> {{ {text} }}")
+    page = written(tmp_path, proto, target="tract", stream=stream, delay=True)
+    session = onnxruntime.InferenceSession(tmp_path / "out.onnx")
+    X = np.random.default_rng(0).standard_normal((1, 3, length)).astype(np.float32)
+    cuts = [X[..., n : n + 4] for n in range(0, length, 4)] if stream != "time=2" else np.split(X, length // 2, 2)
+    _, loop = code_of(Page(page), "import numpy as np\nimport tract").split("\nchunks = [")
+    _, loop = loop.split("\n}]\n")
+    held: dict[str, Any] = {"np": np, "chunks": [{"X": cut} for cut in cuts]}
+    held["run"] = lambda feed: session.run(None, feed)
+    exec(loop, held)
+    expected = run(proto, {"X": X})
+    assert held["outputs"].keys() == expected.keys()
+    for output, array in expected.items():
+        np.testing.assert_allclose(held["outputs"][output], array, rtol=1e-4, atol=1e-5)
 
 
 def test_every_picture_has_a_text(ragged: Path) -> None:
