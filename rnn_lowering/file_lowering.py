@@ -147,7 +147,8 @@ class FileLowering:
                 )
                 comparison = cache(lambda: until_reported.enter_context(self._open(original, written, result)))
                 node_runs = partial(_node_runs, comparison)
-                write_report = partial(writer.write, report, node_runs, overwrite=outputs.overwrite)
+                graphs = (original.model.graph, result.model.graph)
+                write_report = partial(writer.write, report, node_runs, graphs, overwrite=outputs.overwrite)
                 if self.check.runs and result.modified and not without_onnxruntime("it"):
                     _warn_of_a_long_comparison(report, monotonic() - began)
                 if not result.modified:

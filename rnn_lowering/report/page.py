@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 import onnx
+import onnx_ir as ir
 
 from rnn_lowering.compare.verify import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
 from rnn_lowering.errors import RnnLoweringError, printable, version
@@ -22,12 +23,17 @@ try:
     import networkx as nx
     from markupsafe import Markup, escape
 
+    from rnn_lowering.report.drawing import draw
+    from rnn_lowering.report.graphs import changed_parts
     from rnn_lowering.report.plots import MOST_SIGNALS, NodeSeries, draw_step, plot_errors, plot_signals, step_graph
 except ImportError as missing:
     raise RnnLoweringError(
         f"an HTML report needs jinja2, matplotlib and networkx ({missing})",
         hint="pip install jinja2 matplotlib networkx",
     ) from missing
+
+Graphs = tuple[ir.Graph, ir.Graph]
+"""The main graphs of the original and of the result."""
 
 MOST_NODES = 24
 """Maximum number of nodes with plots."""
@@ -60,17 +66,19 @@ class Section:
     largest: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def render(report: FileReport, run_nodes: RunNodes) -> str:
+def render(report: FileReport, run_nodes: RunNodes, graphs: Graphs) -> str:
     """Return the page about a lowering, verified or not.
 
     Args:
         report: What was done.
         run_nodes: Runs nodes on their own.
+        graphs: The main graphs of the original and of the result.
     """
     return _template().render(
         report=report,
         check=report.verification,
         sections=_sections(report, run_nodes),
+        graphs=_graphs(graphs),
         date=_date(),
         use=_whole(code(report)) if report.written else [],
         commands=_whole(commands(report)),
@@ -109,6 +117,18 @@ def _template() -> jinja2.Template:
 def _shown(value: object) -> object:
     """Return a value for the page: text from a model is shortened and control characters are escaped."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _graphs(graphs: Graphs) -> list[Picture]:
+    """Return the drawings of what changed, before and after; none if nothing did."""
+    before, after = changed_parts(*graphs)
+    if not before.changed + after.changed:
+        return []
+    drawings = ((title, part, draw(part.graph)) for title, part in (("Before", before), ("After", after)))
+    return [
+        Picture(drawing.svg(), title, f"{part.changed:,} of {part.nodes:,} nodes", drawing.width)
+        for title, part, drawing in drawings
+    ]
 
 
 def _sections(report: FileReport, run_nodes: RunNodes) -> list[Section]:

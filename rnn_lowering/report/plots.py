@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from rnn_lowering.compare.verify import NodeRun, distance
 from rnn_lowering.emit.open_scopes import STEP, SYMBOLS, WEIGHTS
+from rnn_lowering.report.layout import layered, placed
 from rnn_lowering.types import Array
 
 _POINTS = 72
@@ -203,14 +204,12 @@ class NodeSeries:
 
 
 _Labels = dict[str, str]
-_Vertex = Hashable
-_Layers = list[list[_Vertex]]
 
 _WEIGHTS = ("W", "R", "B", "P")
 _STATES = ("H", "C")
 """Symbols of the states that a step carries, in their order."""
 
-_ROW, _GAP, _MARGIN, _HALF_BOX = 30.0, 10.0, 4.0, 9.0
+_ROW, _HALF_BOX = 30.0, 9.0
 
 
 def step_graph(lowered: onnx.GraphProto, names: Mapping[str, str]) -> nx.DiGraph:
@@ -337,8 +336,8 @@ def _in_step(symbol: str) -> str:
 
 def draw_step(graph: nx.DiGraph, salt: str) -> tuple[str, float]:
     """Draw a step graph from top to bottom; return the SVG and its width in inches."""
-    paths, layers = _layered(graph)
-    x, width = _placed(graph, layers)
+    paths, layers = layered(graph)
+    x, width = placed(graph, layers)
     height = _ROW * len(layers)
     y = {v: height - _ROW * (n + 0.5) for n, layer in enumerate(layers) for v in layer}
     with _style(salt):
@@ -351,52 +350,6 @@ def draw_step(graph: nx.DiGraph, salt: str) -> tuple[str, float]:
             if data["label"]:
                 _box(axes, x[v], y[v], data["label"], data["kind"])
         return _svg(figure), width / _POINTS
-
-
-def _layered(graph: nx.DiGraph) -> tuple[_Layers, _Layers]:
-    """Return the edges as paths and the vertices by layers. An input is in the layer above the first operator that
-    uses it; a long edge has a bend in each layer that it crosses, which is added to the graph."""
-    level = {v: n for n, layer in enumerate(nx.topological_generations(graph)) for v in layer}
-    for v in [v for v in graph if not graph.pred[v] and graph.succ[v]]:
-        level[v] = min(level[after] for after in graph.succ[v]) - 1
-    paths: _Layers = []
-    for a, b in list(graph.edges):
-        bends = [(a, b, n) for n in range(level[a] + 1, level[b])]
-        level |= {bend: bend[2] for bend in bends}
-        graph.remove_edge(a, b)
-        graph.add_nodes_from(bends, label="")
-        nx.add_path(graph, [a, *bends, b])
-        paths.append([a, *bends, b])
-    return paths, [[v for v in graph if level[v] == n] for n in sorted(set(level.values()))]
-
-
-def _placed(graph: nx.DiGraph, layers: _Layers) -> tuple[dict[_Vertex, float], float]:
-    """Order the vertices of each layer by the positions of their neighbors; return positions and the total
-    width."""
-    half = {v: 3.0 * len(label) + 6.0 if label else 0.0 for v, label in graph.nodes(data="label")}
-    x = {v: 60.0 * n for layer in layers for n, v in enumerate(layer)}
-    both = {v: [*graph.pred[v], *graph.succ[v]] for v in graph}
-    for sweep in range(40):
-        down = sweep % 2 == 0
-        near = both if sweep > 20 else graph.pred if down else graph.succ
-        for layer in layers if down else reversed(layers):
-            want = {v: float(np.mean([x[m] for m in near[v]])) if near[v] else x[v] for v in layer}
-            layer.sort(key=want.__getitem__)
-            x |= _without_overlaps(layer, want, half)
-    left = min(x[v] - half[v] for v in x) - _MARGIN
-    right = max(x[v] + half[v] for v in x) + _MARGIN
-    return {v: x[v] - left for v in x}, right - left
-
-
-def _without_overlaps(
-    layer: Sequence[_Vertex], want: Mapping[_Vertex, float], half: Mapping[_Vertex, float]
-) -> dict[_Vertex, float]:
-    """Return positions near the wanted ones, in the same order, without overlaps."""
-    halves = np.array([half[v] for v in layer])
-    packed = np.cumsum(2 * halves + _GAP) - halves
-    slack = np.array([want[v] for v in layer]) - packed
-    middle = (np.maximum.accumulate(slack) + np.minimum.accumulate(slack[::-1])[::-1]) / 2
-    return dict(zip(layer, (middle + packed).tolist(), strict=True))
 
 
 def _arrow(points: Sequence[tuple[float, float]]) -> FancyArrowPatch:

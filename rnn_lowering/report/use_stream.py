@@ -33,7 +33,7 @@ def host_code(plan: StreamPlan, inputs: Sequence[Port], outputs: Sequence[Port])
     lines += ["results = []", f"for chunk in chunks{behind}:", "    feed = {**chunk, **states}"]
     lines += [f"    arrays = run({{name: feed[name] for name in {_names(inputs)}}})"]
     lines += [f"    results.append(dict(zip({_names(outputs)}, arrays)))", "    states = {"]
-    lines += [f"        {s.input!r}: results[-1][{s.output!r}]," for s in plan.states]
+    lines += [f"        {s.input!r}: np.asarray(results[-1][{s.output!r}], {s.dtype!r})," for s in plan.states]
     return [*lines, "    }", *_joined(plan)]
 
 

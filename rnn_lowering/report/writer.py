@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import onnx_ir as ir
+
 from rnn_lowering.compare.verify import RunNodes
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.atomic import Place, replacing
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.report.file_report import FileReport
 
-_Render = Callable[[FileReport, RunNodes], str]
+_Graphs = tuple[ir.Graph, ir.Graph]
+"""The main graphs of the original and of the result."""
+
+_Render = Callable[[FileReport, RunNodes, _Graphs], str]
 """Returns the text of a report's file."""
 
 
@@ -31,13 +36,13 @@ class ReportWriter:
         self._render = _page() if file is not None and file.suffix == ".html" else _json
 
     @contextmanager
-    def write(self, report: FileReport, run_nodes: RunNodes, *, overwrite: bool) -> Iterator[None]:
+    def write(self, report: FileReport, run_nodes: RunNodes, graphs: _Graphs, *, overwrite: bool) -> Iterator[None]:
         """Write a report to a temporary file, so that no later step can fail; it replaces the file when the block
         ends, an existing one only with `overwrite`."""
         if self._file is None:
             yield
             return
-        text = self._render(report, run_nodes)
+        text = self._render(report, run_nodes, graphs)
         with replacing(Place(self._file), overwrite=overwrite) as temporary:
             with writing(self._file):
                 temporary.write_text(text, encoding="utf-8")
@@ -50,5 +55,5 @@ def _page() -> _Render:
     return render
 
 
-def _json(report: FileReport, run_nodes: RunNodes) -> str:
+def _json(report: FileReport, run_nodes: RunNodes, graphs: _Graphs) -> str:
     return report.to_json() + "\n"
