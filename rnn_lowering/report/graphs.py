@@ -11,6 +11,9 @@ import onnx_ir as ir
 MOST, MOST_INSIDE, MOST_BODIES, MOST_NEIGHBORS = 22, 18, 3, 6
 """The most changed nodes of a graph and of a body in it, bodies that are shown, and neighbors of changed nodes."""
 
+MOST_PORTS = 10
+"""The most inputs and outputs that are shown of a graph or a body."""
+
 MOST_DEPTH = 2
 """The deepest body that is shown in another one."""
 
@@ -21,7 +24,7 @@ CHANGED, NEIGHBOR, PORT, REST = "changed", "neighbor", "port", "rest"
 
 
 @dataclass(frozen=True)
-class Part:
+class ChangedPart:
     """What changed of one model.
 
     Attributes:
@@ -35,7 +38,7 @@ class Part:
     nodes: int
 
 
-def changed_parts(before: ir.Graph, after: ir.Graph) -> tuple[Part, Part]:
+def changed_parts(before: ir.Graph, after: ir.Graph) -> tuple[ChangedPart, ChangedPart]:
     """Return the nodes of each graph that the other one lacks, and their neighbors."""
     keys = [{_key(node) for node in graph} for graph in (before, after)]
     return _part(before, keys[1]), _part(after, keys[0])
@@ -55,10 +58,10 @@ def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
             yield attribute.as_graph()
 
 
-def _part(graph: ir.Graph, others: set[int]) -> Part:
+def _part(graph: ir.Graph, others: set[int]) -> ChangedPart:
     nodes = [node for node in graph if node.op_type != "Constant"]
     changed = [node for node in nodes if _key(node) not in others]
-    return Part(_drawn(graph, changed, MOST, others), len(changed), len(nodes))
+    return ChangedPart(_drawn(graph, changed, MOST, others), len(changed), len(nodes))
 
 
 def _drawn(graph: ir.Graph, changed: Sequence[ir.Node], most: int, others: set[int], depth: int = 0) -> nx.DiGraph:
@@ -112,7 +115,7 @@ def _connect(drawing: nx.DiGraph, graph: ir.Graph, vertices: dict[ir.Node, Hasha
         for value in node.inputs:
             producer = value.producer() if value is not None else None
             if value is not None and value.is_graph_input() and value.graph is graph and not value.is_initializer():
-                if node not in beside:
+                if node not in beside and _has_place(drawing, ("in", value.name)):
                     _add_port(drawing, ("in", value.name), value.name)
                     drawing.add_edge(("in", value.name), vertex)
             elif producer in vertices and vertices[producer] != vertex:
@@ -120,9 +123,13 @@ def _connect(drawing: nx.DiGraph, graph: ir.Graph, vertices: dict[ir.Node, Hasha
                 if REST not in both or not {node, producer} & beside:  # else a cycle through the rest is possible
                     drawing.add_edge(vertices[producer], vertex)
         for value in node.outputs:
-            if value.is_graph_output() and node not in beside:
+            if value.is_graph_output() and node not in beside and _has_place(drawing, ("out", value.name)):
                 _add_port(drawing, ("out", value.name), value.name)
                 drawing.add_edge(vertex, ("out", value.name))
+
+
+def _has_place(drawing: nx.DiGraph, port: Hashable) -> bool:
+    return port in drawing or sum(isinstance(vertex, tuple) for vertex in drawing) < MOST_PORTS
 
 
 def _add_port(drawing: nx.DiGraph, vertex: Hashable, name: str | None) -> None:

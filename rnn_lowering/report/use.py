@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rnn_lowering.report.ports import arrays
 from rnn_lowering.report.use_stream import host_code
 from rnn_lowering.streaming.metadata import host_loop
-from rnn_lowering.targets.calls import CALLS, Call
+from rnn_lowering.targets.calls import CALLS, Snippet
 from rnn_lowering.targets.installed import PACKAGES, is_here
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ def _functions(report: FileReport) -> list[str]:
     return re.sub("|".join(texts), lambda token: texts[token[0]], text).split("\n")[:-1]
 
 
-def _call(report: FileReport) -> Call | None:
+def _call(report: FileReport) -> Snippet | None:
     return CALLS.get("onnxruntime" if report.target in _IN_ONNXRUNTIME else report.target)
 
 
-def _line(call: Call, report: FileReport) -> str:
+def _line(call: Snippet, report: FileReport) -> str:
     named = [(port.name, port.name if port.name.isidentifier() else "...") for port in report.lowered.inputs]
     return call.line.format(
         file=repr(str(report.destination)),

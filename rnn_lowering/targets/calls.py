@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Call:
+class Snippet:
     """How a model is run in a runtime.
 
     Attributes:
@@ -28,18 +28,18 @@ class Call:
     commands: tuple[str, ...] = ()
 
 
-CALLS: Mapping[str, Call] = {
-    "onnxruntime": Call(
+CALLS: Mapping[str, Snippet] = {
+    "onnxruntime": Snippet(
         'import onnxruntime\n\nnet = onnxruntime.InferenceSession("model.onnx")',
         "return net.run(None, inputs)",
         "onnxruntime.InferenceSession({file}).run(None, {feed})",
     ),
-    "tract": Call(
+    "tract": Snippet(
         'import tract\n\nnet = tract.onnx().load("model.onnx").into_model().into_runnable()',
         "return [y.to_numpy() for y in net.run([*inputs.values()])]",
         "tract.onnx().load({file}).into_model().into_runnable().run({values})",
     ),
-    "openvino": Call(
+    "openvino": Snippet(
         """\
 import openvino
 
@@ -48,7 +48,7 @@ net = openvino.compile_model("model.onnx", "CPU", precise)""",
         "found = net(inputs)\nreturn [found[name].copy() for name in OUTPUTS]",
         'openvino.compile_model({file}, "CPU")({feed})',
     ),
-    "opencv": Call(
+    "opencv": Snippet(
         'import cv2\n\nnet = cv2.dnn.readNetFromONNX("model.onnx")',
         """\
 for name, array in inputs.items():
@@ -57,7 +57,7 @@ return [y.copy() for y in net.forward(OUTPUTS)]""",
         "net = cv2.dnn.readNetFromONNX({file}); "
         "[net.setInput(a, name) for name, a in {feed}.items()]; net.forward({outputs})",
     ),
-    "tinygrad": Call(
+    "tinygrad": Snippet(
         """\
 from tinygrad import Tensor
 from tinygrad.nn import onnx
@@ -68,7 +68,7 @@ net = onnx.OnnxRunner("model.onnx")""",
 found = net({name: Tensor(array).realize() for name, array in inputs.items()})
 return [found[name].numpy() for name in OUTPUTS]""",
     ),
-    "tvm": Call(
+    "tvm": Snippet(
         """\
 import onnx, tvm
 from tvm import relax
@@ -80,7 +80,7 @@ net = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())""",
 found = net["main"](*map(tvm.runtime.tensor, inputs.values()))
 return [y.numpy() for y in ([found] if hasattr(found, "numpy") else found)]""",
     ),
-    "mnn": Call(
+    "mnn": Snippet(
         """\
 import MNN, _tools  # _tools is MNN's converter
 
@@ -93,7 +93,7 @@ arrays = [a.astype("int32") if a.dtype == "int64" else a for a in inputs.values(
 given = [MNN.expr.const(a, list(a.shape), MNN.expr.NCHW, kinds[a.dtype.kind]) for a in arrays]
 return [MNN.expr.convert(y, MNN.expr.NCHW).read().copy() for y in net.forward(given)]""",
     ),
-    "ncnn": Call(
+    "ncnn": Snippet(
         """\
 import re
 import ncnn
@@ -111,7 +111,7 @@ with net.create_extractor() as extractor:
     return [np.array(y.numpy(batch_index=int(batch[f"out{n}"]))) for n, y in enumerate(mats)]""",
         commands=("pnnx {path} inputshape={shapes} fp16=0 ncnnparam=net.param ncnnbin=net.bin ncnnpy=net.py",),
     ),
-    "iree": Call(
+    "iree": Snippet(
         """\
 import iree.runtime
 
@@ -126,7 +126,7 @@ return [y.to_host() for y in (found if isinstance(found, (list, tuple)) else [fo
             "--iree-hal-local-target-device-backends=llvm-cpu -o net.vmfb",
         ),
     ),
-    "litert": Call(
+    "litert": Snippet(
         """\
 from pathlib import Path
 from ai_edge_litert.interpreter import Interpreter
@@ -138,7 +138,7 @@ found = net(**{name.replace(":", "__"): array for name, array in inputs.items()}
 return [found[name.replace(":", "__")] for name in OUTPUTS]""",
         commands=("onnx2tf -i {path} -o converted -kat {names} -nuo",),
     ),
-    "emx-onnx-cgen": Call(
+    "emx-onnx-cgen": Snippet(
         """\
 import ctypes
 
@@ -153,7 +153,7 @@ return outputs""",
             "cc -O2 -shared -fPIC -o net.so net.c -lm",
         ),
     ),
-    "jaxonnxruntime": Call(
+    "jaxonnxruntime": Snippet(
         """\
 import jax, onnx
 from jaxonnxruntime import call_onnx, config
@@ -164,7 +164,7 @@ model = onnx.load("model.onnx")""",
 function, weights = call_onnx.call_onnx_model(model, inputs)
 return [np.asarray(y) for y in jax.jit(function)(weights, inputs)]""",
     ),
-    "onnx2torch": Call(
+    "onnx2torch": Snippet(
         """\
 import sys, unittest.mock
 import torch

@@ -61,7 +61,7 @@ def run_page(client: str, page: Path, arrays: dict[str, Any], start: str, end: s
 @pytest.mark.parametrize("client", CALLED)
 def test_a_model(client: Any, tmp_path: Path) -> None:
     expected, page = example(tmp_path), tmp_path / "page.html"
-    shapes = {} if client in OPEN else {"input_shapes": {"X": [16, 1, 80]}}
+    shapes: Any = {} if client in OPEN else {"input_shapes": {"X": [16, 1, 80]}}
     rl.lower_file(tmp_path / "model.onnx", tmp_path / "a b.onnx", target=client, report=page, **shapes)
     (X,) = [np.load(tmp_path / "X.npy")]
     instead = "\noutputs = run(dict(np.load('given.npz')))\n"

@@ -46,6 +46,7 @@ class Page(HTMLParser):
         attributes: Name and value of every attribute.
         rows: The texts of the cells of every table row.
         codes: The texts of every block of code.
+        boxes: The texts in pictures.
         text: All text.
     """
 
@@ -55,6 +56,7 @@ class Page(HTMLParser):
         self.attributes: list[tuple[str, str]] = []
         self.rows: list[list[str]] = []
         self.codes: list[str] = []
+        self.boxes: list[str] = []
         self.text = ""
         self._open: list[str] = []
         self.feed(path.read_text(encoding="utf-8"))
@@ -71,6 +73,8 @@ class Page(HTMLParser):
             self.rows[-1].append("")
         if tag == "pre":
             self.codes.append("")
+        if tag == "text":
+            self.boxes.append("")
 
     def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
@@ -81,11 +85,19 @@ class Page(HTMLParser):
         assert self._open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        if "svg" not in self._open or "title" not in self._open:  # else it shows while the mouse is there
+            self.text += data
         if "pre" in self._open:
             self.codes[-1] += data
+        if "text" in self._open:
+            self.boxes[-1] += data
         if {"td", "th"} & set(self._open):
             self.rows[-1][-1] = " ".join([*self.rows[-1][-1].split(), *data.split()])
+
+    @property
+    def plots(self) -> int:
+        """How many pictures there are beside the two of the graph."""
+        return self.tags["svg"] - self.values("class").count("graph")
 
     def row(self, first: str) -> list[str]:
         """The first row of a table that starts so."""
@@ -181,7 +193,7 @@ def test_how_a_stream_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert code_of(parsed, "import numpy as np\nimport tract")
     assert "A report of a stream has no plots of single nodes" in parsed.text
     assert not [code for code in parsed.codes if "onnxruntime" in code or "rnn_lowering" in code]
-    assert main([*given, "--target", "webnn", "--dim", "batch=1", "--force"]) == 0
+    assert main([*given, "--target", "webnn", "--set-dim", "batch=1", "--force"]) == 0
     assert "code for webnn, and for streams: docs/runtimes.md and" in Page(tmp_path / "page.html").text
     assert main([*given, "--force"]) == 0
     parsed = Page(tmp_path / "page.html")
@@ -263,7 +275,7 @@ def test_the_chunks_of_a_target(tmp_path: Path, name: str) -> None:
 
 def test_every_picture_has_a_text(ragged: Path) -> None:
     parsed = Page(ragged)
-    assert parsed.tags["svg"] == 3
+    assert parsed.plots == 3
     titles = ("Absolute error of Y", "Signals of Y", "One step")
     labels = [label for label in parsed.values("aria-label") if label.startswith(titles)]
     assert len(labels) == 3
@@ -289,7 +301,7 @@ def test_equal_lowerings_have_equal_pages(tmp_path: Path, ragged: Path) -> None:
 def test_a_hostile_name(tmp_path: Path, form: str) -> None:
     parsed = Page(written(tmp_path, chain(Link("GRU", HOSTILE), dims=(3, 2)), to=form))
     assert parsed.tags["img"] == 0
-    assert parsed.tags["svg"] == 3
+    assert parsed.plots == 3
     assert parsed.tags["style"] == 1
     assert parsed.row(f"{HOSTILE} main graph")[1] == "GRU-14"
     assert parsed.text.count(HOSTILE) == 2
@@ -323,7 +335,7 @@ def test_a_failed_verification(tmp_path: Path) -> None:
     assert parsed.row("out")[2].startswith("failed")
     good, bad = (row for row in parsed.rows if row[0] == "Y")
     assert float(good[2]) < 1e-6 < float(bad[2])
-    assert parsed.tags["svg"] == 6
+    assert parsed.plots == 6
 
 
 def test_a_node_that_onnxruntime_does_not_run(tmp_path: Path) -> None:
@@ -333,14 +345,14 @@ def test_a_node_that_onnxruntime_does_not_run(tmp_path: Path) -> None:
     assert "its final states, since the output of all steps is not connected" in parsed.text
     assert "No result, original in onnxruntime: GRU node 'recurrent'" in parsed.text
     assert "Colored: the operator specification in float64." in parsed.text
-    assert parsed.tags["svg"] == 3
+    assert parsed.plots == 3
 
 
 def test_a_node_that_cannot_run_on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rnn_lowering.compare.node_pairs.LoweredFile.part", lambda *_: None)
     case = Case("page_without_pictures", "GRU")
     parsed = Page(written(tmp_path, model(case, 17)))
-    assert parsed.tags["svg"] == 0
+    assert parsed.plots == 0
     assert "Verified" in parsed.text
     assert "No plots" in parsed.text or "This node cannot be run on its own." in parsed.text
 
@@ -352,7 +364,7 @@ def test_a_node_whose_attributes_refer_to_those_of_its_function(tmp_path: Path, 
     references = {a.name for node in nodes(proto) for a in node.attribute if a.ref_attr_name}
     assert references == {"hidden_size", *attributes}
     parsed = Page(written(tmp_path, proto))
-    assert parsed.tags["svg"] == 3
+    assert parsed.plots == 3
     assert "Verified" in parsed.text
     assert "No plots" not in parsed.text
 
@@ -375,7 +387,7 @@ def test_a_function_that_is_called_twice(tmp_path: Path) -> None:
     )
     parsed = Page(written(tmp_path, proto, only=["RNN"], verify=1))
     assert [row[6] for row in parsed.rows if row[1:2] == ["RNN-14"]] == ["4", "5"]
-    assert parsed.tags["svg"] == 6
+    assert parsed.plots == 6
     assert len([row for row in parsed.rows if row[0] == "Y" and len(row) == 3 and row[2] != "passed"]) == 2
 
 
@@ -394,7 +406,7 @@ def test_the_number_of_nodes_with_pictures(tmp_path: Path, monkeypatch: pytest.M
     assert set(Counter(Page(written(tmp_path, three, verify=0)).values("id")).values()) == {1}
     monkeypatch.setattr(page, "MOST_NODES", 1)
     parsed = Page(written(tmp_path, three, verify=0, overwrite=True))
-    assert parsed.tags["svg"] == 3
+    assert parsed.plots == 3
     assert "2 more nodes have no plots." in parsed.text
     assert [parsed.row(f"rnn{n} main graph")[1] for n in range(3)] == ["RNN-14"] * 3
 
@@ -404,12 +416,59 @@ def test_nothing_to_lower(tmp_path: Path) -> None:
     assert "There was nothing to lower." in parsed.text
     assert "Unchanged" in parsed.text
     assert "nothing was lowered: the result is the original" in parsed.text
-    assert parsed.tags["svg"] == 0
+    assert parsed.plots == 0
 
 
 def test_errors_without_a_logarithm() -> None:
     assert "<svg" in plot_errors({"zero": np.zeros(3)}, "time step", "salt")
     assert "<svg" in plot_errors({"far": np.array([0.0, np.inf, 1e-3]), "lowered": np.full(3, np.inf)}, "t", "salt")
+
+
+# The drawing of the graph
+
+
+def graphs(path: Path) -> list[Page]:
+    """The pictures of the graph in a page, before and after."""
+    pictures = re.findall(r'<svg class="graph".*?</svg>', path.read_text(encoding="utf-8"), re.DOTALL)
+    pages = []
+    for n, text in enumerate(pictures):
+        (path.parent / f"{n}.svg").write_text(text, encoding="utf-8")
+        pages.append(Page(path.parent / f"{n}.svg"))
+    return pages
+
+
+def test_the_graph_before_and_after(tmp_path: Path) -> None:
+    """What changed with its neighbors, and the body of a Scan as a box within."""
+    proto = parse(
+        """g (float[seq,2,3] X) => (float[seq,1,2,4] Z, float[seq,2,3] A)
+        <float[1,4,3] W = {}, float[1,4,4] R = {}> {
+        A = Abs (X) B = Neg (A) C = Sin (B) Y, H = RNN <hidden_size = 4> (C, W, R) D = Cos (Y) Z = Exp (D) }"""
+    )
+    before, after = graphs(written(tmp_path, proto, verify=0))
+    assert sorted(before.boxes) == ["Cos", "RNN", "Sin"]
+    assert {"Cos", "Sin", "Scan", "Tanh"} <= {*after.boxes}
+    assert not {"Abs", "Neg", "Exp", "RNN"} & {*after.boxes}
+    assert after.values("class").count("neighbor") == before.values("class").count("neighbor") == 2
+
+
+@pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
+def test_the_size_of_the_graph(tmp_path: Path, form: str) -> None:
+    """Of hundreds of nodes, a few dozen are drawn."""
+    many = chain(*(Link("GRU", f"gru{n}") for n in range(40)), dims=(6, 2))
+    before, after = graphs(written(tmp_path, many, verify=0, to=form))
+    for picture in (before, after):
+        assert 20 < len(picture.boxes) < 120
+        assert any(re.match("… [0-9,]+ more", text) for text in picture.boxes)
+        assert float(picture.values("width")[0]) < 2000
+        assert float(picture.values("height")[0]) < 6000
+
+
+def test_a_changed_branch(tmp_path: Path) -> None:
+    """Of a branch that stays, only what changed in it."""
+    case = Case("page_branch", "GRU", scope="if")
+    before, after = graphs(written(tmp_path, model(case, 17), verify=0))
+    assert {"If", "GRU"} <= {*before.boxes}
+    assert {"If", "Scan"} <= {*after.boxes}
 
 
 # The drawing of a step
@@ -511,4 +570,4 @@ def test_in_a_browser(ragged: Path, browser: list[str], tmp_path: Path, options:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         assert "CONSOLE" not in done.stderr
     assert picture.stat().st_size > 20_000
-    assert done.stdout.count("<svg") == done.stdout.count("</svg>") == 3
+    assert done.stdout.count("<svg") == done.stdout.count("</svg>") == 5
