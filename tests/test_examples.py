@@ -92,7 +92,7 @@ def ended(script: str, folder: Path, *arguments: str, without: tuple[str, ...] =
     return done.returncode, done.stderr or done.stdout
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if script not in COMPLETE])
 def test_a_script_without_arguments_says_what_to_do(script: str, tmp_path: Path) -> None:
     """In any folder."""

@@ -148,6 +148,7 @@ def half_states(model: onnx.ModelProto) -> None:
 
 
 # A state overflows, a sum cancels, or a sequence is long, in float16; in the last, a state overflows in float32.
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("kind", "seed", "number"),
     [("attention", 101, 1901), ("attention", 101, 4807), ("attention", 101, 3567), ("joined", 102, 2062)],

@@ -280,7 +280,7 @@ FILLS = {
 """Nets whose constants and first states would be most of an integer range, and nets whose are not."""
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("bits", ["w8a8", "w8a16"])
 @pytest.mark.parametrize("name", FILLS)
 def test_fills_and_first_states_lie_in_the_measured_ranges(name: str, bits: str) -> None:

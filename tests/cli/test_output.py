@@ -90,6 +90,7 @@ SCAN = ("?", "scan", "first choice for target portable")
 UNKNOWN = ("?", "refused", "the sequence length is not known, so the steps cannot be unrolled")
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("options", "rows"),
     [

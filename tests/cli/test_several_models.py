@@ -81,7 +81,7 @@ def test_a_list_as_json_has_an_entry_for_each_model(models: Path, rnn_lower: Com
 
 
 def test_models_are_lowered_into_a_folder(models: Path, rnn_lower: Command) -> None:
-    done = rnn_lower(*BOTH, "--out-dir", "lowered/new", "--to", "loop", "--set-dim", "seq=16")
+    done = rnn_lower(*BOTH, "--out-dir", "lowered/new", "--to", "loop", "--set-dim", "seq=16", "--verify", 1)
     assert (done.code, done.err) == (0, "")
     assert done.lines[1].split() == ["nets/model.onnx", "1", "LSTM,", "1", "GRU", "verified"]
     assert done.lines[2].split()[-1] == "verified"
@@ -95,7 +95,7 @@ def test_models_are_lowered_into_a_folder(models: Path, rnn_lower: Command) -> N
 
 @pytest.mark.parametrize("keep_going", [False, True])
 def test_an_error_ends_the_series_unless_it_is_to_go_on(models: Path, rnn_lower: Command, keep_going: bool) -> None:
-    options = ["--keep-going"] if keep_going else []
+    options = ["--verify", 1, *(["--keep-going"] if keep_going else [])]
     done = rnn_lower("text.onnx", *BOTH, "--out-dir", "lowered", *options)
     assert done.code == 1
     assert done.err.count("rnn-lower: error: text.onnx: ") == 1

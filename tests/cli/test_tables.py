@@ -32,6 +32,7 @@ SHOWN = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("columns", [60, 80])
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_table_fits(

@@ -72,7 +72,7 @@ def test_it_runs_at_two_lengths_and_is_compared(here: Path, tmp_path: Path, rnn_
 
 
 def test_fixed_sizes_run_once(here: Path) -> None:
-    found = rl.verify(MODEL, rl.lower(MODEL, target="opencv", dims={"seq": 5}), target="opencv")
+    found = rl.verify(MODEL, rl.lower(MODEL, target="opencv", dims={"seq": 5}), target="opencv", runs=1)
     assert found.in_target is not None
     assert found.in_target.runs == 1
 
@@ -99,13 +99,16 @@ def test_another_python(
     elsewhere: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(SRC))  # of which another Python gets nothing
-    given = rnn_lower(MODEL, tmp_path / "given.onnx", *IN_TARGET, "--target-python", elsewhere)
+    given = rnn_lower(MODEL, tmp_path / "given.onnx", *IN_TARGET, "--verify", 1, "--target-python", elsewhere)
     assert "verified (opencv 4.13.0): 2 runs" in given.out, given.err
     monkeypatch.chdir(elsewhere.parent.parent)
     found = rl.verify(MODEL, MODEL, target="opencv", target_python="bin/python", runs=1)
     assert found.in_target, found
     monkeypatch.setenv("RNN_LOWERING_OPENCV_PYTHON", str(elsewhere))
-    assert "verified (opencv 4.13.0): 2 runs" in rnn_lower(MODEL, tmp_path / "named.onnx", *IN_TARGET).out
+    assert (
+        "verified (opencv 4.13.0): 2 runs"
+        in rnn_lower(MODEL, tmp_path / "named.onnx", *IN_TARGET, "--verify", 1).out
+    )
     rows = {line.split()[0]: line.split() for line in rnn_lower("--targets").lines}
     assert "4.13.0" in rows["opencv"]
     assert "4.13.0" not in rows["tract"]
@@ -242,7 +245,7 @@ def test_what_a_runtime_prints_is_kept_back(
 ) -> None:
     """64 MB do not reach the terminal, a file or the memory."""
     monkeypatch.setenv("DEED", "prints much")
-    report = rl.lower_file(MODEL, tmp_path / "out.onnx", target="opencv", run_in_target=True)
+    report = rl.lower_file(MODEL, tmp_path / "out.onnx", target="opencv", run_in_target=True, verify=1)
     assert report.verification
     assert capfd.readouterr() == ("", "")
 
@@ -295,9 +298,9 @@ def test_the_reports_have_it(here: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_verify_says_the_same_without_a_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lowered = rl.lower(MODEL, target="opencv")
-    assert rl.verify(MODEL, lowered, target="opencv")
+    assert rl.verify(MODEL, lowered, target="opencv", runs=1)
     monkeypatch.setenv("DEED", "is wrong")
-    found = rl.verify(MODEL, lowered, target="opencv")
+    found = rl.verify(MODEL, lowered, target="opencv", runs=1)
     assert not found
     assert found.status == "failed"
     assert found.in_target is not None

@@ -142,7 +142,7 @@ if not runs_in_onnxruntime(newest := model(Case("verify_new", "LSTM", optional=A
     NOT_RUNNABLE["new opset"] = newest
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NOT_RUNNABLE)
 def test_an_original_that_does_not_run_is_judged_by_its_nodes(name: str) -> None:
     original = NOT_RUNNABLE[name]

@@ -38,7 +38,7 @@ ODD = ((1, 1), (2, 5), (7, 3), (64, 2), (230, 1))
 FAR = 2e-5
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["scan", "loop"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.usefixtures("workers_here")

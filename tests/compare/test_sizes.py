@@ -141,6 +141,7 @@ def test_an_input_with_a_default_stays_one(names: tuple[str, ...]) -> None:
     assert "lost the inputs with defaults ['k']" in check.reason
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -67,6 +67,7 @@ def test_in_processes_of_their_own() -> None:
     assert verify(original, rl.lower(with_weight(original, "W", times=2))).status == "failed"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("to", ["scan", "loop", "unroll"])
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
 def test_a_right_model_is_verified(op_type: str, to: Any) -> None:
@@ -449,7 +450,7 @@ def test_a_missing_model_is_an_error(tmp_path: Path) -> None:
             verify(*models)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "name", ["file", "allow_pickle", "a/../b", "names\n", "é\0", "n" * 70_000], ids=lambda name: ascii(name[:12])
 )
@@ -519,7 +520,7 @@ CHOOSE = f"""<domain: "local", opset_import: ["": 17]> choose (y, s) => (o) {{
     p = local.choose (y, s) o = local.choose (p, s) }}"""
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("where", UNTAKEN)
 def test_a_branch_that_no_run_takes_is_told(where: str) -> None:
     nodes, missed = UNTAKEN[where]
@@ -568,6 +569,7 @@ HALVES = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("where", HALVES)
 @pytest.mark.parametrize("form", ["scan", "loop"])
 def test_the_least_precise_type_on_the_way_counts(where: str, form: Any) -> None:

@@ -103,7 +103,7 @@ def net(name: str) -> tuple[onnx.ModelProto, Arrays]:
     return model, feed | ({"n": LENGTHS} if name.startswith("ReverseSequence") else {})
 
 
-@pytest.mark.few(20)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", CASES)
 def test_what_takes_its_place_computes_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, feed = net(name)

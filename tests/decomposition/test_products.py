@@ -61,7 +61,7 @@ def feed_of(model: onnx.ModelProto) -> dict[str, Any]:
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("target", ["opencv", "mnn", "ncnn", "portable"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("name", KINDS)
@@ -187,6 +187,7 @@ _QUANTIZED = """g (float[1, 1, 2] a, int64[3] i, float[3, 4] c, float k)
     r2, h = RNN <hidden_size = 2> (a, W, R)  {} }}"""
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "made",
     [

@@ -144,6 +144,7 @@ def test_every_operator_has_a_row_or_is_known_to_have_none() -> None:
     assert OPERATORS.keys() & {*WITHOUT_ROW.split()} == set()
 
 
+@pytest.mark.few(28)
 @pytest.mark.parametrize("name", having("elementwise"))
 def test_an_elementwise_operator_reads_one_element(name: str) -> None:
     checked(_acts_on_elements(example) for example in examples()[name])
@@ -214,7 +215,7 @@ def axes_of(example: Example) -> Axes | None:
     return rule and rule(NodeShapes(node, opset, lambda value: [as_size(n) for n in shapes[value]], numbers))
 
 
-@pytest.mark.few(66)
+@pytest.mark.few(26)
 @pytest.mark.parametrize("name", having("axes"))
 def test_axes_are_those_of_the_row(name: str) -> None:
     checked(_has_axes(example) for example in examples()[name])

@@ -429,6 +429,7 @@ def test_memory_does_not_grow_with_the_model(where: list[str]) -> None:
 # What operators read when a model is loaded stays in it
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("steps", [32, 33, 64, 1000])
 @pytest.mark.parametrize("outside", [False, True], ids=["inline", "external"])
 def test_sizes_of_many_steps_stay_in_the_model(steps: int, outside: bool, out: Path, tmp_path: Path) -> None:
@@ -488,7 +489,7 @@ FIRST = f"""<domain: "local", opset_import: ["": 17]> first (y, s) => (b0)
     {{ {", ".join(f"b{n}" for n in range(40))} = Split (y, s) }}"""
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", PARAMETERS)
 @pytest.mark.parametrize("outside", [False, True], ids=["inline", "external"])
 def test_parameters_stay_in_the_model(name: str, outside: bool, out: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def attempt(
         return None, error
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("entry", entries())
 def test_a_model_of_an_exporter(entry: Entry, form: str) -> None:

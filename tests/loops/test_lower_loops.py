@@ -808,7 +808,7 @@ def image_net(opset: int, shape: str, image: str, then: str) -> ModelProto:
     return model
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("image", ["N,32,8,1", "2,32,8,1", "N,W,H,C"])
 @pytest.mark.parametrize(("opset", "shape"), IMAGES.values(), ids=IMAGES)
 def test_the_sizes_behind_a_reshape_are_known(opset: int, shape: str, image: str) -> None:

@@ -120,7 +120,7 @@ STREAMS: dict[str, tuple[onnx.ModelProto, dict[str, tuple[int, ...]], dict[str, 
 }  # fmt: skip
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", STREAMS)
 def test_chunks_are_the_whole(name: str) -> None:
     model, shapes, options, states = STREAMS[name]
@@ -249,6 +249,7 @@ def test_a_loop_behind_the_last_state_of_another_is_refused_by_name() -> None:
         rl.lower(model, stream="T")
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "entry", [each for each in entries() if not each.values[0] or each.values[0].get("stream")]
 )
@@ -275,7 +276,7 @@ def test_loops_of_exporters(entry: dict[str, Any]) -> None:
 STREAMED = {"dynamo_scan_ema.onnx", "hand_loop_leaky_sum.onnx", "keras_gru_last.onnx", "tf_cumprod.onnx"}
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("target", "frames", "kept"),
     [(name, "=1", set()) for name in ("portable", "onnxruntime", "mnn", "openvino", "tract", "tvm", "burn")]

@@ -87,7 +87,7 @@ def lengths(model: ModelProto, *some: int) -> tuple[int, ...]:
     return (size,) if size else some
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", STACKED)
 def test_written_rows_are_stacked(name: str) -> None:
     model = STACKED[name]

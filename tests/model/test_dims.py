@@ -623,6 +623,7 @@ def test_sizes_of_every_node_are_named_at_once() -> None:
     assert rl.lower(model, "unroll", dims={"T": 2, "N": 3})
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("target", ["opencv", "tvm", "mnn"])
 @pytest.mark.parametrize(
     "product",

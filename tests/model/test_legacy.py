@@ -103,7 +103,7 @@ def in_forms() -> list[Any]:
     return found
 
 
-@pytest.mark.few(15)
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("case", "form"), in_forms())
 def test_node(case: Case, form: str) -> None:
     possible = [opset for opset in OPSETS if opset in case.opsets]
@@ -288,7 +288,7 @@ def extended(case: Case, opset: int, rest: Rest) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", RESTS)
 @pytest.mark.parametrize("ir3", [False, True])
 def test_rest(name: str, ir3: bool) -> None:
@@ -456,6 +456,7 @@ def behind_an_if(case: Case, opset: int, *, constant: bool) -> onnx.ModelProto:
     return proto
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("opset", [1, 5, 6])
 def test_an_if_that_is_decided(opset: int) -> None:
     """By a constant, or by the input that the hint names. The truth is NumPy's: onnx's evaluator aligns P and Q at

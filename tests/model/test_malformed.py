@@ -109,7 +109,7 @@ EDITS: dict[str, Edit] = {
 }
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(5)
 @pytest.mark.filterwarnings("ignore:.*declared shape.*:rnn_lowering.RnnLoweringWarning")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", EDITS)

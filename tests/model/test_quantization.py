@@ -155,7 +155,7 @@ def test_ranges_of_states_hold_every_call(folder: Path) -> None:
     assert max(errors_of_calls(folder)) < 5e-3
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("sequences", "message"),
     [

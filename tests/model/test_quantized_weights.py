@@ -113,6 +113,7 @@ def same(new: onnx.ModelProto, original: onnx.ModelProto) -> bool:
     return True
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", [*CASES, *NEW_CASES])
 def test_weights_stay_integers(name: str, form: str) -> None:

@@ -55,7 +55,7 @@ def surely_unrolls(entry: Entry) -> bool:
     return True
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("entry", "form"), forms())
 def test_computes_what_the_original_computes(entry: Entry, form: Any) -> None:
     original = load(entry)

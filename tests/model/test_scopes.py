@@ -71,6 +71,7 @@ TEXTS = SCOPES | {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", TEXTS)
 def test_computes_the_same(name: str, form: str) -> None:
@@ -131,7 +132,7 @@ def test_sizes_of_an_outer_scope_that_are_not_known(form: Any) -> None:
         assert_same(original, random_feed(original, T=4, N=N), form, **sizes)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", [name for name in SCOPES if name != "scan"])
 def test_every_name_that_is_made_is_taken_already(name: str, form: str) -> None:
@@ -157,7 +158,7 @@ def test_lowering_in_two_passes_keeps_names_apart() -> None:
         assert_close(run(new, feed), run(original, feed))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("opset", [7, 8, 9, 10, 11, 13, 19, 21])
 @pytest.mark.parametrize("name", ["if", "loop", "nested"])
 def test_bodies_at_other_opsets(name: str, opset: int) -> None:

@@ -49,6 +49,7 @@ def feed(sr: int | None = None) -> Arrays:
     return given if sr is None else given | {"sr": np.array(sr, np.int64)}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("sr", [16000, 3])
 @pytest.mark.parametrize("form", ["unroll", "scan"])

@@ -298,7 +298,7 @@ APART: dict[str, partial[Net]] = {
 }
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("form", ["scan", "loop"])
 @pytest.mark.parametrize("name", [*SIBLINGS, *PROVEN])
 def test_siblings_become_one_loop(name: str, form: str) -> None:
@@ -313,7 +313,7 @@ def test_peepholes_of_zeros_share_a_loop_with_others() -> None:
     assert loops(lowered(given, "scan")) == 1
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("name", "form"), by_turns(list(STACKS), ["scan", "loop"]))
 def test_layers_become_one_loop(name: str, form: str) -> None:
     given = STACKS[name]()
@@ -350,6 +350,7 @@ def assert_same_at_any_length(given: Net, outputs: Iterable[str], form: Any) -> 
     return new
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("op", GATES)
 def test_layers_of_any_length_become_one_loop(op: str) -> None:
     """A Scan of no step is for no runtime."""
@@ -453,7 +454,7 @@ def compared(given: Net, count: int = 1) -> Verification:
         return NodeComparison(files[0], files[1], runner, rl.Check(), None).result("asked for")
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "given",
     [
@@ -538,6 +539,7 @@ def test_other_targets_join_too(name: str, target: str) -> None:
     assert few == many if as_apart else few < many
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("target", TARGETS)
 def test_single_and_unrolled_steps_share_nothing(target: Any) -> None:
     given = net(Member("GRU", 4), Member("GRU", 3), T=1, sizes=(1, BATCH))

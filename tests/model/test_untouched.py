@@ -203,7 +203,7 @@ def stored() -> list[Any]:
     return [pytest.param(e, id=e["file"], marks=pytest.mark.shared) for e in small if e["opsets"]["ai.onnx"] >= 7]
 
 
-@pytest.mark.few(32)
+@pytest.mark.few(12)
 @pytest.mark.parametrize("entry", stored())
 def test_stored_model(entry: dict[str, Any]) -> None:
     original = load(entry)
@@ -266,6 +266,7 @@ IN_BODIES = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("body", IN_BODIES)
 @pytest.mark.parametrize("way", ["in memory", "a file", "a data file", "a large file"])
 def test_nothing_else_is_declared(body: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,7 @@ OTHER_OPSETS = {
 }
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", [*CHAINS, *OTHER_OPSETS])
 def test_a_chain_is_folded(name: str, form: str) -> None:
@@ -107,6 +108,7 @@ VERY_LARGE = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("name", "form"), by_turns(list(VERY_LARGE), FORMS))
 def test_a_chain_that_is_computed_late_needs_nothing_of_the_graph(name: str, form: Any) -> None:
     """A constant of 17 MiB is computed when the result is written: its nodes have left the graph by then."""

@@ -20,7 +20,7 @@ def check(wiring: Wiring, form: str) -> None:
     assert_close(actual, wiring.expected, label=form)
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("target", "symbol", "form"), by_turns(list(every_input()), FORMS))
 def test_each_output_is_each_input(target: str, symbol: str, form: str) -> None:
     for source, output in every_output():
@@ -37,6 +37,7 @@ def test_through_bodies_and_functions(target: str, symbol: str, places: tuple[st
         check(wiring, FORMS[n % len(FORMS)])
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("first", "second"), thinned(list(product(TAKEN, TAKEN)), 3))
 def test_three_nodes_in_a_row(first: str, second: str, form: str) -> None:

@@ -288,6 +288,7 @@ def test_a_stream_of_an_opened_net(rnn_lower: Command, tmp_path: Path) -> None:
     assert "in chunks" in said.out
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("target", ["onnxruntime", "tract", "openvino"])
 def test_an_opened_net_for_a_target(target: Any) -> None:
     new = opened("lengths_of_t", 11, 160, to="auto", target=target, open_dims={"X:0": "time"})

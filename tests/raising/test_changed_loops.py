@@ -14,7 +14,7 @@ from thinning import thinned
 import rnn_lowering as rl
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("seed", thinned(range(2000), 40))
 def test_a_changed_loop(seed: int) -> None:
     rng = random.Random(seed)

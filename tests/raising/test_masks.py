@@ -25,7 +25,7 @@ def lens_of(model: onnx.ModelProto) -> list[str]:
     return [node.input[4] for node in raised.graph.node if node.op_type in ("RNN", "GRU", "LSTM")]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("cell", [*(c for T in BOTH for c in masked(LENGTHS, T)), *compared(COMPARED)], ids=str)
 def test_a_mask_that_is_a_length(cell: Masked) -> None:
     """Also for lengths of 0 and below, and above the number of rows, which onnxruntime rejects."""

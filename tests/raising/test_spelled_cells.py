@@ -34,7 +34,7 @@ def check(cell: Spelled) -> None:
     assert is_raised(cell.model, cell.feeds())
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(9)
 @pytest.mark.parametrize(("choice", "value", "op_type"), EACH)
 def test_each_spelling(choice: str, value: str, op_type: str) -> None:
     check(spelled(ONE_OF_EACH.index((choice, value)), **{"op_type": op_type, choice: value}))
@@ -46,7 +46,7 @@ def test_random_spellings(seed: int) -> None:
     check(spelled(seed))
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("step", odd(CELLS), ids=str)
 def test_a_cell_that_looks_odd(step: Odd) -> None:
     assert is_raised(step.model, [step.feed()])

@@ -68,7 +68,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("N", [1, 4])
 def test_every_feature(name: str, N: int) -> None:

@@ -143,7 +143,7 @@ def fused_picks() -> list[Any]:
     return found
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(9)
 @pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
 @pytest.mark.parametrize(("case", "form", "opset"), fused_picks())
 def test_dialect_of_onnxruntime(case: Case, form: Any, opset: int) -> None:
@@ -202,7 +202,7 @@ def test_auto_lowers_every_case(name: str, opset: int) -> None:
     assert_close(run(lower(case, "auto", opset), feed(case)), expected(case), case.dtype)
 
 
-@pytest.mark.few(13)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", [n for n in CORE if BY_NAME[n].knows_length])
 @pytest.mark.parametrize("opset", [27, 28])
 def test_unrolled_in_the_reference_evaluator(name: str, opset: int) -> None:

@@ -67,7 +67,7 @@ def test_onnx_and_onnxruntime_compute_what_the_oracle_does(rule: str) -> None:
 # Every form
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("rule", "form"), by_turns(list(RULES), FORMS))
 def test_every_form_computes_what_float64_does(rule: str, form: str) -> None:
     """Heads, sizes and decays in turn; 1 as a value size, without past_state, one beta for all heads."""
@@ -115,6 +115,7 @@ def test_a_sum_of_float16_goes_beyond_2048() -> None:
         assert_right(case, run(rl.lower(case.model(), form), feed), feed)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_no_steps_and_no_rows(form: str) -> None:
     """The output is empty and the state is passed on, whether the size is known or not; a Scan takes a step."""
@@ -168,6 +169,7 @@ def test_infinite_states_stay_and_a_reset_forgets_finite_ones() -> None:
 # Numerics of chunks
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("rule", "by_key"), [("gated_delta", False), ("gated_delta", True), ("delta", False)])
 @pytest.mark.parametrize("keys", ["unit", "equal", "positive"])
 @pytest.mark.parametrize("decays", ["weak", "strong"])
@@ -206,6 +208,7 @@ def test_the_form_that_is_chosen() -> None:
             assert node.form == expected
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("rule", "by_key"), by_turns(list(RULES), [False, True]))
 def test_one_model_for_any_length_in_onnxruntime(rule: str, by_key: bool) -> None:
     """Few steps are steps of a Scan, more are chunks, also no steps: one model for a prompt and its next tokens."""
@@ -238,7 +241,7 @@ def test_known_lengths_in_onnxruntime() -> None:
         assert any(node.op_type == "Scan" for node in lowered.graph.node) == (case.H == 8)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("target", ["mnn", "iree", "openvino", "opencv", "tinygrad", "tract", "tvm"])
 def test_for_each_runtime(target: str) -> None:
     """What a target puts in place of operators fits those of chunks too; OpenCV multiplies by matrices rightly, not
@@ -433,6 +436,7 @@ def test_what_a_specification_says() -> None:
     assert spec.details == "gated, 4 states of 4x3"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("case", "whole"),
     [

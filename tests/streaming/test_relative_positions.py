@@ -146,7 +146,7 @@ NETS = {
 }
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", NETS)
 def test_relative_positions_stream(name: str) -> None:
     model, unit = NETS[name], 4 if "chunks" in name else 1

@@ -168,7 +168,7 @@ def assert_equal(
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=2e-5, err_msg=f"{frames} in {sizes}")
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("number", "head", "states", "nodes"), [(n, *row) for n, row in enumerate(STREAMS)])
 def test_attention_streams(number: int, head: str, states: str, nodes: str) -> None:
     model, unit = attention(head, nodes), 3 if "Div (i, 3)" in nodes else 1
@@ -361,6 +361,7 @@ def test_a_table_behind_an_upsampling() -> None:
     assert_equal(model, stepped, 13, [1], 2)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("frames", [1, 3, None])
 def test_zeros_behind_a_late_stream_come_before_the_end(frames: int | None) -> None:
     """The first layer sees the zeros that the second one waits for."""
@@ -587,7 +588,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("model", "stream", "most", "faults"), PLANTED)
 def test_the_comparison_finds(model: onnx.ModelProto, stream: str, most: int | None, faults: list[Any]) -> None:
     stepped = rl.lower(model, stream=stream, max_frames=most)
@@ -646,6 +647,7 @@ def test_the_operator_streams(head: str, states: str, nodes: str) -> None:
 LAST_3 = "k[batch, 2, 2, 3]  v[batch, 2, 3, 2]  t[1]"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("window", "states"),
     [
@@ -687,7 +689,7 @@ k[batch, 2, 2, 0]  v[batch, 2, 0, 2]  k[batch, 4, 1, 0]  v[batch, 4, 0, 1]
 )
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("head", "states", "nodes"), OPERATORS_OF_MICROSOFT)
 def test_the_operators_of_microsoft_stream(head: str, states: str, nodes: str) -> None:
     model = over(head, nodes, opset=17)

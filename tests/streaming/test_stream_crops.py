@@ -99,7 +99,7 @@ uses the number of frames, which a stream never knows, other than as a size
 """)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("head", "late", "nodes"), RIGHT)
 @pytest.mark.filterwarnings("ignore:no state is carried")
 def test_each_length_and_chunking_is_right(head: str, late: str, nodes: str) -> None:
@@ -109,6 +109,7 @@ def test_each_length_and_chunking_is_right(head: str, late: str, nodes: str) -> 
     assert f"{said}: {shown(plan)}" == late
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("head", "unit", "nodes"), ROUNDED)
 @pytest.mark.filterwarnings("ignore:no state is carried")
 def test_a_padding_to_a_multiple_makes_the_multiple_the_unit(head: str, unit: str, nodes: str) -> None:

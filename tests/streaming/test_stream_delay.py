@@ -124,7 +124,7 @@ def assert_same(got: Arrays, expected: Arrays, said: str) -> None:
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5, err_msg=f"{name} {said}")
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("head", "said", "nodes"), thinned(NETS, 2))
 def test_late_streams_give_what_the_whole_gives(head: str, said: str, nodes: str) -> None:
     model, delay = made(nodes, head), int(said.split()[0])
@@ -217,6 +217,7 @@ def test_the_comparison_runs_late_streams_to_their_end() -> None:
         assert rl.verify_stream(model, wrong).status == "failed"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("nodes", "frames", "told"),
     [
@@ -369,7 +370,7 @@ def with_states(nodes: str) -> onnx.ModelProto:
     return over(f"{CONV}, {given} => {outputs}", nodes.replace("cn = Identity (c0)", ""))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize("name", RETURNED)
 def test_the_states_after_flush_are_those_of_the_last_frame(name: str) -> None:

@@ -73,7 +73,7 @@ NETS = {
 """By what becomes of the skips: the nodes, the unit, how many frames the output is late, and how many it lacks."""
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NETS)
 def test_skips_meet_their_own_samples(name: str) -> None:
     nodes, unit, late, lacks = NETS[name]

@@ -103,7 +103,7 @@ has size 3 and meets the frames
 """)
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("head", "what", "nodes"), SAME)
 def test_computes_what_the_whole_does(head: str, what: str, nodes: str) -> None:
     model = over(head, nodes, WEIGHTS, opset=18)

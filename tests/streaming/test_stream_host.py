@@ -103,7 +103,7 @@ LATE_NETS = {
 """Nets whose output is late."""
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("stop", [2, 20])
 @pytest.mark.parametrize("frames", [None, 2])
 @pytest.mark.parametrize("name", LATE_NETS)

@@ -61,7 +61,7 @@ STORED: list[tuple[Callable[[], Net], Any, str]] = [
 ]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("make", "axis", "states"), [*NETS, *(pytest.param(*net, marks=stored) for net in STORED)])
 def test_chunks_give_what_the_whole_gives(make: Callable[[], Net], axis: Any, states: str) -> None:
     """In each form, with any number of frames, and in a straight line for one."""
@@ -155,7 +155,7 @@ def chunks(unit: int, frames: int) -> list[list[int]]:
     return [*few, [frames]]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("file", thinned(STREAMS, 2))
 def test_stored_nets_give_what_the_whole_gives_at_every_length(file: str) -> None:
     net, model = STORED_NETS[file], onnx.load(FOLDER / file)
@@ -180,7 +180,7 @@ def test_stored_nets_give_what_the_whole_gives_at_every_length(file: str) -> Non
                     assert array.shape[plan["outputs"][name]] * eval(f"1/({rate})") == frames
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("file", thinned(STREAMS, 2))
 def test_two_resets(file: str) -> None:
     net, model = STORED_NETS[file], onnx.load(FOLDER / file)
@@ -193,7 +193,7 @@ def test_two_resets(file: str) -> None:
             np.testing.assert_allclose(array, expected[name], rtol=0, atol=2e-5)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("file", thinned(STREAMS, 2))
 def test_the_comparison_verifies_it(file: str) -> None:
     net, model = STORED_NETS[file], onnx.load(FOLDER / file)
@@ -252,7 +252,7 @@ def test_a_step_has_fewer_nodes_than_one_that_was_made_by_hand() -> None:
     assert len(step.graph.node) < len(by_hand.graph.node)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("file", STREAMS)
 def test_a_step_of_known_sizes_calculates_with_none(file: str) -> None:
     net = STORED_NETS[file]

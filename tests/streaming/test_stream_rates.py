@@ -166,7 +166,7 @@ unit 4, rate 1, 4 late: x[2, 1, 4]  t[1]  x[2, 8, 1]
 )
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(6)
 @pytest.mark.filterwarnings("ignore:no state is carried")
 @pytest.mark.parametrize(("head", "said", "nodes"), RATES)
 def test_rates(head: str, said: str, nodes: str) -> None:
@@ -245,6 +245,7 @@ unit 8, from 8
 """Sizes that torch.export computes from the number of frames, though a value has them."""
 
 
+@pytest.mark.few(6)
 @pytest.mark.filterwarnings("ignore:no state is carried")
 @pytest.mark.parametrize(("head", "said", "nodes"), FLOORS)
 def test_a_size_by_floor_division_is_that_of_a_value(head: str, said: str, nodes: str) -> None:

@@ -65,7 +65,7 @@ puts 1 frames at the end after the last 1 were cut off
 """)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("head", "late", "nodes"), RIGHT)
 @pytest.mark.filterwarnings("ignore:no state is carried")
 def test_each_length_and_chunking_is_right(head: str, late: str, nodes: str) -> None:

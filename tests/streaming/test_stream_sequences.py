@@ -36,6 +36,7 @@ SplitToSequence node '-> q' in main graph: is not known to act on each frame alo
 """)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("opset", [12, 18])
 @pytest.mark.parametrize("nodes", [nodes for _, _, nodes in NETS])
 @pytest.mark.filterwarnings("ignore:no state is carried")

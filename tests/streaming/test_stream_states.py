@@ -205,7 +205,7 @@ none
 """)
 
 
-@pytest.mark.few(30)
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("head", "states", "nodes"), STATES)
 def test_states_are_carried(head: str, states: str, nodes: str) -> None:
     """Where a branch is chosen by the batch size, the other one keeps all of its states."""

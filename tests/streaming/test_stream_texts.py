@@ -89,6 +89,7 @@ REPEATING += [(', coordinate_transformation_mode = "pytorch_half_pixel"', "2 5")
 REPEATING += [(', nearest_mode = "round_prefer_ceil"', "2 5")]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("mode", "times"), [(m, n) for m, each in REPEATING for n in each.split()])
 def test_a_resize_that_repeats_each_frame_is_a_stream(mode: str, times: str) -> None:
     """ONNX's default coordinates, half_pixel, repeat frames too."""
@@ -129,6 +130,7 @@ def test_half_steps_are_counted_by_one_and_multiplied() -> None:
     assert_streams(over(TIMED, advised), "time", {"X": random((2, 9, 3))})
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("opset", [7, 8, 9, 10])
 @pytest.mark.parametrize("stream", ["time", "time=1", "time=4"])
 @pytest.mark.parametrize("nodes", [LATE_GRU, f"{LATE}  Y = Conv <pads = [1, 1]> (c, L[3, 3, 3])"])
@@ -188,6 +190,7 @@ def test_an_axis_is_named_by_its_input_where_two_have_one_name(axis: int) -> Non
     np.testing.assert_array_equal(chunked(stepped, {"X": x}, [2])["Y"], -x)
 
 
+@pytest.mark.few(4)
 @pytest.mark.filterwarnings("ignore:left for ncnn")
 @pytest.mark.parametrize(
     ("target", "model", "options"),

@@ -61,7 +61,7 @@ def lowered(case: Case, target: Any, opset: int = OPSET) -> ir.Model | None:
     return read
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("target", DOCUMENTED)
 @pytest.mark.parametrize("every", [160, pytest.param(20, marks=pytest.mark.exhaustive)])
 def test_listed_operators_or_a_hint(target: str, every: int) -> None:
@@ -72,7 +72,7 @@ def test_listed_operators_or_a_hint(target: str, every: int) -> None:
         lowered(case, target)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("target", DOCUMENTED)
 @pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_small_models_of_the_clients(target: str, every: int) -> None:

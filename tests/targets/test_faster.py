@@ -46,6 +46,7 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portable, "PORTABLE", by_columns_only)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("opset", "name"), thinned(list(product(OPSETS, COLUMNS)), 3))
 @pytest.mark.usefixtures("columns")
 def test_products_by_columns(name: str, opset: int) -> None:
@@ -140,6 +141,7 @@ def test_large_nodes_are_loops_in_mnn(size: int, loops: set[str]) -> None:
     assert operators(lowered) & {"Loop", "Scan"} == loops
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("opset", [9, 13, 21])
 @pytest.mark.parametrize(("op_type", "alike"), [("GRU", 2), ("LSTM", 4)])
 def test_gates_of_one_row_are_split_as_rows_in_tract(op_type: str, alike: int, opset: int) -> None:
@@ -208,6 +210,7 @@ UNRECOGNIZED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", UNRECOGNIZED)
 def test_an_lstm_that_it_does_not_recognize(name: str) -> None:
     """It is unrolled where it is known to be short, else a Loop."""

@@ -35,7 +35,7 @@ def opset_for(target: str) -> int:
     return min(17, TARGETS[target].newest_opset or 17)
 
 
-@pytest.mark.few(18)
+@pytest.mark.few(7)
 @pytest.mark.parametrize(
     ("target", "op_type", "ragged"), thinned(list(product(TARGETS, ["RNN", "GRU", "LSTM"], [False, True])), 5)
 )
@@ -203,7 +203,7 @@ UNTIL_A_SUM = WITHOUT_RECURRENCE.replace(
 )
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("target", TARGETS)
 def test_loops_of_the_model_are_what_a_target_runs(target: Any) -> None:
     runs = {LOOPS[form] for form in TARGETS[target].loop_forms if form in LOOPS}
@@ -223,7 +223,7 @@ def test_loops_of_the_model_are_what_a_target_runs(target: Any) -> None:
         assert_close(run(lowered, random_feed(original)), run(original, random_feed(original)))
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_loop_that_the_data_ends(target: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only a Loop can be one."""
@@ -241,7 +241,7 @@ def test_a_loop_that_the_data_ends(target: Any, tmp_path: Path, capsys: pytest.C
 COMPOSING = [name for name, target in TARGETS.items() if target.unsupported and not target.documented]
 
 
-@pytest.mark.few(30)
+@pytest.mark.few(12)
 @pytest.mark.parametrize(
     ("target", "opset", "function"), thinned(list(product(COMPOSING, [10, 14, 17], FUNCTIONS)), 4)
 )
