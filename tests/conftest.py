@@ -1,5 +1,6 @@
 """What all tests share: child processes are kept from test to test."""
 
+import gc
 import hashlib
 import json
 import logging
@@ -7,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import one_thread  # noqa: F401  # before what imports NumPy
@@ -21,6 +23,23 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 pytest_plugins = ["commands", "clients.runs", "processor_time"]
 """Fixtures of the command; what was run in clients before; what the run took."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Tests of clients are not even found where none is to run."""
+    return (
+        collection_path == Path(__file__).parent / "clients" and "not clients" in config.option.markexpr
+    ) or None
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """The tests that are found stay until the end, so nobody looks for garbage among them."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
