@@ -44,26 +44,30 @@ def draw(graph: nx.DiGraph) -> Drawing:
     }
     paths, layers = layered(graph)
     x, width = placed(graph, layers)
-    y, top = dict[Vertex, float](), _EDGE
+    y, tall_of, top = dict[Vertex, float](), dict[Vertex, float](), _EDGE
     for layer in layers:
         tall = max(halves.get(v, 0.0) for v in layer)
         y |= dict.fromkeys(layer, top + tall)
+        tall_of |= dict.fromkeys(layer, tall)
         top += 2 * tall + _APART
-    lines = [_edge([(x[v], y[v]) for v in path], halves[path[0]], halves[path[-1]]) for path in paths]
+    lines = []
+    for path in paths:
+        points = [(x[v], y[v] + side * tall_of[v]) for v in path for side in (-1, 1)]  # straight beside a tall box
+        (x0, y0), (x1, y1) = ((x[v], y[v]) for v in (path[0], path[-1]))
+        lines.append(_edge([(x0, y0 + halves[path[0]]), *points[1:-1], (x1, y1 - halves[path[-1]])]))
     boxes = [_box(graph.nodes[v], x[v], y[v], halves[v], bodies[v]) for v in bodies]
     return Drawing("".join([*lines, *boxes]), width, top - _APART + _EDGE)
 
 
-def _edge(points: list[tuple[float, float]], start: float, end: float) -> str:
-    """Return an edge that leaves a box at its bottom and enters one at its top."""
-    (x, y), *bends, (last_x, last_y) = points
-    text, at = f"M{x:.1f} {y + start:.1f}", (x, y + start)
-    for to in [*bends, (last_x, last_y - end)]:
-        middle = (at[1] + to[1]) / 2
-        text += f"C{at[0]:.1f} {middle:.1f} {to[0]:.1f} {middle:.1f} {to[0]:.1f} {to[1]:.1f}"
-        at = to
-    tip = f"M{at[0] - 3:.1f} {at[1] - 5:.1f}L{at[0]:.1f} {at[1]:.1f}L{at[0] + 3:.1f} {at[1] - 5:.1f}"
-    return f'<path d="{text}{tip}"/>'
+def _edge(points: list[tuple[float, float]]) -> str:
+    """Return a line through points with an arrow at its end, vertical in each."""
+    (x, y), *others = points
+    text = f"M{x:.1f} {y:.1f}"
+    for to_x, to_y in others:
+        middle = (y + to_y) / 2
+        text += f"C{x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}"
+        x, y = to_x, to_y
+    return f'<path d="{text}M{x - 3:.1f} {y - 5:.1f}L{x:.1f} {y:.1f}L{x + 3:.1f} {y - 5:.1f}"/>'
 
 
 def _box(data: dict[str, object], x: float, y: float, half_height: float, inside: list[Drawing]) -> str:
@@ -73,7 +77,7 @@ def _box(data: dict[str, object], x: float, y: float, half_height: float, inside
     )
     named = f"<title>{escape(printable(data['name']))}</title>" if data["name"] else ""
     at = y - half_height + _EDGE + 6 if inside else y + 3.5
-    label = f'<text x="{x:.1f}" y="{at:.1f}">{escape(printable(data["label"]))}</text>'
+    label = f'<text x="{x:.1f}" y="{at:.1f}">{escape(data["label"])}</text>'
     parts, left = [], x - half + _EDGE
     for drawing in inside:
         top = y - half_height + _TITLE

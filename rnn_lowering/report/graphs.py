@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import networkx as nx
 import onnx_ir as ir
 
+from rnn_lowering.errors import printable
+
 MOST, MOST_INSIDE, MOST_BODIES, MOST_NEIGHBORS = 22, 18, 3, 6
 """The most changed nodes of a graph and of a body in it, bodies that are shown, and neighbors of changed nodes."""
 
@@ -137,5 +139,5 @@ def _add_port(drawing: nx.DiGraph, vertex: Hashable, name: str | None) -> None:
 
 
 def _short(text: str) -> str:
-    half = _MOST_LETTERS // 2
+    text, half = printable(text), _MOST_LETTERS // 2
     return text if len(text) <= _MOST_LETTERS else f"{text[:half]}…{text[-half + 1 :]}"
