@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from textwrap import indent
 from typing import TYPE_CHECKING
 
+from rnn_lowering.flags import spelled
 from rnn_lowering.report.ports import arrays
 from rnn_lowering.report.use_stream import host_code
 from rnn_lowering.streaming.metadata import host_loop
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _IN_ONNXRUNTIME = ("portable", "onnxruntime")
 """Targets whose models run in onnxruntime, which is here."""
 
+_ON_PAGE = "its report page has the code (--report FILE.html)"
+
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "int32": "i32", "int64": "i64"}
 """Types as pnnx spells them."""
 
@@ -29,9 +32,9 @@ def next_steps(report: FileReport) -> Iterator[str]:
     call = _call(report)
     if report.stream is not None:
         yield from host_loop(report.stream, report.target).splitlines()
-    elif call is not None and call.line:
+    elif call is not None:
         where = "" if report.target in _IN_ONNXRUNTIME else f" in {report.target}"
-        yield f"run it{where}: {_line(call, report)}"
+        yield f"run it{where}: {_line(call, report) or spelled(_ON_PAGE)}"
     if report.target in _IN_ONNXRUNTIME or report.verification.in_target is not None:
         return
     if is_here(report.target):

@@ -31,6 +31,17 @@ def three(tmp_path: Path) -> Path:
     return saved(tmp_path / "in.onnx", chain(*THREE))
 
 
+@pytest.mark.parametrize("target", ["mnn", "ncnn"])
+def test_the_next_step_where_the_code_is_long(target: str, rnn_lower: Command, tmp_path: Path) -> None:
+    """It is on the page that the line names."""
+    file = saved(tmp_path / "in.onnx", model(Case("next_step", "LSTM", x="static"), 17))
+    outcome = rnn_lower(
+        file, tmp_path / "out.onnx", "--target", target, "--verify", "0", "--report", tmp_path / "p.html"
+    )
+    assert outcome.lines[-1] == f"run it in {target}: its report page has the code (--report FILE.html)"
+    assert f"import {'MNN' if target == 'mnn' else 'ncnn'}" in (tmp_path / "p.html").read_text(encoding="utf-8")
+
+
 def test_success(three: Path, rnn_lower: Command, tmp_path: Path) -> None:
     target, before = tmp_path / "out.onnx", three.read_bytes()
     brief = rnn_lower(three, target)
