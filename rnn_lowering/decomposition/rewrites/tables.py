@@ -20,7 +20,7 @@ from rnn_lowering.types import Array, array_of, dequantized_numbers
 
 
 @dataclass(frozen=True)
-class Table:
+class IntegerTable:
     """A constant of integers whose elements are moved, and become floats by one scale only.
 
     Attributes:
@@ -47,14 +47,14 @@ def nodes_of_tables(model: ir.Model) -> list[ir.Node]:
     return [node for table in _tables(model) for node in table.readers]
 
 
-def _tables(model: ir.Model) -> list[Table]:
+def _tables(model: ir.Model) -> list[IntegerTable]:
     opset = default_opset(model.opset_imports)
     readers = [node for scope, node in standard_nodes(model, "DequantizeLinear") if scope.function is None]
     firsts = dict.fromkeys(first for node in readers if (first := _first_move(node)) is not None)
     return [table for first in firsts if (table := _table(first, opset)) is not None]
 
 
-def _table(first: ir.Node, opset: int) -> Table | None:
+def _table(first: ir.Node, opset: int) -> IntegerTable | None:
     """Return the table that a node reads; None unless its moved elements become floats by one scale only."""
     moves, readers, pending = [first], list[ir.Node](), [*first.outputs]
     for value in pending:
@@ -73,7 +73,7 @@ def _table(first: ir.Node, opset: int) -> Table | None:
     if table is None or scale is None:
         return None
     factor, zero = scale
-    return Table(moves, readers, dequantized_numbers(table, np.array(factor, np.float32), np.array(zero)))
+    return IntegerTable(moves, readers, dequantized_numbers(table, np.array(factor, np.float32), np.array(zero)))
 
 
 def _scale(node: ir.Node, opset: int) -> tuple[float, int] | None:
@@ -91,7 +91,7 @@ def _constant(value: ir.Value | None, opset: int) -> Array | None:
     return None if tensor is None else array_of(tensor)
 
 
-def _replace(table: Table, inserter: Inserter) -> None:
+def _replace(table: IntegerTable, inserter: Inserter) -> None:
     """Leave out the DequantizeLinear nodes of a table: the elements that move are floats."""
     first, *_ = table.moves
     old = first.inputs[0]
