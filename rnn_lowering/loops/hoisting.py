@@ -157,6 +157,8 @@ def _from_rows(
         return _gemm(writer, node, given)
     if node.op_type in _ALONG_AN_AXIS:
         return _along_an_axis(writer, node, given[0])
+    if node.op_type == "Gather" and are_rows == [False, True] and not node.attributes.get_int("axis", 0):
+        return _like(writer, node, given, (*given[1].shape, *given[0].shape[1:]))
     return None
 
 

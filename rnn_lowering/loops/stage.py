@@ -23,6 +23,7 @@ from rnn_lowering.facts.operators import default_opset, with_bodies
 from rnn_lowering.loops.body import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.loops.raising.raising import raise_loops
+from rnn_lowering.loops.rolling.rolling import raise_all
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import folded, with_constants
 from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET
@@ -41,19 +42,19 @@ _QUOTE = "'"
 
 
 def raise_cells(work: Work) -> None:
-    """Let Loops and Scans that compute an RNN, GRU or LSTM be nodes: all with `raise_loops`, else those that are
-    lowered and smaller then."""
-    if not any(repeating_nodes(work.model)):
-        work.report.notes.append("no Loop or Scan to raise")
-    elif work.lowering.raise_loops:
-        model, loops, reasons, notes = raise_loops(work.model, work.lowering)
-        work.report.loops += loops
-        work.report.notes += notes
-        work.not_raised |= reasons
-        if loops:
-            work.put(model)
-    else:
+    """Let Loops and Scans that compute an RNN, GRU or LSTM be nodes: all with `raise_loops`, and loops that an
+    exporter traced step by step; else those that are lowered and smaller then."""
+    if not work.lowering.raise_loops:
         _raise_to_lower(work)
+        return
+    raised = raise_all(work.model, work.lowering)
+    if not raised.loops and not any(repeating_nodes(raised.model)):
+        work.report.notes.append("no Loop or Scan to raise, and no loop that was traced step by step")
+    work.report.loops += raised.loops
+    work.report.notes += raised.notes
+    work.not_raised |= raised.reasons
+    if raised.model is not work.model:
+        work.put(raised.model)
 
 
 def _raise_to_lower(work: Work) -> None:
@@ -65,10 +66,10 @@ def _raise_to_lower(work: Work) -> None:
     wanted = partial(_is_lowered_with_products, options, opset)
     if not any(wanted(node) for _, node in repeating_nodes(work.model)):
         return
-    model, loops, _, _ = raise_loops(work.model, options, wanted)
-    model = _with_sizes(model, options) if loops else model
-    if loops and _lowered_size(model, options) < _lowered_size(work.model, options):
-        work.report.loops += loops
+    raised = raise_loops(work.model, options, wanted)
+    model = _with_sizes(raised.model, options) if raised.loops else raised.model
+    if raised.loops and _lowered_size(model, options) < _lowered_size(work.model, options):
+        work.report.loops += raised.loops
         work.put(model)
 
 
@@ -86,7 +87,7 @@ def _lowered_size(model: ir.Model, lowering: Lowering) -> float:
 
 def raisable(work: Work) -> dict[NodeRef, str]:
     """Return the operators of the nodes that Loops and Scans of a model would become with `raise_loops`."""
-    return {each.ref: each.form for each in raise_loops(work.model, work.lowering)[1]}
+    return {each.ref: each.form for each in raise_loops(work.model, work.lowering).loops}
 
 
 def _with_sizes(model: ir.Model, lowering: Lowering) -> ir.Model:

@@ -28,13 +28,27 @@ _NO_STEP = "warning: {}: now a GRU; with T = 0 onnxruntime ends the process; fee
 """Of onnxruntime 1.32: an RNN returns zeros, an LSTM what was in memory, which `_unless_empty` replaces."""
 
 
+@dataclass(frozen=True)
+class Raised:
+    """A model with nodes in the place of Loops and Scans.
+
+    Attributes:
+        model: The model; the given one if nothing was raised.
+        loops: A report of each that was raised.
+        reasons: Why others stay.
+        notes: For the report.
+    """
+
+    model: ir.Model
+    loops: list[LoopReport]
+    reasons: dict[NodeRef, str]
+    notes: list[str]
+
+
 def raise_loops(
     model: ir.Model, options: Lowering, selects: Callable[[ir.Node], bool] | None = None
-) -> tuple[ir.Model, list[LoopReport], dict[NodeRef, str], list[str]]:
-    """Raise the Loops and Scans that the options select, in a copy of a model; return it, a report of each that was
-    raised, why others stay, and notes.
-
-    Where none is raised, the model itself is returned. Those that stay are as they were.
+) -> Raised:
+    """Raise the Loops and Scans that the options select, in a copy of a model. Those that stay are as they were.
 
     Args:
         model: The model.
@@ -55,11 +69,11 @@ def raise_loops(
         work, reports, _ = lower_loops(model, attempt.choose, limits, refused)
         reasons = {ref: error.reason for ref, error in refused.items()} | reasons
         if attempt.raised >= chosen and refused:
-            return model, [], reasons, []
+            return Raised(model, [], reasons, [])
     if not reports:
-        return model, [], reasons, []
+        return Raised(model, [], reasons, [])
     notes = [_NO_STEP.format(ref) for ref in attempt.may_be_empty] if options.keeps_nodes else []
-    return work, [replace(each, form=attempt.became[each.ref]) for each in reports], reasons, notes
+    return Raised(work, [replace(each, form=attempt.became[each.ref]) for each in reports], reasons, notes)
 
 
 def _is_one_of(numbers: Container[int], node: ir.Node) -> bool:

@@ -1,0 +1,1 @@
+"""Loops that an exporter traced step by step, made Scans again."""

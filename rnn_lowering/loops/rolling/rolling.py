@@ -1,0 +1,185 @@
+"""Rolls up the loops that an exporter traced step by step: each becomes a Scan over its steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.facts.operators import default_opset, operator_of
+from rnn_lowering.loops.lowering import LoopReport
+from rnn_lowering.loops.raising.raising import Raised, raise_loops
+from rnn_lowering.loops.rolling.chains import Chain, chains
+from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
+from rnn_lowering.loops.rolling.steps import NotRolledError, RolledSteps
+from rnn_lowering.loops.rolling.writing import ScanWriter
+from rnn_lowering.model.copying import clone
+from rnn_lowering.model.model_sizes import inferred_values
+from rnn_lowering.model.scopes import all_names, repeating_nodes
+from rnn_lowering.options import Lowering
+
+OLDEST_OPSET = 9
+"""From here on a Scan has no batch axis of its own."""
+
+TRACED = "traced loop"
+"""What a report calls it."""
+
+_PLACE = "rnn_lowering.place"
+
+_HEADS = ("MatMul", "Gemm", "Softmax", "LogSoftmax")
+"""Operators beside those of elements that can follow a node for all steps at once."""
+
+
+@dataclass(frozen=True)
+class RolledLoop:
+    """A loop that was rolled up.
+
+    Attributes:
+        name: The name of its Scan.
+        steps: The number of its steps.
+        place: Where it began in the model.
+        heads: Whether the Scan computes what follows from each step too.
+    """
+
+    name: str
+    steps: int
+    place: int
+    heads: bool
+
+
+def raise_all(model: ir.Model, options: Lowering) -> Raised:
+    """Raise the Loops and Scans of a model, and the loops that were traced step by step, in a copy of it.
+
+    A traced loop that is no node stays as it is, unless the options ask for Loops or Scans.
+    """
+    rolling = _Rolling(model)
+    while True:
+        rolled, loops = rolling.rolled()
+        raised = raise_loops(rolled, options)
+        scans = {node.name for _, node in repeating_nodes(raised.model)}
+        stay = [loop for loop in loops if loop.name in scans]
+        reasons = {ref: reason for ref, reason in raised.reasons.items() if ref.name not in {x.name for x in stay}}
+        again = [loop for loop in stay if loop.heads or options.to not in ("scan", "loop")]
+        if not again:
+            break
+        for loop in again:
+            rolling.leave(loop, next((why for ref, why in raised.reasons.items() if ref.name == loop.name), ""))
+    steps = {loop.name: loop.steps for loop in loops}
+    reports = [replace(each, operator=TRACED) if each.name in steps else each for each in raised.loops]
+    reports += [LoopReport(x.name, TRACED, "main graph", "scan", "requested", x.steps) for x in stay]
+    notes = [f"{count} traced steps stay, the first at '{name}': {why}" for name, count, why in rolling.left.values()]
+    return Raised(raised.model, reports, reasons, [*raised.notes, *notes])
+
+
+class _Rolling:
+    """The traced loops of a model, rolled up in copies of it."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.left: dict[int, tuple[str, int, str]] = {}
+        self.bare: set[int] = set()
+        for number, node in enumerate(model.graph):
+            node.meta[_PLACE] = number
+
+    def rolled(self) -> tuple[ir.Model, list[RolledLoop]]:
+        """Return a copy with a Scan for each traced loop, but for those that are left; the model itself if there is
+        none."""
+        opset = default_opset(self.model.opset_imports)
+        if opset < OLDEST_OPSET or not any(chains(NumberedGraph(self.model.graph, opset))):
+            return self.model, []
+        model, loops = clone(self.model), list[RolledLoop]()
+        tried, names = {*self.left}, Names(all_names(model))
+        while (rolled := _roll_up_one(model, opset, tried, self.bare, names)) is not None:
+            loops.append(rolled)
+            model.graph.sort()
+        return (model, loops) if loops else (self.model, [])
+
+    def leave(self, loop: RolledLoop, reason: str) -> None:
+        """Roll up a loop without what follows from each step, if it has that, else not at all, from now on."""
+        if loop.heads:
+            self.bare.add(loop.place)
+        else:
+            self.left[loop.place] = loop.name, loop.steps, reason
+
+
+def _roll_up_one(
+    model: ir.Model, opset: int, tried: set[int], bare: Collection[int], names: Names
+) -> RolledLoop | None:
+    graph = NumberedGraph(model.graph, opset)
+    every = list(chains(graph))
+    for chain in every:
+        place = chain.products[0].node.meta.get(_PLACE, -1)
+        if place in tried:
+            continue
+        tried.add(place)
+        try:
+            steps = RolledSteps.of(graph, chain)
+        except NotRolledError:
+            continue
+        heads = place not in bare and _add_heads(steps, [other for other in every if other is not chain])
+        writer = ScanWriter(steps, inferred_values(model), names)
+        writer.write()
+        return RolledLoop(writer.name, len(steps.values), place, heads)
+    return None
+
+
+def _add_heads(steps: RolledSteps, others: Iterable[Chain]) -> bool:
+    """Add what follows from each step alike, as a head on its state; return whether there is any."""
+    graph, step = steps.graph, steps.step
+    users: dict[int, list[Computation]] = defaultdict(list)
+    for computation in graph.computations:
+        for number in dict.fromkeys(computation.inputs):
+            if number is not None:
+                users[number].append(computation)
+    inside = {*step.body}
+    needed = _needed(graph, [c for chain in others for c in chain.products])
+    levels = {number for values in steps.values for c in step.body for number in map(values.get, c.outputs)}
+    pending = [user for c in step.body for number in c.outputs for user in users[number]]
+    before = len(step.body)
+    while pending:
+        head = pending.pop(0)
+        if head in inside or head in needed or not _is_head(head):
+            continue
+        inside.add(head)
+        own = steps.values[-steps.first] if 0 <= -steps.first < len(steps.values) else {}
+        outer = [n for n in head.inputs if n is not None and n not in own]
+        if any(n in levels or not _is_free(graph, n, levels) for n in outer):
+            continue
+        for values in steps.values:
+            values.update((n, n) for n in outer)
+        if steps.extend(head):
+            step.outer.update(outer)
+            pending += [user for number in head.outputs for user in users[number]]
+    return len(step.body) > before
+
+
+def _is_head(computation: Computation) -> bool:
+    operator, op_type = operator_of(computation.node), computation.signature[0]
+    return computation.signature[0] == computation.node.op_type and (operator.elementwise or op_type in _HEADS)
+
+
+def _needed(graph: NumberedGraph, products: Iterable[Computation]) -> set[Computation]:
+    """Return what products depend on."""
+    found, pending = set[Computation](), list(products)
+    while pending:
+        computation = pending.pop()
+        if computation not in found:
+            found.add(computation)
+            pending += [graph.producers[n] for n in computation.inputs if n in graph.producers]  # type: ignore[index]
+    return found
+
+
+def _is_free(graph: NumberedGraph, number: int, of_steps: Collection[int | None]) -> bool:
+    """Whether a value depends on no step."""
+    seen, pending = set[int](), [number]
+    while pending:
+        each = pending.pop()
+        if each in of_steps:
+            return False
+        if each not in seen and each in graph.producers:
+            seen.add(each)
+            pending += [n for n in graph.producers[each].inputs if n is not None]
+    return True

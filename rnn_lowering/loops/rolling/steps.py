@@ -1,0 +1,255 @@
+"""The steps of a traced loop: the nodes of one, and what stands for them in each other step.
+
+Every node of a step is found in every other one by its operator, its attributes and its inputs. So a Scan over one of
+them computes the graph that was traced, node by node: this is the proof that a loop is rolled up right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rnn_lowering.errors import RnnLoweringError
+from rnn_lowering.loops.rolling.chains import FEWEST_STEPS, Chain
+from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
+from rnn_lowering.loops.rolling.rows import Row, row_of
+
+_FEW = 5
+"""Of a chain of more steps the third one is read: what the first step reads may be constants."""
+
+Values = dict[int, int]
+"""By number of a value in the step that is read, the number of what stands for it in another one."""
+
+
+class NotRolledError(RnnLoweringError):
+    """Why steps are not rolled up."""
+
+
+@dataclass
+class Step:
+    """One step as it was traced.
+
+    Attributes:
+        states: Its states, and the next ones.
+        rows: Its rows, and by how many rows the next step goes on.
+        outer: What is the same in each step.
+        body: Its nodes, in order.
+    """
+
+    states: dict[int, int] = field(default_factory=dict)
+    rows: dict[int, tuple[Row, int]] = field(default_factory=dict)
+    outer: set[int] = field(default_factory=set)
+    body: list[Computation] = field(default_factory=list)
+
+
+class StepReader:
+    """Reads a step of a chain beside the next one: what differs is a state, a row, or computed from them."""
+
+    def __init__(self, graph: NumberedGraph, chain: Chain, number: int) -> None:
+        self.graph, self.chain, self.number = graph, chain, number
+        self.step = Step()
+        self.next: Values = {}
+        self._body: dict[Computation, None] = {}
+        self._read([(chain.cuts[number - 1], chain.cuts[number])])
+        self._read([self._state_at(number + 1)])
+
+    @classmethod
+    def read(cls, graph: NumberedGraph, chain: Chain, number: int) -> Step:
+        """Return a step of a chain.
+
+        Raises:
+            NotRolledError: The next one differs, or reads what another step than the one before computes.
+        """
+        reader = cls(graph, chain, number)
+        step = reader.step
+        while missing := [after for after in step.states.values() if after not in reader.next]:
+            reader._read_next(missing)
+        reader._join_states()
+        step.body = sorted(reader._body, key=graph.computations.index)
+        return step
+
+    def _read_next(self, states: Iterable[int]) -> None:
+        """Read what computes the next states; the step after this one reads them."""
+        if self.number + 2 >= len(self.chain.cuts):
+            raise NotRolledError("a state is read in few steps")
+        later = StepReader(self.graph, self.chain, self.number + 1).step.states
+        if any(state not in later for state in states):
+            raise NotRolledError("a state is not read in each step")
+        self._read([(state, later[state]) for state in states])
+
+    def _state_at(self, number: int) -> tuple[int, int]:
+        """Return the state that a step multiplies, beside that of the next step."""
+        a, b = self.chain.cuts[number - 1 : number + 1]
+        while self._is_joined_row(a, b):
+            a, b = next(pair for pair in self._inputs(a, b) or [] if self._level(pair[1]))
+        return a, b
+
+    def _read(self, pairs: list[tuple[int, int]]) -> None:
+        pending = list(pairs)
+        while pending:
+            a, b = pending.pop()
+            if a in self.next and self.next[a] != b:
+                raise NotRolledError("a value stands for two of the next step")
+            if a in self.next:
+                continue
+            self.next[a] = b
+            pending += self._add(a, b)
+
+    def _add(self, a: int, b: int) -> list[tuple[int, int]]:
+        """Add a value of the step, beside that of the next one; return the pairs that it is computed from."""
+        levels = self._level(a), self._level(b)
+        if a == b:
+            if levels[0]:
+                raise NotRolledError("a step reads a state of another one than the step before")
+            self.step.outer.add(a)
+            return []
+        if levels == (self.number - 1, self.number) and not self._is_joined_row(a, b):
+            self.step.states[a] = b
+            return []
+        row = self._row(a, b) if levels == (0, 0) else None
+        if row is not None:
+            self.step.rows[a] = row
+            return []
+        inputs = self._inputs(a, b)
+        if inputs is None:
+            raise NotRolledError("the steps differ")
+        self._body[self.graph.producers[a]] = None
+        return inputs
+
+    def _level(self, number: int) -> int:
+        return self.chain.levels.get(number, 0)
+
+    def _row(self, a: int, b: int) -> tuple[Row, int] | None:
+        rows = row_of(self.graph, a), row_of(self.graph, b)
+        if rows[0] is None or rows[1] is None or rows[0].place != rows[1].place:
+            return None
+        return rows[0], rows[1].index - rows[0].index
+
+    def _inputs(self, a: int, b: int) -> list[tuple[int, int]] | None:
+        """Return the pairs of inputs of what computes two values alike; None if it differs."""
+        of_a, of_b = self.graph.producers.get(a), self.graph.producers.get(b)
+        if of_a is None or of_b is None or of_a.signature != of_b.signature:
+            return None
+        if a - of_a.outputs.start != b - of_b.outputs.start or len(of_a.inputs) != len(of_b.inputs):
+            return None
+        pairs = list(zip(of_a.inputs, of_b.inputs, strict=True))
+        if any((x is None) != (y is None) for x, y in pairs):
+            return None
+        return [(x, y) for x, y in pairs if x is not None and y is not None]
+
+    def _is_joined_row(self, a: int, b: int) -> bool:
+        """Whether a value joins one value of the step before with a row of this one, as Concat(X[t], h) does."""
+        inputs = self._inputs(a, b) or []
+        rows = [pair for pair in inputs if pair[0] != pair[1] and not any(map(self._level, pair))]
+        return bool(rows) and sum(self._level(x) > 0 for x, _ in inputs) == 1
+
+    def _join_states(self) -> None:
+        """Compute a state that follows from other states in the step that reads it, as P * c."""
+        for a, b in list(self.step.states.items()):
+            inputs = self._inputs(a, b) or []
+            of_states = [x for x, y in inputs if self.step.states.get(x) == y]
+            if of_states and all(x in of_states or (x == y and not self._level(x)) for x, y in inputs):
+                del self.step.states[a]
+                self._body[self.graph.producers[a]] = None
+                self.step.outer.update(x for x, _ in inputs if x not in of_states)
+
+
+@dataclass
+class RolledSteps:
+    """Steps that are alike.
+
+    Attributes:
+        graph: Their graph.
+        step: One of them.
+        first: The number of the first of them, if that of `step` is 0.
+        values: Of each, what stands for the values of `step`.
+    """
+
+    graph: NumberedGraph
+    step: Step
+    first: int
+    values: list[Values]
+
+    @classmethod
+    def of(cls, graph: NumberedGraph, chain: Chain) -> RolledSteps:
+        """Find the steps of a chain, from its second or third one on and back.
+
+        Raises:
+            NotRolledError: They differ, or are few.
+        """
+        number = 3 if len(chain.cuts) > _FEW else 2
+        rolled = cls(graph, StepReader.read(graph, chain, number), 0, [])
+        states = {state: state for state in rolled.step.states}
+        while states is not None:
+            values = rolled._run(states, len(rolled.values))
+            if values.keys().isdisjoint(chain.products[number - 1].outputs):
+                break
+            rolled.values.append(values)  # the last one may lack what only a next step reads
+            states = rolled._states_after(values)
+        while (before := rolled._states_before()) is not None:
+            values = rolled._run(before, rolled.first - 1)
+            if rolled._states_after(values) != {state: rolled.values[0][state] for state in before}:
+                break
+            rolled.values.insert(0, values)
+            rolled.first -= 1
+        if not rolled.step.rows:
+            raise NotRolledError("the steps read no rows")
+        if len(rolled.values) < FEWEST_STEPS:
+            raise NotRolledError(f"only {len(rolled.values)} steps are alike")
+        return rolled
+
+    def _states_after(self, values: Values) -> Values | None:
+        """Return the states that a step leaves; None if a part of it is missing."""
+        whole = all(number in values for computation in self.step.body for number in computation.outputs)
+        return {state: values[after] for state, after in self.step.states.items()} if whole else None
+
+    def _run(self, states: Values, number: int) -> Values:
+        """Return the values of a step by its states, as far as they are in the graph."""
+        values = {**states, **{number: number for number in self.step.outer}}
+        for row, (taken, stride) in self.step.rows.items():
+            other = taken.other(self.graph, taken.index + stride * number)
+            if other is not None:
+                values[row] = other
+        for computation in self.step.body:
+            self._add(computation, values)
+        return values
+
+    def _add(self, computation: Computation, values: Values) -> bool:
+        """Add the outputs of what stands for a node in a step; return whether it is there."""
+        if not all(number is None or number in values for number in computation.inputs):
+            return False
+        inputs = [None if number is None else values[number] for number in computation.inputs]
+        image = self.graph.find(computation.signature, inputs)
+        if image is not None:
+            values.update(zip(computation.outputs, image.outputs, strict=True))
+        return image is not None
+
+    def _states_before(self) -> Values | None:
+        """Return the states of the step before the first one, read from the nodes that compute its next states."""
+        after, states = self.values[0], Values()
+        pending = [(b, after[a]) for a, b in self.step.states.items()]
+        computed = {number: c for c in self.step.body for number in c.outputs}
+        seen = set[tuple[int, int]]()
+        while pending:
+            number, value = pending.pop()
+            if (number, value) in seen:
+                continue
+            seen.add((number, value))
+            if number in self.step.states:
+                if states.setdefault(number, value) != value:
+                    return None
+            elif number in computed:
+                like, other = computed[number], self.graph.producers.get(value)
+                if other is None or other.signature != like.signature or len(other.inputs) != len(like.inputs):
+                    return None
+                pending += [
+                    (x, y) for x, y in zip(like.inputs, other.inputs, strict=True) if x is not None and y is not None
+                ]
+        return states if states.keys() == self.step.states.keys() else None
+
+    def extend(self, computation: Computation) -> bool:
+        """Add a node that every step has to the steps; return whether it has."""
+        if not all([self._add(computation, values) for values in self.values]):
+            return False
+        self.step.body.append(computation)
+        return True
