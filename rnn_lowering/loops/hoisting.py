@@ -50,8 +50,8 @@ class HoistedBody:
     moved: set[ir.Node] = field(default_factory=set)
 
     def keep_gathers(self) -> None:
-        """Leave a Gather in the body if nodes that stay there use its row."""
-        for node in [node for node in self.moved if node.op_type == "Gather"]:
+        """Leave a Gather of X[i] in the body if nodes that stay there use its row."""
+        for node in [node for node in self.moved if node.op_type == "Gather" and node.inputs[1] not in self.rows]:
             value = node.outputs[0]
             if value in self.rows and any(user not in self.moved for user, _ in value.uses()):
                 self.moved.discard(node)
@@ -121,7 +121,9 @@ def _of_all_steps(
     """Emit what a node computes in all steps; None if it stays in the body."""
     if node.op_type == "Split":
         return _split(writer, node, rows)
-    found = find_rows(node) if _reads_row(node, varies) else _from_rows(writer, node, rows, varies)
+    looks_up = node.op_type == "Gather" and node.inputs[1] in rows
+    reads_row = not looks_up and _reads_row(node, varies)
+    found = find_rows(node) if reads_row else _from_rows(writer, node, rows, varies)
     return None if found is None else [found]
 
 

@@ -16,6 +16,9 @@ FEWEST_STEPS = 4
 
 _PRODUCTS = ("MatMul", "Gemm")
 
+_MOST_CHAINS = 8
+"""Maximum chains of products with the same weights that come together in one value."""
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -50,7 +53,8 @@ def chains(graph: NumberedGraph) -> Iterator[Chain]:
 
 
 def _links(graph: NumberedGraph, products: list[Computation]) -> list[list[Computation]]:
-    """Return products in chains: each depends on the end of its chain, or on none."""
+    """Return products in chains: each depends on the end of its chain, or on none. Products that only come together
+    in the end, as those of rows, are none."""
     found: list[list[Computation]] = []
     last: dict[int | None, dict[int, int]] = {}
     wanted = {id(product) for product in products}
@@ -59,6 +63,8 @@ def _links(graph: NumberedGraph, products: list[Computation]) -> list[list[Compu
         for number in computation.inputs:
             for chain, length in last[number].items() if number in last else ():
                 ends[chain] = max(length, ends.get(chain, 0))
+        if len(ends) > _MOST_CHAINS:
+            return []
         if id(computation) in wanted:
             grown = [chain for chain, length in ends.items() if length == len(found[chain])]
             if not grown:

@@ -6,7 +6,7 @@ An exporter writes a constant or a Transpose of weights again in each step; such
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,6 +62,7 @@ class NumberedGraph:
         self.integers: dict[int, Array] = {}
         self._numbers: dict[ir.Value, int] = {}
         self._constants: dict[Hashable, int] = {}
+        self._tensors: set[int] = set()
         self._by_key: dict[Hashable, Computation] = {}
         for node in graph:
             self._add(node)
@@ -75,6 +76,30 @@ class NumberedGraph:
     def find(self, signature: Signature, inputs: Iterable[int | None]) -> Computation | None:
         """Return what nodes with this signature compute of values."""
         return self._by_key.get((signature, tuple(inputs)))
+
+    def tensor(self, number: int) -> ir.TensorProtocol | None:
+        """Return a constant."""
+        return constant_of(self.values[number][0], self.opset) if self.is_constant(number) else None
+
+    def is_constant(self, number: int) -> bool:
+        """Whether a value is a constant."""
+        return number in self._tensors
+
+    def add_constant(self, tensor: ir.TensorProtocol) -> int:
+        """Add a constant to the graph; return its number."""
+        name, count = "zeros", 0
+        while name in self.graph.initializers:
+            name, count = f"zeros_{count}", count + 1
+        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+        value = ir.Value(name=name, type=kind, shape=shape, const_value=tensor)
+        self.graph.register_initializer(value)
+        return self.of(value)
+
+    def size(self, number: int, axis: int) -> int | None:
+        """Return a size of a value that is declared as a number."""
+        shape = self.values[number][0].shape
+        size = shape[axis] if shape is not None and 0 <= axis < len(shape) else None
+        return size if isinstance(size, int) else None
 
     def constant(self, like: int, integer: int) -> int | None:
         """Return the number of the constant that has another integer in the place of the only one of `like`."""
@@ -113,6 +138,7 @@ class NumberedGraph:
             return len(self.values)
         key = _key_of(tensor)
         number = self._constants.setdefault(key, len(self.values))
+        self._tensors.add(number)
         if tensor.size <= _MOST_READ and tensor.dtype in (ir.DataType.INT64, ir.DataType.INT32):
             self.integers.setdefault(number, tensor.numpy())
         return number
@@ -134,10 +160,9 @@ def _signature(node: ir.Node) -> Signature:
 
 
 def _attribute(attribute: ir.Attr) -> tuple[str, str]:
-    value = attribute.value
-    if isinstance(value, ir.TensorProtocol):
-        return attribute.name, repr(_key_of(value))
-    return attribute.name, f"{attribute.type} {tuple(value) if isinstance(value, Sequence) else value!r}"
+    if attribute.type == ir.AttributeType.TENSOR:
+        return attribute.name, repr(_key_of(attribute.as_tensor()))
+    return attribute.name, f"{attribute.type} {attribute.value!r}"
 
 
 def level_of(levels: Mapping[int, int], computation: Computation) -> int:

@@ -13,11 +13,11 @@ from rnn_lowering.facts.operators import default_opset, operator_of
 from rnn_lowering.loops.lowering import LoopReport
 from rnn_lowering.loops.raising.raising import Raised, raise_loops
 from rnn_lowering.loops.rolling.chains import Chain, chains
+from rnn_lowering.loops.rolling.first_step import add_folded_step
 from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
 from rnn_lowering.loops.rolling.steps import NotRolledError, RolledSteps
 from rnn_lowering.loops.rolling.writing import ScanWriter
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.model_sizes import inferred_values
 from rnn_lowering.model.scopes import all_names, repeating_nodes
 from rnn_lowering.options import Lowering
 
@@ -88,13 +88,17 @@ class _Rolling:
         """Return a copy with a Scan for each traced loop, but for those that are left; the model itself if there is
         none."""
         opset = default_opset(self.model.opset_imports)
-        if opset < OLDEST_OPSET or not any(chains(NumberedGraph(self.model.graph, opset))):
+        if opset < OLDEST_OPSET:
             return self.model, []
         model, loops = clone(self.model), list[RolledLoop]()
         tried, names = {*self.left}, Names(all_names(model))
         while (rolled := _roll_up_one(model, opset, tried, self.bare, names)) is not None:
             loops.append(rolled)
-            model.graph.sort()
+            try:
+                model.graph.sort()
+            except ValueError:
+                self.left[rolled.place] = rolled.name, rolled.steps, "a step reads what depends on a later one"
+                return self.rolled()
         return (model, loops) if loops else (self.model, [])
 
     def leave(self, loop: RolledLoop, reason: str) -> None:
@@ -119,8 +123,9 @@ def _roll_up_one(
             steps = RolledSteps.of(graph, chain)
         except NotRolledError:
             continue
+        writer = ScanWriter(steps, model, names)
+        add_folded_step(steps, writer.kinds)
         heads = place not in bare and _add_heads(steps, [other for other in every if other is not chain])
-        writer = ScanWriter(steps, inferred_values(model), names)
         writer.write()
         return RolledLoop(writer.name, len(steps.values), place, heads)
     return None

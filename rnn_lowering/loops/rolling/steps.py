@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.loops.rolling.chains import FEWEST_STEPS, Chain
 from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
-from rnn_lowering.loops.rolling.rows import Row, row_of
+from rnn_lowering.loops.rolling.rows import Row, StepCount, row_of
 
 _FEW = 5
 """Of a chain of more steps the third one is read: what the first step reads may be constants."""
@@ -37,7 +37,7 @@ class Step:
     """
 
     states: dict[int, int] = field(default_factory=dict)
-    rows: dict[int, tuple[Row, int]] = field(default_factory=dict)
+    rows: dict[int, tuple[Row | StepCount, int]] = field(default_factory=dict)
     outer: set[int] = field(default_factory=set)
     body: list[Computation] = field(default_factory=list)
 
@@ -119,11 +119,11 @@ class StepReader:
     def _level(self, number: int) -> int:
         return self.chain.levels.get(number, 0)
 
-    def _row(self, a: int, b: int) -> tuple[Row, int] | None:
-        rows = row_of(self.graph, a), row_of(self.graph, b)
-        if rows[0] is None or rows[1] is None or rows[0].place != rows[1].place:
+    def _row(self, a: int, b: int) -> tuple[Row | StepCount, int] | None:
+        row, following = row_of(self.graph, a), row_of(self.graph, b)
+        if row is None or following is None or not row.is_beside(following):
             return None
-        return rows[0], rows[1].index - rows[0].index
+        return row, following.index - row.index
 
     def _inputs(self, a: int, b: int) -> list[tuple[int, int]] | None:
         """Return the pairs of inputs of what computes two values alike; None if it differs."""
@@ -155,20 +155,35 @@ class StepReader:
 
 
 @dataclass
+class StepBefore:
+    """A step that is read from its next states back.
+
+    Attributes:
+        values: What stands for the values of the step.
+        folded: Those for which constants stand: an exporter computed them.
+    """
+
+    values: Values
+    folded: list[tuple[int, int]]
+
+
+@dataclass
 class RolledSteps:
     """Steps that are alike.
 
     Attributes:
         graph: Their graph.
         step: One of them.
+        product: The product of its chain.
         first: The number of the first of them, if that of `step` is 0.
         values: Of each, what stands for the values of `step`.
     """
 
     graph: NumberedGraph
     step: Step
-    first: int
-    values: list[Values]
+    product: Computation
+    first: int = 0
+    values: list[Values] = field(default_factory=list)
 
     @classmethod
     def of(cls, graph: NumberedGraph, chain: Chain) -> RolledSteps:
@@ -178,22 +193,20 @@ class RolledSteps:
             NotRolledError: They differ, or are few.
         """
         number = 3 if len(chain.cuts) > _FEW else 2
-        rolled = cls(graph, StepReader.read(graph, chain, number), 0, [])
+        rolled = cls(graph, StepReader.read(graph, chain, number), chain.products[number - 1])
         states = {state: state for state in rolled.step.states}
         while states is not None:
             values = rolled._run(states, len(rolled.values))
-            if values.keys().isdisjoint(chain.products[number - 1].outputs):
+            if values.keys().isdisjoint(rolled.product.outputs):
                 break
             rolled.values.append(values)  # the last one may lack what only a next step reads
             states = rolled._states_after(values)
-        while (before := rolled._states_before()) is not None:
+        while (read := rolled.read_back()) is not None and not read.folded:
+            before = {state: read.values[state] for state in rolled.step.states if state in read.values}
             values = rolled._run(before, rolled.first - 1)
-            if rolled._states_after(values) != {state: rolled.values[0][state] for state in before}:
+            if rolled._states_after(values) != {state: rolled.values[0][state] for state in rolled.step.states}:
                 break
-            rolled.values.insert(0, values)
-            rolled.first -= 1
-        if not rolled.step.rows:
-            raise NotRolledError("the steps read no rows")
+            rolled.add_before(values)
         if len(rolled.values) < FEWEST_STEPS:
             raise NotRolledError(f"only {len(rolled.values)} steps are alike")
         return rolled
@@ -224,28 +237,36 @@ class RolledSteps:
             values.update(zip(computation.outputs, image.outputs, strict=True))
         return image is not None
 
-    def _states_before(self) -> Values | None:
-        """Return the states of the step before the first one, read from the nodes that compute its next states."""
-        after, states = self.values[0], Values()
-        pending = [(b, after[a]) for a, b in self.step.states.items()]
-        computed = {number: c for c in self.step.body for number in c.outputs}
-        seen = set[tuple[int, int]]()
+    def add_before(self, values: Values) -> None:
+        """Add the step before the first one."""
+        self.values.insert(0, values)
+        self.first -= 1
+
+    def read_back(self) -> StepBefore | None:
+        """Return what stands for the values of the step before the first one, from its next states back; None if it
+        differs."""
+        computed = {number: computation for computation in self.step.body for number in computation.outputs}
+        before = StepBefore({}, [])
+        pending = [(after, self.values[0][state]) for state, after in self.step.states.items()]
         while pending:
             number, value = pending.pop()
-            if (number, value) in seen:
+            if before.values.setdefault(number, value) != value or (number in self.step.outer and number != value):
+                return None
+            if number not in computed or (number, value) in before.folded:
                 continue
-            seen.add((number, value))
-            if number in self.step.states:
-                if states.setdefault(number, value) != value:
-                    return None
-            elif number in computed:
-                like, other = computed[number], self.graph.producers.get(value)
-                if other is None or other.signature != like.signature or len(other.inputs) != len(like.inputs):
-                    return None
-                pending += [
-                    (x, y) for x, y in zip(like.inputs, other.inputs, strict=True) if x is not None and y is not None
-                ]
-        return states if states.keys() == self.step.states.keys() else None
+            like, other = computed[number], self.graph.producers.get(value)
+            if other is None and self.graph.is_constant(value):
+                before.folded.append((number, value))
+                continue
+            if other is None or other.signature != like.signature or len(other.inputs) != len(like.inputs):
+                return None
+            if number - like.outputs.start != value - other.outputs.start:
+                return None
+            pairs = [pair for pair in zip(like.inputs, other.inputs, strict=True) if pair != (None, None)]
+            if any(None in pair for pair in pairs):
+                return None
+            pending += [(x, y) for x, y in pairs if before.values.get(x) != y]  # type: ignore[arg-type, misc]
+        return before
 
     def extend(self, computation: Computation) -> bool:
         """Add a node that every step has to the steps; return whether it has."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -11,9 +12,12 @@ import onnx_ir as ir
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.facts.operators import inputs_and_attributes, is_used
 from rnn_lowering.loops.rolling.numbering import Computation
+from rnn_lowering.loops.rolling.rows import Row, StepCount
 from rnn_lowering.loops.rolling.steps import RolledSteps
-from rnn_lowering.model.model_sizes import Inferred, take_over
+from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused
+
+_INTEGER = ir.TensorType(ir.DataType.INT64)
 
 Stack = tuple[int, int, bool]
 """A value of a step, the axis along which it is stacked, and whether the last step comes first."""
@@ -39,12 +43,12 @@ class ScanWriter:
 
     Args:
         steps: The steps.
-        inferred: The types and shapes of the values of their graph.
+        model: The model of their graph.
         names: Gives names.
     """
 
-    def __init__(self, steps: RolledSteps, inferred: Inferred, names: Names) -> None:
-        self.steps, self.graph, self.inferred, self.names = steps, steps.graph, inferred, names
+    def __init__(self, steps: RolledSteps, model: ir.Model, names: Names) -> None:
+        self.steps, self.graph, self.model, self.names = steps, steps.graph, model, names
         self.name = names.unique(_name(steps))
         self.first: ir.Node = min(self._traced(), key=self._places().__getitem__)
         self.stacks: dict[Stack, ir.Value] = {}
@@ -55,7 +59,7 @@ class ScanWriter:
         used = {join.node for join in joins} | {*self._traced()} | {*self._unsqueezed(joins)}
         last, states = self.steps.values[-1], self.steps.step.states
         finals = {last[b]: a for a, b in states.items() if b in last}
-        uses = list(self._outside(used))
+        uses = self._needed(list(self._outside(used)))
         stacked = {n for n, t, _ in uses if t < len(self.steps.values) - 1 or last[n] not in finals}
         uses = [use for use in uses if use[0] in stacked]
         stacks = list(dict.fromkeys([*(join.stack for join in joins), *((n, 0, False) for n, _, _ in uses)]))
@@ -96,6 +100,17 @@ class ScanWriter:
                     for value in self.graph.values[values[number]] if number in values else ():
                         if value.is_graph_output() or any(use.node not in used for use in value.uses()):
                             yield number, t, value
+
+    def _needed(self, uses: list[tuple[int, int, ir.Value]]) -> list[tuple[int, int, ir.Value]]:
+        """Return the uses for which the Scan must stack a value. One that no state decides, or that only the first
+        step has, as the product of first states that two loops share, is computed as it was."""
+        states = {*self.steps.step.states}
+        of_states, later = set(states), {number for number, t, _ in uses if t}
+        for computation in self.steps.step.body:
+            if not of_states.isdisjoint(computation.inputs):
+                of_states.update(computation.outputs)
+        later.update(self.steps.step.states.values())
+        return [use for use in uses if use[0] in of_states and use[0] in later]
 
     def _joins(self) -> Iterator[Join]:
         """Yield each Concat of one value of all steps, in their order or the other way, once."""
@@ -159,7 +174,13 @@ class ScanWriter:
 
     def _kind(self, number: int) -> ir.Value:
         value = self._value(number)
-        return self.inferred.get(value, value)
+        known = value.type is not None and value.shape is not None
+        return value if known else self.kinds.get(value, value)
+
+    @cached_property
+    def kinds(self) -> Inferred:
+        """Values with the types and shapes of those of the model, as far as they follow from its inputs."""
+        return inferred_values(self.model)
 
     def _emit(self, op_type: str, inputs: Sequence[ir.Value], attributes: dict[str, object]) -> ir.Value:
         return self._insert(self._node(op_type, inputs, attributes)).outputs[0]
@@ -187,12 +208,15 @@ class ScanWriter:
     def _rows(self, number: int) -> tuple[ir.Value, int, bool]:
         """Return the tensor whose rows a Scan reads, its axis, and whether it is read from the end."""
         row, stride = self.steps.step.rows[number]
-        source = self._value(row.source)
         count, first = len(self.steps.values), row.index + stride * self.steps.first
         last = first + stride * (count - 1)
-        low, high = min(first, last), max(first, last)
-        kind = self._kind(row.source)
-        size = kind.shape[row.axis] if kind.shape is not None and row.axis < len(kind.shape) else None
+        if isinstance(row, StepCount):
+            like = self.graph.integers[row.like]
+            return self._constant(np.stack([np.full_like(like, first + stride * n) for n in range(count)])), 0, False
+        source, size = self._value(row.source), self.graph.size(row.source, row.axis)
+        low, high = (min(first, last), max(first, last)) if first >= 0 else sorted(
+            ((size or 0) + first, (size or 0) + last)
+        )
         if (low, high + 1, abs(stride)) != (0, size, 1):
             ends = {"starts": [low], "ends": [high + 1], "axes": [row.axis], "steps": [abs(stride)]}
             source = self._emit("Slice", [source], ends)
@@ -201,6 +225,8 @@ class ScanWriter:
     def _scan(self, stacks: Sequence[Stack]) -> ir.Node:
         step = self.steps.step
         rows = [self._rows(number) for number in step.rows]
+        if not rows:  # a Scan has one
+            rows = [(self._constant(np.arange(len(self.steps.values))), 0, False)]
         first = self.steps.values[0]
         initial = [self._value(first[state]) for state in step.states]
         attributes = {
@@ -221,12 +247,14 @@ class ScanWriter:
         """Return the body: one step, whose outputs are values of their own."""
         step, copies = self.steps.step, dict[int, ir.Value]()
         nodes: list[ir.Node] = []
-        inputs = [self._input(number, keeps_axis=True) for number in step.states]
+        inputs = [self._input(number) for number in step.states]
         copies.update(zip(step.states, inputs, strict=True))
+        if not step.rows:
+            inputs.append(ir.Value(name=self.names.unique(f"{self.name}/t"), type=_INTEGER, shape=ir.Shape(())))
         for number, (row, _) in step.rows.items():
-            inputs.append(self._input(number, keeps_axis=not row.keeps_axis, axis=row.axis))
+            inputs.append(self._input(number, row.axis if isinstance(row, Row) and row.keeps_axis else None))
             copies[number] = inputs[-1]
-            if row.keeps_axis:
+            if isinstance(row, Row) and row.keeps_axis:
                 nodes.append(self._node("Unsqueeze", [inputs[-1]], {"axes": [row.axis]}))
                 copies[number] = nodes[-1].outputs[0]
         copies.update((number, self._value(number)) for number in step.outer)
@@ -243,11 +271,12 @@ class ScanWriter:
             outputs.append(value)
         return ir.Graph(inputs, outputs, nodes=nodes, name=f"{self.name}/step")
 
-    def _input(self, number: int, *, keeps_axis: bool, axis: int = 0) -> ir.Value:
+    def _input(self, number: int, without: int | None = None) -> ir.Value:
+        """Return an input of the body, like a value, without one of its axes."""
         kind = self._kind(number)
         shape = None if kind.shape is None else [*kind.shape]
-        if shape is not None and not keeps_axis:
-            del shape[axis]
+        if shape is not None and without is not None:
+            del shape[without]
         name = self.names.unique(f"{self.name}/{kind.name}")
         return ir.Value(name=name, type=kind.type, shape=None if shape is None else ir.Shape(shape))
 
@@ -277,5 +306,6 @@ class ScanWriter:
 
 def _name(steps: RolledSteps) -> str:
     """Return a name for the loop: where the nodes of its first step stand, as exporters name them."""
-    first = steps.graph.producers[steps.values[0][steps.step.body[-1].outputs[0]]].node
+    number = next(values[n] for values in steps.values for n in steps.product.outputs if n in values)
+    first = steps.graph.producers[number].node
     return str(first.name).rpartition("/")[0] or f"{first.name or first.op_type}_steps"
