@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -44,7 +44,6 @@ from rnn_lowering.files.external_data import choose_data_file, data_files, save
 from rnn_lowering.files.options import Files
 from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
-from rnn_lowering.model.protobuf import as_proto
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.needs import without_onnxruntime
 from rnn_lowering.options import Lowering
@@ -54,7 +53,7 @@ from rnn_lowering.passes.stages import NO_STREAM
 from rnn_lowering.report.file_report import FileReport, ModelFile
 from rnn_lowering.report.writer import ReportWriter
 from rnn_lowering.streaming.options import parse_stream
-from rnn_lowering.types import LOWERING, READING, WRITING, Array, Progress, SizeOrSizes, counter
+from rnn_lowering.types import LOWERING, READING, WRITING, Array, Progress, counter
 
 _NOT_KEPT = "the model is not written; --keep-failed FILE keeps it"
 
@@ -114,10 +113,15 @@ class FileLowering:
             self.outputs.check([self.source])
             file, pipe = last.enter_context(readable_again(self.source))
             read = counter(self.progress, READING, 1)
-            original = parse_file(file, trust_external_data=self.files.trust_external_data, piped_from=pipe)
+            trust = self.files.trust_external_data
+            original = parse_file(file, trust_external_data=trust, piped_from=pipe)
             model = original.new_model()
-            exports = self._at_exported_sizes(original)
-            original = exports[0]
+            exports = [original]
+            if self.lowering.open_dims:
+                from rnn_lowering.opening.exports import exports_of
+
+                exports = exports_of(original, self.lowering, trust_external_data=trust)
+                original = exports[0]
             data = data_files(model)
             inputs = (self.source, *data)
             outputs = self._outputs_of(model, inputs)
@@ -178,23 +182,6 @@ class FileLowering:
                 last.enter_context(write_report())
         return report
 
-    def _at_exported_sizes(self, original: ModelSource) -> list[ModelSource]:
-        """Return the original and its other exports for the comparison: with sizes that they declare open, but were
-        exported with."""
-        lowering = self.lowering
-        if not lowering.open_dims:
-            return [original]
-        from rnn_lowering.opening.open_dims import exported_dims
-
-        trust, exports = self.files.trust_external_data, [original]
-        for given in lowering.also:
-            if isinstance(given, onnx.ModelProto | ir.Model):
-                exports.append(ModelSource(Path(), as_proto(given) if isinstance(given, ir.Model) else given))
-            else:
-                exports.append(parse_file(Path(given), trust_external_data=trust))
-        exported = exported_dims(original.model, lowering.open_dims, lowering.dims)
-        return [_at_sizes(source, exported, n) for n, source in enumerate(exports)] if exported else exports
-
     def _told_of_closed(self, check: Verification, original: ModelSource) -> Verification:
         """Return the result of a comparison with the axes that the original declares open, though it runs at one
         size only."""
@@ -209,6 +196,8 @@ class FileLowering:
 
     def _beside(self, report: FileReport, exports: Sequence[ModelSource], written: Path) -> Verification:
         """Compare the result with the other exports at their sizes too; say what was assumed."""
+        from rnn_lowering.opening.exports import sizes_of
+
         others = []
         for export in exports[1:]:
             model = export if export.path.name else export.proto
@@ -218,7 +207,7 @@ class FileLowering:
             else:
                 with open_comparison(model, written, **self._comparing) as comparison:
                     others.append(comparison.result())
-        found = report.verification.beside(others, _sizes_of(exports, self.lowering.open_dims))
+        found = report.verification.beside(others, sizes_of(exports, self.lowering.open_dims))
         assumed = "; ".join(note for note in report.notes if note.startswith(ASSUMED))
         return found.with_advice(assumed) if found and assumed else found
 
@@ -361,24 +350,6 @@ def _open_outputs(model: ir.Model, places: Collection[tuple[str, int]]) -> str:
             value.shape = ir.Shape(list(kept))
     named = ", ".join(f"axis {axis} of '{name}'" for name, axis in sorted(places))
     return f"opened declared sizes of outputs that the runs contradict: {named}"
-
-
-def _at_sizes(source: ModelSource, exported: Mapping[str, SizeOrSizes], n: int) -> ModelSource:
-    """Return export number `n` with the sizes that axes have which it declares open."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(source.proto)
-    for dim in (dim for value in proto.graph.input for dim in value.type.tensor_type.shape.dim):
-        if dim.dim_param in exported:
-            held = exported[dim.dim_param]
-            dim.dim_value = held if isinstance(held, int) else held[n]
-    return replace(source, proto=proto)
-
-
-def _sizes_of(exports: Iterable[ModelSource], axes: Mapping[str, str]) -> dict[str, list[int]]:
-    """Return the sizes of opened axes in each export, by name."""
-    inputs = [{value.name: value.type.tensor_type.shape.dim for value in e.proto.graph.input} for e in exports]
-    places = {name: text.rpartition(":")[::2] for text, name in axes.items()}
-    return {name: [dims[given][int(axis)].dim_value for dims in inputs] for name, (given, axis) in places.items()}
 
 
 def _differs_by_numbers(check: Verification) -> bool:

@@ -2,5 +2,16 @@
 
 from rnn_lowering.loops.body import LoopLimits, ScanBody, checked_axis, read_body
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
+from rnn_lowering.loops.rolling.rolling import raise_all, traced_loops
 
-__all__ = ["LoopForms", "LoopLimits", "LoopReport", "ScanBody", "checked_axis", "lower_loops", "read_body"]
+__all__ = [
+    "LoopForms",
+    "LoopLimits",
+    "LoopReport",
+    "ScanBody",
+    "checked_axis",
+    "lower_loops",
+    "raise_all",
+    "read_body",
+    "traced_loops",
+]

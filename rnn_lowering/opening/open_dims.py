@@ -45,6 +45,12 @@ def open_axes(work: Work) -> None:
     lowering = work.lowering
     work.exported = exported_dims(work.model, lowering.open_dims, lowering.dims)
     also = [_model_of(given) for given in lowering.also]
+    if lowering.raise_loops:  # the number of steps of a traced loop is a size too
+        from rnn_lowering.loops.door import raise_all
+        from rnn_lowering.loops.stage import raise_cells
+
+        raise_cells(work)
+        also = [raise_all(export, lowering).model for export in also]
     work.report.notes += open_dims(work.model, lowering.open_dims, lowering.max_nodes, work.exported, also)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
@@ -66,6 +67,9 @@ def _many_steps(nodes: Iterable[NodeReport]) -> list[str]:
 _FOREIGN = "not an operator of ONNX"
 _UNSELECTED, _KEPT = "not selected", "kept"
 _EXPORTED = "--lower-loops lowers it"
+_TRACED = "--raise-loops makes a node of its steps, if they compute one"
+
+_OFTEN = 4
 
 _RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
 
@@ -91,6 +95,23 @@ def others_left(
     for ref, node in exported_loops(model):
         why = f"not raised: {not_raised[ref]}" if ref in not_raised else stays
         yield ref, why if selected.selects(node) else _UNSELECTED
+    if not lowering.raise_loops and repeats_products(model):
+        from rnn_lowering.loops.door import traced_loops
+
+        yield from ((ref, _TRACED) for ref in traced_loops(model))
+
+
+def repeats_products(model: ir.Model) -> bool:
+    """Whether a model multiplies with the same weights often, as a loop does that was traced step by step."""
+    weights = Counter(
+        source.inputs[0] if source is not None and source.op_type == "Identity" else value
+        for node in model.graph
+        if node.op_type in ("Gemm", "MatMul")
+        for value in node.inputs[1:2]
+        if value is not None
+        for source in [value.producer()]
+    )
+    return max(weights.values(), default=0) >= _OFTEN
 
 
 def refusals(model: ir.Model, lowering: Lowering) -> Iterator[UnsupportedError]:

@@ -107,6 +107,8 @@ class StreamComparison:
 
     def result(self) -> Verification:
         """Compare the stream with the original; raise the errors of `verify_stream`."""
+        if self.runs.computes_declared_frames():
+            self.sequences.fixed = self.sequences.declared
         try:
             expected = self.runs.whole([self.runner.write_feeds(feeds) for feeds in self.sequences.feeds()])
         except SessionError as error:

@@ -102,6 +102,7 @@ class Sequences:
         axes: The time axes by input.
         constants: The values of inputs that the stream no longer has.
         lengths: Inputs that are lengths of sequences.
+        fixed: The number of frames of each sequence, if the original computes no others.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Sequences:
     ) -> None:
         self.plan, self.whole, self.graph, self.runner, self.check = plan, whole, graph, runner, check
         self.declared = declared
+        self.fixed: int | None = None
         self.axes = _time_axes(plan)
         self.constants = recorded_inputs(whole, graph)
         of_graph = {name for name in length_inputs(whole.graph) if name not in self.axes}
@@ -160,8 +162,8 @@ class Sequences:
         self, run: int, frames: int, given: Mapping[str, Array] = MappingProxyType({})
     ) -> Iterator[dict[str, Array]]:
         """Yield alternative inputs of one run; those that are not given have this many frames."""
-        fixed = {**given, **self.constants}
-        for feed in candidate_feeds(self.whole, run, self.check, self._declared(frames), fixed):
+        fixed, declared = {**given, **self.constants}, self._declared(self.fixed or frames)
+        for feed in candidate_feeds(self.whole, run, self.check, declared, fixed):
             yield self._with_lengths_in_range(self._with_an_end(feed))
 
     def _with_an_end(self, feed: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -320,6 +322,20 @@ class StreamRuns:
             self.values.append({**self.runner.feed(run.feed), **tensors})
             found[run.feed] = {name: tensors[name] for name in self.names if name in tensors}
         return found
+
+    def computes_declared_frames(self) -> bool:
+        """Whether the original takes more frames than it declares, but computes no more: its steps were traced."""
+        declared = self.sequences.declared
+        if declared is None or self.check.feeds is not None:
+            return False
+        feed = self.runner.write_feeds(self.sequences.made(0, self.sequences.in_calls(declared + 1)))[0]
+        frames = self.sequences.count(self.runner.feed(feed))
+        return any(
+            array.shape[axis] != self.plan.frames_of(name, frames)
+            for outputs in self.each_whole([feed]).values()
+            for name, array in outputs.items()
+            if (axis := self.plan.outputs.get(name)) is not None
+        )
 
     def each_whole(self, feeds: Collection[str]) -> Expected:
         """Return the outputs of the original by name, by each of these feeds that it accepts."""

@@ -45,9 +45,7 @@ class Raised:
     notes: list[str]
 
 
-def raise_loops(
-    model: ir.Model, options: Lowering, selects: Callable[[ir.Node], bool] | None = None
-) -> Raised:
+def raise_loops(model: ir.Model, options: Lowering, selects: Callable[[ir.Node], bool] | None = None) -> Raised:
     """Raise the Loops and Scans that the options select, in a copy of a model. Those that stay are as they were.
 
     Args:

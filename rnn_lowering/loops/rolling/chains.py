@@ -7,10 +7,10 @@ step that it depends on.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph, level_of
+from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph, Signature, level_of
 
 FEWEST_STEPS = 4
 
@@ -37,7 +37,7 @@ class Chain:
 
 def chains(graph: NumberedGraph) -> Iterator[Chain]:
     """Yield the chains of a graph, in the order of their first products."""
-    groups: dict[Hashable, list[Computation]] = defaultdict(list)
+    groups: dict[tuple[Signature, tuple[int | None, ...]], list[Computation]] = defaultdict(list)
     slots = {}
     for computation in graph.computations:
         if computation.signature[0] in _PRODUCTS:
@@ -81,10 +81,10 @@ def _chain(graph: NumberedGraph, products: list[Computation], slot: int) -> Iter
     """Yield a chain, if each of its steps begins where the one before ends."""
     cuts = [number for product in products if (number := product.inputs[slot]) is not None]
     steps: dict[int | None, int] = {number: step for step, number in enumerate(cuts, 1)}
-    first, levels = steps.pop(cuts[0]), dict[int, int]()  # what the first step begins with may be a constant of many
+    first, levels = steps.pop(cuts[0]), dict[int, int]()  # many may read what the first step begins with: zeros
     for computation in graph.computations:
-        begun = first if computation is products[0] else 0
-        level = max(begun, level_of(levels, computation), *(steps.get(number, 0) for number in computation.inputs), 0)
+        begun = [first] if computation is products[0] else [steps.get(number, 0) for number in computation.inputs]
+        level = max(level_of(levels, computation), *begun, 0)
         if level:
             levels.update(dict.fromkeys(computation.outputs, level))
     if len(steps) + 1 == len(products) and all(levels.get(cut, 0) == step for step, cut in enumerate(cuts)):

@@ -90,7 +90,7 @@ class NumberedGraph:
         name, count = "zeros", 0
         while name in self.graph.initializers:
             name, count = f"zeros_{count}", count + 1
-        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
         value = ir.Value(name=name, type=kind, shape=shape, const_value=tensor)
         self.graph.register_initializer(value)
         return self.of(value)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from rnn_lowering.emit.open_scopes import Names
-from rnn_lowering.facts.operators import default_opset, operator_of
+from rnn_lowering.errors import NodeRef
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.loops.lowering import LoopReport
 from rnn_lowering.loops.raising.raising import Raised, raise_loops
-from rnn_lowering.loops.rolling.chains import Chain, chains
+from rnn_lowering.loops.rolling.chains import chains
 from rnn_lowering.loops.rolling.first_step import add_folded_step
-from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
+from rnn_lowering.loops.rolling.heads import add_heads
+from rnn_lowering.loops.rolling.numbering import NumberedGraph
 from rnn_lowering.loops.rolling.steps import NotRolledError, RolledSteps
-from rnn_lowering.loops.rolling.writing import ScanWriter
+from rnn_lowering.loops.rolling.writing import ScanWriter, name_of
 from rnn_lowering.model.copying import clone
+from rnn_lowering.model.fixed_inputs import with_constants
 from rnn_lowering.model.scopes import all_names, repeating_nodes
 from rnn_lowering.options import Lowering
 
@@ -28,9 +31,6 @@ TRACED = "traced loop"
 """What a report calls it."""
 
 _PLACE = "rnn_lowering.place"
-
-_HEADS = ("MatMul", "Gemm", "Softmax", "LogSoftmax")
-"""Operators beside those of elements that can follow a node for all steps at once."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,13 @@ def raise_all(model: ir.Model, options: Lowering) -> Raised:
         for loop in again:
             rolling.leave(loop, next((why for ref, why in raised.reasons.items() if ref.name == loop.name), ""))
     steps = {loop.name: loop.steps for loop in loops}
-    reports = [replace(each, operator=TRACED) if each.name in steps else each for each in raised.loops]
+    reports = [
+        replace(each, operator=TRACED, steps=steps[each.name]) if each.name in steps else each
+        for each in raised.loops
+    ]
     reports += [LoopReport(x.name, TRACED, "main graph", "scan", "requested", x.steps) for x in stay]
-    notes = [f"{count} traced steps stay, the first at '{name}': {why}" for name, count, why in rolling.left.values()]
-    return Raised(raised.model, reports, reasons, [*raised.notes, *notes])
+    left = [f"{count} traced steps stay, the first at '{at}': {why}" for at, count, why in rolling.left.values()]
+    return Raised(raised.model, reports, reasons, [*raised.notes, *left])
 
 
 class _Rolling:
@@ -81,7 +84,9 @@ class _Rolling:
         self.model = model
         self.left: dict[int, tuple[str, int, str]] = {}
         self.bare: set[int] = set()
-        for number, node in enumerate(model.graph):
+        by_sizes = any(node.op_type == "Shape" for node in model.graph)  # which row a step reads
+        self._start = with_constants(model, sizes=True) if by_sizes else None
+        for number, node in enumerate((self._start or model).graph):
             node.meta[_PLACE] = number
 
     def rolled(self) -> tuple[ir.Model, list[RolledLoop]]:
@@ -90,7 +95,7 @@ class _Rolling:
         opset = default_opset(self.model.opset_imports)
         if opset < OLDEST_OPSET:
             return self.model, []
-        model, loops = clone(self.model), list[RolledLoop]()
+        model, loops = clone(self._start or self.model), list[RolledLoop]()
         tried, names = {*self.left}, Names(all_names(model))
         while (rolled := _roll_up_one(model, opset, tried, self.bare, names)) is not None:
             loops.append(rolled)
@@ -109,6 +114,18 @@ class _Rolling:
             self.left[loop.place] = loop.name, loop.steps, reason
 
 
+def traced_loops(model: ir.Model) -> Iterator[NodeRef]:
+    """Yield the loops of a model that were traced step by step."""
+    opset, inside = default_opset(model.opset_imports), set[int]()
+    graph = NumberedGraph(model.graph, opset)
+    for chain in chains(graph) if opset >= OLDEST_OPSET else ():
+        if inside.isdisjoint(chain.cuts):
+            with suppress(NotRolledError):
+                steps = RolledSteps.of(graph, chain)
+                inside.update(number for values in steps.values for number in values.values())
+                yield NodeRef(name_of(steps), TRACED, "main graph")
+
+
 def _roll_up_one(
     model: ir.Model, opset: int, tried: set[int], bare: Collection[int], names: Names
 ) -> RolledLoop | None:
@@ -125,66 +142,7 @@ def _roll_up_one(
             continue
         writer = ScanWriter(steps, model, names)
         add_folded_step(steps, writer.kinds)
-        heads = place not in bare and _add_heads(steps, [other for other in every if other is not chain])
+        heads = place not in bare and add_heads(steps, [other for other in every if other is not chain])
         writer.write()
         return RolledLoop(writer.name, len(steps.values), place, heads)
     return None
-
-
-def _add_heads(steps: RolledSteps, others: Iterable[Chain]) -> bool:
-    """Add what follows from each step alike, as a head on its state; return whether there is any."""
-    graph, step = steps.graph, steps.step
-    users: dict[int, list[Computation]] = defaultdict(list)
-    for computation in graph.computations:
-        for number in dict.fromkeys(computation.inputs):
-            if number is not None:
-                users[number].append(computation)
-    inside = {*step.body}
-    needed = _needed(graph, [c for chain in others for c in chain.products])
-    levels = {number for values in steps.values for c in step.body for number in map(values.get, c.outputs)}
-    pending = [user for c in step.body for number in c.outputs for user in users[number]]
-    before = len(step.body)
-    while pending:
-        head = pending.pop(0)
-        if head in inside or head in needed or not _is_head(head):
-            continue
-        inside.add(head)
-        own = steps.values[-steps.first] if 0 <= -steps.first < len(steps.values) else {}
-        outer = [n for n in head.inputs if n is not None and n not in own]
-        if any(n in levels or not _is_free(graph, n, levels) for n in outer):
-            continue
-        for values in steps.values:
-            values.update((n, n) for n in outer)
-        if steps.extend(head):
-            step.outer.update(outer)
-            pending += [user for number in head.outputs for user in users[number]]
-    return len(step.body) > before
-
-
-def _is_head(computation: Computation) -> bool:
-    operator, op_type = operator_of(computation.node), computation.signature[0]
-    return computation.signature[0] == computation.node.op_type and (operator.elementwise or op_type in _HEADS)
-
-
-def _needed(graph: NumberedGraph, products: Iterable[Computation]) -> set[Computation]:
-    """Return what products depend on."""
-    found, pending = set[Computation](), list(products)
-    while pending:
-        computation = pending.pop()
-        if computation not in found:
-            found.add(computation)
-            pending += [graph.producers[n] for n in computation.inputs if n in graph.producers]  # type: ignore[index]
-    return found
-
-
-def _is_free(graph: NumberedGraph, number: int, of_steps: Collection[int | None]) -> bool:
-    """Whether a value depends on no step."""
-    seen, pending = set[int](), [number]
-    while pending:
-        each = pending.pop()
-        if each in of_steps:
-            return False
-        if each not in seen and each in graph.producers:
-            seen.add(each)
-            pending += [n for n in graph.producers[each].inputs if n is not None]
-    return True

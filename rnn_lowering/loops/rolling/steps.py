@@ -1,12 +1,12 @@
 """The steps of a traced loop: the nodes of one, and what stands for them in each other step.
 
-Every node of a step is found in every other one by its operator, its attributes and its inputs. So a Scan over one of
-them computes the graph that was traced, node by node: this is the proof that a loop is rolled up right.
+Every node of a step is found in every other one by its operator, its attributes and its inputs. So a Scan over one
+of them computes the graph that was traced, node by node: this is the proof that a loop is rolled up right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from rnn_lowering.errors import RnnLoweringError
@@ -194,7 +194,7 @@ class RolledSteps:
         """
         number = 3 if len(chain.cuts) > _FEW else 2
         rolled = cls(graph, StepReader.read(graph, chain, number), chain.products[number - 1])
-        states = {state: state for state in rolled.step.states}
+        states: Values | None = {state: state for state in rolled.step.states}
         while states is not None:
             values = rolled._run(states, len(rolled.values))
             if values.keys().isdisjoint(rolled.product.outputs):
@@ -268,9 +268,12 @@ class RolledSteps:
             pending += [(x, y) for x, y in pairs if before.values.get(x) != y]  # type: ignore[arg-type, misc]
         return before
 
-    def extend(self, computation: Computation) -> bool:
-        """Add a node that every step has to the steps; return whether it has."""
-        if not all([self._add(computation, values) for values in self.values]):
+    def extend(self, computation: Computation, outer: Collection[int]) -> bool:
+        """Add a node to the steps if every step has it, with what it reads outside; return whether it was added."""
+        steps = [values | {number: number for number in outer} for values in self.values]
+        if not all(self._add(computation, values) for values in steps):
             return False
+        self.values = steps
+        self.step.outer.update(outer)
         self.step.body.append(computation)
         return True
