@@ -16,7 +16,7 @@ from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import bodies_of, is_of_default_domain, may_differ
 from rnn_lowering.types import Array
 
-_MOST_READ = 64
+_MOST_READ = 1 << 14
 """Maximum elements of a constant whose integers are read."""
 
 Signature = tuple[Hashable, ...]

@@ -62,9 +62,10 @@ class StepReader:
         """
         reader = cls(graph, chain, number)
         step = reader.step
+        reader._join_states()
         while missing := [after for after in step.states.values() if after not in reader.next]:
             reader._read_next(missing)
-        reader._join_states()
+            reader._join_states()
         step.body = sorted(reader._body, key=graph.computations.index)
         return step
 
