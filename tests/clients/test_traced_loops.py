@@ -15,7 +15,7 @@ from clients.environments import HERE, environment
 from clients.runs import present
 from clients.test_exporters_of_loops import Models, named, runs_of
 
-RUNTIMES = ("tract", "openvino")
+RUNTIMES: tuple[Any, ...] = ("tract", "openvino")
 NODES = {"layers": 3, "bidirectional": 4}
 """How many nodes a net has; the others have one."""
 
@@ -62,6 +62,7 @@ def test_two_exports_open_the_length(models: Models, tmp_path: Path) -> None:
         for _, runs in each:
             for feed, outputs in runs:
                 assert_close(run(opened[name], feed), named(opened[name], outputs), "float32", name)
+    client: Any
     for client in present(RUNTIMES):
         jobs: dict[str, Job] = {}
         wanted = {}

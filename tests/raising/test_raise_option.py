@@ -148,7 +148,7 @@ def test_a_gru_that_may_have_no_step_is_named() -> None:
 
 def test_a_model_without_loops_has_nothing_to_raise() -> None:
     _, report = rl.lower(model_of(GRU), raise_loops=True, full=True)
-    assert "no Loop or Scan to raise" in report.notes
+    assert "no Loop or Scan to raise, and no loop that was traced step by step" in report.notes
 
 
 def test_a_state_whose_next_value_no_polynomial_gives_is_named() -> None:

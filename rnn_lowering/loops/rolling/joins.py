@@ -12,7 +12,7 @@ from rnn_lowering.loops.rolling.steps import RolledSteps
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackedValue:
     """What a Scan stacks.
 
     Attributes:
@@ -38,7 +38,7 @@ class Join:
 
     node: ir.Node
     first: int
-    stack: Stack
+    stack: StackedValue
 
 
 def joins_of(steps: RolledSteps) -> Iterator[Join]:
@@ -82,7 +82,7 @@ def _join(graph: NumberedGraph, node: ir.Node, rows: Mapping[int, tuple[int, int
         return None
     if order not in ([*range(count)], [*range(count)][::-1]):
         return None
-    return Join(node, first, Stack(run[0][0], axis, order[0] > 0))
+    return Join(node, first, StackedValue(run[0][0], axis, order[0] > 0))
 
 
 def _unsqueezed_row(

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.facts.operators import inputs_and_attributes, is_used
-from rnn_lowering.loops.rolling.joins import Join, Stack, joins_of, unsqueezed
+from rnn_lowering.loops.rolling.joins import Join, StackedValue, joins_of, unsqueezed
 from rnn_lowering.loops.rolling.numbering import Computation
 from rnn_lowering.loops.rolling.rows import Row, StepCount
 from rnn_lowering.loops.rolling.steps import RolledSteps
@@ -50,14 +50,16 @@ class ScanWriter:
         finals = {last[after]: state for state, after in states.items() if after in last}
         uses = self._needed([*self._outside(replaced)])
         stacked = {n for n, t, _ in uses if t < self._count - 1 or last[n] not in finals}
-        stacks = [*dict.fromkeys([*(join.stack for join in joins), *map(Stack, sorted(stacked))])]
+        stacks = [*dict.fromkeys([*(join.stack for join in joins), *map(StackedValue, sorted(stacked))])]
         scan = self._scan(stacks)
         outputs = dict(zip([*states, *stacks], scan.outputs, strict=True))
         for join in joins:
             self._replace(join, outputs[join.stack])
         for number, t, value in uses:
             if number in stacked:
-                self._take_over(value, self._emit("Gather", [outputs[Stack(number)], self._constant(t)], axis=0))
+                self._take_over(
+                    value, self._emit("Gather", [outputs[StackedValue(number)], self._constant(t)], axis=0)
+                )
         for number, state in finals.items():
             for value in self.graph.values[number]:
                 if self._is_read(value, {*replaced, scan}):
@@ -147,7 +149,7 @@ class ScanWriter:
         self.graph.graph.register_initializer(value)
         return value
 
-    def _scan(self, stacks: Sequence[Stack]) -> ir.Node:
+    def _scan(self, stacks: Sequence[StackedValue]) -> ir.Node:
         step = self.steps.step
         initial = [self._value(self.steps.values[0][state]) for state in step.states]
         rows = [self._rows(row, stride) for row, stride in step.rows.values()]
@@ -179,7 +181,7 @@ class ScanWriter:
             source = self._emit("Slice", [source], **ends)
         return source, row.axis, stride < 0
 
-    def _body(self, stacks: Sequence[Stack]) -> ir.Graph:
+    def _body(self, stacks: Sequence[StackedValue]) -> ir.Graph:
         """Return the body: one step, whose outputs are values of their own."""
         step, nodes = self.steps.step, list[ir.Node]()
         inputs = [self._input(number) for number in step.states]
