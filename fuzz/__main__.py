@@ -5,6 +5,7 @@ import random
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from fuzz import kinds
@@ -24,6 +25,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--found", type=Path, default=Path("found"), help="the folder of scripts; default: found")
     parser.add_argument("--whole", action="store_true", help="keep what is found as it is, not reduced")
     given = parser.parse_args(arguments)
+    if find_spec("pytest") is None:  # the processes that judge need it
+        parser.error('the search needs pytest: pip install -e ".[test]", in the folder of the project')
     seed = random.SystemRandom().randrange(2**31) if given.seed is None else given.seed
     counts = Counts()
 

@@ -118,6 +118,15 @@ def test_a_script_judges_the_model(fakes: tuple[Counts, list[Found]], tmp_path: 
     assert "what='tanh'" in done.stdout, done.stderr
 
 
+def test_without_the_test_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    with pytest.raises(SystemExit):
+        main(["streams", "--cases", "1"])
+    assert 'the search needs pytest: pip install -e ".[test]"' in capsys.readouterr().err
+
+
 def test_the_command_says_what_was_searched(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["streams", "--seed", "0", "--cases", "3", "--found", str(tmp_path)]) == 0
     assert "streams, seed 0: 3 models, " in capsys.readouterr().out
