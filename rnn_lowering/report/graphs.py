@@ -86,6 +86,8 @@ def _drawn(graph: ir.Graph, changed: Sequence[ir.Node], most: int, others: set[i
         )
         vertices[node] = n
     _connect(drawing, graph, vertices, set(beside))
+    if not nx.is_directed_acyclic_graph(drawing):  # of nodes in no order
+        drawing.remove_edges_from(list(drawing.out_edges(REST)))
     return drawing
 
 

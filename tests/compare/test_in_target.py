@@ -23,6 +23,7 @@ from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering.compare.in_target import runs
+from rnn_lowering.targets.calls import CALLS
 from rnn_lowering.targets.installed import PACKAGES
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a runtime is run where processes fork")
@@ -382,6 +383,7 @@ def test_a_model_that_onnxruntime_cannot_run_is_compared_with_its_result(here: P
 
 def test_the_commands_install_what_the_tests_run() -> None:
     """Versions and packages are those of tests/clients; each has a driver."""
+    assert PACKAGES.keys() == CALLS.keys()
     for target, package in PACKAGES.items():
         assert target in rl.TARGETS
         assert (SRC / "rnn_lowering" / "targets" / "drivers" / f"run_{target.replace('-', '_')}.py").exists()

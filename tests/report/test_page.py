@@ -463,6 +463,20 @@ def test_the_size_of_the_graph(tmp_path: Path, form: str) -> None:
         assert float(picture.values("height")[0]) < 6000
 
 
+def test_the_graph_of_nodes_in_no_order(tmp_path: Path) -> None:
+    """What is left out stands for nodes before and behind those that are drawn."""
+    steps = [f"Y{n}, H{n + 1} = RNN <hidden_size = 4> (X, W, R, , , H{n})" for n in range(30)]
+    proto = parse(
+        f"""g (float[seq,2,3] X, float[1,2,4] H0) => (float[1,2,4] H30)
+        <float[1,4,3] W = {{}}, float[1,4,4] R = {{}}> {{ {" ".join(steps)} }}"""
+    )
+    listed = list(proto.graph.node)
+    del proto.graph.node[:]
+    proto.graph.node.extend(listed[::2] + listed[1::2])
+    before, _ = graphs(written(tmp_path, proto, verify=0))
+    assert any(re.match("… [0-9,]+ more", text) for text in before.boxes)
+
+
 def test_a_changed_branch(tmp_path: Path) -> None:
     """Of a branch that stays, only what changed in it."""
     case = Case("page_branch", "GRU", scope="if")
