@@ -46,19 +46,21 @@ class SymbolicDirection:
     ) -> None:
         self.m, self.name, self.attributes, self.functions = m, name, attributes, functions
         self.step = 0
-        H = weights["R"].shape[-1]
-        self.W, self.R = (np.split(weights[name], len(weights[name]) // H) for name in "WR")
-        biases = np.split(weights["B"], 2 * len(self.W)) if "B" in weights else [np.zeros(H)] * (2 * len(self.W))
-        self.Wb, self.Rb = biases[: len(self.W)], biases[len(self.W) :]
+        self.W, self.R, self.H = weights["W"], weights["R"], weights["R"].shape[-1]
+        self.Wb, self.Rb = np.split(weights["B"], 2) if "B" in weights else [np.zeros(len(self.R))] * 2
         self.P = np.split(weights["P"], 3) if "P" in weights else []
 
-    def of_x(self, gate: int, x: Array) -> Array:
-        """Return Xt*(W^T) + Wb of a gate."""
-        return self.plus(self.m.product(x, self.W[gate].T), self.Wb[gate])
+    def of_x(self, x: Array) -> list[Array]:
+        """Return Xt*(W^T) + Wb of each gate."""
+        return self._gates(self.plus(self.m.product(x, self.W.T), self.Wb))
 
-    def of_h(self, gate: int, h: Array) -> Array:
-        """Return Ht-1*(R^T) + Rb of a gate."""
-        return self.plus(self.m.product(h, self.R[gate].T), self.Rb[gate])
+    def of_h(self, h: Array, first: int = 0, end: int | None = None) -> list[Array]:
+        """Return Ht-1*(R^T) + Rb of some gates."""
+        rows = slice(first * self.H, None if end is None else end * self.H)
+        return self._gates(self.plus(self.m.product(h, self.R[rows].T), self.Rb[rows]))
+
+    def _gates(self, sums: Array) -> list[Array]:
+        return np.split(sums, sums.shape[1] // self.H, 1)
 
     def plus(self, *arrays: Array) -> Array:
         total, *others = arrays
@@ -93,19 +95,19 @@ class SymbolicDirection:
 
 
 def _rnn(k: SymbolicDirection, x: Array, h: Array) -> list[Array]:
-    return [k.named(0, k.activated(0, k.plus(k.of_x(0, x), k.of_h(0, h))))]
+    return [k.named(0, k.activated(0, k.plus(*k.of_x(x), *k.of_h(h))))]
 
 
 def _gru(k: SymbolicDirection, x: Array, h: Array) -> list[Array]:
-    z, r = (k.activated(0, k.plus(k.of_x(gate, x), k.of_h(gate, h))) for gate in (0, 1))
-    before = k.attributes.get("linear_before_reset", 0)
-    hidden = k.times(r, k.of_h(2, h)) if before else k.of_h(2, k.times(r, h))
-    new = k.activated(1, k.plus(k.of_x(2, x), hidden))
+    of_x, before = k.of_x(x), k.attributes.get("linear_before_reset", 0)
+    z, r = (k.activated(0, k.plus(*pair)) for pair in zip(of_x, k.of_h(h, 0, 2), strict=False))
+    (hidden,) = k.of_h(h if before else k.times(r, h), 2)
+    new = k.activated(1, k.plus(of_x[2], k.times(r, hidden) if before else hidden))
     return [k.named(0, k.plus(k.times(k.one_minus(z), new), k.times(z, h)))]
 
 
 def _lstm(k: SymbolicDirection, x: Array, h: Array, c: Array) -> list[Array]:
-    i, o, f, g = (k.plus(k.of_x(gate, x), k.of_h(gate, h)) for gate in range(4))
+    i, o, f, g = (k.plus(*pair) for pair in zip(k.of_x(x), k.of_h(h), strict=True))
     i = k.activated(0, k.with_peephole(0, i, c))
     f = k.one_minus(i) if k.attributes.get("input_forget", 0) else k.activated(0, k.with_peephole(2, f, c))
     new = k.named(1, k.plus(k.times(f, c), k.times(i, k.activated(1, g))))
@@ -149,7 +151,7 @@ def recurrent(m: Machine, node: onnx.NodeProto, values: Values) -> list[Array]:
     for d, back in enumerate(backwards):
         weights: dict[str, Array] = {name: page[name][d] for name in ("W", "R", "B", "P") if name in page}
         k = SymbolicDirection(m, (*node.output, d), attributes, weights, [next(functions) for _ in default])
-        first = [_first(m, page, name, d, (N, k.R[0].shape[0]), batch_first) for name in initial]
+        first = [_first(m, page, name, d, (N, k.H), batch_first) for name in initial]
         states = [first]
         for t in range(T):
             x = X[[n - 1 - t if back and t < n else t for n in lengths], np.arange(N)]

@@ -137,7 +137,7 @@ class Machine:
                 for column in matrix.T
             ]
         sums = [ZERO] * matrix.shape[1]
-        for first, end in _runs([self._label(x) for x in row]):
+        for first, end in _runs(list(map(self._label, row))):
             part = row[first:end]
             if part[0].number is not None and not any(x.terms for x in part):
                 continue

@@ -164,6 +164,7 @@ class Algebra:
         self._atoms: dict[Hashable, BoundedPolynomial] = {}
         self._alike: dict[frozenset[Monomial], list[tuple[BoundedPolynomial, int]]] = {}
         self._states: dict[frozenset[Monomial], list[tuple[BoundedPolynomial, BoundedPolynomial]]] = {}
+        self._sizes_of_states: set[int] = set()
         self._positive: set[int] = set()
         self._rows: dict[tuple[int, ...], int] = {}
         self._count = 0
@@ -182,10 +183,13 @@ class Algebra:
         if named is value:
             named = self.symbol(row, place)
             self._states.setdefault(frozenset(value.terms), []).append((value, named))
+            self._sizes_of_states.add(len(value.terms))
         return named
 
     def settled(self, value: BoundedPolynomial) -> BoundedPolynomial:
         """Return the atom of a state that a polynomial equals, else the polynomial."""
+        if len(value.terms) not in self._sizes_of_states:
+            return value
         for state, named in self._states.get(frozenset(value.terms), ()):
             if equal(value, state):
                 return named
@@ -193,6 +197,8 @@ class Algebra:
 
     def identity(self, value: BoundedPolynomial) -> int:
         """Return a number that equal polynomials share."""
+        if (atom := value.atom) is not None:
+            return atom
         alike = self._alike.setdefault(frozenset(value.terms), [])
         for other, named in alike:
             if other is value or equal(value, other):
