@@ -183,8 +183,8 @@ def flags_in(path: Path) -> set[str]:
 
 
 def modules() -> list[Path]:
-    """Return the modules that write messages, without the command's; drivers call tools with flags of their own."""
-    others, folders = ("flags.py", "options.py"), ("cli", "drivers")
+    """Return the modules that write messages, without the command's; drivers and calls have flags of other tools."""
+    others, folders = ("flags.py", "options.py", "calls.py"), ("cli", "drivers")
     paths = PACKAGE.rglob("*.py")
     return [path for path in paths if path.parent.name not in folders and path.name not in others]
 

@@ -47,7 +47,8 @@ class SymbolicDirection:
         self.m, self.name, self.attributes, self.functions = m, name, attributes, functions
         self.step = 0
         self.W, self.R, self.H = weights["W"], weights["R"], weights["R"].shape[-1]
-        self.Wb, self.Rb = np.split(weights["B"], 2) if "B" in weights else [np.zeros(len(self.R))] * 2
+        biases = weights["B"] if "B" in weights else np.zeros(2 * len(self.R))
+        self.Wb, self.Rb = biases[: len(self.R)], biases[len(self.R) :]
         self.P = np.split(weights["P"], 3) if "P" in weights else []
 
     def of_x(self, x: Array) -> list[Array]:

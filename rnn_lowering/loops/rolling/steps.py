@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.loops.rolling.chains import FEWEST_STEPS, Chain
 from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
 from rnn_lowering.loops.rolling.rows import Row, StepCount, row_of
@@ -21,7 +20,7 @@ Values = dict[int, int]
 """By number of a value in the step that is read, the number of what stands for it in another one."""
 
 
-class NotRolledError(RnnLoweringError):
+class NotRolledError(Exception):
     """Why steps are not rolled up."""
 
 
