@@ -183,7 +183,7 @@ def flags_in(path: Path) -> set[str]:
 
 
 def modules() -> list[Path]:
-    """Return the modules that write messages, without the command's; drivers and calls have flags of other tools."""
+    """Return the modules that write messages, without the command's; drivers and calls use flags of others."""
     others, folders = ("flags.py", "options.py", "calls.py"), ("cli", "drivers")
     paths = PACKAGE.rglob("*.py")
     return [path for path in paths if path.parent.name not in folders and path.name not in others]

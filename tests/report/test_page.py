@@ -452,6 +452,7 @@ def test_the_graph_before_and_after(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
+@pytest.mark.few(1)
 def test_the_size_of_the_graph(tmp_path: Path, form: str) -> None:
     """Of hundreds of nodes, a few dozen are drawn."""
     many = chain(*(Link("GRU", f"gru{n}") for n in range(40)), dims=(6, 2))
