@@ -1,5 +1,5 @@
-"""Loops and Scans that are a cell in any spelling, and such with small changes, with `raise_loops=True`: one that
-becomes a node computes the same, and one that stays is as it was."""
+"""Loops and Scans that are a cell in any spelling, traced loops over cells, and such with small changes, with
+`raise_loops=True`: one that becomes a node computes the same, and one that stays is as it was."""
 
 import random
 from typing import Any
@@ -8,6 +8,7 @@ from changed_loops import changed
 from loop_models import as_meant
 from running import nodes
 from spelled_cells import spelled
+from traced_loops import random_trace
 
 import rnn_lowering as rl
 from fuzz.case import Case, Outcome, agreed, attempt, fault, reason
@@ -16,11 +17,17 @@ from fuzz.oracles import Running, difference, feeds, steady
 CASES = 60
 CELLS = ("RNN", "GRU", "LSTM")
 
+_TRACED = 0.4
+"""The share of loops that were traced step by step."""
+
 
 def generate(rng: random.Random) -> Case:
     """Make a cell, or what is almost one."""
-    cell = spelled(rng.randrange(10**9))
-    model = changed(cell.model, rng, rng.choice((1, 1, 2))) if rng.random() < 0.35 else cell.model
+    if rng.random() < _TRACED:
+        model = random_trace(rng)
+    else:
+        cell = spelled(rng.randrange(10**9))
+        model = changed(cell.model, rng, rng.choice((1, 1, 2))) if rng.random() < 0.35 else cell.model
     runs = [{"T": rng.randint(1, 6), "N": rng.randint(1, 4)} for _ in range(2)]
     return Case(
         model, {"runs": runs, "seed": rng.randrange(1000), "to": rng.choice(("keep", "keep", "scan", "unroll"))}
