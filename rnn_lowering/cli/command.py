@@ -248,7 +248,7 @@ def _all(args: argparse.Namespace, lowering: Lowering, check: Check, files: File
             code = series.lower(places(args.models, args.out_dir), args.command, show)
         if not args.quiet:
             with printing():
-                series.print()
+                series.print(args.out_dir)
         return code
 
 

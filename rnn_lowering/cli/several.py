@@ -13,7 +13,7 @@ from rnn_lowering.cli.console import print_line, print_table
 from rnn_lowering.cli.listing import Listing, print_json
 from rnn_lowering.cli.tables import Table
 from rnn_lowering.compare.options import Check
-from rnn_lowering.errors import OptionError, RnnLoweringError, printable
+from rnn_lowering.errors import OptionError, RnnLoweringError, counted, printable
 from rnn_lowering.file_lowering import FileLowering
 from rnn_lowering.files.options import Files
 from rnn_lowering.files.reading import load_model
@@ -24,6 +24,8 @@ from rnn_lowering.types import Progress
 
 Fail = Callable[[Path, RnnLoweringError], int]
 """Says why a model failed, and returns the exit code."""
+
+_NOT_WRITTEN, _NOT_TRIED = "not written", "not tried"
 
 
 def places(models: Sequence[Path], folder: Path) -> dict[Path, Path]:
@@ -88,9 +90,9 @@ class Series:
                 report = self._lower(source, destination, command, _named(show, source, number, len(places)))
             except RnnLoweringError as error:
                 self.code = max(self.code, self.fail(source, error))
-                self.rows.append((str(source), "", "not written"))
+                self.rows.append((str(source), "", _NOT_WRITTEN))
                 if not self.keep_going:
-                    self.rows += [(str(path), "", "not tried") for path in [*places][number:]]
+                    self.rows += [(str(path), "", _NOT_TRIED) for path in [*places][number:]]
                     break
             else:
                 self.rows.append((str(source), _lowered(report), report.verification.status))
@@ -128,12 +130,14 @@ class Series:
         feeds = [{n: a for n, a in feed.items() if n in inputs} for feed in check.feeds or ()]
         return fitting, replace(check, shapes=shapes or None, feeds=[feed for feed in feeds if feed] or None)
 
-    def print(self) -> None:
-        """Print a row for each model."""
+    def print(self, folder: Path) -> None:
+        """Print a row for each model, and where the results are."""
         table = Table(("model", "lowered", "result"), folds=("lowered",))
         for row in self.rows:
             table.add(*row, style="red" if row[2].startswith("not ") else "")
         print_table(table)
+        if written := sum(result not in (_NOT_WRITTEN, _NOT_TRIED) for _, _, result in self.rows):
+            print_line(f"{counted(written, 'file')} written to {printable(str(folder))}")
 
 
 def _worse(one: int, other: int) -> int:

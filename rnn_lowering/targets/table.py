@@ -216,9 +216,10 @@ def any_target_named(name: str) -> Target:
     found = {other: known for known, others in names.items() for other in others}
     if _letters(name) not in found:
         like = meant(str(name), (each for t in TARGETS.values() for each in (t.name, *t.other_names)))
+        known = "--targets lists them" if like else f"known are {', '.join(TARGETS)}"
         raise OptionError(
             f"target '{name}' does not exist",
-            hint=f"for another runtime, use --to unroll without a target; known are {', '.join(TARGETS)}{like}",
+            hint=f"for another runtime, use --to unroll without a target; {known}{like}",
         )
     return TARGETS[found[_letters(name)]]
 

@@ -99,7 +99,9 @@ def test_an_error_ends_the_series_unless_it_is_to_go_on(models: Path, rnn_lower:
     done = rnn_lower("text.onnx", *BOTH, "--out-dir", "lowered", *options)
     assert done.code == 1
     assert done.err.count("rnn-lower: error: text.onnx: ") == 1
-    results = [line.split()[-2:] for line in done.lines[1:]]
+    lines = done.lines[1:-1] if keep_going else done.lines[1:]
+    assert (done.lines[-1] == "2 files written to lowered") == keep_going
+    results = [line.split()[-2:] for line in lines]
     assert results[0] == ["not", "written"]
     assert Path("lowered/model.onnx").exists() == keep_going
     assert all((row[-1] == "verified") == keep_going for row in results[1:])
