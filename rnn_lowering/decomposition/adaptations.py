@@ -18,11 +18,17 @@ from rnn_lowering.decomposition.refusals import (
     refuse_sequences,
 )
 from rnn_lowering.decomposition.rewrites.broadcasts import repeat_by_gather
-from rnn_lowering.decomposition.rewrites.convolutions import add_output_channels
+from rnn_lowering.decomposition.rewrites.convolutions import add_output_channels, end_convolutions
 from rnn_lowering.decomposition.rewrites.fills import write_fills, write_tensors
 from rnn_lowering.decomposition.rewrites.lookups import bound_lookups, simplify_indices
 from rnn_lowering.decomposition.rewrites.numbers_of_sizes import make_numbers, unconverted
-from rnn_lowering.decomposition.rewrites.pads import refuse_same_pads, same_padded, spell_pads, spell_same_pads
+from rnn_lowering.decomposition.rewrites.pads import (
+    refuse_same_pads,
+    same_padded,
+    spell_pads,
+    spell_same_pads,
+    spell_strides,
+)
 from rnn_lowering.decomposition.rewrites.products import refuse_products
 from rnn_lowering.decomposition.rewrites.ranks import run_in_rank_4, write_batches, write_vectors
 from rnn_lowering.decomposition.rewrites.reductions import (
@@ -146,6 +152,13 @@ ADAPTATIONS = {
     ),
     "spelled pads": Adaptation(
         _counted(spell_pads, "loads no Pad without its mode and number: wrote them in {}"), always=True
+    ),
+    "spelled strides": Adaptation(
+        _counted(spell_strides, "crashes at pools of one axis without strides: wrote them in {}"), always=True
+    ),
+    "ended convolutions": Adaptation(
+        _counted(end_convolutions, "gives an output that is a Conv one axis more: put a Max behind {} of them"),
+        always=True,
     ),
     "spelled same pads": Adaptation(
         _counted(spell_same_pads, "computes pads of SAME_UPPER and SAME_LOWER wrongly: wrote them in {} nodes"),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from nets_for_mnn import OF_ONE_AXIS, of_one_axis
 from nets_for_ncnn import nets_for_ncnn
 from running import run
 from texts import parse, random_feed
@@ -30,6 +31,13 @@ BEHIND_A_CONV = {
     "a linear Resize": 'r = Tanh (t) y = Resize <mode = "linear"> (r, , s)',
     "a Resize of the nearest": 'r = Tanh (t) y = Resize <mode = "nearest"> (r, , s)',
 }
+
+
+@pytest.mark.environments("mnn")
+def test_nodes_along_one_axis_in_mnn(tmp_path: Path) -> None:
+    nets = {name: of_one_axis(nodes) for name, nodes in OF_ONE_AXIS.items()}
+    jobs = {name: (rl.lower(net, target="mnn"), random_feed(net)) for name, net in nets.items()}
+    assert_right("mnn", jobs, {name: run(net, random_feed(net)) for name, net in nets.items()}, tmp_path)
 
 
 @pytest.mark.environments("opencv")

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from nets_for_mnn import OF_ONE_AXIS, of_one_axis
 from running import assert_close, operators, run
 from texts import parse, random_feed
 
@@ -224,6 +225,17 @@ def test_the_numbers_of_constants_become_tensors(given: str, target: Any) -> Non
     assert all([a.name for a in node.attribute] == ["value"] for node in constants)
     feed = {"x": np.array([[1, 2], [3, 4]], np.float32)}
     np.testing.assert_array_equal(run(lowered, feed)["y"], run(model, feed)["y"])
+
+
+@pytest.mark.parametrize("name", OF_ONE_AXIS)
+def test_nodes_along_one_axis_in_mnn(name: str) -> None:
+    model = of_one_axis(OF_ONE_AXIS[name])
+    lowered = rl.lower(model, target="mnn")
+    made = {node.op_type for node in lowered.graph.node for value in node.output if value == "y"}
+    assert made <= {"Max", "Tanh", "AveragePool"}
+    pools = [node for node in lowered.graph.node if "Pool" in node.op_type]
+    assert all("strides" in {a.name for a in node.attribute} for node in pools)
+    assert_close(run(lowered, random_feed(model)), run(model, random_feed(model)))
 
 
 USED = "f = Cast <to = 1> (c)  y = Mul (x, f)"

@@ -1,8 +1,11 @@
-"""Convolutions that onnxruntime-web 1.30 computes wrongly on WebGPU, without an error.
+"""Convolutions that a runtime computes wrongly, without an error.
 
-With a multiple of 3 input channels, but not of 4 nor 3 itself, and a multiple of 4 output channels. With one more
-output channel, which is cut off, they are right. Measured with 1 to 10, 12, 13, 16, 33, 129 and 132 input channels,
-and 1 to 5, 8, 16 and 128 output channels: wrong are 6, 9, 33 and 129 with 4, 8, 16 and 128.
+MNN 3.6.1 gives an output of the model that is a Conv along one axis an axis of 1 at its end.
+
+onnxruntime-web 1.30 is wrong on WebGPU with a multiple of 3 input channels, but not of 4 nor 3 itself, and a
+multiple of 4 output channels. With one more output channel, which is cut off, it is right. Measured with 1 to 10, 12,
+13, 16, 33, 129 and 132 input channels, and 1 to 5, 8, 16 and 128 output channels: wrong are 6, 9, 33 and 129 with 4,
+8, 16 and 128.
 """
 
 from __future__ import annotations
@@ -16,6 +19,35 @@ from rnn_lowering.facts.operators import default_opset, is_of_default_domain
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.types import Array
+
+_FUSED = ("Clip", "LeakyRelu", "Relu")
+"""Operators that MNN computes with the Conv before them."""
+
+_MAX_OF_ANY = 8
+"""The opset from which on Max takes any shape."""
+
+
+def end_convolutions(model: ir.Model) -> int:
+    """Put a Max behind each output of a model that is a Conv along one axis, in place; return their number."""
+    count = 0
+    for value in list(model.graph.outputs) if default_opset(model.opset_imports) >= _MAX_OF_ANY else ():
+        node = last = value.producer()
+        while node is not None and node.op_type in _FUSED and node.inputs[0] is not None:
+            node = node.inputs[0].producer()
+        if last is None or node is None or node.op_type not in ("Conv", "ConvTranspose"):
+            continue
+        weights = node.inputs[1]
+        if weights is None or weights.shape is None or len(weights.shape) != 3:
+            continue
+        end = ir.node("Max", [value, value], name=f"{last.name or value.name}/Max")
+        model.graph.insert_after(last, end)
+        take_over(value, end.outputs[0])
+        for slot in range(2):
+            end.replace_input_with(slot, value)
+        value.name = f"{end.outputs[0].name}/Conv"
+        count += 1
+    return count
+
 
 _SLICE_OF_INPUTS = 10
 """The opset from which on the bounds of a Slice are inputs."""

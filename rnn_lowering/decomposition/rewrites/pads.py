@@ -60,6 +60,17 @@ def _spell(node: ir.Node, opset: int, known: dict[ir.Value, ir.Value], inserter:
     return True
 
 
+def spell_strides(model: ir.Model) -> int:
+    """Write the strides of each pool along one axis that has none, in place; return their number."""
+    count = 0
+    for _, node in standard_nodes(model, "AveragePool", "MaxPool"):
+        kernel = node.attributes.get_ints("kernel_shape", ())
+        if len(kernel) == 1 and "strides" not in node.attributes:
+            node.attributes.add(ir.AttrInt64s("strides", [1]))
+            count += 1
+    return count
+
+
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
