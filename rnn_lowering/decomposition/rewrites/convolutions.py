@@ -3,9 +3,9 @@
 MNN 3.6.1 gives an output of the model that is a Conv along one axis an axis of 1 at its end.
 
 onnxruntime-web 1.30 is wrong on WebGPU with a multiple of 3 input channels, but not of 4 nor 3 itself, and a
-multiple of 4 output channels. With one more output channel, which is cut off, it is right. Measured with 1 to 10, 12,
-13, 16, 33, 129 and 132 input channels, and 1 to 5, 8, 16 and 128 output channels: wrong are 6, 9, 33 and 129 with 4,
-8, 16 and 128.
+multiple of 4 output channels. With one more output channel, which is cut off, it is right. Measured with 1 to
+10, 12, 13, 16, 33, 129 and 132 input channels, and 1 to 5, 8, 16 and 128 output channels: wrong are 6, 9, 33
+and 129 with 4, 8, 16 and 128.
 """
 
 from __future__ import annotations
