@@ -78,6 +78,29 @@ _WriteReport = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
+class _ReadSource:
+    """What was read.
+
+    Attributes:
+        file: The file.
+        model: The model, which is lowered.
+        exports: The original and its other exports, as the comparison sees them.
+        files: The source and its data files.
+        before: What the report says of it.
+    """
+
+    file: Path
+    model: ir.Model
+    exports: Sequence[ModelSource]
+    files: tuple[Path, ...]
+    before: ModelFile
+
+    @property
+    def original(self) -> ModelSource:
+        return self.exports[0]
+
+
+@dataclass(frozen=True)
 class FileLowering:
     """The fields are the arguments of `lower_file`; `command` goes into the report."""
 
@@ -111,47 +134,28 @@ class FileLowering:
             runtime = runtime_of(self.check, self.lowering.target if self.check.run_in_target else None)
             writer = ReportWriter(self.outputs.report)
             self.outputs.check([self.source])
-            file, pipe = last.enter_context(readable_again(self.source))
-            read = counter(self.progress, READING, 1)
-            trust = self.files.trust_external_data
-            original = parse_file(file, trust_external_data=trust, piped_from=pipe)
-            model = original.new_model()
-            exports = [original]
-            if self.lowering.open_dims:
-                from rnn_lowering.opening.exports import exports_of
-
-                exports = exports_of(original, self.lowering, trust_external_data=trust)
-                original = exports[0]
-            data = data_files(model)
-            inputs = (self.source, *data)
-            outputs = self._outputs_of(model, inputs)
-            before = replace(ModelFile.of(file, data, model), name=self.source.name)
+            source = self._read(*last.enter_context(readable_again(self.source)))
+            outputs = self._outputs_of(source.model, source.files)
             runner = last.enter_context(self._started_early())
-            read()
-            lowered = counter(self.progress, LOWERING, 1)
-            result = lower_model(
-                model,
-                self.lowering,
-                read_again=original.new_model,
-                keep=bool(self.check.runs or self.outputs.report),
-            )
-            lowered()
-            place, place_of_kept = outputs.placed(inputs)
+            result = self._lowered(source)
+            place, place_of_kept = outputs.placed(source.files)
             with replacing(place, overwrite=outputs.overwrite) as written, ExitStack() as until_reported:
-                self._write(result, file, written, place)
+                self._write(result, source.file, written, place)
                 sequences = self._sequences(written)
                 after = ModelFile.of(written, written.parent.iterdir(), result.model)
                 report = FileReport.of(
                     result.report,
-                    before,
+                    source.before,
                     after,
                     source=self.source,
                     destination=self.destination,
                     command=self.command,
                 )
-                comparison = cache(lambda: until_reported.enter_context(self._open(original, written, result)))
+                comparison = cache(
+                    lambda: until_reported.enter_context(self._open(source.original, written, result))
+                )
                 node_runs = partial(_node_runs, comparison)
-                graphs = (original.model.graph, result.model.graph)
+                graphs = (source.original.model.graph, result.model.graph)
                 write_report = partial(writer.write, report, node_runs, graphs, overwrite=outputs.overwrite)
                 if self.check.runs and result.modified and not without_onnxruntime("it"):
                     _warn_of_a_long_comparison(report, monotonic() - began)
@@ -159,21 +163,19 @@ class FileLowering:
                     unchanged = Verification(UNCHANGED, reason=NOTHING_LOWERED)
                     report.verification = with_target(unchanged, comparison, runtime)
                 elif self.check.runs and runner is None:  # no stream, or no onnxruntime
-                    check = _compared(comparison)
-                    check = _with_others(check) if report.replaced else check
+                    check = _compared(comparison, others_replaced=bool(report.replaced))
                     report.verification = with_target(check, comparison, runtime)
                 elif self.check.runs and runner is not None:
-                    report.verification = compare_stream(
-                        original, written, runner, runtime=runtime, **self._comparing
-                    )
+                    comparing = {**self._comparing, "runtime": runtime}
+                    report.verification = compare_stream(source.original, written, runner, **comparing)
                 if self.check.runs:
-                    report.verification = self._told_of_closed(report.verification, original)
+                    report.verification = self._told_of_closed(report.verification, source.original)
                 if comparison.cache_info().currsize and (places := comparison().contradicted):
                     report.notes.append(_open_outputs(result.model, places))
-                    self._write(result, file, written, place)
+                    self._write(result, source.file, written, place)
                     report.lowered = ModelFile.of(written, written.parent.iterdir(), result.model)
                 if report.verification and self.lowering.open_dims:
-                    report.verification = self._beside(report, exports, written)
+                    report.verification = self._beside(report, source.exports, written)
                 if not result.modified or self.check.runs:
                     keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)
                     self._refuse(report, report.verification, keep, write_report)
@@ -181,6 +183,26 @@ class FileLowering:
                     self._quantize(report, written, sequences)
                 last.enter_context(write_report())
         return report
+
+    def _read(self, file: Path, piped_from: Path | None) -> _ReadSource:
+        """Read the model and its other exports; `file` is the source, or a copy of what came by a pipe."""
+        read, trust = counter(self.progress, READING, 1), self.files.trust_external_data
+        original = parse_file(file, trust_external_data=trust, piped_from=piped_from)
+        model, exports = original.new_model(), [original]
+        if self.lowering.open_dims:
+            from rnn_lowering.opening.exports import exports_of
+
+            exports = exports_of(original, self.lowering, trust_external_data=trust)
+        data = data_files(model)
+        before = replace(ModelFile.of(file, data, model), name=self.source.name)
+        read()
+        return _ReadSource(file, model, exports, (self.source, *data), before)
+
+    def _lowered(self, source: _ReadSource) -> LoweringResult:
+        lowered, keep = counter(self.progress, LOWERING, 1), bool(self.check.runs or self.outputs.report)
+        result = lower_model(source.model, self.lowering, read_again=source.original.new_model, keep=keep)
+        lowered()
+        return result
 
     def _told_of_closed(self, check: Verification, original: ModelSource) -> Verification:
         """Return the result of a comparison with the axes that the original declares open, though it runs at one
@@ -368,18 +390,16 @@ def _way_out(report: FileReport) -> str:
     return f"fixed sizes may help, with a number for each ?: {sizes}; {page}" if sizes else page
 
 
-def _compared(comparison: Callable[[], ModelComparison]) -> Verification:
-    """Return the result of a comparison, or that there can be none."""
+def _compared(comparison: Callable[[], ModelComparison], *, others_replaced: bool) -> Verification:
+    """Return the result of a comparison, or that there can be none: of nodes alone if others were replaced."""
     if absent := without_onnxruntime("a comparison"):
         return Verification("not verified", reason=absent)
-    return comparison().result()
-
-
-def _with_others(check: Verification) -> Verification:
-    """Return the result of a comparison of a model in which nodes that are not recurrent were replaced."""
-    if check and not check.whole:
-        return Verification("not verified", reason=_OTHERS_REPLACED)
-    return check
+    check = comparison().result()
+    return (
+        Verification("not verified", reason=_OTHERS_REPLACED)
+        if others_replaced and check and not check.whole
+        else check
+    )
 
 
 def _node_runs(
