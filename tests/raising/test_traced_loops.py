@@ -132,6 +132,33 @@ def test_what_is_read_of_a_step_stays_right() -> None:
         assert_close(run(new, feed(old)), run(old, feed(old)), "float32")
 
 
+@pytest.mark.parametrize("rows", ["Gather", "Split"])
+def test_one_product_more_is_no_step(rows: str) -> None:
+    """Of the last state, with the weights of the steps: there is no row for it."""
+    trace = Trace("RNN", rows=rows)
+    old = trace.model()
+    last = old.graph.output[1].name
+    product = next(node for node in old.graph.node if node.op_type == "Gemm" and node.input[1] == "Wh0")
+    more = helper.make_node("Gemm", [last, *product.input[1:]], ["more"], "/net/more", transB=1)
+    old.graph.node.append(more)
+    old.graph.output.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, [2, H]))
+    new = rl.lower(old, raise_loops=True)
+    assert cells(new) == ["RNN"]
+    assert_same(new, old)
+
+
+@pytest.mark.parametrize("N", [2, "N"])
+def test_nodes_in_no_order(N: Any) -> None:
+    old = Trace("GRU", N=N, again=True).model()
+    mixed = onnx.ModelProto()
+    mixed.CopyFrom(old)
+    del mixed.graph.node[:]
+    mixed.graph.node.extend(reversed(old.graph.node))
+    new = rl.lower(mixed, raise_loops=True)
+    assert cells(new) == ["GRU"]
+    assert_close(run(new, feed(old)), run(old, feed(old)), "float32")
+
+
 def test_a_folded_first_step_is_joined() -> None:
     """An exporter computes what follows from zeros: the product of the first state is its bias."""
 

@@ -19,7 +19,7 @@ from rnn_lowering.loops.rolling.heads import add_heads
 from rnn_lowering.loops.rolling.numbering import NumberedGraph
 from rnn_lowering.loops.rolling.steps import NotRolledError, RolledSteps
 from rnn_lowering.loops.rolling.writing import ScanWriter, name_of
-from rnn_lowering.model.copying import clone
+from rnn_lowering.model.copying import clone, order_restored
 from rnn_lowering.model.fixed_inputs import with_constants
 from rnn_lowering.model.scopes import all_names, repeating_nodes
 from rnn_lowering.options import Lowering
@@ -85,7 +85,8 @@ class _Rolling:
         self.left: dict[int, tuple[str, int, str]] = {}
         self.bare: set[int] = set()
         by_sizes = any(node.op_type == "Shape" for node in model.graph)  # which row a step reads
-        self._start = with_constants(model, sizes=True) if by_sizes else None
+        with order_restored(model):
+            self._start = with_constants(model, sizes=True) if by_sizes and _is_sorted(model) else None
         for number, node in enumerate((self._start or model).graph):
             node.meta[_PLACE] = number
 
@@ -95,13 +96,15 @@ class _Rolling:
         opset = default_opset(self.model.opset_imports)
         if opset < OLDEST_OPSET:
             return self.model, []
-        model, loops = clone(self._start or self.model), list[RolledLoop]()
+        start, loops = self._start or self.model, list[RolledLoop]()
+        with order_restored(start):
+            if not _is_sorted(start):
+                return self.model, []
+            model = clone(start)
         tried, names = {*self.left}, Names(all_names(model))
         while (rolled := _roll_up_one(model, opset, tried, self.bare, names)) is not None:
             loops.append(rolled)
-            try:
-                model.graph.sort()
-            except ValueError:
+            if not _is_sorted(model):
                 self.left[rolled.place] = rolled.name, rolled.steps, "a step reads what depends on a later one"
                 return self.rolled()
         return (model, loops) if loops else (self.model, [])
@@ -112,6 +115,15 @@ class _Rolling:
             self.bare.add(loop.place)
         else:
             self.left[loop.place] = loop.name, loop.steps, reason
+
+
+def _is_sorted(model: ir.Model) -> bool:
+    """Sort the nodes of a model by their dependencies; return whether that is possible."""
+    try:
+        model.graph.sort()
+    except ValueError:
+        return False
+    return True
 
 
 def traced_loops(model: ir.Model) -> Iterator[NodeRef]:
@@ -141,6 +153,8 @@ def _roll_up_one(
         except NotRolledError:
             continue
         writer = ScanWriter(steps, model, names)
+        if not writer.has_types:
+            continue
         add_folded_step(steps, writer.kinds)
         heads = place not in bare and add_heads(steps, [other for other in every if other is not chain])
         writer.write()

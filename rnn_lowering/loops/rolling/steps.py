@@ -65,7 +65,7 @@ class StepReader:
         while missing := [after for after in step.states.values() if after not in reader.next]:
             reader._read_next(missing)
             reader._join_states()
-        step.body = sorted(reader._body, key=graph.computations.index)
+        step.body = sorted(reader._body, key=lambda computation: computation.outputs.start)
         return step
 
     def _read_next(self, states: Iterable[int]) -> None:
@@ -197,7 +197,7 @@ class RolledSteps:
         states: Values | None = {state: state for state in rolled.step.states}
         while states is not None:
             values = rolled._run(states, len(rolled.values))
-            if values.keys().isdisjoint(rolled.product.outputs):
+            if values.keys().isdisjoint(rolled.product.outputs) or not values.keys() >= rolled.step.rows.keys():
                 break
             rolled.values.append(values)  # the last one may lack what only a next step reads
             states = rolled._states_after(values)

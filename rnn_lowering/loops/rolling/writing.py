@@ -119,6 +119,12 @@ class ScanWriter:
         known = value.type is not None and value.shape is not None
         return value if known else self.kinds.get(value, value)
 
+    @property
+    def has_types(self) -> bool:
+        """Whether the types of all that a step reads are known."""
+        step = self.steps.step
+        return all(self._kind(number).type is not None for number in (*step.states, *step.rows))
+
     @cached_property
     def _place(self) -> ir.Node:
         """The first node of the steps."""
