@@ -357,9 +357,9 @@ class StreamComparison:
             moved_outputs = self.runs.of_moved_inputs(feed)
         except SessionError:
             return {}
-        steady = {}
+        steady, drawn = {}, undetermined_outputs(self.original.proto)
         for name, array in outputs.items():
-            frames = self._output(name).steady_frames(array, moved_outputs[name])
+            frames = 0 if name in drawn else self._output(name).steady_frames(array, moved_outputs[name])
             if frames is not None:
                 steady[name] = frames
                 self.unsteady[name] = min(frames, self.unsteady.get(name, frames))
