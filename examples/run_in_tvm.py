@@ -29,9 +29,9 @@ def main() -> None:
     args = _parser().parse_args()
     original = onnx.load(args.model)
     start = time.perf_counter()
-    lowered = rl.lower(original, target="tvm", dims=dict(args.set_dim), input_shapes=dict(args.input_shape))
+    lowered = rl.lower(original, target="tvm", dims=dict(args.set_dim), input_shapes=dict(args.set_shape))
     print(f"lowered in {time.perf_counter() - start:.1f} s: {len(lowered.graph.node)} nodes")
-    feed = dict(np.load(args.feed)) if args.feed else random_feed(lowered)
+    feed = dict(np.load(args.test_input)) if args.test_input else random_feed(lowered)
 
     start = time.perf_counter()
     run = compiled(lowered, feed)

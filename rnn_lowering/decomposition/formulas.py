@@ -140,7 +140,9 @@ def _each_reversed(steps: int, axis: int, lengths: Sequence[int]) -> onnx.Functi
 
 
 def _split(value: str, parts: Sequence[str], sizes: Sequence[int], axis: int) -> list[onnx.NodeProto]:
-    """Return the nodes that cut a value into parts."""
+    """Return the nodes that cut a value into parts; onnx2torch fails at a Split into one."""
+    if len(parts) == 1:
+        return [helper.make_node("Identity", [value], parts)]
     numbers = numpy_helper.from_array(_integers(sizes))
     return [
         helper.make_node("Constant", [], [f"{value}_sizes"], value=numbers),

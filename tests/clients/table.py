@@ -22,6 +22,7 @@ BY_DATA = {"jax/while_of_data", "pytorch/script_data"}
 """Models with a Loop that ends by a condition on data: refused for a client without Loops."""
 CAUSES = {
     "refused: ignores its axes": "a reduction whose axes pnnx ignores",
+    "refused: takes integers as indices": "arithmetic on integers",
     "output of its labels": "an output of labels",
     "values without axes": "values of rank 0",
 }

@@ -82,7 +82,8 @@ def test_recipes_give_what_the_original_gives(client: str, tmp_path: Path, monke
     printed = run_commands(client, [*commands, last], tmp_path, DEV="PYTHON")
     precision = CLIENTS[client].precision
     assert_close({"Y": np.load(tmp_path / "Y.npy")}, expected, precision, tolerances=OF_RUNTIMES)
-    shown = re.findall(r"-?\d\.\d+", RECIPES.read_text(encoding="utf-8").partition("numbers of `Y`:")[2])[:3]
+    said = RECIPES.read_text(encoding="utf-8").partition("Each prints\n`(16, 1, 80)`")[2]
+    shown = re.findall(r"-?\d\.\d+", said)[:3]
     numbers = re.findall(r"-?\d+\.\d+", re.split(r"16, 1, 80", printed)[1])[:3]
     np.testing.assert_allclose(
         [float(each) for each in numbers],

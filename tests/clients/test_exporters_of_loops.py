@@ -43,7 +43,7 @@ OUTCOMES = json.loads((HERE / "outcomes_of_loops.json").read_text())
 "refused: " and what is said, where it is not lowered for a client."""
 
 RUNTIMES = ("tvm", "ncnn", "tract", "mnn", "opencv")
-SCALARS = {"ncnn": "jax/scan", "mnn": "onnxscript/while_counter"}
+SCALARS = {"ncnn": "jax/scan"}
 """A client -> a model whose numbers it gets right, and not that an output has no axis."""
 
 Runs: TypeAlias = list[tuple[Arrays, list[Any]]]
