@@ -7,10 +7,10 @@ step that it depends on.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph, Signature, level_of
+from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph, Signature
 
 FEWEST_STEPS = 4
 
@@ -32,7 +32,7 @@ class Chain:
 
     products: list[Computation]
     cuts: list[int]
-    levels: dict[int, int]
+    levels: Mapping[int | None, int]
 
 
 def chains(graph: NumberedGraph) -> Iterator[Chain]:
@@ -81,10 +81,11 @@ def _chain(graph: NumberedGraph, products: list[Computation], slot: int) -> Iter
     """Yield a chain, if each of its steps begins where the one before ends."""
     cuts = [number for product in products if (number := product.inputs[slot]) is not None]
     steps: dict[int | None, int] = {number: step for step, number in enumerate(cuts, 1)}
-    first, levels = steps.pop(cuts[0]), dict[int, int]()  # many may read what the first step begins with: zeros
+    first = steps.pop(cuts[0])  # zeros, as the first step may begin with, are read by others too
+    levels: dict[int | None, int] = {}
     for computation in graph.computations:
-        begun = [first] if computation is products[0] else [steps.get(number, 0) for number in computation.inputs]
-        level = max(level_of(levels, computation), *begun, 0)
+        read = [max(levels.get(number, 0), steps.get(number, 0)) for number in computation.inputs]
+        level = max(read, default=0) if computation is not products[0] else first
         if level:
             levels.update(dict.fromkeys(computation.outputs, level))
     if len(steps) + 1 == len(products) and all(levels.get(cut, 0) == step for step, cut in enumerate(cuts)):

@@ -6,7 +6,7 @@ An exporter writes a constant or a Transpose of weights again in each step; such
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,6 +77,18 @@ class NumberedGraph:
         """Return what nodes with this signature compute of values."""
         return self._by_key.get((signature, tuple(inputs)))
 
+    def inputs_of_both(self, a: int, b: int) -> list[tuple[int, int]] | None:
+        """Return the pairs of inputs of what computes two values alike; None if it differs."""
+        of_a, of_b = self.producers.get(a), self.producers.get(b)
+        if of_a is None or of_b is None or of_a.signature != of_b.signature:
+            return None
+        if a - of_a.outputs.start != b - of_b.outputs.start or len(of_a.inputs) != len(of_b.inputs):
+            return None
+        pairs = list(zip(of_a.inputs, of_b.inputs, strict=True))
+        if any((x is None) != (y is None) for x, y in pairs):
+            return None
+        return [(x, y) for x, y in pairs if x is not None and y is not None]
+
     def tensor(self, number: int) -> ir.TensorProtocol | None:
         """Return a constant."""
         return constant_of(self.values[number][0], self.opset) if self.is_constant(number) else None
@@ -84,16 +96,6 @@ class NumberedGraph:
     def is_constant(self, number: int) -> bool:
         """Whether a value is a constant."""
         return number in self._tensors
-
-    def add_constant(self, tensor: ir.TensorProtocol) -> int:
-        """Add a constant to the graph; return its number."""
-        name, count = "zeros", 0
-        while name in self.graph.initializers:
-            name, count = f"zeros_{count}", count + 1
-        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
-        value = ir.Value(name=name, type=kind, shape=shape, const_value=tensor)
-        self.graph.register_initializer(value)
-        return self.of(value)
 
     def size(self, number: int, axis: int) -> int | None:
         """Return a size of a value that is declared as a number."""
@@ -163,8 +165,3 @@ def _attribute(attribute: ir.Attr) -> tuple[str, str]:
     if attribute.type == ir.AttributeType.TENSOR:
         return attribute.name, repr(_key_of(attribute.as_tensor()))
     return attribute.name, f"{attribute.type} {attribute.value!r}"
-
-
-def level_of(levels: Mapping[int, int], computation: Computation) -> int:
-    """Return the largest level of the inputs of a computation."""
-    return max((levels.get(number, 0) for number in computation.inputs if number is not None), default=0)

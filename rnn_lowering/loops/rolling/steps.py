@@ -81,7 +81,7 @@ class StepReader:
         """Return the state that a step multiplies, beside that of the next step."""
         a, b = self.chain.cuts[number - 1 : number + 1]
         while self._is_joined_row(a, b):
-            a, b = next(pair for pair in self._inputs(a, b) or [] if self._level(pair[1]))
+            a, b = next(pair for pair in self.graph.inputs_of_both(a, b) or [] if self._level(pair[1]))
         return a, b
 
     def _read(self, pairs: list[tuple[int, int]]) -> None:
@@ -110,7 +110,7 @@ class StepReader:
         if row is not None:
             self.step.rows[a] = row
             return []
-        inputs = self._inputs(a, b)
+        inputs = self.graph.inputs_of_both(a, b)
         if inputs is None:
             raise NotRolledError("the steps differ")
         self._body[self.graph.producers[a]] = None
@@ -125,28 +125,16 @@ class StepReader:
             return None
         return row, following.index - row.index
 
-    def _inputs(self, a: int, b: int) -> list[tuple[int, int]] | None:
-        """Return the pairs of inputs of what computes two values alike; None if it differs."""
-        of_a, of_b = self.graph.producers.get(a), self.graph.producers.get(b)
-        if of_a is None or of_b is None or of_a.signature != of_b.signature:
-            return None
-        if a - of_a.outputs.start != b - of_b.outputs.start or len(of_a.inputs) != len(of_b.inputs):
-            return None
-        pairs = list(zip(of_a.inputs, of_b.inputs, strict=True))
-        if any((x is None) != (y is None) for x, y in pairs):
-            return None
-        return [(x, y) for x, y in pairs if x is not None and y is not None]
-
     def _is_joined_row(self, a: int, b: int) -> bool:
         """Whether a value joins one value of the step before with a row of this one, as Concat(X[t], h) does."""
-        inputs = self._inputs(a, b) or []
+        inputs = self.graph.inputs_of_both(a, b) or []
         rows = [pair for pair in inputs if pair[0] != pair[1] and not any(map(self._level, pair))]
         return bool(rows) and sum(self._level(x) > 0 for x, _ in inputs) == 1
 
     def _join_states(self) -> None:
         """Compute a state that follows from other states in the step that reads it, as P * c."""
         for a, b in list(self.step.states.items()):
-            inputs = self._inputs(a, b) or []
+            inputs = self.graph.inputs_of_both(a, b) or []
             of_states = [x for x, y in inputs if self.step.states.get(x) == y]
             if of_states and all(x in of_states or (x == y and not self._level(x)) for x, y in inputs):
                 del self.step.states[a]
@@ -245,7 +233,7 @@ class RolledSteps:
     def read_back(self) -> StepBefore | None:
         """Return what stands for the values of the step before the first one, from its next states back; None if it
         differs."""
-        computed = {number: computation for computation in self.step.body for number in computation.outputs}
+        computed = {number for computation in self.step.body for number in computation.outputs}
         before = StepBefore({}, [])
         pending = [(after, self.values[0][state]) for state, after in self.step.states.items()]
         while pending:
@@ -254,18 +242,13 @@ class RolledSteps:
                 return None
             if number not in computed or (number, value) in before.folded:
                 continue
-            like, other = computed[number], self.graph.producers.get(value)
-            if other is None and self.graph.is_constant(value):
+            if self.graph.is_constant(value):
                 before.folded.append((number, value))
                 continue
-            if other is None or other.signature != like.signature or len(other.inputs) != len(like.inputs):
+            pairs = self.graph.inputs_of_both(number, value)
+            if pairs is None:
                 return None
-            if number - like.outputs.start != value - other.outputs.start:
-                return None
-            pairs = [pair for pair in zip(like.inputs, other.inputs, strict=True) if pair != (None, None)]
-            if any(None in pair for pair in pairs):
-                return None
-            pending += [(x, y) for x, y in pairs if before.values.get(x) != y]  # type: ignore[arg-type, misc]
+            pending += [(x, y) for x, y in pairs if before.values.get(x) != y]
         return before
 
     def extend(self, computation: Computation, outer: Collection[int]) -> bool:
