@@ -48,7 +48,7 @@ def raise_cells(work: Work) -> None:
         _raise_to_lower(work)
         return
     raised = raise_all(work.model, work.lowering)
-    if not (work.report.loops or raised.loops or any(repeating_nodes(raised.model))):
+    if not raised.loops and not any(repeating_nodes(raised.model)):
         work.report.notes.append("no Loop or Scan to raise, and no loop that was traced step by step")
     work.report.loops += raised.loops
     work.report.notes += raised.notes

@@ -225,6 +225,14 @@ def drop_unused_constants(model: ir.Model) -> list[str]:
     return dropped
 
 
+def add_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """Add a constant to a graph as an initializer."""
+    kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+    value = ir.Value(name=name, type=kind, shape=shape, const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
 SORTED = "sorted the nodes by their dependencies"
 
 

@@ -121,10 +121,15 @@ def _has_loops(work: Work) -> bool:
     return any(repeating_nodes(work.model))
 
 
+def _may_raise(work: Work) -> bool:
+    """Whether there may be something to raise; where axes were opened, each export was raised before."""
+    return _has_loops(work) or (work.lowering.raise_loops and not work.lowering.open_dims)
+
+
 STAGES = {
     "open axes": Stage(lambda work: bool(work.lowering.open_dims), _open_axes),
     "fix sizes": Stage(lambda work: work.lowering.fixes_inputs, _fix_sizes),
-    "raise": Stage(lambda work: work.lowering.raise_loops or _has_loops(work), _raise_cells),
+    "raise": Stage(_may_raise, _raise_cells),
     "stream": Stage(lambda work: work.lowering.stream is not None, _make_stream),
     "loops": Stage(_has_loops, _lower_exported),
     "floats": Stage(lambda work: work.lowering.dequantize, _make_floats),

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.open_scopes import Names
-from rnn_lowering.model.scopes import all_names
+from rnn_lowering.model.scopes import add_constant, all_names
 
 
 class Inserter:
@@ -40,7 +40,4 @@ class Inserter:
         if node.graph in self._functions:
             return self.before(node, "Constant", (), {"value": tensor})
         assert isinstance(node.graph, ir.Graph)
-        value = ir.Value(name=self._names.unique(f"{node.name or node.op_type}/{hint}"), const_value=tensor)
-        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
-        node.graph.register_initializer(value)
-        return value
+        return add_constant(node.graph, self._names.unique(f"{node.name or node.op_type}/{hint}"), tensor)

@@ -19,7 +19,7 @@ from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused
-from rnn_lowering.model.scopes import all_names, standard_nodes
+from rnn_lowering.model.scopes import add_constant, all_names, standard_nodes
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.targets.target import Target
 from rnn_lowering.types import Array, array_of
@@ -130,7 +130,8 @@ def _replace(
     assert value is not None
     for operator, number in {**steps, "Mul": back[0]}.items():
         if (graph, number) not in constants:
-            constants[graph, number] = _scalar(graph, number, names.unique("rounding"))
+            name = names.unique("rounding")
+            constants[graph, number] = add_constant(graph, name, ir.tensor(np.array(number, np.float32), name=name))
         step = ir.node(operator, [value, constants[graph, number]], name=names.unique(f"{reader.name}/{operator}"))
         graph.insert_before(reader, step)
         value = step.outputs[0]
@@ -140,13 +141,6 @@ def _replace(
     inputs = [given for given in reader.inputs[1:] if given is not None]
     graph.remove(reader, safe=True)
     drop_unused(inputs)
-
-
-def _scalar(graph: ir.Graph, number: float, name: str) -> ir.Value:
-    tensor = ir.tensor(np.array(number, np.float32), name=name)
-    value = ir.Value(name=name, const_value=tensor, shape=ir.Shape(()), type=ir.TensorType(ir.DataType.FLOAT))
-    graph.register_initializer(value)
-    return value
 
 
 # A DequantizeLinear alone

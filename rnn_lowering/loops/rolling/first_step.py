@@ -10,35 +10,35 @@ import onnx_ir as ir
 from rnn_lowering.facts.constants import computed
 from rnn_lowering.loops.rolling.numbering import NumberedGraph
 from rnn_lowering.loops.rolling.steps import RolledSteps, StepBefore
+from rnn_lowering.loops.rolling.writing import ScanWriter
 from rnn_lowering.types import array_of
 
 
-def add_folded_step(steps: RolledSteps, kinds: Mapping[ir.Value, ir.Value]) -> bool:
-    """Add the step before the first one, if each constant in it is what zeros give; return whether it was added.
+def add_folded_step(steps: RolledSteps, writer: ScanWriter) -> None:
+    """Add the step before the first one, if each constant in it is what zeros give.
 
     Args:
         steps: The steps.
-        kinds: Values with the types and shapes of others.
+        writer: Knows types and shapes, and adds the zeros to the graph.
     """
     before = steps.read_back()
     if before is None or not before.folded or not _has_rows(steps, before):
-        return False
-    graph = steps.graph
+        return
+    graph, kinds = steps.graph, writer.kinds
     zeros: dict[int, ir.TensorProtocol] = {}
     for state in steps.step.states:
         if state not in before.values:
             value = graph.values[steps.values[0][state]][0]
             value = kinds.get(value, value)
             if value.dtype is None or value.shape is None or not value.shape.is_static():
-                return False
+                return
             zeros[state] = ir.tensor(np.zeros(value.shape.numpy(), value.dtype.numpy()))
     if not all(_is_computed(steps, before, zeros, *pair) for pair in before.folded):
-        return False
+        return
     for number, _ in before.folded:
         before.values.pop(number, None)
-    before.values.update((state, graph.add_constant(tensor)) for state, tensor in zeros.items())
+    before.values.update((state, graph.of(writer.constant(zero.numpy()))) for state, zero in zeros.items())
     steps.add_before(before.values)
-    return True
 
 
 def _has_rows(steps: RolledSteps, before: StepBefore) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.emit.open_scopes import Names
-from rnn_lowering.errors import NodeRef
+from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.loops.lowering import LoopReport
 from rnn_lowering.loops.raising.raising import Raised, raise_loops
@@ -21,7 +21,7 @@ from rnn_lowering.loops.rolling.steps import NotRolledError, RolledSteps
 from rnn_lowering.loops.rolling.writing import ScanWriter, name_of
 from rnn_lowering.model.copying import clone, order_restored
 from rnn_lowering.model.fixed_inputs import with_constants
-from rnn_lowering.model.scopes import all_names, repeating_nodes
+from rnn_lowering.model.scopes import all_names, repeating_nodes, sort_nodes
 from rnn_lowering.options import Lowering
 
 OLDEST_OPSET = 9
@@ -60,19 +60,20 @@ def raise_all(model: ir.Model, options: Lowering) -> Raised:
         rolled, loops = rolling.rolled()
         raised = raise_loops(rolled, options)
         scans = {node.name for _, node in repeating_nodes(raised.model)}
-        stay = [loop for loop in loops if loop.name in scans]
-        reasons = {ref: reason for ref, reason in raised.reasons.items() if ref.name not in {x.name for x in stay}}
-        again = [loop for loop in stay if loop.heads or options.to not in ("scan", "loop")]
+        stay = {loop.name: loop for loop in loops if loop.name in scans}
+        why = {ref.name: reason for ref, reason in raised.reasons.items() if ref.name in stay}
+        again = [loop for loop in stay.values() if loop.heads or options.to not in ("scan", "loop")]
         if not again:
             break
         for loop in again:
-            rolling.leave(loop, next((why for ref, why in raised.reasons.items() if ref.name == loop.name), ""))
+            rolling.leave(loop, why.get(loop.name, ""))
     steps = {loop.name: loop.steps for loop in loops}
     reports = [
         replace(each, operator=TRACED, steps=steps[each.name]) if each.name in steps else each
         for each in raised.loops
     ]
-    reports += [LoopReport(x.name, TRACED, "main graph", "scan", "requested", x.steps) for x in stay]
+    reports += [LoopReport(x.name, TRACED, "main graph", "scan", "requested", x.steps) for x in stay.values()]
+    reasons = {ref: reason for ref, reason in raised.reasons.items() if ref.name not in stay}
     left = [f"{count} traced steps stay, the first at '{at}': {why}" for at, count, why in rolling.left.values()]
     return Raised(raised.model, reports, reasons, [*raised.notes, *left])
 
@@ -86,7 +87,7 @@ class _Rolling:
         self.bare: set[int] = set()
         by_sizes = any(node.op_type == "Shape" for node in model.graph)  # which row a step reads
         with order_restored(model):
-            self._start = with_constants(model, sizes=True) if by_sizes and _is_sorted(model) else None
+            self._start = with_constants(model, sizes=True) if by_sizes and _can_be_sorted(model) else None
         for number, node in enumerate((self._start or model).graph):
             node.meta[_PLACE] = number
 
@@ -98,13 +99,13 @@ class _Rolling:
             return self.model, []
         start, loops = self._start or self.model, list[RolledLoop]()
         with order_restored(start):
-            if not _is_sorted(start):
+            if not _can_be_sorted(start):
                 return self.model, []
             model = clone(start)
         tried, names = {*self.left}, Names(all_names(model))
         while (rolled := _roll_up_one(model, opset, tried, self.bare, names)) is not None:
             loops.append(rolled)
-            if not _is_sorted(model):
+            if not _can_be_sorted(model):
                 self.left[rolled.place] = rolled.name, rolled.steps, "a step reads what depends on a later one"
                 return self.rolled()
         return (model, loops) if loops else (self.model, [])
@@ -117,11 +118,11 @@ class _Rolling:
             self.left[loop.place] = loop.name, loop.steps, reason
 
 
-def _is_sorted(model: ir.Model) -> bool:
-    """Sort the nodes of a model by their dependencies; return whether that is possible."""
+def _can_be_sorted(model: ir.Model) -> bool:
+    """Sort the nodes of a model; return whether that is possible."""
     try:
-        model.graph.sort()
-    except ValueError:
+        sort_nodes(model)
+    except UnsupportedError:  # a value depends on itself
         return False
     return True
 
@@ -155,7 +156,7 @@ def _roll_up_one(
         writer = ScanWriter(steps, model, names)
         if not writer.has_types:
             continue
-        add_folded_step(steps, writer.kinds)
+        add_folded_step(steps, writer)
         heads = place not in bare and add_heads(steps, [other for other in every if other is not chain])
         writer.write()
         return RolledLoop(writer.name, len(steps.values), place, heads)

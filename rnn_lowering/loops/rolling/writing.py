@@ -17,6 +17,7 @@ from rnn_lowering.loops.rolling.rows import Row, StepCount
 from rnn_lowering.loops.rolling.steps import RolledSteps
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused
+from rnn_lowering.model.scopes import add_constant
 from rnn_lowering.types import Array
 
 _INTEGER = ir.TensorType(ir.DataType.INT64)
@@ -58,7 +59,7 @@ class ScanWriter:
         for number, t, value in uses:
             if number in stacked:
                 self._take_over(
-                    value, self._emit("Gather", [outputs[StackedValue(number)], self._constant(t)], axis=0)
+                    value, self._emit("Gather", [outputs[StackedValue(number)], self.constant(t)], axis=0)
                 )
         for number, state in finals.items():
             for value in self.graph.values[number]:
@@ -141,26 +142,24 @@ class ScanWriter:
     def _node(
         self, op_type: str, inputs: Sequence[ir.Value], attributes: dict[str, Any], outputs: int = 1
     ) -> ir.Node:
-        given, rest = inputs_and_attributes(op_type, self.graph.opset, inputs, attributes, self._constant)
+        given, rest = inputs_and_attributes(op_type, self.graph.opset, inputs, attributes, self.constant)
         node = ir.node(op_type, given, rest, num_outputs=outputs, name=self.names.unique(f"{self.name}/{op_type}"))
         for n, value in enumerate(node.outputs):
             value.name = self.names.unique(f"{node.name}.{n}" if outputs > 1 else str(node.name))
         return node
 
-    def _constant(self, numbers: int | Sequence[int] | Array) -> ir.Value:
+    def constant(self, numbers: int | Sequence[int] | Array) -> ir.Value:
+        """Add numbers to the graph; plain ones are int64."""
         array = numbers if isinstance(numbers, np.ndarray) else np.asarray(numbers, np.int64)
-        tensor = ir.tensor(array, name=self.names.unique(f"{self.name}/const"))
-        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(array.shape)
-        value = ir.Value(name=tensor.name, type=kind, shape=shape, const_value=tensor)
-        self.graph.graph.register_initializer(value)
-        return value
+        name = self.names.unique(f"{self.name}/const")
+        return add_constant(self.graph.graph, name, ir.tensor(array, name=name))
 
     def _scan(self, stacks: Sequence[StackedValue]) -> ir.Node:
         step = self.steps.step
         initial = [self._value(self.steps.values[0][state]) for state in step.states]
         rows = [self._rows(row, stride) for row, stride in step.rows.values()]
         if not rows:  # a Scan has one
-            rows = [(self._constant(range(self._count)), 0, False)]
+            rows = [(self.constant(range(self._count)), 0, False)]
         directions = {
             "scan_input_axes": [axis for _, axis, _ in rows],
             "scan_input_directions": [int(backwards) for _, _, backwards in rows],
@@ -179,7 +178,7 @@ class ScanWriter:
         indices = [row.index + stride * (self.steps.first + n) for n in range(self._count)]
         if isinstance(row, StepCount):
             like = self.graph.integers[row.like]
-            return self._constant(np.stack([np.full_like(like, index) for index in indices])), 0, False
+            return self.constant(np.stack([np.full_like(like, index) for index in indices])), 0, False
         source, size = self._value(row.source), self.graph.size(row.source, row.axis)
         low, high = (index + (size or 0) * (index < 0) for index in (min(indices), max(indices)))
         if (low, high + 1, abs(stride)) != (0, size, 1):
