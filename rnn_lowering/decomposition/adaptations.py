@@ -18,8 +18,8 @@ from rnn_lowering.decomposition.refusals import (
     refuse_sequences,
 )
 from rnn_lowering.decomposition.rewrites.broadcasts import repeat_by_gather
+from rnn_lowering.decomposition.rewrites.constants import shape_as_scales, write_fills, write_tensors
 from rnn_lowering.decomposition.rewrites.convolutions import add_output_channels, end_convolutions
-from rnn_lowering.decomposition.rewrites.fills import write_fills, write_tensors
 from rnn_lowering.decomposition.rewrites.lookups import bound_lookups, simplify_indices
 from rnn_lowering.decomposition.rewrites.numbers_of_sizes import make_numbers, unconverted
 from rnn_lowering.decomposition.rewrites.pads import (
@@ -46,7 +46,6 @@ from rnn_lowering.decomposition.rewrites.rounding import (
 )
 from rnn_lowering.decomposition.rewrites.sequences import rows_by_gather, rows_taken
 from rnn_lowering.decomposition.rewrites.tables import nodes_of_tables, tables_as_floats
-from rnn_lowering.decomposition.rewrites.zero_points import shape_as_scales
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.model_sizes import forget_declared
 from rnn_lowering.model.replace import compute_copies

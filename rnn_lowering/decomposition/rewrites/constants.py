@@ -1,7 +1,9 @@
-"""The numbers of ConstantOfShape and Constant, as every runtime reads them: as tensors.
+"""Constants as every runtime reads them: numbers as tensors, zero points in the shape of their scales.
 
 Without its number tract takes a fill for one of float64, OpenCV fails, and MNN has other numbers in every third
 run. TVM, onnx2tf and esp-ppq read only the tensor of a Constant; OpenCV and MNN give a single number an axis.
+OpenCV compares the shapes of a scale and its zero point; onnxruntime's quantizer writes the scale of a bias with an
+axis, and its zero point without.
 """
 
 from __future__ import annotations
@@ -9,6 +11,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.decomposition.rewrites.inserting import Inserter
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.scopes import standard_nodes
 
 
@@ -34,3 +39,18 @@ def write_tensors(model: ir.Model) -> int:
                 node.attributes.add(ir.AttrTensor("value", tensor))
                 count += 1
     return count
+
+
+_OF_INTEGERS = ("QuantizeLinear", "DequantizeLinear")
+
+
+def shape_as_scales(model: ir.Model) -> int:
+    """Give each constant zero point of one number the shape of its scale, in place; return how many had another."""
+    opset, insert, changed = default_opset(model.opset_imports), Inserter(model), 0
+    for _, node in standard_nodes(model, *_OF_INTEGERS):
+        scale, zero = (constant_of(v, opset) if v is not None else None for v in [*node.inputs[1:], None, None][:2])
+        if scale is not None and zero is not None and scale.size == zero.size == 1 and scale.shape != zero.shape:
+            numbers = zero.numpy().reshape(scale.numpy().shape)
+            node.replace_input_with(2, insert.constant(node, numbers, numbers.dtype, "zero_point"))
+            changed += 1
+    return changed

@@ -10,6 +10,8 @@ and 129 with 4, 8, 16 and 128.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -29,24 +31,33 @@ _MAX_OF_ANY = 8
 
 def end_convolutions(model: ir.Model) -> int:
     """Put a Max behind each output of a model that is a Conv along one axis, in place; return their number."""
-    count = 0
+    inserter, count = Inserter(model), 0
     for value in list(model.graph.outputs) if default_opset(model.opset_imports) >= _MAX_OF_ANY else ():
-        node = last = value.producer()
+        node = value.producer()
         while node is not None and node.op_type in _FUSED and node.inputs[0] is not None:
             node = node.inputs[0].producer()
-        if last is None or node is None or node.op_type not in ("Conv", "ConvTranspose"):
+        if node is None or node.op_type not in ("Conv", "ConvTranspose"):
             continue
         weights = node.inputs[1]
         if weights is None or weights.shape is None or len(weights.shape) != 3:
             continue
-        end = ir.node("Max", [value, value], name=f"{last.name or value.name}/Max")
-        model.graph.insert_after(last, end)
-        take_over(value, end.outputs[0])
-        for slot in range(2):
-            end.replace_input_with(slot, value)
-        value.name = f"{end.outputs[0].name}/Conv"
+        _put_behind(value, "Max", [value], inserter, "Conv")
         count += 1
     return count
+
+
+def _put_behind(value: ir.Value, operator: str, others: Sequence[ir.Value], inserter: Inserter, hint: str) -> None:
+    """Put a node of a value and others in its place; the value itself gets a name with the hint."""
+    node = value.producer()
+    assert node is not None
+    assert isinstance(node.graph, ir.Graph)
+    behind = ir.node(operator, [value, *others], name=inserter.unique(f"{node.name or value.name}/{operator}"))
+    node.graph.insert_after(node, behind)
+    name = value.name
+    take_over(value, behind.outputs[0])
+    for slot, read in enumerate([value, *others]):
+        behind.replace_input_with(slot, read)
+    value.name = inserter.unique(f"{name}/{hint}")
 
 
 _SLICE_OF_INPUTS = 10
@@ -61,7 +72,7 @@ def add_output_channels(model: ir.Model) -> int:
             continue
         held = [None if value is None else constant_of(value, opset) for value in node.inputs[1:]]
         if None not in held and _is_wrong(node, held):
-            _widen(model.graph, node, [each.numpy() for each in held if each is not None], inserter)
+            _widen(node, [each.numpy() for each in held if each is not None], inserter)
             count += 1
     return count
 
@@ -74,7 +85,7 @@ def _is_wrong(node: ir.Node, held: list[ir.TensorProtocol | None]) -> bool:
     return in_threes and outputs % 4 == 0 and node.attributes.get_int("group", 1) == 1
 
 
-def _widen(graph: ir.Graph, node: ir.Node, held: list[Array], inserter: Inserter) -> None:
+def _widen(node: ir.Node, held: list[Array], inserter: Inserter) -> None:
     """Give a Conv a last output channel of zeros, and cut it off."""
     given, count = list(node.inputs[1:]), len(held[0])
     for index, array in enumerate(held, 1):
@@ -84,12 +95,7 @@ def _widen(graph: ir.Graph, node: ir.Node, held: list[Array], inserter: Inserter
     output = node.outputs[0]
     numbers = {"first": 0, "count": count, "axis": 1}
     bounds = [inserter.constant(node, [number], hint=hint) for hint, number in numbers.items()]
-    cut = ir.node("Slice", [output, *bounds], name=inserter.unique(f"{node.name}/Slice"))
-    graph.insert_after(node, cut)
-    name, declared = output.name, output.shape
-    take_over(output, cut.outputs[0])
-    cut.replace_input_with(0, output)
-    output.name = inserter.unique(f"{name}/wide")
-    if declared is not None:
-        output.shape = ir.Shape([count + 1 if axis == 1 else size for axis, size in enumerate(declared)])
+    _put_behind(output, "Slice", bounds, inserter, "wide")
+    if output.shape is not None:
+        output.shape = ir.Shape([count + 1 if axis == 1 else size for axis, size in enumerate(output.shape)])
     drop_unused([value for value in given if value is not None])
