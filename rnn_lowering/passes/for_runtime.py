@@ -70,6 +70,7 @@ _EXPORTED = "--lower-loops lowers it"
 _TRACED = "--raise-loops makes a node of its steps, if they compute one"
 
 _OFTEN = 4
+"""A loop that is traced has so many steps at least."""
 
 _RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
 

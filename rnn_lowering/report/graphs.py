@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
 import onnx_ir as ir
 
 from rnn_lowering.errors import printable
+from rnn_lowering.facts.operators import bodies_of
 
 MOST, MOST_INSIDE, MOST_BODIES, MOST_NEIGHBORS = 22, 18, 3, 6
 """The most changed nodes of a graph and of a body in it, bodies that are shown, and neighbors of changed nodes."""
@@ -51,19 +52,18 @@ def _key(node: ir.Node) -> int:
     names = [
         tuple(value.name if value is not None else "" for value in values) for values in (node.inputs, node.outputs)
     ]
-    return hash((node.domain, node.op_type, *names, *(tuple(map(_key, body)) for body in _bodies(node))))
-
-
-def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            yield attribute.as_graph()
+    return hash((node.domain, node.op_type, *names, *(tuple(map(_key, body)) for body in bodies_of(node))))
 
 
 def _part(graph: ir.Graph, others: set[int]) -> ChangedPart:
-    nodes = [node for node in graph if node.op_type != "Constant"]
-    changed = [node for node in nodes if _key(node) not in others]
-    return ChangedPart(_drawn(graph, changed, MOST, others), len(changed), len(nodes))
+    changed = _changed(graph, others)
+    count = sum(node.op_type != "Constant" for node in graph)
+    return ChangedPart(_drawn(graph, changed, MOST, others), len(changed), count)
+
+
+def _changed(graph: ir.Graph, others: set[int]) -> list[ir.Node]:
+    """Return the nodes that the other model lacks."""
+    return [node for node in graph if node.op_type != "Constant" and _key(node) not in others]
 
 
 def _drawn(graph: ir.Graph, changed: Sequence[ir.Node], most: int, others: set[int], depth: int = 0) -> nx.DiGraph:
@@ -79,7 +79,7 @@ def _drawn(graph: ir.Graph, changed: Sequence[ir.Node], most: int, others: set[i
     bodies = MOST_BODIES if depth < MOST_DEPTH else 0
     for n, node in enumerate([*shown, *beside]):
         kind = CHANGED if n < len(shown) else NEIGHBOR
-        inside = [*_bodies(node)] if kind == CHANGED and bodies else []
+        inside = bodies_of(node) if kind == CHANGED and bodies else []
         bodies -= bool(inside)
         drawing.add_node(
             n, label=_short(node.op_type), kind=kind, name=node.name or "", body=_inside(inside, others, depth)
@@ -93,11 +93,7 @@ def _drawn(graph: ir.Graph, changed: Sequence[ir.Node], most: int, others: set[i
 
 def _inside(bodies: Sequence[ir.Graph], others: set[int], depth: int) -> list[nx.DiGraph]:
     """Return the changed nodes of each body: all of one that is new."""
-    drawings = []
-    for body in bodies:
-        nodes = [node for node in body if node.op_type != "Constant"]
-        changed = [node for node in nodes if _key(node) not in others]
-        drawings.append(_drawn(body, changed, MOST_INSIDE, others, depth + 1))
+    drawings = [_drawn(body, _changed(body, others), MOST_INSIDE, others, depth + 1) for body in bodies]
     return [drawing for drawing in drawings if len(drawing)]
 
 
