@@ -5,11 +5,13 @@ import logging
 import sys
 
 from rnn_lowering.cli.signals import listen, open_closed
+from rnn_lowering.late_imports import load_late
 
 
 def main() -> int:
     """Run the command with the arguments of the process; return its exit code."""
     listen()
+    load_late()
     logging.getLogger().addHandler(logging.NullHandler())  # what libraries log is not for users of the command
     from rnn_lowering.cli import command  # imports that take time, now that signals are heard
 

@@ -1,7 +1,8 @@
 """A child process that runs jobs: native code may crash or hang it, and the caller continues.
 
-A message is a line of JSON, followed by as many bytes as its "size" says. A module that does jobs calls `serve`
-when it is run. The child ends when its stdin is closed, even in the middle of a job.
+Its program, `python -m rnn_lowering.child MODULE`, runs a module that does jobs: that calls `serve`. A message is a
+line of JSON, followed by as many bytes as its "size" says. The child ends when its stdin is closed, even in the
+middle of a job.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from runpy import run_module
 from typing import IO, Any
+
+from rnn_lowering.late_imports import load_late
 
 Message = dict[str, Any]
 """A value that JSON has, or bytes as "payload"."""
@@ -49,7 +53,7 @@ class Child:
 
     def __init__(self, module: str) -> None:
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-        command = [sys.executable, "-m", module]
+        command = [sys.executable, "-m", __name__, module]
         self.jobs = 0
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, env=_environment())
         self._messages: SimpleQueue[Message | None] = SimpleQueue()
@@ -160,3 +164,8 @@ def _messages(pipe: IO[bytes]) -> Iterator[Message]:
 def _environment() -> dict[str, str]:
     inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *inherited])}
+
+
+if __name__ == "__main__":
+    load_late()
+    run_module(sys.argv[1], run_name="__main__")

@@ -1,5 +1,6 @@
 """The command as a process: entry points, pipes, signals."""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from chains import Link, chain
 from commands import THREE, Command, Outcome, cells, child, saved, without_recurrent_nodes
+from paths import SRC
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -61,6 +63,51 @@ def test_usage_is_instant(arguments: list[str]) -> None:
     done = child(*arguments, code=HEAVY)
     assert done.returncode == (0 if arguments[0].startswith("--") else 2)
     assert done.stdout.splitlines()[-1] == "loaded: []"
+
+
+LATE = """
+import sys
+from pathlib import Path
+from rnn_lowering.__main__ import main
+if "loaded" in sys.argv:
+    sys.argv.remove("loaded")
+    import sympy, onnx_ir
+code = main()
+print("sympy.core" in sys.modules)
+import onnx_ir, sympy
+dim = onnx_ir.SymbolicDim("T//2 + 1") + 1
+print(dim.evaluate({"T": 9}), (onnx_ir.SymbolicDim("Max(T, 3)") - 1).evaluate({"T": 9}))
+print(isinstance(dim._expr, sympy.Expr), onnx_ir._core.sympy is sympy is sys.modules["sympy"], sympy.core.__name__)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_the_command_loads_sympy_when_it_is_used(tmp_path: Path, loaded: bool) -> None:
+    """onnx_ir calculates by it with sizes that are expressions; whoever imports it has the same module."""
+    source = saved(tmp_path / "in.onnx", chain(*THREE))
+    options = [source, tmp_path / "out.onnx", "-q", "--verify", 0, *["loaded"] * loaded]
+    done = child(*options, code=LATE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [str(loaded), "6 8", "True True sympy.core"]
+
+
+OTHER = """
+import sympy
+from sympy import Max, Symbol
+import sympy.core.numbers
+class Dim(Symbol): pass
+largest = {Max: Max(Dim("T"), 3)}
+"""
+
+
+def test_another_onnx_ir_may_use_sympy_when_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "onnx_ir").mkdir()
+    (tmp_path / "onnx_ir" / "__init__.py").write_text("from onnx_ir._symbolic_shapes import *")
+    (tmp_path / "onnx_ir" / "_symbolic_shapes.py").write_text(OTHER)
+    code = "from rnn_lowering.late_imports import load_late; load_late(); import onnx_ir; print(onnx_ir.largest)"
+    done = child(code=code, PYTHONPATH=f"{tmp_path}{os.pathsep}{SRC}")
+    assert (done.stdout, done.stderr) == ("{Max: Max(3, T)}\n", "")
 
 
 def test_help_names_the_exit_codes(rnn_lower: Command) -> None:

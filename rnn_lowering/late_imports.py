@@ -1,0 +1,36 @@
+"""Libraries that a process of the command loads at their first use.
+
+onnx_ir imports sympy, a third of the time that the command takes to start, and calculates by it with symbolic
+sizes, which hardly a model needs. A library is loaded by whoever looks into it first, so it is the same for all.
+Before Python 3.12.2 that must be one thread: ours hand on bytes, and look into no model.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
+from types import ModuleType
+
+_LATE = ("sympy", "onnx_ir._symbolic_shapes")
+"""sympy, and the module of onnx_ir that looks into it when it is loaded."""
+
+
+class _LateFinder(MetaPathFinder):
+    """Finds these modules where they are, and lets them be loaded late."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in _LATE else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+        return spec
+
+
+def load_late() -> None:
+    """Load these libraries late in this process, except those that are loaded already."""
+    if not any(isinstance(finder, _LateFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _LateFinder())
