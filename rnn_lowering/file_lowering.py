@@ -155,8 +155,13 @@ class FileLowering:
                     lambda: until_reported.enter_context(self._open(source.original, written, result))
                 )
                 node_runs = partial(_node_runs, comparison)
-                graphs = (source.original.model.graph, result.model.graph)
-                write_report = partial(writer.write, report, node_runs, graphs, overwrite=outputs.overwrite)
+                write_report = partial(
+                    writer.write,
+                    report,
+                    node_runs,
+                    lambda: (source.original.model.graph, result.model.graph),
+                    overwrite=outputs.overwrite,
+                )
                 if self.check.runs and result.modified and not without_onnxruntime("it"):
                     _warn_of_a_long_comparison(report, monotonic() - began)
                 if not result.modified:

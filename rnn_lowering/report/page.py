@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 
@@ -32,8 +32,8 @@ except ImportError as missing:
         hint="pip install jinja2 matplotlib networkx",
     ) from missing
 
-Graphs = tuple[ir.Graph, ir.Graph]
-"""The main graphs of the original and of the result."""
+Graphs = Callable[[], tuple[ir.Graph, ir.Graph]]
+"""Returns the main graphs of the original and of the result."""
 
 MOST_NODES = 24
 """Maximum number of nodes with plots."""
@@ -72,7 +72,7 @@ def render(report: FileReport, run_nodes: RunNodes, graphs: Graphs) -> str:
     Args:
         report: What was done.
         run_nodes: Runs nodes on their own.
-        graphs: The main graphs of the original and of the result.
+        graphs: Returns the main graphs of the original and of the result.
     """
     return _template().render(
         report=report,
@@ -121,7 +121,7 @@ def _shown(value: object) -> object:
 
 def _graphs(graphs: Graphs) -> list[Picture]:
     """Return the drawings of what changed, before and after; none if nothing did."""
-    before, after = changed_parts(*graphs)
+    before, after = changed_parts(*graphs())
     if not before.changed + after.changed:
         return []
     drawings = ((title, part, draw(part.graph)) for title, part in (("Before", before), ("After", after)))

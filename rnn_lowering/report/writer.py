@@ -14,8 +14,8 @@ from rnn_lowering.files.atomic import Place, replacing
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.report.file_report import FileReport
 
-_Graphs = tuple[ir.Graph, ir.Graph]
-"""The main graphs of the original and of the result."""
+_Graphs = Callable[[], tuple[ir.Graph, ir.Graph]]
+"""Returns the main graphs of the original and of the result: a page draws them."""
 
 _Render = Callable[[FileReport, RunNodes, _Graphs], str]
 """Returns the text of a report's file."""

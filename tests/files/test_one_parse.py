@@ -15,6 +15,7 @@ import rnn_lowering as rl
 from rnn_lowering.child import Child
 from rnn_lowering.cli import command  # noqa: F401  # every module is to be counted
 from rnn_lowering.compare import runner
+from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model import scopes
 from rnn_lowering.report import page  # noqa: F401
 
@@ -65,6 +66,24 @@ def test_a_file_is_parsed_once(tmp_path: Path, parsed: Counter[str], options: di
     given = {name: tmp_path / value if name == "report" else value for name, value in options.items()}
     rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", **given)
     assert (parsed["in.onnx"], parsed["out.onnx"]) == (1, lowered)
+
+
+@pytest.mark.parametrize(("verify", "report", "made"), [(0, None, 1), (1, None, 2), (0, "page.html", 3)])
+def test_a_file_becomes_a_model_when_one_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: int, report: str | None, made: int
+) -> None:
+    """The one that is lowered; the result, whose parts are compared; and for a page the original, to be drawn."""
+    models: list[Path] = []
+    new_model = ModelSource.new_model
+
+    def counting(source: ModelSource) -> ir.Model:
+        models.append(source.path)
+        return new_model(source)
+
+    monkeypatch.setattr(ModelSource, "new_model", counting)
+    onnx.save(MODEL, tmp_path / "in.onnx")
+    rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", verify=verify, report=report and tmp_path / report)
+    assert len(models) == made
 
 
 @pytest.mark.few(1)
