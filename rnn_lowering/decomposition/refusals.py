@@ -9,6 +9,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import operator_of
+from rnn_lowering.facts.walks import reached
 from rnn_lowering.model.model_sizes import Inferred, inferred_values
 from rnn_lowering.model.scopes import ORIGIN, scopes
 from rnn_lowering.nodes.kinds import is_recurrent, node_ref
@@ -107,17 +108,14 @@ def refuse_rows_of_constants(model: ir.Model, target: Target) -> Iterator[Unsupp
 
 def _batches(graph: ir.Graph) -> set[ir.Value]:
     """Return the values whose first axis is that of an operator of batches."""
-    reached = set[ir.Value]()
-    pending = [v for node in graph if node.op_type in _OF_BATCHES for v in (node.inputs[0], node.outputs[0])]
-    while pending:
-        value = pending.pop()
-        if value is None or value in reached or value.is_initializer():
-            continue
-        reached.add(value)
-        for node in (value.producer(), *(use.node for use in value.uses())):
-            if node is not None and _keeps_rows(node):
-                pending += [*node.outputs, *node.inputs]
-    return reached
+
+    def beside(value: ir.Value) -> Iterator[ir.Value | None]:
+        nodes = () if value.is_initializer() else (value.producer(), *(use.node for use in value.uses()))
+        for node in nodes:
+            yield from (*node.outputs, *node.inputs) if node is not None and _keeps_rows(node) else ()
+
+    starts = [v for node in graph if node.op_type in _OF_BATCHES for v in (node.inputs[0], node.outputs[0])]
+    return {value for value in reached(starts, beside) if not value.is_initializer()}
 
 
 def _keeps_rows(node: ir.Node) -> bool:

@@ -18,6 +18,7 @@ from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.facts.known import Known
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, graphs_of, parameter, values_used
 from rnn_lowering.facts.size import Size
+from rnn_lowering.facts.walks import reached
 from rnn_lowering.loops.value_facts import Elements, Facts, Item, KnownTensor, is_plain
 from rnn_lowering.model.scopes import LOWERED, REPEATING
 from rnn_lowering.nodes.kinds import node_ref
@@ -77,18 +78,13 @@ class RepeatedBody:
             in_one_step: Leave earlier steps out.
         """
         before = {} if in_one_step else dict(zip(self.state_inputs, self.state_outputs, strict=True))
-        found, pending = set[ir.Value](), list(values)
-        while pending:
-            value = pending.pop()
-            if value in found:
-                continue
-            found.add(value)
-            if value in before:
-                pending.append(before[value])
+
+        def read(value: ir.Value) -> list[ir.Value | None]:
             node = value.producer()
-            if node is not None and node.graph is self.body and node not in moved:
-                pending += values_used(node)
-        return found
+            in_step = node is not None and node.graph is self.body and node not in moved
+            return [before.get(value), *(values_used(node) if node is not None and in_step else ())]
+
+        return {*reached(values, read)}
 
 
 def behind_identities(value: ir.Value) -> ir.Value:

@@ -14,6 +14,7 @@ from rnn_lowering.emit.open_scopes import Finish, Names, Rule
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, bodies_of, default_opset, is_used, values_used, with_bodies
+from rnn_lowering.facts.walks import reached
 from rnn_lowering.loops.body import LoopBody, LoopLimits, ScanBody, read_body
 from rnn_lowering.loops.body_copy import BodyWriter, RepeatBody
 from rnn_lowering.loops.loop_forms import to_loop, to_scan, unroll
@@ -166,18 +167,15 @@ def _called_in_bodies(model: ir.Model, nodes: Iterable[ir.Node]) -> set[ir.Opera
 
     One that imports another version of a domain than the model stays.
     """
-    found: set[ir.OperatorIdentifier] = set()
     imports = {**model.opset_imports, **dict.fromkeys(DEFAULT_DOMAIN, default_opset(model.opset_imports))}
-    pending = [inner.op_identifier() for node in nodes for inner in [*with_bodies(node)][1:]]
-    while pending:
-        identifier = pending.pop()
-        function = None if identifier[0] in DEFAULT_DOMAIN else model.functions.get(identifier)
-        if function is None or identifier in found:
-            continue
-        if all(imports.get(domain, version) == version for domain, version in function.opset_imports.items()):
-            found.add(identifier)
-            pending += [inner.op_identifier() for inner in function.graph.all_nodes()]
-    return found
+
+    def called(nodes: Iterable[ir.Node]) -> list[ir.OperatorIdentifier]:
+        functions = {node.op_identifier() for node in nodes if node.domain not in DEFAULT_DOMAIN}
+        known = {name: model.functions[name].opset_imports.items() for name in functions & model.functions.keys()}
+        return [name for name, own in known.items() if all(imports.get(*item) == item[1] for item in own)]
+
+    first = called(inner for node in nodes for inner in [*with_bodies(node)][1:])
+    return {*reached(first, lambda name: called(model.functions[name].graph.all_nodes()))}
 
 
 def _chosen(choose: Choose, node: ir.Node, scope: Scope) -> LoopForms:

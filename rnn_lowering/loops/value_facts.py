@@ -22,6 +22,7 @@ from rnn_lowering.facts.node_outputs import NodeModel, element_of, numbers_in
 from rnn_lowering.facts.numbers import UnfollowedError, can_evaluate, evaluate
 from rnn_lowering.facts.operators import TO_THE_END, bodies_of, is_of_default_domain, operator_of
 from rnn_lowering.facts.size import PartialShape, Size, Symbol, size
+from rnn_lowering.facts.walks import in_order, inputs_of
 from rnn_lowering.model.model_sizes import VARIES, inferred_values
 from rnn_lowering.model.onnx_checks import ANONYMOUS
 from rnn_lowering.types import Array
@@ -316,32 +317,22 @@ class Facts:
 
     def known_tensor(self, value: ir.Value) -> KnownTensor | None:
         """Return the tensor of a value outside of bodies, if it is small and follows from constants and sizes."""
-        pending = [value]
-        while pending:
-            current = pending[-1]
-            if current in self._tensors:
-                pending.pop()
-                continue
+        for current in in_order(value, self._needed, self._tensors):
             node = current.producer()
-            missing = [v for v in self._needed(node) if v not in self._tensors] if node is not None else []
-            if missing and len(pending) < 10_000:
-                pending += missing
-                continue
             self._tensors[current] = None
             if node is None or node.op_type == "Constant":
                 self._read(current)
             else:
                 self._compute(node)
-            pending.pop()
         return self._tensors[value]
 
-    def _needed(self, node: ir.Node) -> list[ir.Value]:
+    def _needed(self, value: ir.Value) -> list[ir.Value]:
         """Return the inputs whose numbers a node needs; Shape and Size need those without an inferred shape."""
-        if not operator_of(node).exact:
+        node = value.producer()
+        if node is None or not operator_of(node).exact:
             return []
-        given = [v for v in node.inputs if v is not None]
         of_shape = node.op_type in ("Shape", "Size")
-        return [v for v in given if self._values.static_shape(v) is None] if of_shape else given
+        return [v for v in inputs_of(value) if not of_shape or self._values.static_shape(v) is None]
 
     def _read(self, value: ir.Value) -> None:
         """Add the tensor of an initializer or a Constant."""

@@ -14,6 +14,7 @@ from rnn_lowering.emit.dialect import PLAIN
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, captured_values, operator_of
+from rnn_lowering.facts.walks import in_order, inputs_of
 from rnn_lowering.model.loop_sharing import Group, groups_of
 from rnn_lowering.model.preparation import NodePlan, PreparedModel
 from rnn_lowering.model.scopes import RecurrentNode
@@ -331,30 +332,22 @@ def _moves(node: ir.Node) -> bool:
 
 def _key(value: ir.Value, keys: dict[ir.Value, Hashable]) -> Hashable:
     """Return a key. Two values get the same key if they may hold the same elements in any order."""
-    pending = [value]
-    while pending:
-        top = pending[-1]
-        node = top.producer()
-        if top in keys or node is None:
-            keys.setdefault(top, id(top))
-            pending.pop()
-            continue
-        sources = _sources(node)
-        missing = [source for source in sources if source not in keys]
-        if missing:
-            pending += missing
-            continue
-        given = tuple(keys[source] for source in sources)
-        keys[top] = (
-            given[0] if given and _moves(node) else hash((node.op_identifier(), node.outputs.index(top), given))
-        )
-        pending.pop()
+    for current in in_order(value, _sources, keys):
+        node = current.producer()
+        sources = tuple(keys[source] for source in _sources(current))
+        if node is None:
+            keys[current] = id(current)
+        elif sources and _moves(node):
+            keys[current] = sources[0]
+        else:
+            keys[current] = hash((node.op_identifier(), current.index(), sources))
     return keys[value]
 
 
-def _sources(node: ir.Node) -> list[ir.Value]:
-    """Return what a node uses but initializers and Constants."""
-    used = [value for value in (*node.inputs, *captured_values(node)) if value is not None]
+def _sources(value: ir.Value) -> list[ir.Value]:
+    """Return what the node of a value uses but initializers and Constants."""
+    node = value.producer()
+    used = [] if node is None else [*inputs_of(value), *captured_values(node)]
     return [value for value in used if not value.is_initializer() and not _is_constant(value.producer())]
 
 

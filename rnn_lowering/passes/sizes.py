@@ -17,6 +17,7 @@ from rnn_lowering.errors import (
 )
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import bodies_of, default_opset, keeps_numbers, operator_of
+from rnn_lowering.facts.walks import reached
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import TRIAL, at_sizes, fix_dimensions, folded, input_arrays, record
 from rnn_lowering.model.model_sizes import computed_values, inferred_values, open_names
@@ -277,17 +278,15 @@ _NO_LENGTHS = "export the model without lengths (pack_padded_sequence), or with 
 
 def _is_computed(value: ir.Value) -> bool:
     """Return whether a value is computed if the inputs of the model that it follows from are constants."""
-    pending, seen = [value], set[ir.Value]()
-    while pending:
-        top = pending.pop()
-        node = top.producer()
-        if top in seen or node is None or node.op_type in _SIZES_ONLY:
-            continue
-        seen.add(top)
-        if bodies_of(node) or not (operator_of(node).exact or operator_of(node).elementwise):
-            return False
-        pending += [given for given in node.inputs if given is not None]
-    return True
+
+    def before(node: ir.Node) -> list[ir.Node | None]:
+        return [v.producer() for v in node.inputs if v is not None and node.op_type not in _SIZES_ONLY]
+
+    def is_followed(node: ir.Node) -> bool:
+        row = operator_of(node)
+        return node.op_type in _SIZES_ONLY or (not bodies_of(node) and (row.exact or row.elementwise))
+
+    return all(map(is_followed, reached([value.producer()], before)))
 
 
 def _is_small(value: ir.Value) -> bool:
@@ -298,19 +297,15 @@ def _is_small(value: ir.Value) -> bool:
 def _sources(value: ir.Value, model: ir.Model, stop: Container[str] = ()) -> set[ir.Value]:
     """Return the values that a value is computed from, but not through the operators `stop`."""
     owners = {body: node for node in model.graph.all_nodes() for body in bodies_of(node)}
-    sources: set[ir.Value] = set()
-    pending: list[ir.Value | None] = [value]
-    while pending:
-        current = pending.pop()
-        if current is None or current in sources:
-            continue
-        sources.add(current)
+
+    def before(current: ir.Value) -> Sequence[ir.Value | None]:
         node = current.producer()
-        if node is not None and node.op_type not in stop:
-            pending += (*node.inputs, *(output for body in bodies_of(node) for output in body.outputs))
-        elif node is None and current.graph in owners:
-            pending += owners[current.graph].inputs
-    return sources
+        if node is None:
+            return owners[current.graph].inputs if current.graph in owners else ()
+        returned = (v for body in bodies_of(node) for v in body.outputs)
+        return () if node.op_type in stop else (*node.inputs, *returned)
+
+    return {*reached([value], before)}
 
 
 def deciding_input(model: ir.Model, is_valid: Callable[[ir.Model], bool]) -> str:

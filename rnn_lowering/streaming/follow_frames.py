@@ -14,8 +14,9 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import SizingError, add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate, numbers_vary
-from rnn_lowering.facts.operators import bodies_of, operator_of, values_used
+from rnn_lowering.facts.operators import bodies_of, captured_values, operator_of, values_used
 from rnn_lowering.facts.size import size
+from rnn_lowering.facts.walks import inputs_of, reached
 from rnn_lowering.nodes.kinds import is_recurrent, node_ref
 from rnn_lowering.streaming.attention.distances import cut_table
 from rnn_lowering.streaming.attention.position_rows import compared_by_distance
@@ -369,22 +370,14 @@ def _count_states(flow: Flow) -> int:
 
 def _check_same_branch(flow: Flow, node: ir.Node, condition: ir.Value) -> None:
     """Refuse states in branches that an input chooses: another call may take another branch."""
-    seen, inner = {condition}, set[ir.Value]()
-    pending, choosing = [condition], list[ir.Value]()
-    while pending:
-        value = pending.pop()
+
+    def before(value: ir.Value) -> list[ir.Value]:
         source = value.producer()
-        if source is None:
-            choosing += [value] if value.is_graph_input() and value not in inner else []
-            continue
-        read = [v for v in source.inputs if v is not None]
-        if source.domain == "" and source.op_type in ("Shape", "Size"):
-            read = [v for v in read if not _has_fixed_sizes(flow, v)]
-        for body in bodies_of(source):
-            inner.update(body.inputs)
-            read += [*body.outputs, *(v for n in body.all_nodes() for v in n.inputs if v is not None)]
-        pending += [v for v in dict.fromkeys(read) if v not in seen]
-        seen.update(read)
+        read = [] if source is None else [*inputs_of(value), *captured_values(source)]
+        of_sizes = source is not None and source.domain == "" and source.op_type in ("Shape", "Size")
+        return [v for v in read if not of_sizes or not _has_fixed_sizes(flow, v)]
+
+    choosing = [value for value in reached([condition], before) if value.is_graph_input()]
     for value in sorted(choosing, key=lambda v: flow.framings.get(v) is None):
         raise _choosing(flow, node, value)
 

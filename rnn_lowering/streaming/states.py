@@ -15,8 +15,9 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.facts.node_outputs import compute_node
-from rnn_lowering.facts.operators import bodies_of, captured_values, moved_inputs, operator_of
+from rnn_lowering.facts.operators import captured_values, moved_inputs, operator_of, with_bodies
 from rnn_lowering.facts.size import Symbol
+from rnn_lowering.facts.walks import reached
 from rnn_lowering.streaming.alignment import fold_sizes
 from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.frames import NO_DELAY, Delay, Flow, Frames, Framing, StatefulNode, Unframed
@@ -370,18 +371,13 @@ def _used_nodes(flow: Flow, graph: ir.Graph) -> set[ir.Node] | None:
     """Return the nodes on which the outputs depend without the masks that edits replace; None: on all."""
     if not flow.replaced:
         return None
-    used: set[ir.Node] = set()
-    pending = [v.producer() for v in graph.outputs]
-    while pending:
-        node = pending.pop()
-        if node is None or node in used:
-            continue
-        used.add(node)
+
+    def before(node: ir.Node) -> list[ir.Node | None]:
         read = [v for slot, v in enumerate(node.inputs) if v is not None and (node, slot) not in flow.replaced]
-        pending += [v.producer() for v in (*read, *captured_values(node))]
-        for body in bodies_of(node):
-            used.update(body.all_nodes())
-    return used
+        return [v.producer() for v in (*read, *captured_values(node))]
+
+    used = reached((v.producer() for v in graph.outputs), before)
+    return {inner for node in used for inner in with_bodies(node)}
 
 
 def _take_default(value: ir.Value, graph: ir.Graph) -> Array | None:

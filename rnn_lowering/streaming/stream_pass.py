@@ -16,6 +16,7 @@ from rnn_lowering import argument_checks
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import NodeRef, RnnLoweringError, UnsupportedError, boundary, counted, documented, warn
 from rnn_lowering.facts.operators import default_opset, operator_of, values_used
+from rnn_lowering.facts.walks import in_order
 from rnn_lowering.loops.door import LoopForms, LoopLimits, LoopReport, lower_loops
 from rnn_lowering.model.copying import clone, inline_holders, order_restored, replace_content
 from rnn_lowering.model.fixed_inputs import fix_dimensions
@@ -260,18 +261,13 @@ def open_time(work: ir.Model, time: TimeInputs) -> None:
 
 def _reads(value: ir.Value, time: TimeInputs, reached: dict[ir.Value, bool]) -> bool:
     """Whether a value is computed from an input with frames; `reached` has the earlier answers by value."""
-    pending = [value]
-    while pending:
-        current = pending[-1]
-        if current in reached:  # what is before it may be new: a Loop was lowered meanwhile
-            pending.pop()
-            continue
-        node = current.producer()
-        used = [] if node is None else values_used(node)
-        missing = [v for v in used if v not in reached]
-        if not missing:
-            reached[current] = current.name in time.axes or any(reached[v] for v in used)
-        pending += missing
+
+    def used(value: ir.Value) -> list[ir.Value]:
+        node = value.producer()
+        return [] if node is None else values_used(node)
+
+    for current in in_order(value, used, reached):  # what is before one may be new: a Loop was lowered meanwhile
+        reached[current] = current.name in time.axes or any(reached[v] for v in used(current))
     return reached[value]
 
 

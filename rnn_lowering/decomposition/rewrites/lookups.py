@@ -11,6 +11,7 @@ import onnx_ir as ir
 from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
+from rnn_lowering.facts.walks import inputs_of, reached
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused
 
@@ -99,17 +100,13 @@ def _rows(node: ir.Node, opset: int) -> int:
 
 def _follows_from_integers(value: ir.Value | None) -> bool:
     """Return whether numbers of an integer input of the model lead to a value."""
-    seen, pending = set(), [value]
-    while pending:
-        top = pending.pop()
-        if top is None or top in seen:
-            continue
-        seen.add(top)
-        if top.is_graph_input() and top.dtype is not None and top.dtype.is_integer():
-            return True
-        node = top.producer()
-        pending += node.inputs if node is not None and node.op_type not in _SIZES else ()
-    return False
+
+    def before(value: ir.Value) -> list[ir.Value]:
+        node = value.producer()
+        return [] if node is not None and node.op_type in _SIZES else inputs_of(value)
+
+    inputs = (v for v in reached([value], before) if v.is_graph_input())
+    return any(v.dtype is not None and v.dtype.is_integer() for v in inputs)
 
 
 def _dtype(model: ir.Model, node: ir.Node) -> ir.DataType | None:

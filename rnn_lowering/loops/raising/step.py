@@ -20,6 +20,7 @@ from rnn_lowering.facts.operators import (
     operator_of,
     parameter,
 )
+from rnn_lowering.facts.walks import in_order, inputs_of
 from rnn_lowering.limits import most_bytes
 from rnn_lowering.loops.raising.operators import ARITHMETIC, FUNCTIONS, MOVES, STEPS, StepRule, moved
 from rnn_lowering.loops.raising.polynomials import EXACT, REAL, NotRaised, Variables, checked_size
@@ -86,23 +87,21 @@ class StepEvaluator:
 
     def find(self, value: ir.Value) -> Array | None:
         """Return a value as an array of polynomials or numbers; None if it is unknown."""
-        pending = [value]
-        while pending:
-            current = pending[-1]
-            if current in self._arrays:
-                pending.pop()
-                continue
+        for current in in_order(value, self._needed, self._arrays):
             node = current.producer()
             if node is None or node.op_type == "Constant":
                 self._arrays[current] = self._constant(current)
-                continue
-            needed = [] if node.op_type in ("Shape", "Size") else node.inputs
-            missing = [v for v in needed if v is not None and v not in self._arrays]
-            if missing and all(self._arrays.get(v, v) is not None for v in needed if v is not None):
-                pending.append(missing[0])
-                continue
-            self._compute(node)
+            else:
+                self._compute(node)
         return self._arrays[value]
+
+    def _needed(self, value: ir.Value) -> list[ir.Value]:
+        """Return the next value that is needed for one; none if another one that it needs is unknown."""
+        node = value.producer()
+        needed = [] if node is None or node.op_type in ("Constant", "Shape", "Size") else inputs_of(value)
+        if any(v in self._arrays and self._arrays[v] is None for v in needed):
+            return []
+        return [v for v in needed if v not in self._arrays][:1]
 
     def numbers(self, value: ir.Value | None) -> Array | None:
         """Return a value whose numbers are known, whatever the open sizes are."""

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable
 
 from rnn_lowering.facts.operators import is_of_default_domain, operator_of
+from rnn_lowering.facts.walks import reached
 from rnn_lowering.loops.rolling.chains import Chain
 from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
 from rnn_lowering.loops.rolling.steps import RolledSteps
@@ -45,23 +46,13 @@ def _is_head(computation: Computation) -> bool:
 
 def _ancestors(graph: NumberedGraph, computations: Iterable[Computation]) -> set[Computation]:
     """Return computations and what they depend on."""
-    found, pending = set[Computation](), [*computations]
-    while pending:
-        computation = pending.pop()
-        if computation not in found:
-            found.add(computation)
-            pending += [graph.producers[n] for n in computation.inputs if n is not None and n in graph.producers]
-    return found
+    return {*reached(computations, lambda c: [graph.producers.get(n) for n in c.inputs if n is not None])}
 
 
 def _depends(graph: NumberedGraph, number: int, of_steps: Container[int | None]) -> bool:
     """Whether a value depends on a step."""
-    seen, pending = set[int](), [number]
-    while pending:
-        value = pending.pop()
-        if value in of_steps:
-            return True
-        if value not in seen and value in graph.producers:
-            seen.add(value)
-            pending += [n for n in graph.producers[value].inputs if n is not None]
-    return False
+
+    def before(value: int) -> tuple[int | None, ...]:
+        return graph.producers[value].inputs if value in graph.producers else ()
+
+    return any(value in of_steps for value in reached([number], before))

@@ -12,7 +12,7 @@ so the result is a function of the distance, and constant beyond a distance of 1
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -24,6 +24,7 @@ from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.node_outputs import compute_node
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.facts.size import ONE, Size, size
+from rnn_lowering.facts.walks import in_order, inputs_of
 from rnn_lowering.streaming.attention.positions import (
     COMPARED,
     CURVED,
@@ -108,17 +109,12 @@ class Positions:
 
     def of(self, value: ir.Value) -> Found:
         """Return what is known of a value that is computed from positions and constants."""
-        pending = [value]
-        while pending:
-            current = pending[-1]
-            node = current.producer()
-            missing = [] if node is None or self._read(current) is not None else _unread(node, self._found)
-            if current in self._found or not missing:
-                pending.pop()
-                if current not in self._found:
-                    self._found[current] = self._computed(current)
-            pending += missing
+        for current in in_order(value, self._needed, self._found):
+            self._found[current] = self._computed(current)
         return self._found[value]
+
+    def _needed(self, value: ir.Value) -> list[ir.Value]:
+        return [] if value in self.known.contents else inputs_of(value)
 
     def _computed(self, value: ir.Value) -> Found:
         node, held = value.producer(), self._read(value)
@@ -433,10 +429,6 @@ def cut_table(known: KnownValues, node: ir.Node) -> None:
             return
         dims[axis] = shape[axis] if whole else last
     known.shapes[output] = tuple(dims)
-
-
-def _unread(node: ir.Node, found: Mapping[ir.Value, Found]) -> list[ir.Value]:
-    return [v for v in dict.fromkeys(node.inputs) if v is not None and v not in found]
 
 
 def _moved(found: Numbers | Distances | PositionTable, place: object) -> Found:

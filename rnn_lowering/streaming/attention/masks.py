@@ -17,6 +17,7 @@ from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.node_outputs import compute_node
 from rnn_lowering.facts.size import Size, Symbol, size
+from rnn_lowering.facts.walks import in_order, inputs_of
 from rnn_lowering.streaming.attention.distances import Distances, Positions, PositionTable, as_distances
 from rnn_lowering.streaming.attention.positions import Numbers, Unknown
 from rnn_lowering.streaming.editor import input_of
@@ -349,16 +350,13 @@ def by_distance(flow: Flow, bias: Bias, pairs: Pairs, ahead: int, back: int) -> 
 def evaluated(flow: Flow, term: Term, value: ir.Value, count: int) -> Array:
     """Return the numbers of a value that is computed from positions, for so many frames of the stream."""
     done: dict[ir.Value, Array] = {}
-    pending = [value]
-    while pending:
-        current = pending[-1]
-        node, held = current.producer(), _held(flow, term, current, count)
-        missing = [v for v in (node.inputs if node and held is None else ()) if v is not None and v not in done]
-        if current in done or not missing:
-            pending.pop()
-            if current not in done:
-                done[current] = held if held is not None else _computed(flow, term, current, done)
-        pending += missing
+
+    def needed(current: ir.Value) -> list[ir.Value]:
+        return [] if current in flow.known.contents else inputs_of(current)
+
+    for current in in_order(value, needed, done):
+        held = _held(flow, term, current, count)
+        done[current] = held if held is not None else _computed(flow, term, current, done)
     return done[value]
 
 

@@ -22,6 +22,7 @@ from rnn_lowering.facts.known import SizingError, add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.operators import bodies_of, default_opset, inputs_and_attributes, operator_of, values_used
 from rnn_lowering.facts.size import Shape, Size
+from rnn_lowering.facts.walks import inputs_of, reached
 from rnn_lowering.model.onnx_checks import infer_shapes
 from rnn_lowering.model.scopes import ORIGIN, all_names, sort_nodes
 from rnn_lowering.nodes.kinds import node_ref
@@ -299,19 +300,18 @@ class _Steps:
 
     def is_of_data(self, condition: ir.Value | None) -> bool:
         """Whether a value is computed from the number of the step, constants, states and frames, not from sizes."""
-        seen, pending = set[ir.Value](), [condition]
-        while pending:
-            value = pending.pop()
-            if value is None or value in seen or value in self.body.inputs or constant_of(value, self.opset):
-                continue
-            seen.add(value)
+
+        def is_known(value: ir.Value) -> bool:
+            return value in self.body.inputs or constant_of(value, self.opset) is not None
+
+        def is_followed(value: ir.Value) -> bool:
             node = value.producer()
-            if node is None and value.name not in self.streamed:
-                return False
-            if node is not None and (bodies_of(node) or _is_size(node) or operator_of(node).random):
-                return False
-            pending += [] if node is None else node.inputs
-        return condition is not None
+            if node is None:
+                return value.name in self.streamed
+            return not (bodies_of(node) or _is_size(node) or operator_of(node).random)
+
+        sources = reached([condition], lambda value: [] if is_known(value) else inputs_of(value))
+        return condition is not None and all(is_known(value) or is_followed(value) for value in sources)
 
     def never_fails(self, node: ir.Node) -> bool:
         """Whether a node succeeds in each step if it succeeds in one."""
@@ -339,28 +339,22 @@ class _Steps:
 
     def has_frames(self, value: ir.Value) -> bool:
         """Whether a value is computed from frames; a table may have fewer rows than there are steps."""
-        seen, pending = set[ir.Value](), [value]
-        while pending:
-            current = pending.pop()
-            if current.name in self.streamed and current.producer() is None:
-                return True
-            node = current.producer()
-            pending += [] if node is None or current in seen or _is_size(node) else values_used(node)
-            seen.add(current)
-        return False
+        sources = reached([value], _used_but_sizes)
+        return any(source.name in self.streamed and source.producer() is None for source in sources)
 
     def differs(self, size: ir.Value) -> bool:
         """Whether a size depends on numbers that differ between steps: that of the step, or a state."""
-        seen, pending = set[ir.Value](), [size]
-        while pending:
-            value = pending.pop()
+        for value in reached([size], _used_but_sizes):  # the shapes of the states stay
             node = value.producer()
             if value in self.body.inputs or (node is not None and bodies_of(node)):
                 return True
-            if value not in seen and node is not None and not _is_size(node):  # the shapes of the states stay
-                pending += [v for v in node.inputs if v is not None]
-            seen.add(value)
         return False
+
+
+def _used_but_sizes(value: ir.Value) -> list[ir.Value]:
+    """Return what the node of a value uses, its bodies too; nothing of a node that reads a size."""
+    node = value.producer()
+    return [] if node is None or _is_size(node) else values_used(node)
 
 
 def _is_size(node: ir.Node) -> bool:
@@ -585,10 +579,4 @@ def _read_from(graph: ir.Graph, names: Names, value: ir.Value, rank: int, source
 
 def _nodes_before(node: ir.Node) -> set[ir.Node]:
     """Return a node and those on which it depends."""
-    before, pending = set[ir.Node](), [node]
-    while pending:
-        node = pending.pop()
-        if node not in before:
-            before.add(node)
-            pending += [each for v in values_used(node) if (each := v.producer()) is not None]
-    return before
+    return {*reached([node], lambda node: [v.producer() for v in values_used(node)])}
