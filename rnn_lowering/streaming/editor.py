@@ -24,7 +24,7 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.operators import bodies_of, inputs_and_attributes
 from rnn_lowering.facts.size import Size
-from rnn_lowering.facts.walks import reached
+from rnn_lowering.facts.walks import inputs_of, reached
 from rnn_lowering.model.scopes import ORIGIN, all_names
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of
@@ -444,12 +444,13 @@ def label_of(node: ir.Node) -> str:
 def remove_unused(model: ir.Model) -> None:
     """Remove the nodes and initializers on which no output of a model depends."""
 
-    def before(item: ir.Node | ir.Value) -> list[ir.Node | ir.Value | None]:
-        if isinstance(item, ir.Value):
-            return [item.producer()]
-        return [*item.inputs, *(v for body in bodies_of(item) for v in body.outputs)]
+    def before(value: ir.Value) -> list[ir.Value]:
+        node = value.producer()
+        bodies = [] if node is None else bodies_of(node)
+        return [*inputs_of(value), *(v for body in bodies for v in body.outputs)]
 
-    used = set[ir.Node | ir.Value](reached(model.graph.outputs, before))
+    values = {*reached(model.graph.outputs, before)}
+    used = values | {value.producer() for value in values}
     constants = [v for graph in model.graphs() for v in graph.initializers.values() if not v.is_graph_input()]
     everything: set[ir.Node | ir.Value] = {*model.graph.all_nodes(), *constants}
     for item in everything - used:
