@@ -21,7 +21,7 @@ from rnn_lowering.options import Lowering
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.passes.preview import REFUSED, UNSUPPORTED, Preview
 from rnn_lowering.passes.report import Report
-from rnn_lowering.report.ports import Port
+from rnn_lowering.report.use import Port
 
 if TYPE_CHECKING:
     from rnn_lowering.nodes.kinds import NodeSpec

@@ -12,8 +12,7 @@ import onnx_ir as ir
 from rnn_lowering.compare.result import NOT_COMPARED, UNCHANGED, Verification
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.passes.report import Report
-from rnn_lowering.report.ports import Port
-from rnn_lowering.report.use import next_steps
+from rnn_lowering.report.use import Port, next_steps
 
 if TYPE_CHECKING:  # they import what runs models
     from rnn_lowering.streaming.integers.quantization import Quantization

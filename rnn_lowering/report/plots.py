@@ -23,7 +23,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from rnn_lowering.compare.verify import NodeRun, distance
 from rnn_lowering.emit.open_scopes import STEP, SYMBOLS, WEIGHTS
-from rnn_lowering.report.layout import layered, placed
+from rnn_lowering.report.drawing import layered, placed
 from rnn_lowering.types import Array
 
 _POINTS = 72

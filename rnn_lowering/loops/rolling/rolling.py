@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.facts.operators import default_opset
+from rnn_lowering.facts.constants import computed
+from rnn_lowering.facts.operators import default_opset, is_of_default_domain, operator_of
+from rnn_lowering.facts.walks import reached
 from rnn_lowering.loops.lowering import LoopReport
 from rnn_lowering.loops.raising.raising import Raised, raise_loops
-from rnn_lowering.loops.rolling.chains import chains
-from rnn_lowering.loops.rolling.first_step import add_folded_step
-from rnn_lowering.loops.rolling.heads import add_heads
-from rnn_lowering.loops.rolling.numbering import NumberedGraph
-from rnn_lowering.loops.rolling.steps import NotRolledError, RolledSteps
+from rnn_lowering.loops.rolling.chains import Chain, chains
+from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
+from rnn_lowering.loops.rolling.steps import NotRolledError, RolledSteps, StepBefore
 from rnn_lowering.loops.rolling.writing import ScanWriter, name_of
 from rnn_lowering.model.copying import clone, order_restored
 from rnn_lowering.model.fixed_inputs import with_constants
 from rnn_lowering.model.scopes import all_names, repeating_nodes, sort_nodes
 from rnn_lowering.options import Lowering
+from rnn_lowering.types import array_of
 
 OLDEST_OPSET = 9
 """From here on a Scan has no batch axis of its own."""
@@ -161,3 +164,116 @@ def _roll_up_one(
         writer.write()
         return RolledLoop(writer.name, len(steps.values), place, heads)
     return None
+
+
+# What follows from each step alike, as a head on its state: the Scan computes it too, and raising computes it for
+# all steps at once.
+
+
+_HEADS = ("MatMul", "Gemm", "Softmax", "LogSoftmax")
+"""Operators beside those of elements that can follow a node for all steps at once."""
+
+
+def add_heads(steps: RolledSteps, others: Iterable[Chain]) -> bool:
+    """Add what follows from each step, but for what other chains need; return whether there is any."""
+    graph, step = steps.graph, steps.step
+    users: dict[int | None, list[Computation]] = defaultdict(list)
+    for computation in graph.computations:
+        for number in dict.fromkeys(computation.inputs):
+            users[number].append(computation)
+    needed = _ancestors(graph, [product for chain in others for product in chain.products])
+    of_steps = {n for values in steps.values for c in step.body for n in map(values.get, c.outputs)}
+    seen, before = {*step.body}, len(step.body)
+    pending = [user for c in step.body for number in c.outputs for user in users[number]]
+    while pending:
+        head = pending.pop(0)
+        if head in seen or head in needed or not _is_head(head):
+            continue
+        seen.add(head)
+        known = {*step.states, *step.rows, *step.outer, *(n for c in step.body for n in c.outputs)}
+        outer = {n for n in head.inputs if n is not None and n not in known}
+        if not any(_depends(graph, n, of_steps) for n in outer) and steps.extend(head, outer):
+            pending += [user for number in head.outputs for user in users[number]]
+    return len(step.body) > before
+
+
+def _is_head(computation: Computation) -> bool:
+    node = computation.node
+    return is_of_default_domain(node) and (operator_of(node).elementwise or node.op_type in _HEADS)
+
+
+def _ancestors(graph: NumberedGraph, computations: Iterable[Computation]) -> set[Computation]:
+    """Return computations and what they depend on."""
+    return {*reached(computations, lambda c: [graph.producers.get(n) for n in c.inputs if n is not None])}
+
+
+def _depends(graph: NumberedGraph, number: int, of_steps: Container[int | None]) -> bool:
+    """Whether a value depends on a step."""
+
+    def before(value: int) -> tuple[int | None, ...]:
+        return graph.producers[value].inputs if value in graph.producers else ()
+
+    return any(value in of_steps for value in reached([number], before))
+
+
+# A first step whose first states are zeros, and of which an exporter has computed what follows from them.
+
+
+def add_folded_step(steps: RolledSteps, writer: ScanWriter) -> None:
+    """Add the step before the first one, if each constant in it is what zeros give.
+
+    Args:
+        steps: The steps.
+        writer: Knows types and shapes, and adds the zeros to the graph.
+    """
+    before = steps.read_back()
+    if before is None or not before.folded or not _has_rows(steps, before):
+        return
+    graph, kinds = steps.graph, writer.kinds
+    zeros: dict[int, ir.TensorProtocol] = {}
+    for state in steps.step.states:
+        if state not in before.values:
+            value = graph.values[steps.values[0][state]][0]
+            value = kinds.get(value, value)
+            if value.dtype is None or value.shape is None or not value.shape.is_static():
+                return
+            zeros[state] = ir.tensor(np.zeros(value.shape.numpy(), value.dtype.numpy()))
+    if not all(_is_computed(steps, before, zeros, *pair) for pair in before.folded):
+        return
+    for number, _ in before.folded:
+        before.values.pop(number, None)
+    before.values.update((state, graph.of(writer.constant(zero.numpy()))) for state, zero in zeros.items())
+    steps.add_before(before.values)
+
+
+def _has_rows(steps: RolledSteps, before: StepBefore) -> bool:
+    """Whether the rows of the step are those before the rows of the first one."""
+    return all(
+        row.other(steps.graph, row.index + stride * (steps.first - 1)) == before.values.get(number)
+        for number, (row, stride) in steps.step.rows.items()
+    )
+
+
+def _is_computed(
+    steps: RolledSteps, before: StepBefore, zeros: Mapping[int, ir.TensorProtocol], number: int, constant: int
+) -> bool:
+    """Whether a constant is what the step computes of its first states."""
+    graph, needed = steps.graph, {number}
+    nodes: list[ir.Node] = []
+    for computation in reversed(steps.step.body):
+        if not needed.isdisjoint(computation.outputs):
+            nodes.insert(0, computation.node)
+            needed.update(n for n in computation.inputs if n is not None)
+    leaves: dict[ir.Value, ir.TensorProtocol] = {}
+    for value in (value for node in nodes for value in node.inputs if value is not None):
+        tensor = _tensor(graph, before, zeros, graph.of(value))
+        if tensor is not None:
+            leaves[value] = tensor
+    result, expected = computed(graph.values[number][0], nodes, leaves, graph.opset), graph.tensor(constant)
+    return result is not None and expected is not None and np.array_equal(array_of(result), array_of(expected))
+
+
+def _tensor(
+    graph: NumberedGraph, before: StepBefore, zeros: Mapping[int, ir.TensorProtocol], number: int
+) -> ir.TensorProtocol | None:
+    return zeros.get(number) or graph.tensor(before.values.get(number, number))
