@@ -18,6 +18,7 @@ from rnn_lowering.emit.open_scopes import NODE, Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.facts.constants import dims_of
+from rnn_lowering.facts.operators import input_at
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.replace import drop_unused, emitter_of
@@ -93,7 +94,7 @@ class CausalConvSpec(NodeSpec):
     def fits(cls, node: ir.Node) -> bool:
         """Return whether its weight may have rank 3. The function that onnxruntime-genai wrote for onnxruntime
         before 1.26 has one of rank 2."""
-        weight = node.inputs[1] if len(node.inputs) > 1 else None
+        weight = input_at(node, 1)
         return weight is None or weight.shape is None or len(weight.shape) != 2
 
     @property

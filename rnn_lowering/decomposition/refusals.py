@@ -8,8 +8,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.facts.walks import reached
+from rnn_lowering.facts.operators import operator_of, reached
 from rnn_lowering.model.model_sizes import Inferred, inferred_values
 from rnn_lowering.model.scopes import ORIGIN, scopes
 from rnn_lowering.nodes.kinds import is_recurrent, node_ref

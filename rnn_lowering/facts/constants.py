@@ -81,10 +81,8 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
         if source is not None and source.shape is not None and source.shape.is_static():
             return ir.tensor(source.shape.numpy(), dtype=ir.DataType.INT64, name=value.name)
     if node is not None and node.op_type == "Constant" and "value" in node.attributes:
-        attribute = node.attributes["value"]
-        return (
-            None if attribute.is_ref() else attribute.as_tensor()
-        )  # get_const_tensor would rename the user's tensor
+        attribute = node.attributes["value"]  # get_const_tensor would rename the user's tensor
+        return None if attribute.is_ref() else attribute.as_tensor()
     return ir.convenience.get_const_tensor(value)
 
 

@@ -175,6 +175,11 @@ class KnownValues:
             return None
         return [n if isinstance(n, Size) else size(Fraction(n)) for n in array.reshape(-1).tolist()]
 
+    def number(self, value: ir.Value | None) -> float | None:
+        """Return the one number of a constant; None for another value."""
+        array = self.constant(value)
+        return None if array is None or array.size != 1 else float(array.reshape(-1)[0])
+
     def numbers_of_input(self, node: ir.Node, slot: int) -> list[Size] | None:
         """Return the sizes that an input of a node holds; None if it is absent or they are unknown."""
         return self.numbers(node.inputs[slot]) if has(node, slot) else None

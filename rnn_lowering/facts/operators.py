@@ -1,8 +1,8 @@
-"""What ONNX's operators do: `OPERATORS` has a row for each. Before it, the bodies and the parameters of a node."""
+"""What ONNX's operators do: `OPERATORS` has a row for each. Before it, the inputs and bodies of a node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -39,6 +39,17 @@ def with_bodies(node: ir.Node) -> Iterator[ir.Node]:
         yield from body.all_nodes()
 
 
+def input_at(node: ir.Node, slot: int) -> ir.Value | None:
+    """Return an input of a node; None if it is absent."""
+    return node.inputs[slot] if slot < len(node.inputs) else None
+
+
+def inputs_of(value: ir.Value) -> list[ir.Value]:
+    """Return the inputs of the node that computes a value; none without one."""
+    node = value.producer()
+    return [] if node is None else [v for v in node.inputs if v is not None]
+
+
 def values_used(node: ir.Node) -> list[ir.Value]:
     """Return what a node and the nodes in its bodies use, and what its bodies return."""
     used = [value for value in node.inputs if value is not None]
@@ -67,6 +78,48 @@ def is_used(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
 
 
+# Two walks through a graph of any depth
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+def reached(starts: Iterable[T | None], following: Callable[[T], Iterable[T | None]]) -> Iterator[T]:
+    """Yield all that can be reached, each once; None leads nowhere.
+
+    Args:
+        starts: Where the walk starts.
+        following: Returns what comes next; it is asked once the caller goes on.
+    """
+    pending = [item for item in dict.fromkeys(starts) if item is not None]
+    seen = set(pending)
+    while pending:
+        item = pending.pop()
+        yield item
+        new = [other for other in dict.fromkeys(following(item)) if other is not None and other not in seen]
+        seen.update(new)
+        pending += new
+
+
+def in_order(value: T, needed: Callable[[T], Iterable[T | None]], done: Container[T]) -> Iterator[T]:
+    """Yield what a value needs, and then the value, but nothing that is done.
+
+    Args:
+        value: The value.
+        needed: Returns what comes before something.
+        done: What the caller has done with: what was yielded must be in it when the caller goes on.
+    """
+    pending = [value]
+    while pending:
+        last = pending[-1]
+        missing = [] if last in done else [v for v in needed(last) if v is not None and v not in done]
+        pending += missing
+        if not missing:
+            pending.pop()
+            if last not in done:
+                yield last
+
+
 # Parameters such as `axes`, `starts`, `pads` or `split`: attributes in some opsets, inputs in others. The schema
 # of the operator tells which.
 
@@ -93,7 +146,7 @@ def parameter(node: ir.Node, name: str, opset: int) -> ir.Attr | ir.Value | None
     """Return what holds a parameter of a node of the default domain: an attribute or an input; None for neither."""
     slot = input_slots(node.op_type, opset).get(name)
     if slot is not None:
-        return node.inputs[slot] if slot < len(node.inputs) else None
+        return input_at(node, slot)
     attribute = node.attributes.get(name)
     return None if attribute is None or attribute.is_ref() else attribute
 

@@ -16,9 +16,8 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.facts.known import Known
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, graphs_of, parameter, values_used
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, graphs_of, parameter, reached, values_used
 from rnn_lowering.facts.size import Size
-from rnn_lowering.facts.walks import reached
 from rnn_lowering.loops.value_facts import Elements, Facts, Item, KnownTensor, is_plain
 from rnn_lowering.model.scopes import LOWERED, REPEATING
 from rnn_lowering.nodes.kinds import node_ref

@@ -13,8 +13,15 @@ from rnn_lowering.emit.dialect import PLAIN, Dialect
 from rnn_lowering.emit.open_scopes import Finish, Names, Rule
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, bodies_of, default_opset, is_used, values_used, with_bodies
-from rnn_lowering.facts.walks import reached
+from rnn_lowering.facts.operators import (
+    DEFAULT_DOMAIN,
+    bodies_of,
+    default_opset,
+    is_used,
+    reached,
+    values_used,
+    with_bodies,
+)
 from rnn_lowering.loops.body import LoopBody, LoopLimits, ScanBody, read_body
 from rnn_lowering.loops.body_copy import BodyWriter, RepeatBody
 from rnn_lowering.loops.loop_forms import to_loop, to_scan, unroll

@@ -20,9 +20,15 @@ from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import Known, KnownValues
 from rnn_lowering.facts.node_outputs import NodeModel, element_of, numbers_in
 from rnn_lowering.facts.numbers import UnfollowedError, can_evaluate, evaluate
-from rnn_lowering.facts.operators import TO_THE_END, bodies_of, is_of_default_domain, operator_of
+from rnn_lowering.facts.operators import (
+    TO_THE_END,
+    bodies_of,
+    in_order,
+    inputs_of,
+    is_of_default_domain,
+    operator_of,
+)
 from rnn_lowering.facts.size import PartialShape, Size, Symbol, size
-from rnn_lowering.facts.walks import in_order, inputs_of
 from rnn_lowering.model.model_sizes import VARIES, inferred_values
 from rnn_lowering.model.onnx_checks import ANONYMOUS
 from rnn_lowering.types import Array
@@ -344,8 +350,7 @@ class Facts:
 
     def _constant(self, value: ir.Value) -> Array | None:
         """Return the array of an initializer or a Constant."""
-        fixed = value.producer() is None and not value.is_graph_input()
-        tensor = value.const_value if fixed else constant_of(value, self.opset)
+        tensor = constant_of(value, self.opset)
         small = tensor is not None and tensor.size <= _LARGEST_READ and is_plain(tensor.dtype)
         return numbers_in(tensor) if small and tensor is not None else None
 

@@ -30,6 +30,7 @@ from rnn_lowering.facts.operators import (
     bodies_of,
     captured_values,
     default_opset,
+    input_at,
     is_of_default_domain,
     is_used,
     operator_of,
@@ -624,7 +625,7 @@ def _count_unknown(model: ir.Model, decide: bool, known: Inferred = MappingProxy
     """
     unknown = sum(node.op_type == "If" for node in model.graph.all_nodes()) if decide else 0
     for entry in recurrent_nodes(model):
-        X, lengths = (entry.node.inputs[n] if n < len(entry.node.inputs) else None for n in (0, 4))
+        X, lengths = (input_at(entry.node, n) for n in (0, 4))
         if X is not None:
             shape = known.get(X, X).shape
             unknown += shape is None or not all(isinstance(size, int) for size in shape[:2])

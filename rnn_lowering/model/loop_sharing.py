@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from rnn_lowering.facts.axes import Axes, Label, Mixed
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, axes_by_rule, operator_of, parameter, values_used
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, axes_by_rule, input_at, operator_of, parameter, values_used
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.nodes.cell import CELLS
 from rnn_lowering.nodes.rnn import RecurrentSpec
@@ -221,7 +221,7 @@ class Output:
 
     def constant(self, place: int) -> ir.TensorProtocol | None:
         """Return an input of the node that is a constant."""
-        value = self.node.inputs[place] if place < len(self.node.inputs) else None
+        value = input_at(self.node, place)
         return None if value is None else constant_of(value, self.opset)
 
     def numbers(self, name: str) -> list[int] | None:

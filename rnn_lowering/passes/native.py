@@ -13,8 +13,7 @@ from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.dialect import PLAIN
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, captured_values, operator_of
-from rnn_lowering.facts.walks import in_order, inputs_of
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, captured_values, in_order, inputs_of, operator_of
 from rnn_lowering.model.loop_sharing import Group, groups_of
 from rnn_lowering.model.preparation import NodePlan, PreparedModel
 from rnn_lowering.model.scopes import RecurrentNode

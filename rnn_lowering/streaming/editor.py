@@ -22,9 +22,8 @@ import onnx_ir as ir
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
-from rnn_lowering.facts.operators import bodies_of, inputs_and_attributes
+from rnn_lowering.facts.operators import bodies_of, inputs_and_attributes, inputs_of, reached
 from rnn_lowering.facts.size import Size
-from rnn_lowering.facts.walks import inputs_of, reached
 from rnn_lowering.model.scopes import ORIGIN, all_names
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of

@@ -14,9 +14,8 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import SizingError, add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate, numbers_vary
-from rnn_lowering.facts.operators import bodies_of, captured_values, operator_of, values_used
+from rnn_lowering.facts.operators import bodies_of, captured_values, inputs_of, operator_of, reached, values_used
 from rnn_lowering.facts.size import size
-from rnn_lowering.facts.walks import inputs_of, reached
 from rnn_lowering.nodes.kinds import is_recurrent, node_ref
 from rnn_lowering.streaming.attention.distances import cut_table
 from rnn_lowering.streaming.attention.position_rows import compared_by_distance

@@ -209,6 +209,15 @@ class Term:
     removes: bool | None = None
     factor: float = 1.0
 
+    @property
+    def scores_slot(self) -> int:
+        """The input of the node with the scores, or weights."""
+        return 1 - self.slot if self.removes is None else 2 if self.removes else 1
+
+    def fill(self, known: StreamValues) -> float | None:
+        """Return what a Where puts in place of a score; None for other nodes."""
+        return None if self.removes is None else known.number(self.node.inputs[3 - self.scores_slot])
+
 
 @dataclass(frozen=True)
 class DistanceRows:

@@ -15,9 +15,8 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.facts.node_outputs import compute_node
-from rnn_lowering.facts.operators import captured_values, moved_inputs, operator_of, with_bodies
+from rnn_lowering.facts.operators import captured_values, input_at, moved_inputs, operator_of, reached, with_bodies
 from rnn_lowering.facts.size import Symbol
-from rnn_lowering.facts.walks import reached
 from rnn_lowering.streaming.alignment import fold_sizes
 from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.frames import NO_DELAY, Delay, Flow, Frames, Framing, StatefulNode, Unframed
@@ -134,7 +133,7 @@ def _returned(flow: Flow, graph: ir.Graph, elements: Mapping[ir.Value, Array]) -
     for recurrent in flow.recurrent:
         node = recurrent.node
         for slot, number in state_slots(node).values():
-            initial = node.inputs[slot] if slot < len(node.inputs) else None
+            initial = input_at(node, slot)
             if initial is not None and initial in elements and number < len(node.outputs):
                 final[node.outputs[number]] = elements[initial]
     for cache, tails in flow.caches.items():
@@ -185,7 +184,7 @@ def _node_state(
 ) -> NodeState:
     node = recurrent.node
     slot, _ = state_slots(node)[kind]
-    value = node.inputs[slot] if slot < len(node.inputs) else None
+    value = input_at(node, slot)
     if value is None:
         return NodeState(recurrent, kind, np.zeros(()))
     if value in flow.known.contents:

@@ -15,8 +15,7 @@ import onnx_ir as ir
 from rnn_lowering import argument_checks
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import NodeRef, RnnLoweringError, UnsupportedError, boundary, counted, documented, warn
-from rnn_lowering.facts.operators import default_opset, operator_of, values_used
-from rnn_lowering.facts.walks import in_order
+from rnn_lowering.facts.operators import default_opset, in_order, operator_of, values_used
 from rnn_lowering.loops.door import LoopForms, LoopLimits, LoopReport, lower_loops
 from rnn_lowering.model.copying import clone, inline_holders, order_restored, replace_content
 from rnn_lowering.model.fixed_inputs import fix_dimensions

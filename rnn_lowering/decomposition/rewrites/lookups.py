@@ -10,8 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import default_opset, is_of_default_domain
-from rnn_lowering.facts.walks import inputs_of, reached
+from rnn_lowering.facts.operators import default_opset, inputs_of, is_of_default_domain, reached
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused
 

@@ -14,13 +14,14 @@ from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.node_outputs import NodeModel
 from rnn_lowering.facts.operators import (
     axes_by_rule,
+    in_order,
+    inputs_of,
     integers_of,
     is_of_default_domain,
     moved_inputs,
     operator_of,
     parameter,
 )
-from rnn_lowering.facts.walks import in_order, inputs_of
 from rnn_lowering.limits import most_bytes
 from rnn_lowering.loops.raising.operators import ARITHMETIC, FUNCTIONS, MOVES, STEPS, StepRule, moved
 from rnn_lowering.loops.raising.polynomials import EXACT, REAL, NotRaised, Variables, checked_size
@@ -113,8 +114,7 @@ class StepEvaluator:
     def _constant(self, value: ir.Value) -> Array | None:
         if value.const_value is not None and value.const_value.nbytes > most_bytes():
             return None
-        fixed = value.producer() is None and not value.is_graph_input()
-        tensor = value.const_value if fixed else constant_of(value, self.opset)
+        tensor = constant_of(value, self.opset)
         if tensor is None:
             return self._integers(value)
         return array_of(tensor) if tensor.dtype.numpy().kind in "biuf" else None

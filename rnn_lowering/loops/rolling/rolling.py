@@ -13,8 +13,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.constants import computed
-from rnn_lowering.facts.operators import default_opset, is_of_default_domain, operator_of
-from rnn_lowering.facts.walks import reached
+from rnn_lowering.facts.operators import default_opset, is_of_default_domain, operator_of, reached
 from rnn_lowering.loops.lowering import LoopReport
 from rnn_lowering.loops.raising.raising import Raised, raise_loops
 from rnn_lowering.loops.rolling.chains import Chain, chains

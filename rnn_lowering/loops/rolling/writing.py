@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.facts.operators import inputs_and_attributes, is_used
+from rnn_lowering.loops.rolling.joins import Join, StackedValue, joins_of, unsqueezed
 from rnn_lowering.loops.rolling.numbering import Computation
-from rnn_lowering.loops.rolling.rows import Join, Row, StackedValue, StepCount, joins_of, unsqueezed
+from rnn_lowering.loops.rolling.rows import Row, StepCount
 from rnn_lowering.loops.rolling.steps import RolledSteps
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused

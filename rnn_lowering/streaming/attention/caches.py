@@ -20,7 +20,7 @@ from rnn_lowering.facts.size import Shape
 from rnn_lowering.streaming.alignment import FramesRead, frame_indices, frames_before, numbers_in_call
 from rnn_lowering.streaming.attention.masks import Bias, Mask, by_distance
 from rnn_lowering.streaming.attention.position_rows import shift_in_call
-from rnn_lowering.streaming.editor import Editor, NodeEdit, home, input_of
+from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
 from rnn_lowering.streaming.frames import Flow, Pairs
 from rnn_lowering.streaming.operators.pooling import lowest
 from rnn_lowering.streaming.sizes import in_chunk
@@ -163,10 +163,7 @@ class KeepKeys(NodeEdit):
                 call = _Call(editor, self, everything, term.node)
                 term.node.replace_input_with(term.slot, call.bias(*biases[term.node]))
                 continue
-            scores = input_of(term.node, 1 - term.slot if term.removes is None else 2 if term.removes else 1)
-            graph = home(term.node)
-            editor.replace(term.node.outputs[0], scores, graph)
-            graph.remove(term.node, safe=True)
+            editor.replace_by_input(term.node, term.scores_slot)
 
 
 class _Call:

@@ -22,9 +22,8 @@ import onnx_ir as ir
 from rnn_lowering.facts.infer import slice_bounds
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.node_outputs import compute_node
-from rnn_lowering.facts.operators import operator_of
+from rnn_lowering.facts.operators import in_order, input_at, inputs_of, operator_of
 from rnn_lowering.facts.size import ONE, Size, size
-from rnn_lowering.facts.walks import in_order, inputs_of
 from rnn_lowering.streaming.attention.positions import (
     COMPARED,
     CURVED,
@@ -153,11 +152,11 @@ class Positions:
         return sizes if is_exact(whole) and dtype in _EXACT_CASTS else Unknown(_OF_LENGTH)
 
     def input(self, node: ir.Node, slot: int = 0) -> Found:
-        value = node.inputs[slot] if slot < len(node.inputs) else None
+        value = input_at(node, slot)
         return Unknown("is absent") if value is None else self._found[value]
 
     def dims(self, node: ir.Node, slot: int = 0) -> tuple[Size, ...] | None:
-        value = node.inputs[slot] if slot < len(node.inputs) else None
+        value = input_at(node, slot)
         return None if value is None else self.known.shapes.get(value)
 
     # Element by element

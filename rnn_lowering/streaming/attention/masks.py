@@ -16,8 +16,8 @@ import onnx_ir as ir
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.node_outputs import compute_node
+from rnn_lowering.facts.operators import in_order, inputs_of
 from rnn_lowering.facts.size import Size, Symbol, size
-from rnn_lowering.facts.walks import in_order, inputs_of
 from rnn_lowering.streaming.attention.distances import Distances, Positions, PositionTable, as_distances
 from rnn_lowering.streaming.attention.positions import Numbers, Unknown
 from rnn_lowering.streaming.editor import input_of
@@ -179,8 +179,8 @@ def _check_sums(flow: Flow, node: ir.Node, pairs: Pairs, varying: Mapping[Term, 
             else matrix.reshape(-1, *removed.shape).min(0)
         )
         if term.removes is not None:
-            number = flow.known.constant(term.node.inputs[2 if term.removes is False else 1])
-            fill = -np.inf if number is None else float(number.reshape(-1)[0]) * term.factor
+            number = term.fill(flow.known)
+            fill = -np.inf if number is None else number * term.factor
             total, grows = np.where(_removed(flow, term, pairs, len(removed)), fill, total), False
         else:
             total = total + highest * term.factor

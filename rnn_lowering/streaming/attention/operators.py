@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.facts.node_outputs import DOMAIN
-from rnn_lowering.facts.operators import TO_THE_END, default_opset, is_used
+from rnn_lowering.facts.operators import TO_THE_END, default_opset, input_at, is_used
 from rnn_lowering.model.onnx_checks import infer_shapes
 from rnn_lowering.model.scopes import all_names
 from rnn_lowering.streaming.operators.before_following import InPlaceOf
@@ -62,7 +62,7 @@ def _is_empty(value: ir.Value | None) -> bool:
 
 
 def _mask(node: ir.Node) -> ir.Value | None:
-    return node.inputs[_INPUTS - 1] if len(node.inputs) >= _INPUTS else None
+    return input_at(node, _INPUTS - 1)
 
 
 def _heads(node: ir.Node) -> tuple[int, int, int] | None:
@@ -239,7 +239,7 @@ def _expand_of_microsoft(node: ir.Node, names: Names, opset: int) -> None:
     query, key, value = (split_heads(emit, part, heads) for part in parts)
     scale = node.attributes.get_float("scale", 0.0) or (width // heads) ** -0.5
     scores = scaled_scores(emit, query, key, scale, dtype)
-    bias = node.inputs[_BIAS_OF_SCORES] if len(node.inputs) > _BIAS_OF_SCORES else None
+    bias = input_at(node, _BIAS_OF_SCORES)
     if bias is not None:
         scores = emit("Add", scores, bias)
     if node.attributes.get_int("unidirectional", 0):
@@ -261,7 +261,7 @@ def _projected(emit: InPlaceOf, node: ir.Node, width: int) -> list[ir.Value]:
 def _given(emit: InPlaceOf, node: ir.Node, width: int) -> list[ir.Value]:
     """Return queries, keys and values, with their biases."""
     parts = [value for value in node.inputs[:3] if value is not None]
-    bias = node.inputs[3] if len(node.inputs) > 3 else None
+    bias = input_at(node, 3)
     if bias is None:
         return parts
     return [emit("Add", part, _part(emit, bias, n, width)) for n, part in enumerate(parts)]

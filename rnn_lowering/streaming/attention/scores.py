@@ -113,10 +113,10 @@ def _without_nan(flow: Flow, node: ir.Node) -> Pairs | None:
         return replace(first, of_nan=True)
     if node.op_type != "Where" or not first.of_nan:
         return None
-    fill, weights = flow.known.constant(node.inputs[1]), flow.framings.get(input_of(node, 2))
+    weights, constant = flow.framings.get(input_of(node, 2)), flow.known.number(node.inputs[1]) is not None
     same = isinstance(weights, Pairs) and replace(weights, of_nan=True) == first
     same = same and not flow.is_timed(input_of(node, 1))
-    return weights if same and isinstance(weights, Pairs) and fill is not None and fill.size == 1 else None
+    return weights if same and isinstance(weights, Pairs) and constant else None
 
 
 def _masked_again(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Pairs | None:
@@ -130,8 +130,7 @@ def _masked_again(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Pairs |
         return None
     term = Term(node, terms[0], pairs.axes)
     if node.op_type == "Where":
-        fill = flow.known.constant(node.inputs[3 - slot]) if term.slot == 0 else None
-        if fill is None or fill.size != 1 or fill.reshape(-1)[0] != 0:
+        if term.slot or flow.known.number(node.inputs[3 - slot]) != 0:
             return None
         term = replace(term, removes=slot == 2)
     return replace(pairs, again=(*pairs.again, term))
@@ -249,14 +248,10 @@ def _with_term(flow: Flow, node: ir.Node, pairs: Pairs, slot: int, terms: Sequen
         raise flow.refuse(node, "gives scores two masks at once", "use a Where or an Add for each")
     (own,) = terms
     if node.op_type == "Where" and own == 0 and slot in (1, 2):
-        fill = flow.known.constant(node.inputs[3 - slot])
-        if fill is None or fill.size != 1 or not float(fill.reshape(-1)[0]) <= REMOVES:
-            given = "numbers" if fill is None or fill.size != 1 else f"{float(fill.reshape(-1)[0]):g}"
-            raise flow.refuse(
-                node,
-                f"its mask sets {given}, which does not remove a frame",
-                "use -inf, or a number of at most -1e4",
-            )
+        fill = flow.known.number(node.inputs[3 - slot])
+        if fill is None or not fill <= REMOVES:
+            reason = f"its mask sets {'numbers' if fill is None else f'{fill:g}'}, which does not remove a frame"
+            raise flow.refuse(node, reason, "use -inf, or a number of at most -1e4")
         return replace(pairs, terms=(*pairs.terms, Term(node, own, pairs.axes, removes=slot == 2)))
     if node.op_type in ("Add", "Sub") and (node.op_type == "Add" or slot == 0):
         factor = 1.0 if node.op_type == "Add" else -1.0
@@ -275,24 +270,17 @@ def _after_masks(flow: Flow, node: ir.Node, pairs: Pairs, slot: int, others: Seq
         if pairs.terms and (slot or any(flow.known.constant(node.inputs[n]) is None for n in others)):
             raise _after_mask(flow, node)
         return pairs.terms
-    constants = [flow.known.constant(node.inputs[n]) for n in others]
-    number = (
-        float(c.reshape(-1)[0]) if len(constants) == 1 and (c := constants[0]) is not None and c.size == 1 else 0.0
-    )
-    if node.op_type == "Max" and constants and number <= REMOVES:
+    number = (flow.known.number(node.inputs[others[0]]) if len(others) == 1 else None) or 0.0
+    if node.op_type == "Max" and number <= REMOVES:
         return pairs.terms
     if node.op_type not in ("Mul", "Div") or not 0 < number < float("inf") or (node.op_type == "Div" and slot):
         raise _after_mask(flow, node)
     by = number if node.op_type == "Mul" else 1 / number
     for term in pairs.terms:
-        fill = flow.known.constant(term.node.inputs[3 - _scores_slot(term)]) if term.removes is not None else None
-        if fill is not None and float(fill.reshape(-1)[0]) * term.factor * by > REMOVES:
+        fill = term.fill(flow.known)
+        if fill is not None and fill * term.factor * by > REMOVES:
             raise flow.refuse(node, "scales a mask, so that it does not remove a frame", "use -inf")
     return tuple(replace(term, factor=term.factor * by) for term in pairs.terms)
-
-
-def _scores_slot(term: Term) -> int:
-    return 2 if term.removes else 1
 
 
 def _after_mask(flow: Flow, node: ir.Node) -> UnsupportedError:

@@ -20,9 +20,17 @@ from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import SizingError, add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
-from rnn_lowering.facts.operators import bodies_of, default_opset, inputs_and_attributes, operator_of, values_used
+from rnn_lowering.facts.operators import (
+    bodies_of,
+    default_opset,
+    input_at,
+    inputs_and_attributes,
+    inputs_of,
+    operator_of,
+    reached,
+    values_used,
+)
 from rnn_lowering.facts.size import Shape, Size
-from rnn_lowering.facts.walks import inputs_of, reached
 from rnn_lowering.model.onnx_checks import infer_shapes
 from rnn_lowering.model.scopes import ORIGIN, all_names, sort_nodes
 from rnn_lowering.nodes.kinds import node_ref
@@ -175,7 +183,7 @@ class _Expansion:
 
     def _position(self, node: ir.Node, slot: int, length: int) -> int | None:
         """Return the position in a sequence that an input of a node names; None if it is not known or not there."""
-        value = node.inputs[slot] if slot < len(node.inputs) else None
+        value = input_at(node, slot)
         if value is None:  # behind the last element, or the last one
             return length if node.op_type == "SequenceInsert" else length - 1 if length else None
         number = self._constant(value)
@@ -187,7 +195,7 @@ class _Expansion:
 
     def _split(self, node: ir.Node) -> list[ir.Value] | None:
         """Return the parts of a value that a SplitToSequence splits: the outputs of a Split."""
-        value, sizes = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+        value, sizes = node.inputs[0], input_at(node, 1)
         if value is None or value.shape is None or len(value.shape) == 0:
             return None
         axis = (node.attributes.get_int("axis", 0) or 0) % len(value.shape)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.infer import pads, position, slice_bounds
-from rnn_lowering.facts.operators import TO_THE_END, parameter
+from rnn_lowering.facts.operators import TO_THE_END, input_at, parameter
 from rnn_lowering.facts.size import Counter, Size, size
 from rnn_lowering.streaming.alignment import Wait, frame_indices, frames_before, numbers_in_call
 from rnn_lowering.streaming.editor import Editor, input_of
@@ -25,7 +25,15 @@ from rnn_lowering.streaming.frames import (
     WholeSequenceValue,
 )
 from rnn_lowering.streaming.operators.frame_numbers import computed_in_front, window_after_computed
-from rnn_lowering.streaming.operators.windows import Computed, KeepRows, Window, read_window, rows_before, settled
+from rnn_lowering.streaming.operators.windows import (
+    Computed,
+    KeepRows,
+    Window,
+    constant_number,
+    read_window,
+    rows_before,
+    settled,
+)
 from rnn_lowering.streaming.sizes import first_frames, in_whole
 from rnn_lowering.types import Array
 
@@ -170,7 +178,9 @@ def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     others = [0 if n in along else int(pad or 0) for n, pad in enumerate(numbers)]
     if any(others):
         flow.change(node, _pad_others, others)
-    initial = _constant_value(flow, node)
+    fill = parameter(node, "constant_value", flow.opset)
+    initial = float(node.attributes.get_float("value", 0.0) or 0.0)  # the name of the attribute
+    initial = constant_number(flow, node, fill) if isinstance(fill, ir.Value) else initial
     return _in_front(flow, node, framing, Window(left=int(left), right=int(right), initial=initial))
 
 
@@ -208,7 +218,7 @@ def _padded_with_frames(
 
 def _pad_others(editor: Editor, node: ir.Node, pads: Sequence[int]) -> None:
     """Let a Pad read what is padded along the axes without frames already."""
-    emit, fill = editor.before(node), node.inputs[2] if len(node.inputs) > 2 else None
+    emit, fill = editor.before(node), input_at(node, 2)
     more = {} if fill is None else {"constant_value": fill}
     padded = emit("Pad", input_of(node), pads=pads, **more)
     kept = {name: a for name, a in node.attributes.items() if name in ("value", "mode")}
@@ -221,18 +231,6 @@ def _in_front(flow: Flow, node: ir.Node, framing: Frames, window: Window, slot: 
     framings = read_window(flow, node, framing, window, slot)
     flow.change(node, Editor.replace_by_input, slot)
     return framings
-
-
-def _constant_value(flow: Flow, node: ir.Node) -> float:
-    value = parameter(node, "constant_value", flow.opset)
-    if not isinstance(value, ir.Value):  # as an attribute, its name is `value`
-        return float(node.attributes.get_float("value", 0.0) or 0.0)
-    number = flow.known.constant(value)
-    if number is None:
-        raise flow.refuse(
-            node, "pads the frames with a number that is not constant", "give the number as a constant"
-        )
-    return float(number.reshape(-1)[0])
 
 
 def joined_along(flow: Flow, node: ir.Node) -> list[Framing] | None:

@@ -16,7 +16,7 @@ from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
-from rnn_lowering.facts.operators import TO_THE_END, bodies_of, captured_values, is_used, keeps_numbers
+from rnn_lowering.facts.operators import TO_THE_END, bodies_of, captured_values, input_at, is_used, keeps_numbers
 from rnn_lowering.facts.size import size
 from rnn_lowering.loops.door import ScanBody, checked_axis, read_body
 from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM, cell_of
@@ -107,7 +107,7 @@ def _linear_attention(flow: Flow, node: ir.Node) -> list[Framing]:
     ((slot, _),) = state_slots(node).values()
     data = [n for n, v in enumerate(node.inputs) if v is not None and n != slot]
     framing, axes = joined(flow, node, data)
-    _check_initial(flow, node, node.inputs[slot] if len(node.inputs) > slot else None, "past_state")
+    _check_initial(flow, node, input_at(node, slot), "past_state")
     if not isinstance(framing, Frames):
         return [framing] * len(node.outputs)
     if set(axes.values()) != {1} or len(axes) < len(data) or not framing.plain:
@@ -399,7 +399,7 @@ class NodeState:
     @property
     def initial(self) -> ir.Value | None:
         """The initial value in the node."""
-        return self.node.inputs[self.slot] if self.slot < len(self.node.inputs) else None
+        return input_at(self.node, self.slot)
 
 
 def state_slots(node: ir.Node) -> dict[str, tuple[int, int]]:
@@ -414,7 +414,7 @@ def state_slots(node: ir.Node) -> dict[str, tuple[int, int]]:
 
 def lengths_of(node: ir.Node) -> ir.Value | None:
     """Return the sequence_lens of a recurrent node."""
-    return node.inputs[4] if has_cell(node) and len(node.inputs) > 4 else None
+    return input_at(node, 4) if has_cell(node) else None
 
 
 def steps_and_batch(node: ir.Node) -> tuple[int, int]:

@@ -135,8 +135,7 @@ def _squares(flow: Flow, node: ir.Node, slots: list[int]) -> bool:
     """Whether a node squares the deviations at these inputs."""
     if node.op_type == "Mul":
         return slots == [0, 1] and node.inputs[0] is node.inputs[1]
-    exponent = flow.known.constant(node.inputs[1]) if node.op_type == "Pow" and slots == [0] else None
-    return exponent is not None and exponent.size == 1 and exponent.reshape(-1)[0] == 2
+    return node.op_type == "Pow" and slots == [0] and flow.known.number(node.inputs[1]) == 2
 
 
 def _as_frames(flow: Flow, node: ir.Node, pending: Pooled) -> Frames:

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.known import shape_of
-from rnn_lowering.facts.operators import TO_THE_END
+from rnn_lowering.facts.operators import TO_THE_END, input_at
 from rnn_lowering.facts.size import Size, size
 from rnn_lowering.streaming.alignment import FramesEdit, frame_indices, past_or_first, set_attributes
 from rnn_lowering.streaming.editor import Editor, Emitter, input_of
@@ -272,7 +272,7 @@ def window_of(flow: Flow, node: ir.Node, framing: Frames) -> tuple[Window, list[
 def _kernel(flow: Flow, node: ir.Node) -> list[int]:
     """Return the sizes of the windows of a node, as far as they are known."""
     kernel, slot = node.attributes.get_ints("kernel_shape", ()), 3 if node.op_type == "QLinearConv" else 1
-    weights = node.inputs[slot] if len(node.inputs) > slot else None
+    weights = input_at(node, slot)
     if kernel or weights is None:
         return list(kernel or ())
     return [int(k) for dim in flow.shape(weights, node)[2:] if (k := dim.constant) is not None]
@@ -318,23 +318,19 @@ def _same_total(flow: Flow, node: ir.Node, length: Size, span: int, stride: int)
 def _padding_value(flow: Flow, node: ir.Node) -> float:
     """Return the number with which a node pads."""
     if node.op_type in ("ConvInteger", "QLinearConv"):
-        return _zero_point(flow, node)
+        return constant_number(flow, node, input_at(node, 2))
     if node.op_type == "MaxPool":
         return lowest(flow.known.types[input_of(node)])
     return 0.0
 
 
-def _zero_point(flow: Flow, node: ir.Node) -> float:
-    """Return the integer that stands for 0 in the frames of a convolution of integers."""
-    value = node.inputs[2] if len(node.inputs) > 2 else None
-    if value is None:
-        return 0.0
-    number = flow.known.constant(value)
-    if number is None or number.size != 1:
-        raise flow.refuse(
-            node, "pads the frames with a number that is not constant", "give the number as a constant"
-        )
-    return float(number.reshape(-1)[0])
+def constant_number(flow: Flow, node: ir.Node, value: ir.Value | None) -> float:
+    """Return the number that a node puts before the frames: 0 without one."""
+    number = 0.0 if value is None else flow.known.number(value)
+    if number is None:
+        reason = "pads the frames with a number that is not constant"
+        raise flow.refuse(node, reason, "give the number as a constant")
+    return number
 
 
 # Operators in which each frame adds to several results: ConvTranspose and Col2Im (overlap-add).
