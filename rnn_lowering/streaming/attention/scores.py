@@ -250,8 +250,12 @@ def _with_term(flow: Flow, node: ir.Node, pairs: Pairs, slot: int, terms: Sequen
     if node.op_type == "Where" and own == 0 and slot in (1, 2):
         fill = flow.known.number(node.inputs[3 - slot])
         if fill is None or not fill <= REMOVES:
-            reason = f"its mask sets {'numbers' if fill is None else f'{fill:g}'}, which does not remove a frame"
-            raise flow.refuse(node, reason, "use -inf, or a number of at most -1e4")
+            given = "numbers" if fill is None else f"{fill:g}"
+            raise flow.refuse(
+                node,
+                f"its mask sets {given}, which does not remove a frame",
+                "use -inf, or a number of at most -1e4",
+            )
         return replace(pairs, terms=(*pairs.terms, Term(node, own, pairs.axes, removes=slot == 2)))
     if node.op_type in ("Add", "Sub") and (node.op_type == "Add" or slot == 0):
         factor = 1.0 if node.op_type == "Add" else -1.0

@@ -328,8 +328,9 @@ def constant_number(flow: Flow, node: ir.Node, value: ir.Value | None) -> float:
     """Return the number that a node puts before the frames: 0 without one."""
     number = 0.0 if value is None else flow.known.number(value)
     if number is None:
-        reason = "pads the frames with a number that is not constant"
-        raise flow.refuse(node, reason, "give the number as a constant")
+        raise flow.refuse(
+            node, "pads the frames with a number that is not constant", "give the number as a constant"
+        )
     return number
 
 
