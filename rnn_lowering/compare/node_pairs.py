@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from rnn_lowering.compare.float64.evaluator import widen
 from rnn_lowering.compare.float64.node_reference import NodeReference, Symbols, reference_of
 from rnn_lowering.compare.runner import SessionError, quantizes_inputs
 from rnn_lowering.emit.open_scopes import NODE
-from rnn_lowering.facts.constants import computed, constant_of
+from rnn_lowering.facts.constants import Chain, constant_of
 from rnn_lowering.facts.operators import captured_values, default_opset, is_used
 from rnn_lowering.files.one_file import from_the_root, refer
 from rnn_lowering.files.reading import ModelSource
@@ -161,7 +160,10 @@ def _message_of(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
 
 
 Values = Mapping[str, Array]
-"""Inputs of a node, and of the nodes that share its loop, by the name of the value."""
+"""Inputs of a node, and of the nodes that share its loop, by the name of the value; behind `_ROUNDING`, how far
+they may differ."""
+
+_ROUNDING = "\0 rounding of "
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,30 +245,45 @@ class NodePair:
 
     def _above(self, below: NodePair, values: Values) -> Values:
         """Return the inputs of this layer and of the layers below, for those of the layer below."""
-        X = self.moves(below.reference.outputs(below.inputs(values))["Y"])
+        truth, allowed = below.expected(below.inputs(values), below.rounding_of_X(values))
+        name, X = self.feeds[self.spec.data], self.moves(truth["Y"])
         T, N = (X.shape[self.spec.axes(self.spec.data).index(axis)] for axis in ("T", "N"))
-        own = self.random_values(T, N) | {self.feeds[self.spec.data]: X.astype(self.spec.dtype.numpy())}
-        return {**own, **values}
+        own = {name: X.astype(self.spec.dtype.numpy()), _ROUNDING + name: self.moves(allowed["Y"])}
+        return {**self.random_values(T, N), **own, **values}
 
     def rounding_of_X(self, values: Values) -> Array | None:
         """Return the allowed difference of X, if the layer below computes X in the same loop."""
         if self.below is None:
             return None
+        if (stored := values.get(_ROUNDING + self.feeds[self.spec.data])) is not None:
+            return stored
         return self.moves(self.below.expected(self.below.inputs(values), self.below.rounding_of_X(values))[1]["Y"])
 
     def expected(self, inputs: Symbols, rounding: Array | None) -> tuple[Symbols, Symbols]:
         """Return the outputs in float64, and their allowed difference if X may differ by `rounding`."""
-        truth, allowed = self.reference.outputs_and_allowed(inputs)
         if rounding is None:
-            return truth, allowed
-        rng, X = np.random.default_rng(0), self.spec.data
+            return self.reference.outputs_and_allowed(inputs)
+        spec, rng, X = self.spec, np.random.default_rng(0), inputs[self.spec.data]
         far = np.where(np.isfinite(rounding), rounding, 0.0)
-        for _ in range(2):
-            moved = self.reference.outputs({**inputs, X: inputs[X] + far * rng.choice((-1.0, 1.0), far.shape)})
-            allowed = {
-                symbol: level + 2 * np.abs(moved[symbol] - truth[symbol]) for symbol, level in allowed.items()
-            }
-        return truth, allowed
+        moved = [X + far * rng.choice((-1.0, 1.0), far.shape) for _ in range(2)]
+        N = X.shape[spec.axes(spec.data).index("N")]
+        truth, allowed = self.reference.outputs_and_allowed(_side_by_side(spec, inputs, [X, *moved]))
+        first, *others = (spec.of_rows(truth, slice(n * N, (n + 1) * N)) for n in range(3))
+        levels = spec.of_rows(allowed, slice(0, N))
+        for other in others:
+            levels = {symbol: level + 2 * np.abs(other[symbol] - first[symbol]) for symbol, level in levels.items()}
+        return first, levels
+
+
+def _side_by_side(spec: NodeSpec, inputs: Symbols, data: Sequence[Array]) -> Symbols:
+    """Return the inputs of a node that runs on several X in one batch: its steps are what takes time."""
+    axes = {symbol: spec.axes(symbol) for symbol in inputs}
+    return {
+        symbol: np.concatenate(data if symbol == spec.data else [array] * len(data), axes[symbol].index("N"))
+        if "N" in axes[symbol]
+        else array
+        for symbol, array in inputs.items()
+    }
 
 
 def node_pairs(original: ir.Model, lowered: ModelSource) -> list[NodePair]:
@@ -357,7 +374,7 @@ def _on_its_layers(node: NodePair, others: Sequence[NodePair], inputs: Collectio
     below, between = _layer_below(node, others)
     if below is None:
         return node
-    moves = partial(_moved, between, node.entry.opset)
+    moves = _Moves(between, node.entry.opset) if between else node.moves
     return replace(node, below=_on_its_layers(below, others, inputs), moves=moves)
 
 
@@ -377,22 +394,29 @@ def _moved_input(node: ir.Node, opset: int) -> ir.Value | None:
     return node.inputs[int(added)] if node.inputs else None
 
 
-def _moved(path: Sequence[ir.Node], opset: int, Y: Array) -> Array:
-    """Return X of a layer for Y of the layer below, by onnx's reference evaluator."""
-    moved = [_moved_input(node, opset) for node in path]
-    if not moved or moved[0] is None:
-        return Y
-    leaves = {moved[0]: ir.tensor(Y)}
-    for value in (v for node, of_node in zip(path, moved, strict=True) for v in node.inputs if v is not of_node):
-        constant = None if value is None else constant_of(value, opset)
-        if value is None or constant is None:
-            raise SessionError(f"'{'' if value is None else value.name}' is not a constant")
-        floats = constant.dtype.is_floating_point()
-        leaves[value] = ir.tensor(array_of(constant).astype(Y.dtype)) if floats else constant
-    X = computed(path[-1].outputs[0], path, leaves, opset)
-    if X is None:
-        raise SessionError(f"onnx cannot compute '{path[-1].outputs[0].name}'")
-    return array_of(X)
+class _Moves:
+    """Makes X of a layer of Y of the layer below, by the nodes between them in onnx's reference evaluator."""
+
+    def __init__(self, path: Sequence[ir.Node], opset: int) -> None:
+        moved = [_moved_input(node, opset) for node in path]
+        inputs = (v for node, of_node in zip(path, moved, strict=True) for v in node.inputs if v is not of_node)
+        self._first, self._last = moved[0], path[-1].outputs[0]
+        self._constants = {value: None if value is None else constant_of(value, opset) for value in inputs}
+        self._chain = Chain(path, opset)
+
+    def __call__(self, Y: Array) -> Array:
+        if self._first is None:
+            return Y
+        leaves = {self._first: ir.tensor(Y)}
+        for value, constant in self._constants.items():
+            if value is None or constant is None:
+                raise SessionError(f"'{'' if value is None else value.name}' is not a constant")
+            floats = constant.dtype.is_floating_point()
+            leaves[value] = ir.tensor(array_of(constant).astype(Y.dtype)) if floats else constant
+        try:
+            return array_of(self._chain.computed(self._last, leaves))
+        except Exception:  # the evaluator has no common error
+            raise SessionError(f"onnx cannot compute '{self._last.name}'") from None
 
 
 def _function_of(entry: RecurrentNode) -> ir.OperatorIdentifier | None:

@@ -40,20 +40,29 @@ def computed(
     value: ir.Value, nodes: Iterable[ir.Node], leaves: Mapping[ir.Value, ir.TensorProtocol], opset: int
 ) -> ir.TensorProtocol | None:
     """Evaluate nodes, in order, on `leaves`, large tensors late; return None if they cannot be evaluated."""
-
-    most = most_bytes()  # a lazy tensor is computed again when another limit may hold
-
-    def evaluate() -> ir.TensorProtocol:
-        return _evaluate(value, steps, leaves, most)
-
     try:
-        steps = [_ChainNode.of(node, opset) for node in nodes]
-        tensor = evaluate()
+        return Chain(nodes, opset).computed(value, leaves)
     except Exception:  # the evaluator has no common error; what it cannot do stays in the graph
         return None
-    if tensor.nbytes <= KEPT_BYTES:
-        return tensor
-    return ir.LazyTensor(evaluate, tensor.dtype, ir.Shape(tensor.shape.numpy()), name=value.name)
+
+
+class Chain:
+    """Nodes that are evaluated in their order, as often as they get other leaves."""
+
+    def __init__(self, nodes: Iterable[ir.Node], opset: int) -> None:
+        self._steps = [_ChainNode.of(node, opset) for node in nodes]
+
+    def computed(self, value: ir.Value, leaves: Mapping[ir.Value, ir.TensorProtocol]) -> ir.TensorProtocol:
+        """Return a value, a large tensor late; raise whatever the evaluator raises."""
+        most = most_bytes()  # a lazy tensor is computed again when another limit may hold
+
+        def evaluate() -> ir.TensorProtocol:
+            return _evaluate(value, self._steps, leaves, most)
+
+        tensor = evaluate()
+        if tensor.nbytes <= KEPT_BYTES:
+            return tensor
+        return ir.LazyTensor(evaluate, tensor.dtype, ir.Shape(tensor.shape.numpy()), name=value.name)
 
 
 def dims_of(shape: Iterable[object] | None) -> Dims | None:

@@ -229,7 +229,7 @@ class _Direction:
         self.attributes, self.functions, self.H = attributes, functions, H
         self.W, self.R = (k[n] if k[n].size > gates * _LARGE else np.asarray(k[n], dtype) for n in "WR")
         self.Wb, self.Rb = np.split(k.get("B", np.zeros(2 * gates * H, dtype)), 2)
-        self.P = k.get("P", np.zeros(gates * H, dtype)).reshape(-1, H)
+        self.P = k["P"].reshape(-1, H) if "P" in k else None
         bound = attributes.get("clip")
         self.bound = np.inf if bound is None or np.isnan(bound) or bound < 0 else bound
 
@@ -250,6 +250,10 @@ class _Direction:
     def _by_gate(self, array: Array) -> list[Array]:
         return [array[:, n : n + self.H] for n in range(0, array.shape[1], self.H)]
 
+    def seen(self, number: int, x: Array, c: Array) -> Array:
+        """Return a pre-activation with what its peephole sees of the state."""
+        return x if self.P is None else x + self.P[number] * c
+
     def activated(self, number: int, x: Array) -> Array:
         """Return activation f (0), g (1) or h (2) of a clipped pre-activation."""
         return self.functions[number](x if self.bound == np.inf else np.clip(x, -self.bound, self.bound))
@@ -268,10 +272,10 @@ def _gru(k: _Direction, x: list[Array], h: Array) -> list[Array]:
 
 def _lstm(k: _Direction, x: list[Array], h: Array, c: Array) -> list[Array]:
     i, o, f, g = (of_x + of_h for of_x, of_h in zip(x, k.of_H(h), strict=True))
-    i = k.activated(0, i + k.P[0] * c)
-    f = 1 - i if k.attributes.get("input_forget", 0) else k.activated(0, f + k.P[2] * c)
+    i = k.activated(0, k.seen(0, i, c))
+    f = 1 - i if k.attributes.get("input_forget", 0) else k.activated(0, k.seen(2, f, c))
     new = f * c + i * k.activated(1, g)
-    o = k.activated(0, o + k.P[1] * new)
+    o = k.activated(0, k.seen(1, o, new))
     return [o * k.functions[2](new), new]
 
 
