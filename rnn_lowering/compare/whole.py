@@ -85,6 +85,11 @@ class ModelComparison(Comparison):
         return [value.name for value in self.original.proto.graph.output]
 
     @cached_property
+    def lengths(self) -> set[str]:
+        """The names of the original's inputs that are sequence lengths."""
+        return length_inputs(self.original.proto.graph)
+
+    @cached_property
     def misread(self) -> dict[str, str]:
         """The nodes of the original that onnxruntime misreads."""
         return misread_nodes(self.original.proto)
@@ -404,11 +409,10 @@ class ModelComparison(Comparison):
 
     def _compare(self, pairs: Pairs) -> Verification:
         """Compare the outputs of both models."""
-        lengths = length_inputs(self.original.proto.graph)
         each_run = []
         for feed, (before, after) in pairs.items():
             given = self.runner.feed(feed)
-            inputs = tuple(RunInput.of(name, given[name], are_lengths=name in lengths) for name in given)
+            inputs = tuple(RunInput.of(name, given[name], are_lengths=name in self.lengths) for name in given)
             outputs = tuple(
                 self._compare_output(n, name, before, after, self.uncertain.of(feed, name))
                 for n, name in enumerate(self.names)

@@ -48,16 +48,20 @@ Inferred = Mapping[ir.Value, ir.Value]
 """For each computed value of a model a value whose type and shape follow from the model's inputs."""
 
 
-def inferred_values(model: ir.Model) -> Inferred:
+def inferred_values(model: ir.Model, asked: Callable[[ir.Value], bool] = lambda value: True) -> Inferred:
     """Return, for each computed value of a model, a value whose type and shape follow from the model's inputs.
 
     Sizes that do not follow are unknown: None, anonymous, or `VARIES`. The model itself is not changed.
+
+    Args:
+        model: The model.
+        asked: Which values are asked for; others may be left out.
 
     Raises:
         UnsupportedError: A node has an input that nothing defines.
     """
     if next(iter(model.graph.subgraphs()), None) is None:
-        return _inferred_without_bodies(model)
+        return _inferred_without_bodies(model, asked)
     twin = clone(model)
     pairs = dict(zip(computed_values(model), computed_values(twin), strict=True))
     _copy_constants_into_bodies(twin)
@@ -75,15 +79,15 @@ def inferred_values(model: ir.Model) -> Inferred:
     return pairs
 
 
-def _inferred_without_bodies(model: ir.Model) -> Inferred:
+def _inferred_without_bodies(model: ir.Model, asked: Callable[[ir.Value], bool]) -> Inferred:
     """Return the `inferred_values` of a model that has no bodies, without a copy of it."""
     refuse_undefined_inputs(model)
-    pairs = {value: ir.Value(name=value.name, type=value.type) for value in computed_values(model)}
-    for value, found, shape in inferred_types(model, from_inputs=True):
-        if value in pairs:
-            pairs[value].shape = shape
-            if found is not None and found.dtype != value.dtype:
-                pairs[value].type = found
+    values = filter(asked, computed_values(model))
+    pairs = {value: ir.Value(name=value.name, type=value.type) for value in values}
+    for value, found, shape in inferred_types(model, pairs):
+        pairs[value].shape = shape
+        if found is not None and found.dtype != value.dtype:
+            pairs[value].type = found
     return pairs
 
 
@@ -251,12 +255,12 @@ def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: b
         UnsupportedError: A node has an input that nothing defines.
     """
     computed = set(computed_values(model))
-    wanted = [v for entry in found for v in entry.node.inputs if v is not None and v in computed]
+    wanted = dict.fromkeys(v for entry in found for v in entry.node.inputs if v is not None and v in computed)
     if not wanted:
         return {}
     if inferred:
         return {value: Known.at(value.dtype, value.shape) for value in wanted}
-    known = inferred_values(model)
+    known = inferred_values(model, lambda value: value.shape is not None or value in wanted)
     keep = not _is_of_one_size(known, {})
     return {
         value: Known.at(

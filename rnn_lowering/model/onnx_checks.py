@@ -12,7 +12,7 @@ becomes a call of a function of a later opset.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -56,13 +56,15 @@ def infer_shapes(model: ir.Model) -> None:
 
 
 def inferred_types(
-    model: ir.Model, *, from_inputs: bool = False
+    model: ir.Model, asked: Container[ir.Value] | None = None
 ) -> Iterator[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None]]:
-    """Yield the values of a model with the types and shapes that ONNX infers, or else declared ones; `from_inputs`:
-    shapes that nodes of the main graph declare do not count."""
-    proto = _message(model, without_shapes=from_inputs)
+    """Yield the values of a model with the types and shapes that ONNX infers, or else declared ones; with `asked`,
+    only those, and shapes that nodes of the main graph declare do not count."""
+    proto = _message(model, without_shapes=asked is not None)
     _rename(proto)
     for value, info in _read(model.graph, _with_inferred(proto).graph):
+        if asked is not None and value not in asked:
+            continue
         shape = ir.serde.deserialize_type_proto_for_shape(info.type)
         yield value, ir.serde.deserialize_type_proto_for_type(info.type), shape
 

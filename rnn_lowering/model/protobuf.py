@@ -33,16 +33,18 @@ def nodes_in(graph: GraphMessage) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of a graph, each followed by the nodes of its bodies."""
     for node in graph.node:
         yield node
-        for body in bodies_in(node):
-            yield from nodes_in(body)
+        if node.attribute:  # for most nodes that is all
+            for body in bodies_in(node):
+                yield from nodes_in(body)
 
 
 def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield a graph and the bodies in it."""
     yield graph
     for node in graph.node:
-        for body in bodies_in(node):
-            yield from graphs_in(body)
+        if node.attribute:
+            for body in bodies_in(node):
+                yield from graphs_in(body)
 
 
 def mark_undeclared(model: ir.Model, proto: onnx.ModelProto) -> None:
