@@ -19,6 +19,7 @@ from texts import parse
 import rnn_lowering as rl
 from rnn_lowering import verify
 from rnn_lowering.compare.coverage import undetermined_outputs
+from rnn_lowering.compare.float64 import rnn_reference
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 
@@ -358,3 +359,27 @@ def test_growth_amplifies_the_rounding_of_float64_but_hides_no_fault() -> None:
         if tensor.data_type == onnx.TensorProto.DOUBLE and len(tensor.dims) >= 2:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * (1 + 1e-9), tensor.name))
     assert rl.verify(original, lowered, shapes=shapes).status == "failed"
+
+
+def test_each_layer_of_a_loop_is_computed_twice_for_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float64 and in float32, with X moved by its rounding in the same batch, whatever layers are above."""
+    counted: list[int] = []
+    evaluate = rnn_reference.evaluate
+
+    def counting(*args: Any, **options: Any) -> Any:
+        counted[-1] += 1
+        return evaluate(*args, **options)
+
+    monkeypatch.setattr(rnn_reference, "evaluate", counting)
+    for count in (2, 3, 4):
+        layers = [
+            f"y{n} = LSTM <hidden_size = 4> (x{n}, W, R) x{n + 1} = Squeeze (y{n}, one)" for n in range(count)
+        ]
+        original = parse(
+            f"""main (float[T,N,4] x0) => (float[T,N,4] x{count})
+            <float[1,16,4] W = {{}}, float[1,16,4] R = {{}}, int64[1] one = {{1}}> {{ {" ".join(layers)} }}"""
+        )
+        counted.append(0)
+        check = rl.verify(original, rl.lower(original), runs=1)
+        assert (bool(check), len(check.nodes)) == (True, 1)
+    assert np.diff(counted).tolist() == [2 * len(rnn_reference._SIZES)] * 2
