@@ -21,7 +21,7 @@ from rnn_lowering.compare.node_pairs import node_pairs
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.limits import limited
-from rnn_lowering.model import copying, fixed_inputs
+from rnn_lowering.model import copying, folding
 from rnn_lowering.model.copying import clone_graph
 
 MIB = 1 << 20
@@ -155,7 +155,7 @@ def folding_model(text: str) -> ir.Model:
 @pytest.mark.parametrize("text", FOLDED.values(), ids=list(FOLDED))
 def test_nothing_large_is_folded(text: str) -> None:
     with peak_below(32 * MIB):
-        fixed_inputs.folded(folding_model(text))
+        folding.folded(folding_model(text))
 
 
 # Verification

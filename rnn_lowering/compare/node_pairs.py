@@ -21,7 +21,8 @@ from rnn_lowering.facts.operators import captured_values, default_opset, is_used
 from rnn_lowering.files.one_file import from_the_root, refer
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.copying import clone, inline_functions
-from rnn_lowering.model.fixed_inputs import at_sizes, folded, recorded, with_constants
+from rnn_lowering.model.fixed_inputs import at_sizes, recorded
+from rnn_lowering.model.folding import folded, with_constants
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.protobuf import graphs_with_messages
 from rnn_lowering.model.scopes import NodePlace, RecurrentNode, ScopePath, recurrent_nodes, scopes, sort_nodes

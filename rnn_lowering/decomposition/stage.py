@@ -19,7 +19,7 @@ from rnn_lowering.errors import NodeRef, UnsupportedError, counted
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import is_used
 from rnn_lowering.model.copying import inline_holders
-from rnn_lowering.model.fixed_inputs import with_constants
+from rnn_lowering.model.folding import with_constants
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused, prefix_of
 from rnn_lowering.model.scopes import all_names

@@ -31,8 +31,9 @@ from rnn_lowering.facts.operators import is_used, parameter
 from rnn_lowering.facts.size import Size, size
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyWriter
+from rnn_lowering.loops.counters import STEP_NUMBER, Counters, first_of, rate_of
 from rnn_lowering.loops.hoisting import HoistedBody, hoist_invariants
-from rnn_lowering.loops.trips import STEP_NUMBER, Counters, LoopTrips, first_of, number_of_trips, rate_of
+from rnn_lowering.loops.trips import LoopTrips, number_of_trips
 from rnn_lowering.loops.value_facts import Item, KnownTensor
 
 

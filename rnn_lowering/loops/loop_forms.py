@@ -25,7 +25,8 @@ from rnn_lowering.loops.as_recurrence import (
 )
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyWriter
-from rnn_lowering.loops.trips import ENDLESS, Counters, LoopTrips, depends_on_data, number_of_trips, simulated_trips
+from rnn_lowering.loops.counters import Counters
+from rnn_lowering.loops.trips import ENDLESS, LoopTrips, depends_on_data, number_of_trips, simulated_trips
 from rnn_lowering.loops.value_facts import TRUE, Elements, Item, KnownTensor, number_of
 from rnn_lowering.model.scopes import detach
 

@@ -25,7 +25,7 @@ from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.loops.raising.raising import raise_loops
 from rnn_lowering.loops.rolling.rolling import raise_all
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.fixed_inputs import folded, with_constants
+from rnn_lowering.model.folding import folded, with_constants
 from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET
 from rnn_lowering.model.preparation import NodeSelection
 from rnn_lowering.model.replace import replace_nodes

@@ -22,8 +22,8 @@ import onnx_ir as ir
 from onnx import shape_inference, version_converter
 
 from rnn_lowering.child import Child, ChildError, ChildOwner, Message, serve
-from rnn_lowering.facts.node_outputs import DOMAIN as MICROSOFT
-from rnn_lowering.facts.node_outputs import INFERENCE_DOMAIN, INFERENCE_SCHEMAS
+from rnn_lowering.facts.contrib_schemas import DOMAIN as MICROSOFT
+from rnn_lowering.facts.contrib_schemas import INFERENCE_DOMAIN, INFERENCE_SCHEMAS
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
 from rnn_lowering.model.growth import MOST_CALLED, called_nodes, grows, hide_growth

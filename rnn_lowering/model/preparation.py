@@ -153,7 +153,7 @@ def prepare(model: ir.Model, selected: NodeSelection, max_nodes: int, *, inferre
     if opset < OLDEST_LOWERED_OPSET:
         read(work, selected(list(recurrent_nodes(work))))  # at its own version: the newer ones allow more
         if list(work.graph.subgraphs()):
-            from rnn_lowering.model.fixed_inputs import folded  # old models are few
+            from rnn_lowering.model.folding import folded  # old models are few
 
             work = folded(work, decide=True) or work
         modernize(work, opset)

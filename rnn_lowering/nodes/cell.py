@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.facts.node_outputs import DOMAIN
+from rnn_lowering.facts.contrib_schemas import DOMAIN
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 
 DYNAMIC_QUANTIZE_LSTM = "DynamicQuantizeLSTM"

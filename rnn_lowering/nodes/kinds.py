@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary, documented
 from rnn_lowering.facts.constants import QuantizedTensor
-from rnn_lowering.facts.node_outputs import CONTRIB_SCHEMAS, DOMAIN
+from rnn_lowering.facts.contrib_schemas import CONTRIB_SCHEMAS, DOMAIN
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.nodes.cell import CELLS
 from rnn_lowering.nodes.connections import REQUIRED, Connections, KnownInputs

@@ -137,7 +137,7 @@ def with_known_sizes(work: Work, prepared: PreparedModel) -> ModelPlan:
     try:
         return _plan(work, prepared)
     except (UnknownSizeError, UnknownLengthsError):
-        from rnn_lowering.model.fixed_inputs import folded
+        from rnn_lowering.model.folding import folded
 
         known = folded(prepared.model)
         if known is None:
@@ -154,7 +154,7 @@ def with_known_sizes(work: Work, prepared: PreparedModel) -> ModelPlan:
 
 def _with_constants(work: Work, plan: ModelPlan) -> ModelPlan:
     """Return the plan of a copy that has constants for what nodes compute from constants and known sizes."""
-    from rnn_lowering.model.fixed_inputs import with_constants
+    from rnn_lowering.model.folding import with_constants
 
     known = with_constants(plan.model, sizes=True)
     if known is None or count_operators(known) == count_operators(plan.model):
@@ -166,7 +166,7 @@ def _with_constants(work: Work, plan: ModelPlan) -> ModelPlan:
 def _without_branches(work: Work, model: ir.Model, error: InvalidNodeError) -> ir.Model:
     """Return a copy of a model without branches that are never run; raise the error, and name the input that
     decides, if that leaves an invalid one."""
-    from rnn_lowering.model.fixed_inputs import folded
+    from rnn_lowering.model.folding import folded
     from rnn_lowering.passes.sizes import deciding_input
 
     def is_valid(trial: ir.Model) -> bool:

@@ -30,7 +30,7 @@ from rnn_lowering.streaming.frames import (
     Unframed,
     WholeSequenceValue,
 )
-from rnn_lowering.streaming.operators.before_following import AnchoredSizes
+from rnn_lowering.streaming.operators.anchored_sizes import AnchoredSizes
 from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded, picked, sliced
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.operators.frame_numbers import numbering, of_first_frame, settle_comparison

@@ -30,12 +30,8 @@ from rnn_lowering.streaming.editor import dim_of, input_of, remove_unused
 from rnn_lowering.streaming.follow_frames import follow
 from rnn_lowering.streaming.frames import MAIN_GRAPH, Delay, Flow, Frames
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
-from rnn_lowering.streaming.operators.before_following import (
-    AnchoredSizes,
-    anchor_sizes,
-    choose_in_loops,
-    expand_sequences,
-)
+from rnn_lowering.streaming.operators.anchored_sizes import AnchoredSizes, anchor_sizes
+from rnn_lowering.streaming.operators.before_following import choose_in_loops, expand_sequences
 from rnn_lowering.streaming.operators.recurrences import lengths_of, steps_and_batch
 from rnn_lowering.streaming.options import Stream, check_whole_calls, parse_delay, parse_stream
 from rnn_lowering.streaming.states import expose, late_outputs, states_of

@@ -20,7 +20,7 @@ from texts import FORMS
 
 import rnn_lowering as rl
 from rnn_lowering.compare.float64.rnn_reference import EQUATIONS
-from rnn_lowering.facts.node_outputs import CONTRIB_SCHEMAS, DOMAIN
+from rnn_lowering.facts.contrib_schemas import CONTRIB_SCHEMAS, DOMAIN
 from rnn_lowering.nodes.cell import CELLS, Cell
 from rnn_lowering.recurrence.cells import STEPS
 

@@ -26,6 +26,7 @@ from rnn_lowering.loops.as_recurrence import (
 )
 from rnn_lowering.loops.body import LoopBody, ScanBody, behind_identities, checked_axis
 from rnn_lowering.loops.body_copy import BodyWriter
+from rnn_lowering.loops.counters import Counters
 from rnn_lowering.loops.hoisting import hoist_invariants
 from rnn_lowering.loops.raising.affine import C, H, Layout, RowWalk, Source, Unknowns, follow_rows, layouts, row_of
 from rnn_lowering.loops.raising.cells import RaisedCell, match_cell
@@ -40,7 +41,6 @@ from rnn_lowering.loops.raising.masks import (
 )
 from rnn_lowering.loops.raising.polynomials import NotRaised, Polynomial, Variables
 from rnn_lowering.loops.raising.step import StepEvaluator
-from rnn_lowering.loops.trips import Counters
 from rnn_lowering.loops.value_facts import TRUE, Elements, Item, KnownTensor
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.scopes import detach

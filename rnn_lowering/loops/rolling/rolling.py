@@ -21,7 +21,7 @@ from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
 from rnn_lowering.loops.rolling.steps import NotRolledError, RolledSteps, StepBefore
 from rnn_lowering.loops.rolling.writing import ScanWriter, name_of
 from rnn_lowering.model.copying import clone, order_restored
-from rnn_lowering.model.fixed_inputs import with_constants
+from rnn_lowering.model.folding import with_constants
 from rnn_lowering.model.scopes import all_names, repeating_nodes, sort_nodes
 from rnn_lowering.options import Lowering
 from rnn_lowering.types import array_of

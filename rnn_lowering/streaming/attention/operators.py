@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.open_scopes import Names
-from rnn_lowering.facts.node_outputs import DOMAIN
+from rnn_lowering.facts.contrib_schemas import DOMAIN
 from rnn_lowering.facts.operators import TO_THE_END, default_opset, input_at, is_used
 from rnn_lowering.model.onnx_checks import infer_shapes
 from rnn_lowering.model.scopes import all_names
