@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from rnn_lowering.decomposition.batches import set_batches_apart
 from rnn_lowering.decomposition.refusals import (
     refuse_axes,
     refuse_integers,
     refuse_no_elements,
-    refuse_rows_of_constants,
     refuse_sequences,
 )
 from rnn_lowering.decomposition.rewrites.broadcasts import repeat_by_gather
@@ -22,15 +22,8 @@ from rnn_lowering.decomposition.rewrites.constants import shape_as_scales, write
 from rnn_lowering.decomposition.rewrites.convolutions import add_output_channels, end_convolutions
 from rnn_lowering.decomposition.rewrites.lookups import bound_lookups, simplify_indices
 from rnn_lowering.decomposition.rewrites.numbers_of_sizes import make_numbers, unconverted
-from rnn_lowering.decomposition.rewrites.pads import (
-    refuse_same_pads,
-    same_padded,
-    spell_pads,
-    spell_same_pads,
-    spell_strides,
-)
 from rnn_lowering.decomposition.rewrites.products import refuse_products
-from rnn_lowering.decomposition.rewrites.ranks import run_in_rank_4, write_batches, write_vectors
+from rnn_lowering.decomposition.rewrites.ranks import add_biases, run_in_rank_4, write_batches, write_vectors
 from rnn_lowering.decomposition.rewrites.reductions import (
     bound_by_max,
     reduce_by_attributes,
@@ -45,6 +38,15 @@ from rnn_lowering.decomposition.rewrites.rounding import (
     written_as_floats,
 )
 from rnn_lowering.decomposition.rewrites.sequences import rows_by_gather, rows_taken
+from rnn_lowering.decomposition.rewrites.spelled import (
+    refuse_same_pads,
+    same_padded,
+    spell_orders,
+    spell_pads,
+    spell_same_pads,
+    spell_splits,
+    spell_strides,
+)
 from rnn_lowering.decomposition.rewrites.tables import nodes_of_tables, tables_as_floats
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.model_sizes import forget_declared
@@ -147,10 +149,17 @@ ADAPTATIONS = {
     ),
     "bounded lookups": Adaptation(
         _counted(bound_lookups, "takes rows of a table by indices in it, without axis = 0: changed {} Gather"),
+        always=True,
         first=_counted(simplify_indices, "takes indices without a Cast, of two axes at most: changed {} of them"),
     ),
     "spelled pads": Adaptation(
         _counted(spell_pads, "loads no Pad without its mode and number: wrote them in {}"), always=True
+    ),
+    "spelled orders": Adaptation(
+        _counted(spell_orders, "loads no Transpose without its order of axes: wrote it in {}"), always=True
+    ),
+    "spelled splits": Adaptation(
+        _counted(spell_splits, "crashes at a Split without sizes: wrote them in {}"), always=True
     ),
     "spelled strides": Adaptation(
         _counted(spell_strides, "crashes at pools of one axis without strides: wrote them in {}"), always=True
@@ -169,6 +178,9 @@ ADAPTATIONS = {
         _counted(write_batches, "multiplies unlike batches wrongly: gave the matrices of {} MatMul the same"),
         always=True,
     ),
+    "vectors as biases": Adaptation(
+        _counted(add_biases, "takes vectors as the bias of a Gemm, without factors: wrote {} in steps"), always=True
+    ),
     "no vectors": Adaptation(
         _counted(write_vectors, "multiplies no vectors: wrote those of {} MatMul as matrices"), always=True
     ),
@@ -185,7 +197,9 @@ ADAPTATIONS = {
         refuse=lambda model, target: refuse_integers(model, target, replaced_nodes(model, target))
     ),
     "at most 4 axes": Adaptation(refuse=refuse_axes),
-    "no rows of constants": Adaptation(refuse=refuse_rows_of_constants),
+    "batches apart": Adaptation(
+        _counted(set_batches_apart, "takes batches out of tensors: set {} values apart from theirs"), always=True
+    ),
     "axes of reductions": Adaptation(
         refuse=refuse_reductions, replaces=reductions_by_attributes, first=reduce_by_attributes
     ),

@@ -7,8 +7,7 @@ from collections.abc import Container, Iterator
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import operator_of, reached
+from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.model.model_sizes import Inferred, inferred_values
 from rnn_lowering.model.scopes import ORIGIN, scopes
 from rnn_lowering.nodes.kinds import is_recurrent, node_ref
@@ -75,59 +74,6 @@ def refuse_integers(model: ir.Model, target: Target, replaced: Container[ir.Node
             reason = f"{target.name} computes with floats only, and takes integers as indices of a table"
             ref = node.meta.get(ORIGIN) or node_ref(node, scope.text)
             yield UnsupportedError(reason, hint="end the model before it, or use another runtime", node=ref)
-
-
-_OF_BATCHES = (
-    *("AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"),
-    *("BatchNormalization", "GroupNormalization", "InstanceNormalization"),
-)
-"""Operators for which pnnx takes the first axis out of a tensor, as its batch."""
-
-
-def refuse_rows_of_constants(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
-    """Yield an error for each node that joins a constant of several rows with a batch: each row would meet all."""
-    known = inferred_values(model)
-    for scope in scopes(model):
-        batches = _batches(scope.graph)
-        for node in scope.graph:
-            output = node.outputs[0]
-            rows = _rows(output, known)
-            constant = any(
-                _rows(value, known) == rows and constant_of(value, scope.opset) is not None
-                for value in node.inputs
-                if value is not None
-            )
-            if _keeps_rows(node) and output in batches and rows is not None and rows[1] > 1 and constant:
-                yield UnsupportedError(
-                    f"{target.name} joins each row of a constant with all {rows[1]} rows of a batch",
-                    hint="set the batch size to 1, or export the model for it",
-                    node=node.meta.get(ORIGIN) or node_ref(node, scope.text),
-                )
-
-
-def _batches(graph: ir.Graph) -> set[ir.Value]:
-    """Return the values whose first axis is that of an operator of batches."""
-
-    def beside(value: ir.Value) -> Iterator[ir.Value | None]:
-        nodes = () if value.is_initializer() else (value.producer(), *(use.node for use in value.uses()))
-        for node in nodes:
-            yield from (*node.outputs, *node.inputs) if node is not None and _keeps_rows(node) else ()
-
-    starts = [v for node in graph if node.op_type in _OF_BATCHES for v in (node.inputs[0], node.outputs[0])]
-    return {value for value in reached(starts, beside) if not value.is_initializer()}
-
-
-def _keeps_rows(node: ir.Node) -> bool:
-    """Whether an operator computes each row along the first axis by itself, of operands that have the same."""
-    if node.op_type in ("Concat", "Split"):
-        return node.attributes.get_int("axis", 0) != 0
-    return operator_of(node).elementwise
-
-
-def _rows(value: ir.Value, known: Inferred) -> tuple[int, int] | None:
-    """Return the rank and the first size of a value; None if they are not known."""
-    shape = known.get(value, value).shape
-    return (len(shape), shape[0]) if shape and isinstance(shape[0], int) else None
 
 
 def refuse_sequences(model: ir.Model, target: Target, replaced: Container[ir.Node]) -> Iterator[UnsupportedError]:

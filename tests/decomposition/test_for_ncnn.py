@@ -3,7 +3,7 @@
 import pytest
 from nets_for_ncnn import NET, X, nets_for_ncnn
 from running import assert_close, nodes, operators, run
-from texts import parse
+from texts import parse, random_feed
 
 import rnn_lowering as rl
 
@@ -92,19 +92,36 @@ def test_lengths_that_no_input_makes_constant_have_another_hint() -> None:
         rl.lower(net, target="ncnn")
 
 
+@pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize(
-    "text",
-    [
-        "a = Concat <axis = 1> (k, x)  b = Conv (a, w5)",
-        "a = Conv (x, w3)  c = Relu (a)  b = Mul (c, k4)",
-        "z = ConstantOfShape (four)  a = Add (x, z)  b = MaxPool <kernel_shape = [2, 2]> (a)",
-    ],
+    "text", ["a = Concat <axis = 1> (k, x)  b = Conv (a, w4)", "a = Add (x, k)  b = Conv (a, w2)"]
 )
-def test_a_constant_of_several_rows_that_meets_a_batch_is_refused(text: str) -> None:
-    """Each row of it would meet each picture; with one picture it is right."""
-    net = """g (float[NUM, 3, 6, 6] x) => (float[a, b, c, d] y)
-        <float[NUM, 2, 6, 6] k = {}, float[NUM, 4, 6, 6] k4 = {}, float[4, 5, 1, 1] w5 = {},
-         float[4, 3, 1, 1] w3 = {}, int64[4] four = {NUM, 3, 6, 6}> { TEXT  y = Neg (b) }""".replace("TEXT", text)
-    with pytest.raises(rl.UnsupportedError, match="all 2 rows of a batch; set the batch size to 1"):
-        rl.lower(parse(net.replace("NUM", "2"), 17), target="ncnn")
-    rl.lower(parse(net.replace("NUM", "1"), 17), target="ncnn")
+def test_only_rows_that_meet_are_set_apart(text: str, batch: int) -> None:
+    """A batch of one row stays as it is, and two operators of batches stay side by side."""
+    net = """g (float[NUM, 2, 6, 6] x) => (float[a, b, c, d] y)
+        <float[NUM, 2, 6, 6] k = {}, float[4, 4, 1, 1] w4 = {}, float[4, 2, 1, 1] w2 = {}>
+        { TEXT  c = MaxPool <kernel_shape = [2, 2]> (b)  y = Neg (c) }""".replace("TEXT", text)
+    model = parse(net.replace("NUM", str(batch)), 17)
+    lowered, feed = rl.lower(model, target="ncnn"), random_feed(model)
+    assert len([*nodes(lowered)]) - len([*nodes(model)]) == (0 if batch == 1 else 5)
+    assert_close(run(lowered, feed), run(model, feed))
+
+
+def test_a_batch_whose_rows_never_meet_stays() -> None:
+    model = parse(
+        """g (float[n, 2, 6] x) => (float[a, b, c] y) <float[4, 2, 3] w = {}, float[4, 1] k = {}>
+        { a = Conv (x, w) b = Mul (a, k) c = Softmax <axis = -1> (b) y = Transpose <perm = [0, 2, 1]> (c) }""",
+        17,
+    )
+    assert operators(rl.lower(model, target="ncnn")) == operators(model)
+
+
+def test_a_batch_of_open_size_is_set_apart() -> None:
+    model = parse(
+        """g (float[n, 2, 6] x) => (float[b, c] y) <float[4, 2, 3] w = {}, int64 i = {0}>
+        { a = Conv (x, w) y = Gather (a, i) }""",
+        17,
+    )
+    lowered, feed = rl.lower(model, target="ncnn"), random_feed(model, n=3)
+    assert "Concat" in operators(lowered)
+    assert_close(run(lowered, feed), run(model, feed))

@@ -17,6 +17,11 @@ HALVES = "float[3] s = {1, 1, 2}, int64[3] n = {2, 3, 6}"
 EPS = "float eps = {1e-12}, int64[3] e = {2, 3, 4}"
 CUT = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
 
+BATCHES = """float[5, 3, 2] w = {}, float[4, 5] v = {}, float[4] u = {1, 2, 3, 4}, float[4] z = {0, 1, 2, 3},
+    float[2, 5, 3] k = {}, float[2, 3, 4] k3 = {}, float[2, 1, 1] k1 = {1, 2}, float[2, 4, 5] k4 = {},
+    float[3, 5] b = {}, int64 i0 = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[2] ones = {1, 1}"""
+NORMED, CONV = "n = LayerNormalization (t, u, z)", "c = Conv (t, w)"
+
 NETS: dict[str, tuple[str, str, str, int]] = {
     **{
         f"{name} at opset {opset}": (
@@ -65,6 +70,50 @@ NETS: dict[str, tuple[str, str, str, int]] = {
         "float[a, b, c]",
         EPS,
         "n = ReduceL2 <axes = [2]> (t) c = Clip (n, eps) r = Expand (c, e) y = Div (t, r)",
+        17,
+    ),
+    **{
+        f"{name} beside a batch": ("float[a, b, c]", BATCHES, nodes, 17)
+        for name, nodes in {
+            "a constant": f"{CONV} y = Add (c, k)",
+            "a constant in front": "c = Mul (t, k3) y = Conv (c, w)",
+            "a number for each row": f"{CONV} d = Relu (c) y = Mul (d, k1)",
+            "a joined constant": f"{NORMED} y = Concat <axis = 1> (n, k3)",
+            "a constant in a product": "n = LayerNormalization (t, u, z) y = MatMul (n, k4)",
+            "a written norm": "m = ReduceMean <axes = [2]> (t) d = Sub (t, m) q = Mul (d, d) "
+            "e = ReduceMean <axes = [2]> (q) r = Sqrt (e) f = Div (d, r) n = Mul (f, u) y = Add (n, k3)",
+            "rows joined": f"{NORMED} y = Concat <axis = 0> (n, n)",
+            "rows mixed": f"{NORMED} y = Softmax <axis = 0> (n)",
+            "a mean of rows": f"{NORMED} y = ReduceMean <axes = [0]> (n)",
+            "rows split": f"{NORMED} p, q = Split <axis = 0> (n, ones) y = Concat <axis = 2> (q, p)",
+            "a row of a moved axis": f"{CONV} d = Transpose <perm = [1, 0, 2]> (c) y = Slice (d, one, two, one)",
+        }.items()
+    },
+    "a row of a batch": ("float[a, b]", BATCHES, f"{NORMED} y = Gather <axis = 0> (n, i0)", 17),
+    "a square of a batch": (
+        "float[a, b]",
+        BATCHES,
+        f"{NORMED} d = Gather <axis = 1> (n, i0) e = Transpose <perm = [1, 0]> (d) y = MatMul (d, e)",
+        17,
+    ),
+    "a Split of equal parts": ("float[a, b, c]", "", "p, q = Split <axis = 2> (t) r = Tanh (q) y = Mul (p, r)", 17),
+    "a Transpose without its order": ("float[a, b, c]", "", "p = Transpose (t) y = Exp (p)", 17),
+    "rows as the bias of a Gemm": (
+        "float[a, b]",
+        BATCHES,
+        "e = Exp (t) d = Gather <axis = 0> (e, i0) g = Gemm (d, v, b) y = Exp (g)",
+        17,
+    ),
+    "factors of a Gemm": (
+        "float[a, b]",
+        BATCHES,
+        "e = Exp (t) d = Gather <axis = 0> (e, i0) y = Gemm <alpha = 3.0, beta = 0.5> (d, v, b)",
+        17,
+    ),
+    "a factor of a product": (
+        "float[a, b]",
+        BATCHES,
+        "e = Exp (t) d = Gather <axis = 0> (e, i0) g = Gemm <alpha = 3.0> (d, v) y = Tanh (g)",
         17,
     ),
 }

@@ -2,7 +2,8 @@
 
 OpenCV runs a Resize in rank 4 only, and these norms behind a Conv, whose layout they read; ncnn runs all in rank 4.
 A linear Resize of a height of 1 reads other memory in OpenCV; of a width of 1 it is right. It multiplies matrices
-of two and more axes of batches right only where both have the same; neither it nor MNN multiplies vectors.
+of two and more axes of batches right only where both have the same; neither it nor MNN multiplies vectors. pnnx
+adds constant vectors to a Gemm only, and leaves out alpha without them.
 """
 
 from __future__ import annotations
@@ -68,6 +69,39 @@ def _rewrite(node: ir.Node, x: ir.Value, others: Sequence[ir.Value | None], inse
     take_over(node.outputs[0], inserter.before(node, "Squeeze", [result, axis]))
     assert isinstance(node.graph, ir.Graph)
     node.graph.remove(node, safe=True)
+
+
+def add_biases(model: ir.Model) -> int:
+    """Write each Gemm with factors, or with a bias that is no constant vector, in steps, in place; return their
+    number."""
+    opset = default_opset(model.opset_imports)
+    found = [node for scope, node in standard_nodes(model, "Gemm") if scope.opset >= _OPTIONAL_BIAS]
+    known, inserter = inferred_values(model) if found else {}, Inserter(model)
+    return sum(_add_bias(node, opset, known, inserter) for node in found)
+
+
+_OPTIONAL_BIAS = 11
+"""The first opset of a Gemm that needs no bias."""
+
+
+def _add_bias(node: ir.Node, opset: int, known: Inferred, inserter: Inserter) -> bool:
+    bias, result = [*node.inputs, None][2], known.get(node.outputs[0], node.outputs[0])
+    if result.shape is None or result.dtype is None:
+        return False
+    constant, attributes = None if bias is None else constant_of(bias, opset), dict(node.attributes)
+    factors = [attributes.pop(name).as_float() if name in attributes else 1.0 for name in ("alpha", "beta")]
+    is_vector = bias is None or (constant is not None and list(constant.shape) == [result.shape[1]])
+    if is_vector and factors[: 1 if bias is None else 2] in ([1], [1, 1]):
+        return False
+    terms = [inserter.before(node, "Gemm", node.inputs[:2], attributes), *([] if bias is None else [bias])]
+    for n, factor in enumerate(factors[: len(terms)]):
+        if factor != 1:
+            number = inserter.constant(node, factor, result.dtype.numpy(), "factor")
+            terms[n] = inserter.before(node, "Mul", [terms[n], number])
+    take_over(node.outputs[0], inserter.before(node, "Add", terms) if len(terms) > 1 else terms[0])
+    assert isinstance(node.graph, ir.Graph)
+    node.graph.remove(node, safe=True)
+    return True
 
 
 _MOST_BATCHES = 1

@@ -39,7 +39,27 @@ def _resize(node: ir.Node, known: KnownValue, opset: int) -> str:
     )
 
 
-_WAYS = {"GroupNormalization": _group_norm, "LayerNormalization": _layer_norm, "Resize": _resize}
+def _depth_to_space(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "" if node.attributes.get_string("mode", "DCR") == "CRD" else "in the order CRD only"
+
+
+def _space_to_depth(node: ir.Node, known: KnownValue, opset: int) -> str:
+    shape = None if node.inputs[0] is None else known(node.inputs[0]).shape
+    return "" if shape is not None and shape[1] == 1 else "of one channel only"
+
+
+def _lp_pool(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "along some axes only"
+
+
+_WAYS = {
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    "GlobalLpPool": _lp_pool,
+    "GroupNormalization": _group_norm,
+    "LayerNormalization": _layer_norm,
+    "Resize": _resize,
+}
 
 
 def _misread(node: ir.Node, known: KnownValue) -> str:
@@ -64,17 +84,10 @@ NCNN = Target(
     model=ModelTraits(
         # pnnx has no QuantizeLinear, and crashes at inputs and outputs without elements.
         adaptations=(
-            *(
-                "rows of sequences",
-                "no sequences",
-                "rounding of floats",
-                "no products of integers",
-                "tables of floats",
-                "computed copies",
-            ),
-            *("bounded lookups", "spelled pads", "rank 4", "clipped norms"),
-            *("inputs with elements", "axes of reductions", "integers as indices", "at most 4 axes"),
-            "no rows of constants",
+            *("rows of sequences", "no sequences", "rounding of floats", "no products of integers"),
+            *("tables of floats", "computed copies", "bounded lookups", "spelled pads", "spelled splits"),
+            *("spelled orders", "vectors as biases", "rank 4", "clipped norms", "inputs with elements"),
+            *("axes of reductions", "integers as indices", "at most 4 axes", "batches apart"),
         ),
         misreads=_misread,
         refuses_lacking=True,

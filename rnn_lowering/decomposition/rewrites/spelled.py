@@ -1,4 +1,6 @@
-"""Pads in full: ncnn loads a Pad with its mode, a pad for each axis and the number that fills.
+"""Nodes with all that they mean by default: pads, strides, sizes and orders.
+
+ncnn loads a Pad with its mode, a pad for each axis and the number that fills, and crashes at a Split without sizes.
 
 OpenCV pads both sides alike where a Conv or a pool is to keep a size (auto_pad).
 """
@@ -13,7 +15,7 @@ import onnx_ir as ir
 from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import default_opset
+from rnn_lowering.facts.operators import default_opset, parameter
 from rnn_lowering.model.model_sizes import Inferred, inferred_values
 from rnn_lowering.model.scopes import standard_nodes
 from rnn_lowering.nodes.kinds import node_ref
@@ -69,6 +71,44 @@ def spell_strides(model: ir.Model) -> int:
             node.attributes.add(ir.AttrInt64s("strides", [1]))
             count += 1
     return count
+
+
+def spell_splits(model: ir.Model) -> int:
+    """Write the sizes of each Split that has none, where they are known, in place; return their number."""
+    opset = default_opset(model.opset_imports)
+    found = [node for _, node in standard_nodes(model, "Split") if parameter(node, "split", opset) is None]
+    known, inserter = inferred_values(model) if found else {}, Inserter(model)
+    return sum(_spell_split(node, opset, known, inserter) for node in found)
+
+
+def _spell_split(node: ir.Node, opset: int, known: Inferred, inserter: Inserter) -> bool:
+    axis, shapes = node.attributes.get_int("axis", 0), [known.get(v, v).shape for v in node.outputs]
+    sizes = [None if shape is None else shape[axis] for shape in shapes]
+    if not all(isinstance(size, int) for size in sizes):
+        return False
+    node.attributes.pop("num_outputs", None)
+    if opset >= _SIZES_OF_INPUTS:
+        node.resize_inputs(2)
+        node.replace_input_with(1, inserter.constant(node, sizes))
+    else:
+        node.attributes.add(ir.AttrInt64s("split", [int(str(size)) for size in sizes]))
+    return True
+
+
+def spell_orders(model: ir.Model) -> int:
+    """Write the order of axes of each Transpose that has none, in place; return their number."""
+    found = [node for _, node in standard_nodes(model, "Transpose") if "perm" not in node.attributes]
+    known, count = inferred_values(model) if found else {}, 0
+    for node in found:
+        shape = known.get(node.outputs[0], node.outputs[0]).shape
+        if shape is not None:
+            node.attributes.add(ir.AttrInt64s("perm", range(len(shape) - 1, -1, -1)))
+            count += 1
+    return count
+
+
+_SIZES_OF_INPUTS = 13
+"""The first opset of a Split whose sizes are an input."""
 
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")

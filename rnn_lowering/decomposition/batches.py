@@ -1,0 +1,221 @@
+"""Batches that ncnn takes out of tensors: where rows of one batch meet, a tensor of one axis is put in between.
+
+A Conv, an embedding or a norm makes a batch of its first axis there, and so of that axis wherever it goes. ncnn
+then computes each row by itself, also what acts along that axis, and each row meets all rows of a constant. A
+tensor of one axis has no batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from rnn_lowering.decomposition.rewrites.inserting import Inserter
+from rnn_lowering.facts.axes import Axes, Label, Mixed
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import (
+    TO_THE_END,
+    axes_by_rule,
+    default_opset,
+    inputs_and_attributes,
+    integers_of,
+    operator_of,
+    parameter,
+)
+from rnn_lowering.model.model_sizes import inferred_values
+from rnn_lowering.types import array_of
+
+
+class Place(NamedTuple):
+    """An axis of a value."""
+
+    value: ir.Value
+    axis: int
+
+
+def set_batches_apart(model: ir.Model) -> int:
+    """Put tensors of one axis between operators of batches and what joins rows of a batch, in place; return how
+    many values are set apart."""
+    batches, inserter = _Batches(model), Inserter(model)
+    parted = [(value, nodes) for value in batches.values() if (nodes := batches.nodes_apart(value))]
+    return sum(_set_apart(value, nodes, batches, inserter) for value, nodes in parted)
+
+
+def _set_apart(value: ir.Value, nodes: Sequence[ir.Node], batches: _Batches, inserter: Inserter) -> bool:
+    """Let nodes read a value through a tensor of one axis; return False if two of its sizes are unknown."""
+    sizes, first = [size if isinstance(size, int) else -1 for size in batches.sizes(value)], nodes[0]
+    if sizes.count(-1) > 1:
+        return False
+
+    def before(operator: str, inputs: Sequence[ir.Value], **parameters: object) -> ir.Value:
+        slots, attributes = inputs_and_attributes(
+            operator, batches.opset, inputs, parameters, lambda numbers: inserter.constant(first, numbers)
+        )
+        return inserter.before(first, operator, slots, attributes)
+
+    flat = before("Reshape", [value, inserter.constant(first, [-1])])
+    # Without a node in between, pnnx leaves out both Reshapes.
+    cuts = [before("Slice", [flat], starts=[a], ends=[b], axes=[0]) for a, b in [(0, 1), (1, TO_THE_END)]]
+    whole = before("Reshape", [before("Concat", cuts, axis=0), inserter.constant(first, sizes)])
+    for node in nodes:
+        for slot, read in enumerate(node.inputs):
+            if read is value:
+                node.replace_input_with(slot, whole)
+    return True
+
+
+class _Batches:
+    """The axes of a model's values, those together that are one batch if one of them is.
+
+    Attributes:
+        opset: The opset of the model.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.opset = default_opset(model.opset_imports)
+        self._graph, self._known = model.graph, inferred_values(model)
+        self._next: dict[Place, Place] = {}
+        self._starting = {node for node in model.graph if self._starts(node)}
+        acted = list[Place]()
+        for node in model.graph:
+            for places, acts in () if node in self._starting else self._met(node):
+                self._join(places)
+                acted += places if acts else []
+        batches = {self._first(Place(value, 0)) for node in self._starting for value in self._rows(node)}
+        self._joined = {self._first(place) for place in acted if self._is_long(place)}
+        self._joined |= {self._first(place) for place in self._next if self._is_constant(place)}
+        self._joined |= {first for value in self.values() for first in self._misplaced(value, batches)}
+        self._joined &= batches
+
+    def values(self) -> Iterator[ir.Value]:
+        """Yield the values of at least two axes."""
+        values = dict.fromkeys(v for node in self._graph for v in (*node.inputs, *node.outputs) if v is not None)
+        yield from (value for value in values if len(self.sizes(value)) > 1)
+
+    def nodes_apart(self, value: ir.Value) -> list[ir.Node]:
+        """Return the nodes that must read a value without a batch, or as one, unlike the node that computes it."""
+        place = Place(value, 0)
+        if self._first(place) not in self._joined or self._tensor(value) is not None:
+            return []
+        readers = {use.node for use in value.uses() if use.node.graph is self._graph}
+        apart = {node for node in readers if (node in self._starting) != (value.producer() in self._starting)}
+        return [node for node in self._graph if node in apart] if self._is_long(place) else []
+
+    def sizes(self, value: ir.Value) -> tuple[int | ir.SymbolicDim, ...]:
+        """Return the sizes of a value; none if its rank is unknown."""
+        tensor = self._tensor(value)
+        if tensor is not None:
+            return tuple(tensor.shape.numpy())
+        return tuple(self._known.get(value, value).shape or ())
+
+    def _tensor(self, value: ir.Value) -> ir.TensorProtocol | None:
+        return constant_of(value, self.opset)
+
+    def _starts(self, node: ir.Node) -> bool:
+        """Whether a node makes a batch of the first axis of what it reads and returns."""
+        row = operator_of(node)
+        if node.op_type == "Gather" and node.inputs[0] is not None:
+            return self._tensor(node.inputs[0]) is not None and bool(self._rows(node))
+        if node.op_type == "ReduceMean":  # of a norm that is written out
+            axes = self._axes(node)
+            return axes is not None and 0 in axes.output and len(axes.output) == len(axes.inputs[0])
+        keeps = (row.elementwise and node.op_type != "PRelu") or row.moves or node.op_type in _KEEP
+        return not keeps and bool(self._rows(node))
+
+    def _rows(self, node: ir.Node) -> list[ir.Value]:
+        """Return what a node computes, and reads of what is computed."""
+        read = [value for value in node.inputs if value is not None and self._tensor(value) is None]
+        return [*read, *node.outputs] if read else []
+
+    def _met(self, node: ir.Node) -> Iterator[tuple[list[Place], bool]]:
+        """Yield the places that a node joins, and whether it acts along them."""
+        axes = axes_by_rule(
+            node,
+            self.opset,
+            lambda value: [None for _ in self.sizes(value)],
+            lambda name: self._numbers(node, name),
+        )
+        if axes is None:
+            yield from self._views(node)
+            return
+        for label in dict.fromkeys(label for labels in axes.inputs.values() for label in labels):
+            read = [(node.inputs[slot], n) for slot, n in _labelled(axes, label)]
+            written = [(value, n) for value in node.outputs for n in _written(axes, label)]
+            places = [Place(v, n) for v, n in [*read, *written] if v is not None and len(self.sizes(v)) > 1]
+            yield places, label not in axes.output
+
+    def _axes(self, node: ir.Node) -> Axes | None:
+        def ranks(value: ir.Value) -> list[None]:
+            return [None] * len(self.sizes(value))
+
+        return axes_by_rule(node, self.opset, ranks, lambda name: self._numbers(node, name))
+
+    def _views(self, node: ir.Node) -> Iterator[tuple[list[Place], bool]]:
+        """Yield the same of a node whose use of axes is not known: those that have their size and place still."""
+        read = [value for value in node.inputs[:1] if value is not None]
+        for x, y in ((x, y) for x in read for y in node.outputs):
+            pairs = zip(self.sizes(x), self.sizes(y), strict=False)
+            for n, (before, behind) in enumerate(pairs):
+                same = before == behind
+                if same or not operator_of(node).keeps_order:
+                    yield [Place(x, n), Place(y, n)], not same
+                if not same and operator_of(node).keeps_order:
+                    break
+
+    def _numbers(self, node: ir.Node, name: str) -> list[int] | None:
+        held = parameter(node, name, self.opset)
+        if isinstance(held, ir.Value):
+            tensor = self._tensor(held)
+            return None if tensor is None else integers_of(array_of(tensor))
+        return [] if held is None else integers_of(held)
+
+    def _join(self, places: Sequence[Place]) -> None:
+        for place in places:
+            self._next[self._first(place)] = self._first(places[0])
+
+    def _first(self, place: Place) -> Place:
+        """Return the place that stands for all that are one batch with a place."""
+        while (other := self._next.setdefault(place, place)) != place:
+            self._next[place] = self._next.setdefault(other, other)
+            place = other
+        return place
+
+    def _is_long(self, place: Place) -> bool:
+        sizes = self.sizes(place.value)
+        return place.axis < len(sizes) and sizes[place.axis] != 1
+
+    def _is_constant(self, place: Place) -> bool:
+        return self._is_long(place) and self._tensor(place.value) is not None
+
+    def _misplaced(self, value: ir.Value, batches: set[Place]) -> list[Place]:
+        """Return the batches of a value that has two of them, or one as the last of two axes."""
+        rank = len(self.sizes(value))
+        firsts = [self._first(Place(value, n)) for n in range(rank) if self._is_long(Place(value, n))]
+        own = [first for first in firsts if first in batches]
+        last = rank == len(_MATRIX) and self._first(Place(value, 1)) in batches
+        return own if last or len(own) > 1 else []
+
+
+_MATRIX = ("row", "column")
+
+_KEEP = (
+    *("Constant", "ConstantOfShape", "Shape", "Size", "Range", "Pad", "Softmax", "LogSoftmax"),
+    *("MatMul", "Gemm", "Einsum", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd", "ReduceL1", "ReduceL2"),
+)
+"""Operators beside those that act on each element or move elements that make no batch."""
+
+
+def _labelled(axes: Axes, label: Label) -> Iterator[tuple[int, int]]:
+    """Yield the inputs and their axes that have a label."""
+    for slot, labels in axes.inputs.items():
+        yield from ((slot, n) for n, other in enumerate(labels) if other == label)
+
+
+def _written(axes: Axes, label: Label) -> list[int]:
+    """Return the axes of an output that have a label, or that a node makes of it."""
+    if label in axes.output:
+        return [n for n, other in enumerate(axes.output) if other == label]
+    made = (Mixed(label), None if isinstance(label, int) else Mixed(label))
+    return [n for n, other in enumerate(axes.output) if other in made and (other is not None or n == label)]
