@@ -28,8 +28,8 @@ from rnn_lowering.model.model_sizes import inferred_values
 from rnn_lowering.types import array_of
 
 
-class AxisPlace(NamedTuple):
-    """An axis of a value."""
+class BatchAxis(NamedTuple):
+    """An axis of a value that may be a batch."""
 
     value: ir.Value
     axis: int
@@ -76,14 +76,14 @@ class _Batches:
     def __init__(self, model: ir.Model) -> None:
         self.opset = default_opset(model.opset_imports)
         self._graph, self._known = model.graph, inferred_values(model)
-        self._next: dict[AxisPlace, AxisPlace] = {}
+        self._next: dict[BatchAxis, BatchAxis] = {}
         self._starting = {node for node in model.graph if self._starts(node)}
-        acted = list[AxisPlace]()
+        acted = list[BatchAxis]()
         for node in model.graph:
             for places, acts in () if node in self._starting else self._met(node):
                 self._join(places)
                 acted += places if acts else []
-        batches = {self._first(AxisPlace(value, 0)) for node in self._starting for value in self._rows(node)}
+        batches = {self._first(BatchAxis(value, 0)) for node in self._starting for value in self._rows(node)}
         self._joined = {self._first(place) for place in acted if self._is_long(place)}
         self._joined |= {self._first(place) for place in self._next if self._is_constant(place)}
         self._joined |= {first for value in self.values() for first in self._misplaced(value, batches)}
@@ -96,7 +96,7 @@ class _Batches:
 
     def nodes_apart(self, value: ir.Value) -> list[ir.Node]:
         """Return the nodes that must read a value without a batch, or as one, unlike the node that computes it."""
-        place = AxisPlace(value, 0)
+        place = BatchAxis(value, 0)
         if self._first(place) not in self._joined or self._tensor(value) is not None:
             return []
         readers = {use.node for use in value.uses() if use.node.graph is self._graph}
@@ -129,7 +129,7 @@ class _Batches:
         read = [value for value in node.inputs if value is not None and self._tensor(value) is None]
         return [*read, *node.outputs] if read else []
 
-    def _met(self, node: ir.Node) -> Iterator[tuple[list[AxisPlace], bool]]:
+    def _met(self, node: ir.Node) -> Iterator[tuple[list[BatchAxis], bool]]:
         """Yield the places that a node joins, and whether it acts along them."""
         axes = axes_by_rule(
             node,
@@ -143,7 +143,7 @@ class _Batches:
         for label in dict.fromkeys(label for labels in axes.inputs.values() for label in labels):
             read = [(node.inputs[slot], n) for slot, n in _labelled(axes, label)]
             written = [(value, n) for value in node.outputs for n in _written(axes, label)]
-            places = [AxisPlace(v, n) for v, n in [*read, *written] if v is not None and len(self.sizes(v)) > 1]
+            places = [BatchAxis(v, n) for v, n in [*read, *written] if v is not None and len(self.sizes(v)) > 1]
             yield places, label not in axes.output
 
     def _axes(self, node: ir.Node) -> Axes | None:
@@ -152,7 +152,7 @@ class _Batches:
 
         return axes_by_rule(node, self.opset, ranks, lambda name: self._numbers(node, name))
 
-    def _views(self, node: ir.Node) -> Iterator[tuple[list[AxisPlace], bool]]:
+    def _views(self, node: ir.Node) -> Iterator[tuple[list[BatchAxis], bool]]:
         """Yield the same of a node whose use of axes is not known: those that have their size and place still."""
         read = [value for value in node.inputs[:1] if value is not None]
         for x, y in ((x, y) for x in read for y in node.outputs):
@@ -160,7 +160,7 @@ class _Batches:
             for n, (before, behind) in enumerate(pairs):
                 same = before == behind
                 if same or not operator_of(node).keeps_order:
-                    yield [AxisPlace(x, n), AxisPlace(y, n)], not same
+                    yield [BatchAxis(x, n), BatchAxis(y, n)], not same
                 if not same and operator_of(node).keeps_order:
                     break
 
@@ -171,30 +171,30 @@ class _Batches:
             return None if tensor is None else integers_of(array_of(tensor))
         return [] if held is None else integers_of(held)
 
-    def _join(self, places: Sequence[AxisPlace]) -> None:
+    def _join(self, places: Sequence[BatchAxis]) -> None:
         for place in places:
             self._next[self._first(place)] = self._first(places[0])
 
-    def _first(self, place: AxisPlace) -> AxisPlace:
+    def _first(self, place: BatchAxis) -> BatchAxis:
         """Return the place that stands for all that are one batch with a place."""
         while (other := self._next.setdefault(place, place)) != place:
             self._next[place] = self._next.setdefault(other, other)
             place = other
         return place
 
-    def _is_long(self, place: AxisPlace) -> bool:
+    def _is_long(self, place: BatchAxis) -> bool:
         sizes = self.sizes(place.value)
         return place.axis < len(sizes) and sizes[place.axis] != 1
 
-    def _is_constant(self, place: AxisPlace) -> bool:
+    def _is_constant(self, place: BatchAxis) -> bool:
         return self._is_long(place) and self._tensor(place.value) is not None
 
-    def _misplaced(self, value: ir.Value, batches: set[AxisPlace]) -> list[AxisPlace]:
+    def _misplaced(self, value: ir.Value, batches: set[BatchAxis]) -> list[BatchAxis]:
         """Return the batches of a value that has two of them, or one as the last of two axes."""
         rank = len(self.sizes(value))
-        firsts = [self._first(AxisPlace(value, n)) for n in range(rank) if self._is_long(AxisPlace(value, n))]
+        firsts = [self._first(BatchAxis(value, n)) for n in range(rank) if self._is_long(BatchAxis(value, n))]
         own = [first for first in firsts if first in batches]
-        last = rank == len(_MATRIX) and self._first(AxisPlace(value, 1)) in batches
+        last = rank == len(_MATRIX) and self._first(BatchAxis(value, 1)) in batches
         return own if last or len(own) > 1 else []
 
 
