@@ -1,43 +1,56 @@
 """Whether one export is enough: no node of it knows a size, and no number of it can be one.
 
-Each node is of a few operators that compute rows of the opened axis alone, or carry a state along it. Each constant
-is a weight: different numbers, or those before training, none along an axis as long as the opened one. No file
-shows that a weight was multiplied by a size, so the report says that this is assumed not to be.
+An operator of ONNX knows the size of an axis by its inputs alone. What is left are the numbers of the model. These
+can be no size: what names an axis, the last row or the end; what belongs to weights, such as the windows of a Conv,
+or is decided by them, such as the shape of a state; and weights: different numbers, or those before training, none
+along an axis as long as the opened one, and not behind a sum of rows, which may have been divided by their number.
+No file shows that another weight was multiplied by a size, so the report says that this is assumed not to be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.node_outputs import numbers_in
-from rnn_lowering.facts.operators import default_opset, input_slots, is_of_default_domain
+from rnn_lowering.facts.operators import BEFORE_THE_START, TO_THE_END, bodies_of, input_slots, is_of_default_domain
+from rnn_lowering.facts.size import size
 from rnn_lowering.nodes.kinds import has_cell, node_ref
 from rnn_lowering.types import Array
 
-_STATES = (5, 6)
-_OF_CELLS = (1, 2, 3, *_STATES, 7)
-_UNTRAINED = {("LayerNormalization", 1): (1,), ("LayerNormalization", 2): (0,)}
-"""By operator and slot, what all numbers of a weight are before training; in cells they are 0."""
-
-_WEIGHTS = {"Add": (0, 1), "Conv": (1, 2), "Gemm": (1, 2), "LayerNormalization": (1, 2), "MatMul": (1,)}
-"""By operator, the slots of weights."""
-
-_PLAIN = {
-    *("Concat", "Dropout", "Identity", "Mul", "Relu", "Sigmoid", "Softplus", "Squeeze", "Tanh", "Transpose"),
-    "Unsqueeze",
+_NO_SIZES = {
+    *("activations", "allowzero", "axes", "axis", "direction", "end", "equation", "exclusive", "hidden_size"),
+    *("input_forget", "keepdims", "layout", "linear_before_reset", "momentum", "noop_with_empty_axes"),
+    *("num_scan_inputs", "perm", "ratio", "reverse", "scan_input_axes", "scan_output_axes", "start", "to"),
+    *("training_mode", "transA", "transB"),
 }
-_NEED_WEIGHTS = ("MatMul", "Gemm", "Conv")
-"""Without weights, these may add rows along the opened axis."""
+"""Attributes and inputs that are no size."""
 
-_ATTRIBUTES = {
-    *("axes", "axis", "direction", "activations", "group", "hidden_size", "layout", "kernel_shape"),
-    *("linear_before_reset", "perm", "transB"),
+_OF_WINDOWS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+"""Attributes that have a rule of their own."""
+
+_FREE: Mapping[str, Collection[int]] = {
+    **dict.fromkeys(("ends", "indices", "inputs", "starts"), (-1,)),
+    **{"alpha": (1,), "beta": (1,), "shape": (0, -1), "steps": (1, -1), "value": (0,)},
 }
-"""None is a size, but for those of weights."""
+"""Numbers of others that are no size; nor is what is beyond each end."""
+
+_SUMS = ("CumSum", "Einsum", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceSum", "ReduceSumSquare")
+_WINDOWED, _POOLS = ("Conv", "ConvTranspose"), ("AveragePool", "LpPool", "MaxPool")
+_UNTRAINED = {"scale": 1, "Scale": 1, "input_var": 1, "B": 0, "bias": 0, "input_mean": 0}
+"""What all numbers of an input of a norm are before training; in cells they are 0."""
+
+_STATES, _STATE_SLOTS = ("initial_h", "initial_c"), (5, 6)
+_FILLS = ("ConstantOfShape", "Expand")
+"""Operators whose last input is the shape of what they give."""
+
+_PARTS = [*((n, 1) for n in range(1, 5)), *((1, n) for n in range(2, 17))]
+"""A size times the first and divided by the second is easily computed."""
 
 _SMALL = 1e-4
 """A smaller epsilon is a bound of a norm."""
@@ -46,53 +59,171 @@ _FEWEST = 8
 """Fewer different numbers may follow from a size."""
 
 
-def suspect(model: ir.Model, exported: Collection[int]) -> tuple[NodeRef, str] | None:
+def suspect(
+    model: ir.Model, exported: Collection[int], known: KnownValues, opened: KnownValues
+) -> tuple[NodeRef, str] | None:
     """Return what may know the size of an opened axis, and why; None if nothing does.
 
     Args:
-        model: The model.
-        exported: The sizes of its opened axes.
+        model: The model, whose axes are declared open.
+        exported: The sizes that they had.
+        known: What is known of the model at these sizes.
+        opened: What is known of it at any size.
     """
+    lone = _LoneExport([*model.graph.all_nodes()], exported, known, opened)
     for value in model.graph.outputs:
-        if ir.convenience.get_const_tensor(value) is not None:
+        if lone.constant(value) is not None:
             return NodeRef(value.name or "", "output", "main graph"), "it is a constant"
-    nodes = (node for node in model.graph if node.op_type != "Constant")
-    return next(((node_ref(node), fact) for node in nodes for fact in _facts(node, model, exported)), None)
+    return next(((node_ref(node), fact) for node in lone.nodes for fact in lone.facts(node)), None)
 
 
-def _facts(node: ir.Node, model: ir.Model, exported: Collection[int]) -> Iterator[str]:
-    known = has_cell(node) or (is_of_default_domain(node) and node.op_type in {*_WEIGHTS, *_PLAIN})
-    if not known:
-        yield "its operator may know it"
-    plain = _ATTRIBUTES | {"epsilon"} if node.attributes.get_float("epsilon", 1.0) < _SMALL else _ATTRIBUTES
-    yield from (f"its {name} may follow from it" for name in node.attributes if name not in plain)
-    slots = _OF_CELLS if has_cell(node) else _WEIGHTS.get(node.op_type, ())
-    for slot, value in enumerate(node.inputs):
-        tensor = None if value is None else ir.convenience.get_const_tensor(value)
-        if tensor is None:
-            if node.op_type in _NEED_WEIGHTS and slot == 1:
-                yield "it has no weights"
-        elif _name(node, slot, model) != "axes" and not (
-            slot in slots and _is_weight(node, slot, numbers_in(tensor), exported)
-        ):
-            yield f"its {_name(node, slot, model)} may follow from it"
+class _LoneExport:
+    """Judges the numbers of a model.
+
+    Attributes:
+        nodes: Its nodes.
+        sizes: The sizes that its opened axes had.
+        known: What is known of it at these sizes.
+        opened: What is known of it at any size.
+        filled: Nodes that compute the shape of a state.
+        sums: Nodes behind a sum of rows.
+    """
+
+    def __init__(
+        self, nodes: Sequence[ir.Node], sizes: Collection[int], known: KnownValues, opened: KnownValues
+    ) -> None:
+        self.nodes, self.sizes, self.known, self.opened = nodes, [*sizes], known, opened
+        self.filled, self.sums = _filled(nodes), set[ir.Node]()
+        for node in nodes:
+            before = (value.producer() for value in node.inputs if value is not None)
+            if self._adds_rows(node) or any(each in self.sums for each in before):
+                self.sums.add(node)
+
+    def constant(self, value: ir.Value | None) -> Array | None:
+        tensor = None if value is None else constant_of(value, self.known.opset)
+        return None if tensor is None else numbers_in(tensor)
+
+    def _adds_rows(self, node: ir.Node) -> bool:
+        """Whether a node may add rows along an opened axis."""
+        shape = self.opened.shape(node.inputs[0] if node.inputs else None)
+        if node.op_type == "MatMul":
+            shape = shape[-1:]
+        return node.op_type in (*_SUMS, "MatMul") and any(dim.constant is None for dim in shape)
+
+    def facts(self, node: ir.Node) -> Iterator[str]:
+        """Yield what of a node may follow from a size."""
+        if node.outputs and all(self.constant(value) is not None for value in node.outputs):
+            return  # its numbers are judged where they are read
+        if not is_of_default_domain(node) and not has_cell(node):
+            yield "its operator may know it"
+        if any(self.constant(value) is not None for body in bodies_of(node) for value in body.outputs):
+            yield "a constant of its bodies may follow from it"
+        if not self._has_own_windows(node):
+            yield "its windows may follow from it"
+        yield from (f"its {a.name} may follow from it" for a in node.attributes.values() if not _is_plain(a))
+        names = {slot: name for name, slot in input_slots(node.op_type, self.known.opset).items()}
+        for slot, value in enumerate(node.inputs):
+            name, array = names.get(slot, f"input {slot}"), self.constant(value)
+            if array is None or (node in self.filled and self._fills(array)):
+                continue
+            if {*array.shape} & {n for n in self.sizes if n > 1} or not self._is_no_size(node, name, array):
+                yield f"its {name} may follow from it"
+
+    def _fills(self, array: Array) -> bool:
+        """Whether an array is zeros, or a shape that a cell decides: no size of the export, such as a batch."""
+        return not (np.isin(array, self.sizes).any() if array.dtype.kind in "iu" else array.any())
+
+    def _is_no_size(self, node: ir.Node, name: str, array: Array) -> bool:
+        """Whether no number of a constant can be a size."""
+        producer = None if node.inputs[0] is None else node.inputs[0].producer()
+        of_shape = node.op_type in ("Gather", "Slice") and producer is not None and producer.op_type == "Shape"
+        if of_shape or name in _NO_SIZES or (node.op_type, name) in (("Pow", "Y"), ("Shape", "data")):
+            return True
+        if array.size == 1 and array.dtype.kind == "f" and 0 < (number := array.item()) < _SMALL / 10:
+            return not any(np.isclose(number * n**2, 1, 1e-3) for n in self.sizes)
+        kept = (node.op_type, name) == ("Reshape", "shape") and self._keeps_sizes(node, array)
+        return kept or _is_free(name, array) or self._is_weight(node, name, array)
+
+    def _keeps_sizes(self, node: ir.Node, target: Array) -> bool:
+        """Whether each size that a Reshape names is one of its input, which has it at the same place."""
+        before = self.opened.shape(node.inputs[0])
+        near = {(n * times + more) // by for n in self.sizes for more in (-1, 0, 1) for times, by in _PARTS}
+        for n, number in enumerate(target.tolist()):
+            at = [dims[n] for dims in (before, before[n - len(target) :]) if n < len(dims)]
+            if number not in _FREE["shape"] and (number in near or size(number) not in at):
+                return False
+        return True
+
+    def _is_weight(self, node: ir.Node, name: str, array: Array) -> bool:
+        if array.dtype.kind != "f" or not array.ndim or node in self.sums or (name in _STATES and 1 in self.sizes):
+            return False  # an axis of 1 may be the batch
+        unique = np.unique(array).astype(np.float64)
+        if len(unique) == 1 < array.size:
+            untrained = _UNTRAINED.get(name) if node.op_type.endswith("Normalization") else None
+            return bool(unique[0] == (0 if has_cell(node) else untrained))
+        several = len(unique) >= min(_FEWEST, array.size) > 1 or node.op_type in _WINDOWED
+        return several and not any(_are_multiples(unique, n) for n in (1, *self.sizes))
+
+    def _has_own_windows(self, node: ir.Node) -> bool:
+        """Whether the windows of a node follow from its weights: those of a pool may be as long as the axis.
+
+        Pads that keep a size follow from the kernel, but with a stride from the size too.
+        """
+        given, shape = node.attributes, self.opened.shape(node.inputs[0] if node.inputs else None)
+        moved = [n for n, dim in enumerate(shape[2:]) if dim.constant is None]
+        if node.op_type not in _WINDOWED or not moved or "auto_pad" in given:
+            return node.op_type not in _POOLS or not moved
+        lengths, kernel = (self.known.shape(value)[2:] for value in node.inputs[:2])
+        pads = given.get_ints("pads") or [0] * 2 * len(kernel)
+        strides, dilations = (given.get_ints(name) or [1] * len(kernel) for name in ("strides", "dilations"))
+        for n in moved:
+            before, after, length = pads[n], pads[n + len(kernel)], lengths[n].constant
+            span = dilations[n] * (int(kernel[n].constant or 0) - 1) + 1
+            if not after <= before < span or length is None:
+                return False
+            if strides[n] > 1 and before + after == _same(int(length), span, strides[n]):
+                return False
+        return True
 
 
-def _name(node: ir.Node, slot: int, model: ir.Model) -> str:
-    slots = input_slots(node.op_type, default_opset(model.opset_imports)) if is_of_default_domain(node) else {}
-    return next((name for name, place in slots.items() if place == slot), f"input {slot}")
+def _filled(nodes: Sequence[ir.Node]) -> set[ir.Node]:
+    """Return nodes that compute only states that are one number: which shape these have is decided by the cell."""
+    filled: set[ir.Node] = set()
+    for node in reversed(nodes):
+        uses = [use for value in node.outputs for use in value.uses()]
+        states = all(has_cell(use.node) and use.idx in _STATE_SLOTS for use in uses)
+        shapes = all(
+            use.node in filled and (use.node.op_type not in _FILLS or use.idx == len(use.node.inputs) - 1)
+            for use in uses
+        )
+        if uses and (shapes or (states and node.op_type in (*_FILLS, "Slice"))):
+            filled.add(node)
+    return filled
 
 
-def _is_weight(node: ir.Node, slot: int, array: Array | None, exported: Collection[int]) -> bool:
-    sizes = [n for n in exported if n > 1]
-    if array is None or array.dtype.kind != "f" or not array.ndim or {*array.shape} & {*sizes}:
+def _is_plain(attribute: ir.Attr) -> bool:
+    """Whether no number of an attribute can be a size."""
+    plain_types = (ir.AttributeType.GRAPH, ir.AttributeType.STRING)
+    if attribute.name in (*_NO_SIZES, *_OF_WINDOWS) or attribute.type in plain_types:
+        return True
+    if attribute.name == "epsilon":
+        return attribute.as_float() < _SMALL
+    tensor = attribute.type == ir.AttributeType.TENSOR
+    array = numbers_in(attribute.as_tensor()) if tensor else np.array(attribute.value)
+    return array is not None and _is_free(attribute.name, array)
+
+
+def _is_free(name: str, array: Array) -> bool:
+    """Whether no number of an attribute or an input of this name can be a size."""
+    if array.dtype.kind not in "iuf" or name not in _FREE:
         return False
-    unique = np.unique(array).astype(np.float64)
-    if slot in _STATES and has_cell(node) and 1 in exported:  # an axis of 1 may be the batch
-        return False
-    if len(unique) == 1 < array.size:
-        return unique[0] in _UNTRAINED.get((node.op_type, slot), (0,) if has_cell(node) else ())
-    return len(unique) >= min(_FEWEST, array.size) > 1 and not any(_are_multiples(unique, n) for n in (1, *sizes))
+    ends = (array >= TO_THE_END) | (array <= BEFORE_THE_START + 1)
+    return bool((np.isin(array, [*_FREE[name]]) | ends).all())
+
+
+def _same(length: int, span: int, stride: int) -> int:
+    """Return the pads with which windows of a stride begin at each row of which one is due."""
+    return max((-(-length // stride) - 1) * stride + span - length, 0)
 
 
 def _are_multiples(numbers: Array, of: int) -> bool:

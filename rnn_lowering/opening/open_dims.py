@@ -104,7 +104,8 @@ def _alone(model: ir.Model, names: _Names, values: Mapping[str, Integers]) -> tu
     walk = _walk([model, clone(model)], names, both)
     try:
         notes = walk.run()
-        if (found := suspect(model, [held[0] for held in values.values()])) is not None:
+        _declare(model, names, walk)
+        if (found := suspect(model, [held[0] for held in values.values()], walk.known[0], walk.opened)) is not None:
             ref, fact = found
             raise refuse(ref, f"one export does not tell whether it follows {told(values)}: {fact}")
     except UnsupportedError as error:

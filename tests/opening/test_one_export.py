@@ -6,11 +6,12 @@ import numpy as np
 import onnx
 import pytest
 from commands import Command
-from frozen_nets import LSTM, NETS, W66, axes_of_t, feeds, made
+from frozen_nets import CONV, LSTM, NETS, W66, axes_of_t, feeds, made
 from running import run
 
 import rnn_lowering as rl
 
+_0 = np.array([0])
 LAYERS = {"m": W66, "n": W66[0], "g": np.ones(6), "k": np.zeros(6)}
 ENOUGH = {
     "an LSTM": ("X:0", "float[{},2,6] X", "float[{},1,2,4] Y", "Y, h = LSTM <hidden_size = 4> (X, W, R)", LSTM),
@@ -27,6 +28,37 @@ ENOUGH = {
         "float[{},2,6] Y",
         "y, h = LSTM <hidden_size = 4> (X, W, R) s = Squeeze (y, a) Y = MatMul (s, m)",
         {**LSTM, "a": np.array([1]), "m": W66[:4]},
+    ),
+    "layers, means and a maximum": (
+        "X:1",
+        "float[2,{},6] X",
+        "float[2,6] Y",
+        "a = MatMul (X, m) b = Softmax <axis = 1> (a) c = Add (b, X) d = ReduceMean <axes = [1]> (c) e = Mul (X, d)"
+        " Y = ReduceMax <axes = [1], keepdims = 0> (e)",
+        LAYERS,
+    ),
+    "products of rows": (
+        "X:1",
+        "float[2,{},6] X",
+        "float[2,6,6] Y",
+        f"{TURNED} Y = MatMul (t, X)",
+        {},
+    ),
+    "a convolution that keeps the size, and the last row": (
+        "X:2",
+        "float[2,6,{}] X",
+        "float[2,6] Y",
+        "a = Conv <pads = [2,2], dilations = [2]> (X, w) b = Conv <pads = [2,0], strides = [1]> (a, w)"
+        " Y = Gather <axis = 2> (b, last)",
+        {"w": CONV, "last": np.array(-1)},
+    ),
+    "states of the batch": (
+        "X:0",
+        "float[{},2,6] X",
+        "float[{},1,2,4] Y",
+        "s = Shape (X) n = Gather (s, k) u = Unsqueeze (n, a) c = Concat <axis = 0> (one, u, four)"
+        " h = Expand (zero, c) Y, l = LSTM <hidden_size = 4> (X, W, R, , , h, h)",
+        {**LSTM, "k": np.array(1), "a": _0, "one": _0 + 1, "four": _0 + 4, "zero": np.float32(0)},
     ),
     "layers": (
         "X:1",
@@ -74,13 +106,20 @@ def test_a_number_that_may_be_a_size_is_refused(name: str) -> None:
     assert caught.value.page == "frozen-axis.md"
 
 
+TURNED = "t = Transpose <perm = [0,2,1]> (X)"
 NOT_ENOUGH = {
     "an epsilon of 1 / T": "Y = LayerNormalization <epsilon = 0.04166> (X, ones)",
     "a bias of T % 8": "Y = Add (X, zeros)",
     "T as the number of columns": "Y = MatMul (X, square)",
     "a diagonal": "Y = MatMul (X, diagonal)",
     "the slope of a LeakyRelu": "Y = LeakyRelu <alpha = 0.04166> (X)",
-    "a sum over the axis": "t = Transpose <perm = [0,2,1]> (X) Y = MatMul (t, X)",
+    "weights behind a sum": "s = ReduceSum <keepdims = 1> (X, axis) Y = MatMul (s, weights)",
+    "a pool": f"{TURNED} Y = MaxPool <kernel_shape = [2], strides = [2]> (t)",
+    "pads that end at the last row": f"{TURNED} Y = Conv <strides = [2], pads = [0,0]> (t, two)",
+    "pads behind": f"{TURNED} Y = Conv <pads = [0,2]> (t, three)",
+    "a number of a branch": "m = ReduceMax <keepdims = 0> (X) c = Greater (m, m) s = If (c) <then_branch = "
+    "t () => (float t) { t = Constant <value_float = 24.0> () }, else_branch = e () => (float e) "
+    "{ e = Constant <value_float = 2.0> () }> Y = Div (X, s)",
 }
 
 
@@ -91,6 +130,10 @@ def test_what_may_follow_from_the_size_is_refused(name: str) -> None:
         "zeros": np.zeros(24),
         "square": np.random.default_rng(0).normal(size=(24, 24)),
         "diagonal": np.eye(24) / 24,
+        "axis": np.array([1]),
+        "weights": np.random.default_rng(0).normal(size=(24, 6)),
+        "two": np.random.default_rng(0).normal(size=(6, 24, 2)),
+        "three": np.random.default_rng(0).normal(size=(6, 24, 3)),
     }
     model = made("float[2,24,24] X", "float[a,b,c] Y", NOT_ENOUGH[name], 17, **constants)
     with pytest.raises(rl.UnsupportedError, match="one export does not tell"):
