@@ -12,6 +12,7 @@ from running import run
 import rnn_lowering as rl
 
 _0 = np.array([0])
+TURNED = "t = Transpose <perm = [0,2,1]> (X)"
 LAYERS = {"m": W66, "n": W66[0], "g": np.ones(6), "k": np.zeros(6)}
 ENOUGH = {
     "an LSTM": ("X:0", "float[{},2,6] X", "float[{},1,2,4] Y", "Y, h = LSTM <hidden_size = 4> (X, W, R)", LSTM),
@@ -106,7 +107,6 @@ def test_a_number_that_may_be_a_size_is_refused(name: str) -> None:
     assert caught.value.page == "frozen-axis.md"
 
 
-TURNED = "t = Transpose <perm = [0,2,1]> (X)"
 NOT_ENOUGH = {
     "an epsilon of 1 / T": "Y = LayerNormalization <epsilon = 0.04166> (X, ones)",
     "a bias of T % 8": "Y = Add (X, zeros)",
