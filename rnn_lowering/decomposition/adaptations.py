@@ -18,7 +18,12 @@ from rnn_lowering.decomposition.refusals import (
     refuse_sequences,
 )
 from rnn_lowering.decomposition.rewrites.broadcasts import repeat_by_gather
-from rnn_lowering.decomposition.rewrites.constants import shape_as_scales, write_fills, write_tensors
+from rnn_lowering.decomposition.rewrites.constants import (
+    shape_as_scales,
+    store_constants,
+    write_fills,
+    write_tensors,
+)
 from rnn_lowering.decomposition.rewrites.convolutions import add_output_channels, end_convolutions
 from rnn_lowering.decomposition.rewrites.lookups import bound_lookups, simplify_indices
 from rnn_lowering.decomposition.rewrites.numbers_of_sizes import make_numbers, unconverted
@@ -116,6 +121,9 @@ ADAPTATIONS = {
     ),
     "constants as tensors": Adaptation(
         _counted(write_tensors, "reads constants as tensors only: made them of the numbers of {}"), always=True
+    ),
+    "stored constants": Adaptation(
+        _counted(store_constants, "takes sizes and axes from initializers: made some of {} Constants"), always=True
     ),
     "zero points as scales": Adaptation(
         _counted(shape_as_scales, "compares the shapes of scales and zero points: gave {} the same"), always=True

@@ -135,6 +135,7 @@ JAXONNXRUNTIME = Target(
     oldest_opset=13,
     unsupported=("Softsign", "ThresholdedRelu", "HardSigmoid", "Elu", "Clip"),
     since=(("Relu", 14),),  # Relu-13 fails, Relu-14 does not
+    model=ModelTraits(adaptations=("stored constants",)),
 )
 
 RKNN = Target(

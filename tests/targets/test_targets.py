@@ -318,6 +318,19 @@ def test_relu_at_an_opset_from_which_on_it_is_supported() -> None:
         assert_close(run(lowered, feed(case)), expected(case))
 
 
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_jaxonnxruntime_gets_sizes_and_axes_as_initializers(ir_version: int) -> None:
+    """It takes those of a Split or a Slice from there only, and exporters write Constants."""
+    net = parse("""g (float[2, 3, 4] x) => (float[a, b, c, d] y) {
+        s = Constant <value_ints = [1, 2]> () k = Constant <value = int64[1] {1}> ()
+        p, q = Split <axis = 1> (x, s) y = Unsqueeze (q, k) }""")
+    net.ir_version = ir_version
+    lowered = rl.lower(net, target="jaxonnxruntime")
+    assert ("Constant" in operators(lowered)) == (ir_version < 4)
+    feed = {"x": np.arange(24, dtype=np.float32).reshape(2, 3, 4)}
+    assert_close(run(lowered, feed), run(net, feed))
+
+
 def test_tract_gets_no_declared_shapes_of_computed_values() -> None:
     """tract unifies them with what it infers, and exporters write those of other sizes. What a graph returns keeps
     its own, and a model without recurrent nodes loses them, too."""
@@ -337,6 +350,19 @@ def test_tract_gets_no_declared_shapes_of_computed_values() -> None:
         assert "inner" in {value.name for value in kept.graph.value_info}
         assert not {value.name for value in lowered.graph.value_info} & {"inner", "a", "b"}
         assert [d.dim_param for d in lowered.graph.output[0].type.tensor_type.shape.dim] == ["T", "", "N", ""]
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_jaxonnxruntime_gets_sizes_and_axes_as_initializers(ir_version: int) -> None:
+    """It takes those of a Split or a Slice from there only, and exporters write Constants."""
+    net = parse("""g (float[2, 3, 4] x) => (float[a, b, c, d] y) {
+        s = Constant <value_ints = [1, 2]> () k = Constant <value = int64[1] {1}> ()
+        p, q = Split <axis = 1> (x, s) y = Unsqueeze (q, k) }""")
+    net.ir_version = ir_version
+    lowered = rl.lower(net, target="jaxonnxruntime")
+    assert ("Constant" in operators(lowered)) == (ir_version < 4)
+    feed = {"x": np.arange(24, dtype=np.float32).reshape(2, 3, 4)}
+    assert_close(run(lowered, feed), run(net, feed))
 
 
 def test_tract_gets_no_declared_shapes_of_what_takes_the_place_of_a_node() -> None:

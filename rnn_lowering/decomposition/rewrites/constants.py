@@ -2,6 +2,7 @@
 
 Without its number tract takes a fill for one of float64, OpenCV fails, and MNN has other numbers in every third
 run. TVM, onnx2tf and esp-ppq read only the tensor of a Constant; OpenCV and MNN give a single number an axis.
+jaxonnxruntime takes sizes and axes from initializers only.
 OpenCV compares the shapes of a scale and its zero point; onnxruntime's quantizer writes the scale of a bias with an
 axis, and its zero point without.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
@@ -39,6 +41,22 @@ def write_tensors(model: ir.Model) -> int:
                 node.attributes.add(ir.AttrTensor("value", tensor))
                 count += 1
     return count
+
+
+def store_constants(model: ir.Model) -> int:
+    """Make initializers of Constants, in place; return their number."""
+    before = _number_of_constants(model)
+    if before and model.ir_version >= _APART:
+        LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    return before - _number_of_constants(model)
+
+
+_APART = 4
+"""The first version of the format in which an initializer is no input."""
+
+
+def _number_of_constants(model: ir.Model) -> int:
+    return sum(scope.function is None for scope, _ in standard_nodes(model, "Constant"))
 
 
 _OF_INTEGERS = ("QuantizeLinear", "DequantizeLinear")
