@@ -28,9 +28,17 @@ from rnn_lowering.decomposition.rewrites.convolutions import add_output_channels
 from rnn_lowering.decomposition.rewrites.lookups import bound_lookups, simplify_indices
 from rnn_lowering.decomposition.rewrites.numbers_of_sizes import make_numbers, unconverted
 from rnn_lowering.decomposition.rewrites.products import refuse_products
-from rnn_lowering.decomposition.rewrites.ranks import add_biases, run_in_rank_4, write_batches, write_vectors
+from rnn_lowering.decomposition.rewrites.ranks import (
+    add_biases,
+    part_outputs,
+    part_reshapes,
+    run_in_rank_4,
+    write_batches,
+    write_vectors,
+)
 from rnn_lowering.decomposition.rewrites.reductions import (
     bound_by_max,
+    bound_integers,
     reduce_by_attributes,
     reductions_by_attributes,
     refuse_reductions,
@@ -44,6 +52,7 @@ from rnn_lowering.decomposition.rewrites.rounding import (
 )
 from rnn_lowering.decomposition.rewrites.sequences import rows_by_gather, rows_taken
 from rnn_lowering.decomposition.rewrites.spelled import (
+    crop_by_slice,
     refuse_same_pads,
     same_padded,
     spell_orders,
@@ -169,6 +178,9 @@ ADAPTATIONS = {
     "spelled splits": Adaptation(
         _counted(spell_splits, "crashes at a Split without sizes: wrote them in {}"), always=True
     ),
+    "crops as Slice": Adaptation(
+        _counted(crop_by_slice, "fails on negative pads: wrote those of {} Pad as Slice"), always=True
+    ),
     "spelled strides": Adaptation(
         _counted(spell_strides, "crashes at pools of one axis without strides: wrote them in {}"), always=True
     ),
@@ -200,6 +212,16 @@ ADAPTATIONS = {
     ),
     "clipped norms": Adaptation(
         _counted(bound_by_max, "normalizes along another axis: wrote {} Clip as Max"), always=True
+    ),
+    "bounded integers": Adaptation(
+        _counted(bound_integers, "clips no integers: wrote {} Clip as Max and Min"), always=True
+    ),
+    "parted Reshapes": Adaptation(
+        _counted(part_reshapes, "joins two Reshapes wrongly: put an Identity in front of {}"), always=True
+    ),
+    "parted outputs": Adaptation(
+        _counted(part_outputs, "loses outputs that nodes read, or their shapes: returned {} by a Transpose"),
+        always=True,
     ),
     "integers as indices": Adaptation(
         refuse=lambda model, target: refuse_integers(model, target, replaced_nodes(model, target))

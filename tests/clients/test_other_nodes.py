@@ -1,11 +1,13 @@
 """What takes the place of other nodes that a runtime rejects or misreads is right there."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from nets_for_mnn import OF_ONE_AXIS, of_one_axis
 from nets_for_ncnn import nets_for_ncnn
+from nets_of_parts import NETS
 from running import run
 from texts import parse, random_feed
 
@@ -18,6 +20,13 @@ def test_what_pnnx_cannot_convert(tmp_path: Path) -> None:
     nets = nets_for_ncnn()
     jobs = {name: (rl.lower(net, target="ncnn"), feed) for name, (net, feed) in nets.items()}
     assert_right("ncnn", jobs, {name: run(*net) for name, net in nets.items()}, tmp_path)
+
+
+@pytest.mark.parametrize("client", NETS)
+def test_parts_of_nets(client: Any, tmp_path: Path) -> None:
+    feeds = {name: random_feed(net) for name, net in NETS[client].items()}
+    jobs = {name: (rl.lower(net, target=client), feeds[name]) for name, net in NETS[client].items()}
+    assert_right(client, jobs, {name: run(net, feeds[name]) for name, net in NETS[client].items()}, tmp_path)
 
 
 NET = """g (float[2, 3, 6] x) => (float[a, b, c] y) <float[4, 3, 2] k = {{}}, float[4] w = {{}}, float[4] b = {{}},

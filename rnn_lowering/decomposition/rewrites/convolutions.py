@@ -10,15 +10,12 @@ and 129 with 4, 8, 16 and 128.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain
-from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.types import Array
 
@@ -41,23 +38,9 @@ def end_convolutions(model: ir.Model) -> int:
         weights = node.inputs[1]
         if weights is None or weights.shape is None or len(weights.shape) != 3:
             continue
-        _put_behind(value, "Max", [value], inserter, "Conv")
+        inserter.behind(value, "Max", [value], hint="Conv")
         count += 1
     return count
-
-
-def _put_behind(value: ir.Value, operator: str, others: Sequence[ir.Value], inserter: Inserter, hint: str) -> None:
-    """Put a node of a value and others in its place; the value itself gets a name with the hint."""
-    node = value.producer()
-    assert node is not None
-    assert isinstance(node.graph, ir.Graph)
-    behind = ir.node(operator, [value, *others], name=inserter.unique(f"{node.name or value.name}/{operator}"))
-    node.graph.insert_after(node, behind)
-    name = value.name
-    take_over(value, behind.outputs[0])
-    for slot, read in enumerate([value, *others]):
-        behind.replace_input_with(slot, read)
-    value.name = inserter.unique(f"{name}/{hint}")
 
 
 _SLICE_OF_INPUTS = 10
@@ -95,7 +78,7 @@ def _widen(node: ir.Node, held: list[Array], inserter: Inserter) -> None:
     output = node.outputs[0]
     numbers = {"first": 0, "count": count, "axis": 1}
     bounds = [inserter.constant(node, [number], hint=hint) for hint, number in numbers.items()]
-    _put_behind(output, "Slice", bounds, inserter, "wide")
+    inserter.behind(output, "Slice", bounds, hint="wide")
     if output.shape is not None:
         output.shape = ir.Shape([count + 1 if axis == 1 else size for axis, size in enumerate(output.shape)])
     drop_unused([value for value in given if value is not None])

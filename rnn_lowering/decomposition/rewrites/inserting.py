@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.scopes import add_constant, all_names
 
 
@@ -33,6 +34,22 @@ class Inserter:
         assert isinstance(node.graph, ir.Graph)
         node.graph.insert_before(node, new)
         return new.outputs[0]
+
+    def behind(
+        self, value: ir.Value, operator: str, others: Sequence[ir.Value], attributes: Any = None, *, hint: str
+    ) -> None:
+        """Put a node of a value and others in its place; the value itself gets a name with the hint."""
+        node = value.producer()
+        assert node is not None
+        assert isinstance(node.graph, ir.Graph)
+        name = self._names.unique(f"{node.name or value.name}/{operator}")
+        behind = ir.node(operator, [value, *others], attributes, name=name)
+        node.graph.insert_after(node, behind)
+        given = value.name
+        take_over(value, behind.outputs[0])
+        for slot, read in enumerate([value, *others]):
+            behind.replace_input_with(slot, read)
+        value.name = self._names.unique(f"{given}/{hint}")
 
     def constant(self, node: ir.Node, numbers: object, dtype: Any = np.int64, hint: str = "constant") -> ir.Value:
         """Return a constant that a node and what is inserted before it can use: a function has no initializers."""

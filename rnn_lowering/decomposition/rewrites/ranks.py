@@ -2,8 +2,10 @@
 
 OpenCV runs a Resize in rank 4 only, and these norms behind a Conv, whose layout they read; ncnn runs all in rank 4.
 A linear Resize of a height of 1 reads other memory in OpenCV; of a width of 1 it is right. It multiplies matrices
-of two and more axes of batches right only where both have the same; neither it nor MNN multiplies vectors. pnnx
-adds constant vectors to a Gemm only, and leaves out alpha without them.
+of two and more axes of batches right only where both have the same; neither it nor MNN multiplies vectors. Of two
+Reshapes in a row it makes one, in which a 0 means a size of what the first one reads. MNN returns an output that
+nodes read too in another shape, or not at all. pnnx adds constant vectors to a Gemm only, and leaves out alpha
+without them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import onnx_ir as ir
 
 from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import default_opset
+from rnn_lowering.facts.operators import default_opset, parameter
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.scopes import standard_nodes
 from rnn_lowering.types import array_of
@@ -102,6 +104,40 @@ def _add_bias(node: ir.Node, opset: int, known: Inferred, inserter: Inserter) ->
     assert isinstance(node.graph, ir.Graph)
     node.graph.remove(node, safe=True)
     return True
+
+
+def part_reshapes(model: ir.Model) -> int:
+    """Put an Identity between each Reshape that keeps a size (0) and the one it reads; return their number."""
+    inserter, count = Inserter(model), 0
+    for scope, node in list(standard_nodes(model, "Reshape")):
+        x, shape = node.inputs[0], parameter(node, "shape", scope.opset)
+        before = None if x is None else x.producer()
+        numbers = constant_of(shape, scope.opset) if isinstance(shape, ir.Value) else None
+        if (
+            before is not None
+            and before.op_type == "Reshape"
+            and numbers is not None
+            and 0 in array_of(numbers)
+            and not node.attributes.get_int("allowzero", 0)
+        ):
+            node.replace_input_with(0, inserter.before(node, "Identity", [x]))
+            count += 1
+    return count
+
+
+def part_outputs(model: ir.Model) -> int:
+    """Give each output that nodes read too a Transpose that moves nothing, in place; return their number."""
+    outputs = dict.fromkeys(model.graph.outputs)
+    read = [value for value in outputs if value.producer() is not None and value.uses()]
+    known, inserter, count = inferred_values(model) if read else {}, Inserter(model), 0
+    for value in read:
+        shape, uses = known.get(value, value).shape, list(value.uses())
+        if shape is not None and len(shape):
+            inserter.behind(value, "Transpose", [], {"perm": [*range(len(shape))]}, hint="read")
+            for use in uses:
+                use.node.replace_input_with(use.idx, value)
+            count += 1
+    return count
 
 
 _MOST_BATCHES = 1

@@ -7,7 +7,7 @@ does not load them. It loads no ReduceMax or ReduceMin of several axes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -109,12 +109,36 @@ def _equal_splits(model: ir.Model) -> dict[ir.Node, list[int]]:
 def bound_by_max(model: ir.Model) -> int:
     """Write each Clip of a reduction by a lower bound only as Max, in place; return their number: of a norm that is
     clipped and expanded pnnx makes one along another axis."""
-    found = [node for scope, node in standard_nodes(model, "Clip") if scope.opset >= _MAX_OF_ALL]
-    clips = [node for node in found if _is_lower_bound(node)]
+    return _bound(model, [clip for clip in _clips(model) if _is_lower_bound(clip)])
+
+
+def bound_integers(model: ir.Model) -> int:
+    """Write each Clip of integers but int32 as Max and Min, in place; return their number: OpenCV has none."""
+    clips = _clips(model)
+    known = inferred_values(model) if clips else {}
+
+    def is_integer(x: ir.Value | None) -> bool:
+        dtype = None if x is None else known.get(x, x).dtype
+        return dtype is not None and dtype.is_integer() and dtype != ir.DataType.INT32
+
+    return _bound(model, [clip for clip in clips if is_integer(clip.inputs[0])])
+
+
+def _clips(model: ir.Model) -> list[ir.Node]:
+    clips = [node for scope, node in standard_nodes(model, "Clip") if scope.opset >= _MAX_OF_ALL]
+    return [node for node in clips if any(node.inputs[1:])]
+
+
+def _bound(model: ir.Model, clips: Sequence[ir.Node]) -> int:
+    """Write Clips as Max and Min; return their number."""
     inserter = Inserter(model)
     for node in clips:
-        take_over(node.outputs[0], inserter.before(node, "Max", node.inputs[:2]))
+        value = node.inputs[0]
+        for operator, bound in zip(("Max", "Min"), node.inputs[1:], strict=False):
+            value = value if bound is None else inserter.before(node, operator, [value, bound])
+        assert value is not None
         assert isinstance(node.graph, ir.Graph)
+        take_over(node.outputs[0], value)
         node.graph.remove(node, safe=True)
     return len(clips)
 

@@ -2,7 +2,8 @@
 
 ncnn loads a Pad with its mode, a pad for each axis and the number that fills, and crashes at a Split without sizes.
 
-OpenCV pads both sides alike where a Conv or a pool is to keep a size (auto_pad).
+OpenCV pads both sides alike where a Conv or a pool is to keep a size (auto_pad). tract crashes at negative
+pads, which crop, and MNN computes them wrongly: they are a Slice.
 """
 
 from __future__ import annotations
@@ -37,6 +38,28 @@ def spell_pads(model: ir.Model) -> int:
     ]
     known, inserter = dict(inferred_values(model)) if found else {}, Inserter(model)
     return sum(_spell(node, opset, known, inserter) for node in found)
+
+
+def crop_by_slice(model: ir.Model) -> int:
+    """Write what each Pad of constant pads crops as a Slice in front of it, in place; return their number."""
+    opset, inserter = default_opset(model.opset_imports), Inserter(model)
+    nodes = [node for _, node in standard_nodes(model, "Pad") if opset >= _OF_INPUTS]
+    return sum(_crop(node, opset, inserter) for node in nodes)
+
+
+def _crop(node: ir.Node, opset: int, inserter: Inserter) -> bool:
+    x, pads, _, axes = [*node.inputs, None, None][:4]
+    widths = None if pads is None else constant_of(pads, opset)
+    along = None if axes is None else constant_of(axes, opset)
+    if widths is None or (axes is not None and along is None) or (widths.numpy() >= 0).all():
+        return False
+    begins, ends = widths.numpy().reshape(2, -1)
+    chosen = range(len(begins)) if along is None else along.numpy()
+    behind = np.where(ends < 0, ends, np.iinfo(np.int64).max)
+    slices = [inserter.constant(node, numbers) for numbers in (np.maximum(-begins, 0), behind, chosen)]
+    node.replace_input_with(0, inserter.before(node, "Slice", (x, *slices)))
+    node.replace_input_with(1, inserter.constant(node, np.maximum(widths.numpy(), 0), hint="pads"))
+    return True
 
 
 def _spell(node: ir.Node, opset: int, known: dict[ir.Value, ir.Value], inserter: Inserter) -> bool:

@@ -114,7 +114,7 @@ MNN = Target(
         adaptations=(
             *("rounding of floats", "no products of integers", "tables of floats", "differences of floats"),
             *("inputs with elements", "rows of sequences", "typed fills", "constants as tensors"),
-            *("no vectors", "spelled strides", "ended convolutions"),
+            *("no vectors", "crops as Slice", "spelled strides", "ended convolutions", "parted outputs"),
         ),
         folds=True,
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if

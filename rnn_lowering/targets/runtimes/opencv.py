@@ -113,6 +113,8 @@ OPENCV = Target(
             "spelled same pads",
             "equal batches",
             "no vectors",
+            "parted Reshapes",
+            "bounded integers",
             "no unused constants",
             "rounding of floats",
             "no products of integers",

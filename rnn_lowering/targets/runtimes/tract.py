@@ -151,6 +151,7 @@ TRACT = Target(
             "rows of sequences",
             "no sequences",
             "repeats as Gather",
+            "crops as Slice",
             "numbers of sizes",
             "typed fills",
             "no declared shapes",
