@@ -38,7 +38,7 @@ def end_convolutions(model: ir.Model) -> int:
         weights = node.inputs[1]
         if weights is None or weights.shape is None or len(weights.shape) != 3:
             continue
-        inserter.behind(value, "Max", [value], hint="Conv")
+        inserter.behind(value, "Max", [value], suffix="Conv")
         count += 1
     return count
 
@@ -78,7 +78,7 @@ def _widen(node: ir.Node, held: list[Array], inserter: Inserter) -> None:
     output = node.outputs[0]
     numbers = {"first": 0, "count": count, "axis": 1}
     bounds = [inserter.constant(node, [number], hint=hint) for hint, number in numbers.items()]
-    inserter.behind(output, "Slice", bounds, hint="wide")
+    inserter.behind(output, "Slice", bounds, suffix="wide")
     if output.shape is not None:
         output.shape = ir.Shape([count + 1 if axis == 1 else size for axis, size in enumerate(output.shape)])
     drop_unused([value for value in given if value is not None])

@@ -36,9 +36,9 @@ class Inserter:
         return new.outputs[0]
 
     def behind(
-        self, value: ir.Value, operator: str, others: Sequence[ir.Value], attributes: Any = None, *, hint: str
+        self, value: ir.Value, operator: str, others: Sequence[ir.Value], attributes: Any = None, *, suffix: str
     ) -> None:
-        """Put a node of a value and others in its place; the value itself gets a name with the hint."""
+        """Put a node of a value and others in its place; the value itself gets a name with the suffix."""
         node = value.producer()
         assert node is not None
         assert isinstance(node.graph, ir.Graph)
@@ -49,7 +49,7 @@ class Inserter:
         take_over(value, behind.outputs[0])
         for slot, read in enumerate([value, *others]):
             behind.replace_input_with(slot, read)
-        value.name = self._names.unique(f"{given}/{hint}")
+        value.name = self._names.unique(f"{given}/{suffix}")
 
     def constant(self, node: ir.Node, numbers: object, dtype: Any = np.int64, hint: str = "constant") -> ir.Value:
         """Return a constant that a node and what is inserted before it can use: a function has no initializers."""

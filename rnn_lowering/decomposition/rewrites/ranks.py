@@ -133,7 +133,7 @@ def part_outputs(model: ir.Model) -> int:
     for value in read:
         shape, uses = known.get(value, value).shape, list(value.uses())
         if shape is not None and len(shape):
-            inserter.behind(value, "Transpose", [], {"perm": [*range(len(shape))]}, hint="read")
+            inserter.behind(value, "Transpose", [], {"perm": [*range(len(shape))]}, suffix="read")
             for use in uses:
                 use.node.replace_input_with(use.idx, value)
             count += 1

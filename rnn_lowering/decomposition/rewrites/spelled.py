@@ -58,7 +58,7 @@ def _crop(node: ir.Node, opset: int, inserter: Inserter) -> bool:
     behind = np.where(ends < 0, ends, np.iinfo(np.int64).max)
     slices = [inserter.constant(node, numbers) for numbers in (np.maximum(-begins, 0), behind, chosen)]
     node.replace_input_with(0, inserter.before(node, "Slice", (x, *slices)))
-    node.replace_input_with(1, inserter.constant(node, np.maximum(widths.numpy(), 0), hint="pads"))
+    node.replace_input_with(1, inserter.constant(node, np.maximum(widths.numpy(), 0), np.int64, "pads"))
     return True
 
 
