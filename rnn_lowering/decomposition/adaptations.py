@@ -24,7 +24,11 @@ from rnn_lowering.decomposition.rewrites.constants import (
     write_fills,
     write_tensors,
 )
-from rnn_lowering.decomposition.rewrites.convolutions import add_output_channels, end_convolutions
+from rnn_lowering.decomposition.rewrites.convolutions import (
+    add_output_channels,
+    end_convolutions,
+    set_sums_apart,
+)
 from rnn_lowering.decomposition.rewrites.lookups import bound_lookups, simplify_indices
 from rnn_lowering.decomposition.rewrites.numbers_of_sizes import make_numbers, unconverted
 from rnn_lowering.decomposition.rewrites.products import refuse_products
@@ -183,6 +187,10 @@ ADAPTATIONS = {
     ),
     "spelled strides": Adaptation(
         _counted(spell_strides, "crashes at pools of one axis without strides: wrote them in {}"), always=True
+    ),
+    "sums apart": Adaptation(
+        _counted(set_sums_apart, "rejects a sum of sums that are joined too: put a Reshape behind {} of them"),
+        always=True,
     ),
     "ended convolutions": Adaptation(
         _counted(end_convolutions, "gives an output that is a Conv one axis more: put a Max behind {} of them"),

@@ -352,19 +352,6 @@ def test_tract_gets_no_declared_shapes_of_computed_values() -> None:
         assert [d.dim_param for d in lowered.graph.output[0].type.tensor_type.shape.dim] == ["T", "", "N", ""]
 
 
-@pytest.mark.parametrize("ir_version", [3, 8])
-def test_jaxonnxruntime_gets_sizes_and_axes_as_initializers(ir_version: int) -> None:
-    """It takes those of a Split or a Slice from there only, and exporters write Constants."""
-    net = parse("""g (float[2, 3, 4] x) => (float[a, b, c, d] y) {
-        s = Constant <value_ints = [1, 2]> () k = Constant <value = int64[1] {1}> ()
-        p, q = Split <axis = 1> (x, s) y = Unsqueeze (q, k) }""")
-    net.ir_version = ir_version
-    lowered = rl.lower(net, target="jaxonnxruntime")
-    assert ("Constant" in operators(lowered)) == (ir_version < 4)
-    feed = {"x": np.arange(24, dtype=np.float32).reshape(2, 3, 4)}
-    assert_close(run(lowered, feed), run(net, feed))
-
-
 def test_tract_gets_no_declared_shapes_of_what_takes_the_place_of_a_node() -> None:
     net = parse(
         """g (float[N, 5] x) => (float[N, 5] y) <float s = {0.1}, int8 z = {0}> {

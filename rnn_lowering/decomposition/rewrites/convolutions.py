@@ -1,4 +1,7 @@
-"""Convolutions that a runtime computes wrongly, without an error.
+"""Convolutions that a runtime computes wrongly, or rejects with what is around them.
+
+onnx2tf 2.6.9 writes a model that LiteRT rejects where a sum is both an operand of a sum and in a Concat before its
+other operand: between both sums comes a Reshape to the same shape.
 
 MNN 3.6.1 gives an output of the model that is a Conv along one axis an axis of 1 at its end.
 
@@ -15,8 +18,10 @@ import onnx_ir as ir
 
 from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import default_opset, is_of_default_domain
+from rnn_lowering.facts.operators import default_opset, is_of_default_domain, operator_of, reached
+from rnn_lowering.model.model_sizes import inferred_values
 from rnn_lowering.model.replace import drop_unused
+from rnn_lowering.model.scopes import standard_nodes
 from rnn_lowering.types import Array
 
 _FUSED = ("Clip", "LeakyRelu", "Relu")
@@ -82,3 +87,43 @@ def _widen(node: ir.Node, held: list[Array], inserter: Inserter) -> None:
     if output.shape is not None:
         output.shape = ir.Shape([count + 1 if axis == 1 else size for axis, size in enumerate(output.shape)])
     drop_unused([value for value in given if value is not None])
+
+
+def set_sums_apart(model: ir.Model) -> int:
+    """Put a Reshape between each Add and its operands that are sums which a Concat takes too, in place; return
+    their number."""
+    convolves = any(True for _ in standard_nodes(model, "Conv", "ConvTranspose"))
+    adds = [node for _, node in standard_nodes(model, "Add")] if convolves else []
+    known, inserter, count = inferred_values(model) if adds else {}, Inserter(model), 0
+    for node in adds:
+        for slot, value in enumerate(node.inputs):
+            sizes = None if value is None else known.get(value, value).shape
+            if value is None or sizes is None or len(sizes) <= _MATRIX or not sizes.is_static():
+                continue
+            if _is_joined_sum(value):
+                shape = inserter.constant(node, list(sizes))
+                node.replace_input_with(slot, inserter.before(node, "Reshape", [value, shape]))
+                count += 1
+    return count
+
+
+_MATRIX = 2
+"""The axes of a matrix, which no Conv takes."""
+
+
+def _is_joined_sum(value: ir.Value) -> bool:
+    """Whether a value follows element by element from a sum that a Concat takes, also element by element."""
+
+    def before(value: ir.Value) -> Sequence[ir.Value | None]:
+        node = value.producer()
+        return node.inputs if node is not None and _passes(node) else ()
+
+    def behind(value: ir.Value) -> list[ir.Value]:
+        return [use.node.outputs[0] for use in value.uses() if _passes(use.node)]
+
+    sums = [v for v in reached([value], before) if (node := v.producer()) is not None and node.op_type == "Add"]
+    return any(use.node.op_type == "Concat" for v in reached(sums, behind) for use in v.uses())
+
+
+def _passes(node: ir.Node) -> bool:
+    return operator_of(node).elementwise and node.op_type != "Add"

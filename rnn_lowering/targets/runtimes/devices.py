@@ -175,7 +175,7 @@ LITERT = Target(
     finish=(max_of_outputs,),
     model=ModelTraits(
         outputs_apart=as_sum_with_zero,
-        adaptations=("rows of sequences", "no sequences", "computed copies", "constants as tensors"),
+        adaptations=("rows of sequences", "no sequences", "computed copies", "constants as tensors", "sums apart"),
     ),
 )
 
