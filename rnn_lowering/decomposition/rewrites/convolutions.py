@@ -13,6 +13,8 @@ and 129 with 4, 8, 16 and 128.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
