@@ -115,6 +115,27 @@ def distances(
             yield float(np.abs(got - truth[name]).max(initial=0)) if got.shape == truth[name].shape else np.inf
 
 
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+def test_units_of_real_models(op: str) -> None:
+    case = Case("large", op, {"direction": "bidirectional"}, I=40, H=200, optional=STATES, x="symbolic")
+    original = model(case, 17)
+    lowered = rl.lower(original, "scan")
+    prove(claim(case, original, lowered))
+    for place in (0, -1):
+        wrong = onnx.ModelProto()
+        wrong.CopyFrom(lowered)
+        tensor = next(t for t in wrong.graph.initializer if np.prod(t.dims) == max_size(lowered))
+        values = onnx.numpy_helper.to_array(tensor).copy()
+        values.flat[np.flatnonzero(values)[place]] *= 1 + 2.0**-20
+        tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+        with pytest.raises(UnprovenError):
+            prove(claim(case, original, wrong))
+
+
+def max_size(lowered: onnx.ModelProto) -> int:
+    return max(int(np.prod(t.dims)) for t in lowered.graph.initializer)
+
+
 def test_require_proven(rnn_lower: Command, tmp_path: Path) -> None:
     for case, code in ((CASES[3], 0), (Case("large", "LSTM", T=800), 5)):
         source, target = tmp_path / "in.onnx", tmp_path / f"{case.name}.onnx"

@@ -7,35 +7,35 @@ read from its end. Each state of each step gets a name, so that whatever equals 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from rnn_lowering.compare.proof.operators import OPERATORS, Machine, Operator, Values
-from rnn_lowering.compare.proof.polynomials import ONE, ZERO, Algebra, BoundedPolynomial, UnprovenError, number
+from rnn_lowering.compare.proof.machine import Machine, Operator, SymbolicRows, Values
+from rnn_lowering.compare.proof.operators import OPERATORS
+from rnn_lowering.compare.proof.polynomials import Algebra, BoundedPolynomial, UnprovenError, number
 from rnn_lowering.compare.proof.sizes import RunSizes
 from rnn_lowering.types import Array
 
 Function = Callable[[BoundedPolynomial], BoundedPolynomial]
 Attributes = Mapping[str, Any]
 
-ACTIVATIONS: dict[str, tuple[Callable[..., BoundedPolynomial], float | None, float | None]] = {
-    "relu": (lambda of, x, a, b: of.relu(x), None, None),
-    "tanh": (lambda of, x, a, b: of.tanh(x), None, None),
-    "sigmoid": (lambda of, x, a, b: of.sigmoid(x), None, None),
-    "affine": (lambda of, x, a, b: a * x + b, 0.0, 0.0),
-    "leakyrelu": (lambda of, x, a, b: of.leaky_relu(x, a), 0.01, None),
-    "thresholdedrelu": (lambda of, x, a, b: of.thresholded_relu(x, a), 0.0, None),
-    "scaledtanh": (lambda of, x, a, b: a * of.tanh(b * x), 0.0, 0.0),
-    "hardsigmoid": (lambda of, x, a, b: of.hard_sigmoid(x, a, b), 0.2, 0.5),
-    "elu": (lambda of, x, a, b: of.elu(x, a), 1.0, None),
-    "softsign": (lambda of, x, a, b: of.softsign(x), None, None),
-    "softplus": (lambda of, x, a, b: of.softplus(x), None, None),
+ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
+    "relu": ("relu", None, None),
+    "tanh": ("tanh", None, None),
+    "sigmoid": ("sigmoid", None, None),
+    "affine": ("affine", 0.0, 0.0),
+    "leakyrelu": ("leaky_relu", 0.01, None),
+    "thresholdedrelu": ("thresholded_relu", 0.0, None),
+    "scaledtanh": ("scaled_tanh", 0.0, 0.0),
+    "hardsigmoid": ("hard_sigmoid", 0.2, 0.5),
+    "elu": ("elu", 1.0, None),
+    "softsign": ("softsign", None, None),
+    "softplus": ("softplus", None, None),
 }
-"""By name in lower case: the function of x, alpha and beta, and their defaults, as in onnxruntime."""
+"""By name in lower case: the function of the algebra; the defaults of alpha and beta, as in onnxruntime."""
 
 
 class SymbolicDirection:
@@ -53,15 +53,16 @@ class SymbolicDirection:
 
     def of_x(self, x: Array) -> list[Array]:
         """Return Xt*(W^T) + Wb of each gate."""
-        return self._gates(self.plus(self.m.product(x, self.W.T), self.Wb))
+        return self._gates(x, self.W, self.Wb)
 
     def of_h(self, h: Array, first: int = 0, end: int | None = None) -> list[Array]:
         """Return Ht-1*(R^T) + Rb of some gates."""
         rows = slice(first * self.H, None if end is None else end * self.H)
-        return self._gates(self.plus(self.m.product(h, self.R[rows].T), self.Rb[rows]))
+        return self._gates(h, self.R[rows], self.Rb[rows])
 
-    def _gates(self, sums: Array) -> list[Array]:
-        return np.split(sums, sums.shape[1] // self.H, 1)
+    def _gates(self, x: Array, weights: Array, biases: Array) -> list[Array]:
+        gates = [slice(n, n + self.H) for n in range(0, len(weights), self.H)]
+        return [self.plus(self.m.product(x, weights[gate].T), biases[gate]) for gate in gates]
 
     def plus(self, *arrays: Array) -> Array:
         total, *others = arrays
@@ -85,14 +86,14 @@ class SymbolicDirection:
 
     def named(self, state: int, values: Array) -> Array:
         """Return a new state, each element as an atom that stands for it."""
-        names = np.empty_like(values)
-        for n, place in np.ndindex(*values.shape):
-            value: Any = values[n, place]
-            names[n, place] = self.m.algebra.state(value, ("state", self.name, state, n, self.step), place)
-        return names
+        names, width = [], values.shape[1]
+        for first, end, (value,) in self.m.rows.runs(values):
+            label = "state", self.name, state, first // width, self.step
+            names.append((self.m.algebra.state(value, end - first, label, first % width), end - first))
+        return self.m.rows.of(*names).reshape(values.shape)
 
     def one_minus(self, x: Array) -> Array:
-        return self.m.elementwise(lambda p: ONE - p, x)
+        return self.m.elementwise(BoundedPolynomial.complement, x)
 
 
 def _rnn(k: SymbolicDirection, x: Array, h: Array) -> list[Array]:
@@ -119,10 +120,10 @@ def _lstm(k: SymbolicDirection, x: Array, h: Array, c: Array) -> list[Array]:
 class Specification(Machine):
     """Runs nodes by their equations, which name the states themselves."""
 
-    def __init__(self, algebra: Algebra) -> None:
-        super().__init__(algebra, RunSizes(None, None, None), 0.0, RECURRENT)
+    def __init__(self, rows: SymbolicRows) -> None:
+        super().__init__(rows, RunSizes(None, None, None), 0.0, RECURRENT, OPERATORS)
 
-    def settled(self, computed: list[BoundedPolynomial]) -> list[BoundedPolynomial]:
+    def settled(self, computed: BoundedPolynomial) -> BoundedPolynomial:
         return computed
 
 
@@ -158,7 +159,7 @@ def recurrent(m: Machine, node: onnx.NodeProto, values: Values) -> list[Array]:
             x = X[[n - 1 - t if back and t < n else t for n in lengths], np.arange(N)]
             k.step = t + 1
             states.append(equation(k, x, *states[-1]))
-        outputs.append(_outputs(states, lengths, back))
+        outputs.append(_outputs(m, states, lengths, back))
     Y = np.stack([y for y, _ in outputs], 1)
     finals = [np.stack(parts, 1 if batch_first else 0) for parts in zip(*(f for _, f in outputs), strict=True)]
     return [Y.transpose(2, 0, 1, 3) if batch_first else Y, *finals]
@@ -168,15 +169,18 @@ RECURRENT: dict[str, Operator] = dict.fromkeys(EQUATIONS, recurrent)
 """By operator."""
 
 
-def _outputs(states: Sequence[Sequence[Array]], lengths: Array, back: bool) -> tuple[Array, list[Array]]:
+def _outputs(
+    m: Machine, states: Sequence[Sequence[Array]], lengths: Array, back: bool
+) -> tuple[Array, list[Array]]:
     """Return Y and the last states of a direction: zeros after the end of a sequence, and for one of length 0."""
     T, (N, H) = len(states) - 1, states[0][0].shape
-    Y, finals = np.full((T, N, H), ZERO), [np.full((N, H), ZERO) for _ in states[0]]
+    Y, finals = m.rows.zeros((T, N, H)), [m.rows.zeros((N, H)) for _ in states[0]]
     for n, length in enumerate(lengths):
         for t in range(length):
             Y[length - 1 - t if back else t, n] = states[t + 1][0][n]
         for final, state in zip(finals, states[length], strict=True):
-            final[n] = state[n] if length else ZERO
+            if length:
+                final[n] = state[n]
     return Y, finals
 
 
@@ -184,7 +188,7 @@ def _first(
     m: Machine, page: Mapping[str, Array], name: str, d: int, shape: tuple[int, int], batch_first: bool
 ) -> Array:
     if name not in page:
-        return np.full(shape, ZERO)
+        return m.rows.zeros(shape)
     return m.lifted(page[name][:, d] if batch_first else page[name][d])
 
 
@@ -195,16 +199,9 @@ def _functions(algebra: Algebra, attributes: Mapping[str, Any], default: Sequenc
         if name.lower() not in ACTIVATIONS:
             raise UnprovenError(f"{name} has no equation")
         function, *defaults = ACTIVATIONS[name.lower()]
-        taken = [
-            None if d is None else float(np.float32(next(q, d))) for q, d in zip(queues, defaults, strict=True)
-        ]
-        alpha, beta = (None if v is None else number(v) for v in taken)
-        yield partial(_applied, algebra, function, alpha, beta)
-
-
-def _applied(algebra: Algebra, function: Any, alpha: Any, beta: Any, x: BoundedPolynomial) -> BoundedPolynomial:
-    result: BoundedPolynomial = function(algebra, x, alpha, beta)
-    return result
+        pairs = zip(queues, defaults, strict=True)
+        taken = [number(float(np.float32(next(queue, given)))) for queue, given in pairs if given is not None]
+        yield algebra.function(function, *taken)
 
 
 def _text(value: str | bytes) -> str:

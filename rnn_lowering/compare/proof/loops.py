@@ -6,15 +6,15 @@ specification, the same one of each step. An atom stands for it, so the next ste
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from rnn_lowering.compare.proof.operators import Machine, Operator, Values, is_symbolic
-from rnn_lowering.compare.proof.polynomials import UnprovenError
+from rnn_lowering.compare.proof.machine import Machine, Operator, Values, is_symbolic
+from rnn_lowering.compare.proof.polynomials import UnequalError, UnprovenError
 from rnn_lowering.compare.proof.sizes import SymbolicSize, symbol
 from rnn_lowering.types import Array
 
@@ -129,16 +129,25 @@ class _Invariant:
         for s, (state, first) in enumerate(zip(states, self.first, strict=True)):
             if state.shape != first.shape:
                 raise UnprovenError("a state of a loop grows")
-            for n, (x, before) in enumerate(zip(state.flat, first.flat, strict=True)):
-                if self.names.setdefault((s, n), self._name(x, before, step)) != self._name(x, before, step):
-                    raise UnprovenError("a state of a loop is another one in each step")
+            if is_symbolic(state) or is_symbolic(first):
+                names = self._names(self.m.lifted(state), self.m.lifted(first), step)
+            elif state.dtype != object and (state == first).all():
+                continue
+            else:
+                raise UnprovenError("a state of a loop is no state of the node")
+            for n, name in enumerate(names):
+                if self.names.setdefault((s, n), name) != name:
+                    raise UnequalError("a state of a loop is another one in each step")
 
-    def _name(self, x: Any, before: Any, step: int) -> Any:
-        """Return which state of the specification an element is, and how many steps later; "" if it stays."""
-        label: Any = self.m.algebra.labels.get(getattr(x, "atom", 0) or 0)
-        if label is not None and label[0][0] == "state":
-            (_, node, state, row, its_step), place = label
-            return node, state, row, place, its_step - step
-        if not isinstance(x, SymbolicSize) and (x is before or (not hasattr(x, "terms") and x == before)):
-            return ""
-        raise UnprovenError("a state of a loop is no state of the node")
+    def _names(self, state: Array, first: Array, step: int) -> Iterator[Any]:
+        """Yield which state of the specification each part is, and how many steps later, or where it stays."""
+        before = first.reshape(-1)
+        for start, end, (x, _) in self.m.rows.runs(state, first):
+            label: Any = self.m.algebra.labels.get(x.atom or 0, ((None,), 0))
+            (kind, *of_state), place = label
+            if kind == "state":
+                yield start, end, of_state[:-1], place, of_state[-1] - step
+            elif (state.reshape(-1)[start:end] == before[start:end]).all():
+                yield start, end
+            else:
+                raise UnequalError("a state of a loop is no state of the node")

@@ -16,8 +16,9 @@ import onnx
 
 from rnn_lowering.compare.proof.equations import Specification
 from rnn_lowering.compare.proof.loops import CONTROL
-from rnn_lowering.compare.proof.operators import Machine
-from rnn_lowering.compare.proof.polynomials import Algebra, Effort, UnprovenError, equal
+from rnn_lowering.compare.proof.machine import Machine, SymbolicRows
+from rnn_lowering.compare.proof.operators import OPERATORS
+from rnn_lowering.compare.proof.polynomials import Effort, UnequalError, UnprovenError
 from rnn_lowering.compare.proof.sizes import RunSizes, symbol
 from rnn_lowering.types import Array
 
@@ -59,10 +60,17 @@ def prove(claim: Claim, effort: Effort | None = None) -> None:
     Raises:
         UnprovenError: It is not proven, with the reason.
     """
-    algebra = Algebra(effort or Effort())
+    effort = effort or Effort()
+    try:
+        _prove(claim, SymbolicRows(effort, one_by_one=False))
+    except UnequalError:
+        _prove(claim, SymbolicRows(effort, one_by_one=True))
+
+
+def _prove(claim: Claim, rows: SymbolicRows) -> None:
     for T, N, axes in _sizes(claim):
         for lengths in _lengths(claim, T, N):
-            _check_run(claim, algebra, T, N, axes, lengths)
+            _check_run(claim, rows, T, N, axes, lengths)
 
 
 def _sizes(claim: Claim) -> Iterator[tuple[int, int, RunSizes]]:
@@ -116,39 +124,27 @@ def _lengths(claim: Claim, T: int, N: int) -> Iterable[list[int]]:
     return [[(every[n : n + N] * N)[k] for k in range(N)] for n in range(0, T + 1, N)]
 
 
-def _check_run(claim: Claim, algebra: Algebra, T: int, N: int, axes: RunSizes, lengths: list[int]) -> None:
+def _check_run(claim: Claim, rows: SymbolicRows, T: int, N: int, axes: RunSizes, lengths: list[int]) -> None:
     """Compare the outputs at one T and N."""
     sizes: dict[int | str, Any] = {"T": T, "N": N}
     inputs = {
         name: _lengths_input(lengths, axes)
         if name in claim.lengths
-        else _input(algebra, name, tuple(sizes.get(size, size) for size in shape))
+        else rows.symbols([sizes.get(size, size) for size in shape], "input", name)
         for name, shape in claim.shapes.items()
     }
-    specified = Specification(algebra)
+    specified = Specification(rows)
     outputs: list[Array] = []
     known = dict(inputs)
     for model in claim.nodes:
         outputs = specified.run(model.graph, known)
         known.update(zip((v.name for v in model.graph.output), outputs, strict=True))
-    machine = Machine(algebra, axes, claim.rounding, CONTROL)
+    machine = Machine(rows, axes, claim.rounding, CONTROL, OPERATORS)
     for expected, got in zip(outputs, machine.run(claim.lowered.graph, inputs), strict=True):
-        _check_equal(machine.lifted(expected), machine.lifted(got), T, N)
-
-
-def _check_equal(expected: Array, got: Array, T: int, N: int) -> None:
-    if expected.shape != got.shape:
-        raise UnprovenError(f"the shapes differ at T = {T}, N = {N}")
-    if not all(equal(a, b) for a, b in zip(expected.flat, got.flat, strict=True)):
-        raise UnprovenError(f"polynomials differ at T = {T}, N = {N}")
-
-
-def _input(algebra: Algebra, name: str, shape: tuple[int, ...]) -> Array:
-    """Return an input of symbols; what is along the last axis is a row."""
-    array = np.empty(shape, object)
-    for index in np.ndindex(shape):
-        array[index] = algebra.symbol(("input", name, *index[:-1]), index[-1])
-    return array
+        if expected.shape != got.shape:
+            raise UnprovenError(f"the shapes differ at T = {T}, N = {N}")
+        if not machine.equal(expected, got):
+            raise UnequalError(f"polynomials differ at T = {T}, N = {N}")
 
 
 def _lengths_input(lengths: list[int], axes: RunSizes) -> Array:

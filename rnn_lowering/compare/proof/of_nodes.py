@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnn_lowering.compare.node_pairs import NodePair
 from rnn_lowering.compare.proof.obligations import Claim, prove
-from rnn_lowering.compare.proof.polynomials import MOST_ELEMENTS, Effort, UnprovenError
+from rnn_lowering.compare.proof.polynomials import MOST_FUNCTIONS, Effort, UnprovenError
 from rnn_lowering.compare.result import NOT_PROVEN, PROVEN, NodeProof
 from rnn_lowering.errors import RnnLoweringError, counted
 from rnn_lowering.nodes.rnn import RecurrentSpec
@@ -21,8 +21,10 @@ _HALF_ROUNDINGS = {
     ir.DataType.BFLOAT16: 2.0**-8,
 }
 
-_ELEMENTS = 20
-"""About so many are computed for each row of a gate in each step."""
+_FUNCTIONS = 50
+"""About so many are computed for each row in each step."""
+
+_MOST_WEIGHTS = 1 << 24
 
 
 def proofs_of(nodes: Iterable[NodePair]) -> tuple[NodeProof, ...]:
@@ -58,7 +60,7 @@ def _claim(node: NodePair) -> Claim:
     steps, rows = (least if size is None else size for size, least in ((spec.seq_length, 5), (spec.batch_size, 3)))
     gates = len(spec.directions) * len(spec.cell.gates) * spec.hidden_size
     weights = gates * ((spec.input_size or 0) + spec.hidden_size)
-    if max(steps * rows * gates * _ELEMENTS, weights) > MOST_ELEMENTS:
+    if steps * rows * len(spec.directions) * _FUNCTIONS > MOST_FUNCTIONS or weights > _MOST_WEIGHTS:
         raise UnprovenError("too large")
     shapes: dict[str, tuple[int | str, ...]] = {}
     for pair in (node, *node.beside):

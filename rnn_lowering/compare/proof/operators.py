@@ -1,208 +1,30 @@
-"""ONNX's operators on arrays of numbers, of sizes and of polynomials; and graphs of them, with their loops.
+"""ONNX's operators on arrays of numbers, of sizes and of polynomials.
 
 A number is computed as a real number. What an operator moves it moves whatever it is, so NumPy does.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
-from rnn_lowering.compare.proof.polynomials import (
-    ONE,
-    ZERO,
-    Algebra,
-    BoundedPolynomial,
-    UnprovenError,
-    combination,
-    number,
-)
-from rnn_lowering.compare.proof.sizes import RunSizes, SymbolicSize, difference, symbol
+from rnn_lowering.compare.proof.machine import Machine, Operator, array_of, is_symbolic, refuse_large
+from rnn_lowering.compare.proof.polynomials import ONE, Algebra, BoundedPolynomial, UnprovenError, number
+from rnn_lowering.compare.proof.sizes import SymbolicSize, difference, symbol
 from rnn_lowering.types import Array
-
-Values = Mapping[str, Array]
-Operator = Callable[..., Any]
-
-LONG = 1
-"""The product with a column of more numbers is one atom."""
-
-
-_MOST_AT_ONCE = 1 << 24
-
-
-def refuse_large(*sizes: int) -> None:
-    """Raise if an array of these sizes would take much memory: what is proven may come from a file."""
-    if math.prod(sizes) > _MOST_AT_ONCE:
-        raise UnprovenError("too large")
-
-
-class Machine:
-    """Runs graphs on symbols.
-
-    Attributes:
-        algebra: The atoms.
-        axes: Which sizes are open.
-        rounding: Half a rounding of 1 in the type of stored numbers: by so much each may differ from the number
-            that it stands for.
-        control: What runs loops and recurrent nodes, by operator.
-    """
-
-    def __init__(self, algebra: Algebra, axes: RunSizes, rounding: float, control: Mapping[str, Operator]) -> None:
-        self.algebra, self.axes, self.rounding, self.control = algebra, axes, rounding, control
-        self._columns: dict[Hashable, Any] = {}
-
-    def run(self, graph: onnx.GraphProto, outer: Values, inputs: Sequence[Array] = ()) -> list[Array]:
-        """Return the outputs of a graph."""
-        values = dict(outer)
-        values.update(zip((value.name for value in graph.input), inputs, strict=False))
-        for tensor in graph.initializer:
-            if tensor.name not in values:
-                values[tensor.name] = array_of(tensor)
-        for node in graph.node:
-            results = self.node(node, values)
-            values.update((name, array) for name, array in zip(node.output, results, strict=False) if name)
-        return [values[value.name] for value in graph.output]
-
-    def node(self, node: onnx.NodeProto, values: Values) -> Sequence[Array]:
-        """Return the outputs of a node."""
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        control = self.control.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-        if control is not None:
-            return list(control(self, node, values))
-        if node.op_type not in OPERATORS or node.domain not in ("", "ai.onnx"):
-            raise UnprovenError(f"{node.op_type} has no equation")
-        inputs = [values[name] if name else None for name in node.input]
-        shapes = (array.shape[::-1] for array in inputs if array is not None)
-        refuse_large(*map(max, zip_longest(*shapes, fillvalue=1)))
-        outputs = OPERATORS[node.op_type](self, attributes, *inputs)
-        return outputs if isinstance(outputs, list) else [outputs]
-
-    # Elements
-
-    def lifted(self, array: Array) -> Array:
-        """Return numbers as polynomials."""
-        if is_symbolic(array):
-            return array
-        if array.dtype == object:
-            raise UnprovenError("a size is computed with")
-        self.algebra.count(array.size)
-        return _objects([number(v, self.half(v)) for v in map(float, array.flat)], array.shape)
-
-    def half(self, value: float) -> float:
-        """Return half the distance of a number to the next one of the type of stored numbers."""
-        return self.rounding * 2.0 ** np.floor(np.log2(abs(value))) if self.rounding and value else 0.0
-
-    def elementwise(self, function: Callable[..., BoundedPolynomial], *arrays: Array) -> Array:
-        """Return a function of polynomials, element by element; an element that is a state becomes its atom."""
-        broad = np.broadcast_arrays(*map(self.lifted, arrays))
-        self.algebra.count(broad[0].size)
-        computed = [function(*each) for each in zip(*(a.flat for a in broad), strict=True)]
-        return _objects(self.settled(computed), broad[0].shape)
-
-    def settled(self, computed: list[BoundedPolynomial]) -> list[BoundedPolynomial]:
-        """Return polynomials, those that are states as their atoms."""
-        return list(map(self.algebra.settled, computed))
-
-    def product(self, a: Array, b: Array) -> Array:
-        """Return the product of matrices, [..., M, K] and [..., K, J]."""
-        if not (is_symbolic(a) or is_symbolic(b)):
-            refuse_large(*a.shape[:-1], *b.shape[:-2], b.shape[-1])
-            return np.asarray(np.matmul(_floats(a), _floats(b)))
-        if not is_symbolic(a):
-            return np.swapaxes(self.product(np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2)), -1, -2)
-        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        a, b = (np.broadcast_to(m, (*batch, *m.shape[-2:])) for m in (a, b))
-        if a.shape[-1] != b.shape[-2]:
-            raise UnprovenError("matrices do not fit")
-        result = np.empty((*batch, a.shape[-2], b.shape[-1]), object)
-        for index in np.ndindex(batch):
-            for row in range(a.shape[-2]):
-                result[(*index, row)] = _objects(self._row(list(a[(*index, row)]), b[index]), (b.shape[-1],))
-        return result
-
-    def _row(self, row: list[BoundedPolynomial], matrix: Array) -> list[BoundedPolynomial]:
-        """Return the product of a row with each column."""
-        self.algebra.count(matrix.shape[1] * (1 + min(len(row), LONG)))
-        if is_symbolic(matrix):
-            self.algebra.count(matrix.size)
-            return [
-                reduce(BoundedPolynomial.__add__, map(BoundedPolynomial.__mul__, row, column))
-                for column in matrix.T
-            ]
-        sums = [ZERO] * matrix.shape[1]
-        for first, end in _runs(list(map(self._label, row))):
-            part = row[first:end]
-            if part[0].number is not None and not any(x.terms for x in part):
-                continue
-            of_all = self.algebra.row(part)
-            for j, (places, key, numbers) in enumerate(self._columns_of(matrix, first, end)):
-                whole = len(places) == len(part)
-                chosen = part if whole else [part[k] for k in places]
-                if len(places) > LONG and part[0].number is None:
-                    product = self.algebra.atom("dot", of_all if whole else self.algebra.row(chosen), key)
-                else:
-                    product = combination(((v, self.half(v)) for v in numbers[places].tolist()), chosen)
-                sums[j] = sums[j] + product if sums[j].terms else product
-        return self.settled(sums)
-
-    def _label(self, x: BoundedPolynomial) -> Hashable:
-        atom = x.atom
-        if x.number is not None:
-            return "number"
-        return None if atom is None else self.algebra.labels.get(atom, (None, 0))[0]
-
-    def _columns_of(self, matrix: Array, first: int, end: int) -> list[tuple[Array, bytes, Array]]:
-        """Return each column of some rows of a matrix: where it is not 0, a key of its numbers, and its numbers."""
-        place = matrix.__array_interface__["data"][0], matrix.shape, matrix.strides, first, end
-        if place not in self._columns:
-            columns = np.ascontiguousarray(_floats(matrix[first:end]).T)
-            found = [(column.nonzero()[0], column[column != 0].tobytes(), column) for column in columns]
-            self._columns[place] = found, matrix  # which keeps its place
-        of_matrix: list[tuple[Array, bytes, Array]] = self._columns[place][0]
-        return of_matrix
-
-
-def array_of(tensor: onnx.TensorProto) -> Array:
-    """Return the numbers of a tensor; floats as float64."""
-    array = numpy_helper.to_array(tensor, "/")
-    return array if array.dtype.kind in "biu" else array.astype(np.float64)
-
-
-def is_symbolic(array: Array) -> bool:
-    """Whether elements are polynomials."""
-    return array.dtype == object and any(isinstance(x, BoundedPolynomial) for x in array.flat[:1])
-
-
-def _objects(elements: Sequence[Any], shape: tuple[int, ...]) -> Array:
-    array = np.empty(len(elements), object)
-    array[:] = elements
-    return array.reshape(shape)
-
-
-def _floats(array: Array) -> Array:
-    if array.dtype == object:
-        raise UnprovenError("a size is computed with")
-    return np.asarray(array, np.float64)
 
 
 def integers(elements: Sequence[Any], shape: tuple[int, ...]) -> Array:
     """Return integers as an array: of objects, if some follow from sizes."""
     if any(isinstance(x, SymbolicSize) for x in elements):
-        return _objects(elements, shape)
+        array = np.empty(len(elements), object)
+        array[:] = elements
+        return array.reshape(shape)
     return np.array([int(x) for x in elements], np.int64).reshape(shape)
-
-
-def _runs(labels: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Return where runs of equal labels begin and end."""
-    starts = [n for n, label in enumerate(labels) if n == 0 or label != labels[n - 1]]
-    return list(zip(starts, [*starts[1:], len(labels)], strict=True))
 
 
 # Arithmetic
@@ -222,15 +44,12 @@ def _arithmetic(of_arrays: Operator, of_elements: Operator) -> Operator:
     return operator
 
 
-def _function(name: str, of_numbers: Operator | None = None, **defaults: float) -> Operator:
+def _function(name: str, **defaults: float) -> Operator:
     """Return an operator that is a function of the algebra, with attributes as its parameters."""
 
     def operator(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
         parameters = [number(attributes.get(k, v), m.half(attributes.get(k, v))) for k, v in defaults.items()]
-        function = getattr(m.algebra, name)
-        if not is_symbolic(x) and of_numbers:
-            return np.asarray(of_numbers(_floats(x)))
-        return m.elementwise(lambda element: function(element, *parameters), x)
+        return m.elementwise(m.algebra.function(name, *parameters), x)
 
     return operator
 
@@ -274,12 +93,12 @@ def _comparison(
 def _where(m: Machine, _: Any, condition: Array, a: Array, b: Array) -> Array:
     if is_symbolic(condition):  # as data, these are bits only if a comparison made them
         return m.elementwise(lambda c, x, y: y + c * (x - y), condition, a, b)
-    if a.dtype == object or b.dtype == object:
-        if is_symbolic(a) or is_symbolic(b):
-            a, b = m.lifted(a), m.lifted(b)
+    if is_symbolic(a) or is_symbolic(b):
+        a, b = m.lifted(a), m.lifted(b)
+    elif a.dtype == object or b.dtype == object:
         broad = np.broadcast_arrays(condition, a, b)
         chosen = [x if c else y for c, x, y in zip(*(z.flat for z in broad), strict=True)]
-        return _objects(chosen, broad[0].shape) if is_symbolic(a) else integers(chosen, broad[0].shape)
+        return integers(chosen, broad[0].shape)
     return np.where(condition, a, b)
 
 
@@ -304,7 +123,7 @@ def _clip(
 def _cast(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
     kind = np.dtype(helper.tensor_dtype_to_np_dtype(attributes["to"])).kind
     kind = kind if kind in "biu" else "f"
-    if x.dtype == object:
+    if is_symbolic(x) or x.dtype == object:
         if kind != ("f" if is_symbolic(x) else "i"):
             raise UnprovenError("data become integers" if is_symbolic(x) else "a size becomes another type")
         return x
@@ -460,7 +279,7 @@ def _range(m: Machine, _: Any, start: Array, limit: Array, step: Array) -> Array
     if first != 0 or by != 1:
         raise UnprovenError("Range does not count from 0")
     name = " ".join("".join(symbols) for symbols in end.form)
-    return _objects([symbol(n, f"row < {name}") for n in range(end)], (int(end),))
+    return integers([symbol(n, f"row < {name}") for n in range(end)], (int(end),))
 
 
 def _expand(m: Machine, _: Any, x: Array, shape: Array) -> Array:
@@ -508,7 +327,7 @@ OPERATORS: dict[str, Operator] = {
     "Equal": _comparison(lambda far: far == 0, None),
     "And": _logic(np.logical_and, lambda a, b: a * b),
     "Or": _logic(np.logical_or, lambda a, b: a + b - a * b),
-    "Not": _logic(np.logical_not, lambda a: ONE - a),
+    "Not": _logic(np.logical_not, BoundedPolynomial.complement),
     "Where": _where,
     "ReduceMax": _reduced("Max"),
     "ReduceMin": _reduced("Min"),

@@ -1,25 +1,30 @@
 """Polynomials over atoms, whose coefficients carry a bound of rounding; functions of them in a normal form.
 
-An atom is an element of an input, a function of a polynomial, or the name of a polynomial: a state of the
-specification. Two polynomials are equal if their coefficients are, within their bounds. Equal arguments make the
-same atom, so equal results have the same terms.
+A polynomial stands for a row of elements that are computed alike, its lanes. An atom is a part of a row of an
+input, a function of a polynomial, or the name of a polynomial: a state of the specification. A coefficient is one
+number, or one for each lane. Two polynomials are equal if their coefficients are, within their bounds. Equal
+arguments make the same atom, so equal results have the same terms.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
 
 Monomial = tuple[int, ...]
-Coefficient = tuple[float, float]
-"""A number, and by how much rounding may have moved it."""
+Numbers = Any
+"""A float, or an array with one for each lane."""
+Coefficient = tuple[Numbers, Numbers]
+"""Numbers, and by how much rounding may have moved them."""
 
 _EXACT = 2.0**-50
 """A few roundings of float64, in which coefficients are computed."""
 
 _MOST_TERMS = 4000
 
-MOST_ELEMENTS = 450_000
+MOST_FUNCTIONS = 60_000
 """About 2 seconds, for all nodes of a model."""
 
 
@@ -27,19 +32,23 @@ class UnprovenError(Exception):
     """Why something is not proven."""
 
 
+class UnequalError(UnprovenError):
+    """What was compared row by row differs; one by one, elements may be equal."""
+
+
 class Effort:
-    """How many elements the proofs of a model may still compute: they stand beside runs that take seconds."""
+    """How many functions the proofs of a model may still compute: they stand beside runs that take seconds."""
 
     def __init__(self) -> None:
-        self.left = MOST_ELEMENTS
+        self.left = MOST_FUNCTIONS
 
-    def take(self, elements: int) -> None:
-        """Count elements that are computed.
+    def take(self, functions: int) -> None:
+        """Count functions that are computed.
 
         Raises:
             UnprovenError: They are too many.
         """
-        self.left -= elements
+        self.left -= functions
         if self.left < 0:
             raise UnprovenError("too large")
 
@@ -67,14 +76,15 @@ class BoundedPolynomial:
     def __sub__(self, other: BoundedPolynomial) -> BoundedPolynomial:
         return self + -other
 
+    def complement(self) -> BoundedPolynomial:
+        """Return 1 minus this."""
+        return ONE - self
+
     def __mul__(self, other: BoundedPolynomial) -> BoundedPolynomial:
         if not self.terms or not other.terms:
             return ZERO
         if other is ONE or self is ONE:
             return self if other is ONE else other
-        if len(self.terms) == len(other.terms) == 1:
-            ((a, (v, of_v)),), ((b, (w, of_w)),) = self.terms.items(), other.terms.items()
-            return BoundedPolynomial({_product(a, b): _times(v, of_v, w, of_w)})
         if len(self.terms) * len(other.terms) > _MOST_TERMS:
             raise UnprovenError("too large")
         terms: dict[Monomial, Coefficient] = {}
@@ -85,7 +95,7 @@ class BoundedPolynomial:
 
     @property
     def number(self) -> Coefficient | None:
-        """The number that it is; None if it has atoms."""
+        """The numbers that it is; None if it has atoms."""
         if len(self.terms) > 1:
             return None
         return self.terms.get((), None if self.terms else (0.0, 0.0))
@@ -93,26 +103,37 @@ class BoundedPolynomial:
     @property
     def atom(self) -> int | None:
         """The atom that it is; None if it is none."""
-        (monomial, coefficient), *others = self.terms.items() or [((), (0.0, 0.0))]
-        return monomial[0] if len(monomial) == 1 and coefficient == (1.0, 0.0) and not others else None
+        if len(self.terms) != 1:
+            return None
+        ((monomial, (v, bound)),) = self.terms.items()
+        is_one = isinstance(v, float) and v == 1.0 and isinstance(bound, float) and not bound
+        return monomial[0] if len(monomial) == 1 and is_one else None
 
 
-def _add(terms: dict[Monomial, Coefficient], monomial: Monomial, value: float, bound: float) -> None:
+def _add(terms: dict[Monomial, Coefficient], monomial: Monomial, value: Numbers, bound: Numbers) -> None:
     """Add a term in place; a sum that rounding explains is 0."""
     if monomial in terms:
         other, of_other = terms[monomial]
-        bound += of_other + _EXACT * (abs(value) + abs(other))
-        value += other
-    if abs(value) > bound:
+        bound = bound + of_other + _EXACT * (abs(value) + abs(other))
+        value = value + other
+    is_far = abs(value) > bound
+    if _any(is_far):
+        if isinstance(is_far, np.ndarray) and not is_far.all():
+            value, bound = np.where(is_far, value, 0.0), np.where(is_far, bound, 0.0)
         terms[monomial] = value, bound
     else:
         terms.pop(monomial, None)
 
 
-def _times(v: float, of_v: float, w: float, of_w: float) -> Coefficient:
+def _any(bits: Any) -> bool:
+    return bool(bits.any() if isinstance(bits, np.ndarray) else bits)
+
+
+def _times(v: Numbers, of_v: Numbers, w: Numbers, of_w: Numbers) -> Coefficient:
     """Return the product of two numbers with their bounds; that with 1 or -1 is exact."""
     bound = abs(v) * of_w + abs(w) * of_v + of_v * of_w
-    return v * w, bound if abs(v) == 1 or abs(w) == 1 else bound + _EXACT * abs(v * w)
+    exact = (isinstance(v, float) and abs(v) == 1) or (isinstance(w, float) and abs(w) == 1)
+    return v * w, bound if exact else bound + _EXACT * abs(v * w)
 
 
 def _product(a: Monomial, b: Monomial) -> Monomial:
@@ -122,21 +143,22 @@ def _product(a: Monomial, b: Monomial) -> Monomial:
     return tuple(x for n, x in enumerate(atoms) if x >= 0 or n == 0 or atoms[n - 1] != x)
 
 
-def number(value: float, bound: float = 0.0) -> BoundedPolynomial:
-    """Return a number as a polynomial."""
-    return BoundedPolynomial({(): (value, bound)} if abs(value) > bound else {})
+def number(value: Numbers, bound: Numbers = 0.0) -> BoundedPolynomial:
+    """Return numbers as a polynomial."""
+    terms: dict[Monomial, Coefficient] = {}
+    _add(terms, (), _single(value), _single(bound))
+    return BoundedPolynomial(terms)
+
+
+def _single(numbers: Any) -> Numbers:
+    """Return a float if all lanes have it."""
+    if isinstance(numbers, float):
+        return numbers
+    array = np.asarray(numbers, np.float64)
+    return float(array.flat[0]) if array.size and (array == array.flat[0]).all() else array
 
 
 ZERO, ONE = number(0.0), number(1.0)
-
-
-def combination(numbers: Iterable[Coefficient], of: Iterable[BoundedPolynomial]) -> BoundedPolynomial:
-    """Return a sum of polynomials, each times a number."""
-    terms: dict[Monomial, Coefficient] = {}
-    for (w, of_w), polynomial in zip(numbers, of, strict=True):
-        for monomial, (v, of_v) in polynomial.terms.items():
-            _add(terms, monomial, *_times(v, of_v, w, of_w))
-    return BoundedPolynomial(terms)
 
 
 def equal(a: BoundedPolynomial, b: BoundedPolynomial) -> bool:
@@ -146,7 +168,7 @@ def equal(a: BoundedPolynomial, b: BoundedPolynomial) -> bool:
         return False
     for monomial, (v, of_v) in a.terms.items():
         coefficient = others.get(monomial)
-        if coefficient is None or abs(v - coefficient[0]) > of_v + coefficient[1] + _EXACT * abs(v):
+        if coefficient is None or _any(abs(v - coefficient[0]) > of_v + coefficient[1] + _EXACT * abs(v)):
             return False
     return True
 
@@ -155,33 +177,35 @@ class Algebra:
     """The atoms of one proof.
 
     Attributes:
-        labels: What an atom is that is an element of an input or of a state: its row, and its place in it.
+        labels: What an atom is that is a part of a row of an input or of a state: that row, and where it begins.
     """
 
     def __init__(self, effort: Effort) -> None:
         self.count = effort.take
         self.labels: dict[int, tuple[Hashable, int]] = {}
+        self._lanes: dict[int, int] = {}
+        self._whole: dict[int, tuple[int, int]] = {}
         self._atoms: dict[Hashable, BoundedPolynomial] = {}
         self._alike: dict[frozenset[Monomial], list[tuple[BoundedPolynomial, int]]] = {}
         self._states: dict[frozenset[Monomial], list[tuple[BoundedPolynomial, BoundedPolynomial]]] = {}
         self._sizes_of_states: set[int] = set()
         self._positive: set[int] = set()
-        self._rows: dict[tuple[int, ...], int] = {}
         self._count = 0
 
-    def symbol(self, row: Hashable, place: int) -> BoundedPolynomial:
-        """Return a new atom: an element of a row."""
+    def symbol(self, lanes: int, row: Hashable, place: int = 0) -> BoundedPolynomial:
+        """Return a new atom: elements of a row, from a place on."""
         self._count += 1
         self.labels[self._count] = row, place
+        self._lanes[self._count] = lanes
         return BoundedPolynomial({(self._count,): (1.0, 0.0)})
 
-    def state(self, value: BoundedPolynomial, row: Hashable, place: int) -> BoundedPolynomial:
+    def state(self, value: BoundedPolynomial, lanes: int, row: Hashable, place: int) -> BoundedPolynomial:
         """Return the atom that stands for a state of the specification; a number stays."""
         if value.number is not None or value.atom in self.labels:
             return value
         named = self.settled(value)
         if named is value:
-            named = self.symbol(row, place)
+            named = self.symbol(lanes, row, place)
             self._states.setdefault(frozenset(value.terms), []).append((value, named))
             self._sizes_of_states.add(len(value.terms))
         return named
@@ -207,34 +231,66 @@ class Algebra:
         alike.append((value, self._count))
         return self._count
 
-    def atom(self, *key: Hashable, is_bit: bool = False) -> BoundedPolynomial:
+    def atom(self, lanes: int, *key: Hashable, is_bit: bool = False) -> BoundedPolynomial:
         """Return the atom of a key."""
         if key not in self._atoms:
             self._count += 1
+            self._lanes[self._count] = lanes
             self._atoms[key] = BoundedPolynomial({(-self._count if is_bit else self._count,): (1.0, 0.0)})
         return self._atoms[key]
 
-    def row(self, polynomials: Sequence[BoundedPolynomial]) -> int:
-        """Return a number that equal rows share."""
-        identities = tuple(map(self.identity, polynomials))
-        if identities not in self._rows:
-            self._count += 1
-            self._rows[identities] = self._count
-        return self._rows[identities]
+    def lanes(self, value: BoundedPolynomial) -> int:
+        """Return how many elements a polynomial stands for; 1 if it is one number."""
+        for monomial, numbers in value.terms.items():
+            if monomial:
+                return self._lanes[abs(monomial[0])]
+            return max(len(x) if isinstance(x, np.ndarray) else 1 for x in numbers)
+        return 1
 
-    def _function(self, name: str, of_number: Callable[[float], float], x: BoundedPolynomial) -> BoundedPolynomial:
+    def cut(self, value: BoundedPolynomial, first: int, end: int) -> BoundedPolynomial:
+        """Return some lanes of a polynomial."""
+        terms: dict[Monomial, Coefficient] = {}
+        for monomial, numbers in value.terms.items():
+            parts = [x[first:end] if isinstance(x, np.ndarray) else x for x in numbers]
+            _add(terms, tuple(sorted(self._cut_atom(atom, first, end) for atom in monomial)), *map(_single, parts))
+        return BoundedPolynomial(terms)
+
+    def _cut_atom(self, atom: int, first: int, end: int) -> int:
+        sign, (whole, start) = (1 if atom > 0 else -1), self._whole.get(abs(atom), (abs(atom), 0))
+        first, end = start + first, start + end
+        if (first, end) == (0, self._lanes[whole]):
+            return sign * whole
+        (monomial,) = self.atom(end - first, "lanes", whole, first, end).terms
+        part = monomial[0]
+        self._whole[part] = whole, first
+        if whole in self.labels:
+            row, place = self.labels[whole]
+            self.labels[part] = row, place + first
+        if whole in self._positive:
+            self._positive.add(part)
+        return sign * part
+
+    def function(
+        self, name: str, *parameters: BoundedPolynomial
+    ) -> Callable[[BoundedPolynomial], BoundedPolynomial]:
+        """Return a function of this class with its parameters."""
+        of_one: Callable[..., BoundedPolynomial] = getattr(self, name)
+        return (lambda x: of_one(x, *parameters)) if parameters else of_one
+
+    def _function(self, name: str, of_numbers: Callable[[Any], Any], x: BoundedPolynomial) -> BoundedPolynomial:
         if x.number is None:
-            return self.atom(name, self.identity(x))
+            return self.atom(self.lanes(x), name, self.identity(x))
         value, bound = x.number
-        if bound:
-            near = [of_number(value + sign * bound) for sign in (-1, 1)]
-            return number(of_number(value), 2 * max(abs(v - of_number(value)) for v in near) + _EXACT)
-        return number(of_number(value), _EXACT * abs(of_number(value)))
+        result = of_numbers(value)
+        if _any(bound != 0):
+            near = [abs(of_numbers(value + sign * bound) - result) for sign in (-1, 1)]
+            return number(result, 2 * np.maximum(*near) + _EXACT)
+        return number(result, _EXACT * abs(result))
 
     # Functions. Each is odd, or becomes the same for x and -x in another way, so that a sign is no difference.
 
     def tanh(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        return -self._function("Tanh", math.tanh, -x) if _is_negative(x) else self._function("Tanh", math.tanh, x)
+        return -self._function("Tanh", np.tanh, -x) if _is_negative(x) else self._function("Tanh", np.tanh, x)
 
     def sigmoid(self, x: BoundedPolynomial) -> BoundedPolynomial:
         if _is_negative(x):
@@ -244,12 +300,15 @@ class Algebra:
     def relu(self, x: BoundedPolynomial) -> BoundedPolynomial:
         if _is_negative(x):
             return x + self.relu(-x)
-        if len(x.terms) == 1 and self._positive.issuperset(next(iter(x.terms))):
+        if len(x.terms) == 1 and self._is_positive(*next(iter(x.terms.items()))):
             return x
-        result = self._function("Relu", lambda v: max(v, 0.0), x)
+        result = self._function("Relu", lambda v: np.maximum(v, 0.0), x)
         if result.atom is not None:
             self._positive.add(result.atom)
         return result
+
+    def _is_positive(self, monomial: Monomial, coefficient: Coefficient) -> bool:
+        return bool(monomial) and self._positive.issuperset(monomial) and not _any(coefficient[0] < 0)
 
     def abs(self, x: BoundedPolynomial) -> BoundedPolynomial:
         return self.relu(x) + self.relu(-x)
@@ -257,23 +316,31 @@ class Algebra:
     def above(self, x: BoundedPolynomial) -> BoundedPolynomial:
         """Return 1 if x > 0, else 0."""
         if x.number is not None:
-            return ONE if x.number[0] > 0 else ZERO
-        return self.atom("Above", self.identity(x), is_bit=True)
+            return number((x.number[0] > 0) * 1.0)
+        return self.atom(self.lanes(x), "Above", self.identity(x), is_bit=True)
 
     def exp(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        return self._function("Exp", math.exp, x)
+        return self._function("Exp", np.exp, x)
 
     def log(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        return self._function("Log", math.log, x)
+        return self._function("Log", np.log, x)
 
     def divided(self, a: BoundedPolynomial, b: BoundedPolynomial) -> BoundedPolynomial:
-        return a * self._function("1/x", lambda v: 1 / v, b)
+        return a * self._function("1/x", _inverse, b)
 
     def maximum(self, a: BoundedPolynomial, b: BoundedPolynomial) -> BoundedPolynomial:
         return b + self.relu(a - b)
 
     def minimum(self, a: BoundedPolynomial, b: BoundedPolynomial) -> BoundedPolynomial:
         return b - self.relu(b - a)
+
+    def affine(self, x: BoundedPolynomial, alpha: BoundedPolynomial, beta: BoundedPolynomial) -> BoundedPolynomial:
+        return alpha * x + beta
+
+    def scaled_tanh(
+        self, x: BoundedPolynomial, alpha: BoundedPolynomial, beta: BoundedPolynomial
+    ) -> BoundedPolynomial:
+        return alpha * self.tanh(beta * x)
 
     def elu(self, x: BoundedPolynomial, alpha: BoundedPolynomial) -> BoundedPolynomial:
         return self.relu(x) + (self.exp(-self.relu(-x)) - ONE) * alpha
@@ -287,7 +354,7 @@ class Algebra:
     def hard_sigmoid(
         self, x: BoundedPolynomial, alpha: BoundedPolynomial, beta: BoundedPolynomial
     ) -> BoundedPolynomial:
-        return self.minimum(self.maximum(alpha * x + beta, ZERO), ONE)
+        return self.minimum(self.maximum(self.affine(x, alpha, beta), ZERO), ONE)
 
     def softplus(self, x: BoundedPolynomial) -> BoundedPolynomial:
         return self.relu(x) + self.log(self.exp(-self.abs(x)) + ONE)
@@ -296,9 +363,19 @@ class Algebra:
         return self.divided(x, self.abs(x) + ONE)
 
 
-def _sigmoid(x: float) -> float:
-    return 0.5 * (1 + math.tanh(0.5 * x))
+def _sigmoid(x: Any) -> Any:
+    return 0.5 * (1 + np.tanh(0.5 * x))
+
+
+def _inverse(x: Any) -> Any:
+    if _any(x == 0):
+        raise UnprovenError("a division by 0")
+    return 1 / x
 
 
 def _is_negative(x: BoundedPolynomial) -> bool:
-    return x.number is None and x.terms[max(x.terms)][0] < 0
+    """Return whether the first number of the last term is below 0: it is not for both x and -x."""
+    if x.number is not None:
+        return False
+    value = x.terms[max(x.terms)][0]
+    return bool((value[value != 0][0] if isinstance(value, np.ndarray) else value) < 0)
