@@ -123,6 +123,12 @@ def ragged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that look at no single node: the page has no plots of them."""
+    monkeypatch.setattr(page, "MOST_NODES", 0)
+
+
+@pytest.fixture
 def wrong_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     """An RNN without its activation."""
 
@@ -223,6 +229,7 @@ def test_how_a_late_stream_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("no_plots")
 @pytest.mark.parametrize("target", [name for name in CALLS if name != "onnxruntime"])
 def test_the_code_of_a_target(tmp_path: Path, target: str) -> None:
     """It is Python, has the names of the model, and what to install."""
@@ -437,6 +444,7 @@ def graphs(path: Path) -> list[Page]:
     return pages
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_the_graph_before_and_after(tmp_path: Path) -> None:
     """What changed with its neighbors, and the body of a Scan as a box within."""
     proto = parse(
@@ -451,6 +459,7 @@ def test_the_graph_before_and_after(tmp_path: Path) -> None:
     assert after.values("class").count("neighbor") == before.values("class").count("neighbor") == 2
 
 
+@pytest.mark.usefixtures("no_plots")
 @pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
 @pytest.mark.few(1)
 def test_the_size_of_the_graph(tmp_path: Path, form: str) -> None:
@@ -464,6 +473,7 @@ def test_the_size_of_the_graph(tmp_path: Path, form: str) -> None:
         assert float(picture.values("height")[0]) < 6000
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_the_graph_of_nodes_in_no_order(tmp_path: Path) -> None:
     """What is left out stands for nodes before and behind those that are drawn."""
     steps = [f"Y{n}, H{n + 1} = RNN <hidden_size = 4> (X, W, R, , , H{n})" for n in range(30)]
@@ -478,6 +488,7 @@ def test_the_graph_of_nodes_in_no_order(tmp_path: Path) -> None:
     assert any(re.match("… [0-9,]+ more", text) for text in before.boxes)
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_a_changed_branch(tmp_path: Path) -> None:
     """Of a branch that stays, only what changed in it."""
     case = Case("page_branch", "GRU", scope="if")
