@@ -12,7 +12,7 @@ import pytest
 from commands import Command
 from onnx import TensorProto, helper
 from running import assert_close, nodes, run
-from thinning import thinned
+from thinning import exhaustive, thinned
 from traced_loops import CELLS, GATES, H, I, Trace
 
 import rnn_lowering as rl
@@ -225,9 +225,10 @@ def test_lowered_for_a_runtime(target: Any) -> None:
     assert_same(new, old)
 
 
+@pytest.mark.parametrize("steps", [40, exhaustive(160)])
 @pytest.mark.parametrize("trace", [Trace(head=True, states=True), Trace("GRU", layers=2, rows="Split")])
-def test_two_exports_open_the_number_of_steps(trace: Trace) -> None:
-    short, long = (replace(trace, T=T, nodes=[], constants={}).model() for T in (11, 160))
+def test_two_exports_open_the_number_of_steps(trace: Trace, steps: int) -> None:
+    short, long = (replace(trace, T=T, nodes=[], constants={}).model() for T in (11, steps))
     new = rl.lower(short, raise_loops=True, open_dims={"x:1": "time"}, also=[long])
     assert new.graph.input[0].type.tensor_type.shape.dim[1].dim_param == "time"
     for old in (short, long):
