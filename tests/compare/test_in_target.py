@@ -16,7 +16,7 @@ from typing import Any
 import onnx
 import pytest
 from commands import Command, files, saved, without_recurrent_nodes
-from paths import EXAMPLES, SRC
+from paths import SRC
 from stream_models import net, random, recurrent
 from stream_nets import keyword_spotter, language_model
 from texts import parse
@@ -28,7 +28,6 @@ from rnn_lowering.targets.installed import PACKAGES
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a runtime is run where processes fork")
 
-MODEL = EXAMPLES / "model.onnx"
 VERSION = "4.13.0"
 IN_TARGET = ("--target", "opencv", "--run-in-target")
 PACKAGED = [path for path in sys.path if path.endswith("site-packages")]
@@ -41,6 +40,15 @@ def install(folder: Path) -> Path:
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: opencv-python-headless\nVersion: {VERSION}\n")
     return folder
+
+
+@pytest.fixture
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a net with the sizes of the model of the documents, that is lowered and compared in no time."""
+    text = """g (float[seq, 1, 80] X) => (float[seq, 1, 80] Y) {
+        h = GRU <hidden_size = 4> (X, W, R, B)  s = Squeeze (h, [1])  Y = MatMul (s, M) }"""
+    model = net(text, recurrent("GRU", 80, 4) | {"M": random((4, 80), 5)})
+    return saved(tmp_path_factory.mktemp("small") / "model.onnx", model)
 
 
 @pytest.fixture
@@ -64,26 +72,30 @@ def elsewhere(tmp_path: Path) -> Path:
     return environment / "bin" / "python"
 
 
-def test_it_runs_at_two_lengths_and_is_compared(here: Path, tmp_path: Path, rnn_lower: Command) -> None:
-    done = rnn_lower(MODEL, tmp_path / "out.onnx", *IN_TARGET)
+def test_it_runs_at_two_lengths_and_is_compared(
+    small: Path, here: Path, tmp_path: Path, rnn_lower: Command
+) -> None:
+    done = rnn_lower(small, tmp_path / "out.onnx", *IN_TARGET)
     assert done.code == 0, done.err
     there = r"; verified \(opencv 4\.13\.0\): 2 runs, largest difference \S+ \(X \[7, 1, 80\], \[70, 1, 80\]\); "
     assert re.search(rf"verified \(onnxruntime\): 3 runs.*{there}measured with 5\.0\.0\.93$", done.lines[-3])
     assert done.lines[-2] == f"written to {tmp_path / 'out.onnx'}"
 
 
-def test_fixed_sizes_run_once(here: Path) -> None:
-    found = rl.verify(MODEL, rl.lower(MODEL, target="opencv", dims={"seq": 5}), target="opencv", runs=1)
+def test_fixed_sizes_run_once(small: Path, here: Path) -> None:
+    found = rl.verify(small, rl.lower(small, target="opencv", dims={"seq": 5}), target="opencv", runs=1)
     assert found.in_target is not None
     assert found.in_target.runs == 1
 
 
-def test_without_the_option_the_last_line_offers_it(here: Path, tmp_path: Path, rnn_lower: Command) -> None:
-    done = rnn_lower(MODEL, tmp_path / "out.onnx", "--target", "opencv")
+def test_without_the_option_the_last_line_offers_it(
+    small: Path, here: Path, tmp_path: Path, rnn_lower: Command
+) -> None:
+    done = rnn_lower(small, tmp_path / "out.onnx", "--target", "opencv")
     assert done.lines[-1] == "opencv is installed: --run-in-target runs the result in it"
     assert "opencv" not in done.lines[-3]
     shutil.rmtree(here)
-    assert "is installed" not in rnn_lower(MODEL, tmp_path / "out.onnx", "--target", "opencv", "--force").out
+    assert "is installed" not in rnn_lower(small, tmp_path / "out.onnx", "--target", "opencv", "--force").out
 
 
 def test_the_runtime_is_not_installed(tmp_path: Path, rnn_lower: Command) -> None:
@@ -97,33 +109,33 @@ def test_the_runtime_is_not_installed(tmp_path: Path, rnn_lower: Command) -> Non
 
 
 def test_another_python(
-    elsewhere: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
+    small: Path, elsewhere: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(SRC))  # of which another Python gets nothing
-    given = rnn_lower(MODEL, tmp_path / "given.onnx", *IN_TARGET, "--verify", 1, "--target-python", elsewhere)
+    given = rnn_lower(small, tmp_path / "given.onnx", *IN_TARGET, "--verify", 1, "--target-python", elsewhere)
     assert "verified (opencv 4.13.0): 2 runs" in given.out, given.err
     monkeypatch.chdir(elsewhere.parent.parent)
-    found = rl.verify(MODEL, MODEL, target="opencv", target_python="bin/python", runs=1)
+    found = rl.verify(small, small, target="opencv", target_python="bin/python", runs=1)
     assert found.in_target, found
     monkeypatch.setenv("RNN_LOWERING_OPENCV_PYTHON", str(elsewhere))
     assert (
         "verified (opencv 4.13.0): 2 runs"
-        in rnn_lower(MODEL, tmp_path / "named.onnx", *IN_TARGET, "--verify", 1).out
+        in rnn_lower(small, tmp_path / "named.onnx", *IN_TARGET, "--verify", 1).out
     )
     rows = {line.split()[0]: line.split() for line in rnn_lower("--targets").lines}
     assert "4.13.0" in rows["opencv"]
     assert "4.13.0" not in rows["tract"]
 
 
-def test_another_python_does_not_get_the_modules_of_this_one(here: Path, tmp_path: Path) -> None:
+def test_another_python_does_not_get_the_modules_of_this_one(small: Path, here: Path, tmp_path: Path) -> None:
     environment = tmp_path / "empty"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     with pytest.raises(rl.UnsupportedError, match="it has no cv2 and no numpy"):
-        rl.verify(MODEL, MODEL, target="opencv", target_python=environment / "bin" / "python")
+        rl.verify(small, small, target="opencv", target_python=environment / "bin" / "python")
 
 
 @pytest.mark.parametrize("python", ["absent", "folder", "program", "old"])
-def test_a_python_that_does_not_run(python: str, tmp_path: Path) -> None:
+def test_a_python_that_does_not_run(small: Path, python: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     says = '{"python": [3, 9], "missing": [], "version": "1"}'
     for name, lines in {"program": "echo hello", "old": f"echo '{says}'"}.items():
@@ -131,13 +143,13 @@ def test_a_python_that_does_not_run(python: str, tmp_path: Path) -> None:
         (tmp_path / name).chmod(0o755)
     hint = "is Python 3.9; give one of 3.10" if python == "old" else "does not run as Python: .*; give the path of"
     with pytest.raises(rl.OptionError, match=hint):
-        rl.verify(MODEL, MODEL, target="opencv", target_python=tmp_path / python)
+        rl.verify(small, small, target="opencv", target_python=tmp_path / python)
 
 
-def test_where_processes_do_not_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_processes_do_not_fork(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "fork")
     with pytest.raises(rl.UnsupportedError, match="Linux and macOS only; drop run_in_target"):
-        rl.verify(MODEL, MODEL, target="onnxruntime")
+        rl.verify(small, small, target="onnxruntime")
 
 
 Deed = tuple[str, str]
@@ -169,11 +181,11 @@ ON_LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memo
 
 @pytest.mark.parametrize("deed", [pytest.param(d, marks=ON_LINUX if "memory" in d else ()) for d in DEEDS])
 def test_what_does_not_run_there_is_not_written(
-    deed: str, here: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
+    small: Path, deed: str, here: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEED", deed)
     kept = tmp_path / "kept.onnx"
-    done = rnn_lower(MODEL, tmp_path / "out.onnx", *IN_TARGET, "--verify", 1, "--keep-failed", kept)
+    done = rnn_lower(small, tmp_path / "out.onnx", *IN_TARGET, "--verify", 1, "--keep-failed", kept)
     assert done.code == 3, done
     assert done.out == ""
     assert done.err.count("\n") == 1
@@ -183,15 +195,15 @@ def test_what_does_not_run_there_is_not_written(
     assert "the model is kept as" not in done.err
     assert "it is kept as" in done.err
     assert not (tmp_path / "out.onnx").exists()
-    assert rl.verify(MODEL, kept, runs=1)
+    assert rl.verify(small, kept, runs=1)
 
 
 def test_what_hangs_is_ended(
-    here: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
+    small: Path, here: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STARTED", str(tmp_path / "started"))
     monkeypatch.setenv("DEED", "hangs")
-    done = rnn_lower(MODEL, tmp_path / "out.onnx", *IN_TARGET, "--set-dim", "seq=3", "--verify-timeout", "5")
+    done = rnn_lower(small, tmp_path / "out.onnx", *IN_TARGET, "--set-dim", "seq=3", "--verify-timeout", "5")
     assert done.code == 3
     assert "with X [3, 1, 80] it is not done after 5 s (raise the limit: --verify-timeout)" in done.err
     assert "it is not written" in done.err or "the model is not written; --keep-failed FILE keeps it" in done.err
@@ -216,11 +228,11 @@ def is_running(process: int) -> bool:
 @pytest.mark.few(1)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it looks for processes in /proc")
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_no_process_outlives_the_command(end: signal.Signals, here: Path, tmp_path: Path) -> None:
+def test_no_process_outlives_the_command(small: Path, end: signal.Signals, here: Path, tmp_path: Path) -> None:
     started = tmp_path / "started"
     path = os.pathsep.join([str(SRC), str(here)])
     command = subprocess.Popen(
-        [sys.executable, "-m", "rnn_lowering", MODEL, tmp_path / "out.onnx", *IN_TARGET],
+        [sys.executable, "-m", "rnn_lowering", small, tmp_path / "out.onnx", *IN_TARGET],
         env={**os.environ, "DEED": "hangs", "STARTED": str(started), "PYTHONPATH": path},
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: signal.signal(
@@ -242,11 +254,11 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def test_what_a_runtime_prints_is_kept_back(
-    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    small: Path, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """64 MB do not reach the terminal, a file or the memory."""
     monkeypatch.setenv("DEED", "prints much")
-    report = rl.lower_file(MODEL, tmp_path / "out.onnx", target="opencv", run_in_target=True, verify=1)
+    report = rl.lower_file(small, tmp_path / "out.onnx", target="opencv", run_in_target=True, verify=1)
     assert report.verification
     assert capfd.readouterr() == ("", "")
 
@@ -280,13 +292,14 @@ def test_names_and_data_files(here: Path, tmp_path: Path) -> None:
     assert report.verification.in_target, report.verification
 
 
-def test_the_reports_have_it(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reports_have_it(small: Path, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rnn_lowering.report.page.MOST_NODES", 0)  # no plots, which are not looked at
     for name, deed in (("right", ""), ("wrong", "is wrong")):
         monkeypatch.setenv("DEED", deed)
         for kind in ("json", "html"):
             options: dict[str, Any] = {"target": "opencv", "run_in_target": True, "overwrite": True, "verify": 1}
             try:
-                rl.lower_file(MODEL, tmp_path / "out.onnx", report=tmp_path / f"{name}.{kind}", **options)
+                rl.lower_file(small, tmp_path / "out.onnx", report=tmp_path / f"{name}.{kind}", **options)
             except rl.VerificationError:
                 assert deed
     right, wrong = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("right", "wrong"))
@@ -297,18 +310,18 @@ def test_the_reports_have_it(here: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert "verification failed (opencv 4.13.0): output" in (tmp_path / "wrong.html").read_text()
 
 
-def test_verify_says_the_same_without_a_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lowered = rl.lower(MODEL, target="opencv")
-    assert rl.verify(MODEL, lowered, target="opencv", runs=1)
+def test_verify_says_the_same_without_a_file(small: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered = rl.lower(small, target="opencv")
+    assert rl.verify(small, lowered, target="opencv", runs=1)
     monkeypatch.setenv("DEED", "is wrong")
-    found = rl.verify(MODEL, lowered, target="opencv", runs=1)
+    found = rl.verify(small, lowered, target="opencv", runs=1)
     assert not found
     assert found.status == "failed"
     assert found.in_target is not None
     assert str(found) == str(found.in_target)
 
 
-def test_wrong_options(tmp_path: Path, rnn_lower: Command) -> None:
+def test_wrong_options(small: Path, tmp_path: Path, rnn_lower: Command) -> None:
     options = [
         (("--run-in-target",), 1, "portable is no runtime, so the result cannot be run there"),
         (("--run-in-target", "--target", "coreml"), 1, "no driver runs models in coreml"),
@@ -316,10 +329,10 @@ def test_wrong_options(tmp_path: Path, rnn_lower: Command) -> None:
         (("--target", "tract", "--target-python", "python"), 1, "nothing runs there; add --run-in-target"),
     ]
     for given, code, reason in options:
-        done = rnn_lower(MODEL, tmp_path / "out.onnx", *given)
+        done = rnn_lower(small, tmp_path / "out.onnx", *given)
         assert (done.code, reason in done.err) == (code, True), done
     with pytest.raises(rl.OptionError, match=r"no target is named; name it: target=\.\.\."):
-        rl.verify(MODEL, MODEL, run_in_target=True)
+        rl.verify(small, small, run_in_target=True)
     source = saved(tmp_path / "in.onnx", without_recurrent_nodes())
     with pytest.raises(rl.OptionError, match=r"a quantized stream .* drop run_in_target=True or calibrate"):
         rl.lower_file(source, tmp_path / "o.onnx", target="tract", stream="n=1", calibrate=[], run_in_target=True)
