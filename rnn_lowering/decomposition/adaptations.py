@@ -57,6 +57,7 @@ from rnn_lowering.decomposition.rewrites.rounding import (
 from rnn_lowering.decomposition.rewrites.sequences import rows_by_gather, rows_taken
 from rnn_lowering.decomposition.rewrites.spelled import (
     crop_by_slice,
+    plain_scatters,
     refuse_same_pads,
     same_padded,
     spell_orders,
@@ -184,6 +185,10 @@ ADAPTATIONS = {
     ),
     "crops as Slice": Adaptation(
         _counted(crop_by_slice, "fails on negative pads: wrote those of {} Pad as Slice"), always=True
+    ),
+    "plain scatters": Adaptation(
+        _counted(plain_scatters, 'loses an axis behind a reduction: left out the "none" of {} ScatterElements'),
+        always=True,
     ),
     "spelled strides": Adaptation(
         _counted(spell_strides, "crashes at pools of one axis without strides: wrote them in {}"), always=True

@@ -41,6 +41,11 @@ RESHAPES = {
         r = Relu (x) s1 = Reshape (r, s) s2 = Reshape (s1, q) s3 = Reshape (s2, z) y = Tanh (s3) }}""",
 }
 
+SCATTERS = {
+    "rows scattered": """(float[4, 6] x) => (float[a, b] y) <int64[1] k = {2}, float[4, 6] z = {}> {
+        v, i = TopK (x, k) y = ScatterElements <reduction = "none", axis = 1> (z, i, v) }"""
+}
+
 _INTEGERS = "(float[2, 8, 6] x) => (float[a, b, c] y) <int64 low = {2}, int64 high = {4}>"
 CLIPS = {
     f"integers and {bounds}": f"""{_INTEGERS} {{ n = Abs (x) t = Ceil (n) i = Cast <to = 7> (t)
@@ -52,7 +57,7 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
     target: {name: parse(f"g {text}") for name, text in texts.items()}
     for target, texts in {
         "tract": PADS,
-        "mnn": PADS | OUTPUTS,
+        "mnn": PADS | OUTPUTS | SCATTERS,
         "opencv": RESHAPES | CLIPS,
     }.items()
 }

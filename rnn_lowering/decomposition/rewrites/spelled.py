@@ -3,7 +3,8 @@
 ncnn loads a Pad with its mode, a pad for each axis and the number that fills, and crashes at a Split without sizes.
 
 OpenCV pads both sides alike where a Conv or a pool is to keep a size (auto_pad). tract crashes at negative
-pads, which crop, and MNN computes them wrongly: they are a Slice.
+pads, which crop, and MNN computes them wrongly: they are a Slice. MNN loses an axis
+that is written behind a reduction, though it is "none".
 """
 
 from __future__ import annotations
@@ -83,6 +84,16 @@ def _spell(node: ir.Node, opset: int, known: dict[ir.Value, ir.Value], inserter:
     node.replace_input_with(1, inserter.constant(node, full.reshape(-1)))
     node.replace_input_with(2, fill)
     return True
+
+
+def plain_scatters(model: ir.Model) -> int:
+    """Leave out the reduction of each ScatterElements that has none, in place; return their number."""
+    count = 0
+    for _, node in standard_nodes(model, "ScatterElements"):
+        if node.attributes.get_string("reduction", "") == "none":
+            del node.attributes["reduction"]
+            count += 1
+    return count
 
 
 def spell_strides(model: ir.Model) -> int:

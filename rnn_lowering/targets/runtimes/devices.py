@@ -115,6 +115,7 @@ MNN = Target(
             *("rounding of floats", "no products of integers", "tables of floats", "differences of floats"),
             *("inputs with elements", "rows of sequences", "typed fills", "constants as tensors"),
             *("no vectors", "crops as Slice", "spelled strides", "ended convolutions", "parted outputs"),
+            "plain scatters",
         ),
         folds=True,
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if
