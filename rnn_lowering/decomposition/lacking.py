@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import NodeRef
 from rnn_lowering.facts.operators import is_of_default_domain
 from rnn_lowering.model.model_sizes import inferred_values
-from rnn_lowering.model.scopes import Scope, scopes
+from rnn_lowering.model.scopes import Scope, nodes_in_scopes
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.targets.onnx_tests import Misread, OperatorTests, RuntimeTests, tests_in
 from rnn_lowering.targets.traits import Misreads
@@ -131,11 +131,10 @@ class Lacking:
         return self.measured is not None and is_of_default_domain(node) and self.measured.runs(node.op_type)
 
     def _lacking(self) -> Iterator[LackingNode]:
-        for scope in scopes(self.model):
-            for node in scope.graph:
-                of_onnx = is_of_default_domain(node) and node.op_identifier() not in self.model.functions
-                if of_onnx and (tests := self._failed(node, scope.opset)):
-                    yield LackingNode(node, scope, tests)
+        for scope, node in nodes_in_scopes(self.model):
+            of_onnx = is_of_default_domain(node) and node.op_identifier() not in self.model.functions
+            if of_onnx and (tests := self._failed(node, scope.opset)):
+                yield LackingNode(node, scope, tests)
 
     def _failed(self, node: ir.Node, opset: int) -> OperatorTests | Misread | None:
         """Return why the target does not compute a node right; None if nothing says so."""

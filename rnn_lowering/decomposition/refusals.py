@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.model.model_sizes import Inferred, inferred_values
-from rnn_lowering.model.scopes import ORIGIN, scopes
+from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
 from rnn_lowering.nodes.kinds import is_recurrent, node_ref
 from rnn_lowering.targets.target import Target
 
@@ -22,8 +22,8 @@ def refuse_no_elements(model: ir.Model, target: Target) -> Iterator[UnsupportedE
             kind = "output" if value.is_graph_output() else "input"
             shape = f"[{', '.join(map(str, value.shape))}]"
             reason = f"{target.name} takes no {kind} without elements, such as '{value.name}' {shape}"
-            ref = node.meta.get(ORIGIN) or node_ref(node)
-            yield UnsupportedError(reason, hint=f"remove this {kind} from the model, or drop --target", node=ref)
+            hint = f"remove this {kind} from the model, or drop --target"
+            yield UnsupportedError(reason, hint=hint, node=origin_of(node))
 
 
 MOST_AXES = 4
@@ -39,15 +39,13 @@ def refuse_axes(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
             reason = f"{target.name} takes inputs of 1 to {MOST_AXES} axes, but '{value.name}' has {rank}"
             hint = "export the model with fewer axes, or use another runtime"
             yield UnsupportedError(reason, hint=hint, node=node_ref(uses[0].node))
-    for scope in scopes(model):
-        for node in scope.graph:
-            shapes = [known.get(value, value).shape for value in node.outputs]
-            rank = max((len(shape) for shape in shapes if shape is not None), default=0)
-            if rank > MOST_AXES:
-                reason = f"{target.name} has tensors of at most {MOST_AXES} axes, but this one has {rank}"
-                ref = node.meta.get(ORIGIN) or node_ref(node, scope.text)
-                hint = "export the model with fewer axes, or use another runtime"
-                yield UnsupportedError(reason, hint=hint, node=ref)
+    for scope, node in nodes_in_scopes(model):
+        shapes = [known.get(value, value).shape for value in node.outputs]
+        rank = max((len(shape) for shape in shapes if shape is not None), default=0)
+        if rank > MOST_AXES:
+            reason = f"{target.name} has tensors of at most {MOST_AXES} axes, but this one has {rank}"
+            hint = "export the model with fewer axes, or use another runtime"
+            yield UnsupportedError(reason, hint=hint, node=origin_of(node, scope.text))
 
 
 def refuse_integers(model: ir.Model, target: Target, replaced: Container[ir.Node]) -> Iterator[UnsupportedError]:
@@ -59,31 +57,27 @@ def refuse_integers(model: ir.Model, target: Target, replaced: Container[ir.Node
         dtype = None if value is None else known.get(value, value).dtype
         return value in followed and dtype is not None and not dtype.is_floating_point()
 
-    for scope in scopes(model):
-        for node in scope.graph:
-            row = operator_of(node)
-            if node.op_type not in _OF_SIZES and not followed.isdisjoint(node.inputs):
-                followed.update(node.outputs)
-            computes = any(map(is_integer, (*node.inputs[: row.data], *node.outputs)))
-            computes = computes or (
-                node.op_type == "Cast" and node.outputs[0] in followed and _converts(node, known)
-            )
-            returns = any(value.is_graph_output() and is_integer(value) for value in node.outputs)
-            if is_recurrent(node) or node in replaced or not (returns or (computes and not row.moves)):
-                continue
-            reason = f"{target.name} computes with floats only, and takes integers as indices of a table"
-            ref = node.meta.get(ORIGIN) or node_ref(node, scope.text)
-            yield UnsupportedError(reason, hint="end the model before it, or use another runtime", node=ref)
+    for scope, node in nodes_in_scopes(model):
+        row = operator_of(node)
+        if node.op_type not in _OF_SIZES and not followed.isdisjoint(node.inputs):
+            followed.update(node.outputs)
+        computes = any(map(is_integer, (*node.inputs[: row.data], *node.outputs)))
+        computes = computes or (node.op_type == "Cast" and node.outputs[0] in followed and _converts(node, known))
+        returns = any(value.is_graph_output() and is_integer(value) for value in node.outputs)
+        if is_recurrent(node) or node in replaced or not (returns or (computes and not row.moves)):
+            continue
+        reason = f"{target.name} computes with floats only, and takes integers as indices of a table"
+        hint = "end the model before it, or use another runtime"
+        yield UnsupportedError(reason, hint=hint, node=origin_of(node, scope.text))
 
 
 def refuse_sequences(model: ir.Model, target: Target, replaced: Container[ir.Node]) -> Iterator[UnsupportedError]:
     """Yield an error for each node of a sequence that is not replaced."""
-    for scope in scopes(model):
-        for node in scope.graph:
-            if "Sequence" in node.op_type and node.op_type != "ReverseSequence" and node not in replaced:
-                reason = f"{target.name} has no sequences of tensors"
-                hint = "export the model with Split or Slice in place of a sequence, or use another runtime"
-                yield UnsupportedError(reason, hint=hint, node=node_ref(node, scope.text))
+    for scope, node in nodes_in_scopes(model):
+        if "Sequence" in node.op_type and node.op_type != "ReverseSequence" and node not in replaced:
+            reason = f"{target.name} has no sequences of tensors"
+            hint = "export the model with Split or Slice in place of a sequence, or use another runtime"
+            yield UnsupportedError(reason, hint=hint, node=node_ref(node, scope.text))
 
 
 def _converts(cast: ir.Node, known: Inferred) -> bool:

@@ -15,7 +15,7 @@ from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import NAME, InvalidNodeError, UnsupportedError, deepest_cause, printable
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
 from rnn_lowering.model.growth import MOST_CALLED
-from rnn_lowering.model.scopes import RecurrentNode, all_graphs, names_in, recurrent_nodes, scopes
+from rnn_lowering.model.scopes import RecurrentNode, all_graphs, names_in, nodes_in_scopes, recurrent_nodes
 from rnn_lowering.nodes.kinds import node_ref
 
 T = TypeVar("T")
@@ -71,13 +71,12 @@ def refuse_undefined_inputs(model: ir.Model) -> None:
     Raises:
         InvalidNodeError: The first such node.
     """
-    for scope in scopes(model):
-        for node in scope.graph:
-            for value in node.inputs:
-                if value is not None and value.producer() is None and value.graph is None:
-                    reason = f"its input '{value.name}' is no output of a node, no input and no initializer"
-                    hint = "was the model cut? Export it again, or make that an input"
-                    raise InvalidNodeError(reason, hint=hint, node=node_ref(node, scope.text))
+    for scope, node in nodes_in_scopes(model):
+        for value in node.inputs:
+            if value is not None and value.producer() is None and value.graph is None:
+                reason = f"its input '{value.name}' is no output of a node, no input and no initializer"
+                hint = "was the model cut? Export it again, or make that an input"
+                raise InvalidNodeError(reason, hint=hint, node=node_ref(node, scope.text))
 
 
 def own_tensors(model: ir.Model) -> None:

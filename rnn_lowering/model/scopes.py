@@ -86,12 +86,16 @@ def recurrent_nodes(model: ir.Model) -> Iterator[RecurrentNode]:
         yield from _recurrent(scope, model.functions)
 
 
+def origin_of(node: ir.Node, scope: str = "main graph") -> NodeRef:
+    """Return a node for an error: that of the original, if this one takes its place."""
+    return node.meta.get(ORIGIN) or node_ref(node, scope)
+
+
 def nodes_with_functions(model: ir.Model) -> Iterator[tuple[NodeRef, bool]]:
     """Yield the nodes of recurrent operators of which the model has a function, too, and whether they call it."""
-    for scope in scopes(model):
-        for node in scope.graph:
-            if is_recurrent(node) and node.op_identifier() in model.functions:
-                yield node_ref(node, scope.text), calls_function(node, model.functions)
+    for scope, node in nodes_in_scopes(model):
+        if is_recurrent(node) and node.op_identifier() in model.functions:
+            yield node_ref(node, scope.text), calls_function(node, model.functions)
 
 
 def scopes(model: ir.Model) -> Iterator[Scope]:
@@ -103,32 +107,34 @@ def scopes(model: ir.Model) -> Iterator[Scope]:
         pending += [inner for node in scope.graph for inner in inner_scopes(node, scope)]
 
 
+def nodes_in_scopes(model: ir.Model) -> Iterator[tuple[Scope, ir.Node]]:
+    """Yield the nodes of all scopes, each with its scope."""
+    return ((scope, node) for scope in scopes(model) for node in scope.graph)
+
+
 def foreign_nodes(model: ir.Model) -> Iterator[NodeRef]:
     """Yield recurrent nodes of other domains, which cannot be lowered: AttnLSTM of com.microsoft, ATen nodes of
     PyTorch's old exporter."""
-    for scope in scopes(model):
-        for node in scope.graph:
-            operator = node.attributes.get("operator") if node.op_type == "ATen" else None
-            name = node.op_type if operator is None or operator.is_ref() else str(operator.value)
-            foreign = node.domain not in DEFAULT_DOMAIN and node.op_identifier() not in model.functions
-            if foreign and not is_recurrent(node) and _RECURRENT.search(name):
-                yield node_ref(node, scope.text)
+    for scope, node in nodes_in_scopes(model):
+        operator = node.attributes.get("operator") if node.op_type == "ATen" else None
+        name = node.op_type if operator is None or operator.is_ref() else str(operator.value)
+        foreign = node.domain not in DEFAULT_DOMAIN and node.op_identifier() not in model.functions
+        if foreign and not is_recurrent(node) and _RECURRENT.search(name):
+            yield node_ref(node, scope.text)
 
 
 def standard_nodes(model: ir.Model, *operators: str) -> Iterator[tuple[Scope, ir.Node]]:
     """Yield the nodes of some of ONNX's operators in all scopes; none whose attribute is one of a function."""
-    for scope in scopes(model):
-        for node in scope.graph:
-            if node.op_type in operators and is_of_default_domain(node):
-                yield scope, node
+    for scope, node in nodes_in_scopes(model):
+        if node.op_type in operators and is_of_default_domain(node):
+            yield scope, node
 
 
 def repeating_nodes(model: ir.Model, operators: Container[str] = REPEATING) -> Iterator[tuple[Scope, ir.Node]]:
     """Yield the Loops and Scans of all scopes, or those of one of these operators."""
-    for scope in scopes(model):
-        for node in scope.graph:
-            if node.domain in DEFAULT_DOMAIN and node.op_type in operators:
-                yield scope, node
+    for scope, node in nodes_in_scopes(model):
+        if node.domain in DEFAULT_DOMAIN and node.op_type in operators:
+            yield scope, node
 
 
 def exported_loops(model: ir.Model, operators: Container[str] = REPEATING) -> Iterator[tuple[NodeRef, ir.Node]]:

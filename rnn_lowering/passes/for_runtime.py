@@ -9,14 +9,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.model.preparation import NodeSelection
-from rnn_lowering.model.scopes import (
-    ORIGIN,
-    exported_loops,
-    foreign_nodes,
-    operators_in,
-    repeating_nodes,
-)
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.model.scopes import exported_loops, foreign_nodes, operators_in, origin_of, repeating_nodes
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import NodeReport
 from rnn_lowering.passes.stages import Edit, Work
@@ -129,8 +122,7 @@ def refusals(model: ir.Model, lowering: Lowering) -> Iterator[UnsupportedError]:
     for scope, node in repeating_nodes(model, ("Scan",)) if not runtime.loops.nested_scans else ():
         if "Scan" in scope.around:
             hint = "unroll one of them (--to unroll), or drop --target"
-            ref = node.meta.get(ORIGIN) or node_ref(node, scope.text)
-            yield UnsupportedError(NESTED_SCAN.format(runtime.name), hint=hint, node=ref)
+            yield UnsupportedError(NESTED_SCAN.format(runtime.name), hint=hint, node=origin_of(node, scope.text))
     own = [(ref, node) for ref, node in exported_loops(model) if selected.selects(node)]
     for ref, node in own:
         try:

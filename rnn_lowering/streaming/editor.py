@@ -24,7 +24,7 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.operators import bodies_of, inputs_and_attributes, inputs_of, reached
 from rnn_lowering.facts.size import Size
-from rnn_lowering.model.scopes import ORIGIN, all_names
+from rnn_lowering.model.scopes import all_names, origin_of
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of
 from rnn_lowering.streaming.time_axes import TimeInputs
@@ -190,8 +190,7 @@ class Editor:
     def ref(self, node: ir.Node) -> NodeRef:
         """Return a node for an error."""
         scope = "main graph" if home(node) is self.model.graph else f"branch '{home(node).name}'"
-        origin = node.meta.get(ORIGIN)
-        return origin if isinstance(origin, NodeRef) else node_ref(node, scope)
+        return origin_of(node, scope)
 
     def name(self, text: str) -> str:
         """Return an unused plain name like `text`."""

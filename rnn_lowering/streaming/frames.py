@@ -26,7 +26,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import NodeRef, UnsupportedError, counted
 from rnn_lowering.facts.numbers import numbers_vary
 from rnn_lowering.facts.size import ONE, Shape, Size
-from rnn_lowering.model.scopes import ORIGIN
+from rnn_lowering.model.scopes import origin_of
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.streaming.editor import Change, Editor, NodeEdit
 from rnn_lowering.streaming.sizes import CHUNK, FRAMES, TIME, StreamValues
@@ -400,7 +400,7 @@ class Flow:
         return self.known.opset
 
     def refuse(self, node: ir.Node, reason: str, hint: str = "") -> UnsupportedError:
-        return UnsupportedError(reason, hint=hint, node=node.meta.get(ORIGIN) or node_ref(node, self.scope))
+        return UnsupportedError(reason, hint=hint, node=origin_of(node, self.scope))
 
     @property
     def unit(self) -> int:

@@ -25,10 +25,8 @@ from rnn_lowering.facts.operators import (
     values_used,
 )
 from rnn_lowering.facts.size import Shape, Size
-from rnn_lowering.model.scopes import ORIGIN, all_names, sort_nodes
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.model.scopes import all_names, origin_of, sort_nodes
 from rnn_lowering.streaming.editor import producer
-from rnn_lowering.streaming.frames import MAIN_GRAPH
 from rnn_lowering.streaming.sizes import LARGEST_UNIT, StreamValues
 from rnn_lowering.streaming.time_axes import TimeInputs
 
@@ -86,7 +84,7 @@ def anchor_sizes(model: ir.Model, time: TimeInputs) -> AnchoredSizes | None:
         return None
     sort_nodes(model)
     first = producer(used[0].value)
-    return AnchoredSizes(first.meta.get(ORIGIN) or node_ref(first, MAIN_GRAPH), known.unit, known.fewest)
+    return AnchoredSizes(origin_of(first), known.unit, known.fewest)
 
 
 def _all_sizes(model: ir.Model, time: TimeInputs) -> tuple[StreamValues, dict[ir.Value, Size]]:

@@ -24,8 +24,7 @@ from rnn_lowering.facts.operators import (
     values_used,
 )
 from rnn_lowering.model.onnx_checks import infer_shapes
-from rnn_lowering.model.scopes import ORIGIN, all_names
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.model.scopes import ORIGIN, all_names, origin_of
 from rnn_lowering.streaming.time_axes import TimeInputs
 from rnn_lowering.types import Array, array_of
 
@@ -42,7 +41,7 @@ class InPlaceOf:
     def __init__(self, node: ir.Node, names: Names, opset: int) -> None:
         self.node, self.names, self.opset = node, names, opset
         self.label = node.name or node.op_type.lower()
-        self.origin = node.meta.get(ORIGIN) or node_ref(node)
+        self.origin = origin_of(node)
         assert isinstance(node.graph, ir.Graph)
         self.graph = node.graph
 
