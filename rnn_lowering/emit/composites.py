@@ -66,9 +66,8 @@ def as_sum_with_zero(op: Ops, x: Tensor) -> Tensor:
 
 def as_reshape(op: Ops, x: Tensor) -> Tensor:
     """Return x [..., n] as [rows, n] by a Reshape."""
-    rows = None if None in x.shape[:-1] else math.prod(static(x.shape[:-1]))
-    sizes = [op.constant([-1 if size is None else size]) for size in (rows, x.shape[-1])]
-    return op.reshape(x, (rows, x.shape[-1]), sizes)
+    shape = x.rows_and_columns
+    return op.reshape(x, shape, [op.constant([-1 if size is None else size]) for size in shape])
 
 
 def above(op: Ops, x: Tensor, threshold: float) -> Tensor:

@@ -6,7 +6,6 @@ operators emit no node: they become expressions (`emit/constants`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -252,9 +251,8 @@ class Ops(OpenScopes):
 
     def flatten(self, x: Tensor) -> Tensor:
         """Reshape [..., n] to [rows, n]."""
-        rows = None if None in x.shape[:-1] else math.prod(static(x.shape[:-1]))
         found: Tensor | None = self.substitute("Flatten", x)
-        return found or self.emit("Flatten", [x], (rows, x.shape[-1]), axis=x.rank - 1)
+        return found or self.emit("Flatten", [x], x.rows_and_columns, axis=x.rank - 1)
 
     def reshape(self, x: Tensor, shape: Dims, sizes: Sequence[Tensor] = ()) -> Tensor:
         """Reshape x.

@@ -9,6 +9,7 @@ A tensor is one of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,11 @@ class Tensor:
     @property
     def rank(self) -> int:
         return len(self.shape)
+
+    @property
+    def rows_and_columns(self) -> Dims:
+        """The shape of it as a matrix: [rows, n] of [..., n]."""
+        return (None if None in self.shape[:-1] else math.prod(static(self.shape[:-1])), self.shape[-1])
 
     def shape_with(self, axis: int, size: int | None) -> Dims:
         """Return the shape with another size of an axis."""

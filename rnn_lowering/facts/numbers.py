@@ -161,13 +161,15 @@ def _concatenation(known: KnownValues, node: ir.Node) -> _Results:
     arrays = [known.contents[v] for v in values]
     if any(known.shapes[v][axis] != size(a.shape[axis]) for v, a in zip(values, arrays, strict=True)):
         return []
+    return [concatenated(arrays, axis)]
+
+
+def concatenated(arrays: Sequence[Array], axis: int) -> Array:
+    """Join arrays that broadcast along the other axes."""
     shape = np.broadcast_shapes(*(a.take([0], axis).shape for a in arrays if a.shape[axis]))
     axis %= len(shape)
-    return [
-        np.concatenate(
-            [np.broadcast_to(a, (*shape[:axis], a.shape[axis], *shape[axis + 1 :])) for a in arrays], axis
-        )
-    ]
+    same = [np.broadcast_to(a, (*shape[:axis], a.shape[axis], *shape[axis + 1 :])) for a in arrays if a.shape[axis]]
+    return np.concatenate(same, axis)
 
 
 def _rearrangement(known: KnownValues, node: ir.Node) -> _Results | None:

@@ -75,9 +75,8 @@ def emitted_for(planned: NodePlan, ir_version: int, *, widen: bool, dequantize: 
         outputs = op.outputs(list(planned.choice.lower(op, [spec], ())[0].values()))
     op.finish(outputs)
     emitted = [inner for node in op.nodes for inner in with_bodies(node)]
-    for node in emitted:
-        for index in range(len(node.inputs)):
-            node.replace_input_with(index, None)  # the values of the model get no further users
+    for node in op.nodes:
+        detach(node)  # the values of the model get no further users
     return Emitted(frozenset(node.op_type for node in emitted), op.most_axes)
 
 

@@ -24,7 +24,7 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.operators import bodies_of, inputs_and_attributes, inputs_of, reached
 from rnn_lowering.facts.size import Size
-from rnn_lowering.model.scopes import all_names, origin_of
+from rnn_lowering.model.scopes import all_names, detach, origin_of
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of
 from rnn_lowering.streaming.time_axes import TimeInputs
@@ -456,8 +456,7 @@ def remove_unused(model: ir.Model) -> None:
             if item.graph is not None:
                 item.graph.initializers.pop(item.name or "")
             continue
-        for n in range(len(item.inputs)):
-            item.replace_input_with(n, None)
+        detach(item)
         if not any(v.is_graph_output() for v in item.outputs):  # such a node is in a body that is removed
             home(item).remove(item)
 

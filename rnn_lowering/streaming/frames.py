@@ -429,6 +429,10 @@ class Flow:
         """Record a change of a node that adds no state: a call of a function."""
         self.edits.append(Change(node, lambda editor: function(editor, node, *args, **kwargs)))
 
+    def require_frames(self, frames: Frames, count: int) -> None:
+        """Require a sequence in which a value has so many frames."""
+        self.fewest_frames = max(self.fewest_frames, math.ceil((count - frames.extra) / frames.rate))
+
     def require_multiple(self, node: NodeRef | None, unit: int) -> None:
         """Require that `unit` divides the number of frames, for a node."""
         if self.unit % unit:

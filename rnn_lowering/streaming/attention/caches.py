@@ -19,7 +19,7 @@ from rnn_lowering.facts.operators import TO_THE_END
 from rnn_lowering.facts.size import Shape
 from rnn_lowering.streaming.alignment import FramesRead, frame_indices, frames_before, numbers_in_call
 from rnn_lowering.streaming.attention.masks import Bias, Mask, by_distance
-from rnn_lowering.streaming.attention.position_rows import shift_in_call
+from rnn_lowering.streaming.attention.position_rows import replace_shape, shift_in_call
 from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
 from rnn_lowering.streaming.frames import Flow, Pairs
 from rnn_lowering.streaming.operators.pooling import lowest
@@ -231,11 +231,9 @@ class _Call:
         """Return which pairs the mask keeps, if all calls have the same number; a cell begins with them."""
         apart, mask = self._apart(), self.mask
         rows = np.arange(self.count or 0)[:, None] + (self.past or 0) - mask.ahead
-        columns = np.arange(self._keys)
-        first, most = np.minimum(rows, columns) // mask.cell * mask.cell, len(mask.kept) - 1
-        kept = mask.kept[np.minimum(rows - first, most), np.minimum(columns - first, most)]
-        beyond = (apart > most) & (mask.back is not None)
-        return np.asarray(kept & ((mask.cell > 1) | (apart >= -mask.ahead)) & ~beyond)
+        beyond = (apart >= len(mask.kept)) & (mask.back is not None)
+        kept = mask.keeps(rows, np.arange(self._keys)) & ~beyond
+        return np.asarray(kept & ((mask.cell > 1) | (apart >= -mask.ahead)))
 
     def _before_frame_0(self) -> ir.Value | None:
         """Return which keys belong to no frame."""
@@ -335,13 +333,9 @@ class _Call:
 def shape_of_rows(editor: Editor, node: ir.Node, pairs: Pairs) -> None:
     """Let a Shape of scores return the frames of the call for the keys too, as all other sizes do."""
     rows, columns = pairs.rows_and_columns
-    rank = len(editor.known.shapes[input_of(node)])
-    start, end = node.attributes.get_int("start", 0) or 0, node.attributes.get_int("end", rank)
-    own = [rows if n == columns else n for n in range(rank)][start:end]
-    emit = editor.after(node)
-    whole = emit("Shape", input_of(node))
-    found = emit("Gather", whole, emit.constant(own), axis=0)
-    editor.replace(node.outputs[0], found, emit.graph)
+    rank, emit = len(editor.known.shapes[input_of(node)]), editor.after(node)
+    own = [rows if n == columns else n for n in range(rank)]
+    replace_shape(emit, node, emit("Shape", input_of(node)), own)
 
 
 def sizes_of_scores(editor: Editor, node: ir.Node, after: Shape, first: int, by: int, pairs: Pairs) -> None:

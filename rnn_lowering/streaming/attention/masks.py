@@ -76,6 +76,11 @@ class Mask:
         """How many frames behind its own a query sees, in its chunk or behind it."""
         return self.ahead if self.cell == 1 else self.cell - 1
 
+    def keeps(self, rows: Array, columns: Array) -> Array:
+        """Return which keys it keeps, by the frames of the queries and of the keys, also beyond those of `kept`."""
+        first, last = np.minimum(rows, columns) // self.cell * self.cell, len(self.kept) - 1
+        return np.asarray(self.kept[np.minimum(rows - first, last), np.minimum(columns - first, last)])
+
     @property
     def is_contiguous(self) -> bool:
         """Whether each key between the first and the last one is kept."""
@@ -144,7 +149,7 @@ def masked_again(flow: Flow, pairs: Pairs, mask: Mask, term: Term) -> Mask:
     # a factor of later keys may grow to infinity, and 0 times that is NaN
     tails = () if found is None else found.tails[1:] if term.removes is not None else found.tails
     known = all(tail.is_constant for tail in tails)
-    if not known or (changed & _kept_up_to(mask, count)).any():
+    if not known or (changed & mask.keeps(*np.indices((count, count)))).any():
         raise flow.refuse(
             term.node,
             "changes weights of keys that the mask of the scores keeps",
@@ -159,13 +164,6 @@ def _changed_weights(flow: Flow, term: Term, numbers: Array) -> Array:
         raise flow.refuse(term.node, "multiplies weights by numbers that are not finite", "multiply by 0 or 1")
     changed = _removing(term, numbers) if term.removes is not None else np.not_equal(numbers, 1)
     return np.asarray(changed.reshape(-1, *numbers.shape[-2:]).any(0))
-
-
-def _kept_up_to(mask: Mask, count: int) -> Array:
-    """Return which keys a mask keeps for so many frames, which may be more than it was evaluated for."""
-    i, j = np.indices((count, count))
-    cell, last = np.minimum(i, j) // mask.cell * mask.cell, len(mask.kept) - 1
-    return np.asarray(mask.kept[np.minimum(i - cell, last), np.minimum(j - cell, last)])
 
 
 def _check_sums(flow: Flow, node: ir.Node, pairs: Pairs, varying: Mapping[Term, Distances], removed: Array) -> None:

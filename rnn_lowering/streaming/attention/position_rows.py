@@ -426,15 +426,19 @@ def limited(flow: Flow, node: ir.Node, mask: Mask, pairs: Pairs) -> Mask:
 def _shape_of_call(editor: Editor, node: ir.Node, given: Shifting) -> None:
     """Let a Shape of scores by distance return the sizes for the frames of the call, as all other sizes do."""
     emit, rank = editor.after(node), len(given.lead) + 2
-    start, end = node.attributes.get_int("start", 0) or 0, node.attributes.get_int("end", rank)
     whole = emit("Shape", given.product.outputs[0])
     lead, rows = emit.sliced(whole, [0], [0], [rank - 1]), emit.sliced(whole, [0], [rank - 2], [rank - 1])
     columns = rows
     if given.rows is not None and given.rows.least is None:
         columns = emit("Sub", emit("Mul", rows, emit.constant([2])), emit.constant([1]))
-    found = emit("Concat", lead, columns, axis=0)
-    own = [*range(rank)][start:end]
-    editor.replace(node.outputs[0], emit("Gather", found, emit.constant(own), axis=0), emit.graph)
+    replace_shape(emit, node, emit("Concat", lead, columns, axis=0), range(rank))
+
+
+def replace_shape(emit: Emitter, node: ir.Node, sizes: ir.Value, axes: Sequence[int]) -> None:
+    """Let the readers of a Shape read the sizes at these places, as many of them as it returns."""
+    start, end = node.attributes.get_int("start", 0) or 0, node.attributes.get_int("end", len(axes))
+    own = emit("Gather", sizes, emit.constant([*axes][start:end]), axis=0)
+    emit.editor.replace(node.outputs[0], own, emit.graph)
 
 
 def shift_in_call(editor: Editor, each: ByDistance, frames: Frames, past: int | None, ahead: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -11,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.infer import pads, position, slice_bounds
+from rnn_lowering.facts.numbers import concatenated
 from rnn_lowering.facts.operators import TO_THE_END, input_at, parameter
 from rnn_lowering.facts.size import Counter, Size, size
 from rnn_lowering.streaming.alignment import Wait, frame_indices, frames_before, numbers_in_call
@@ -193,9 +193,10 @@ def _padded_with_frames(
     """
     rank = len(amounts) // 2
     left, right = (int(amounts[n] or 0) for n in (framing.axis, framing.axis + rank))
-    if mode == "reflect" and (reflected := _reflected_in_front(flow, node, framing, amounts)) is not None:
-        return reflected
     others = any(amount != 0 for n, amount in enumerate(amounts) if n % rank != framing.axis)
+    plain = framing.plain and not framing.overlap and not framing.cut and not others
+    if mode == "reflect" and plain and left >= 1 and right >= 0:
+        return _reflected_in_front(flow, node, framing, left, right)
     if others or right < 0 or not (mode == "edge" or (mode == "reflect" and left == 0)):
         raise flow.refuse(
             node,
@@ -205,7 +206,7 @@ def _padded_with_frames(
     if not framing.plain:
         raise flow.refuse(node, "pads frames that are merged with another axis", "pad before the Reshape")
     if mode == "reflect":
-        flow.fewest_frames = max(flow.fewest_frames, math.ceil((right + 1 - framing.extra) / framing.rate))
+        flow.require_frames(framing, right + 1)
     if left < 0 or (left and framing.delay and framing.cut):
         raise flow.refuse(
             node, "repeats or cuts off the first frame of a value that comes late", "pad with a constant"
@@ -261,7 +262,7 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing] | None:
     right = sum(array.shape[axis] for n, array in constants.items() if n > along[0])
     for n, array in constants.items():
         _require_frames(flow, node, values[n], array.shape[axis], n > along[0])
-    initial = _concatenated(before, axis) if left else 0.0
+    initial = concatenated(before, axis) if left else 0.0
     return _in_front(flow, node, framing, Window(left=left, right=right, initial=initial), slot)
 
 
@@ -315,14 +316,6 @@ def _constant_frames(flow: Flow, value: ir.Value, axis: int) -> Array | None:
     return np.broadcast_to(array, (*array.shape[:axis], int(count), *array.shape[axis + 1 :]))
 
 
-def _concatenated(arrays: Sequence[Array], axis: int) -> Array:
-    shape = np.broadcast_shapes(*(a.take([0], axis).shape for a in arrays if a.shape[axis]))
-    return np.concatenate(
-        [np.broadcast_to(a, (*shape[:axis], a.shape[axis], *shape[axis + 1 :])) for a in arrays if a.shape[axis]],
-        axis,
-    )
-
-
 # A Pad of mode reflect: the frames before the first are the next ones backwards, as around a centred STFT. The
 # first n frames of the result are x[n], ..., x[1], so the stream is n frames late: with x[j + n] comes frame j of
 # the result. It is x[n - j] for j < n, then x[j - n]. With n = 2 the result is x[2], x[1], x[0], x[1] and so on.
@@ -330,24 +323,11 @@ def _concatenated(arrays: Sequence[Array], axis: int) -> Array:
 # `_first_repeated` does the same for mode edge in front of frames that come late.
 
 
-def _reflected_in_front(
-    flow: Flow, node: ir.Node, framing: Frames, amounts: Sequence[Fraction | None]
-) -> list[Framing] | None:
-    """Return the framing of a Pad of mode reflect along the frames alone; None for another Pad.
-
-    Args:
-        framing: The framing of what it pads.
-        amounts: The paddings of all axes, those at the starts first.
-    """
-    rank = len(amounts) // 2
-    left, right = (int(amounts[n] or 0) for n in (framing.axis, framing.axis + rank))
-    others = [n for n, amount in enumerate(amounts) if amount != 0 and n % rank != framing.axis]
-    if others or not framing.plain or framing.overlap or framing.cut or left < 1 or right < 0:
-        return None
+def _reflected_in_front(flow: Flow, node: ir.Node, framing: Frames, left: int, right: int) -> list[Framing]:
+    """Return the framing of a Pad of mode reflect along the frames alone."""
     late = replace(framing, extra=framing.extra + left + right, ready=framing.ready - left)
     final = settled(flow, node, framing, late, right)
-    needed = (max(left, right) + 1 - framing.extra) / framing.rate
-    flow.fewest_frames = max(flow.fewest_frames, math.ceil(needed))
+    flow.require_frames(framing, max(left, right) + 1)
     flow.edits.append(KeepRows(node, node.outputs[0], framing, 0, 2 * left))
     flow.change(node, _reflect, framing, left)
     return [flow.resampled(node, node.outputs[0], framing, final)]

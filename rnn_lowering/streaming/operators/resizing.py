@@ -24,16 +24,14 @@ from rnn_lowering.streaming.operators.windows import KeepRows, Window, read_wind
 
 def resized(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a Resize or Upsample that repeats each frame, or takes one of several."""
-    shapes = [flow.shape(v, node) for v in (input_of(node), node.outputs[0])]
-    before, after = (shape[framing.axis] for shape in shapes)
+    before, after = (flow.shape(v, node)[framing.axis] for v in (input_of(node), node.outputs[0]))
     times = ratio.constant if (ratio := after.divided(before)) is not None else None
     if times == 1 or times is None or any(v is not None and flow.framings.get(v) for v in node.inputs[1:]):
         return None
     hint = "repeat each frame: mode nearest, nearest_mode floor, coordinates asymmetric, a whole number as scale"
     if node.attributes.get_string("mode", "nearest") != "nearest":
         return _interpolated(flow, node, framing, times)
-    others_stay = all(dims[0] == dims[1] for n, dims in enumerate(zip(*shapes, strict=True)) if n != framing.axis)
-    first = _first_taken(flow, node, times) if others_stay and framing.plain else None
+    first = _first_taken(flow, node, times) if _others_stay(flow, node, framing) and framing.plain else None
     if first is not None:
         bounds = {framing.axis: (size(first), size(TO_THE_END), size(times.denominator))}
         return trimmed(flow, node, framing, bounds, first, 0)
@@ -120,8 +118,7 @@ def _interpolated(flow: Flow, node: ir.Node, framing: Frames, times: Fraction) -
     if times < 1:
         if coordinates == "pytorch_half_pixel":  # which takes the first frame where the result has one only
             flow.change(node, set_attributes, {_COORDINATES: ir.AttrString(_COORDINATES, "half_pixel")})
-            needed = (2 * times.denominator - framing.extra) / framing.rate
-            flow.fewest_frames = max(flow.fewest_frames, math.ceil(needed))
+            flow.require_frames(framing, 2 * times.denominator)
         return read_window(flow, node, framing, Window(times.denominator - 1, times.denominator))
     left, number = int(repeats_first), int(times)
     after = framing.padded(left, 1).windows(left + 2, 1)
@@ -136,15 +133,20 @@ def _interpolated(flow: Flow, node: ir.Node, framing: Frames, times: Fraction) -
 
 def _is_linear(flow: Flow, node: ir.Node, framing: Frames, times: Fraction) -> bool:
     """Whether a Resize interpolates linearly between frames, at positions that floats hold exactly."""
-    shapes = [flow.shape(v, node) for v in (input_of(node), node.outputs[0])]
-    alone = all(dims[0] == dims[1] for n, dims in enumerate(zip(*shapes, strict=True)) if n != framing.axis)
     step = times.numerator * times.denominator
     exact = 1 in (times.numerator, times.denominator) and not step & (step - 1)
     plain = not any(name in node.attributes for name in ("antialias", "exclude_outside", "axes"))
     stretched = node.attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
     known = node.op_type == "Upsample" or flow.opset == _FIRST_RESIZE or _coordinates(node)[0] in _LINEAR
     of_mode = node.attributes.get_string("mode", "nearest") == "linear" and known
-    return of_mode and alone and exact and plain and stretched and framing.plain
+    return of_mode and exact and plain and stretched and framing.plain and _others_stay(flow, node, framing)
+
+
+def _others_stay(flow: Flow, node: ir.Node, framing: Frames) -> bool:
+    """Whether a node changes the size of the axis of the frames only."""
+    before, after = (list(flow.shape(v, node)) for v in (input_of(node), node.outputs[0]))
+    before[framing.axis] = after[framing.axis]
+    return before == after
 
 
 def _scale_by(editor: Editor, node: ir.Node, axis: int, rank: int, times: float) -> None:
