@@ -109,11 +109,11 @@ class Lacking:
     def nodes(self) -> list[LackingNode]:
         """The nodes of ONNX's operators that the target was measured not to run. Recurrent nodes, Loops and Scans
         are not among them, nor are nodes of other types than the tests."""
-        found = list(self._lacking()) if self.measured is not None else []
+        nodes = list(self._lacking()) if self.measured is not None else []
         return [
-            each
-            for each in found
-            if isinstance(each.tests, Misread) or not each.tests.floats or self._has_floats(each.node)
+            node
+            for node in nodes
+            if isinstance(node.tests, Misread) or not node.tests.floats or self._has_floats(node.node)
         ]
 
     @cached_property

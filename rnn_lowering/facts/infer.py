@@ -42,9 +42,9 @@ def _infer_by_onnx(known: KnownValues, node: ir.Node) -> bool:
         return False
     except Exception as error:  # inference, the checker and protobuf have no common error
         raise SizingError(node, str(error)) from error
-    for output, found in zip(node.outputs, inferred, strict=True):
-        if found is not None:
-            known.add(output, found)
+    for output, inferred_type in zip(node.outputs, inferred, strict=True):
+        if inferred_type is not None:
+            known.add(output, inferred_type)
     return True
 
 
@@ -56,15 +56,15 @@ def _broadcast(known: KnownValues, shapes: Sequence[Shape]) -> PartialShape:
 
 
 def _broadcast_size(known: KnownValues, dims: Sequence[Size]) -> Size | None:
-    found = list(dict.fromkeys(dim for dim in dims if dim != size(1)))
-    if len(found) <= 1:
-        return found[0] if found else size(1)
-    if any(dim.varies for dim in found):
+    sizes = list(dict.fromkeys(dim for dim in dims if dim != size(1)))
+    if len(sizes) <= 1:
+        return sizes[0] if sizes else size(1)
+    if any(dim.varies for dim in sizes):
         return None
-    constant = next((dim for dim in found if dim.constant is not None), None)
+    constant = next((dim for dim in sizes if dim.constant is not None), None)
     if constant is not None or known.any_size:
         return constant
-    return known.unknown(f"the largest of {sorted(map(repr, found))}")  # the others are 1, or all are equal
+    return known.unknown(f"the largest of {sorted(map(repr, sizes))}")  # the others are 1, or all are equal
 
 
 def _elementwise(known: KnownValues, node: ir.Node) -> Outputs:
@@ -168,8 +168,8 @@ def slice_bounds(known: KnownValues, node: ir.Node, rank: int) -> dict[int, tupl
     numbers = [a.constant for a in axes] or range(len(starts))
     if any(n is None for n in numbers):
         return None
-    each = zip(numbers, starts, ends, steps or [size(1)] * len(starts), strict=True)
-    return {int(n or 0) % rank: (first, last, step) for n, first, last, step in each}
+    bounds = zip(numbers, starts, ends, steps or [size(1)] * len(starts), strict=True)
+    return {int(n or 0) % rank: (first, last, step) for n, first, last, step in bounds}
 
 
 def position(known: KnownValues, bound: Size, length: Size) -> Size | None:
@@ -186,12 +186,12 @@ def position(known: KnownValues, bound: Size, length: Size) -> Size | None:
     if constant is not None and constant <= -TO_THE_END:
         return size(0)
     backwards = constant < 0 if constant is not None else not any_size and never_negative(-bound - 1)
-    found = length + bound if backwards else bound
-    if (constant is None or any_size) and not never_negative(found):
+    place = length + bound if backwards else bound
+    if (constant is None or any_size) and not never_negative(place):
         return None
-    if never_negative(length - found):
-        return found
-    return length if never_negative(found - length) else None
+    if never_negative(length - place):
+        return place
+    return length if never_negative(place - length) else None
 
 
 def _slice(known: KnownValues, node: ir.Node) -> Outputs:
@@ -229,10 +229,10 @@ def pads(known: KnownValues, node: ir.Node, rank: int) -> list[Size] | None:
     amounts, axes = known.parameter(node, "pads"), known.parameter(node, "axes")
     if amounts is None or axes is None or any(a.constant is None for a in axes):
         return None
-    found, numbers = [size(0)] * 2 * rank, [int(a.constant or 0) % rank for a in axes] or range(rank)
+    paddings, numbers = [size(0)] * 2 * rank, [int(a.constant or 0) % rank for a in axes] or range(rank)
     for n, axis in enumerate(numbers if amounts else ()):
-        found[axis], found[axis + rank] = amounts[n], amounts[n + len(numbers)]
-    return found
+        paddings[axis], paddings[axis + rank] = amounts[n], amounts[n + len(numbers)]
+    return paddings
 
 
 def _pad(known: KnownValues, node: ir.Node) -> Outputs:

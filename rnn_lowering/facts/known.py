@@ -186,10 +186,10 @@ class KnownValues:
 
     def parameter(self, node: ir.Node, name: str) -> list[Size] | None:
         """Return the numbers of an attribute or input: none if it is absent, None if unknown."""
-        given = parameter(node, name, self.opset)
-        if isinstance(given, ir.Value):
-            return self.numbers(given)
-        return [] if given is None else [size(Fraction(n)) for n in given.value]
+        holder = parameter(node, name, self.opset)
+        if isinstance(holder, ir.Value):
+            return self.numbers(holder)
+        return [] if holder is None else [size(Fraction(n)) for n in holder.value]
 
     def unknown(self, key: str = "", *, negative: bool = False) -> Size:
         """Return a symbol for an unknown size, or a number that may be negative: equal keys give equal symbols."""
@@ -300,6 +300,6 @@ def axes_of(known: KnownValues, node: ir.Node) -> Axes | None:
 
 def constants_of(known: KnownValues, node: ir.Node, name: str) -> list[int] | None:
     """Return a parameter of a node as integers: none if it is absent, None if it is unknown or depends on sizes."""
-    found = known.parameter(node, name)
-    numbers = None if found is None else [number.constant for number in found]
+    sizes = known.parameter(node, name)
+    numbers = None if sizes is None else [number.constant for number in sizes]
     return None if numbers is None or None in numbers else [int(number or 0) for number in numbers]

@@ -50,8 +50,8 @@ def evaluate(known: KnownValues, node: ir.Node) -> None:
         return
     if not can_evaluate(known, node):
         return
-    found = _shape(known, node) if node.op_type in ("Shape", "Size") else _result(known, node)
-    for output, array in zip(node.outputs, found, strict=False):
+    results = _shape(known, node) if node.op_type in ("Shape", "Size") else _result(known, node)
+    for output, array in zip(node.outputs, results, strict=False):
         if array is not None and array.size <= (MOST_SENT if array.dtype == object else LARGEST):
             known.contents[output] = _without_objects(known, output, array)
             if output not in known.shapes:
@@ -239,8 +239,8 @@ def _moved_labels(known: KnownValues, node: ir.Node) -> _Results | None:
         return None
     arrays = [known.contents[value] for value in data]
     sizes = [size(n) for array in arrays for n in array.reshape(-1).tolist()]
-    found = compute_node(node, feed | dict(zip(data, numbered(arrays), strict=True)), known.opset)
-    return [_objects([sizes[n] for n in array.reshape(-1).astype(int)], array.shape) for array in found]
+    moved = compute_node(node, feed | dict(zip(data, numbered(arrays), strict=True)), known.opset)
+    return [_objects([sizes[n] for n in array.reshape(-1).astype(int)], array.shape) for array in moved]
 
 
 def _polynomials(known: KnownValues, node: ir.Node) -> list[Array]:

@@ -139,7 +139,7 @@ BEFORE_THE_START = -(2**31)
 def input_slots(op_type: str, opset: int) -> Mapping[str, int]:
     """Return the inputs of an operator of the default domain, by the names that its schema gives them."""
     schema = onnx.defs.get_schema(op_type, opset, "")
-    return {given.name: slot for slot, given in enumerate(schema.inputs) if given.name not in schema.attributes}
+    return {formal.name: slot for slot, formal in enumerate(schema.inputs) if formal.name not in schema.attributes}
 
 
 def parameter(node: ir.Node, name: str, opset: int) -> ir.Attr | ir.Value | None:
@@ -175,8 +175,8 @@ def inputs_and_attributes(
         constant: Makes a parameter an input.
     """
     slots = input_slots(op_type, opset) if parameters else {}
-    found = {slots[name]: constant(value) for name, value in parameters.items() if name in slots}
-    followed = [found.get(slot) for slot in range(len(inputs), max(found, default=-1) + 1)]
+    constants = {slots[name]: constant(value) for name, value in parameters.items() if name in slots}
+    followed = [constants.get(slot) for slot in range(len(inputs), max(constants, default=-1) + 1)]
     return [*inputs, *followed], {name: value for name, value in parameters.items() if name not in slots}
 
 

@@ -81,8 +81,8 @@ class Counters:
         if kind is None or kind.shape is None or any(size != 1 for size in kind.dims):
             return None
         if kind.dtype.is_integer():
-            held = self.writer.facts.size_in(item) if isinstance(item, ir.Value) else None
-            symbol = self.writer.facts.symbol_of(value if held is None else held)
+            count = self.writer.facts.size_in(item) if isinstance(item, ir.Value) else None
+            symbol = self.writer.facts.symbol_of(value if count is None else count)
             self._holders.setdefault(symbol, value)
             return symbol
         node = value.producer()
@@ -114,8 +114,8 @@ class Counters:
         for monomial, factor in count.terms:
             if not monomial:
                 continue
-            given = self.writer.tensor(self.writer.item(self._holders[Size.symbol(*monomial)]), self.loop.ref)
-            flat = op.cast(given if given.shape == (1,) else op.reshape(given, (1,)), ir.DataType.INT64)
+            number = self.writer.tensor(self.writer.item(self._holders[Size.symbol(*monomial)]), self.loop.ref)
+            flat = op.cast(number if number.shape == (1,) else op.reshape(number, (1,)), ir.DataType.INT64)
             total = total + (flat if factor == 1 else flat * op.constant([int(factor)]))
         return total
 
@@ -227,8 +227,8 @@ class _CountedStep:
         if isinstance(item, KnownTensor):
             self._values.contents[value] = item.array
         elif kind.is_static and set(kind.dims) <= {1}:
-            found = counters.line_of_input(value) if inside else counters.line_of_outside(value)
-            number = self._states.get(value, found)
+            line = counters.line_of_input(value) if inside else counters.line_of_outside(value)
+            number = self._states.get(value, line)
             if number is not None:
                 self._values.contents[value] = np.full(kind.dims, number, object)
 

@@ -168,10 +168,10 @@ def step_limits(
             return [limit for each in (a, b) for limit in step_limits(counters, each, home, wanted=wanted)]
         open_ones = [each for each in (a, b) if _truth(counters, behind_identities(each)) is not (not wanted)]
         return _one_of(counters, [step_limits(counters, each, home, wanted=wanted) for each in open_ones])
-    for given, other in ((a, b), (b, a)):
+    for operand, other in ((a, b), (b, a)):
         truth = _truth(counters, behind_identities(other)) if node.op_type in ("Equal", "Xor") else None
         if truth is not None:
-            return step_limits(counters, given, home, wanted=(truth is wanted) is (node.op_type == "Equal"))
+            return step_limits(counters, operand, home, wanted=(truth is wanted) is (node.op_type == "Equal"))
     return [_comparison(counters, node, a, b, wanted=wanted)]
 
 
@@ -205,11 +205,11 @@ def _one_of(counters: Counters, alternatives: Sequence[list[StepLimit]]) -> list
     if len(alternatives) == 1:
         return alternatives[0]
     singles = [limits[0] for limits in alternatives if len(limits) == 1]
-    less = [each.line for each in singles if isinstance(each, _Negative)]
-    equal = [each.line for each in singles if isinstance(each, _Zero)]
+    less = [limit.line for limit in singles if isinstance(limit, _Negative)]
+    equal = [limit.line for limit in singles if isinstance(limit, _Zero)]
     if len(less) == len(equal) == 1 and less[0] in (equal[0], -equal[0]):
         return [_Negative(less[0] - 1)]  # a < b or a == b
-    followed = all(isinstance(each, (_Negative, _OneOf)) for limits in alternatives for each in limits)
+    followed = all(isinstance(limit, (_Negative, _OneOf)) for limits in alternatives for limit in limits)
     if not alternatives or not followed:
         raise depends_on_data(counters.loop.ref)
     return [_OneOf(alternatives)]
@@ -265,10 +265,10 @@ def number_of_trips(counters: Counters) -> LoopTrips:
     length = limits.length
     if length is not None and limits.first_follows and writer.some_rows:
         return LoopTrips(counters.emit(length), None, positive=True, length=length)
-    bounds = [] if limits.most_is_length else [each.steps(counters) for each in limits.conditions]
+    bounds = [] if limits.most_is_length else [limit.steps(counters) for limit in limits.conditions]
     if limits.most is not None:
-        given = writer.tensor(limits.most, loop.ref)
-        bounds.insert(0, op.cast(given if given.rank == 1 else op.reshape(given, (1,)), ir.DataType.INT64))
+        most = writer.tensor(limits.most, loop.ref)
+        bounds.insert(0, op.cast(most if most.rank == 1 else op.reshape(most, (1,)), ir.DataType.INT64))
     if not bounds:
         raise UnknownTripsError(
             "its number of steps is not known before it starts",
@@ -371,13 +371,13 @@ class _Limits:
 
 def _length(counters: Counters, conditions: Sequence[StepLimit], limit: Size | None) -> Size | None:
     """Return the size that every limit gives as the number of steps, if there is a step; None if there is none."""
-    counts = [each.count for each in conditions]
-    found = [count for count in counts if count is not None]
-    found += [] if limit is None else [limit]
-    least = min(found, key=lambda count: count.coefficient(), default=None)
+    counts = [condition.count for condition in conditions]
+    known = [count for count in counts if count is not None]
+    known += [] if limit is None else [limit]
+    least = min(known, key=lambda count: count.coefficient(), default=None)
     if least is None or not counters.writer.facts.is_size(least) or None in counts:
         return None
-    return least if all((count - least).constant is not None for count in found) else None
+    return least if all((count - least).constant is not None for count in known) else None
 
 
 def _follows(counters: Counters, length: Size) -> bool:
@@ -389,7 +389,7 @@ def _follows(counters: Counters, length: Size) -> bool:
         conditions = step_limits(counters, first, None) if isinstance(first, ir.Value) else None
     except UnknownTripsError:
         return False
-    return conditions is not None and all(each.holds(length) for each in conditions)
+    return conditions is not None and all(limit.holds(length) for limit in conditions)
 
 
 def _is_true(condition: Item) -> bool:

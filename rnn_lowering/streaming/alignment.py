@@ -326,16 +326,16 @@ def summed_in_float32(editor: Editor, node: ir.Node, slots: Sequence[int], dtype
 def joined(flow: Flow, node: ir.Node, slots: Sequence[int]) -> tuple[Frames | Unframed | None, dict[int, int]]:
     """Return the common framing of the inputs of a node, and the axis of the frames by input slot."""
     values = {slot: v for slot in slots if (v := node.inputs[slot]) is not None}
-    own = [m for v in values.values() if isinstance(m := flow.framings.get(v), Frames)]
-    own.sort(key=lambda frames: frames.ready)
+    framings = [m for v in values.values() if isinstance(m := flow.framings.get(v), Frames)]
+    framings.sort(key=lambda frames: frames.ready)
     by_slot: dict[int, Frames] = {}
     last = False
     for slot, value in values.items():
         first = flow.framings.get(value)
-        if isinstance(first, FirstFrame) and own and operator_of(node).elementwise:
+        if isinstance(first, FirstFrame) and framings and operator_of(node).elementwise:
             flow.edits.append(KeepFirst(node, value, slot))
             continue
-        constant = next((same for each in own if (same := _in_every_frame(flow, value, each)) is not None), None)
+        constant = next((same for own in framings if (same := _in_every_frame(flow, value, own)) is not None), None)
         framing = constant or _length(flow, node, slot, list(values.values())) or flow.read(value, node)
         if isinstance(framing, Frames):
             by_slot[slot] = framing
@@ -364,12 +364,12 @@ def _fitting_numbers(flow: Flow, node: ir.Node, by_slot: Mapping[int, Frames]) -
 
     It is "" if there are none, or the model has other inputs with frames.
     """
-    given: dict[ir.Value, set[Fraction]] = {}
+    rates: dict[ir.Value, set[Fraction]] = {}
     for slot, framing in by_slot.items():
         for source, frames in _sources(flow, input_of(node, slot)).items():
-            given.setdefault(source, set()).add(frames.rate / framing.rate)
+            rates.setdefault(source, set()).add(frames.rate / framing.rate)
     timed = {v: f.axis for v, f in flow.framings.items() if v.is_graph_input() and isinstance(f, Frames)}
-    counts = {source: min(numbers) for source, numbers in given.items() if len(numbers) == 1}
+    counts = {source: min(numbers) for source, numbers in rates.items() if len(numbers) == 1}
     if len({framing.rate for framing in by_slot.values()}) == 1 or counts.keys() != timed.keys():
         return ""
     whole = math.lcm(*(count.denominator for count in counts.values()))
@@ -388,7 +388,7 @@ def _sources(flow: Flow, value: ir.Value) -> dict[ir.Value, Frames]:
             seen[current] = framing
             node = current.producer()
             pending += [] if node is None else values_used(node)
-    return {each: framing for each, framing in seen.items() if each.is_graph_input()}
+    return {source: framing for source, framing in seen.items() if source.is_graph_input()}
 
 
 def _in_every_frame(flow: Flow, value: ir.Value, frames: Frames) -> Frames | None:

@@ -268,8 +268,8 @@ class Editor:
             graph.register_initializer(value)
             return value
         cast = self.opset < 9 and not tensor.dtype.is_floating_point()  # such a Constant has floats only
-        held = ir.Tensor(array.astype(np.float64), name=name) if cast else tensor
-        nodes = [ir.Node("", "Constant", [], [ir.AttrTensor("value", held)], name=name)]
+        stored = ir.Tensor(array.astype(np.float64), name=name) if cast else tensor
+        nodes = [ir.Node("", "Constant", [], [ir.AttrTensor("value", stored)], name=name)]
         if cast:
             nodes[0].outputs[0].name = self.name(f"{name}_float")
             to = ir.AttrInt64("to", int(tensor.dtype))

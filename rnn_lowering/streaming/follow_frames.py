@@ -288,8 +288,8 @@ def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
 
 def _along_frames(flow: Flow, node: ir.Node) -> list[Framing] | None:
     """Return the framings of the outputs of an operator that acts along the frames; None if it does not."""
-    if node.op_type in _JOINING and (found := _JOINING[node.op_type](flow, node)) is not None:
-        return found
+    if node.op_type in _JOINING and (joined_frames := _JOINING[node.op_type](flow, node)) is not None:
+        return joined_frames
     value, rule = node.inputs[0] if node.inputs else None, ALONG_FRAMES.get(node.op_type)
     framing = None if rule is None or value is None else flow.read(value, node)
     return rule(flow, node, framing) if rule is not None and isinstance(framing, Frames) else None

@@ -191,7 +191,7 @@ def _node_state(
         return NodeState(recurrent, kind, _constant_state(flow, node, kind, value))
     sources = []
     if (labels := elements.get(value)) is not None:
-        sources = [v for v, own in elements.items() if v.is_graph_input() and _includes(own, labels)]
+        sources = [v for v, numbers in elements.items() if v.is_graph_input() and _includes(numbers, labels)]
     if len(sources) == 1 and (sources[0] in returned or sources[0] is value):
         (source,) = sources
         _check_unread(flow, source, source.name or "")
@@ -241,14 +241,14 @@ def _check_unread(flow: Flow, value: ir.Value, name: str) -> None:
 
 def _check_late_states(flow: Flow, paired: Collection[ir.Value | None]) -> None:
     """Refuse an output that is computed from a late state, unless the stream carries the output."""
-    for recurrent in (each for each in flow.recurrent if each.late):
+    for recurrent in (value for value in flow.recurrent if value.late):
         slots = [slot for _, slot in state_slots(recurrent.node).values()]
         outputs = [v for v in recurrent.node.outputs if v.index() in slots]
         computed = [v for v in outputs if flow.framings.get(v) is Unframed.LAST]
-        for each in computed:
-            if each.is_graph_output() and each not in paired:
+        for value in computed:
+            if value.is_graph_output() and value not in paired:
                 raise late_state_error(flow, recurrent.node, recurrent.late)
-            nodes = [reader for reader, _ in each.uses() if reader.op_type not in ("Shape", "Size")]
+            nodes = [reader for reader, _ in value.uses() if reader.op_type not in ("Shape", "Size")]
             computed += [v for node in nodes for v in node.outputs if v not in computed]
 
 
@@ -265,23 +265,23 @@ def late_outputs(flow: Flow, states: States, frames: int | None) -> dict[str, De
     late: dict[str, Delay] = {}
     size = frames or flow.unit
     for output, recurrent in ((s.output, s.recurrent) for s in states.nodes if s.output is not None):
-        name, node, own = output.name or "", recurrent.node, recurrent.late or NO_DELAY
+        name, node, delay = output.name or "", recurrent.node, recurrent.late or NO_DELAY
         drop = "drop that output, since the stream carries the state"
-        if late.setdefault(name, own) != own:
+        if late.setdefault(name, delay) != delay:
             raise flow.refuse(
                 node,
                 f"returns its last state in '{name}' with states that come earlier or later",
                 f"{drop}, or give each state its own output",
             )
-        if own.of_stream % size:
-            fits = f", or give calls of {counted(own.of_stream, 'frame')}" * (own.of_stream % flow.unit == 0)
+        if delay.of_stream % size:
+            fits = f", or give calls of {counted(delay.of_stream, 'frame')}" * (delay.of_stream % flow.unit == 0)
             raise flow.refuse(
                 node,
-                f"returns its last state, '{name}', {counted(own.of_stream, 'frame')} after the sequence has "
+                f"returns its last state, '{name}', {counted(delay.of_stream, 'frame')} after the sequence has "
                 f"ended, where no call of {counted(size, 'frame')} ends",
                 drop + fits,
             )
-    return {name: own for name, own in late.items() if own}
+    return {name: delay for name, delay in late.items() if delay}
 
 
 def expose(

@@ -71,8 +71,8 @@ def raise_all(model: ir.Model, options: Lowering) -> Raised:
             rolling.leave(loop, why.get(loop.name, ""))
     steps = {loop.name: loop.steps for loop in loops}
     reports = [
-        replace(each, operator=TRACED, steps=steps[each.name]) if each.name in steps else each
-        for each in raised.loops
+        replace(report, operator=TRACED, steps=steps[report.name]) if report.name in steps else report
+        for report in raised.loops
     ]
     reports += [LoopReport(x.name, TRACED, "main graph", "scan", "requested", x.steps) for x in stay.values()]
     reasons = {ref: reason for ref, reason in raised.reasons.items() if ref.name not in stay}

@@ -48,7 +48,7 @@ def rows_of(flow: Flow, node: ir.Node, pairs: Pairs, mask: Mask) -> int | None:
 
 def biases_of(flow: Flow, node: ir.Node, pairs: Pairs, mask: Mask, rows: int | None) -> tuple[Array, ...]:
     """Return what each bias adds, by the distance from -later on; beyond the last one the last number is added."""
-    found = []
+    tables = []
     for bias in mask.biases:
         if rows is None and not bias.constant:
             raise flow.refuse(
@@ -57,8 +57,8 @@ def biases_of(flow: Flow, node: ir.Node, pairs: Pairs, mask: Mask, rows: int | N
                 "--max-frames N, or a mask with a window",
             )
         back = bias.reach + 1 if rows is None else rows - mask.ahead + mask.cell - 1
-        found.append(by_distance(flow, bias, pairs, mask.later, back))
-    return tuple(found)
+        tables.append(by_distance(flow, bias, pairs, mask.later, back))
+    return tuple(tables)
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ class KeepKeys(NodeEdit):
         with self._advice():
             everything = self.keys.keep(editor, self.node, self.rows)
             self.values.keep(editor, self.node, self.rows)
-        for each in self.pairs.by_distance:
-            shift_in_call(editor, each, self.pairs.frames, self.rows, self.mask.ahead)
+        for scored in self.pairs.by_distance:
+            shift_in_call(editor, scored, self.pairs.frames, self.rows, self.mask.ahead)
         self._replace_terms(editor, everything)
         call = _Call(editor, self, everything, self.node)
         removed, emit = call.removed(), editor.before(self.node)
@@ -178,8 +178,8 @@ class _Call:
         self.emit = editor.before(reader)
         self.mask, self.past, self.frames = edit.mask, edit.rows, edit.pairs.frames
         self.delay = self.frames.delay.frames
-        own = editor.own_frames(self.frames.rate)
-        self.count = None if own is None else own + self.frames.overlap
+        count = editor.own_frames(self.frames.rate)
+        self.count = None if count is None else count + self.frames.overlap
         self.rank = len(editor.known.shapes[input_of(edit.node)])
         self.row_axis, self.column_axis = edit.pairs.rows_and_columns
         self._indices: ir.Value | None = None
@@ -274,7 +274,7 @@ class _Call:
             rows = emit("Add", rows, emit.counts([self.past - self.mask.ahead]))
         columns = self._column_indices()
         if cell > 1:
-            rows, columns = (emit("Div", each, emit.counts([cell])) for each in (rows, columns))
+            rows, columns = (emit("Div", numbers, emit.counts([cell])) for numbers in (rows, columns))
         return emit("Sub", self._on_rows(rows), self._on_columns(columns))
 
     def _on_rows(self, value: ir.Value) -> ir.Value:
@@ -334,8 +334,8 @@ def shape_of_rows(editor: Editor, node: ir.Node, pairs: Pairs) -> None:
     """Let a Shape of scores return the frames of the call for the keys too, as all other sizes do."""
     rows, columns = pairs.rows_and_columns
     rank, emit = len(editor.known.shapes[input_of(node)]), editor.after(node)
-    own = [rows if n == columns else n for n in range(rank)]
-    replace_shape(emit, node, emit("Shape", input_of(node)), own)
+    axes = [rows if n == columns else n for n in range(rank)]
+    replace_shape(emit, node, emit("Shape", input_of(node)), axes)
 
 
 def sizes_of_scores(editor: Editor, node: ir.Node, after: Shape, first: int, by: int, pairs: Pairs) -> None:

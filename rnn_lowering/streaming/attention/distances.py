@@ -141,9 +141,9 @@ class Positions:
             if array.dtype.kind in "iu" and np.abs(numbers).max() > _LARGEST_INTEGER:
                 return Unknown("has too large numbers")
             return Numbers(low=float(numbers.min()), high=float(numbers.max()))
-        found = {size(n) for n in array.reshape(-1)}
-        form = linear(in_whole(next(iter(found))))
-        if len(found) > 1 or form is None:
+        sizes_held = {size(n) for n in array.reshape(-1)}
+        form = linear(in_whole(next(iter(sizes_held))))
+        if len(sizes_held) > 1 or form is None:
             return Unknown("depends on sizes")
         frames, constant = form
         sizes = Numbers(frames=frames, low=float(constant), high=float(constant))
@@ -217,11 +217,11 @@ class Positions:
             if decided is not None:
                 return Numbers(low=float(decided), high=float(decided))
             difference = difference_of(given)
-            found = Unknown(_OF_POSITION) if difference is None else as_distances(difference)
-            if isinstance(found, Unknown):
-                return found
-            if isinstance(found, Distances):
-                return self._of_distances(node, [found, Numbers()])
+            distances = Unknown(_OF_POSITION) if difference is None else as_distances(difference)
+            if isinstance(distances, Unknown):
+                return distances
+            if isinstance(distances, Distances):
+                return self._of_distances(node, [distances, Numbers()])
         if all(each.is_constant for each in given):
             value = self._scalar(node, [each.uniform for each in given])
             if value is not None:
@@ -280,19 +280,19 @@ class Positions:
     def _scalar(self, node: ir.Node, values: Sequence[float | None]) -> float | None:
         """Return the number that an element-wise node computes from numbers; None if it is not known, or if
         runtimes round it differently."""
-        given = [value for value in node.inputs if value is not None]
-        if any(value is None for value in values) or any(value not in self.known.types for value in given):
+        inputs = [value for value in node.inputs if value is not None]
+        if any(value is None for value in values) or any(value not in self.known.types for value in inputs):
             return None
-        if len(given) != len(values):
+        if len(inputs) != len(values):
             return None
         with np.errstate(all="ignore"):
             arrays = {
                 value: np.array(number).astype(self.known.types[value].numpy())
-                for value, number in zip(given, values, strict=True)
+                for value, number in zip(inputs, values, strict=True)
             }
-        found = compute_node(node, arrays, self.known.opset)
-        found = found if found and found[0].dtype.kind in "iufb" else []
-        number = float(found[0].reshape(-1)[0]) if found else math.nan
+        results = compute_node(node, arrays, self.known.opset)
+        results = results if results and results[0].dtype.kind in "iufb" else []
+        number = float(results[0].reshape(-1)[0]) if results else math.nan
         whole = math.isinf(number) or number.is_integer()
         same = operator_of(node).exact or (whole and not returns_integers(self.known, node))
         return None if math.isnan(number) or not same else number
@@ -356,20 +356,20 @@ class Positions:
         if not isinstance(k, Numbers) or k.uniform is None:
             return Unknown(_OF_LENGTH)
         axes = (len(shape) - 2, len(shape) - 1)
-        held = as_distances(found) if isinstance(found, Numbers) else found
-        if isinstance(held, Unknown | PositionTable):
-            return held if isinstance(held, Unknown) else Unknown("is a triangle of a table")
+        before = as_distances(found) if isinstance(found, Numbers) else found
+        if isinstance(before, Unknown | PositionTable):
+            return before if isinstance(before, Unknown) else Unknown("is a triangle of a table")
         if shape[axes[0]] != shape[axes[1]] or not shape[axes[0]].varies:
             return Unknown("is a triangle of other axes")
-        if isinstance(held, Distances) and held.axes != axes:
+        if isinstance(before, Distances) and before.axes != axes:
             return Unknown("compares more than two positions")
-        parts = held.tails if isinstance(held, Distances) else (constant_tail(held), constant_tail(held))
+        parts = before.tails if isinstance(before, Distances) else (constant_tail(before), constant_tail(before))
         zero = Tail(Fraction(0), 0.0, 0.0)
         # `upper` keeps the keys behind the query: negative distances
         upper = bool(node.attributes.get_int("upper", 1))
         tails = (parts[0], zero) if upper else (zero, parts[1])
-        reach = max(held.reach if isinstance(held, Distances) else 0, abs(int(k.uniform)) + 1)
-        cell, rows = (held.cell, held.rows) if isinstance(held, Distances) else (1, None)
+        reach = max(before.reach if isinstance(before, Distances) else 0, abs(int(k.uniform)) + 1)
+        cell, rows = (before.cell, before.rows) if isinstance(before, Distances) else (1, None)
         return Distances(axes, reach, tails, cell, rows)
 
     def _picked(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
@@ -379,16 +379,16 @@ class Positions:
             return index
         if not isinstance(table, Numbers) or not table.is_constant or dims is None:
             return Unknown("picks from a table that is not constant")
-        held = as_distances(index) if isinstance(index, Numbers) else index
-        if not isinstance(held, Distances):
-            return held if isinstance(held, Unknown) else Unknown("picks by numbers that are not known")
+        distances = as_distances(index) if isinstance(index, Numbers) else index
+        if not isinstance(distances, Distances):
+            return distances if isinstance(distances, Unknown) else Unknown("picks by numbers that are not known")
         axis = (node.attributes.get_int("axis", 0) or 0) % len(dims) if node.op_type == "Gather" else 0
         if node.op_type == "GatherND" and (node.attributes.get_int("batch_dims", 0) or 0) > 0:
             return Unknown("picks from several tables")
         bound = max(abs(table.low), abs(table.high))
-        tails = [Tail(Fraction(0), bound) if t.is_constant else CURVED for t in held.tails]
-        found = replace(held, tails=(tails[0], tails[1]))
-        return _moved(found, lambda own: own + axis)
+        tails = [Tail(Fraction(0), bound) if t.is_constant else CURVED for t in distances.tails]
+        picked = replace(distances, tails=(tails[0], tails[1]))
+        return _moved(picked, lambda own: own + axis)
 
     def _cut(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
         """A constant that is cut to the number of frames."""

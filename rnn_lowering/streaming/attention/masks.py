@@ -100,30 +100,30 @@ def mask_of(flow: Flow, node: ir.Node, pairs: Pairs) -> Mask:
         UnsupportedError: It depends on more than the distance, or keeps all later frames.
     """
     positions = Positions(flow.known)
-    found = [(term, _distances(flow, positions, term, pairs)) for term in pairs.terms]
-    varying = [(term, each) for term, each in found if each is not None]
+    by_term = [(term, _distances(flow, positions, term, pairs)) for term in pairs.terms]
+    varying = [(term, known) for term, known in by_term if known is not None]
     if not varying:
         raise _sees_all(flow, node)
-    cell = math.lcm(*(each.cell for _, each in varying))
-    limits = [each.rows for _, each in varying if each.rows is not None]
-    count = 2 * (max(each.reach for _, each in varying) + cell) + 8
+    cell = math.lcm(*(known.cell for _, known in varying))
+    limits = [known.rows for _, known in varying if known.rows is not None]
+    count = 2 * (max(known.reach for _, known in varying) + cell) + 8
     count = -(-count // cell) * cell
     rows = min(limits, default=None)
     count = count if rows is None else min(count, rows)
     _check_size(flow, node, count)
     removed, biases = np.zeros((count, count), bool), list[Bias]()
     beyond = [False, False]
-    for term, each in varying:
-        own = _removed(flow, term, pairs, count)
-        if not np.array_equal(own[cell:, cell:], own[:-cell, :-cell]):
+    for term, known in varying:
+        hidden = _removed(flow, term, pairs, count)
+        if not np.array_equal(hidden[cell:, cell:], hidden[:-cell, :-cell]):
             raise _of_position(flow, term)
-        removed |= own
-        ends = (own[:cell, -1].all(), own[-cell:, 0].all())
-        beyond = [b or (bool(end) and t.is_constant) for b, end, t in zip(beyond, ends, each.tails, strict=True)]
-    for term, own_distances in found:
+        removed |= hidden
+        ends = (hidden[:cell, -1].all(), hidden[-cell:, 0].all())
+        beyond = [b or (bool(end) and t.is_constant) for b, end, t in zip(beyond, ends, known.tails, strict=True)]
+    for term, own_distances in by_term:
         biases += _bias(flow, term, pairs, own_distances, ~removed)
     mask = _checked(flow, node, ~removed, beyond, cell, tuple(biases), rows)
-    open_ended = [term for term, each in varying if term.removes is not None and not each.tails[1].is_constant]
+    open_ended = [term for term, known in varying if term.removes is not None and not known.tails[1].is_constant]
     if mask.back is None and open_ended:
         raise _not_constant(flow, open_ended[0])
     _check_sums(flow, node, pairs, dict(varying), removed)
@@ -136,18 +136,18 @@ def masked_again(flow: Flow, pairs: Pairs, mask: Mask, term: Term) -> Mask:
     Raises:
         UnsupportedError: That changes the weight of a key that the scores keep. All other weights are 0 already.
     """
-    found = _distances(flow, Positions(flow.known), term, pairs)
-    reach, cell = (0, mask.cell) if found is None else (found.reach, math.lcm(found.cell, mask.cell))
-    limits = [mask.rows, None if found is None else found.rows]
+    distances = _distances(flow, Positions(flow.known), term, pairs)
+    reach, cell = (0, mask.cell) if distances is None else (distances.reach, math.lcm(distances.cell, mask.cell))
+    limits = [mask.rows, None if distances is None else distances.rows]
     rows = min((limit for limit in limits if limit is not None), default=None)
     count = -(-(2 * (max(reach, len(mask.kept)) + cell) + 8) // cell) * cell
     count = count if rows is None else min(count, rows)
     _check_size(flow, term.node, count)
     changed = _changed_weights(flow, term, matrix_of(flow, term, pairs, count))
-    if found is not None and (changed[cell:, cell:] != changed[:-cell, :-cell]).any():
+    if distances is not None and (changed[cell:, cell:] != changed[:-cell, :-cell]).any():
         raise _of_position(flow, term)
     # a factor of later keys may grow to infinity, and 0 times that is NaN
-    tails = () if found is None else found.tails[1:] if term.removes is not None else found.tails
+    tails = () if distances is None else distances.tails[1:] if term.removes is not None else distances.tails
     known = all(tail.is_constant for tail in tails)
     if not known or (changed & mask.keeps(*np.indices((count, count)))).any():
         raise flow.refuse(
@@ -268,8 +268,8 @@ def _distances(flow: Flow, positions: Positions, term: Term, pairs: Pairs) -> Di
         )
         raise flow.refuse(term.node, f"its mask or bias '{value.name}' {reason}", "use a mask or a bias of i - j")
     offset = len(flow.shape(term.node.outputs[0], term.node)) - len(flow.shape(value, term.node))
-    own = tuple(axis + offset for axis in found.axes)
-    if own != tuple(sorted(term.axes)):
+    axes = tuple(axis + offset for axis in found.axes)
+    if axes != tuple(sorted(term.axes)):
         raise flow.refuse(
             term.node, f"its mask '{value.name}' has frames on other axes", "use a mask or a bias of i - j"
         )
@@ -317,10 +317,10 @@ def _bias(flow: Flow, term: Term, pairs: Pairs, found: Distances | None, kept: A
     if term.removes is not None or found is None:
         return []
     matrix = matrix_of(flow, term, pairs, len(kept)).astype(np.float64)
-    own = np.where(kept & ~_removing(term, matrix), matrix, 0.0)
+    kept_numbers = np.where(kept & ~_removing(term, matrix), matrix, 0.0)
     if np.isnan(matrix).any() or np.isposinf(matrix * term.factor).any():
         raise flow.refuse(term.node, "adds numbers that are not finite", "mask with -inf, after the bias")
-    if found.tails[1].is_constant and not own.any():
+    if found.tails[1].is_constant and not kept_numbers.any():
         return []
     if found.cell > 1:
         raise flow.refuse(
@@ -381,12 +381,12 @@ def _at(number: Size, count: int) -> float:
 
 def _computed(flow: Flow, term: Term, value: ir.Value, done: Mapping[ir.Value, Array]) -> Array:
     node = value.producer()
-    found = (
+    results = (
         [] if node is None else compute_node(node, {v: done[v] for v in node.inputs if v is not None}, flow.opset)
     )
-    if not found or found[0].size > _MOST_NUMBERS:
+    if not results or results[0].size > _MOST_NUMBERS:
         raise _not_computed(flow, term, value)
-    return found[0]
+    return results[0]
 
 
 def _not_computed(flow: Flow, term: Term, value: ir.Value) -> UnsupportedError:

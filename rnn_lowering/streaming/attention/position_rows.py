@@ -55,35 +55,35 @@ def position_rows(known: KnownValues, value: ir.Value, frames: Size) -> Distance
     if start is None:
         return None
     rows, dims = start
-    found: dict[ir.Value, Dims] = {source.outputs[0]: dims}
+    dims_of: dict[ir.Value, Dims] = {source.outputs[0]: dims}
     count = frames if rows[-1] == 0 else frames * 2 - 1
     first = {source.outputs[0]: tuple(count if n is None else size(n) for n in dims)}
     known = replace(known, shapes=known.shapes | first)
     after = [node for node in chain if node is not source]
     for node in after:
-        own = _dims_after(known, node, found)
-        if own is None:
+        sizes = _dims_after(known, node, dims_of)
+        if sizes is None:
             return None
-        found[node.outputs[0]] = own
-    targets = {node: found[node.outputs[0]] for node in after if node.op_type == "Reshape"}
-    return DistanceRows(source, tuple(after), found[value], *rows, targets)
+        dims_of[node.outputs[0]] = sizes
+    targets = {node: dims_of[node.outputs[0]] for node in after if node.op_type == "Reshape"}
+    return DistanceRows(source, tuple(after), dims_of[value], *rows, targets)
 
 
 def _ancestors(known: KnownValues, value: ir.Value) -> list[ir.Node]:
     """Return the nodes from which a value follows, down to constants and sizes, in their order."""
-    found: dict[ir.Node, None] = {}
+    nodes: dict[ir.Node, None] = {}
 
     def add(value: ir.Value | None) -> None:
         node = None if value is None else value.producer()
-        if value is None or node is None or node in found or known.constant(value) is not None:
+        if value is None or node is None or node in nodes or known.constant(value) is not None:
             return
         if not _is_source(known, node):
             for each in node.inputs[: 1 if node.op_type == "Reshape" else None]:
                 add(each)
-        found[node] = None
+        nodes[node] = None
 
     add(value)
-    return list(found)
+    return list(nodes)
 
 
 def _is_source(known: KnownValues, node: ir.Node) -> bool:
@@ -152,10 +152,10 @@ def _dims_after(known: KnownValues, node: ir.Node, found: Mapping[ir.Value, Dims
         array = None if value in found else known.constant(value)
         if value is None or (array is None and value not in found):
             return None
-        own = found[value] if array is None else array.shape
+        sizes = found[value] if array is None else array.shape
         if any(
             n not in (None, 1) if axis == label else n is None
-            for axis, n in zip(axes.inputs[slot], own, strict=True)
+            for axis, n in zip(axes.inputs[slot], sizes, strict=True)
         ):
             return None
     return dims
@@ -168,8 +168,8 @@ def _dims(shape: Shape) -> Dims:
 
 def _around(dims: Dims) -> tuple[int, int]:
     """Return how many elements are before the axis of the distances, and behind it."""
-    own = dims.index(None)
-    return _count(dims[:own]), _count(dims[own:])
+    axis = dims.index(None)
+    return _count(dims[:axis]), _count(dims[axis:])
 
 
 def _count(dims: Dims) -> int:
@@ -184,21 +184,21 @@ def numbers_of(known: KnownValues, rows: DistanceRows, distances: Sequence[int])
     """Return the rows of these distances. Beyond the ends of a table its last row is returned."""
     source, index = rows.source, rows.base - rows.step * np.array(distances)
     if source.op_type == "Range":
-        held = {source.outputs[0]: index.astype(known.types[source.outputs[0]].numpy())}
+        computed = {source.outputs[0]: index.astype(known.types[source.outputs[0]].numpy())}
     else:
         table = known.constant(source.inputs[0])
         assert table is not None
         axis = _axis_of_table(known, source)
-        held = {source.outputs[0]: table.take(np.clip(index, 0, table.shape[axis] - 1), axis)}
+        computed = {source.outputs[0]: table.take(np.clip(index, 0, table.shape[axis] - 1), axis)}
     for node in rows.chain:
         if node in rows.targets:
-            array = held[input_of(node)].reshape([-1 if n is None else n for n in rows.targets[node]])
+            array = computed[input_of(node)].reshape([-1 if n is None else n for n in rows.targets[node]])
         else:
-            given = {v: c for v in node.inputs if v is not None and (c := known.constant(v)) is not None}
-            given |= {v: held[v] for v in node.inputs if v in held}
-            (array, *_) = compute_node(node, given, known.opset)
-        held[node.outputs[0]] = array
-    return held[(rows.chain[-1] if rows.chain else source).outputs[0]]
+            inputs = {v: c for v in node.inputs if v is not None and (c := known.constant(v)) is not None}
+            inputs |= {v: computed[v] for v in node.inputs if v in computed}
+            (array, *_) = compute_node(node, inputs, known.opset)
+        computed[node.outputs[0]] = array
+    return computed[(rows.chain[-1] if rows.chain else source).outputs[0]]
 
 
 def are_few(known: KnownValues, rows: DistanceRows, count: int) -> bool:
@@ -229,9 +229,9 @@ def emit_rows(editor: Editor, emit: Emitter, rows: DistanceRows, distances: ir.V
             held_now[node.outputs[0]] = emit("Reshape", held_now[input_of(node)], target)
             continue
         copy = editor.again(node, held_now.get(input_of(node), input_of(node)))
-        for slot, each in enumerate(node.inputs):
-            if each in held_now:
-                copy.replace_input_with(slot, held_now[each])
+        for slot, read in enumerate(node.inputs):
+            if read in held_now:
+                copy.replace_input_with(slot, held_now[read])
         held_now[node.outputs[0]] = emit.put(copy)
     return held_now[(rows.chain[-1] if rows.chain else source).outputs[0]]
 
@@ -263,20 +263,20 @@ def compared_by_distance(flow: Flow, node: ir.Node) -> list[Framing] | None:
     if rows in flow.data or framing.ready > 0 or framing.cut or not framing.plain:
         return None
     count = in_whole(shape[framing.axis])
-    found = position_rows(flow.known, rows, count)
+    by_distance = position_rows(flow.known, rows, count)
     read = _lead_of_einsum if node.op_type == "Einsum" else _lead_of_matmul
-    lead = None if found is None else read(node, found.dims, shape, framing.axis)
-    if found is None or lead is None:
+    lead = None if by_distance is None else read(node, by_distance.dims, shape, framing.axis)
+    if by_distance is None or lead is None:
         return None
-    columns = count * 2 - 1 if found.least is None else count
+    columns = count * 2 - 1 if by_distance.least is None else count
     flow.known.shapes[node.outputs[0]] = (*lead, shape[framing.axis], columns)
     error = flow.refuse(
         node,
         "compares frames with distances: it reads scores by distance in a way that is not known",
         "move them by Pad, Reshape, Slice, Reshape and Slice, and add them to the scores of queries and keys",
     )
-    axes, own = (len(lead), len(lead) + 1), node.outputs[0]
-    return [Shifting(framing, axes, node, error, rows=found, scores=own, lead=lead, count=count)]
+    axes, products = (len(lead), len(lead) + 1), node.outputs[0]
+    return [Shifting(framing, axes, node, error, rows=by_distance, scores=products, lead=lead, count=count)]
 
 
 def _lead_of_matmul(_: ir.Node, dims: Sequence[int | None], shape: Shape, axis: int) -> Shape | None:
@@ -291,11 +291,11 @@ def _lead_of_matmul(_: ir.Node, dims: Sequence[int | None], shape: Shape, axis: 
 def _lead_of_einsum(node: ir.Node, dims: Sequence[int | None], shape: Shape, axis: int) -> Shape | None:
     """Return the same for an Einsum; None if its last axes are not the queries and the rows, or sizes differ."""
     ranks = dict(zip(node.inputs, (shape, tuple(size(n or 0) for n in dims)), strict=False))
-    given = axes_by_rule(node, 0, ranks.__getitem__, lambda _: None)
-    if given is None:
+    axes = axes_by_rule(node, 0, ranks.__getitem__, lambda _: None)
+    if axes is None:
         return None
-    first, second, output = given.inputs[0], given.inputs[_ROWS], given.output
-    if len(first) != len(shape) or len(second) != len(dims) or len(given.inputs) != 2:
+    first, second, output = axes.inputs[0], axes.inputs[_ROWS], axes.output
+    if len(first) != len(shape) or len(second) != len(dims) or len(axes.inputs) != 2:
         return None
     query, row = first[axis], second[dims.index(None)]
     sizes: dict[object, Size] = dict(zip(first, shape, strict=True))
@@ -366,8 +366,8 @@ def _moves(flow: Flow, node: ir.Node, stage: int, rank: int) -> bool:
     if node.op_type == "Concat":
         front = None if len(node.inputs) != 2 else flow.known.shapes.get(input_of(node))
         axis = (node.attributes.get_int("axis", 0) or 0) % rank
-        own = isinstance(flow.framings.get(input_of(node, 1)), Shifting)
-        return own and axis == rank - 1 and front is not None and front[-1] == ONE
+        behind = isinstance(flow.framings.get(input_of(node, 1)), Shifting)
+        return behind and axis == rank - 1 and front is not None and front[-1] == ONE
     if node.op_type == "Slice":
         return _cuts(flow, node, rank, rank - 2 if stage == 2 else rank - 1, first=1 if stage == 2 else 0)
     return flow.framings.get(input_of(node)) is not None
@@ -409,9 +409,9 @@ def limited(flow: Flow, node: ir.Node, mask: Mask, pairs: Pairs) -> Mask:
     Raises:
         UnsupportedError: The mask keeps later frames, and the distances end at 0.
     """
-    for each in pairs.by_distance:
-        most = each.rows.most
-        if each.rows.least is not None and mask.later:
+    for scores in pairs.by_distance:
+        most = scores.rows.most
+        if scores.rows.least is not None and mask.later:
             raise flow.refuse(
                 node, "sees later frames, for which it has no relative positions", "count positions from T-1 to 1-T"
             )
@@ -437,8 +437,8 @@ def _shape_of_call(editor: Editor, node: ir.Node, given: Shifting) -> None:
 def replace_shape(emit: Emitter, node: ir.Node, sizes: ir.Value, axes: Sequence[int]) -> None:
     """Let the readers of a Shape read the sizes at these places, as many of them as it returns."""
     start, end = node.attributes.get_int("start", 0) or 0, node.attributes.get_int("end", len(axes))
-    own = emit("Gather", sizes, emit.constant([*axes][start:end]), axis=0)
-    emit.editor.replace(node.outputs[0], own, emit.graph)
+    returned = emit("Gather", sizes, emit.constant([*axes][start:end]), axis=0)
+    emit.editor.replace(node.outputs[0], returned, emit.graph)
 
 
 def shift_in_call(editor: Editor, each: ByDistance, frames: Frames, past: int | None, ahead: int) -> None:
@@ -492,9 +492,9 @@ class _Shift:
         return everything
 
     def _distances(self, emit: Emitter) -> ir.Value:
-        own, before = self._numbers(emit)
-        number = emit("Add", before, emit.counts([1]) if self.count == 1 else emit("Add", own, own))
-        most = emit("Add", emit("Add", own, before), emit.counts([-1 - self.ahead]))
+        queries, before = self._numbers(emit)
+        number = emit("Add", before, emit.counts([1]) if self.count == 1 else emit("Add", queries, queries))
+        most = emit("Add", emit("Add", queries, before), emit.counts([-1 - self.ahead]))
         first, one = (emit.constant(n, self.editor.count_type) for n in (0, 1))
         distances = emit("Sub", most, emit("Range", first, emit("Squeeze", number, axes=[0]), one))
         least = self.each.rows.least
@@ -502,22 +502,24 @@ class _Shift:
 
     def _numbers(self, emit: Emitter) -> tuple[ir.Value, ir.Value]:
         """Return the numbers of queries and of past keys."""
-        own, _ = numbers_in_call(self.editor, self.frames.rate)
-        return own, frames_before(self.editor, self.frames.rate) if self.past is None else emit.counts([self.past])
+        queries, _ = numbers_in_call(self.editor, self.frames.rate)
+        return queries, frames_before(self.editor, self.frames.rate) if self.past is None else emit.counts(
+            [self.past]
+        )
 
     def scores(self, products: ir.Value) -> ir.Value:
         """Emit what moves the scores to the keys, before the last node that did."""
         if self.count == 1:
             return products
         emit = self.editor.before(self.each.last)
-        own, before = self._numbers(emit)
-        keys = emit("Add", own, before)
-        own, keys = (self._as_size(emit, number) for number in (own, keys))
+        queries, before = self._numbers(emit)
+        keys = emit("Add", queries, before)
+        queries, keys = (self._as_size(emit, number) for number in (queries, keys))
         lead = [0] * (len(self.editor.known.shapes[products]) - 2)
         flat = emit("Reshape", products, emit.constant([*lead, -1]))
-        start = emit("Sub", own, emit.constant([1]))
+        start = emit("Sub", queries, emit.constant([1]))
         cut = emit("Slice", flat, starts=start, ends=[-1], axes=[len(lead)])
-        target = emit("Concat", emit.constant(lead), own, emit.constant([-1]), axis=0)
+        target = emit("Concat", emit.constant(lead), queries, emit.constant([-1]), axis=0)
         return emit("Slice", emit("Reshape", cut, target), starts=[0], ends=keys, axes=[len(lead) + 1])
 
     def _as_size(self, emit: Emitter, number: ir.Value) -> ir.Value:

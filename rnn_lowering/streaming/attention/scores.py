@@ -230,13 +230,13 @@ def _check_operand(flow: Flow, node: ir.Node, slot: int, pairs: Pairs, shape: Sh
             f"its operand '{value.name}' has frames, and meets scores of pairs of frames",
             "build masks in the model, from positions",
         )
-    own = flow.shape(value, node)
-    offset = len(shape) - len(own)
+    dims = flow.shape(value, node)
+    offset = len(shape) - len(dims)
     for axis in pairs.axes:
-        if axis >= offset and own[axis - offset] != ONE:
+        if axis >= offset and dims[axis - offset] != ONE:
             raise flow.refuse(
                 node,
-                f"axis {axis - offset} of '{value.name}' has size {own[axis - offset]} and meets the frames, "
+                f"axis {axis - offset} of '{value.name}' has size {dims[axis - offset]} and meets the frames, "
                 "but has none itself",
                 "give it size 1 there, or export with a dynamic time axis",
             )
@@ -246,8 +246,8 @@ def _with_term(flow: Flow, node: ir.Node, pairs: Pairs, slot: int, terms: Sequen
     """Return the framing of scores with a mask or a bias that is computed from positions."""
     if len(terms) > 1:
         raise flow.refuse(node, "gives scores two masks at once", "use a Where or an Add for each")
-    (own,) = terms
-    if node.op_type == "Where" and own == 0 and slot in (1, 2):
+    (place,) = terms
+    if node.op_type == "Where" and place == 0 and slot in (1, 2):
         fill = flow.known.number(node.inputs[3 - slot])
         if fill is None or not fill <= REMOVES:
             given = "numbers" if fill is None else f"{fill:g}"
@@ -256,11 +256,11 @@ def _with_term(flow: Flow, node: ir.Node, pairs: Pairs, slot: int, terms: Sequen
                 f"its mask sets {given}, which does not remove a frame",
                 "use -inf, or a number of at most -1e4",
             )
-        return replace(pairs, terms=(*pairs.terms, Term(node, own, pairs.axes, removes=slot == 2)))
+        return replace(pairs, terms=(*pairs.terms, Term(node, place, pairs.axes, removes=slot == 2)))
     if node.op_type in ("Add", "Sub") and (node.op_type == "Add" or slot == 0):
         factor = 1.0 if node.op_type == "Add" else -1.0
-        return replace(pairs, terms=(*pairs.terms, Term(node, own, pairs.axes, factor=factor)))
-    value = input_of(node, own)
+        return replace(pairs, terms=(*pairs.terms, Term(node, place, pairs.axes, factor=factor)))
+    value = input_of(node, place)
     raise flow.refuse(
         node,
         f"scales scores by '{value.name}', which depends on positions or on the number of frames",
@@ -371,7 +371,7 @@ def _values(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Frames:
 
 def _read_once(flow: Flow, node: ir.Node, pairs: Pairs) -> None:
     """Record that a node weighs values by the scores of products; another node must not."""
-    products = dict.fromkeys([pairs.product, *(each.product for each in pairs.by_distance)])
+    products = dict.fromkeys([pairs.product, *(scores.product for scores in pairs.by_distance)])
     if not flow.attended.keys().isdisjoint(products):
         raise flow.refuse(node, "weighs values by scores that are read twice", "compute the scores again")
     flow.attended.update(dict.fromkeys(products, node))

@@ -395,9 +395,9 @@ def _move(branch: ir.Graph, node: ir.Node, graph: ir.Graph, names: Names) -> Non
         branch.initializers.pop(value.name or "")
         value.name = names.unique(value.name or "constant")
         graph.register_initializer(value)
-    for each in list(branch):
-        branch.remove(each)
-        each.name = names.unique(each.name or each.op_type)
-        for value in each.outputs:
+    for inner in list(branch):
+        branch.remove(inner)
+        inner.name = names.unique(inner.name or inner.op_type)
+        for value in inner.outputs:
             value.name = names.unique(value.name) if value.name else value.name
-        graph.insert_before(node, each)
+        graph.insert_before(node, inner)

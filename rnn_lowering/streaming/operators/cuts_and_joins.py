@@ -118,8 +118,8 @@ def _cut(
     """Replace a Slice over all frames with one over the frames of a chunk."""
     emit, value = editor.before(node), input_of(node)
     whole = set(starts) == {0} and set(ends) == {TO_THE_END} and set(steps) == {1}
-    own = value if whole else emit.sliced(value, axes, starts, ends, steps)
-    editor.replace_node(node, own)
+    in_chunk = value if whole else emit.sliced(value, axes, starts, ends, steps)
+    editor.replace_node(node, in_chunk)
 
 
 def picked(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:

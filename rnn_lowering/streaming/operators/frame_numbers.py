@@ -257,7 +257,7 @@ def settle_comparison(flow: Flow, node: ir.Node) -> bool:
     values, known = [v for v in node.inputs if v is not None], flow.known
     if node.domain or node.op_type not in ("Max", "Min", *_TRUE):
         return False
-    numbers = [found[0] for v in values if (found := known.numbers(v)) is not None and len(found) == 1]
+    numbers = [sizes[0] for v in values if (sizes := known.numbers(v)) is not None and len(sizes) == 1]
     integers = all(v in known.types and known.types[v].is_integer() for v in values)
     if not integers or len(numbers) < len(values) or not any(numbers_vary(known, v) for v in values):
         return False

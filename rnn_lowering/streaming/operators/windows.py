@@ -198,16 +198,16 @@ def _multiply_first(editor: Editor, node: ir.Node, frames: Frames, factors: Sequ
     dtype, limit = editor.known.types[value], emit.counts([frames.delay.frames + len(factors)])
     index = frame_indices(editor, frames.delay.rate)
     index = emit("Where", emit("Less", index, limit), index, limit)
-    each = emit("Gather", emit.constant([*[1.0] * frames.delay.frames, *factors, 1.0], dtype), index, axis=0)
+    factor = emit("Gather", emit.constant([*[1.0] * frames.delay.frames, *factors, 1.0], dtype), index, axis=0)
     shape = [-1 if axis == frames.axis else 1 for axis in range(len(editor.known.shapes[value]))]
-    emit.instead_of(value, emit("Mul", value, emit("Reshape", each, emit.constant(shape))))
+    emit.instead_of(value, emit("Mul", value, emit("Reshape", factor, emit.constant(shape))))
 
 
 def paddings(pads: Sequence[int], axis: int, left: int = 0, right: int = 0) -> dict[str, ir.Attr | None]:
     """Return the attributes of a node with these paddings along one spatial axis."""
     rank = len(pads) // 2
-    own = [left if n == axis else right if n == axis + rank else pad for n, pad in enumerate(pads)]
-    return {"pads": ir.AttrInt64s("pads", own), "auto_pad": None}
+    padding_of_axes = [left if n == axis else right if n == axis + rank else pad for n, pad in enumerate(pads)]
+    return {"pads": ir.AttrInt64s("pads", padding_of_axes), "auto_pad": None}
 
 
 def transformed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
