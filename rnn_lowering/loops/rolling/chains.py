@@ -21,7 +21,7 @@ _MOST_CHAINS = 8
 
 
 @dataclass(frozen=True)
-class Chain:
+class ProductChain:
     """A chain of products.
 
     Attributes:
@@ -35,7 +35,7 @@ class Chain:
     levels: Mapping[int | None, int]
 
 
-def chains(graph: NumberedGraph) -> Iterator[Chain]:
+def chains(graph: NumberedGraph) -> Iterator[ProductChain]:
     """Yield the chains of a graph, in the order of their first products."""
     groups: dict[tuple[Signature, tuple[int | None, ...]], list[Computation]] = defaultdict(list)
     slots = {}
@@ -77,7 +77,7 @@ def _links(graph: NumberedGraph, products: list[Computation]) -> list[list[Compu
     return found
 
 
-def _chain(graph: NumberedGraph, products: list[Computation], slot: int) -> Iterator[Chain]:
+def _chain(graph: NumberedGraph, products: list[Computation], slot: int) -> Iterator[ProductChain]:
     """Yield a chain, if each of its steps begins where the one before ends."""
     cuts = [number for product in products if (number := product.inputs[slot]) is not None]
     steps: dict[int | None, int] = {number: step for step, number in enumerate(cuts, 1)}
@@ -89,4 +89,4 @@ def _chain(graph: NumberedGraph, products: list[Computation], slot: int) -> Iter
         if level:
             levels.update(dict.fromkeys(computation.outputs, level))
     if len(steps) + 1 == len(products) and all(levels.get(cut, 0) == step for step, cut in enumerate(cuts)):
-        yield Chain(products, cuts, levels)
+        yield ProductChain(products, cuts, levels)

@@ -16,7 +16,7 @@ from rnn_lowering.facts.constants import computed
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain, operator_of, reached
 from rnn_lowering.loops.lowering import LoopReport
 from rnn_lowering.loops.raising.raising import Raised, raise_loops
-from rnn_lowering.loops.rolling.chains import Chain, chains
+from rnn_lowering.loops.rolling.chains import ProductChain, chains
 from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
 from rnn_lowering.loops.rolling.steps import NotRolledError, RolledSteps, StepBefore
 from rnn_lowering.loops.rolling.writing import ScanWriter, name_of
@@ -173,7 +173,7 @@ _HEADS = ("MatMul", "Gemm", "Softmax", "LogSoftmax")
 """Operators beside those of elements that can follow a node for all steps at once."""
 
 
-def add_heads(steps: RolledSteps, others: Iterable[Chain]) -> bool:
+def add_heads(steps: RolledSteps, others: Iterable[ProductChain]) -> bool:
     """Add what follows from each step, but for what other chains need; return whether there is any."""
     graph, step = steps.graph, steps.step
     users: dict[int | None, list[Computation]] = defaultdict(list)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from rnn_lowering.loops.rolling.chains import FEWEST_STEPS, Chain
+from rnn_lowering.loops.rolling.chains import FEWEST_STEPS, ProductChain
 from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
 from rnn_lowering.loops.rolling.rows import Row, StepCount, row_of
 
@@ -44,7 +44,7 @@ class Step:
 class StepReader:
     """Reads a step of a chain beside the next one: what differs is a state, a row, or computed from them."""
 
-    def __init__(self, graph: NumberedGraph, chain: Chain, number: int) -> None:
+    def __init__(self, graph: NumberedGraph, chain: ProductChain, number: int) -> None:
         self.graph, self.chain, self.number = graph, chain, number
         self.step = Step()
         self.next: Values = {}
@@ -53,7 +53,7 @@ class StepReader:
         self._read([self._state_at(number + 1)])
 
     @classmethod
-    def read(cls, graph: NumberedGraph, chain: Chain, number: int) -> Step:
+    def read(cls, graph: NumberedGraph, chain: ProductChain, number: int) -> Step:
         """Return a step of a chain.
 
         Raises:
@@ -174,7 +174,7 @@ class RolledSteps:
     values: list[Values] = field(default_factory=list)
 
     @classmethod
-    def of(cls, graph: NumberedGraph, chain: Chain) -> RolledSteps:
+    def of(cls, graph: NumberedGraph, chain: ProductChain) -> RolledSteps:
         """Find the steps of a chain, from its second or third one on and back.
 
         Raises:
