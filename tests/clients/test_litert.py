@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 from paths import MODELS
+from running import run
+from texts import parse, random_feed
 
-from clients.driving import drive, judge
+import rnn_lowering as rl
+from clients.driving import assert_right, drive, judge
 from clients.trials import lowered, real_original, real_truth
 
 GTCRN = "github/Xiaobin-Rong__gtcrn/gtcrn_simple_v4.onnx"
@@ -18,3 +21,23 @@ def test_gtcrn_computes_a_frame(tmp_path: Path) -> None:
     job = lowered(real_original(GTCRN, "auto0"), "litert")
     got = drive("litert", {"a frame": job}, tmp_path, seconds=400)["a frame"]
     assert judge(got, real_truth(GTCRN, "auto0")) == ("right", "")
+
+
+SUMS = """g (float[2, 3, 6, 6] x, float[2, 2, 6, 6] g) => (float[a, b, c, d] y)
+    <float[2, 3, 3, 3] v = {}, float[2, 5, 3, 3] e = {}, float[2, 2, 3, 3] w = {}, float[4] s = {1, 1, 2, 2}> {
+    h = Conv <pads = [1, 1, 1, 1]> (x, v)  t = Add (g, h)  q = Concat <axis = 1> (t, x)
+    r = Conv <pads = [1, 1, 1, 1]> (q, e)  BEHIND }"""
+JOINED_SUMS = {
+    "before a Conv": "a = Add (t, r)  y = Conv (a, w)",
+    "in front of an activation": "p = Add (r, t)  a = Tanh (p)  y = MaxPool <kernel_shape = [2, 2]> (a)",
+    "behind an activation": "u = Tanh (t)  a = Add (u, r)  y = AveragePool <kernel_shape = [2, 2]> (a)",
+    "in a Resize": 'a = Add (t, r)  y = Resize <mode = "linear"> (a, , s)',
+}
+
+
+@pytest.mark.environments("litert")
+def test_a_sum_of_a_sum_that_is_joined_too(tmp_path: Path) -> None:
+    """As networks that refine what they estimate have it, such as RAFT."""
+    nets = {name: parse(SUMS.replace("BEHIND", text), 17) for name, text in JOINED_SUMS.items()}
+    jobs = {name: (rl.lower(net, target="litert"), random_feed(net)) for name, net in nets.items()}
+    assert_right("litert", jobs, {name: run(net, random_feed(net)) for name, net in nets.items()}, tmp_path)

@@ -239,3 +239,16 @@ def test_nodes_along_one_axis_in_mnn(name: str) -> None:
 
 
 USED = "f = Cast <to = 1> (c)  y = Mul (x, f)"
+
+
+@pytest.mark.parametrize(("operator", "count"), [("Concat <axis = 1> (t, x)", 1), ("Mul (t, x)", 0)])
+def test_a_sum_of_a_sum_that_is_joined_too_is_set_apart_for_litert(operator: str, count: int) -> None:
+    net = parse(
+        f"""g (float[1, 2, 5] x, float[1, 2, 5] g) => (float[a, b, c] y)
+        <float[2, 2, 1] v = {{}}, float[2, {2 + 2 * count}, 1] w = {{}}> {{ h = Conv (x, v)  t = Add (g, h)
+        q = {operator}  r = Conv (q, w)  a = Add (t, r)  y = MaxPool <kernel_shape = [2]> (a) }}""",
+        17,
+    )
+    lowered, feed = rl.lower(net, target="litert"), random_feed(net)
+    assert [node.op_type for node in lowered.graph.node].count("Reshape") == count
+    assert_close(run(lowered, feed), run(net, feed))
