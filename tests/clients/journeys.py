@@ -32,10 +32,10 @@ from clients.environments import CLIENTS, HERE, ROOT, environment, make, require
 OPEN = ("tract", "openvino")
 """The clients for which the documents lower without sizes."""
 
-NONE_FAILS = (*OPEN, "opencv", "mnn")
+NONE_FAILS = (*OPEN, "opencv", "mnn", "ncnn")
 """Those in which every journey is right, or refused with what to do."""
 
-RUNTIMES = (*NONE_FAILS, "tvm", "ncnn", "litert")
+RUNTIMES = (*NONE_FAILS, "tvm", "litert")
 EXPORTERS = {
     "older": "PyTorch, `dynamo=False`",
     "dynamo": "PyTorch, open axes",
@@ -177,7 +177,8 @@ def stored() -> dict[str, Any]:
 
 def table(held: Mapping[str, Any]) -> str:
     """The table as Markdown: right, refused, and neither."""
-    lines = [f"| runtime | {' | '.join(EXPORTERS.values())} | measured |", f"|{'---|' * (len(EXPORTERS) + 2)}"]
+    columns = ["runtime", *EXPORTERS.values(), "measured", "exports run"]
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for client in (client for client in RUNTIMES if client in held):
         entry = held[client]
         cells = [f"{CLIENTS[client].title} {entry['version']}"]
@@ -185,7 +186,7 @@ def table(held: Mapping[str, Any]) -> str:
             count = Counter(what for name, what in entry["outcomes"].items() if name.endswith(f".{exporter}"))
             other = count.total() - count["right"] - count["refused"]
             cells.append(f"{count['right']} / {count['refused']} / {other}")
-        lines.append(f"| {' | '.join([*cells, entry['date']])} |")
+        lines.append(f"| {' | '.join([*cells, entry['date'], str(len(entry['outcomes']))])} |")
     return "\n".join(lines)
 
 
