@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 
 import onnx
@@ -105,6 +106,7 @@ def _date() -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(int(seconds) if seconds.isdecimal() else time.time()))
 
 
+@cache
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_shown

@@ -188,7 +188,6 @@ def test_a_call_of_one_frame_computes_one_row(name: str) -> None:
 def test_the_comparison_finds_rows_in_other_order() -> None:
     stepped = rl.lower(NETS["all past frames"], stream="time=1")
     (joined,) = [n for n in stepped.graph.node if n.op_type == "Concat" and n.input[1] == "past_o_p"]
-    assert rl.verify_stream(NETS["all past frames"], stepped).status == "verified"
     joined.input[:] = joined.input[::-1]
     assert rl.verify_stream(NETS["all past frames"], stepped).status == "failed"
 
