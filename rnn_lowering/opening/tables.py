@@ -34,9 +34,6 @@ _FIRST_WITH_MIN = 12
 Arrays = Sequence[Array]
 """A constant in each export."""
 
-Written = Callable[[], ir.Value]
-"""Writes a constant as nodes."""
-
 
 @dataclass(frozen=True)
 class Tables:
@@ -68,7 +65,7 @@ class Tables:
         lengths = self.lengths(arrays)
         if any(n.symbols for n in lengths) and self.writer.known.opset < _FIRST_WITH_MIN:
             raise refuse(self.node, f"{self.what} grows, which needs opset 12", hint="export at opset 13 or later")
-        return self.writer.told(self.explained(arrays, lengths)(), dtype, tuple(lengths))
+        return self.writer.told(self.explained(arrays, lengths), dtype, tuple(lengths))
 
     def lengths(self, arrays: Arrays) -> list[Size]:
         """Return the size of each axis."""
@@ -80,17 +77,17 @@ class Tables:
             return size(numbers[0])
         return self.evidence.integer(self.node, f"axis {axis} of {self.what}", numbers, self.own)
 
-    def explained(self, arrays: Arrays, lengths: Sequence[Size]) -> Written:
+    def explained(self, arrays: Arrays, lengths: Sequence[Size]) -> ir.Value:
         """Return what the first rule that explains arrays writes."""
         for rule in RULES:
-            if (found := rule(self, arrays, lengths)) is not None:
-                return found
+            if (written := rule(self, arrays, lengths)) is not None:
+                return written
         shapes = told(list(array.shape) for array in arrays)
         if _is_table(arrays):
             raise refuse(self.node, f"{self.what} is the first rows of a table, {shapes}", _UNFOLDED)
         raise refuse(self.node, f"{self.what} has {shapes} numbers that no rule explains", _UNFOLDED)
 
-    def part(self, arrays: Arrays, lengths: Sequence[Size], axis: int, count: Size) -> Written:
+    def part(self, arrays: Arrays, lengths: Sequence[Size], axis: int, count: Size) -> ir.Value:
         """Return what writes rows that a rule has taken from arrays of some lengths."""
         return self.explained(arrays, [count if n == axis else length for n, length in enumerate(lengths)])
 
@@ -98,16 +95,17 @@ class Tables:
         return self.writer.constant(np.ascontiguousarray(array).reshape(array.shape))
 
 
-_Rule = Callable[[Tables, Arrays, Sequence[Size]], Written | None]
+_Rule = Callable[[Tables, Arrays, Sequence[Size]], ir.Value | None]
+"""Writes a constant as nodes; None where it does not apply."""
 
 
-def _equal(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> Written | None:
+def _equal(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> ir.Value | None:
     """One array in all exports."""
     same = all(are_equal(array, arrays[0]) for array in arrays)
-    return (lambda: tables.constant(arrays[0])) if same else None
+    return tables.constant(arrays[0]) if same else None
 
 
-def _numbers(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> Written | None:
+def _numbers(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> ir.Value | None:
     """As many numbers in each export; few are different, and each follows from a size."""
     if any(array.shape != arrays[0].shape for array in arrays):
         return None
@@ -129,25 +127,21 @@ def _numbers(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> Written
         return Number(evidence.integer(node, tables.what, tuple(map(int, numbers)), own))
 
     numbers = [explained(row.tolist()) for row in unique]
-
-    def write() -> ir.Value:
-        values = tables.writer.numbers(numbers, ir.DataType.from_numpy(arrays[0].dtype))
-        index = np.asarray(places, np.int64).reshape(arrays[0].shape)
-        if len(numbers) > 1 or index.shape != (1,):
-            values = tables.writer.add("Gather", values, tables.constant(index), axis=0)
-        if not is_float:
-            held = np.empty(len(numbers), object)
-            held[:] = [n.size if isinstance(n, Number) else size(int(n)) for n in numbers]
-            tables.writer.known.contents[values] = held.take(index.reshape(-1)).reshape(index.shape)
-        return values
-
-    return write
+    values = tables.writer.numbers(numbers, ir.DataType.from_numpy(arrays[0].dtype))
+    index = np.asarray(places, np.int64).reshape(arrays[0].shape)
+    if len(numbers) > 1 or index.shape != (1,):
+        values = tables.writer.add("Gather", values, tables.constant(index), axis=0)
+    if not is_float:
+        held = np.empty(len(numbers), object)
+        held[:] = [n.size if isinstance(n, Number) else size(int(n)) for n in numbers]
+        tables.writer.known.contents[values] = held.take(index.reshape(-1)).reshape(index.shape)
+    return values
 
 
-def _along(rule: Callable[[Tables, Arrays, Sequence[Size], int], Written | None]) -> _Rule:
+def _along(rule: Callable[[Tables, Arrays, Sequence[Size], int], ir.Value | None]) -> _Rule:
     """Return a rule that tries each axis that grows."""
 
-    def along(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> Written | None:
+    def along(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> ir.Value | None:
         axes = [axis for axis, length in enumerate(lengths) if length.symbols]
         found = (rule(tables, arrays, lengths, axis) for axis in axes if min(a.shape[axis] for a in arrays))
         return next((written for written in found if written is not None), None)
@@ -156,37 +150,26 @@ def _along(rule: Callable[[Tables, Arrays, Sequence[Size], int], Written | None]
 
 
 @_along
-def _runs(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int) -> Written | None:
+def _runs(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int) -> ir.Value | None:
     """Equal rows, or a few runs of them: the length of each is a number or a size."""
     starts = [_starts_of_runs(array, axis) for array in arrays]
     if len(set(map(len, starts))) > 1 or len(starts[0]) > _MOST_RUNS or len(starts[0]) == arrays[0].shape[axis] > 1:
         return None
     firsts = [array.take(begin, axis) for array, begin in zip(arrays, starts, strict=True)]
-    counts = zip(
-        *(np.diff([*begin, a.shape[axis]]).tolist() for a, begin in zip(arrays, starts, strict=True)), strict=True
-    )
-    pieces = []
-    for n, numbers in enumerate(counts):
-        rows = [first.take([n], axis) for first in firsts]
-        only = len(starts[0]) == 1
-        count = lengths[axis] if only else size(numbers[0])
-        if not only and len(set(numbers)) > 1:
+    ends = (np.diff([*begin, a.shape[axis]]).tolist() for a, begin in zip(arrays, starts, strict=True))
+    parts = []
+    for n, numbers in enumerate(zip(*ends, strict=True)):
+        count = lengths[axis] if len(starts[0]) == 1 else size(numbers[0])
+        if len(starts[0]) > 1 and len(set(numbers)) > 1:
             count = tables.evidence.integer(tables.node, f"a run of {tables.what}", numbers, tables.own)
-        pieces.append((tables.part(rows, lengths, axis, size(1)), count))
-
-    def write() -> ir.Value:
-        parts = []
-        for row, count in pieces:
-            shape = [size(1)] * arrays[0].ndim
-            shape[axis] = count
-            parts.append(tables.writer.add("Expand", row(), tables.writer.sizes(shape)))
-        return parts[0] if len(parts) == 1 else tables.writer.add("Concat", *parts, axis=axis)
-
-    return write
+        row = tables.part([first.take([n], axis) for first in firsts], lengths, axis, size(1))
+        shape = [count if n == axis else size(1) for n in range(arrays[0].ndim)]
+        parts.append(tables.writer.add("Expand", row, tables.writer.sizes(shape)))
+    return tables.writer.joined(parts, axis)
 
 
 @_along
-def _counted(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int) -> Written | None:
+def _counted(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int) -> ir.Value | None:
     """Rows that grow by the same from one to the next."""
     if arrays[0].dtype.kind not in "iuf" or min(a.shape[axis] for a in arrays) < _FEWEST:
         return None
@@ -203,20 +186,14 @@ def _counted(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int)
             return None
     dtype = ir.DataType.from_numpy(arrays[0].dtype)
     begin, growth = (tables.part(each, lengths, axis, size(1)) for each in (first, steps))
-
-    def write() -> ir.Value:
-        add, writer = tables.writer.add, tables.writer
-        shape = [-1 if n == axis else 1 for n in range(arrays[0].ndim)]
-        places = add(
-            "Reshape", writer.cast(writer.count(lengths[axis]), ir.DataType.INT64, dtype), writer.integers(shape)
-        )
-        return add("Add", add("Mul", places, growth()), begin())
-
-    return write
+    writer, shape = tables.writer, [-1 if n == axis else 1 for n in range(arrays[0].ndim)]
+    count = writer.cast(writer.count(lengths[axis]), ir.DataType.INT64, dtype)
+    rows = writer.add("Reshape", count, writer.integers(shape))
+    return writer.add("Add", writer.add("Mul", rows, growth), begin)
 
 
 @_along
-def _repeated(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int) -> Written | None:
+def _repeated(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int) -> ir.Value | None:
     """Rows of which each is there several times in a row, or all again and again."""
     starts = [np.diff([*_starts_of_runs(a, axis), a.shape[axis]]) for a in arrays]
     times = tuple(int(each[0]) if (each == each[0]).all() else 1 for each in starts)
@@ -230,8 +207,8 @@ def _repeated(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int
 
 def _picked(
     tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int, times: tuple[int, ...], op_type: str
-) -> Written:
-    """Return what writes rows n // times, or rows n % times, of others."""
+) -> ir.Value:
+    """Write rows n // times, or rows n % times, of others."""
     by, length = size(times[0]), lengths[axis]
     if len(set(times)) > 1:
         by = tables.evidence.integer(tables.node, f"a period of {tables.what}", times, tables.own)
@@ -249,48 +226,39 @@ def _picked(
             if whole is not None and whole.is_integral
             else tables.evidence.integer(tables.node, f"the rows of {tables.what}", counts, own)
         )
-    inner = tables.part(rows, lengths, axis, count)
-
-    def write() -> ir.Value:
-        writer = tables.writer
-        index = writer.add(op_type, writer.count(length), writer.size(by))
-        return writer.add("Gather", inner(), index, axis=axis)
-
-    return write
+    inner, writer = tables.part(rows, lengths, axis, count), tables.writer
+    index = writer.add(op_type, writer.count(length), writer.size(by))
+    return writer.add("Gather", inner, index, axis=axis)
 
 
-def _of_difference(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> Written | None:
+def _of_difference(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> ir.Value | None:
     """On two axes a function of column minus row: numbers beside the diagonal, constant or linear on both sides."""
     grown = [axis for axis, length in enumerate(lengths) if length.symbols]
     if len(grown) != 2 or not all(array.size for array in arrays):
         return None
     lines = [_diagonals(np.moveaxis(array, grown, (0, 1))) for array in arrays]
-    if None in [line if line is None else 0 for line in lines]:
-        return None
     found = [line for line in lines if line is not None]
     middles = [array.shape[grown[0]] - 1 for array in arrays]
-    sides = [_side(found, middles, sign) for sign in (1, -1)]
-    if None in [side if side is None else 0 for side in sides]:
+    if len(found) < len(lines):
         return None
-    (high, up), (low, down) = (side for side in sides if side is not None)
+    above, below = (_side(found, middles, sign) for sign in (1, -1))
+    if above is None or below is None:
+        return None
+    (high, up), (low, down) = above, below
     table = found[0][middles[0] - low : middles[0] + high + 1]
-
-    def write() -> ir.Value:
-        writer, add = tables.writer, tables.writer.add
-        column, row = writer.count(lengths[grown[1]]), writer.count(lengths[grown[0]])
-        far = add("Sub", column, add("Reshape", row, writer.integers([-1, 1])))
-        near = add("Min", add("Max", far, writer.integers([-low])), writer.integers([high]))
-        value = add("Gather", tables.constant(table), add("Add", near, writer.integers([low])), axis=0)
-        dtype = ir.DataType.from_numpy(table.dtype)
-        beyond = add("Reshape", add("Sub", far, near), writer.integers([0, 0, *[1] * (table.ndim - 1)]))
-        for slope, bound in ((up, "Max"), (down, "Min")):
-            if slope.any():
-                part = writer.cast(add(bound, beyond, writer.integers([0])), ir.DataType.INT64, dtype)
-                value = add("Add", value, add("Mul", part, tables.constant(slope)))
-        order = [n for n in range(arrays[0].ndim) if n not in grown]
-        return add("Transpose", value, perm=np.argsort([*grown, *order]).tolist())
-
-    return write
+    writer, add = tables.writer, tables.writer.add
+    column, row = writer.count(lengths[grown[1]]), writer.count(lengths[grown[0]])
+    far = add("Sub", column, add("Reshape", row, writer.integers([-1, 1])))
+    near = add("Min", add("Max", far, writer.integers([-low])), writer.integers([high]))
+    value = add("Gather", tables.constant(table), add("Add", near, writer.integers([low])), axis=0)
+    dtype = ir.DataType.from_numpy(table.dtype)
+    beyond = add("Reshape", add("Sub", far, near), writer.integers([0, 0, *[1] * (table.ndim - 1)]))
+    for slope, bound in ((up, "Max"), (down, "Min")):
+        if slope.any():
+            part = writer.cast(add(bound, beyond, writer.integers([0])), ir.DataType.INT64, dtype)
+            value = add("Add", value, add("Mul", part, tables.constant(slope)))
+    order = [n for n in range(arrays[0].ndim) if n not in grown]
+    return add("Transpose", value, perm=np.argsort([*grown, *order]).tolist())
 
 
 RULES: Sequence[_Rule] = (_equal, _numbers, _runs, _counted, _repeated, _of_difference)

@@ -106,16 +106,16 @@ class Writer:
             return self.integers([int(number or 0) for number in constants])
         held = np.empty(len(numbers), object)
         held[:] = list(numbers)
-        return self.told(self._joined([self.size(n) for n in numbers]), _INT64, (size(len(numbers)),), held)
+        return self.told(self.joined([self.size(n) for n in numbers]), _INT64, (size(len(numbers)),), held)
 
-    def _joined(self, parts: Sequence[ir.Value]) -> ir.Value:
-        return self.add("Concat", *parts, axis=0) if len(parts) > 1 else parts[0]
+    def joined(self, parts: Sequence[ir.Value], axis: int = 0) -> ir.Value:
+        return self.add("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
 
     # Numbers of any type
 
     def numbers(self, numbers: Sequence[Number | float], dtype: ir.DataType) -> ir.Value:
         """Return numbers as a tensor of rank 1."""
-        return self._joined([self._number(number, dtype) for number in numbers])
+        return self.joined([self._number(number, dtype) for number in numbers])
 
     def _number(self, number: Number | float, dtype: ir.DataType) -> ir.Value:
         if not isinstance(number, Number):
