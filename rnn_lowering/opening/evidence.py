@@ -25,6 +25,7 @@ THIRD = f"{SIZES}, or give a third export in between: --also MIDDLE.onnx"
 _CLOSE = 2e-6
 """Relative distance of floats that count as equal: what rounding to float32 explains, a few times."""
 
+_MOST_PARTS = 17
 _SHARE = 4
 """An offset beside a multiple of a size is at most this part of it."""
 
@@ -140,8 +141,10 @@ class Evidence:
         return found
 
     def _check_measured(self, node: NodeRef, what: str, numbers: Sequence[float], found: Size) -> None:
-        """Refuse a size that a value has, such as that behind a stride, if two exports say so: it is rounded."""
-        if len(numbers) < 3 and not found.symbols <= self.axes:
+        """Refuse a size that a value has, such as that behind a stride, if two exports say so, or a number beside
+        it if all exports round alike: it is rounded."""
+        beside = found not in self.sizes and any(_round_alike(numbers, self.values[axis]) for axis in self.axes)
+        if (len(numbers) < 3 or beside) and not found.symbols <= self.axes:
             fact = f"{what} is {told(numbers)}, and {text_of(found)} by chance or always"
             raise refuse(node, fact, THIRD)
 
@@ -160,7 +163,7 @@ class Evidence:
             whole = _whole(numbers, power)
             if whole is not None and (sizes := self.integers(whole, own)):
                 chosen = self._only(node, what, numbers, sizes)
-                self._check_measured(node, what, numbers, chosen)
+                self._check_measured(node, what, whole, chosen)
                 return Number(chosen, power)
         for pool in ({Size.symbol(symbol): self.values[symbol] for symbol in self.axes}, self.sizes):
             scaled = {each: each.size for each in _scaled(numbers, pool)}
@@ -180,6 +183,16 @@ class Evidence:
             raise refuse(node, f"{what} is {told(numbers)}, which no size explains")
         names = " or ".join(text_of(dim) for dim in found[:3])
         raise refuse(node, f"{what} is {told(numbers)} and may be {names}", THIRD)
+
+
+def _round_alike(numbers: Sequence[float], sizes: Integers) -> bool:
+    """Whether a part of a size, rounded in several ways, is these numbers but for a number that is the same."""
+    for part in range(2, _MOST_PARTS):
+        ways = range(part)
+        rests = ({n - (held + way) // part for n, held in zip(numbers, sizes, strict=True)} for way in ways)
+        if sum(len(rest) == 1 for rest in rests) > 1:
+            return True
+    return False
 
 
 def _graph_of(value: ir.Value) -> ir.Graph | ir.Function | None:

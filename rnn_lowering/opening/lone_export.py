@@ -19,7 +19,6 @@ from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.node_outputs import numbers_in
 from rnn_lowering.facts.operators import BEFORE_THE_START, TO_THE_END, bodies_of, input_slots, is_of_default_domain
-from rnn_lowering.facts.size import size
 from rnn_lowering.nodes.kinds import has_cell, node_ref
 from rnn_lowering.types import Array
 
@@ -48,9 +47,6 @@ _UNTRAINED = {"scale": 1, "Scale": 1, "input_var": 1, "B": 0, "bias": 0, "input_
 _STATES, _STATE_SLOTS = ("initial_h", "initial_c"), (5, 6)
 _FILLS = ("ConstantOfShape", "Expand")
 """Operators whose last input is the shape of what they give."""
-
-_PARTS = [*((n, 1) for n in range(1, 5)), *((1, n) for n in range(2, 17))]
-"""A size times the first and divided by the second is easily computed."""
 
 _SMALL = 1e-4
 """A smaller epsilon is a bound of a norm."""
@@ -141,18 +137,7 @@ class _LoneExport:
             return True
         if array.size == 1 and array.dtype.kind == "f" and 0 < (number := array.item()) < _SMALL / 10:
             return not any(np.isclose(number * n**2, 1, 1e-3) for n in self.sizes)
-        kept = (node.op_type, name) == ("Reshape", "shape") and self._keeps_sizes(node, array)
-        return kept or _is_free(name, array) or self._is_weight(node, name, array)
-
-    def _keeps_sizes(self, node: ir.Node, target: Array) -> bool:
-        """Whether each size that a Reshape names is one of its input, which has it at the same place."""
-        before = self.opened.shape(node.inputs[0])
-        near = {(n * times + more) // by for n in self.sizes for more in (-1, 0, 1) for times, by in _PARTS}
-        for n, number in enumerate(target.tolist()):
-            at = [dims[n] for dims in (before, before[n - len(target) :]) if n < len(dims)]
-            if number not in _FREE["shape"] and (number in near or size(number) not in at):
-                return False
-        return True
+        return _is_free(name, array) or self._is_weight(node, name, array)
 
     def _is_weight(self, node: ir.Node, name: str, array: Array) -> bool:
         if array.dtype.kind != "f" or not array.ndim or node in self.sums or (name in _STATES and 1 in self.sizes):

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from commands import Command
-from frozen_nets import NETS, feeds, made
+from frozen_nets import CONV, NETS, feeds, made
 from onnx import numpy_helper
 from running import run
 
@@ -183,6 +183,21 @@ def test_a_third_export_decides() -> None:
     for size in (8, 13, 50):
         given = feeds(net(size))
         np.testing.assert_allclose(run(new, given)["Y"], run(net(size), given)["Y"], 1e-4, 1e-5)
+
+
+def test_a_number_beside_a_size_that_all_exports_round_alike_is_refused() -> None:
+    """T // 3 - 1 and (T + 2) // 3 - 2 are the same but where 3 divides T."""
+
+    def net(size: int) -> onnx.ModelProto:
+        conv = "Conv <strides = [3], pads = [1,1], kernel_shape = [3]>"
+        nodes = f"a = {conv} (X, w) b = Slice (a, o, e, k) Y = ReduceMean <axes = [2]> (b)"
+        arrays = {"o": np.array([0]), "e": np.array([size // 3 - 1]), "k": np.array([2])}
+        return made(f"float[2,6,{size}] X", "float[2,6,1] Y", nodes, w=CONV, **arrays)
+
+    axis = {"X:2": "time"}
+    assert "by chance or always" in str(refused(net(11), net(160), net(37), dims=axis))
+    error = refused(net(11), net(160), net(37), net(24), dims=axis)
+    assert "no size explains" in str(error)
 
 
 # Errors
