@@ -16,7 +16,7 @@ from rnn_lowering.compare.float64.evaluator import widen
 from rnn_lowering.compare.float64.node_reference import NodeReference, Symbols, reference_of
 from rnn_lowering.compare.runner import SessionError, quantizes_inputs
 from rnn_lowering.emit.open_scopes import NODE
-from rnn_lowering.facts.constants import Chain, constant_of
+from rnn_lowering.facts.constants import Evaluation, constant_of
 from rnn_lowering.facts.operators import captured_values, default_opset, is_used
 from rnn_lowering.files.one_file import from_the_root, refer
 from rnn_lowering.files.reading import ModelSource
@@ -403,7 +403,7 @@ class _Moves:
         inputs = (v for node, of_node in zip(path, moved, strict=True) for v in node.inputs if v is not of_node)
         self._first, self._last = moved[0], path[-1].outputs[0]
         self._constants = {value: None if value is None else constant_of(value, opset) for value in inputs}
-        self._chain = Chain(path, opset)
+        self._chain = Evaluation(path, opset)
 
     def __call__(self, Y: Array) -> Array:
         if self._first is None:

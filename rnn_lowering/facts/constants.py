@@ -41,12 +41,12 @@ def computed(
 ) -> ir.TensorProtocol | None:
     """Evaluate nodes, in order, on `leaves`, large tensors late; return None if they cannot be evaluated."""
     try:
-        return Chain(nodes, opset).computed(value, leaves)
+        return Evaluation(nodes, opset).computed(value, leaves)
     except Exception:  # the evaluator has no common error; what it cannot do stays in the graph
         return None
 
 
-class Chain:
+class Evaluation:
     """Nodes that are evaluated in their order, as often as they get other leaves."""
 
     def __init__(self, nodes: Iterable[ir.Node], opset: int) -> None:
