@@ -97,11 +97,11 @@ class _Batches:
     def nodes_apart(self, value: ir.Value) -> list[ir.Node]:
         """Return the nodes that must read a value without a batch, or as one, unlike the node that computes it."""
         place = BatchAxis(value, 0)
-        if self._first(place) not in self._joined or self._tensor(value) is not None:
+        if self._first(place) not in self._joined or not self._is_long(place) or self._tensor(value) is not None:
             return []
         readers = {use.node for use in value.uses() if use.node.graph is self._graph}
         apart = {node for node in readers if (node in self._starting) != (value.producer() in self._starting)}
-        return [node for node in self._graph if node in apart] if self._is_long(place) else []
+        return [node for node in self._graph if node in apart] if apart else []
 
     def sizes(self, value: ir.Value) -> tuple[int | ir.SymbolicDim, ...]:
         """Return the sizes of a value; none if its rank is unknown."""
