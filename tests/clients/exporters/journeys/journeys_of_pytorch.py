@@ -21,10 +21,11 @@ from nets_of_series import SERIES
 from nets_of_sound import SOUND
 from nets_of_speech import SPEECH
 from nets_of_text import TEXT
+from nets_of_today import TODAY
 from torch import nn
 from torch.utils import _pytree
 
-ALL = SPEECH | SOUND | TEXT | SERIES | MOTION
+ALL = SPEECH | SOUND | TEXT | SERIES | MOTION | TODAY
 
 OPSET = 17
 """What the older exporter writes."""
