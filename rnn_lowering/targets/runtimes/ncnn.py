@@ -85,9 +85,15 @@ NCNN = Target(
         # pnnx has no QuantizeLinear, and crashes at inputs and outputs without elements.
         adaptations=(
             *("rows of sequences", "no sequences", "rounding of floats", "no products of integers"),
-            *("tables of floats", "computed copies", "bounded lookups", "spelled pads", "spelled splits"),
-            *("spelled orders", "vectors as biases", "rank 4", "clipped norms", "inputs with elements"),
-            *("axes of reductions", "integers as indices", "at most 4 axes", "batches apart"),
+            *("tables of floats", "computed copies", "bounded lookups", "crops as Slice", "spelled pads"),
+            *("spelled splits", "spelled orders", "vectors as biases", "rank 4", "clipped norms"),
+            *(
+                "inputs with elements",
+                "axes of reductions",
+                "integers as indices",
+                "at most 4 axes",
+                "batches apart",
+            ),
         ),
         misreads=_misread,
         refuses_lacking=True,
