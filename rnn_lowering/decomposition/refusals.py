@@ -22,8 +22,9 @@ def refuse_no_elements(model: ir.Model, target: Target) -> Iterator[UnsupportedE
             kind = "output" if value.is_graph_output() else "input"
             shape = f"[{', '.join(map(str, value.shape))}]"
             reason = f"{target.name} takes no {kind} without elements, such as '{value.name}' {shape}"
-            hint = f"remove this {kind} from the model, or drop --target"
-            yield UnsupportedError(reason, hint=hint, node=origin_of(node))
+            yield UnsupportedError(
+                reason, hint=f"remove this {kind} from the model, or drop --target", node=origin_of(node)
+            )
 
 
 MOST_AXES = 4
@@ -37,15 +38,21 @@ def refuse_axes(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
         rank = None if value.shape is None else len(value.shape)
         if rank is not None and uses and (rank == 0 or rank > MOST_AXES):
             reason = f"{target.name} takes inputs of 1 to {MOST_AXES} axes, but '{value.name}' has {rank}"
-            hint = "export the model with fewer axes, or use another runtime"
-            yield UnsupportedError(reason, hint=hint, node=node_ref(uses[0].node))
+            yield UnsupportedError(
+                reason,
+                hint="export the model with fewer axes, or use another runtime",
+                node=node_ref(uses[0].node),
+            )
     for scope, node in nodes_in_scopes(model):
         shapes = [known.get(value, value).shape for value in node.outputs]
         rank = max((len(shape) for shape in shapes if shape is not None), default=0)
         if rank > MOST_AXES:
             reason = f"{target.name} has tensors of at most {MOST_AXES} axes, but this one has {rank}"
-            hint = "export the model with fewer axes, or use another runtime"
-            yield UnsupportedError(reason, hint=hint, node=origin_of(node, scope.text))
+            yield UnsupportedError(
+                reason,
+                hint="export the model with fewer axes, or use another runtime",
+                node=origin_of(node, scope.text),
+            )
 
 
 def refuse_integers(model: ir.Model, target: Target, replaced: Container[ir.Node]) -> Iterator[UnsupportedError]:
@@ -67,8 +74,9 @@ def refuse_integers(model: ir.Model, target: Target, replaced: Container[ir.Node
         if is_recurrent(node) or node in replaced or not (returns or (computes and not row.moves)):
             continue
         reason = f"{target.name} computes with floats only, and takes integers as indices of a table"
-        hint = "end the model before it, or use another runtime"
-        yield UnsupportedError(reason, hint=hint, node=origin_of(node, scope.text))
+        yield UnsupportedError(
+            reason, hint="end the model before it, or use another runtime", node=origin_of(node, scope.text)
+        )
 
 
 def refuse_sequences(model: ir.Model, target: Target, replaced: Container[ir.Node]) -> Iterator[UnsupportedError]:
@@ -76,8 +84,11 @@ def refuse_sequences(model: ir.Model, target: Target, replaced: Container[ir.Nod
     for scope, node in nodes_in_scopes(model):
         if "Sequence" in node.op_type and node.op_type != "ReverseSequence" and node not in replaced:
             reason = f"{target.name} has no sequences of tensors"
-            hint = "export the model with Split or Slice in place of a sequence, or use another runtime"
-            yield UnsupportedError(reason, hint=hint, node=node_ref(node, scope.text))
+            yield UnsupportedError(
+                reason,
+                hint="export the model with Split or Slice in place of a sequence, or use another runtime",
+                node=node_ref(node, scope.text),
+            )
 
 
 def _converts(cast: ir.Node, known: Inferred) -> bool:
