@@ -131,12 +131,7 @@ class _Batches:
 
     def _met(self, node: ir.Node) -> Iterator[tuple[list[BatchAxis], bool]]:
         """Yield the places that a node joins, and whether it acts along them."""
-        axes = axes_by_rule(
-            node,
-            self.opset,
-            lambda value: [None for _ in self.sizes(value)],
-            lambda name: self._numbers(node, name),
-        )
+        axes = self._axes(node)
         if axes is None:
             yield from self._views(node)
             return
