@@ -93,8 +93,9 @@ class NodeComparison(Comparison):
             return pairs_of_prepared(self.prepared.model, self.lowered, self.prepared.known)
         return node_pairs(self.original.model, self.lowered)
 
+    @cached_property
     def proofs(self) -> tuple[NodeProof, ...]:
-        """Return the proof of each lowered node, or why there is none."""
+        """The proof of each lowered node, or why there is none."""
         try:
             return proofs_of(self.pairs)
         except RnnLoweringError:  # a node cannot be read
@@ -145,8 +146,8 @@ class NodeComparison(Comparison):
         nodes = self.pairs
         ran = counter(self.progress, NODES, len(nodes))
         checks = []
-        for node in nodes:
-            checks.append(list(self._check_runs(node, node.runs(rng))))
+        for node, proof in zip_longest(nodes, self.proofs):
+            checks.append(list(self._check_runs(node, node.runs(rng, is_proven=bool(proof)))))
             ran()
         for of_nodes in zip_longest(*checks, fillvalue=RunCheck((), ())):
             inputs = tuple(given for check in of_nodes for given in check.inputs)

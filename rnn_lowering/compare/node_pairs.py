@@ -232,11 +232,12 @@ class NodePair:
         sized = replace(self.reference, spec=replace(self.reference.spec, seq_length=T, batch_size=N))
         return self.values(sized.usual_feed(self.feeds, np.random.default_rng(0), T))
 
-    def runs(self, rng: np.random.Generator) -> list[Values]:
-        """Return the inputs of several runs, chosen for this node, or for the lowest of its layers."""
+    def runs(self, rng: np.random.Generator, *, is_proven: bool) -> list[Values]:
+        """Return the inputs of several runs, chosen for this node, or for the lowest of its layers; if it is
+        proven, ordinary ones."""
         if self.below is None:
-            return [self.values(feed) for feed in self.reference.feeds(self.feeds, rng)]
-        return [self._above(self.below, values) for values in self.below.runs(rng)]
+            return [self.values(feed) for feed in self.reference.feeds(self.feeds, rng, is_proven=is_proven)]
+        return [self._above(self.below, values) for values in self.below.runs(rng, is_proven=is_proven)]
 
     def usual_run(self, rng: np.random.Generator, steps: int) -> Values:
         """Return the inputs of one ordinary run; see `NodeReference.usual_feed`."""

@@ -112,7 +112,7 @@ class ModelComparison(Comparison):
     def result(self) -> Verification:
         """Compare the models, and prove the nodes if they agree; raise the errors of `verify`."""
         found = self._compared()
-        return replace(found, proofs=self.nodes_one_by_one.proofs()) if found else found
+        return replace(found, proofs=self.nodes_one_by_one.proofs) if found else found
 
     def _compared(self) -> Verification:
         if other := other_names(self.original.proto, self.lowered.proto):

@@ -60,12 +60,13 @@ class NodeReference(ABC, Generic[Spec]):
         shapes, infinite where nothing is compared."""
 
     @abstractmethod
-    def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
-        """Return inputs of several runs, such that each term of the node matters in one.
+    def feeds(self, names: Mapping[str, str], rng: np.random.Generator, *, is_proven: bool) -> list[Symbols]:
+        """Return inputs of several runs, such that each term of the node matters in one, unless it is proven.
 
         Args:
             names: The inputs that are not constants: symbol -> name of the value. One value may enter twice.
             rng: Source of the numbers.
+            is_proven: Whether the terms of the lowered node are proven to be right.
 
         Raises:
             UnsupportedError: The node has sizes such that a run exceeds the limit.
@@ -120,7 +121,7 @@ class ShapedReference(NodeReference[Spec]):
         allowed = self.allowed(given, truth)
         return truth, {symbol: np.broadcast_to(allowed[symbol], array.shape) for symbol, array in truth.items()}
 
-    def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
+    def feeds(self, names: Mapping[str, str], rng: np.random.Generator, *, is_proven: bool) -> list[Symbols]:
         return [self._feed(N, T, run, names, rng) for run, (N, T) in enumerate(self.sizes(), 1)]
 
     def usual_feed(self, names: Mapping[str, str], rng: np.random.Generator, steps: int) -> Symbols:

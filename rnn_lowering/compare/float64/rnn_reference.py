@@ -363,9 +363,9 @@ class RnnReference(NodeReference[RecurrentSpec]):
         dtype = self.spec.dtype.numpy()
         return float64_of_node(self.spec.op_type, self.attributes, inputs, dtype)
 
-    def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
+    def feeds(self, names: Mapping[str, str], rng: np.random.Generator, *, is_proven: bool) -> list[Symbols]:
         make = _InputMaker(self, names, rng)
-        rows = make.rows()
+        rows = make.usual_rows() if is_proven else make.rows()
         order = cycle(rows)
         return [make.feed(T, list(islice(order, N)), run) for run, (T, N) in enumerate(make.sizes(len(rows)))]
 
@@ -417,9 +417,13 @@ class _InputMaker:
         norm = float(np.median(norms)) if W.size else 0.0
         self.x_unit = 1 / norm if norm > 0 else 1.0
 
+    def usual_rows(self) -> list[_Magnitudes]:
+        """Return magnitudes of ordinary rows, and of those that meet bounds."""
+        return [*_USUAL, *(_Magnitudes(1.5 * bound, 1, bound) for bound in self._bounds())]
+
     def rows(self) -> list[_Magnitudes]:
         """Choose the magnitudes of the rows, the most usual first."""
-        usual = [*_USUAL, *(_Magnitudes(1.5 * bound, 1, bound) for bound in self._bounds())]
+        usual = self.usual_rows()
         tried = [*usual, *_OTHERS]
         terms = 4 * len(self.spec.cell.gates) + 8
         if "X" not in self.names or terms * self._cost(_PROBE_LENGTH, len(tried)) > 2 * _BUDGET:
