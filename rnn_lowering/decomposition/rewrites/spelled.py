@@ -2,9 +2,9 @@
 
 ncnn loads a Pad with its mode, a pad for each axis and the number that fills, and crashes at a Split without sizes.
 
-OpenCV pads both sides alike where a Conv or a pool is to keep a size (auto_pad). tract crashes at negative
-pads, which crop, and MNN computes them wrongly: they are a Slice. MNN loses an axis
-that is written behind a reduction, though it is "none".
+OpenCV pads both sides alike where a Conv or a pool is to keep a size (auto_pad). tract crashes at negative pads,
+which crop, and MNN computes them wrongly: they are a Slice. MNN loses the axis of a ScatterElements that is written
+behind a reduction, also behind "none".
 """
 
 from __future__ import annotations
