@@ -69,6 +69,7 @@ class SymbolicRows:
 
     Attributes:
         algebra: The atoms.
+        products: The columns of matrices, by their place in memory; see `Machine`.
     """
 
     def __init__(self, effort: Effort, one_by_one: bool) -> None:
@@ -80,6 +81,14 @@ class SymbolicRows:
         self._results: dict[Hashable, BoundedPolynomial] = {}
         self._columns: dict[bytes, tuple[int, int]] = {}
         self._blocks: list[list[bytes]] = []
+        self._constants: dict[int, tuple[onnx.TensorProto, Array]] = {}
+        self.products: dict[Hashable, Any] = {}
+
+    def constant(self, tensor: onnx.TensorProto) -> Array:
+        """Return the numbers of a tensor, in each run the same array."""
+        if id(tensor) not in self._constants:
+            self._constants[id(tensor)] = tensor, array_of(tensor)
+        return self._constants[id(tensor)][1]
 
     def of(self, *values: tuple[BoundedPolynomial, int]) -> Array:
         """Return the elements that polynomials stand for, each with its number of lanes, as a vector."""
@@ -228,7 +237,6 @@ class Machine:
     ) -> None:
         self.rows, self.algebra, self.axes, self.rounding = rows, rows.algebra, axes, rounding
         self.control, self.operators = control, operators
-        self._products: dict[Hashable, Any] = {}
 
     def run(self, graph: onnx.GraphProto, outer: Values, inputs: Sequence[Array] = ()) -> list[Array]:
         """Return the outputs of a graph."""
@@ -236,7 +244,7 @@ class Machine:
         values.update(zip((value.name for value in graph.input), inputs, strict=False))
         for tensor in graph.initializer:
             if tensor.name not in values:
-                values[tensor.name] = array_of(tensor)
+                values[tensor.name] = self.rows.constant(tensor)
         for node in graph.node:
             results = self.node(node, values)
             values.update((name, array) for name, array in zip(node.output, results, strict=False) if name)
@@ -405,7 +413,7 @@ class Machine:
     def _columns_of(self, matrix: Array, first: int, end: int) -> list[tuple[int, int, Any]]:
         """Return the columns of some rows of a matrix that are not 0: where they are, and what they are."""
         place = matrix.__array_interface__["data"][0], matrix.shape, matrix.strides, first, end
-        if place not in self._products:
+        if place not in self.rows.products:
             rows = floats(matrix[first:end])
             self.algebra.count(rows.size // 1000)
             columns: list[tuple[int, int, Any]]
@@ -417,6 +425,6 @@ class Machine:
                 ]
             else:
                 columns = [(start, stop, block) for start, stop, *block in self.rows.blocks(rows)]
-            self._products[place] = columns, matrix  # which keeps its place
-        of_matrix: list[tuple[int, int, Any]] = self._products[place][0]
+            self.rows.products[place] = columns, matrix  # which keeps its place
+        of_matrix: list[tuple[int, int, Any]] = self.rows.products[place][0]
         return of_matrix
