@@ -7,5 +7,5 @@ it is made smaller.
 
 NAMES = (
     *("streams", "lowering", "loops", "raising", "attention", "joined", "verify", "files"),
-    *("calibration", "halves", "data_files", "exported", "open"),
+    *("calibration", "halves", "data_files", "exported", "open", "proof"),
 )

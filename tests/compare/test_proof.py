@@ -132,6 +132,18 @@ def test_units_of_real_models(op: str) -> None:
             prove(claim(case, original, wrong))
 
 
+def test_each_row_has_each_length() -> None:
+    """The last of more rows than there are lengths reads the row before it."""
+    case = Case("rows", "RNN", T=1, N=4, optional=("B", "sequence_lens"), x="static")
+    original = model(case, 17)
+    wrong = rl.lower(original, "loop")
+    (places,) = (t for t in wrong.graph.initializer if onnx.numpy_helper.to_array(t).tolist() == [[-4, -3, -2, -1]])
+    prove(claim(case, original, wrong))
+    places.CopyFrom(onnx.numpy_helper.from_array(np.array([[-4, -3, -2, -2]]), places.name))
+    with pytest.raises(UnprovenError):
+        prove(claim(case, original, wrong))
+
+
 def max_size(lowered: onnx.ModelProto) -> int:
     return max(int(np.prod(t.dims)) for t in lowered.graph.initializer)
 

@@ -277,7 +277,8 @@ def _surroundings() -> Iterator[Case]:
     yield from _for_each_operator("bfloat16", both, dtype="bfloat16", T=3, optional=ALL_OPTIONAL)
 
 
-def _random(seed: int) -> Case:
+def random_case(seed: int) -> Case:
+    """Return a node with random attributes, inputs and outputs."""
     rng = np.random.default_rng(seed)
 
     def chance(probability: float) -> bool:
@@ -348,6 +349,6 @@ NAMED = [
     *_edges(),
     *_surroundings(),
 ]
-RANDOM = [_random(seed) for seed in range(RANDOM_CASES)]
+RANDOM = [random_case(seed) for seed in range(RANDOM_CASES)]
 CASES = [*NAMED, *RANDOM]
 BY_NAME = {case.name: case for case in CASES}

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,12 +116,15 @@ def _integers_in(tensor: onnx.TensorProto) -> Iterator[int]:
         yield from map(int, onnx.numpy_helper.to_array(tensor, "/").flat)
 
 
-def _lengths(claim: Claim, T: int, N: int) -> Iterable[list[int]]:
-    """Yield lengths of the sequences, so that each length occurs; the longest may be shorter than T."""
+def _lengths(claim: Claim, T: int, N: int) -> Iterator[list[int]]:
+    """Yield lengths of the sequences, so that each row has each length; the longest may be shorter than T."""
     if not claim.lengths:
-        return [[T] * N]
+        yield [T] * N
+        return
     every = [T, *range(T)]
-    return [[(every[n : n + N] * N)[k] for k in range(N)] for n in range(0, T + 1, N)]
+    for first in range(len(every)):
+        yield [every[(first + row) % len(every)] for row in range(N)]
+    yield from ([length] * N for length in {0, max(T - 1, 0)} if N > 1)
 
 
 def _check_run(claim: Claim, rows: SymbolicRows, T: int, N: int, axes: RunSizes, lengths: list[int]) -> None:
