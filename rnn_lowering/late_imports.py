@@ -1,8 +1,8 @@
 """Libraries that a process of the command loads at their first use.
 
 onnx_ir imports sympy, a third of the time that the command takes to start, and calculates by it with symbolic
-sizes, which hardly a model needs. A library is loaded by whoever looks into it first, so it is the same for all.
-Before Python 3.12.2 that must be one thread: ours hand on bytes, and look into no model.
+sizes, which few models need. Whoever looks into a library first loads it, and all get the same one. Before Python
+3.12.2 only one thread may do so: our other threads pass bytes on, and look into no model.
 """
 
 from __future__ import annotations

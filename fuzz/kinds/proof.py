@@ -8,8 +8,7 @@ from cases import model
 
 import rnn_lowering as rl
 from fuzz.case import Case, Outcome, agreed, attempt, fault
-from fuzz.kinds.verify import visible
-from fuzz.planting import planted
+from fuzz.kinds.verify import visible, with_fault
 
 CASES = 30
 FORMS = ("scan", "loop", "auto")
@@ -35,15 +34,14 @@ def generate(rng: random.Random) -> Case:
 
 def judge(case: Case) -> Outcome:
     """Plant the fault; if the node is proven all the same, look for inputs on which it shows."""
-    options = case.options
-    lowered = attempt(lambda: rl.lower(case.model, **options["lowering"]))
-    if isinstance(lowered, Outcome):
-        return lowered
-    wrong, what = planted(lowered, options["fault"])
-    check = attempt(lambda: rl.verify(case.model, wrong, runs=1, tolerance=ANY)) if what else None
+    models = with_fault(case)
+    if isinstance(models, Outcome):
+        return models
+    lowered, wrong, what = models
+    check = attempt(lambda: rl.verify(case.model, wrong, runs=1, tolerance=ANY))
     if isinstance(check, Outcome):
         return agreed(1) if check.kind == "refused" else check
-    if check is None or not check.proofs or not all(check.proofs):
-        return agreed(int(bool(what)))
-    shows = visible(case.model, lowered, wrong, options["seed"])
+    if not check.proofs or not all(check.proofs):
+        return agreed(1)
+    shows = visible(case.model, lowered, wrong, case.options["seed"])
     return fault(f"proven: {what.partition(':')[0]}", f"{what}; {shows}; {check}", 1) if shows else agreed(1)

@@ -52,15 +52,21 @@ def _may_stream(model: onnx.ModelProto) -> bool:
     return forward and plain and not scopes and not model.functions
 
 
-def judge(case: Case) -> Outcome:
-    """Compare the model with the fault, if it shows; see what the package says."""
-    options = case.options
-    lowered = attempt(lambda: rl.lower(case.model, **options["lowering"]))
+def with_fault(case: Case) -> tuple[onnx.ModelProto, onnx.ModelProto, str] | Outcome:
+    """Return the lowered model, the same with the fault of the case, and what that is."""
+    lowered = attempt(lambda: rl.lower(case.model, **case.options["lowering"]))
     if isinstance(lowered, Outcome):
         return lowered
-    wrong, what = planted(lowered, options["fault"])
-    if not what:
-        return agreed(0)
+    wrong, what = planted(lowered, case.options["fault"])
+    return (lowered, wrong, what) if what else agreed(0)
+
+
+def judge(case: Case) -> Outcome:
+    """Compare the model with the fault, if it shows; see what the package says."""
+    options, models = case.options, with_fault(case)
+    if isinstance(models, Outcome):
+        return models
+    lowered, wrong, what = models
     shows = visible(case.model, lowered, wrong, options["seed"])
     if not shows:
         return agreed(0)

@@ -202,6 +202,7 @@ def _is_free(name: str, array: Array) -> bool:
     """Whether no number of an attribute or an input of this name can be a size."""
     if array.dtype.kind not in "iuf" or name not in _FREE:
         return False
+    array = array.astype(np.float64) if array.dtype.kind == "f" else array
     ends = (array >= TO_THE_END) | (array <= BEFORE_THE_START + 1)
     return bool((np.isin(array, [*_FREE[name]]) | ends).all())
 

@@ -11,9 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 from cases import Arrays
-from running import OF_RUNTIMES, assert_close
+from running import OF_RUNTIMES, assert_close, run
 from stream_models import initial_states, plan_of, with_zeros_behind
+from texts import random_feed
 
+import rnn_lowering as rl
 from clients import runs
 from clients.environments import CLIENTS, HERE, PACKAGED, ROOT, driver, python
 
@@ -88,6 +90,17 @@ def assert_right(client: str, jobs: Mapping[str, Job], expected: Mapping[str, Ar
     precision = CLIENTS[client].precision
     outcomes = {name: judge(got[name], expected[name], precision) for name in jobs}
     assert outcomes == dict.fromkeys(jobs, ("right", ""))
+
+
+def assert_lowered_right(client: Any, originals: Mapping[str, Job], folder: Path, **options: Any) -> None:
+    """Run what models become for a client, with their feeds, and compare it with the models in onnxruntime."""
+    jobs = {name: (rl.lower(model, target=client, **options), feed) for name, (model, feed) in originals.items()}
+    assert_right(client, jobs, {name: run(*job) for name, job in originals.items()}, folder)
+
+
+def with_feeds(nets: Mapping[str, onnx.ModelProto]) -> dict[str, Job]:
+    """Return models with random inputs."""
+    return {name: (net, random_feed(net)) for name, net in nets.items()}
 
 
 def in_calls(client: str, streams: Mapping[str, Job], folder: Path) -> dict[str, Arrays | str]:

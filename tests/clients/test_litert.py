@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 from paths import MODELS
-from running import run
-from texts import parse, random_feed
+from texts import parse
 
-import rnn_lowering as rl
-from clients.driving import assert_right, drive, judge
+from clients.driving import assert_lowered_right, drive, judge, with_feeds
 from clients.trials import lowered, real_original, real_truth
 
 GTCRN = "github/Xiaobin-Rong__gtcrn/gtcrn_simple_v4.onnx"
@@ -39,5 +37,4 @@ JOINED_SUMS = {
 def test_a_sum_of_a_sum_that_is_joined_too(tmp_path: Path) -> None:
     """As networks that refine what they estimate have it, such as RAFT."""
     nets = {name: parse(SUMS.replace("BEHIND", text), 17) for name, text in JOINED_SUMS.items()}
-    jobs = {name: (rl.lower(net, target="litert"), random_feed(net)) for name, net in nets.items()}
-    assert_right("litert", jobs, {name: run(net, random_feed(net)) for name, net in nets.items()}, tmp_path)
+    assert_lowered_right("litert", with_feeds(nets), tmp_path)

@@ -14,7 +14,7 @@ from texts import parse
 
 import rnn_lowering as rl
 from clients import networks
-from clients.driving import assert_right, drive, judge
+from clients.driving import assert_lowered_right, assert_right, drive, judge
 from clients.environments import version
 
 needs_models = pytest.mark.skipif(not MODELS.exists(), reason=f"{MODELS.name} is not there")
@@ -79,8 +79,7 @@ def test_a_scan_around_a_recurrent_node_is_unrolled_for_tract(tmp_path: Path) ->
     """A Scan in a Scan starts where it ended before: wrong without an error, or rejected. Unrolled steps in a Scan
     took the analysis over a minute."""
     models = {f"{op} {way}": nested(op, way) for op, way in (("GRU", "forward"), ("LSTM", "reverse"))}
-    jobs = {name: (rl.lower(model, target="tract"), feed) for name, (model, feed) in models.items()}
-    assert_right("tract", jobs, {name: run(*job) for name, job in models.items()}, tmp_path)
+    assert_lowered_right("tract", models, tmp_path)
 
 
 @pytest.mark.environments("tract")

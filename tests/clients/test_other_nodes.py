@@ -9,24 +9,19 @@ from nets_for_mnn import OF_ONE_AXIS, of_one_axis
 from nets_for_ncnn import nets_for_ncnn
 from nets_of_parts import NETS
 from running import run
-from texts import parse, random_feed
+from texts import parse
 
-import rnn_lowering as rl
-from clients.driving import assert_right
+from clients.driving import assert_lowered_right, assert_right, with_feeds
 
 
 @pytest.mark.environments("ncnn")
 def test_what_pnnx_cannot_convert(tmp_path: Path) -> None:
-    nets = nets_for_ncnn()
-    jobs = {name: (rl.lower(net, target="ncnn"), feed) for name, (net, feed) in nets.items()}
-    assert_right("ncnn", jobs, {name: run(*net) for name, net in nets.items()}, tmp_path)
+    assert_lowered_right("ncnn", nets_for_ncnn(), tmp_path)
 
 
 @pytest.mark.parametrize("client", NETS)
 def test_parts_of_nets(client: Any, tmp_path: Path) -> None:
-    feeds = {name: random_feed(net) for name, net in NETS[client].items()}
-    jobs = {name: (rl.lower(net, target=client), feeds[name]) for name, net in NETS[client].items()}
-    assert_right(client, jobs, {name: run(net, feeds[name]) for name, net in NETS[client].items()}, tmp_path)
+    assert_lowered_right(client, with_feeds(NETS[client]), tmp_path)
 
 
 NET = """g (float[2, 3, 6] x) => (float[a, b, c] y) <float[4, 3, 2] k = {{}}, float[4] w = {{}}, float[4] b = {{}},
@@ -45,17 +40,14 @@ BEHIND_A_CONV = {
 @pytest.mark.environments("mnn")
 def test_nodes_along_one_axis_in_mnn(tmp_path: Path) -> None:
     nets = {name: of_one_axis(nodes) for name, nodes in OF_ONE_AXIS.items()}
-    jobs = {name: (rl.lower(net, target="mnn"), random_feed(net)) for name, net in nets.items()}
-    assert_right("mnn", jobs, {name: run(net, random_feed(net)) for name, net in nets.items()}, tmp_path)
+    assert_lowered_right("mnn", with_feeds(nets), tmp_path)
 
 
 @pytest.mark.environments("opencv")
 def test_nodes_of_three_axes_in_opencv(tmp_path: Path) -> None:
     """Behind a Conv it runs norms in rank 4 only; a linear Resize of a height of 1 reads other memory."""
     nets = {name: parse(NET.format(nodes)) for name, nodes in BEHIND_A_CONV.items()}
-    feeds = {name: random_feed(net) for name, net in nets.items()}
-    jobs = {name: (rl.lower(net, target="opencv"), feeds[name]) for name, net in nets.items()}
-    assert_right("opencv", jobs, {name: run(net, feeds[name]) for name, net in nets.items()}, tmp_path)
+    assert_lowered_right("opencv", with_feeds(nets), tmp_path)
 
 
 PADDED = {
@@ -86,9 +78,7 @@ def test_unlike_sides_and_batches_in_opencv(tmp_path: Path) -> None:
         )
         for name, (x, nodes) in (PADDED | PRODUCTS).items()
     }
-    feeds = {name: random_feed(net) for name, net in nets.items()}
-    jobs = {name: (rl.lower(net, target="opencv"), feeds[name]) for name, net in nets.items()}
-    assert_right("opencv", jobs, {name: run(net, feeds[name]) for name, net in nets.items()}, tmp_path)
+    assert_lowered_right("opencv", with_feeds(nets), tmp_path)
 
 
 def axes(name: str) -> int:

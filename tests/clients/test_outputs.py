@@ -17,7 +17,7 @@ from running import run
 from texts import parse
 
 import rnn_lowering as rl
-from clients.driving import Job, assert_right
+from clients.driving import Job, assert_lowered_right, assert_right
 from clients.trials import original
 
 READERS = ("Relu", "Tanh", "Neg", "Identity")
@@ -49,9 +49,7 @@ def models() -> Iterator[tuple[str, Job]]:
 
 @pytest.mark.parametrize(("client", "to"), TRIALS)
 def test_outputs_that_nodes_read(client: Any, to: Any, tmp_path: Path) -> None:
-    jobs = dict(models())
-    lowered = {name: (rl.lower(model, target=client, to=to), feed) for name, (model, feed) in jobs.items()}
-    assert_right(client, lowered, {name: run(*job) for name, job in jobs.items()}, tmp_path)
+    assert_lowered_right(client, dict(models()), tmp_path, to=to)
 
 
 EMBEDDED = """

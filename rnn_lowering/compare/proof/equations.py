@@ -62,17 +62,11 @@ class SymbolicDirection:
 
     def _gates(self, x: Array, weights: Array, biases: Array) -> list[Array]:
         gates = [slice(n, n + self.H) for n in range(0, len(weights), self.H)]
-        return [self.plus(self.m.product(x, weights[gate].T), biases[gate]) for gate in gates]
-
-    def plus(self, *arrays: Array) -> Array:
-        total, *others = arrays
-        for other in others:
-            total = self.m.elementwise(BoundedPolynomial.__add__, total, other)
-        return total
+        return [self.m.sum(self.m.product(x, weights[gate].T), biases[gate]) for gate in gates]
 
     def with_peephole(self, n: int, x: Array, c: Array) -> Array:
         """Return x + P (.) c of a gate."""
-        return self.plus(x, self.times(c, self.P[n])) if self.P else x
+        return self.m.sum(x, self.times(c, self.P[n])) if self.P else x
 
     def times(self, a: Array, b: Array) -> Array:
         return self.m.elementwise(BoundedPolynomial.__mul__, a, b)
@@ -97,22 +91,22 @@ class SymbolicDirection:
 
 
 def _rnn(k: SymbolicDirection, x: Array, h: Array) -> list[Array]:
-    return [k.named(0, k.activated(0, k.plus(*k.of_x(x), *k.of_h(h))))]
+    return [k.named(0, k.activated(0, k.m.sum(*k.of_x(x), *k.of_h(h))))]
 
 
 def _gru(k: SymbolicDirection, x: Array, h: Array) -> list[Array]:
     of_x, before = k.of_x(x), k.attributes.get("linear_before_reset", 0)
-    z, r = (k.activated(0, k.plus(*pair)) for pair in zip(of_x, k.of_h(h, 0, 2), strict=False))
+    z, r = (k.activated(0, k.m.sum(*pair)) for pair in zip(of_x, k.of_h(h, 0, 2), strict=False))
     (hidden,) = k.of_h(h if before else k.times(r, h), 2)
-    new = k.activated(1, k.plus(of_x[2], k.times(r, hidden) if before else hidden))
-    return [k.named(0, k.plus(k.times(k.one_minus(z), new), k.times(z, h)))]
+    new = k.activated(1, k.m.sum(of_x[2], k.times(r, hidden) if before else hidden))
+    return [k.named(0, k.m.sum(k.times(k.one_minus(z), new), k.times(z, h)))]
 
 
 def _lstm(k: SymbolicDirection, x: Array, h: Array, c: Array) -> list[Array]:
-    i, o, f, g = (k.plus(*pair) for pair in zip(k.of_x(x), k.of_h(h), strict=True))
+    i, o, f, g = (k.m.sum(*pair) for pair in zip(k.of_x(x), k.of_h(h), strict=True))
     i = k.activated(0, k.with_peephole(0, i, c))
     f = k.one_minus(i) if k.attributes.get("input_forget", 0) else k.activated(0, k.with_peephole(2, f, c))
-    new = k.named(1, k.plus(k.times(f, c), k.times(i, k.activated(1, g))))
+    new = k.named(1, k.m.sum(k.times(f, c), k.times(i, k.activated(1, g))))
     o = k.activated(0, k.with_peephole(1, o, new))
     return [k.named(0, k.times(o, k.m.elementwise(k.functions[2], new))), new]
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial, reduce
 from hashlib import blake2b
-from itertools import groupby, zip_longest
+from itertools import groupby, takewhile, zip_longest
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ class SymbolicRows:
             self._rows.append(value)
         return row
 
-    def function(self, function: Callable[..., BoundedPolynomial], *of: BoundedPolynomial) -> BoundedPolynomial:
+    def computed(self, function: Callable[..., BoundedPolynomial], *of: BoundedPolynomial) -> BoundedPolynomial:
         """Return a function of polynomials, which the runs of a proof compute again and again."""
         key = (function, *of)
         result = self._results.get(key)
@@ -188,25 +189,17 @@ class SymbolicRows:
         """
         columns = np.ascontiguousarray(matrix.T)
         names = [blake2b(column, digest_size=16).digest() if column.any() else b"" for column in columns]
+        for is_new, group in groupby(names, lambda name: bool(name) and name not in self._columns):
+            if is_new:
+                self._add_block(list(group))
         first = 0
         while first < len(names):
-            end = first + 1
-            if names[first] in self._columns:
-                block, start = self._columns[names[first]]
-                later = self._blocks[block][start + 1 :]
-                while end < len(names) and end - first <= len(later) and names[end] == later[end - first - 1]:
-                    end += 1
-            else:
-                while (
-                    end < len(names) and names[end] not in self._columns and bool(names[end]) == bool(names[first])
-                ):
-                    end += 1
-                block, start = len(self._blocks), 0
-                if names[first]:
-                    self._add_block(names[first:end])
-            if names[first]:
-                yield first, end, block, start, len(self._blocks[block])
-            first = end
+            block, start = self._columns.get(names[first], (0, 0))
+            alike = zip(names[first:], self._blocks[block][start:], strict=False) if names[first] else ()
+            count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], alike))
+            if count:
+                yield first, first + count, block, start, len(self._blocks[block])
+            first += count or 1
 
     def _add_block(self, names: list[bytes]) -> None:
         for lane, name in enumerate(names):
@@ -290,10 +283,14 @@ class Machine:
         """Return a function of polynomials, element by element; an element that is a state becomes its atom."""
         broad = np.broadcast_arrays(*map(self.lifted, arrays))
         values = [
-            (self.settled(self.rows.function(function, *parts)), end - first)
+            (self.settled(self.rows.computed(function, *parts)), end - first)
             for first, end, parts in self.rows.runs(*broad)
         ]
         return self.rows.of(*values).reshape(broad[0].shape)
+
+    def sum(self, *arrays: Array) -> Array:
+        """Return the sum of arrays."""
+        return reduce(partial(self.elementwise, BoundedPolynomial.__add__), arrays)
 
     def settled(self, computed: BoundedPolynomial) -> BoundedPolynomial:
         """Return a polynomial, one that is a state as its atom."""
@@ -323,14 +320,7 @@ class Machine:
 
     def _symbolic_product(self, a: Array, b: Array) -> Array:
         terms = [self.elementwise(BoundedPolynomial.__mul__, a[:, k, None], b[k]) for k in range(len(b))]
-        return self.sum(terms, (len(a), b.shape[1]))
-
-    def sum(self, terms: Sequence[Array], shape: Sequence[int]) -> Array:
-        """Return the sum of arrays of a shape."""
-        total, *others = terms or [self.rows.zeros(shape)]
-        for other in others:
-            total = self.elementwise(BoundedPolynomial.__add__, total, other)
-        return total
+        return self.sum(*terms) if terms else self.rows.zeros((len(a), b.shape[1]))
 
     def _product(self, a: Array, matrix: Array) -> Array:
         """Return the product of rows with each column of numbers.
@@ -351,7 +341,7 @@ class Machine:
                 product = self._of_numbers(a[row, first:end], floats(matrix[first:end]))
             terms[ends[row]][row] = product
             ends[row] += 1
-        return self.sum(terms, shape)
+        return self.sum(*terms) if terms else self.rows.zeros(shape)
 
     def _segments(self, a: Array) -> Iterator[tuple[int, int, int, list[BoundedPolynomial]]]:
         """Yield the parts of each row: where it is, and those of inputs and states by their rows."""

@@ -277,7 +277,7 @@ class Algebra:
         of_one: Callable[..., BoundedPolynomial] = getattr(self, name)
         return (lambda x: of_one(x, *parameters)) if parameters else of_one
 
-    def _function(self, name: str, of_numbers: Callable[[Any], Any], x: BoundedPolynomial) -> BoundedPolynomial:
+    def _applied(self, name: str, of_numbers: Callable[[Any], Any], x: BoundedPolynomial) -> BoundedPolynomial:
         if x.number is None:
             return self.atom(self.lanes(x), name, self.identity(x))
         value, bound = x.number
@@ -290,19 +290,19 @@ class Algebra:
     # Functions. Each is odd, or becomes the same for x and -x in another way, so that a sign is no difference.
 
     def tanh(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        return -self._function("Tanh", np.tanh, -x) if _is_negative(x) else self._function("Tanh", np.tanh, x)
+        return -self._applied("Tanh", np.tanh, -x) if _is_negative(x) else self._applied("Tanh", np.tanh, x)
 
     def sigmoid(self, x: BoundedPolynomial) -> BoundedPolynomial:
         if _is_negative(x):
-            return ONE - self._function("Sigmoid", _sigmoid, -x)
-        return self._function("Sigmoid", _sigmoid, x)
+            return ONE - self._applied("Sigmoid", _sigmoid, -x)
+        return self._applied("Sigmoid", _sigmoid, x)
 
     def relu(self, x: BoundedPolynomial) -> BoundedPolynomial:
         if _is_negative(x):
             return x + self.relu(-x)
         if len(x.terms) == 1 and self._is_positive(*next(iter(x.terms.items()))):
             return x
-        result = self._function("Relu", lambda v: np.maximum(v, 0.0), x)
+        result = self._applied("Relu", lambda v: np.maximum(v, 0.0), x)
         if result.atom is not None:
             self._positive.add(result.atom)
         return result
@@ -320,13 +320,13 @@ class Algebra:
         return self.atom(self.lanes(x), "Above", self.identity(x), is_bit=True)
 
     def exp(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        return self._function("Exp", np.exp, x)
+        return self._applied("Exp", np.exp, x)
 
     def log(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        return self._function("Log", np.log, x)
+        return self._applied("Log", np.log, x)
 
     def divided(self, a: BoundedPolynomial, b: BoundedPolynomial) -> BoundedPolynomial:
-        return a * self._function("1/x", _inverse, b)
+        return a * self._applied("1/x", _inverse, b)
 
     def maximum(self, a: BoundedPolynomial, b: BoundedPolynomial) -> BoundedPolynomial:
         return b + self.relu(a - b)

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import default_opset, parameter
+from rnn_lowering.facts.operators import default_opset, input_at, parameter
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.scopes import standard_nodes
 from rnn_lowering.types import array_of
@@ -87,7 +87,7 @@ _OPTIONAL_BIAS = 11
 
 
 def _add_bias(node: ir.Node, opset: int, known: Inferred, inserter: Inserter) -> bool:
-    bias, result = [*node.inputs, None][2], known.get(node.outputs[0], node.outputs[0])
+    bias, result = input_at(node, 2), known.get(node.outputs[0], node.outputs[0])
     if result.shape is None or result.dtype is None:
         return False
     constant, attributes = None if bias is None else constant_of(bias, opset), dict(node.attributes)

@@ -17,11 +17,12 @@ import onnx_ir as ir
 from rnn_lowering.decomposition.rewrites.inserting import Inserter
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import default_opset, parameter
+from rnn_lowering.facts.operators import default_opset, input_at, parameter
 from rnn_lowering.model.model_sizes import Inferred, inferred_values
 from rnn_lowering.model.scopes import standard_nodes
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.targets.target import Target
+from rnn_lowering.types import Array
 
 _OF_INPUTS = 11
 """The first opset of a Pad whose pads are an input."""
@@ -49,35 +50,38 @@ def crop_by_slice(model: ir.Model) -> int:
 
 
 def _crop(node: ir.Node, opset: int, inserter: Inserter) -> bool:
-    x, pads, _, axes = [*node.inputs, None, None][:4]
-    widths = None if pads is None else constant_of(pads, opset)
-    along = None if axes is None else constant_of(axes, opset)
-    if widths is None or (axes is not None and along is None) or (widths.numpy() >= 0).all():
+    widths, axes = _constant_pads(node, opset)
+    if widths is None or (widths >= 0).all():
         return False
-    begins, ends = widths.numpy().reshape(2, -1)
-    chosen = range(len(begins)) if along is None else along.numpy()
+    begins, ends = widths
     behind = np.where(ends < 0, ends, np.iinfo(np.int64).max)
-    slices = [inserter.constant(node, numbers) for numbers in (np.maximum(-begins, 0), behind, chosen)]
-    node.replace_input_with(0, inserter.before(node, "Slice", (x, *slices)))
-    node.replace_input_with(1, inserter.constant(node, np.maximum(widths.numpy(), 0), np.int64, "pads"))
+    slices = [inserter.constant(node, numbers) for numbers in (np.maximum(-begins, 0), behind, axes)]
+    node.replace_input_with(0, inserter.before(node, "Slice", (node.inputs[0], *slices)))
+    node.replace_input_with(1, inserter.constant(node, np.maximum(widths, 0).reshape(-1), np.int64, "pads"))
     return True
 
 
+def _constant_pads(node: ir.Node, opset: int) -> tuple[Array | None, Array]:
+    """Return the pads of a Pad, [2, axes], and their axes; None for pads that are not constant."""
+    values = [input_at(node, slot) for slot in (1, 3)]
+    pads, axes = (None if value is None else constant_of(value, opset) for value in values)
+    if pads is None or (values[1] is not None and axes is None):
+        return None, np.zeros(0, np.int64)
+    widths = pads.numpy().reshape(2, -1)
+    return widths, np.arange(widths.shape[1]) if axes is None else axes.numpy()
+
+
 def _spell(node: ir.Node, opset: int, known: dict[ir.Value, ir.Value], inserter: Inserter) -> bool:
-    x, pads, number, axes = [*node.inputs, None, None][:4]
+    x, number = node.inputs[0], input_at(node, 2)
     value = None if x is None else known.get(x, x)
-    if value is None or value.shape is None or value.dtype is None or pads is None:
+    widths, axes = _constant_pads(node, opset)
+    if value is None or value.shape is None or value.dtype is None or widths is None:
         return False
-    widths = None if pads is None else constant_of(pads, opset)
-    along = None if axes is None else constant_of(axes, opset)
-    if widths is None or (axes is not None and along is None):
-        return False
-    if number is not None and axes is None and "mode" in node.attributes:
+    if number is not None and input_at(node, 3) is None and "mode" in node.attributes:
         return False
     rank = len(value.shape)
-    chosen = range(rank) if along is None else [int(axis) % rank for axis in along.numpy()]
     full = np.zeros((2, rank), np.int64)
-    full[:, list(chosen)] = widths.numpy().reshape(2, -1)
+    full[:, axes % rank] = widths
     node.attributes["mode"] = ir.AttrString("mode", "constant")
     fill = number if number is not None else inserter.constant(node, 0, value.dtype.numpy(), "fill")
     node.resize_inputs(3)
