@@ -136,12 +136,13 @@ def fault(plan: Mapping[str, Any], got: Arrays | str, expected: Arrays, atol: fl
 
 
 def run_python(client: str, *arguments: str | Path, lent: Sequence[str | Path] = (), **options: Any) -> str:
-    """Run Python in a client's environment; return what it prints.
+    """Run Python in a client's environment; return what it prints. A test is skipped where that is absent.
 
     Args:
         lent: Folders of modules that it gets beside its own, as in `LENT`.
         options: `cwd`, and variables of its environment.
     """
+    runs.begin_script(client)
     folder = options.pop("cwd", None)
     path = {"PYTHONPATH": os.pathsep.join(map(str, lent))} if lent else {}
     done = subprocess.run(

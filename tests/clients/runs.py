@@ -82,11 +82,11 @@ class Test:
             pytest.skip(UNCHANGED)
         self.require()
 
-    def require(self) -> None:
-        """Skip the test if no time is left, or an environment is absent."""
+    def require(self, *clients: str) -> None:
+        """Skip the test if no time is left, or an environment is absent: of those that it names, without others."""
         if time.monotonic() - STARTED > self.within:
             pytest.skip(TOO_LATE)
-        if reason := next((why for name in self.environments if (why := self.why_absent(name))), None):
+        if reason := next((why for name in clients or self.environments if (why := self.why_absent(name))), None):
             pytest.skip(reason)
 
     def why_absent(self, client: str) -> str | None:
@@ -109,6 +109,12 @@ def begin(client: str, jobs: Mapping[str, tuple[onnx.ModelProto, Arrays]], calls
         test.require()
     else:
         test.begin_run(digest_of(client, jobs, calls, test.module))
+
+
+def begin_script(client: str) -> None:
+    """Skip the test that runs now if a client is absent in which it runs a program, say an exporter."""
+    if Current.test:
+        Current.test.require(client)
 
 
 def present(clients: Iterable[str]) -> list[str]:

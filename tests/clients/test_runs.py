@@ -12,7 +12,7 @@ import pytest
 from cases import Arrays, Case
 
 from clients import environments, runs
-from clients.driving import Job
+from clients.driving import Job, run_python
 from clients.trials import original
 
 MODEL, FEED = original(Case("plain", "RNN"))
@@ -120,6 +120,14 @@ def test_what_is_not_stored_needs_its_environment(begin: Begin) -> None:
     begin(MODEL)
     with pytest.raises(pytest.skip.Exception, match=ABSENT):
         begin(absent=True)
+
+
+def test_a_program_that_comes_before_a_run_needs_its_environment(begin: Begin) -> None:
+    """What an exporter writes is in the digest of the run, so it is not yet known whether that passed."""
+    runs.keep({"the test": [digest()]})
+    begin(absent=True)
+    with pytest.raises(pytest.skip.Exception, match=ABSENT):
+        run_python("tract", "export.py")
 
 
 def test_a_test_without_one_of_its_clients_is_not_stored(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
