@@ -87,6 +87,7 @@ def open_dims(
     if also:
         _check_exports(exports, names)
         _check_sizes(values)
+    _check_least(values, 2 if also else 1)
     for export in exports:
         _prepare(export, most_nodes)
     if also:
@@ -270,11 +271,6 @@ def _check_sizes(values: Mapping[str, Integers]) -> None:
         fact = f"'{symbol}' is {told(held)}: the files are in the wrong order"
         _require(len(set(held)) > 1, f"all exports have a size of {held[0]} for '{symbol}'", hint=SIZES)
         _require(min(held) == held[0], fact, hint="give the smallest first")
-        _require(
-            held[0] > 1,
-            f"a size of {held[0]} for '{symbol}' tells nothing",
-            hint="export at sizes such as 5 and 12",
-        )
     rows = list(zip(*values.values(), strict=True))
     _require(len(set(rows)) == len(rows), "two exports have the same sizes", hint=SIZES)
     for first, second in combinations(values, 2):
@@ -283,3 +279,13 @@ def _check_sizes(values: Mapping[str, Integers]) -> None:
     for symbol, held in values.items():
         if fact := deciding(set(held)):
             warn(f"the sizes {told(held)} of '{symbol}' {fact}: numbers may be read wrongly; better are 11 and 160")
+
+
+def _check_least(values: Mapping[str, Integers], least: int) -> None:
+    """Check that the first size of each axis is not smaller: many numbers that are no size equal 0 or 1."""
+    for symbol, held in values.items():
+        _require(
+            held[0] >= least,
+            f"a size of {held[0]} for '{symbol}' tells nothing",
+            hint="export at sizes such as 5 and 12",
+        )

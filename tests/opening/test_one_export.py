@@ -145,3 +145,9 @@ def test_states_of_a_batch_of_1_are_refused() -> None:
     model = made("float[5,1,6] X", "float[5,1,1,4] Y", nodes, 17, **LSTM, h=np.zeros((1, 1, 4)))
     with pytest.raises(rl.UnsupportedError, match="initial_h may follow from it"):
         rl.lower(model, "keep", open_dims={"X:1": "batch"})
+
+
+def test_an_export_without_rows_is_refused() -> None:
+    model = net("an LSTM", 0)[1]
+    with pytest.raises(rl.OptionError, match="a size of 0 for 'time' tells nothing"):
+        rl.lower(model, "keep", open_dims={"X:0": "time"})
