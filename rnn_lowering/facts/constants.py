@@ -36,6 +36,11 @@ def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
     return computed(value, nodes, leaves, opset)
 
 
+def is_constant(value: ir.Value) -> bool:
+    """Return whether a value follows from constants alone; `constant_of` may yet find it too large to compute."""
+    return _leaf(value) is not None or (value.producer() is not None and _collect(value, {}, {}))
+
+
 def computed(
     value: ir.Value, nodes: Iterable[ir.Node], leaves: Mapping[ir.Value, ir.TensorProtocol], opset: int
 ) -> ir.TensorProtocol | None:

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef
-from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.constants import constant_of, is_constant
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.node_outputs import numbers_in
 from rnn_lowering.facts.operators import BEFORE_THE_START, TO_THE_END, bodies_of, input_slots, is_of_default_domain
@@ -54,6 +54,9 @@ _SMALL = 1e-4
 _FEWEST = 8
 """Fewer different numbers may follow from a size."""
 
+_PART = 1 << 16
+"""So many numbers are judged at once: mostly the first of them decide."""
+
 
 def suspect(
     model: ir.Model, exported: Collection[int], known: KnownValues, opened: KnownValues
@@ -68,7 +71,7 @@ def suspect(
     """
     lone = _LoneExport([*model.graph.all_nodes()], exported, known, opened)
     for value in model.graph.outputs:
-        if lone.constant(value) is not None:
+        if is_constant(value):
             return NodeRef(value.name or "", "output", "main graph"), "it is a constant"
     return next(((node_ref(node), fact) for node in lone.nodes for fact in lone.facts(node)), None)
 
@@ -95,8 +98,8 @@ class _LoneExport:
             if self._adds_rows(node) or any(each in self.sums for each in before):
                 self.sums.add(node)
 
-    def constant(self, value: ir.Value | None) -> Array | None:
-        tensor = None if value is None else constant_of(value, self.known.opset)
+    def _constant(self, value: ir.Value) -> Array | None:
+        tensor = constant_of(value, self.known.opset)
         return None if tensor is None else numbers_in(tensor)
 
     def _adds_rows(self, node: ir.Node) -> bool:
@@ -108,21 +111,25 @@ class _LoneExport:
 
     def facts(self, node: ir.Node) -> Iterator[str]:
         """Yield what of a node may follow from a size."""
-        if node.outputs and all(self.constant(value) is not None for value in node.outputs):
+        if node.outputs and all(map(is_constant, node.outputs)):
             return  # its numbers are judged where they are read
         if not is_of_default_domain(node) and not has_cell(node):
             yield "its operator may know it"
-        if any(self.constant(value) is not None for body in bodies_of(node) for value in body.outputs):
+        if any(is_constant(value) for body in bodies_of(node) for value in body.outputs):
             yield "a constant of its bodies may follow from it"
         if not self._has_own_windows(node):
             yield "its windows may follow from it"
         yield from (f"its {a.name} may follow from it" for a in node.attributes.values() if not _is_plain(a))
         names = {slot: name for name, slot in input_slots(node.op_type, self.known.opset).items()}
         for slot, value in enumerate(node.inputs):
-            name, array = names.get(slot, f"input {slot}"), self.constant(value)
-            if array is None or (node in self.filled and self._fills(array)):
+            if value is None or not is_constant(value):
                 continue
-            if {*array.shape} & {n for n in self.sizes if n > 1} or not self._is_no_size(node, name, array):
+            name, array = names.get(slot, f"input {slot}"), self._constant(value)
+            if array is None:
+                yield f"its {name} is not known"
+            elif node in self.filled and self._fills(array):
+                continue
+            elif {*array.shape} & {n for n in self.sizes if n > 1} or not self._is_no_size(node, name, array):
                 yield f"its {name} may follow from it"
 
     def _fills(self, array: Array) -> bool:
@@ -142,12 +149,12 @@ class _LoneExport:
     def _is_weight(self, node: ir.Node, name: str, array: Array) -> bool:
         if array.dtype.kind != "f" or not array.ndim or node in self.sums or (name in _STATES and 1 in self.sizes):
             return False  # an axis of 1 may be the batch
-        unique = np.unique(array).astype(np.float64)
-        if len(unique) == 1 < array.size:
+        distinct = _distinct(array)
+        if len(distinct) == 1 < array.size:
             untrained = _UNTRAINED.get(name) if node.op_type.endswith("Normalization") else None
-            return bool(unique[0] == (0 if has_cell(node) else untrained))
-        several = len(unique) >= min(_FEWEST, array.size) > 1 or node.op_type in _WINDOWED
-        return several and not any(_are_multiples(unique, n) for n in (1, *self.sizes))
+            return distinct == {0 if has_cell(node) else untrained}
+        several = len(distinct) >= min(_FEWEST, array.size) > 1 or node.op_type in _WINDOWED
+        return several and not any(_are_multiples(array, n) for n in (1, *self.sizes))
 
     def _has_own_windows(self, node: ir.Node) -> bool:
         """Whether the windows of a node follow from its weights: those of a pool may be as long as the axis.
@@ -202,9 +209,11 @@ def _is_free(name: str, array: Array) -> bool:
     """Whether no number of an attribute or an input of this name can be a size."""
     if array.dtype.kind not in "iuf" or name not in _FREE:
         return False
-    array = array.astype(np.float64) if array.dtype.kind == "f" else array
-    ends = (array >= TO_THE_END) | (array <= BEFORE_THE_START + 1)
-    return bool((np.isin(array, [*_FREE[name]]) | ends).all())
+    free = [*_FREE[name]]
+    return all(
+        (np.isin(part, free) | (part >= TO_THE_END) | (part <= BEFORE_THE_START + 1)).all()
+        for part in _parts(array)
+    )
 
 
 def _same(length: int, span: int, stride: int) -> int:
@@ -212,7 +221,30 @@ def _same(length: int, span: int, stride: int) -> int:
     return max((-(-length // stride) - 1) * stride + span - length, 0)
 
 
-def _are_multiples(numbers: Array, of: int) -> bool:
+def _parts(array: Array) -> Iterator[Array]:
+    """Yield all numbers of an array, some at a time."""
+    numbers = array.reshape(-1)
+    for begin in range(0, numbers.size, _PART):
+        part = numbers[begin : begin + _PART]
+        yield part.astype(np.float64) if part.dtype.kind == "f" else part
+
+
+def _distinct(array: Array) -> set[float]:
+    """Return the different numbers of an array, as soon as there are enough."""
+    found: set[float] = set()
+    for part in _parts(array):
+        found |= {*np.unique(part).tolist()}
+        if len(found) >= _FEWEST:
+            break
+    return found
+
+
+def _are_multiples(array: Array, of: int) -> bool:
     """Whether all numbers are whole, times a power of a size."""
-    scaled = (numbers[numbers != 0] * float(of) ** power for power in (-1, 1, 2))
-    return any((np.round(each) != 0).all() and np.allclose(each, np.round(each), 1e-5, 0) for each in scaled)
+    return any(all(_are_whole(part * float(of) ** power) for part in _parts(array)) for power in (-1, 1, 2))
+
+
+def _are_whole(numbers: Array) -> bool:
+    """Whether numbers are whole, and none but 0 is near 0."""
+    whole = np.round(numbers)
+    return bool(((whole != 0) | (numbers == 0)).all() and np.allclose(numbers, whole, 1e-5, 0))
