@@ -73,7 +73,7 @@ def _band(net: Net, n: int) -> str:
 
 def _centred(net: Net, n: int) -> str:
     total = net.add("ReduceSum", net.value, net.numbers(1))
-    mean = net.add("Mul", total, net.constant(np.float32(1 / net.length)))
+    mean = net.add("Mul", total, net.constant(np.float32(1 / max(net.length, 1))))
     return net.add("Sub", net.value, net.add("Expand", mean, net.numbers(2, net.length, WIDTH)))
 
 
