@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from rnn_lowering.streaming.integers.calibration import Calibration
     from rnn_lowering.streaming.integers.quantization import Quantization, quantize_stream
     from rnn_lowering.streaming.metadata import StreamPlan
-    from rnn_lowering.streaming.stream_pass import StreamPass
+    from rnn_lowering.streaming.stage import StreamPass
     from rnn_lowering.streaming.stream_runner import Stream
     from rnn_lowering.targets.table import TARGETS
 
@@ -66,7 +66,7 @@ _MODULES = {
     "options": ("Lowering",),
     "passes.lower": ("LowerRecurrentPass",),
     "passes.report": ("Report",),
-    "streaming.stream_pass": ("StreamPass",),
+    "streaming.stage": ("StreamPass",),
     "report.file_report": ("FileReport",),
     "streaming.integers.calibration": ("Calibration",),
     "streaming.integers.quantization": ("Quantization", "quantize_stream"),

@@ -341,7 +341,7 @@ def reasons(module: Path) -> list[str]:
 def test_each_reason_to_refuse_a_stream_has_a_way_out_and_no_row_is_without_a_reason() -> None:
     kinds = json.loads((DOCS / "refusals.json").read_text(encoding="utf-8"))
     rows = {error.replace("`", ""): cure for table in kinds.values() for error, cure in table.items()}
-    others = ("integers", "metadata.py", "options.py", "stage.py", "stream_runner.py")  # which refuse no nets
+    others = ("integers", "metadata.py", "options.py", "stream_runner.py")  # which refuse no nets
     modules = [
         module
         for module in (PACKAGE / "streaming").rglob("*.py")

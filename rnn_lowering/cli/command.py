@@ -163,7 +163,7 @@ def _asks_for_axes(args: argparse.Namespace) -> bool:
 def _show_axes(args: argparse.Namespace) -> int:
     """List the axes of the model's inputs; that is an error if a file was to be written, or the nodes listed."""
     from rnn_lowering.files.reading import load_model
-    from rnn_lowering.streaming.time_axes import time_inputs
+    from rnn_lowering.streaming.sizes import time_inputs
 
     model = load_model(args.input, trust_external_data=options_of(Files, args).trust_external_data)
     try:

@@ -1,233 +1,37 @@
-"""What aligns frames: how many there are, edits of a node along them, and values that meet in a node.
+"""Frames that meet in a node: `joined` aligns those of its inputs, `frame_by_frame` finds those of its outputs.
 
-Numbers of frames are constants if all calls have the same, and else computed at the start of each call.
+`facts/operators` says along which axes an operator acts, and which axis of its output an axis of an input becomes.
+Its frames may be on any axis along which it does not act. Operators that act along the frames are in `operators/`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from shlex import quote
-from typing import Concatenate, ParamSpec
 
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.facts.axes import Axes
+from rnn_lowering.facts.known import constants_of
 from rnn_lowering.facts.numbers import numbers_vary
-from rnn_lowering.facts.operators import TO_THE_END, operator_of, values_used
-from rnn_lowering.facts.size import Shape, size
+from rnn_lowering.facts.operators import TO_THE_END, axes_by_rule, operator_of, values_used
+from rnn_lowering.facts.size import ONE, Shape, Size, product
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, home, input_of
-from rnn_lowering.streaming.frames import NO_DELAY, Delay, FirstFrame, Flow, FrameNumbers, Frames, Unframed
-from rnn_lowering.streaming.sizes import in_chunk, in_whole, linear
-from rnn_lowering.types import Array, ArrayLike
-
-P = ParamSpec("P")
-_OfModel = Callable[Concatenate[Editor, P], ir.Value]
-
-
-def _computed_once(compute: _OfModel[P]) -> _OfModel[P]:
-    """Let all edits of a model share the value that a function computes."""
-
-    def shared(editor: Editor, /, *args: P.args, **kwargs: P.kwargs) -> ir.Value:
-        key = (compute.__name__, args, tuple(kwargs.items()))
-        if key not in editor.made:
-            editor.made[key] = compute(editor, *args, **kwargs)
-        return editor.made[key]
-
-    return shared
-
-
-@_computed_once
-def _so_far(editor: Editor) -> ir.Value:
-    """Return the number of frames of the stream before this call, which is a state."""
-    past = editor.add_past(None, "t", editor.count_type, [1])
-    editor.add_present(None, "t", past, editor.start("Add", past, _stream_frames(editor)))
-    return past
-
-
-def _stream_frames(editor: Editor) -> ir.Value:
-    """Return the number of frames of the stream in this call."""
-    fixed = editor.time.frames
-    return _size_of_input(editor) if fixed is None else editor.start.counts([fixed])
-
-
-@_computed_once
-def _size_of_input(editor: Editor) -> ir.Value:
-    """Return the number of frames of the stream in this call, from the shape of an input."""
-    name, axis = next(iter(editor.time.axes.items()))
-    source = next(v for v in editor.model.graph.inputs if v.name == name)
-    start = editor.start
-    return start.as_counts(start("Gather", start("Shape", source), start.constant([axis]), axis=0))
-
-
-@_computed_once
-def frames_before(editor: Editor, rate: Fraction) -> ir.Value:
-    """Return the number of frames before this call of a value with this rate and no delay."""
-    return _at_rate(editor.start, _so_far(editor), rate)
-
-
-@_computed_once
-def _frames_in_call(editor: Editor, rate: Fraction) -> ir.Value:
-    return _at_rate(editor.start, _stream_frames(editor), rate)
-
-
-def _at_rate(emit: Emitter, number: ir.Value, rate: Fraction) -> ir.Value:
-    for op_type, factor in (("Mul", rate.numerator), ("Div", rate.denominator)):
-        if factor != 1:
-            number = emit(op_type, number, emit.counts([factor]))
-    return number
-
-
-def check_opset_of_delay(editor: Editor) -> None:
-    """Refuse a state behind a look-ahead if the opset lacks an operator for it.
-
-    Raises:
-        UnsupportedError: It is older than 9, or 11 if calls may have any number of frames.
-    """
-    if editor.own_frames(Fraction(1)) is not None:
-        if editor.opset < 9:
-            raise UnsupportedError(
-                "a state behind a look-ahead needs opset 9", hint="convert the model first: onnx.version_converter"
-            )
-    elif editor.opset < 11:
-        first = "convert it to opset 9 and " if editor.opset < 9 else ""
-        raise UnsupportedError(
-            "a state behind a look-ahead, with any number of frames in a call, needs opset 11",
-            hint=f"convert the model first (onnx.version_converter), or {first}give the number of frames",
-        )
-
-
-def numbers_in_call(editor: Editor, rate: Fraction, more: int = 0) -> tuple[ir.Value, ir.Value]:
-    """Return the number n of frames of a value in this call, with `more` than the stream has, and the indices 0 to
-    n - 1."""
-    count = editor.own_frames(rate)
-    if count is not None:
-        return editor.start.counts([count + more]), editor.start.counts(range(count + more))
-    check_opset_of_delay(editor)
-    number = _frames_in_call(editor, rate)
-    number = editor.start("Add", number, editor.start.counts([more])) if more else number
-    return number, _indices_in_call(editor, number)
-
-
-@_computed_once
-def _indices_in_call(editor: Editor, number: ir.Value) -> ir.Value:
-    start = editor.start
-    first, step = (start.constant(n, editor.count_type) for n in (0, 1))
-    return start("Range", first, start("Squeeze", number, axes=[0]), step)
-
-
-@_computed_once
-def frame_indices(editor: Editor, rate: Fraction, more: int = 0) -> ir.Value:
-    """Return the index of each frame of a value in this call, without its delay, and of `more` behind them."""
-    first = frames_before(editor, rate)
-    alone = editor.own_frames(rate) == 1 and not more
-    return first if alone else editor.start("Add", first, numbers_in_call(editor, rate, more)[1])
-
-
-def missing_frames(editor: Editor, delay: Delay) -> ir.Value:
-    """Return a mask of the frames in this call that are missing because of the delay."""
-    check_opset_of_delay(editor)
-    if delay not in editor.made:
-        limit = editor.start.counts([delay.frames])
-        editor.made[delay] = editor.start("Less", frame_indices(editor, delay.rate), limit)
-    return editor.made[delay]
-
-
-@_computed_once
-def _frames_after(editor: Editor, rate: Fraction) -> ir.Value:
-    return editor.start("Add", frames_before(editor, rate), _frames_in_call(editor, rate))
-
-
-def counts_so_far(editor: Editor, delay: Delay) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Return three counts of frames: real before this call, all in this call, real so far (at least 1)."""
-    before, own, start = frames_before(editor, delay.rate), _frames_in_call(editor, delay.rate), editor.start
-    if not delay:
-        return before, own, _frames_after(editor, delay.rate)
-    missing, counts = start.counts([delay.frames]), []
-    for number, minimum in ((before, 0), (start("Add", before, own), 1)):
-        bound = start.counts([minimum])
-        real = start("Sub", number, missing)
-        counts.append(start("Where", start("Less", real, bound), bound, real))
-    return counts[0], own, counts[1]
-
-
-@_computed_once
-def _has_begun(editor: Editor, scalar: bool) -> ir.Value:
-    """Return whether there were frames before this call, in the shape [], or [1] for values with axes."""
-    if scalar:
-        return editor.start("Squeeze", _has_begun(editor, False), axes=[0])
-    zero = editor.start.counts([0])
-    return editor.start("Less", zero, _so_far(editor))
-
-
-def past_or_first(editor: Editor, node: ir.Node, past: ir.Value, first: ir.Value) -> ir.Value:
-    """Return `past` if there were frames before this call, else `first`, for a node."""
-    begun = _has_begun(editor, past.shape is not None and len(past.shape) == 0)
-    chosen = editor.before(node).chosen(begun, past, first, past.dtype or ir.DataType.FLOAT)
-    chosen.type = past.type
-    return chosen
-
-
-def of_type(emit: Emitter, node: ir.Node, number: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """Return a number of frames in a type.
-
-    Args:
-        emit: What emits a Cast if the number has another type.
-        node: The node that reads it.
-
-    Raises:
-        UnsupportedError: It is needed in int64 by a runtime that counts in other integers.
-    """
-    editor = emit.editor
-    if dtype == editor.count_type:
-        return number
-    if dtype == ir.DataType.INT64:
-        raise UnsupportedError(
-            f"reads numbers of frames as int64, and the target counts frames in {editor.count_type.name.lower()}",
-            hint="cast the numbers to float in the model, or drop --target",
-            node=editor.ref(node),
-        )
-    return emit("Cast", number, to=int(dtype))
-
-
-_MOST_ELEMENTS = 64
-"""Maximum elements of a value that becomes a constant."""
-
-
-def fold_sizes(flow: Flow, editor: Editor) -> None:
-    """Replace integers that are equal in every call with constants, since most runtimes do not fold them. The nodes
-    that computed them become unused."""
-    frames = editor.time.frames
-    numbered = [value for value, framing in flow.framings.items() if isinstance(framing, FrameNumbers)]
-    for value in [*flow.known.contents, *numbered]:
-        node, dtype = value.producer(), flow.known.types.get(value)
-        if node is None or node.op_type == "Constant" or not value.uses() or value.is_graph_output():
-            continue
-        if dtype is None or not dtype.is_integer():
-            continue
-        array = _numbers_in_chunk(flow, value, frames)
-        if array is not None and node.graph is not None:
-            constant = editor.constant(array.astype(dtype.numpy()), home(node))
-            value.replace_all_uses_with(constant)
-
-
-def _numbers_in_chunk(flow: Flow, value: ir.Value, frames: int | None) -> Array | None:
-    """Return the numbers of a value if every chunk has the same; None otherwise."""
-    framing = flow.framings.get(value)
-    if isinstance(framing, FrameNumbers):
-        count = in_chunk(framing.frames.size(), frames)
-        few = count is not None and count * framing.offsets.size <= _MOST_ELEMENTS
-        return framing.of_first(count) if few and count is not None else None
-    shape = [in_chunk(dim, frames) for dim in flow.known.shapes.get(value, (size(_MOST_ELEMENTS + 1),))]
-    if None in shape or np.prod([float(n or 0) for n in shape]) > _MOST_ELEMENTS:
-        return None
-    whole = np.broadcast_to(flow.known.contents[value], [int(n or 0) for n in shape])
-    numbers = [in_chunk(size(n), frames) for n in whole.reshape(-1).tolist()]
-    return None if None in numbers else np.array(numbers, np.int64).reshape(whole.shape)
-
+from rnn_lowering.streaming.frame_numbers import (
+    counts_so_far,
+    frame_indices,
+    missing_frames,
+    of_type,
+    past_or_first,
+)
+from rnn_lowering.streaming.frames import NO_DELAY, FirstFrame, Flow, Frames, Framing, Unframed
+from rnn_lowering.streaming.sizes import in_whole, linear
+from rnn_lowering.types import ArrayLike
 
 # Edits of a node along the frames: the state that they add, and what the node reads before frame 0. A value with
 # delay 2 starts with 2 missing frames. Until frame 0 comes, states keep their initial values, and nodes read
@@ -283,38 +87,6 @@ class FramesRead:
 @dataclass(frozen=True)
 class FramesEdit(FramesRead, NodeEdit):
     """An edit of a node along the frames that it reads, which may add a state."""
-
-
-def set_attributes(editor: Editor, node: ir.Node, attributes: Mapping[str, ir.Attr | None]) -> None:
-    """Set attributes of a node, and remove those that are None."""
-    for name, attribute in attributes.items():
-        if attribute is None:
-            node.attributes.pop(name, None)
-        else:
-            node.attributes[name] = attribute
-
-
-def wide_type(dtype: ir.DataType) -> ir.DataType:
-    """Return the type in which numbers of a type are summed over the frames so far."""
-    return ir.DataType.FLOAT if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else dtype
-
-
-def summed_in_float32(editor: Editor, node: ir.Node, slots: Sequence[int], dtype: ir.DataType) -> ir.DataType:
-    """Let a node compute in float32 what it computes of float16 or bfloat16; return the type in which it computes.
-
-    Args:
-        slots: Its inputs of that type.
-        dtype: The type. Other types stay.
-    """
-    wide = wide_type(dtype)
-    if wide == dtype:
-        return dtype
-    before, after, output = editor.before(node), editor.after(node), node.outputs[0]
-    for slot in dict.fromkeys(slots):
-        node.replace_input_with(slot, before("Cast", input_of(node, slot), to=int(wide)))
-    after.instead_of(output, after("Cast", output, to=int(dtype)))
-    output.type = ir.TensorType(wide)
-    return wide
 
 
 # Values that meet in a node: their frames must be the same, and the earlier ones wait for the latest. `joined`
@@ -507,3 +279,182 @@ def _count_so_far(
         number = emit(op_type, number, emit.constant(np.array([float(by)]).astype(dtype.numpy()), dtype))
     sizes = [int(dim.constant or 1) for dim in shape]
     node.replace_input_with(slot, emit("Reshape", number, emit.constant(sizes)))
+
+
+# Operators that compute each frame from that frame only
+
+
+def _data_slots(node: ir.Node) -> list[int]:
+    """Return the slots of the inputs that a node reads as data, not as sizes or axes."""
+    return [n for n, v in enumerate(node.inputs) if v is not None][: operator_of(node).data or None]
+
+
+def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
+    """Return the framings of the outputs of a node that computes each frame from that frame only.
+
+    Raises:
+        UnsupportedError: The node reads other frames, or its rule is not known.
+    """
+    slots = _data_slots(node)
+    _check_sizes(flow, node, slots)
+    edits = len(flow.edits)
+    framing, axes = joined(flow, node, slots)
+    outputs = [v for v in node.outputs if v.name]
+    if not isinstance(framing, Frames):
+        _check_spread(flow, node, slots, framing)
+        return [framing] * len(outputs)
+    if operator_of(node).keeps_order and node.op_type != "Identity":
+        return [_rearranged(flow, node, slots[0], v) for v in outputs]
+    known = known_axes(flow, node)
+    places = _places(flow, node, known, axes)
+    check_parameters(flow, node, known, axes, slots)
+    if len(places) > 1 or None in places:
+        raise flow.refuse(
+            node,
+            "compares frames with each other: they are on different axes of its inputs",
+            "transpose one of them",
+        )
+    axis = next(place for place in places if place is not None)
+    framed = flow.resized if len(flow.edits) > edits else flow.framed
+    return [framed(node, v, replace(framing, axis=axis)) for v in outputs]
+
+
+def _rearranged(flow: Flow, node: ir.Node, slot: int, output: ir.Value) -> Frames | Unframed | None:
+    """Return the framing of an output that reshapes an input and keeps the order of its elements."""
+    value = input_of(node, slot)
+    framing = flow.read(value, node)
+    if not isinstance(framing, Frames):
+        return framing
+    before, after = flow.shape(value, node), flow.shape(output, node)
+    if after[: framing.axis + 1] == before[: framing.axis + 1]:
+        return flow.framed(node, output, framing)
+    inner_total = product(before[framing.axis + 1 :]) * framing.inner
+    outer_total = product(before[: framing.axis]) * framing.outer
+    for axis in range(len(after)):
+        inner = inner_total.divided(product(after[axis + 1 :]))
+        outer = outer_total.divided(product(after[:axis]))
+        if inner is None or outer is None or not outer.is_integral:
+            continue
+        moved = _at_rate(replace(framing, axis=axis, outer=outer), inner)
+        if moved is not None and moved.size() == after[axis]:
+            return flow.resampled(node, output, framing, moved)
+    raise flow.refuse(
+        node,
+        "mixes the frames with other axes",
+        "did the exporter fix the batch size or a length? Export with dynamic axes, or open one (--open-dim)",
+    )
+
+
+def _at_rate(framing: Frames, inner: Size) -> Frames | None:
+    """Return the framing at which `inner` elements become frames: their number multiplies the rate."""
+    times = inner.constant
+    if times is None:
+        return replace(framing, inner=inner) if inner.is_integral else None
+    extra, ready = framing.extra * times, framing.ready * times
+    if times <= 0 or extra.denominator > 1 or ready.denominator > 1:
+        return None
+    return replace(framing, inner=ONE, extra=int(extra), ready=int(ready), rate=framing.rate * times)
+
+
+def _check_sizes(flow: Flow, node: ir.Node, data: Sequence[int]) -> None:
+    """Refuse sizes and axes that depend on the frames, or on their number if the operator has no size input."""
+    for value in (v for n, v in enumerate(node.inputs) if v is not None and n not in data):
+        if flow.framings.get(value) is not None:
+            flow.read(value, node)
+            raise flow.refuse(node, f"takes a size from the stream: '{value.name}'", "compute it from a shape")
+        if numbers_vary(flow.known, value) and not operator_of(node).sized:
+            raise flow.refuse(
+                node,
+                f"'{value.name}' depends on the number of frames, which a stream never knows",
+                "only sizes may depend on it",
+            )
+
+
+def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unframed | None) -> None:
+    """Refuse a size that depends on the number of frames, unless it repeats one element without frames."""
+    if not any(numbers_vary(flow.known, v) for n, v in enumerate(node.inputs) if v is not None and n not in data):
+        return
+    if framing is Unframed.LAST:
+        raise flow.refuse(
+            node,
+            "spreads a value that is known only after the last frame over all frames",
+            "make that value an output",
+        )
+    before, after = flow.shape(input_of(node, data[0]), node), flow.shape(node.outputs[0], node)
+    padded = (ONE,) * (len(after) - len(before)) + before
+    once = all(old == ONE for old, dim in zip(padded, after, strict=True) if dim.varies)
+    if node.op_type not in ("Expand", "Tile") or not once or not any(dim.varies for dim in after):
+        raise flow.refuse(
+            node,
+            f"gives '{node.outputs[0].name}' a size that depends on the number of frames, but no data with frames",
+            "compute it from values with frames",
+        )
+
+
+def check_parameters(flow: Flow, node: ir.Node, known: Axes, axes: Mapping[int, int], slots: Iterable[int]) -> None:
+    """Refuse an input with an entry for each frame of a fixed length: the axis that meets the frames has size 1.
+
+    Args:
+        known: How the node's axes meet.
+        axes: The axis of the frames, by slot.
+        slots: The inputs that the node reads as data.
+    """
+    of_frames = {known.label(slot, axis) for slot, axis in axes.items()}
+    for slot in slots:
+        value = input_of(node, slot)
+        labels = known.inputs.get(slot)
+        if labels is not None and of_frames.isdisjoint(labels):
+            continue
+        for axis, dim in enumerate(flow.shape(value, node)):
+            meets = labels is None or known.label(slot, axis) in of_frames
+            if meets and dim != ONE and axis != axes.get(slot):
+                raise flow.refuse(
+                    node,
+                    f"axis {axis} of '{value.name}' has size {dim} and meets the frames, but has none itself",
+                    f"name it in --stream too: '{value.name}:{axis}'"
+                    if value.is_graph_input()
+                    else "give it size 1 there, or export with a dynamic time axis",
+                )
+
+
+def _places(flow: Flow, node: ir.Node, known: Axes, axes: Mapping[int, int]) -> set[int | None]:
+    """Return the axes of the output that hold the frames, from their axis in each input; None for an unknown one.
+
+    Raises:
+        UnsupportedError: The node acts along the frames.
+    """
+    places: set[int | None] = set()
+    for slot, axis in axes.items():
+        label = known.label(slot, axis)
+        if label is not None and label not in known.output:
+            raise flow.refuse(
+                node,
+                f"looks beyond its frame: it acts along axis {axis}, which holds the frames",
+                "let it act along another axis",
+            )
+        places.add(None if label is None else known.output.index(label))
+    return places
+
+
+def coupled_axes(flow: Flow, node: ir.Node) -> list[int]:
+    """Return the axes of the first input along which a node acts; none if unknown."""
+    known = _axes_of(flow, node)
+    return [] if known is None else [n for n, label in enumerate(known.inputs[0]) if label not in known.output]
+
+
+def known_axes(flow: Flow, node: ir.Node) -> Axes:
+    """Return how the axes of a node's inputs become those of its output; refuse the node if that is unknown."""
+    known = _axes_of(flow, node)
+    if known is None:
+        raise flow.refuse(
+            node,
+            "is not known to act on each frame alone",
+            "docs/streaming-reference.md lists the operators that a stream can contain",
+        )
+    return known
+
+
+def _axes_of(flow: Flow, node: ir.Node) -> Axes | None:
+    """Return how the axes of a node's inputs become those of its output; None if unknown."""
+    numbers = partial(constants_of, flow.known, node)
+    return axes_by_rule(node, flow.opset, lambda value: flow.shape(value, node), numbers)

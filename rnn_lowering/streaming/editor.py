@@ -27,7 +27,7 @@ from rnn_lowering.facts.size import Size
 from rnn_lowering.model.scopes import all_names, detach, origin_of
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of
-from rnn_lowering.streaming.time_axes import TimeInputs
+from rnn_lowering.streaming.sizes import TimeInputs
 from rnn_lowering.types import Array, ArrayLike
 
 _BRANCHES = ("then_branch", "else_branch")

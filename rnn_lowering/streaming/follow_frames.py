@@ -17,9 +17,11 @@ from rnn_lowering.facts.numbers import UnfollowedError, evaluate, numbers_vary
 from rnn_lowering.facts.operators import bodies_of, captured_values, inputs_of, operator_of, reached, values_used
 from rnn_lowering.facts.size import size
 from rnn_lowering.nodes.kinds import is_recurrent, node_ref
+from rnn_lowering.streaming.alignment import frame_by_frame
 from rnn_lowering.streaming.attention.distances import cut_table
 from rnn_lowering.streaming.attention.position_rows import compared_by_distance
 from rnn_lowering.streaming.attention.scores import compared, of_pairs
+from rnn_lowering.streaming.frame_numbers import numbering, of_first_frame, settle_comparison
 from rnn_lowering.streaming.frames import (
     FirstFrame,
     Flow,
@@ -30,17 +32,26 @@ from rnn_lowering.streaming.frames import (
     Unframed,
     WholeSequenceValue,
 )
-from rnn_lowering.streaming.operators.anchored_sizes import AnchoredSizes
 from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded, picked, sliced
-from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
-from rnn_lowering.streaming.operators.frame_numbers import numbering, of_first_frame, settle_comparison
-from rnn_lowering.streaming.operators.pooling import POOLINGS, contracted, pooled, summed
+from rnn_lowering.streaming.operators.pooling import (
+    POOLINGS,
+    contracted,
+    deviating,
+    of_pooled,
+    pooled,
+    softmaxed,
+    summed,
+)
 from rnn_lowering.streaming.operators.recurrences import frames_compared, pad_in_front, recurrent, scanned
-from rnn_lowering.streaming.operators.resizing import resized
-from rnn_lowering.streaming.operators.weighted_sums import deviating, of_pooled, softmaxed
-from rnn_lowering.streaming.operators.windows import check_paddings, overlapped, transformed, transposed, windowed
-from rnn_lowering.streaming.sizes import CHUNK, LARGEST_UNIT, TIME, StreamValues
-from rnn_lowering.streaming.time_axes import TimeInputs
+from rnn_lowering.streaming.operators.windows import (
+    check_paddings,
+    overlapped,
+    resized,
+    transformed,
+    transposed,
+    windowed,
+)
+from rnn_lowering.streaming.sizes import CHUNK, LARGEST_UNIT, TIME, AnchoredSizes, StreamValues, TimeInputs
 
 
 def follow(

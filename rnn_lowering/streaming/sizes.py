@@ -1,4 +1,4 @@
-"""Sizes in a stream: polynomials of the number of frames.
+"""Sizes in a stream: polynomials of the number of frames, which axes of the inputs have.
 
 The size of a value in the whole model and that in a chunk may differ by a constant, since a chunk has the frames
 that are known early and none of those at the end. `CHUNK` is 0 in the whole and 1 in a chunk.
@@ -7,11 +7,22 @@ that are known early and none of those at the end. `CHUNK` is 0 in the whole and
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from fractions import Fraction
 
-from rnn_lowering.facts.known import KnownValues
-from rnn_lowering.facts.size import Counter, Size
+import onnx_ir as ir
+
+from rnn_lowering.argument_checks import meant
+from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.errors import NodeRef, UnsupportedError
+from rnn_lowering.facts.infer import infer
+from rnn_lowering.facts.known import KnownValues, SizingError, add_initializers
+from rnn_lowering.facts.numbers import UnfollowedError, evaluate
+from rnn_lowering.facts.operators import bodies_of, reached, values_used
+from rnn_lowering.facts.size import Counter, Shape, Size, size
+from rnn_lowering.model.scopes import all_names, origin_of, sort_nodes
 
 TIME, CHUNK = Counter(0, "frames", 1), Counter(1, "chunk", None)
 """The number of frames of a stream; 1 in a chunk and 0 in the whole."""
@@ -104,3 +115,357 @@ class StreamValues(KnownValues):
 
     def rows_up_to(self, end: int, length: Size) -> Size | None:
         return first_frames(end) if length == FRAMES else None
+
+
+# The axes of the inputs that hold frames: those that `stream=` names.
+
+
+_Shapes = Mapping[str, tuple[int | str, ...]]
+"""By the name of an input the sizes of its axes: numbers or names."""
+
+
+@dataclass(frozen=True)
+class TimeInputs:
+    """The axes of inputs that hold frames.
+
+    Attributes:
+        axes: The axis by the name of the input.
+        frames: The number of frames of the stream in each call; None: any number.
+        shapes: The sizes of all axes by the name of the input.
+        rates: How many frames an input has for each frame of the stream, by its name; absent: 1.
+    """
+
+    axes: Mapping[str, int]
+    frames: int | None
+    shapes: _Shapes
+    rates: Mapping[str, int] = field(default_factory=dict)
+
+    def rate(self, name: str) -> int:
+        """Return how many frames an input has for each frame of the stream."""
+        return self.rates.get(name, 1)
+
+    @property
+    def symbol(self) -> str:
+        """The name of the time axis, as the model has it unless another axis has the same name."""
+        of_stream = [name for name in self.axes if self.rate(name) == 1]
+        names = {d for name in of_stream if isinstance(d := self.shapes[name][self.axes[name]], str)}
+        if len(names) == 1 and not names & self.symbols:
+            return names.pop()
+        return self._unused("frames")
+
+    def _unused(self, name: str) -> str:
+        while name in self.symbols:
+            name += "_"
+        return name
+
+    def symbol_of(self, name: str) -> str:
+        """The name of the time axis of an input."""
+        return self.symbol if self.rate(name) == 1 else self._unused(f"{self.symbol}_times_{self.rate(name)}")
+
+    def in_calls(self) -> dict[str, int]:
+        """The sizes of the time axes in each call, by their names; empty if calls have any number of frames."""
+        frames = self.frames
+        return {} if frames is None else {self.symbol_of(name): frames * self.rate(name) for name in self.axes}
+
+    @property
+    def symbols(self) -> set[str]:
+        """The names of open axes other than time."""
+        return {
+            d
+            for name, dims in self.shapes.items()
+            for axis, d in enumerate(dims)
+            if isinstance(d, str) and axis != self.axes.get(name)
+        }
+
+    def open_shape(self, name: str) -> list[int | str]:
+        """Return the sizes of the axes of an input, with a name for the time axis."""
+        symbol = self.symbol_of(name)
+        return [symbol if axis == self.axes.get(name) else d for axis, d in enumerate(self.shapes[name])]
+
+    def sizes(self) -> dict[str, tuple[Size, ...]]:
+        """Return the shapes of all inputs, the time axes as the number of frames."""
+        return {
+            name: tuple(
+                FRAMES * self.rate(name)
+                if axis == self.axes.get(name)
+                else Size.symbol(d)
+                if isinstance(d, str)
+                else size(d)
+                for axis, d in enumerate(dims)
+            )
+            for name, dims in self.shapes.items()
+        }
+
+
+def time_inputs(model: ir.Model, stream: Mapping[str, int | None]) -> TimeInputs:
+    """Find the axes that `stream` names.
+
+    Args:
+        model: The model; it stays as it is.
+        stream: For each axis (a symbolic dimension, or INPUT:AXIS) the number of frames in a call, None for any.
+            A frame of the stream is their greatest common divisor.
+
+    Raises:
+        UnsupportedError: An axis that the model does not have, two axes of one input, or numbers that contradict
+            each other.
+    """
+    inputs = {v.name or "": v for v in model.graph.inputs if not v.is_initializer() and v.shape is not None}
+    shapes = {name: _dims(name, value) for name, value in inputs.items()}
+    axes: dict[str, int] = {}
+    counts: dict[str, int | None] = {}
+    for text, count in stream.items():
+        for name, axis in _named(text, shapes, model):
+            if axes.setdefault(name, axis) != axis:
+                raise UnsupportedError(
+                    f"input '{name}' has two time axes, {axes[name]} and {axis}", hint="give one"
+                )
+            if counts.setdefault(name, count) != count:
+                raise UnsupportedError(
+                    f"input '{name}' has {counts[name]} and {count} frames in a call", hint="give one number"
+                )
+    if not axes:
+        raise UnsupportedError("no time axis is given", hint=_listing(shapes))
+    frames, rates = _rates(counts)
+    _check_sizes(axes, shapes, rates)
+    return TimeInputs(axes, frames, shapes, rates)
+
+
+def _check_sizes(axes: Mapping[str, int], shapes: _Shapes, rates: Mapping[str, int]) -> None:
+    """Refuse sizes of time axes that are not in the proportion of the rates."""
+    sizes = {name: d for name, axis in axes.items() if isinstance(d := shapes[name][axis], int)}
+    if len({Fraction(d, rates.get(name, 1)) for name, d in sizes.items()}) < 2:
+        return
+    said = f"the time axes have {' and '.join(map(str, dict.fromkeys(sizes.values())))} frames"
+    if not rates:
+        raise UnsupportedError(f"{said}, but must have the same number", hint=_listing(shapes))
+    proportion = " and ".join(dict.fromkeys(str(rates.get(name, 1)) for name in sizes))
+    raise UnsupportedError(f"{said}, but must have them as {proportion}", hint=_listing(shapes))
+
+
+def _rates(counts: Mapping[str, int | None]) -> tuple[int | None, dict[str, int]]:
+    """Return how many frames of the stream a call has, and how many frames of an input make one of them.
+
+    Inputs with one frame for one of the stream are left out.
+    """
+    given = [count for count in counts.values() if count is not None]
+    if not given:
+        return None, {}
+    if len(given) < len(counts):
+        raise UnsupportedError(
+            "the time axes have different numbers of frames", hint="give all the same number, or a number for each"
+        )
+    frames = math.gcd(*given)
+    return frames, {name: count // frames for name, count in counts.items() if count not in (None, frames)}
+
+
+def _named(text: str, shapes: _Shapes, model: ir.Model) -> list[tuple[str, int]]:
+    """Return the inputs and axes that a text names."""
+    axes = _axes_of_size(shapes, text)
+    twice = [name for name in dict(axes) if sum(n == name for n, _ in axes) > 1]
+    if twice:
+        places = " or ".join(f"{name}:{axis}" for name, axis in axes if name == twice[0])
+        raise UnsupportedError(f"input '{twice[0]}' has '{text}' twice", hint=f"name the axis: {places}")
+    if axes:
+        return axes
+    name, colon, axis = text.rpartition(":")
+    if colon and name in shapes and axis.lstrip("-").isdigit():
+        rank = len(shapes[name])
+        if -rank <= int(axis) < rank:
+            number = int(axis) % rank
+            size = shapes[name][number]
+            alike = _symbol(model, name, number) is not None and shapes[name].count(size) == 1
+            return _axes_of_size(shapes, size) if alike else [(name, number)]
+    names = dict.fromkeys(d for dims in shapes.values() for d in dims if isinstance(d, str))
+    raise UnsupportedError(f"no axis is called '{text}'", hint=_listing(shapes) + meant(text, names))
+
+
+def _axes_of_size(shapes: _Shapes, size: int | str) -> list[tuple[str, int]]:
+    return [(name, axis) for name, dims in shapes.items() for axis, d in enumerate(dims) if d == size]
+
+
+def _symbol(model: ir.Model, name: str, axis: int) -> str | None:
+    """Return the name that an axis of an input has in the model."""
+    value = next(v for v in model.graph.inputs if v.name == name)
+    dim = value.shape[axis] if value.shape is not None else None
+    return dim.value if isinstance(dim, ir.SymbolicDim) else None
+
+
+def _dims(name: str, value: ir.Value) -> tuple[int | str, ...]:
+    """Return the sizes of the axes of an input: numbers or names; an axis without either gets a name."""
+    dims = []
+    for axis, dim in enumerate(value.shape or ()):
+        known = dim if isinstance(dim, int) else dim.value
+        dims.append(known if known is not None and known != -1 else f"{name}_{axis}")
+    return tuple(dims)
+
+
+def _listing(shapes: _Shapes) -> str:
+    inputs = ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in shapes.items())
+    return f"the model's inputs: {inputs}; name a dimension, or INPUT:AXIS"
+
+
+# Sizes that an exporter computes from the number of frames are read from the values that have them. torch.export
+# writes the size behind two convolutions as (T // 2 - 5) // 2. The chunks of a stream have other sizes, so nodes
+# read the size of the value instead, as torch's older exporter writes it. Both are equal in each whole sequence of
+# enough frames.
+
+
+_WINDOWS = ("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool")
+
+_INITIALIZERS_ALONE = 4
+"""The first version of the format in which an initializer need not be an input."""
+
+
+@dataclass(frozen=True)
+class AnchoredSizes:
+    """For which sequences the sizes are equal.
+
+    Attributes:
+        node: A node whose output has such a size.
+        unit: The number of frames is a multiple of it.
+        fewest: The least number of frames.
+    """
+
+    node: NodeRef
+    unit: int
+    fewest: int
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of the output of a node, whose size nodes can read."""
+
+    node: ir.Node
+    axis: int
+
+
+def anchor_sizes(model: ir.Model, time: TimeInputs) -> AnchoredSizes | None:
+    """Let nodes read sizes behind a division of the number of frames from a value that has them.
+
+    Only a size that is equal to that of an axis behind a convolution or pooling is read there; other numbers stay.
+    Returns None if all stay.
+    """
+    divides = any(node.op_type == "Div" and not node.domain for node in model.graph)
+    if not divides or model.ir_version < _INITIALIZERS_ALONE:
+        return None
+    known, divided = _all_sizes(model, time)
+    axes: dict[Size, _Axis] = {}
+    for node in filter(_has_windows, model.graph):
+        for axis, dim in enumerate(known.shapes.get(node.outputs[0], ())):
+            if dim.varies:
+                axes.setdefault(dim, _Axis(node, axis))
+    names, used = Names(all_names(model)), list[_Axis]()
+    for value, number in divided.items():
+        source = axes.get(number)
+        if source and _read_from(model.graph, names, value, known.contents[value].ndim, source):
+            used.append(source)
+    if not used:
+        return None
+    sort_nodes(model)
+    return AnchoredSizes(origin_of(used[0].node), known.unit, known.fewest)
+
+
+def _all_sizes(model: ir.Model, time: TimeInputs) -> tuple[StreamValues, dict[ir.Value, Size]]:
+    """Return what is known of the values of a model with enough frames in a call, and its divided numbers."""
+    unit = 1
+    while True:
+        known = StreamValues.start(model, time.sizes())
+        known.unit, known.floors = unit, True
+        divided = _divided_numbers(known, model.graph)
+        wanted = math.lcm(unit, known.wanted)
+        if wanted == unit or wanted > LARGEST_UNIT:
+            return known, divided
+        unit = wanted
+
+
+def _has_windows(node: ir.Node) -> bool:
+    return node.op_type in _WINDOWS and not node.domain
+
+
+def _divided_numbers(known: StreamValues, graph: ir.Graph) -> dict[ir.Value, Size]:
+    """Infer all sizes of a graph; return the integers that depend on a division of the number of frames."""
+    add_initializers(known, graph)
+    divided: dict[ir.Value, Size] = {}
+    for node in graph:
+        if bodies_of(node):
+            continue
+        known.shortest = known.fewest
+        with suppress(UnfollowedError, SizingError):
+            infer(known, node)
+            if _has_windows(node):
+                _set_sizes(known, node)
+            evaluate(known, node)
+        if node.op_type == "Div" or not divided.keys().isdisjoint(node.inputs):
+            for value in node.outputs:
+                numbers = known.numbers(value) if known.types.get(value) == ir.DataType.INT64 else None
+                if numbers is not None and len(numbers) == 1 and numbers[0].varies:
+                    divided[value] = numbers[0]
+    return divided
+
+
+def _set_sizes(known: StreamValues, node: ir.Node) -> None:
+    """Set the sizes behind a convolution or pooling along its windows, where ONNX's inference knows none."""
+    shapes = [None if v is None else known.shapes.get(v) for v in (*node.inputs, *node.outputs)]
+    before, after = shapes[0], shapes[-1]
+    weights = shapes[1] if node.op_type.startswith("Conv") and len(node.inputs) > 1 else None
+    kernel = list(node.attributes.get_ints("kernel_shape", ()) or _constants(weights))
+    if before is None or after is None or len(kernel) != len(before) - 2 or not _is_plain(node):
+        return
+    dims: list[Size | None] = [None, None]
+    for n, length in enumerate(before[2:]):
+        stride, span = _of_axis(node, "strides", n, 1), (kernel[n] - 1) * _of_axis(node, "dilations", n, 1) + 1
+        padding = _of_axis(node, "pads", n, 0) + _of_axis(node, "pads", n + len(kernel), 0)
+        if node.op_type == "ConvTranspose":
+            dims.append((length - 1) * stride + span + _of_axis(node, "output_padding", n, 0) - padding)
+            continue
+        windows = (length + padding - span).divided(stride)
+        windows = None if windows is None else known.floor(windows)
+        dims.append(None if windows is None else windows + 1)
+    known.set_shape(node.outputs[0], dims)
+
+
+def _constants(shape: Shape | None) -> list[int]:
+    """Return the sizes of a kernel, from the shape of the weights; 0 for one that is not known."""
+    return [int(dim.constant or 0) for dim in (shape or ())[2:]]
+
+
+def _is_plain(node: ir.Node) -> bool:
+    """Whether the sizes behind a node follow from its kernel, strides, dilations and paddings."""
+    automatic = (node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET") != "NOTSET"
+    return not (
+        automatic or (node.attributes.get_int("ceil_mode", 0) or 0) > 0 or "output_shape" in node.attributes
+    )
+
+
+def _of_axis(node: ir.Node, name: str, n: int, default: int) -> int:
+    numbers: Sequence[int] = node.attributes.get_ints(name, ()) or ()
+    return numbers[n] if numbers else default
+
+
+def _read_from(graph: ir.Graph, names: Names, value: ir.Value, rank: int, source: _Axis) -> bool:
+    """Let the nodes that read a size read that of an axis, but for those on which the axis depends.
+
+    Args:
+        rank: The rank of the size: 0, or 1 for one number.
+
+    Returns:
+        Whether any node does so now.
+    """
+    before = {*reached([source.node], lambda node: [v.producer() for v in values_used(node)])}
+    uses = [(node, slot) for node, slot in value.uses() if node not in before and node.graph is graph]
+    if not uses or value.is_graph_output():
+        return False
+    name = names.unique(f"{value.name}_axis")
+    tensor = ir.tensor([source.axis] if rank else source.axis, ir.DataType.INT64, name=name)
+    axis = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([1] * rank), const_value=tensor)
+    graph.register_initializer(axis)
+    shape = ir.node("Shape", source.node.outputs[:1])
+    size = ir.node("Gather", [shape.outputs[0], axis], {"axis": 0})
+    for node, kind in ((shape, "shape"), (size, "size")):
+        node.name = names.unique(f"{value.name}_{kind}")
+        node.outputs[0].name = names.unique(f"{value.name}_{kind}_output")
+        node.outputs[0].type = ir.TensorType(ir.DataType.INT64)
+    graph.insert_after(source.node, [shape, size])
+    for node, slot in uses:
+        node.replace_input_with(slot, size.outputs[0])
+    return True

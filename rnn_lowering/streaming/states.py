@@ -17,11 +17,10 @@ from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.facts.node_outputs import compute_node
 from rnn_lowering.facts.operators import captured_values, input_at, moved_inputs, operator_of, reached, with_bodies
 from rnn_lowering.facts.size import Symbol
-from rnn_lowering.streaming.alignment import fold_sizes
 from rnn_lowering.streaming.editor import Editor, input_of
+from rnn_lowering.streaming.frame_numbers import continued_numbers, fold_sizes
 from rnn_lowering.streaming.frames import NO_DELAY, Delay, Flow, Frames, Framing, StatefulNode, Unframed
 from rnn_lowering.streaming.metadata import StreamPlan
-from rnn_lowering.streaming.operators.frame_numbers import continued_numbers
 from rnn_lowering.streaming.operators.recurrences import (
     NodeState,
     dims_of,
@@ -31,7 +30,7 @@ from rnn_lowering.streaming.operators.recurrences import (
     state_slots,
     steps_and_batch,
 )
-from rnn_lowering.streaming.time_axes import TimeInputs
+from rnn_lowering.streaming.sizes import TimeInputs
 from rnn_lowering.types import Array, array_of
 
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29)

@@ -8,8 +8,7 @@ from texts import parse
 from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.frames import Frames
 from rnn_lowering.streaming.operators.windows import KeepRows
-from rnn_lowering.streaming.sizes import StreamValues
-from rnn_lowering.streaming.time_axes import time_inputs
+from rnn_lowering.streaming.sizes import StreamValues, time_inputs
 
 
 def test_a_node_keeps_the_past_of_two_inputs() -> None:

@@ -17,7 +17,7 @@ from rnn_lowering.facts.numbers import evaluate
 from rnn_lowering.facts.operators import operator_of, values_used
 from rnn_lowering.facts.size import ONE, Shape, size
 from rnn_lowering.nodes.kinds import node_ref
-from rnn_lowering.streaming.alignment import Wait, joined
+from rnn_lowering.streaming.alignment import Wait, check_parameters, joined, known_axes
 from rnn_lowering.streaming.attention.caches import (
     KeepKeys,
     Kept,
@@ -30,7 +30,6 @@ from rnn_lowering.streaming.attention.masks import REMOVES, Mask, mask_of, maske
 from rnn_lowering.streaming.attention.position_rows import added, check_compares_keys, limited, shifted
 from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.frames import Flow, FrameNumbers, Frames, Framing, Pairs, Shifting, Term
-from rnn_lowering.streaming.operators.frame_by_frame import check_parameters, known_axes
 
 _PRODUCTS = ("MatMul", "Einsum")
 

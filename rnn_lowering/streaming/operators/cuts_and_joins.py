@@ -13,8 +13,14 @@ from rnn_lowering.facts.infer import pads, position, slice_bounds
 from rnn_lowering.facts.numbers import concatenated
 from rnn_lowering.facts.operators import TO_THE_END, input_at, parameter
 from rnn_lowering.facts.size import Counter, Size, size
-from rnn_lowering.streaming.alignment import Wait, frame_indices, frames_before, numbers_in_call
+from rnn_lowering.streaming.alignment import Wait
 from rnn_lowering.streaming.editor import Editor, input_of
+from rnn_lowering.streaming.frame_numbers import (
+    frame_indices,
+    frames_before,
+    numbers_in_call,
+    past_or_first,
+)
 from rnn_lowering.streaming.frames import (
     FirstFrame,
     Flow,
@@ -24,7 +30,6 @@ from rnn_lowering.streaming.frames import (
     Unframed,
     WholeSequenceValue,
 )
-from rnn_lowering.streaming.operators.frame_numbers import computed_in_front, window_after_computed
 from rnn_lowering.streaming.operators.windows import (
     Computed,
     KeepRows,
@@ -33,6 +38,7 @@ from rnn_lowering.streaming.operators.windows import (
     read_window,
     rows_before,
     settled,
+    trimmed,
 )
 from rnn_lowering.streaming.sizes import first_frames, in_whole
 from rnn_lowering.types import Array
@@ -87,39 +93,6 @@ def _by_position(flow: Flow, node: ir.Node) -> WholeSequenceValue:
     if node.op_type == "Slice":
         hint += "; a stream never knows whether it is shorter than a constant end"
     return WholeSequenceValue(flow.refuse(node, "picks frames by their position in the whole sequence", hint))
-
-
-def trimmed(
-    flow: Flow, node: ir.Node, framing: Frames, bounds: dict[int, tuple[Size, Size, Size]], left: int, right: int
-) -> list[Framing]:
-    """Return the framing of a Slice that drops `left` and `right` frames; record its cut of a chunk."""
-    step = int(bounds[framing.axis][2].constant or 1)
-    whole = framing.padded(-left, -right).windows(1, step)
-    final = settled(flow, node, framing, whole)
-    others = {axis: [b.constant for b in own] for axis, own in bounds.items() if axis != framing.axis}
-    if any(None in own for own in others.values()):
-        raise flow.refuse(node, "cuts frames and an axis of another size that is not fixed", "use two Slices")
-    in_chunk = {axis: [max(min(int(n or 0), TO_THE_END), -TO_THE_END) for n in own] for axis, own in others.items()}
-    beyond = (whole.ready - final.ready) * step
-    in_chunk[framing.axis] = [-rows_before(framing, final, -left, step), -beyond or TO_THE_END, step]
-    starts, ends, steps = zip(*in_chunk.values(), strict=True)
-    flow.change(node, _cut, tuple(in_chunk), starts, ends, steps)
-    return [flow.resampled(node, node.outputs[0], framing, final)]
-
-
-def _cut(
-    editor: Editor,
-    node: ir.Node,
-    axes: Sequence[int],
-    starts: Sequence[int],
-    ends: Sequence[int],
-    steps: Sequence[int],
-) -> None:
-    """Replace a Slice over all frames with one over the frames of a chunk."""
-    emit, value = editor.before(node), input_of(node)
-    whole = set(starts) == {0} and set(ends) == {TO_THE_END} and set(steps) == {1}
-    in_chunk = value if whole else emit.sliced(value, axes, starts, ends, steps)
-    editor.replace_node(node, in_chunk)
 
 
 def picked(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
@@ -242,7 +215,7 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing] | None:
     if (alone := _joined_with_nothing(flow, node, values, axis)) is not None:
         return [alone]
     constants = {n: array for n, v in enumerate(values) if (array := _constant_frames(flow, v, axis)) is not None}
-    computed = computed_in_front(flow, values, axis)
+    computed = _computed_in_front(flow, values, axis)
     framings = {n: flow.read(v, node) for n, v in enumerate(values) if n not in (*constants, *computed)}
     along = [n for n, m in framings.items() if isinstance(m, Frames) and m.axis == axis]
     if not along:
@@ -280,7 +253,7 @@ def _joined_with_nothing(flow: Flow, node: ir.Node, values: Sequence[ir.Value], 
 def _after_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int) -> list[Framing]:
     """Return the framing of a stream after frames from an input, or after copies of frame 0."""
     alone, cached = slot == 1, flow.framings.get(input_of(node)) is None
-    window = window_after_computed(flow, node, framing, slot)
+    window = _window_after_computed(flow, node, framing, slot)
     if alone and cached and framing.even:
         flow.caches[node] = []
     if framing.delay:
@@ -368,3 +341,69 @@ def _repeat_first(editor: Editor, node: ir.Node, frames: Frames, left: int) -> N
     last = emit("Add", number, emit.counts([left - 1]))
     picked = emit("Gather", input_of(node), emit.clipped(from_first, last), axis=frames.axis)
     editor.replace_node(node, picked)
+
+
+# Frames that the model computes, from frame 0 or an input, in front of the stream
+
+
+def _computed_in_front(flow: Flow, values: list[ir.Value], axis: int) -> list[int]:
+    """Return the indices of values that are frames of the first chunk only: frame 0, or frames from an input."""
+
+    def is_computed(value: ir.Value) -> bool:
+        if isinstance(flow.framings.get(value), FirstFrame):
+            return True
+        shape = flow.known.shapes.get(value)
+        fixed = shape is not None and shape[axis].constant is not None
+        return fixed and not flow.is_timed(value) and value not in flow.known.contents
+
+    computed = [n for n, v in enumerate(values) if is_computed(v)]
+    return computed if computed and any(v in flow.framings for v in values[max(computed) + 1 :]) else []
+
+
+def _window_after_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int) -> Window:
+    """Return the window of a Concat of computed frames and a stream: how many frames they are. Record its changes.
+
+    Args:
+        framing: The framing of the stream.
+        slot: The input of the node that has the stream.
+    """
+    counts = [flow.shape(input_of(node, n), node)[framing.axis].constant for n in range(slot)]
+    if slot + 1 != len(node.inputs) or None in counts:
+        raise flow.refuse(
+            node,
+            "joins the frames of the stream with others on both sides, or with some that a short sequence lacks",
+            "use two Concats",
+        )
+    left = int(sum(count or 0 for count in counts))
+    delay = framing.delay
+    if delay and (delay.frames != left or delay.of_stream > flow.unit):
+        raise flow.refuse(
+            node,
+            "puts computed frames before frames that come late",
+            "put constants there: the stream keeps past frames itself",
+        )
+    if slot > 1:
+        flow.change(node, _join_in_front, slot)
+    if delay:
+        flow.change(node, _in_place_of_missing, framing)
+    return Window(left=left, initial=Computed(0))
+
+
+def _join_in_front(editor: Editor, node: ir.Node, slot: int) -> None:
+    """Let a Concat read one value in front of the stream: a Concat of those that it reads there."""
+    axis, stream = node.attributes["axis"].as_int(), input_of(node, slot)
+    front = editor.before(node)("Concat", *(input_of(node, n) for n in range(slot)), axis=axis)
+    front.type = input_of(node).type
+    node.resize_inputs(2)
+    node.replace_input_with(0, front)
+    node.replace_input_with(1, stream)
+
+
+def _in_place_of_missing(editor: Editor, node: ir.Node, frames: Frames) -> None:
+    """Let a Concat read computed frames in place of as many missing ones, all of which are in the first call."""
+    front, stream, emit = input_of(node), input_of(node, 1), editor.before(node)
+    real = emit.sliced(stream, [frames.axis], [frames.delay.frames], [TO_THE_END])
+    first = emit("Concat", front, real, axis=frames.axis)
+    chosen = past_or_first(editor, node, stream, first)
+    chosen.type = stream.type
+    node.replace_input_with(1, chosen)

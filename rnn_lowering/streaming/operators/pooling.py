@@ -4,25 +4,61 @@ Example: the mean of 4 frames is 2.0, and a chunk of 4 frames has the mean 4.0: 
 
 * Sums, products, maxima, means and the like, and products that sum over the frames of both inputs: `RunningPool`.
 * Sums and products at each frame, CumSum and CumProd: `RunningSum`.
-* Sums with the weights of a softmax over the frames, and variances: `operators/weighted_sums`.
+* Sums with the weights of a softmax over the frames (attention pooling): `RunningSoftmax`, `RunningWeightedSum`.
+* Variances: `RunningVariance`.
 
-What is summed over the frames so far is float32 where the model has float16 or bfloat16 (`summed_in_float32`): a
+The weights of a softmax depend on all frames, and so do deviations from their mean. `Pooled` marks both until a sum
+or a mean of them follows.
+
+What is summed over the frames so far is float32 where the model has float16 or bfloat16 (`_summed_in_float32`): a
 sum of ones in float16 stops at 2,048.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.streaming.alignment import FramesEdit, FramesRead, counts_so_far, summed_in_float32
-from rnn_lowering.streaming.editor import Editor, Emitter, input_of
-from rnn_lowering.streaming.frames import Delay, Flow, Frames, Framing, Unframed
-from rnn_lowering.streaming.operators.frame_by_frame import coupled_axes, known_axes
+from rnn_lowering.facts.operators import operator_of, parameter
+from rnn_lowering.streaming.alignment import FramesEdit, FramesRead, coupled_axes, frame_by_frame, known_axes
+from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of
+from rnn_lowering.streaming.frame_numbers import counts_so_far
+from rnn_lowering.streaming.frames import (
+    Delay,
+    Flow,
+    Frames,
+    Framing,
+    Pooled,
+    Unframed,
+)
+
+
+def wide_type(dtype: ir.DataType) -> ir.DataType:
+    """Return the type in which numbers of a type are summed over the frames so far."""
+    return ir.DataType.FLOAT if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else dtype
+
+
+def _summed_in_float32(editor: Editor, node: ir.Node, slots: Sequence[int], dtype: ir.DataType) -> ir.DataType:
+    """Let a node compute in float32 what it computes of float16 or bfloat16; return the type in which it computes.
+
+    Args:
+        slots: Its inputs of that type.
+        dtype: The type. Other types stay.
+    """
+    wide = wide_type(dtype)
+    if wide == dtype:
+        return dtype
+    before, after, output = editor.before(node), editor.after(node), node.outputs[0]
+    for slot in dict.fromkeys(slots):
+        node.replace_input_with(slot, before("Cast", input_of(node, slot), to=int(wide)))
+    after.instead_of(output, after("Cast", output, to=int(dtype)))
+    output.type = ir.TensorType(wide)
+    return wide
+
 
 _Join = Callable[[Emitter, ir.Value, ir.Value, ir.DataType], ir.Value]
 
@@ -39,10 +75,10 @@ def _log_sum_exp(emit: Emitter, first: ir.Value, second: ir.Value, dtype: ir.Dat
     """Return the logarithm of the sum of two exponentials; negative infinity stands for an empty sum."""
     largest = emit("Max", emit("Max", first, second), emit.constant([lowest(dtype)], dtype))
     exponentials = [emit("Exp", emit("Sub", value, largest)) for value in (first, second)]
-    return emit("Add", largest, log_of_sum(emit, *exponentials))
+    return emit("Add", largest, _log_of_sum(emit, *exponentials))
 
 
-def log_of_sum(emit: Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
+def _log_of_sum(emit: Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
     """Return the logarithm of a sum without an Add: OpenCV 5.0 takes Log(Exp(x) + y) for Softplus(x) for any y."""
     return emit("Log", emit("Sub", first, emit("Neg", second)))
 
@@ -83,38 +119,38 @@ _PRODUCTS: dict[str, tuple[_Join, Callable[[ir.DataType], float]]] = {
 _EXTREMES = ("GlobalMaxPool", "ReduceMax", "ReduceMin")
 """Those that round nothing, however many frames there are."""
 
-MEANS = ("GlobalAveragePool", "ReduceMean")
+_MEANS = ("GlobalAveragePool", "ReduceMean")
 
-POOLINGS = (*_JOINS, *MEANS)
+POOLINGS = (*_JOINS, *_MEANS)
 
 
 def pooled(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a pooling: if it pools frames, it is final after the last one."""
-    edit = running_pool(flow, node, framing)
+    edit = _running_pool(flow, node, framing)
     if edit is None:
         return None
     flow.edits.append(edit)
     return [Unframed.LAST]
 
 
-def running_pool(flow: Flow, node: ir.Node, frames: Frames) -> RunningPool | None:
+def _running_pool(flow: Flow, node: ir.Node, frames: Frames) -> RunningPool | None:
     """Return the edit of a node that pools frames; None if it pools none."""
     shape = flow.shape(node.outputs[0], node)
     if not shape or frames.axis not in coupled_axes(flow, node):
         return None
-    if not is_exact(frames):
+    if not _is_exact(frames):
         raise flow.refuse(
             node,
             "pools frames that were padded, cut or moved before",
             "pool exactly the frames of the stream",
         )
-    dtype, only_floats = flow.known.types[input_of(node)], ("ReduceL2", "ReduceLogSumExp", *MEANS)
+    dtype, only_floats = flow.known.types[input_of(node)], ("ReduceL2", "ReduceLogSumExp", *_MEANS)
     if dtype == ir.DataType.BOOL or (node.op_type in only_floats and not dtype.is_floating_point()):
         raise flow.refuse(node, f"pools frames of type {dtype.name.lower()}", "cast them to float before it")
     return RunningPool(node, input_of(node), frames)
 
 
-def is_exact(framing: Frames) -> bool:
+def _is_exact(framing: Frames) -> bool:
     """Whether the chunks have exactly the frames of the whole: no padding, nothing after the end."""
     return framing.plain and not framing.overlap and framing.extra == framing.ready
 
@@ -147,7 +183,7 @@ class RunningPool(FramesEdit):
         if self.second is not None:  # 0 times NaN is NaN
             node.replace_input_with(1, self.second.without_missing(editor, input_of(node, 1), 0.0))
         slots = (0,) if self.second is None else (0, 1)
-        dtype = own if node.op_type in _EXTREMES else summed_in_float32(editor, node, slots, own)
+        dtype = own if node.op_type in _EXTREMES else _summed_in_float32(editor, node, slots, own)
         past, emit = self.pooled_past(editor, dtype), editor.after(node)
         if of_log:
             value = _without_missing_logs(emit, value, own, dtype)
@@ -162,7 +198,7 @@ class RunningPool(FramesEdit):
         self.node.replace_input_with(slot, self.without_missing(editor, source, neutral))
 
     def _mean(self, emit: Emitter, past: ir.Value, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        before, own, total = counts_as(emit, self.frames.delay, dtype)
+        before, own, total = _counts_as(emit, self.frames.delay, dtype)
         weighted = emit("Mul", past, emit("Div", before, total))
         return emit("Add", weighted, emit("Mul", value, emit("Div", own, total)))
 
@@ -174,7 +210,7 @@ def _without_missing_logs(emit: Emitter, value: ir.Value, own: ir.DataType, dtyp
     return emit("Where", all_missing, emit.constant([-np.inf], dtype), value)
 
 
-def counts_as(emit: Emitter, delay: Delay, dtype: ir.DataType) -> list[ir.Value]:
+def _counts_as(emit: Emitter, delay: Delay, dtype: ir.DataType) -> list[ir.Value]:
     """Return the numbers of frames before a chunk, in the chunk, and in both, as numbers of a type."""
     return [emit("Cast", number, to=int(dtype)) for number in counts_so_far(emit.editor, delay)]
 
@@ -209,7 +245,7 @@ class RunningSum(FramesEdit):
         join, neutral = _CUMULATIONS[node.op_type]
         dims, own = editor.dims(self.value, {self.frames.axis: 1}), editor.known.types[self.value]
         node.replace_input_with(0, self.without_missing(editor, input_of(node), neutral))
-        past = editor.add_past(node, "sum", summed_in_float32(editor, node, (0,), own), dims)
+        past = editor.add_past(node, "sum", _summed_in_float32(editor, node, (0,), own), dims)
         initial = np.full((1,) * len(past.shape or ()), neutral) if neutral else None
         source = input_of(node)
         exclusive = node.attributes.get_int("exclusive", 0)
@@ -240,7 +276,7 @@ def contracted(flow: Flow, node: ir.Node) -> list[Framing] | None:
     label = axes.label(0, first.axis)
     if label is None or label != axes.label(1, second.axis) or label in axes.output:
         return None
-    if replace(first, axis=second.axis) != second or not is_exact(first):
+    if replace(first, axis=second.axis) != second or not _is_exact(first):
         raise flow.refuse(
             node,
             "sums products of frames that were padded, cut or moved before",
@@ -248,3 +284,230 @@ def contracted(flow: Flow, node: ir.Node) -> list[Framing] | None:
         )
     flow.edits.append(RunningPool(node, values[0], first, FramesRead(node, values[1], second)))
     return [Unframed.LAST]
+
+
+# Poolings of what depends on all frames: sums with the weights of a softmax over them, and variances
+
+
+def softmaxed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
+    """Return the framing of the output of a Softmax. Weights over the frames must be summed later."""
+    if coupled_axes(flow, node) != [framing.axis]:
+        return None
+    if not _is_exact(framing):
+        raise flow.refuse(
+            node, "weighs all frames, after some were padded, cut or moved", "pad on the left only, or not at all"
+        )
+    flow.edits.append(RunningSoftmax(node, input_of(node), framing))
+    error = flow.refuse(
+        node, "weighs each frame by all of them", "a stream can only have the sum of the weighted frames"
+    )
+    return [Pooled("weights", framing, node, error)]
+
+
+@dataclass(frozen=True)
+class RunningSoftmax(FramesEdit):
+    """Computes the softmax of a chunk over the frames so far; "share" is what that leaves of the weights before."""
+
+    def apply(self, editor: Editor) -> None:
+        node, axis, own = self.node, self.frames.axis, editor.known.types[self.value]
+        scores = self.without_missing(editor, input_of(node), lowest(own))
+        dtype, emit = wide_type(own), editor.before(node)
+        past = editor.add_past(node, "pool", dtype, editor.dims(self.value, {axis: 1}))
+        scores = scores if dtype == own else emit("Cast", scores, to=int(dtype))
+        largest = emit("Max", past, emit("ReduceMax", scores, axes=[axis], keepdims=1))
+        exponentials = emit("Exp", emit("Sub", scores, largest))
+        in_chunk = emit("ReduceSum", exponentials, axes=[axis], keepdims=1)
+        before = emit("Exp", emit("Sub", past, largest))
+        total = emit("Add", largest, _log_of_sum(emit, before, in_chunk))
+        weights = emit("Exp", emit("Sub", scores, total))
+        editor.made["share", node] = emit("Exp", emit("Sub", past, total))
+        weights = weights if dtype == own else emit("Cast", weights, to=int(own))
+        weights.type = node.outputs[0].type
+        editor.replace(node.outputs[0], weights, emit.graph)
+        initial = np.full((1,) * len(past.shape or ()), lowest(own))
+        editor.add_present(node, "pool", past, total, initial)
+
+
+def deviating(flow: Flow, node: ir.Node) -> list[Framing] | None:
+    """Return the framing of the output of a Sub. Deviations from the mean must be squared and summed later."""
+    value, pool = input_of(node), _mean_of_all(flow, input_of(node, 1))
+    framing = flow.framings.get(value)
+    if pool is None or pool.inputs[0] is not value or not isinstance(framing, Frames):
+        return None
+    if not pool.attributes.get_int("keepdims", 1):
+        return None
+    error = flow.refuse(
+        node,
+        "subtracts the mean of all frames, which is known only after the last one (utterance normalization)",
+        "normalize over the frames so far, or by constants",
+    )
+    return [Pooled("deviations", framing, node, error)]
+
+
+def _mean_of_all(flow: Flow, value: ir.Value) -> ir.Node | None:
+    """Return the node that pools all frames to their mean, if this value is the mean."""
+    node = value.producer()
+    pools = node is not None and node.op_type in _MEANS and flow.framings.get(value) is Unframed.LAST
+    return node if pools else None
+
+
+def of_pooled(flow: Flow, node: ir.Node) -> list[Framing]:
+    """Return the framing of the output of a node that reads weights or deviations.
+
+    Raises:
+        UnsupportedError: The node reads weights or deviations frame by frame.
+    """
+    by_slot = {n: m for n, v in enumerate(node.inputs) if v and isinstance(m := flow.framings.get(v), Pooled)}
+    slots, pending = list(by_slot), next(iter(by_slot.values()))
+    framing: Framing = None
+    if node.domain or len(node.outputs) != 1:
+        raise pending.error
+    if node.op_type in POOLINGS and slots == [0]:
+        framing = _pooled_again(flow, node, pending)
+    elif pending.kind == "deviations" and _squares(flow, node, slots):
+        framing = replace(pending, kind="squares")
+    elif pending.kind == "weighted" and len(slots) == 1 and node.op_type == "Mul":
+        framing = _multiplied(flow, node, slots[0], pending)
+    elif pending.kind == "weights" and len(slots) == 1:
+        has_axes = node.op_type != "Squeeze" or parameter(node, "axes", flow.opset) is not None
+        if node.op_type == "MatMul":
+            framing = _matrix_product(flow, node, slots[0], pending)
+        elif operator_of(node).keeps_axes and slots == [0] and has_axes:
+            framing = replace(pending, frames=_as_frames(flow, node, pending), moves=(*pending.moves, node))
+        elif node.op_type == "Mul":
+            frames = _as_frames(flow, node, pending)
+            framing = replace(pending, kind="weighted", axis=pending.frames.axis, frames=frames)
+    if framing is None:
+        raise pending.error
+    return [framing]
+
+
+def _multiplied(flow: Flow, node: ir.Node, slot: int, pending: Pooled) -> Pooled | None:
+    """Return the framing of weighted frames times frames, which are weighted too; None if that moves the axes."""
+    frames, (before, after) = _as_frames(flow, node, pending), (input_of(node, slot), node.outputs[0])
+    same = len(flow.shape(before, node)) == len(flow.shape(after, node)) and frames.axis == pending.frames.axis
+    return pending if same else None
+
+
+def _squares(flow: Flow, node: ir.Node, slots: list[int]) -> bool:
+    """Whether a node squares the deviations at these inputs."""
+    if node.op_type == "Mul":
+        return slots == [0, 1] and node.inputs[0] is node.inputs[1]
+    return node.op_type == "Pow" and slots == [0] and flow.known.number(node.inputs[1]) == 2
+
+
+def _as_frames(flow: Flow, node: ir.Node, pending: Pooled) -> Frames:
+    """Return the framing of the output of a node that acts on each frame alone, of weights or deviations."""
+    edits, before = len(flow.edits), dict[ir.Value, Framing]()
+    for value in node.inputs:
+        if value is not None and isinstance(own := flow.framings.get(value), Pooled):
+            before[value], flow.framings[value] = own, own.frames
+    (framing,) = frame_by_frame(flow, node)
+    flow.framings.update(before)
+    if not isinstance(framing, Frames) or len(flow.edits) > edits:
+        raise pending.error
+    return framing
+
+
+def _pooled_again(flow: Flow, node: ir.Node, pending: Pooled) -> Unframed | None:
+    """Return the framing of a pooling of weights or deviations; None if a stream cannot pool them."""
+    pool, axes = _running_pool(flow, node, pending.frames), coupled_axes(flow, node)
+    if pool is None:
+        return None
+    sums = node.op_type == "ReduceSum" and axes == [pending.frames.axis]
+    mean = _mean_of_all(flow, input_of(pending.origin, 1)) if pending.kind == "squares" else None
+    if pending.kind == "weighted" and sums:
+        squeezed = None if node.attributes.get_int("keepdims", 1) else pending.axis
+        flow.edits.append(RunningWeightedSum(node, pool, pending, squeezed))
+    elif mean and coupled_axes(flow, mean) == axes and (node.op_type == "ReduceMean" or sums):
+        flow.edits.append(RunningVariance(node, pool, pending, mean))
+    else:
+        return None
+    return Unframed.LAST
+
+
+def _matrix_product(flow: Flow, node: ir.Node, slot: int, pending: Pooled) -> Unframed | None:
+    """Return the framing of weights times frames; None if they are not of the same frames."""
+    value = input_of(node, 1 - slot)
+    framing = flow.read(value, node)
+    if not isinstance(framing, Frames) or framing != replace(pending.frames, axis=framing.axis):
+        return None
+    rank, own_rank = len(flow.shape(input_of(node, slot), node)), len(flow.shape(value, node))
+    inner_axes = (rank - 1, own_rank - 2) if slot == 0 else (rank - 2, own_rank - 1)
+    if (pending.frames.axis, framing.axis) != inner_axes or min(rank, own_rank) < 2:
+        return None
+    pool = RunningPool(node, value, framing)
+    flow.edits.append(RunningWeightedSum(node, pool, pending, None, 1 - slot))
+    return Unframed.LAST
+
+
+@dataclass(frozen=True)
+class RunningWeightedSum(NodeEdit):
+    """Sums frames with the weights of a softmax: each chunk reduces the share of the frames before.
+
+    Attributes:
+        pool: The sum.
+        pending: The origin of the weights, and the nodes that moved them.
+        squeezed: The axis of the frames in the weights, if the sum drops it.
+        slot: The input of the sum that has the frames.
+    """
+
+    node: ir.Node
+    pool: RunningPool
+    pending: Pooled
+    squeezed: int | None
+    slot: int = 0
+
+    def apply(self, editor: Editor) -> None:
+        self.pool.skip_missing(editor, slot=self.slot)
+        slots = (0, 1) if self.node.op_type == "MatMul" else (self.slot,)
+        dtype = _summed_in_float32(editor, self.node, slots, editor.known.types[self.pool.value])
+        past, emit = self.pool.pooled_past(editor, dtype), editor.after(self.node)
+        share = editor.made["share", self.pending.origin]
+        for node in self.pending.moves:
+            share = emit.put(editor.again(node, share))
+        if self.squeezed is not None:
+            share = emit("Squeeze", share, axes=[self.squeezed])
+        self.pool.finish(emit, past, emit("Add", emit("Mul", past, share), self.node.outputs[0]))
+
+
+@dataclass(frozen=True)
+class RunningVariance(NodeEdit):
+    """Joins the mean or sum of squared deviations of a chunk, from its own mean, with that of the frames before.
+
+    Attributes:
+        pool: The mean or sum.
+        pending: The origin of the deviations: the node that subtracts the mean.
+        mean: The node of the mean.
+    """
+
+    node: ir.Node
+    pool: RunningPool
+    pending: Pooled
+    mean: ir.Node
+
+    def apply(self, editor: Editor) -> None:
+        node, origin, mean = self.node, self.pending.origin, editor.made["raw", self.mean]
+        delay, own_type = self.pool.frames.delay, editor.known.types[self.pool.value]
+        self.pool.skip_missing(editor)
+        dtype = _summed_in_float32(editor, node, (0,), own_type)
+        emit = editor.before(origin) if delay else editor.after(node)
+        before, in_chunk, total = _counts_as(emit, delay, dtype)
+        own = in_chunk
+        if delay:
+            own = emit("Sub", total, before)
+            mean = emit("Mul", mean, emit("Div", in_chunk, own))
+            emit = editor.after(node)
+        subtracted = mean if dtype == own_type else editor.before(origin)("Cast", mean, to=int(own_type))
+        origin.replace_input_with(1, subtracted)
+        past = self.pool.pooled_past(editor, dtype)
+        shift = emit("Sub", mean, editor.made["past", self.mean])
+        squares = emit.put(editor.again(node, emit("Mul", shift, shift)))
+        share, rest = emit("Div", before, total), emit("Div", own, total)
+        if node.op_type == "ReduceMean":
+            new = emit("Mul", node.outputs[0], emit("Div", in_chunk, total))
+            within = emit("Add", emit("Mul", past, share), new)
+            between = emit("Mul", squares, emit("Mul", share, rest))
+        else:
+            within, between = emit("Add", past, node.outputs[0]), emit("Mul", squares, emit("Mul", before, rest))
+        self.pool.finish(emit, past, emit("Add", within, between))
