@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+import onnx_ir as ir
+from onnx import helper
 
 from rnn_lowering.compare.proof.polynomials import (
     ZERO,
@@ -28,7 +29,7 @@ from rnn_lowering.compare.proof.polynomials import (
     number,
 )
 from rnn_lowering.compare.proof.sizes import RunSizes
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, array_of
 
 Values = Mapping[str, Array]
 Operator = Callable[..., Any]
@@ -37,6 +38,9 @@ _ELEMENT = np.dtype([("lane", "<i4"), ("row", "<i4")])
 """An element of a symbolic array. Rows of one number for all lanes are below 0."""
 
 _MOST_AT_ONCE = 1 << 24
+
+_COLUMNS_AT_ONCE = 1 << 18
+"""Numbers of a matrix that are read at once."""
 
 
 def refuse_large(*sizes: int) -> None:
@@ -50,16 +54,24 @@ def is_symbolic(array: Array) -> bool:
     return array.dtype == _ELEMENT
 
 
-def array_of(tensor: onnx.TensorProto) -> Array:
-    """Return the numbers of a tensor; floats as float64."""
-    array = numpy_helper.to_array(tensor, "/")
-    return array if array.dtype.kind in "biu" else array.astype(np.float64)
+def numbers_of(tensor: onnx.TensorProto) -> Array:
+    """Return the numbers of a tensor; large ones stay in their file until they are computed with."""
+    array = array_of(ir.serde.deserialize_tensor(tensor, "/"))
+    return array if array.dtype.kind in "biuf" else array.astype(np.float64)
 
 
 def floats(array: Array) -> Array:
+    """Return numbers as float64."""
     if array.dtype == object:
         raise UnprovenError("a size is computed with")
     return np.asarray(array, np.float64)
+
+
+def _columns(matrix: Array) -> Iterator[Array]:
+    """Yield the columns of a matrix as the rows of blocks in float64, of which the whole may be too large."""
+    width = max(1, _COLUMNS_AT_ONCE // max(1, len(matrix)))
+    for first in range(0, matrix.shape[1], width):
+        yield np.ascontiguousarray(floats(matrix[:, first : first + width]).T)
 
 
 class SymbolicRows:
@@ -88,7 +100,7 @@ class SymbolicRows:
     def constant(self, tensor: onnx.TensorProto) -> Array:
         """Return the numbers of a tensor, in each run the same array."""
         if id(tensor) not in self._constants:
-            self._constants[id(tensor)] = tensor, array_of(tensor)
+            self._constants[id(tensor)] = tensor, numbers_of(tensor)
         return self._constants[id(tensor)][1]
 
     def of(self, *values: tuple[BoundedPolynomial, int]) -> Array:
@@ -187,7 +199,7 @@ class SymbolicRows:
         Yields:
             Where they begin and end; the number of the block, where in it they begin, and its length.
         """
-        columns = np.ascontiguousarray(matrix.T)
+        columns = (column for block in _columns(matrix) for column in block)
         names = [blake2b(column, digest_size=16).digest() if column.any() else b"" for column in columns]
         for is_new, group in groupby(names, lambda name: bool(name) and name not in self._columns):
             if is_new:
@@ -306,7 +318,9 @@ class Machine:
         """Return the product of matrices, [..., M, K] and [..., K, J]."""
         if not (is_symbolic(a) or is_symbolic(b)):
             refuse_large(*a.shape[:-1], *b.shape[:-2], b.shape[-1])
-            return np.asarray(np.matmul(floats(a), floats(b)))
+            if b.ndim != 2 or not b.size:
+                return np.asarray(np.matmul(floats(a), floats(b)))
+            return np.concatenate([np.matmul(floats(a), columns.T) for columns in _columns(b)], -1)
         if not is_symbolic(a):
             return np.swapaxes(self.product(np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2)), -1, -2)
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -338,7 +352,7 @@ class Machine:
             if any(part.number is None for part in parts):
                 product = self._of_atoms(parts, matrix, first, end)
             else:
-                product = self._of_numbers(a[row, first:end], floats(matrix[first:end]))
+                product = self._of_numbers(a[row, first:end], matrix[first:end])
             terms[ends[row]][row] = product
             ends[row] += 1
         return self.sum(*terms) if terms else self.rows.zeros(shape)
@@ -368,9 +382,13 @@ class Machine:
         values, bounds = np.zeros((2, len(row)))
         for first, end, (part,) in self.rows.runs(row):
             values[first:end], bounds[first:end] = part.number or (0.0, 0.0)
-        sizes, halves = np.abs(matrix), self.halves(matrix)
-        far = np.abs(values) @ (halves + 2.0**-48 * sizes) + bounds @ (sizes + halves)
-        return self.rows.of_numbers(values @ matrix, far)
+        products: list[Array] = []
+        far: list[Array] = []
+        for columns in _columns(matrix):
+            sizes, halves = np.abs(columns), self.halves(columns)
+            products.append(columns @ values)
+            far.append((halves + 2.0**-48 * sizes) @ np.abs(values) + (sizes + halves) @ bounds)
+        return self.rows.of_numbers(np.concatenate(products), np.concatenate(far))
 
     def _of_atoms(self, parts: Sequence[BoundedPolynomial], matrix: Array, first: int, end: int) -> Array:
         """Return the product of some columns of a row with each column of a matrix: an atom of both."""
@@ -404,13 +422,13 @@ class Machine:
         """Return the columns of some rows of a matrix that are not 0: where they are, and what they are."""
         place = matrix.__array_interface__["data"][0], matrix.shape, matrix.strides, first, end
         if place not in self.rows.products:
-            rows = floats(matrix[first:end])
+            rows = matrix[first:end]
             self.algebra.count(rows.size // 1000)
             columns: list[tuple[int, int, Any]]
             if self.rows.one_by_one:
                 columns = [
                     (n, n + 1, (column.nonzero()[0].tolist(), tuple(column[column != 0].tolist())))
-                    for n, column in enumerate(np.ascontiguousarray(rows.T))
+                    for n, column in enumerate(column for block in _columns(rows) for column in block)
                     if column.any()
                 ]
             else:

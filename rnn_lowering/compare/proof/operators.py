@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from rnn_lowering.compare.proof.machine import Machine, Operator, array_of, is_symbolic, refuse_large
+from rnn_lowering.compare.proof.machine import Machine, Operator, floats, is_symbolic, numbers_of, refuse_large
 from rnn_lowering.compare.proof.polynomials import ONE, Algebra, BoundedPolynomial, UnprovenError, number
 from rnn_lowering.compare.proof.sizes import SymbolicSize, difference, symbol
 from rnn_lowering.types import Array
@@ -36,8 +36,8 @@ def _arithmetic(of_arrays: Operator, of_elements: Operator) -> Operator:
     def operator(m: Machine, _: Any, a: Array, b: Array) -> Array:
         if is_symbolic(a) or is_symbolic(b):
             return m.elementwise(of_elements, a, b)
-        if a.dtype == b.dtype == np.float64 or (a.dtype != object and b.dtype != object):
-            return np.asarray(of_arrays(a, b))
+        if a.dtype != object and b.dtype != object:
+            return np.asarray(of_arrays(*(floats(x) if x.dtype.kind == "f" else x for x in (a, b))))
         broad = np.broadcast_arrays(a.astype(object), b.astype(object))
         return integers([of_elements(x, y) for x, y in zip(*(z.flat for z in broad), strict=True)], broad[0].shape)
 
@@ -265,7 +265,7 @@ def _shape(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
 
 
 def _constant_of_shape(m: Machine, attributes: Mapping[str, Any], shape: Array) -> Array:
-    value = array_of(attributes["value"]) if "value" in attributes else np.zeros(1)
+    value = numbers_of(attributes["value"]) if "value" in attributes else np.zeros(1)
     sizes = _plain(shape)
     refuse_large(*sizes)
     return np.full(sizes, value.flat[0])
@@ -291,7 +291,7 @@ def _expand(m: Machine, _: Any, x: Array, shape: Array) -> Array:
 def _constant(m: Machine, attributes: Mapping[str, Any]) -> Array:
     ((name, value),) = attributes.items()
     if name == "value":
-        return array_of(value)
+        return numbers_of(value)
     if name in ("value_float", "value_floats", "value_int", "value_ints"):
         return np.array(value, np.int64 if "int" in name else np.float64)
     raise UnprovenError(f"a constant has {name}")
