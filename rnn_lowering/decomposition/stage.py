@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 import onnx
@@ -13,20 +14,21 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.decomposition.adaptations import replaced_nodes
 from rnn_lowering.decomposition.formulas import Operand, body_of, call_of
-from rnn_lowering.decomposition.lacking import WRONG_IN, Lacking, LackingNode
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError, counted
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import is_used
+from rnn_lowering.facts.operators import is_of_default_domain, is_used
 from rnn_lowering.model.copying import inline_holders
 from rnn_lowering.model.folding import with_constants
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused, prefix_of
-from rnn_lowering.model.scopes import all_names
+from rnn_lowering.model.scopes import Scope, all_names, nodes_in_scopes
+from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import ReplacedNode, UnsupportedNode
 from rnn_lowering.passes.stages import Edit, Work
-from rnn_lowering.targets.onnx_tests import Misread
+from rnn_lowering.targets.onnx_tests import Misread, OperatorTests, RuntimeTests, tests_in
+from rnn_lowering.targets.traits import Misreads
 
 
 def decompose(work: Work) -> Edit:
@@ -122,6 +124,151 @@ def replaced_texts(nodes: Sequence[ReplacedNode]) -> Iterator[str]:
         others = ", ".join(sorted({name for each in members for name in each.operators}))
         which = str(members[0].node) if len(members) == 1 else f"{counted(len(members), f'{operator} node')}"
         yield f"replaced {which} by {others}: {members[0].reason} (--keep-rest keeps it)"
+
+
+# Which nodes a target lacks, and which operators it computes right, by ONNX's own tests
+
+
+_TYPES_OF_MODES = (ir.AttributeType.INT, ir.AttributeType.STRING)
+
+BASIC = frozenset(("Cast", "Constant", "Identity"))
+"""Operators that every runtime has; ONNX's tests of Cast are of types that most lack."""
+
+CAST_TO = frozenset(map(int, (ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL)))
+"""The types that every runtime converts to; OpenCV's Cast to uint8 is wrong."""
+
+WRONG_IN = {
+    target: frozenset(operators.split())
+    for target, operators in {
+        "emx-onnx-cgen": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
+        "espdl": "Gelu GroupNormalization",  # it adds a Sum in place to a scalar, and has no Constant of value_ints
+        "ezkl": "DFT GroupNormalization NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
+        "jaxonnxruntime": "Attention CenterCropPad DFT Gelu GroupNormalization NegativeLogLikelihoodLoss"
+        " RotaryEmbedding STFT SoftmaxCrossEntropyLoss SpaceToDepth",
+        "mnn": "ReduceLogSum ReduceLogSumExp RotaryEmbedding",
+        "ncnn": "RotaryEmbedding",
+        "onnx2torch": "Attention DFT RotaryEmbedding STFT SpaceToDepth",
+        "onnxruntime-webgpu": "SpaceToDepth",
+        "opencv": "MeanVarianceNormalization",
+        "qnn": "DFT ReverseSequence",
+        "rknn": "Attention Gelu GroupNormalization RMSNormalization RotaryEmbedding Swish",
+        "tinygrad": "ReverseSequence",
+        "tvm": "CenterCropPad",
+        "webnn": "SpaceToDepth",
+    }.items()
+}
+"""By target the operators whose bodies failed there, though each operator of them has right tests: some have an
+older version of it only."""
+
+
+def _in_a_net(node: ir.Node) -> bool:
+    """Whether a size is for another operator: then it is known before the model runs."""
+    return not any(value.is_graph_output() for value in node.outputs)
+
+
+def _one_row_or_of_a_table(node: ir.Node) -> bool:
+    data, indices = node.inputs[:2]
+    single = indices is not None and indices.shape is not None and len(indices.shape) == 0
+    return single or (data is not None and data.is_initializer())
+
+
+RIGHT_IN_NETS: Mapping[str, Mapping[str, Callable[[ir.Node], bool]]] = {
+    "espdl": {"Identity": lambda node: True},  # a Max takes the place of one that is an output
+    "ncnn": {"Gather": _one_row_or_of_a_table, "Shape": _in_a_net},
+    "rknn": {"Shape": _in_a_net},
+}
+"""By target and operator the nodes that it runs, though it is right in none of ONNX's tests of the operator."""
+
+
+@dataclass(frozen=True)
+class LackingNode:
+    """A node that a target does not compute right, by ONNX's tests of its operator, or that it misreads.
+
+    Attributes:
+        node: The node.
+        scope: The graph that it is in.
+        tests: What became of the tests, or how it is misread.
+    """
+
+    node: ir.Node
+    scope: Scope
+    tests: OperatorTests | Misread
+
+    @property
+    def ref(self) -> NodeRef:
+        return node_ref(self.node, self.scope.text)
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """What a target lacks in a model.
+
+    Attributes:
+        model: The model.
+        target: The name of the target.
+        misreads: What `ModelTraits.misreads` is.
+    """
+
+    model: ir.Model
+    target: str
+    misreads: Misreads | None = None
+
+    @cached_property
+    def measured(self) -> RuntimeTests | None:
+        """What became of ONNX's tests in the target; None if it was not measured."""
+        return tests_in(self.target)
+
+    @cached_property
+    def nodes(self) -> list[LackingNode]:
+        """The nodes of ONNX's operators that the target was measured not to run. Recurrent nodes, Loops and Scans
+        are not among them, nor are nodes of other types than the tests."""
+        nodes = list(self._lacking()) if self.measured is not None else []
+        return [
+            node
+            for node in nodes
+            if isinstance(node.tests, Misread) or not node.tests.floats or self._has_floats(node.node)
+        ]
+
+    @cached_property
+    def values(self) -> Mapping[ir.Value, ir.Value]:
+        """By value of the model one that has the type and shape which follow from the inputs."""
+        return inferred_values(self.model)
+
+    def runs(self, node: ir.Node) -> bool:
+        """Return whether the target computes a node right, as far as is known."""
+        if node.op_type in BASIC:
+            to = node.attributes.get_int("to", int(ir.DataType.FLOAT))
+            return is_of_default_domain(node) and to in CAST_TO
+        if self.misreads is not None and self.misreads(node, self._known):
+            return False
+        return self.measured is not None and is_of_default_domain(node) and self.measured.runs(node.op_type)
+
+    def _lacking(self) -> Iterator[LackingNode]:
+        for scope, node in nodes_in_scopes(self.model):
+            of_onnx = is_of_default_domain(node) and node.op_identifier() not in self.model.functions
+            if of_onnx and (tests := self._failed(node, scope.opset)):
+                yield LackingNode(node, scope, tests)
+
+    def _failed(self, node: ir.Node, opset: int) -> OperatorTests | Misread | None:
+        """Return why the target does not compute a node right; None if nothing says so."""
+        assert self.measured is not None
+        if self.misreads is not None and (how := self.misreads(node, self._known)):
+            return Misread(how)
+        tests = self.measured.failed(node.op_type, opset)
+        runs = RIGHT_IN_NETS.get(self.target, {}).get(node.op_type)
+        if tests is not None and not (runs and runs(node)):
+            return tests
+        modes = {name: a.value for name, a in node.attributes.items() if a.type in _TYPES_OF_MODES}
+        return self.measured.failed_with(node.op_type, opset, modes)
+
+    def _known(self, value: ir.Value) -> ir.Value:
+        """Return a value with the type and shape that follow from the inputs."""
+        return self.values.get(value, value)
+
+    def _has_floats(self, node: ir.Node) -> bool:
+        """Whether a node computes with floats, as far as is known: tests with float32 say nothing of integers."""
+        known = [self._known(value).dtype for value in (*node.inputs, *node.outputs) if value is not None]
+        return any(dtype is None or dtype.is_floating_point() for dtype in known)
 
 
 # What takes the place of a node that a target lacks: operators that it computes right, as a small model.
@@ -297,7 +444,7 @@ def _splice(each: Decomposition, names: Names) -> None:
         new = outputs.get(f"output_{n}")
         if new is not None:
             take_over(old, new)
-    inputs = [value for value in node.inputs if value is not None]
+    inputs = node.inputs
     graph.remove(node, safe=True)
     drop_unused(inputs, only_foldable=True)
 

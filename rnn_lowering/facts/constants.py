@@ -20,12 +20,14 @@ KEPT_BYTES = 1 << 24
 """Maximum bytes of a computed constant that is cached; a larger one is computed at each read."""
 
 
-def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
+def constant_of(value: ir.Value | None, opset: int) -> ir.TensorProtocol | None:
     """Return the tensor of an initializer, a Constant node or a chain of foldable operators over these.
 
-    None if it depends on an input (an initializer that is an input too is only a default) or on other operators, or
-    would exceed the limit.
+    None if it is absent, depends on an input (an initializer that is an input too is only a default) or on other
+    operators, or would exceed the limit.
     """
+    if value is None:
+        return None
     leaf = _leaf(value)
     if leaf is not None:
         return leaf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence, Set
+from collections.abc import Hashable, Iterable, Sequence, Set
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -165,14 +165,14 @@ def prefix_of(node: ir.Node) -> str:
     return node.name or f"{node.op_type}_{next((v.name for v in node.outputs if v.name), 'unused')}"
 
 
-def drop_unused(values: Sequence[ir.Value], *, only_foldable: bool = False) -> None:
+def drop_unused(values: Iterable[ir.Value | None], *, only_foldable: bool = False) -> None:
     """Remove what only a removed node used, and what only that used.
 
     Args:
-        values: What it used.
+        values: Its inputs.
         only_foldable: Whether to remove only nodes of foldable operators.
     """
-    pending = list(values)
+    pending = [value for value in values if value is not None]
     while pending:
         value = pending.pop()
         node = value.producer()

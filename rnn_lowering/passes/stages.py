@@ -84,7 +84,7 @@ def _adapt_first(work: Work) -> None:
 
 
 def _make_floats(work: Work) -> None:
-    from rnn_lowering.decomposition.rewrites.products import products_as_floats
+    from rnn_lowering.decomposition.rewrites.quantized import products_as_floats
 
     if text := products_as_floats(work.model):
         work.report.adapted.append(text)

@@ -1,173 +1,165 @@
-"""Nodes with all that they mean by default: pads, strides, sizes and orders.
+"""Nodes and constants with all that they mean by default, or in other words: pads, orders, numbers, bounds.
 
 ncnn loads a Pad with its mode, a pad for each axis and the number that fills, and crashes at a Split without sizes.
+Of a norm that is clipped and expanded pnnx makes one along another axis, but not with a Max. OpenCV clips no
+integers but int32.
 
 OpenCV pads both sides alike where a Conv or a pool is to keep a size (auto_pad). tract crashes at negative pads,
 which crop, and MNN computes them wrongly: they are a Slice. MNN loses the axis of a ScatterElements that is written
 behind a reduction, also behind "none".
+
+Without its number tract takes a fill for one of float64, OpenCV fails, and MNN has other numbers in every third
+run. TVM, onnx2tf and esp-ppq read only the tensor of a Constant; OpenCV and MNN give a single number an axis.
+jaxonnxruntime takes sizes and axes from initializers only.
+OpenCV compares the shapes of a scale and its zero point; onnxruntime's quantizer writes the scale of a bias with an
+axis, and its zero point without.
+
+tract computes Shape, Size and Cast to int64 in a type of its own, which some operators reject. A CastLike of a
+constant of int64 makes plain numbers of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
-from rnn_lowering.decomposition.rewrites.inserting import Inserter
+from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.decomposition.rewrites.axes import REDUCTIONS
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import default_opset, input_at, parameter
-from rnn_lowering.model.model_sizes import Inferred, inferred_values
-from rnn_lowering.model.scopes import standard_nodes
+from rnn_lowering.facts.operators import input_at, is_of_default_domain, parameter
+from rnn_lowering.model.model_sizes import take_over
+from rnn_lowering.model.scopes import Scope, standard_nodes
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.targets.target import Target
 from rnn_lowering.types import Array
+
+# Pads, strides, sizes and orders
 
 _OF_INPUTS = 11
 """The first opset of a Pad whose pads are an input."""
 
 
-def spell_pads(model: ir.Model) -> int:
+def spell_pads(model: AdaptedModel) -> int:
     """Write each constant Pad of a value of known type and rank in full, in place; return their number."""
-    opset = default_opset(model.opset_imports)
-    found = [
-        node
-        for scope, node in standard_nodes(model, "Pad")
-        if scope.function is None
-        and opset >= _OF_INPUTS
-        and node.attributes.get_string("mode", "constant") == "constant"
-    ]
-    known, inserter = dict(inferred_values(model)) if found else {}, Inserter(model)
-    return sum(_spell(node, opset, known, inserter) for node in found)
+    found = model.nodes("Pad", in_functions=False) if model.opset >= _OF_INPUTS else ()
+    constant = [node for node in found if node.attributes.get_string("mode", "constant") == "constant"]
+    return sum(_spell(node, model) for node in constant)
 
 
-def crop_by_slice(model: ir.Model) -> int:
+def _spell(node: ir.Node, model: AdaptedModel) -> bool:
+    number, (widths, axes) = input_at(node, 2), _constant_pads(node, model)
+    shape, dtype = model.shape_of(node.inputs[0]), model.dtype_of(node.inputs[0])
+    if shape is None or dtype is None or widths is None:
+        return False
+    if number is not None and input_at(node, 3) is None and "mode" in node.attributes:
+        return False
+    full = np.zeros((2, len(shape)), np.int64)
+    full[:, axes % len(shape)] = widths
+    node.attributes["mode"] = ir.AttrString("mode", "constant")
+    fill = number if number is not None else model.constant(node, 0, dtype.numpy(), "fill")
+    node.resize_inputs(3)
+    node.replace_input_with(1, model.constant(node, full.reshape(-1)))
+    node.replace_input_with(2, fill)
+    return True
+
+
+def crop_by_slice(model: AdaptedModel) -> int:
     """Write what each Pad of constant pads crops as a Slice in front of it, in place; return their number."""
-    opset, inserter = default_opset(model.opset_imports), Inserter(model)
-    nodes = [node for _, node in standard_nodes(model, "Pad") if opset >= _OF_INPUTS]
-    return sum(_crop(node, opset, inserter) for node in nodes)
+    return sum(_crop(node, model) for node in (model.nodes("Pad") if model.opset >= _OF_INPUTS else ()))
 
 
-def _crop(node: ir.Node, opset: int, inserter: Inserter) -> bool:
-    widths, axes = _constant_pads(node, opset)
+def _crop(node: ir.Node, model: AdaptedModel) -> bool:
+    widths, axes = _constant_pads(node, model)
     if widths is None or (widths >= 0).all():
         return False
     begins, ends = widths
     behind = np.where(ends < 0, ends, np.iinfo(np.int64).max)
-    slices = [inserter.constant(node, numbers) for numbers in (np.maximum(-begins, 0), behind, axes)]
-    node.replace_input_with(0, inserter.before(node, "Slice", (node.inputs[0], *slices)))
-    node.replace_input_with(1, inserter.constant(node, np.maximum(widths, 0).reshape(-1), np.int64, "pads"))
+    slices = [model.constant(node, numbers) for numbers in (np.maximum(-begins, 0), behind, axes)]
+    node.replace_input_with(0, model.before(node, "Slice", (node.inputs[0], *slices)))
+    node.replace_input_with(1, model.constant(node, np.maximum(widths, 0).reshape(-1), np.int64, "pads"))
     return True
 
 
-def _constant_pads(node: ir.Node, opset: int) -> tuple[Array | None, Array]:
+def _constant_pads(node: ir.Node, model: AdaptedModel) -> tuple[Array | None, Array]:
     """Return the pads of a Pad, [2, axes], and their axes; None for pads that are not constant."""
-    values = [input_at(node, slot) for slot in (1, 3)]
-    pads, axes = (None if value is None else constant_of(value, opset) for value in values)
-    if pads is None or (values[1] is not None and axes is None):
+    pads, axes = (model.constant_of(input_at(node, slot)) for slot in (1, 3))
+    if pads is None or (input_at(node, 3) is not None and axes is None):
         return None, np.zeros(0, np.int64)
     widths = pads.numpy().reshape(2, -1)
     return widths, np.arange(widths.shape[1]) if axes is None else axes.numpy()
 
 
-def _spell(node: ir.Node, opset: int, known: dict[ir.Value, ir.Value], inserter: Inserter) -> bool:
-    x, number = node.inputs[0], input_at(node, 2)
-    value = None if x is None else known.get(x, x)
-    widths, axes = _constant_pads(node, opset)
-    if value is None or value.shape is None or value.dtype is None or widths is None:
-        return False
-    if number is not None and input_at(node, 3) is None and "mode" in node.attributes:
-        return False
-    rank = len(value.shape)
-    full = np.zeros((2, rank), np.int64)
-    full[:, axes % rank] = widths
-    node.attributes["mode"] = ir.AttrString("mode", "constant")
-    fill = number if number is not None else inserter.constant(node, 0, value.dtype.numpy(), "fill")
-    node.resize_inputs(3)
-    node.replace_input_with(1, inserter.constant(node, full.reshape(-1)))
-    node.replace_input_with(2, fill)
-    return True
-
-
-def plain_scatters(model: ir.Model) -> int:
+def plain_scatters(model: AdaptedModel) -> int:
     """Leave out the reduction of each ScatterElements that has none, in place; return their number."""
-    count = 0
-    for _, node in standard_nodes(model, "ScatterElements"):
-        if node.attributes.get_string("reduction", "") == "none":
-            del node.attributes["reduction"]
-            count += 1
-    return count
-
-
-def spell_strides(model: ir.Model) -> int:
-    """Write the strides of each pool along one axis that has none, in place; return their number."""
-    count = 0
-    for _, node in standard_nodes(model, "AveragePool", "MaxPool"):
-        kernel = node.attributes.get_ints("kernel_shape", ())
-        if len(kernel) == 1 and "strides" not in node.attributes:
-            node.attributes.add(ir.AttrInt64s("strides", [1]))
-            count += 1
-    return count
-
-
-def spell_splits(model: ir.Model) -> int:
-    """Write the sizes of each Split that has none, where they are known, in place; return their number."""
-    opset = default_opset(model.opset_imports)
-    found = [node for _, node in standard_nodes(model, "Split") if parameter(node, "split", opset) is None]
-    known, inserter = inferred_values(model) if found else {}, Inserter(model)
-    return sum(_spell_split(node, opset, known, inserter) for node in found)
-
-
-def _spell_split(node: ir.Node, opset: int, known: Inferred, inserter: Inserter) -> bool:
-    axis, shapes = node.attributes.get_int("axis", 0), [known.get(v, v).shape for v in node.outputs]
-    sizes = [None if shape is None else shape[axis] for shape in shapes]
-    if not all(isinstance(size, int) for size in sizes):
-        return False
-    node.attributes.pop("num_outputs", None)
-    if opset >= _SIZES_OF_INPUTS:
-        node.resize_inputs(2)
-        node.replace_input_with(1, inserter.constant(node, sizes))
-    else:
-        node.attributes.add(ir.AttrInt64s("split", [int(str(size)) for size in sizes]))
-    return True
-
-
-def spell_orders(model: ir.Model) -> int:
-    """Write the order of axes of each Transpose that has none, in place; return their number."""
-    found = [node for _, node in standard_nodes(model, "Transpose") if "perm" not in node.attributes]
-    known, count = inferred_values(model) if found else {}, 0
+    found = [n for n in model.nodes("ScatterElements") if n.attributes.get_string("reduction", "") == "none"]
     for node in found:
-        shape = known.get(node.outputs[0], node.outputs[0]).shape
-        if shape is not None:
-            node.attributes.add(ir.AttrInt64s("perm", range(len(shape) - 1, -1, -1)))
-            count += 1
-    return count
+        del node.attributes["reduction"]
+    return len(found)
+
+
+def spell_strides(model: AdaptedModel) -> int:
+    """Write the strides of each pool along one axis that has none, in place; return their number."""
+    pools = [node for node in model.nodes("AveragePool", "MaxPool") if "strides" not in node.attributes]
+    found = [node for node in pools if len(node.attributes.get_ints("kernel_shape", ())) == 1]
+    for node in found:
+        node.attributes.add(ir.AttrInt64s("strides", [1]))
+    return len(found)
 
 
 _SIZES_OF_INPUTS = 13
 """The first opset of a Split whose sizes are an input."""
 
 
+def spell_splits(model: AdaptedModel) -> int:
+    """Write the sizes of each Split that has none, where they are known, in place; return their number."""
+    found = [node for node in model.nodes("Split") if parameter(node, "split", model.opset) is None]
+    return sum(_spell_split(node, model) for node in found)
+
+
+def _spell_split(node: ir.Node, model: AdaptedModel) -> bool:
+    axis, shapes = node.attributes.get_int("axis", 0), [model.shape_of(value) for value in node.outputs]
+    sizes = [None if shape is None else shape[axis] for shape in shapes]
+    if not all(isinstance(size, int) for size in sizes):
+        return False
+    node.attributes.pop("num_outputs", None)
+    if model.opset >= _SIZES_OF_INPUTS:
+        node.resize_inputs(2)
+        node.replace_input_with(1, model.constant(node, sizes))
+    else:
+        node.attributes.add(ir.AttrInt64s("split", [int(str(size)) for size in sizes]))
+    return True
+
+
+def spell_orders(model: AdaptedModel) -> int:
+    """Write the order of axes of each Transpose that has none, in place; return their number."""
+    shapes = {n: model.shape_of(n.outputs[0]) for n in model.nodes("Transpose") if "perm" not in n.attributes}
+    ranks = {node: len(shape) for node, shape in shapes.items() if shape is not None}
+    for node, rank in ranks.items():
+        node.attributes.add(ir.AttrInt64s("perm", range(rank - 1, -1, -1)))
+    return len(ranks)
+
+
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
-def spell_same_pads(model: ir.Model) -> int:
+def spell_same_pads(model: AdaptedModel) -> int:
     """Write the pads of each Conv and pool that are to keep a size, where they are known; return their number."""
-    known = _same_pads(model)
-    for node, pads in known:
-        if pads is not None:
-            del node.attributes["auto_pad"]
-            node.attributes["pads"] = ir.AttrInt64s("pads", pads)
-    return sum(pads is not None for _, pads in known)
+    known = {node: pads for node, pads in _same_pads(model) if pads is not None}
+    for node, pads in known.items():
+        del node.attributes["auto_pad"]
+        node.attributes["pads"] = ir.AttrInt64s("pads", pads)
+    return len(known)
 
 
-def same_padded(model: ir.Model) -> set[ir.Node]:
+def same_padded(model: AdaptedModel) -> set[ir.Node]:
     """Return the nodes whose pads are written."""
     return {node for node, pads in _same_pads(model) if pads is not None}
 
 
-def refuse_same_pads(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
+def refuse_same_pads(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
     """Yield an error for each of them whose pads follow from a size that is not known."""
     for node, pads in _same_pads(model):
         if pads is None:
@@ -177,21 +169,15 @@ def refuse_same_pads(model: ir.Model, target: Target) -> Iterator[UnsupportedErr
             )
 
 
-def _same_pads(model: ir.Model) -> list[tuple[ir.Node, list[int] | None]]:
-    nodes = [
-        node
-        for _, node in standard_nodes(model, "Conv", "MaxPool", "AveragePool")
-        if node.attributes.get_string("auto_pad", "NOTSET") in _SAME
-    ]
-    known = inferred_values(model) if nodes else {}
-    return [(node, _pads(node, known)) for node in nodes]
+def _same_pads(model: AdaptedModel) -> list[tuple[ir.Node, list[int] | None]]:
+    nodes = model.nodes("Conv", "MaxPool", "AveragePool")
+    return [(n, _pads(n, model)) for n in nodes if n.attributes.get_string("auto_pad", "NOTSET") in _SAME]
 
 
-def _pads(node: ir.Node, known: Inferred) -> list[int] | None:
+def _pads(node: ir.Node, model: AdaptedModel) -> list[int] | None:
     """Return the pads before and behind each axis, by the formula of Conv's page; None if a size is not known."""
-    x = node.inputs[0]
-    shape = None if x is None else known.get(x, x).shape
-    kernel = _ints(node, "kernel_shape", _shape_of_weights(node, known))
+    shape = model.shape_of(node.inputs[0])
+    kernel = _ints(node, "kernel_shape", _shape_of_weights(node, model))
     if shape is None or kernel is None:
         return None
     ones = [1] * len(kernel)
@@ -211,9 +197,8 @@ def _pads(node: ir.Node, known: Inferred) -> list[int] | None:
     return [*begins, *ends]
 
 
-def _shape_of_weights(node: ir.Node, known: Inferred) -> list[int] | None:
-    weights = node.inputs[1] if node.op_type == "Conv" else None
-    shape = None if weights is None else known.get(weights, weights).shape
+def _shape_of_weights(node: ir.Node, model: AdaptedModel) -> list[int] | None:
+    shape = model.shape_of(node.inputs[1]) if node.op_type == "Conv" else None
     sizes = [] if shape is None else [size for size in list(shape)[2:] if isinstance(size, int)]
     return sizes if shape is not None and len(sizes) == len(shape) - 2 else None
 
@@ -221,3 +206,166 @@ def _shape_of_weights(node: ir.Node, known: Inferred) -> list[int] | None:
 def _ints(node: ir.Node, name: str, default: list[int] | None) -> list[int] | None:
     attribute = node.attributes.get(name)
     return default if attribute is None else list(attribute.as_ints())
+
+
+# Bounds
+
+
+_MAX_OF_ALL = 12
+"""The first opset at which Clip and Max take the same types."""
+
+
+def bound_by_max(model: AdaptedModel) -> int:
+    """Write each Clip of a reduction by a lower bound only as Max, in place; return their number."""
+    return _bound(model, [clip for clip in _clips(model) if _is_lower_bound(clip)])
+
+
+def bound_integers(model: AdaptedModel) -> int:
+    """Write each Clip of integers but int32 as Max and Min, in place; return their number."""
+
+    def is_integer(x: ir.Value | None) -> bool:
+        dtype = model.dtype_of(x)
+        return dtype is not None and dtype.is_integer() and dtype != ir.DataType.INT32
+
+    return _bound(model, [clip for clip in _clips(model) if is_integer(clip.inputs[0])])
+
+
+def _clips(model: AdaptedModel) -> list[ir.Node]:
+    return [node for node in model.nodes("Clip", since=_MAX_OF_ALL) if any(node.inputs[1:])]
+
+
+def _bound(model: AdaptedModel, clips: Sequence[ir.Node]) -> int:
+    """Write Clips as Max and Min; return their number."""
+    for node in clips:
+        value = node.inputs[0]
+        for operator, bound in zip(("Max", "Min"), node.inputs[1:], strict=False):
+            value = value if bound is None else model.before(node, operator, [value, bound])
+        assert value is not None
+        model.replace(node, value)
+    return len(clips)
+
+
+def _is_lower_bound(clip: ir.Node) -> bool:
+    x, (low, high, *_) = clip.inputs[0], (*clip.inputs[1:], None, None)
+    source = None if x is None else x.producer()
+    return source is not None and source.op_type in REDUCTIONS and low is not None and high is None
+
+
+# Constants
+
+
+def write_fills(model: AdaptedModel) -> int:
+    """Write the default number of each ConstantOfShape, in place; return how many had none."""
+    found = [node for node in model.nodes("ConstantOfShape") if "value" not in node.attributes]
+    for node in found:
+        node.attributes.add(ir.AttrTensor("value", ir.tensor([0.0], ir.DataType.FLOAT)))
+    return len(found)
+
+
+_PLAIN = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+"""The attributes of a Constant that have plain numbers, and their type."""
+
+
+def write_tensors(model: AdaptedModel) -> int:
+    """Write the plain numbers of each Constant as a tensor, in place; return how many had some."""
+    count = 0
+    for node in model.nodes("Constant"):
+        for name, dtype in _PLAIN.items():
+            if name in node.attributes:
+                tensor = ir.tensor(np.array(node.attributes.pop(name).value, dtype))
+                node.attributes.add(ir.AttrTensor("value", tensor))
+                count += 1
+    return count
+
+
+_APART = 4
+"""The first version of the format in which an initializer is no input."""
+
+
+def store_constants(model: AdaptedModel) -> int:
+    """Make initializers of Constants, in place; return their number."""
+    before = len(model.nodes("Constant", in_functions=False))
+    if before and model.model.ir_version >= _APART:
+        LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model.model)
+    return before - len(model.nodes("Constant", in_functions=False))
+
+
+def shape_as_scales(model: AdaptedModel) -> int:
+    """Give each constant zero point of one number the shape of its scale, in place; return how many had another."""
+    changed = 0
+    for node in model.nodes("QuantizeLinear", "DequantizeLinear"):
+        scale, zero = (model.constant_of(value) for value in [*node.inputs[1:], None, None][:2])
+        if scale is not None and zero is not None and scale.size == zero.size == 1 and scale.shape != zero.shape:
+            numbers = zero.numpy().reshape(scale.numpy().shape)
+            node.replace_input_with(2, model.constant(node, numbers, numbers.dtype, "zero_point"))
+            changed += 1
+    return changed
+
+
+# Sizes as data
+
+
+_REJECTING = ("ArgMax", "ArgMin", "CumSum", "NonZero", "TopK")
+
+_MAKES_SIZES = ("Cast", "Shape", "Size")
+
+_CAST_LIKE = 15
+"""The first opset of the operator."""
+
+
+def make_numbers(model: AdaptedModel) -> int:
+    """Insert a CastLike before what rejects sizes, and behind outputs of the model that are sizes, in place; return
+    their number."""
+    fed = [node for scope, node in _fed_with_sizes(model) if scope.opset >= _CAST_LIKE]
+    returned = _sizes_returned(model) if model.opset >= _CAST_LIKE else []
+    for node in fed:
+        node.replace_input_with(0, _plain(model, node, node.inputs[0]))
+    for value in returned:
+        name, plain = value.name, _plain(model, model.graph[-1], value)
+        cast = plain.producer()
+        assert cast is not None
+        model.graph.remove(cast)
+        model.graph.append(cast)
+        take_over(value, plain)
+        cast.replace_input_with(0, value)
+        value.name = model.unique(f"{name}/sizes")
+    return len(fed) + len(returned)
+
+
+def unconverted(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each node that rejects its sizes, in an opset without CastLike."""
+    for scope, node in _fed_with_sizes(model):
+        if scope.opset < _CAST_LIKE:
+            reason = f"{target.name} rejects it behind Shape, Size or Cast, and opset {scope.opset} has no CastLike"
+            hint = f"export the model at opset {_CAST_LIKE} or later"
+            yield UnsupportedError(reason, hint=hint, node=node_ref(node, scope.text))
+
+
+def _plain(model: AdaptedModel, node: ir.Node, value: ir.Value | None) -> ir.Value:
+    return model.before(node, "CastLike", [value, model.constant(node, [0])])
+
+
+def _fed_with_sizes(model: AdaptedModel) -> list[tuple[Scope, ir.Node]]:
+    """Return the nodes that reject sizes and get some, each with its scope."""
+    found = standard_nodes(model.model, *_REJECTING)
+    return [(scope, node) for scope, node in found if _is_of_sizes(node.inputs[0], model)]
+
+
+def _sizes_returned(model: AdaptedModel) -> list[ir.Value]:
+    integers = [v for v in model.graph.outputs if v.dtype == ir.DataType.INT64 and v.producer() is not None]
+    return [value for value in integers if _is_of_sizes(value, model)]
+
+
+def _is_of_sizes(value: ir.Value | None, model: AdaptedModel) -> bool:
+    """Whether an integer follows from Shape, Size or a Cast to int64 by operators of int64 only."""
+    seen, pending = set[ir.Value](), [value]
+    while pending:
+        top = pending.pop()
+        node = None if top is None or top in seen else top.producer()
+        if top is None or node is None or model.dtype_of(top) != ir.DataType.INT64:
+            continue
+        seen.add(top)
+        if is_of_default_domain(node) and node.op_type in _MAKES_SIZES:
+            return True
+        pending += node.inputs if node.op_type not in ("CastLike", *_REJECTING) else ()
+    return False

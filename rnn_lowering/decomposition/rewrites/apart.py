@@ -1,8 +1,16 @@
-"""Batches that ncnn takes out of tensors: where rows of one batch meet, a tensor of one axis is put in between.
+"""Nodes that are set apart from those around them, with which a runtime computes them wrongly.
 
-A Conv, an embedding or a norm makes a batch of its first axis there, and so of that axis wherever it goes. ncnn
-then computes each row by itself, also what acts along that axis, and each row meets all rows of a constant. A
-tensor of one axis has no batch.
+onnx2tf 2.6.9 writes a model that LiteRT rejects where a sum is both an operand of a sum and in a Concat before its
+other operand: between both sums comes a Reshape to the same shape.
+
+MNN 3.6.1 gives an output of the model that is a Conv along one axis an axis of 1 at its end. It returns an output
+that nodes read too in another shape, or not at all.
+
+OpenCV makes one of two Reshapes in a row, in which a 0 means a size of what the first one reads.
+
+ncnn takes batches out of tensors: a Conv, an embedding or a norm makes a batch of its first axis there, and so of
+that axis wherever it goes. ncnn then computes each row by itself, also what acts along that axis, and each row
+meets all rows of a constant. Where rows of one batch meet, a tensor of one axis is put in between: it has no batch.
 """
 
 from __future__ import annotations
@@ -12,20 +20,112 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from rnn_lowering.decomposition.rewrites.inserting import Inserter
+from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.facts.axes import Axes, Label, Mixed
-from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import (
     TO_THE_END,
     axes_by_rule,
-    default_opset,
     inputs_and_attributes,
     integers_of,
     operator_of,
     parameter,
+    reached,
 )
-from rnn_lowering.model.model_sizes import inferred_values
 from rnn_lowering.types import array_of
+
+_FUSED = ("Clip", "LeakyRelu", "Relu")
+"""Operators that MNN computes with the Conv before them."""
+
+_MAX_OF_ANY = 8
+"""The opset from which on Max takes any shape."""
+
+
+def end_convolutions(model: AdaptedModel) -> int:
+    """Put a Max behind each output of a model that is a Conv along one axis, in place; return their number."""
+    count = 0
+    for value in list(model.graph.outputs) if model.opset >= _MAX_OF_ANY else ():
+        node = value.producer()
+        while node is not None and node.op_type in _FUSED and node.inputs[0] is not None:
+            node = node.inputs[0].producer()
+        weights = node.inputs[1] if node is not None and node.op_type in ("Conv", "ConvTranspose") else None
+        if weights is not None and weights.shape is not None and len(weights.shape) == 3:
+            model.behind(value, "Max", [value], suffix="Conv")
+            count += 1
+    return count
+
+
+_MATRIX = 2
+"""The axes of a matrix, which no Conv takes."""
+
+
+def set_sums_apart(model: AdaptedModel) -> int:
+    """Put a Reshape between each Add and its operands that are sums which a Concat takes too, in place; return
+    their number."""
+    count = 0
+    for node in model.nodes("Add") if model.nodes("Conv", "ConvTranspose") else ():
+        for slot, value in enumerate(node.inputs):
+            sizes = model.shape_of(value)
+            if value is None or sizes is None or len(sizes) <= _MATRIX or not sizes.is_static():
+                continue
+            if _is_joined_sum(value):
+                shape = model.constant(node, list(sizes))
+                node.replace_input_with(slot, model.before(node, "Reshape", [value, shape]))
+                count += 1
+    return count
+
+
+def _is_joined_sum(value: ir.Value) -> bool:
+    """Whether a value follows element by element from a sum that a Concat takes, also element by element."""
+
+    def before(value: ir.Value) -> Sequence[ir.Value | None]:
+        node = value.producer()
+        return node.inputs if node is not None and _passes(node) else ()
+
+    def behind(value: ir.Value) -> list[ir.Value]:
+        return [use.node.outputs[0] for use in value.uses() if _passes(use.node)]
+
+    sums = [v for v in reached([value], before) if (node := v.producer()) is not None and node.op_type == "Add"]
+    return any(use.node.op_type == "Concat" for v in reached(sums, behind) for use in v.uses())
+
+
+def _passes(node: ir.Node) -> bool:
+    return operator_of(node).elementwise and node.op_type != "Add"
+
+
+def part_reshapes(model: AdaptedModel) -> int:
+    """Put an Identity between each Reshape that keeps a size (0) and the one it reads; return their number."""
+    count = 0
+    for node in model.nodes("Reshape"):
+        x, shape = node.inputs[0], parameter(node, "shape", model.opset)
+        before = None if x is None else x.producer()
+        numbers = model.constant_of(shape) if isinstance(shape, ir.Value) else None
+        if (
+            before is not None
+            and before.op_type == "Reshape"
+            and numbers is not None
+            and 0 in array_of(numbers)
+            and not node.attributes.get_int("allowzero", 0)
+        ):
+            node.replace_input_with(0, model.before(node, "Identity", [x]))
+            count += 1
+    return count
+
+
+def part_outputs(model: AdaptedModel) -> int:
+    """Give each output that nodes read too a Transpose that moves nothing, in place; return their number."""
+    count = 0
+    for value in dict.fromkeys(model.graph.outputs):
+        uses = list(value.uses()) if value.producer() is not None else []
+        shape = model.shape_of(value) if uses else None
+        if shape is not None and len(shape):
+            model.behind(value, "Transpose", [], {"perm": [*range(len(shape))]}, suffix="read")
+            for use in uses:
+                use.node.replace_input_with(use.idx, value)
+            count += 1
+    return count
+
+
+# Batches
 
 
 class BatchAxis(NamedTuple):
@@ -35,30 +135,34 @@ class BatchAxis(NamedTuple):
     axis: int
 
 
-def set_batches_apart(model: ir.Model) -> int:
+def set_batches_apart(model: AdaptedModel) -> int:
     """Put tensors of one axis between operators of batches and what joins rows of a batch, in place; return how
     many values are set apart."""
-    batches, inserter = _Batches(model), Inserter(model)
-    parted = [(value, nodes) for value in batches.values() if (nodes := batches.nodes_apart(value))]
-    return sum(_set_apart(value, nodes, batches, inserter) for value, nodes in parted)
+    batches = _Batches(model)
+    parted = [
+        (nodes, value, batches.sizes(value)) for value in batches.values() if (nodes := batches.nodes_apart(value))
+    ]
+    return sum(_set_apart(*each, model) for each in parted)
 
 
-def _set_apart(value: ir.Value, nodes: Sequence[ir.Node], batches: _Batches, inserter: Inserter) -> bool:
+def _set_apart(
+    nodes: Sequence[ir.Node], value: ir.Value, shape: Sequence[int | ir.SymbolicDim], model: AdaptedModel
+) -> bool:
     """Let nodes read a value through a tensor of one axis; return False if two of its sizes are unknown."""
-    sizes, first = [size if isinstance(size, int) else -1 for size in batches.sizes(value)], nodes[0]
+    sizes, first = [size if isinstance(size, int) else -1 for size in shape], nodes[0]
     if sizes.count(-1) > 1:
         return False
 
     def before(operator: str, inputs: Sequence[ir.Value], **parameters: object) -> ir.Value:
         slots, attributes = inputs_and_attributes(
-            operator, batches.opset, inputs, parameters, lambda numbers: inserter.constant(first, numbers)
+            operator, model.opset, inputs, parameters, lambda numbers: model.constant(first, numbers)
         )
-        return inserter.before(first, operator, slots, attributes)
+        return model.before(first, operator, slots, attributes)
 
-    flat = before("Reshape", [value, inserter.constant(first, [-1])])
+    flat = before("Reshape", [value, model.constant(first, [-1])])
     # Without a node in between, pnnx leaves out both Reshapes.
     cuts = [before("Slice", [flat], starts=[a], ends=[b], axes=[0]) for a, b in [(0, 1), (1, TO_THE_END)]]
-    whole = before("Reshape", [before("Concat", cuts, axis=0), inserter.constant(first, sizes)])
+    whole = before("Reshape", [before("Concat", cuts, axis=0), model.constant(first, sizes)])
     for node in nodes:
         for slot, read in enumerate(node.inputs):
             if read is value:
@@ -67,19 +171,14 @@ def _set_apart(value: ir.Value, nodes: Sequence[ir.Node], batches: _Batches, ins
 
 
 class _Batches:
-    """The axes of a model's values, those together that are one batch if one of them is.
+    """The axes of a model's values, those together that are one batch if one of them is."""
 
-    Attributes:
-        opset: The opset of the model.
-    """
-
-    def __init__(self, model: ir.Model) -> None:
-        self.opset = default_opset(model.opset_imports)
-        self._graph, self._known = model.graph, inferred_values(model)
+    def __init__(self, model: AdaptedModel) -> None:
+        self._model, self._graph, self._tensor = model, model.graph, model.constant_of
         self._next: dict[BatchAxis, BatchAxis] = {}
-        self._starting = {node for node in model.graph if self._starts(node)}
+        self._starting = {node for node in self._graph if self._starts(node)}
         acted = list[BatchAxis]()
-        for node in model.graph:
+        for node in self._graph:
             for places, acts in () if node in self._starting else self._met(node):
                 self._join(places)
                 acted += places if acts else []
@@ -108,10 +207,7 @@ class _Batches:
         tensor = self._tensor(value)
         if tensor is not None:
             return tuple(tensor.shape.numpy())
-        return tuple(self._known.get(value, value).shape or ())
-
-    def _tensor(self, value: ir.Value) -> ir.TensorProtocol | None:
-        return constant_of(value, self.opset)
+        return tuple(self._model.shape_of(value) or ())
 
     def _starts(self, node: ir.Node) -> bool:
         """Whether a node makes a batch of the first axis of what it reads and returns."""
@@ -145,7 +241,7 @@ class _Batches:
         def ranks(value: ir.Value) -> list[None]:
             return [None] * len(self.sizes(value))
 
-        return axes_by_rule(node, self.opset, ranks, lambda name: self._numbers(node, name))
+        return axes_by_rule(node, self._model.opset, ranks, lambda name: self._numbers(node, name))
 
     def _views(self, node: ir.Node) -> Iterator[tuple[list[BatchAxis], bool]]:
         """Yield the same of a node whose use of axes is not known: those that have their size and place still."""
@@ -160,7 +256,7 @@ class _Batches:
                     break
 
     def _numbers(self, node: ir.Node, name: str) -> list[int] | None:
-        held = parameter(node, name, self.opset)
+        held = parameter(node, name, self._model.opset)
         if isinstance(held, ir.Value):
             tensor = self._tensor(held)
             return None if tensor is None else integers_of(array_of(tensor))
@@ -189,11 +285,9 @@ class _Batches:
         rank = len(self.sizes(value))
         firsts = [self._first(BatchAxis(value, n)) for n in range(rank) if self._is_long(BatchAxis(value, n))]
         own = [first for first in firsts if first in batches]
-        last = rank == len(_MATRIX) and self._first(BatchAxis(value, 1)) in batches
+        last = rank == _MATRIX and self._first(BatchAxis(value, 1)) in batches
         return own if last or len(own) > 1 else []
 
-
-_MATRIX = ("row", "column")
 
 _KEEP = (
     *("Constant", "ConstantOfShape", "Shape", "Size", "Range", "Pad", "Softmax", "LogSoftmax"),

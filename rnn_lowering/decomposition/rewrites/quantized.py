@@ -1,0 +1,429 @@
+"""Quantized numbers as floats: products of integers, tables, and QuantizeLinear and DequantizeLinear as arithmetic.
+
+onnxruntime's quantizer writes x W as DynamicQuantizeLinear(x), MatMulInteger or ConvInteger, Cast, and a Mul by
+both scales. In floats x is not rounded to 8 bits any more.
+
+Tables of integers whose rows become floats, such as quantized embeddings, become tables of floats. The results are
+the same numbers: each element becomes a float by itself.
+
+The arithmetic gives the same numbers too, for runtimes that compute computed values in integers wrongly. Of a scale
+s and a zero point z, in a type from lo to hi, the pair computes round(min(max(x / s, lo - z), hi - z)) * s, and a
+DequantizeLinear alone (x - z) * s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.errors import NodeRef, UnsupportedError, counted
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import is_of_default_domain, moved_inputs, operator_of
+from rnn_lowering.model.replace import drop_unused
+from rnn_lowering.model.scopes import add_constant, standard_nodes
+from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.targets.target import Target
+from rnn_lowering.types import Array, array_of, dequantized_numbers
+
+_FLOATS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
+_QUANTIZER = "DynamicQuantizeLinear"
+
+
+@dataclass(frozen=True)
+class QuantizedProduct:
+    """A product of integers that can be one of floats.
+
+    Attributes:
+        quantizer: What makes integers of its operand.
+        node: The product.
+        cast: What makes floats of it.
+        scales: The product of both scales.
+        last: What multiplies by that.
+        weights: The constant operand: integers, zero point and scale.
+    """
+
+    quantizer: ir.Node
+    node: ir.Node
+    cast: ir.Node
+    scales: ir.Node
+    last: ir.Node
+    weights: tuple[Array, Array, Array]
+
+    @property
+    def nodes(self) -> set[ir.Node]:
+        """The nodes that the product of floats replaces, if nothing else uses them."""
+        return {self.node, self.cast, self.scales, self.last}
+
+    def weights_as_floats(self) -> Array:
+        """Return the constant operand in floats."""
+        integers, zero, scale = (part.astype(np.float64) for part in self.weights)
+        return ((integers - zero) * scale).astype(np.float32)
+
+
+def products_as_floats(model: ir.Model) -> str | None:
+    """Make products of floats of those of integers, in place; return what was done, for the user."""
+    adapted = AdaptedModel(model)
+    products = list(_products(adapted))
+    if not products:
+        return None
+    for product in products:
+        _multiply_floats(product, adapted)
+    which = counted(len(products), "product")
+    return f"{which} of integers became floats, as requested; their operands are not rounded to 8 bits any more"
+
+
+def refuse_products(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each node that quantizes at run time, or multiplies integers; first those that
+    `products_as_floats` leaves."""
+    products = list(_products(model))
+    replaced = {node for product in products for node in product.nodes}
+    replaced |= {product.quantizer for product in products if _readers([product.quantizer]) <= replaced}
+    nodes = [
+        (node in replaced and not _is_returned(node), node_ref(node, scope.text))
+        for scope, node in standard_nodes(model.model, *_FLOATS, _QUANTIZER)
+    ]
+    for as_floats, ref in sorted(nodes, key=lambda each: each[0]):
+        hint = "convert the weights to floats (--dequantize)"
+        if not as_floats:
+            hint = "export the model without it, or drop --target"
+        yield UnsupportedError(f"{target.name} rejects {ref.operator}, or computes it wrongly", hint=hint, node=ref)
+
+
+def _products(model: AdaptedModel) -> Iterator[QuantizedProduct]:
+    """Yield the products that can be in floats; those in functions cannot, which have no initializers."""
+    for node in model.nodes(*_FLOATS, in_functions=False):
+        product = _product(node, model)
+        if product is not None:
+            yield product
+
+
+def _product(node: ir.Node, model: AdaptedModel) -> QuantizedProduct | None:
+    """Return the product that a node computes, if it can be in floats."""
+    if len(node.inputs) < 3:
+        return None
+    integers, weights, zero_point = node.inputs[:3]
+    quantizer = None if integers is None else integers.producer()
+    cast = _only_reader(node)
+    last = None if cast is None else _only_reader(cast)
+    if quantizer is None or cast is None or last is None or not _is(quantizer, _QUANTIZER):
+        return None
+    fits = integers is quantizer.outputs[0] and zero_point is quantizer.outputs[2] and _is(last, "Mul")
+    if not fits or not _is(cast, "Cast") or cast.attributes.get_int("to", 0) != ir.DataType.FLOAT:
+        return None
+    factor = next((value for value in last.inputs if value is not cast.outputs[0]), None)
+    scales = None if factor is None else factor.producer()
+    if scales is None or not _is(scales, "Mul") or quantizer.outputs[1] not in scales.inputs:
+        return None
+    scale = next((value for value in scales.inputs if value is not quantizer.outputs[1]), None)
+    zero = node.inputs[3] if len(node.inputs) > 3 else None
+    parts = [model.constant_of(value) for value in (weights, scale, zero)]
+    if parts[0] is None or parts[1] is None or (zero is not None and parts[2] is None):
+        return None
+    numbers, factors = parts[0].numpy(), parts[1].numpy()
+    zeros = np.zeros((), numbers.dtype) if parts[2] is None else parts[2].numpy()
+    columns = numbers.shape[-1:] if node.op_type == "MatMulInteger" and numbers.ndim == 2 else None
+    if numbers.ndim < 2 or not all(part.shape in ((), (1,), columns) for part in (factors, zeros)):
+        return None
+    return QuantizedProduct(quantizer, node, cast, scales, last, (numbers, zeros, factors))
+
+
+def _is(node: ir.Node, *operators: str) -> bool:
+    return node.op_type in operators and is_of_default_domain(node)
+
+
+def _only_reader(node: ir.Node) -> ir.Node | None:
+    """Return what uses the output of a node, if nothing else does and it is in the same graph."""
+    uses = list(node.outputs[0].uses())
+    alone = len(uses) == 1 and not node.outputs[0].is_graph_output() and uses[0].node.graph is node.graph
+    return uses[0].node if alone else None
+
+
+def _readers(nodes: Iterable[ir.Node]) -> set[ir.Node]:
+    """Return the nodes that use what some nodes compute, and those that use a product of scales among them."""
+    readers = {use.node for node in nodes for value in node.outputs for use in value.uses()}
+    scales = {node for node in readers if node.op_type == "Mul"}
+    return readers | {use.node for node in scales for use in node.outputs[0].uses()}
+
+
+def _is_returned(node: ir.Node) -> bool:
+    return any(value.is_graph_output() for value in node.outputs)
+
+
+def _multiply_floats(product: QuantizedProduct, model: AdaptedModel) -> None:
+    """Put a product of floats in the place of one of integers."""
+    node, last, graph = product.node, product.last, product.last.graph
+    assert isinstance(graph, ir.Graph)
+    weights = model.constant(node, product.weights_as_floats(), np.float32, "weights")
+    operator, x = _FLOATS[node.op_type], product.quantizer.inputs[0]
+    name = model.unique(f"{node.name or node.op_type}/{operator}")
+    new = ir.Node("", operator, [x, weights], node.attributes.values(), name=name)
+    graph.insert_before(last, new)
+    new.outputs[0].type, new.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), last.outputs[0].shape
+    model.replace(last, new.outputs[0], last.inputs)
+
+
+# Tables
+
+
+@dataclass(frozen=True)
+class IntegerTable:
+    """A constant of integers whose elements are moved, and become floats by one scale only.
+
+    Attributes:
+        moves: The nodes that move its elements, the one that reads the table first.
+        readers: The DequantizeLinear nodes behind them.
+        numbers: The table in floats.
+    """
+
+    moves: list[ir.Node]
+    readers: list[ir.Node]
+    numbers: Array
+
+
+def tables_as_floats(model: AdaptedModel) -> int:
+    """Make floats of tables, in place; return how many DequantizeLinear nodes are left out."""
+    tables = _tables(model)
+    for table in tables:
+        _store_floats(table, model)
+    return sum(len(table.readers) for table in tables)
+
+
+def nodes_of_tables(model: AdaptedModel) -> set[ir.Node]:
+    """Return the DequantizeLinear nodes that `tables_as_floats` leaves out; none in a function."""
+    return {node for table in _tables(model) for node in table.readers}
+
+
+def _tables(model: AdaptedModel) -> list[IntegerTable]:
+    readers = model.nodes("DequantizeLinear", in_functions=False)
+    firsts = dict.fromkeys(first for node in readers if (first := _first_move(node)) is not None)
+    return [table for first in firsts if (table := _table(first, model)) is not None]
+
+
+def _table(first: ir.Node, model: AdaptedModel) -> IntegerTable | None:
+    """Return the table that a node reads; None unless its moved elements become floats by one scale only."""
+    moves, readers, pending = [first], list[ir.Node](), [*first.outputs]
+    for value in pending:
+        for node, index in value.uses():
+            if value.is_graph_output() or index or node.graph is not first.graph or node.domain:
+                return None
+            if _moves(node):
+                moves.append(node)
+                pending += node.outputs
+            elif node.op_type == "DequantizeLinear":
+                readers.append(node)
+            elif node.op_type not in ("Shape", "Size"):
+                return None
+    table, scales = _array(first.inputs[0], model), {_scale(node, model) for node in readers}
+    scale = scales.pop() if len(scales) == 1 else None
+    if table is None or scale is None:
+        return None
+    factor, zero = scale
+    return IntegerTable(moves, readers, dequantized_numbers(table, np.array(factor, np.float32), np.array(zero)))
+
+
+def _scale(node: ir.Node, model: AdaptedModel) -> tuple[float, int] | None:
+    """Return the scale and the zero point of a DequantizeLinear; None unless both are constants of one number."""
+    scale, *zero = (_array(value, model) for value in node.inputs[1:])
+    if scale is None or scale.size != 1 or scale.dtype != np.float32 or not is_of_default_domain(node):
+        return None
+    if not zero:
+        return float(scale.item()), 0
+    return None if zero[0] is None or zero[0].size != 1 else (float(scale.item()), int(zero[0].item()))
+
+
+def _array(value: ir.Value | None, model: AdaptedModel) -> Array | None:
+    tensor = model.constant_of(value)
+    return None if tensor is None else array_of(tensor)
+
+
+def _store_floats(table: IntegerTable, model: AdaptedModel) -> None:
+    """Leave out the DequantizeLinear nodes of a table: the elements that move are floats."""
+    first, *_ = table.moves
+    old = first.inputs[0]
+    first.replace_input_with(0, model.constant(first, table.numbers, table.numbers.dtype, "floats"))
+    for value in (output for move in table.moves for output in move.outputs):
+        value.type = ir.TensorType(ir.DataType.FLOAT)
+    for node in table.readers:
+        integers, *rest = node.inputs
+        assert integers is not None
+        is_shared = node.outputs[0].is_graph_output() and len(list(integers.uses())) > 1
+        model.replace(node, model.before(node, "Identity", [integers]) if is_shared else integers, rest)
+    drop_unused([old])
+
+
+def _first_move(node: ir.Node) -> ir.Node | None:
+    """Return the first of the nodes of its graph that only move elements for a node."""
+    first, value = None, node.inputs[0]
+    while value is not None and (mover := value.producer()) is not None:
+        if not _moves(mover) or mover.graph is not node.graph:
+            break
+        first, value = mover, mover.inputs[0]
+    return first
+
+
+def _moves(node: ir.Node) -> bool:
+    """Whether a node only moves elements of its first input."""
+    return is_of_default_domain(node) and operator_of(node).moves and moved_inputs(node) == 1
+
+
+# QuantizeLinear and DequantizeLinear
+
+
+_TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
+
+_ROUNDS = 1.5 * 2**23
+"""A float32 below 2 ** 22 is rounded, halves to even, if this is added and subtracted. MNN's Round is not used: it
+rounds halves up."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """A QuantizeLinear node, and the nodes that make floats of its integers.
+
+    Attributes:
+        ref: Its name, operator and scope.
+        node: The node.
+        reason: Why it cannot be written as floats, or "".
+    """
+
+    ref: NodeRef
+    node: ir.Node
+    reason: str
+
+
+def _roundings(model: AdaptedModel) -> Iterator[Rounding]:
+    """Yield the QuantizeLinear nodes of a model, in every scope."""
+    functions = [function.graph for function in model.model.functions.values()]
+    for scope, node in standard_nodes(model.model, "QuantizeLinear"):
+        why = "it is in a function" if scope.graph in functions else _why(node, model)
+        yield Rounding(node_ref(node, scope.text), node, why)
+
+
+def unwritten(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each QuantizeLinear that cannot be written as arithmetic on floats."""
+    for rounding in _roundings(model):
+        if rounding.reason:
+            wrong = f"{target.name} computes it wrongly, and it cannot become arithmetic on floats"
+            hint = "export the model without it, or drop --target"
+            yield UnsupportedError(f"{wrong}: {rounding.reason}", hint=hint, node=rounding.ref)
+
+
+def written_as_floats(model: AdaptedModel) -> set[ir.Node]:
+    """Return the nodes that `write_as_floats` replaces."""
+    found = [each.node for each in _roundings(model) if not each.reason]
+    return {*found, *(use.node for node in found for use in node.outputs[0].uses())}
+
+
+def write_as_floats(model: AdaptedModel) -> int:
+    """Replace, in place, the QuantizeLinear nodes that can be; return their number."""
+    found, constants = [each.node for each in _roundings(model) if not each.reason], _SharedConstants()
+    for node in found:
+        for reader in dict.fromkeys(use.node for use in node.outputs[0].uses()):
+            _round(node, reader, model, constants)
+        graph, inputs = node.graph, node.inputs
+        assert isinstance(graph, ir.Graph)
+        graph.remove(node, safe=True)
+        drop_unused(inputs)
+    return len(found)
+
+
+def _why(node: ir.Node, model: AdaptedModel) -> str:
+    """Return why a QuantizeLinear cannot be written as floats, or ""."""
+    quantized = _parameters(node, model)
+    if quantized is None:
+        return "its scale or its zero point is no constant float32 or integer of the whole tensor"
+    integers = node.outputs[0]
+    for reader, index in integers.uses():
+        if index or reader.op_type != "DequantizeLinear" or not is_of_default_domain(reader):
+            return f"{reader.op_type} uses its integers"
+        if _parameters(reader, model) is None or reader.graph is not node.graph:
+            return "the scale behind it is no constant of the whole tensor"
+    return "its integers are an output" if integers.is_graph_output() else ""
+
+
+def _parameters(node: ir.Node, model: AdaptedModel) -> tuple[float, int, ir.DataType] | None:
+    """Return scale, zero point and integer type of a QuantizeLinear or DequantizeLinear; None unless constant."""
+    if len(node.inputs) < 2 or any(name in node.attributes for name in ("output_dtype", "precision", "block_size")):
+        return None
+    scale, zero = (*map(model.constant_of, node.inputs[1:]), None)[:2]
+    if zero is None and any(value is not None for value in node.inputs[2:]):
+        return None
+    dtype = ir.DataType.UINT8 if zero is None else zero.dtype
+    fits = scale is not None and scale.dtype == ir.DataType.FLOAT and scale.size == 1 and dtype in _TYPES
+    if scale is None or not fits or (zero is not None and zero.size != 1):
+        return None
+    return float(scale.numpy().item()), 0 if zero is None else int(zero.numpy().item()), dtype
+
+
+_SharedConstants = dict[tuple[ir.Graph, float], ir.Value]
+
+
+def _round(node: ir.Node, reader: ir.Node, model: AdaptedModel, constants: _SharedConstants) -> None:
+    """Replace a DequantizeLinear by what it makes of the input of a QuantizeLinear."""
+    graph, quantized, back = reader.graph, _parameters(node, model), _parameters(reader, model)
+    assert isinstance(graph, ir.Graph)
+    assert quantized is not None
+    assert back is not None
+    scale, zero, dtype = quantized
+    bounds = np.iinfo(dtype.numpy())
+    steps = {"Div": scale, "Max": bounds.min - zero, "Min": bounds.max - zero, "Add": _ROUNDS, "Sub": _ROUNDS}
+    if back[1] != zero:
+        steps["Sub"] = _ROUNDS + back[1] - zero
+    value = node.inputs[0]
+    assert value is not None
+    for operator, number in {**steps, "Mul": back[0]}.items():
+        if (graph, number) not in constants:
+            name = model.unique("rounding")
+            constants[graph, number] = add_constant(graph, name, ir.tensor(np.array(number, np.float32), name=name))
+        value = model.before(reader, operator, [value, constants[graph, number]])
+        value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), reader.outputs[0].shape
+    model.replace(reader, value, reader.inputs[1:])
+
+
+# A DequantizeLinear alone
+
+
+def write_differences(model: AdaptedModel) -> int:
+    """Write DequantizeLinear nodes as (x - z) * s, in place; return their number."""
+    nodes = _differences(model)
+    for node, (scale, zero) in nodes.items():
+        value = model.before(node, "Cast", node.inputs[:1], {"to": int(ir.DataType.FLOAT)})
+        if zero.any():
+            value = model.before(node, "Sub", [value, model.constant(node, zero, np.float32, "zero")])
+        value = model.before(node, "Mul", [value, model.constant(node, scale, np.float32, "scale")])
+        model.replace(node, value, node.inputs[1:])
+    return len(nodes)
+
+
+def written_as_differences(model: AdaptedModel) -> set[ir.Node]:
+    """Return the nodes that `write_differences` replaces."""
+    return {*_differences(model)}
+
+
+def _differences(model: AdaptedModel) -> dict[ir.Node, tuple[Array, Array]]:
+    """Return the DequantizeLinear nodes whose scales and zero points are known, and these as they broadcast."""
+    nodes = list(standard_nodes(model.model, "DequantizeLinear"))
+    parts = {node: _broadcast(node, model, scope.opset) for scope, node in nodes}
+    return {node: both for node, both in parts.items() if both is not None}
+
+
+def _broadcast(node: ir.Node, model: AdaptedModel, opset: int) -> tuple[Array, Array] | None:
+    """Return the scale and the zero point of a DequantizeLinear as they broadcast; None if they are not known."""
+    tensors = [constant_of(value, opset) for value in node.inputs[1:]]
+    if None in tensors or any(name in node.attributes for name in ("block_size", "output_dtype")):
+        return None
+    scale, *zeros = [array_of(tensor) for tensor in tensors if isinstance(tensor, ir.TensorProtocol)]
+    zero = zeros[0] if zeros else np.zeros_like(scale)
+    if scale.dtype != np.float32 or scale.ndim > 1:
+        return None
+    if scale.size == 1:
+        return scale.reshape(()), zero.reshape(())
+    shape = model.shape_of(node.inputs[0])
+    if shape is None:
+        return None
+    behind = (1,) * (len(shape) - 1 - node.attributes.get_int("axis", 1) % len(shape))
+    return scale.reshape(-1, *behind), zero.reshape(-1, *behind)

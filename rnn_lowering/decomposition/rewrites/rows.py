@@ -1,0 +1,260 @@
+"""Rows that are repeated, taken by indices or split into a sequence, as a Gather that the runtime takes.
+
+tract puts a product before the Tile or the Expand of its operand. It then rejects the model, or with an open length
+returns one row without an error. It leaves a Gather where it is.
+
+pnnx runs a model on uninitialized integers, so it crashes if such an integer is an index beyond the table. It makes
+an Embed of a Gather without the attribute axis. If the Gather says `axis = 0`, ncnn does not load it.
+
+Few runtimes have sequences. PyTorch's newer exporter takes the layers of a state so.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import inputs_of, is_of_default_domain, reached
+from rnn_lowering.model.replace import drop_unused
+from rnn_lowering.model.scopes import standard_nodes
+
+# Tile and Expand of axes of size 1
+
+_ZERO = ir.tensor([0])
+
+_CONSTANT_OF_SHAPE = 9
+"""The first opset of the operator."""
+
+
+def repeat_by_gather(model: AdaptedModel) -> int:
+    """Write, in place, each Tile and Expand of a computed value that repeats axes of size 1 as Gather; return their
+    number."""
+    found = model.nodes("Tile", "Expand", since=_CONSTANT_OF_SHAPE, in_functions=False)
+    return sum(_repeat(node, model) for node in found if len(node.inputs) == 2 and None not in node.inputs)
+
+
+def _repeat(node: ir.Node, model: AdaptedModel) -> bool:
+    """Put a Gather for each repeated axis in the place of a node; return False if other axes may be repeated."""
+    x, counts = node.inputs
+    shape = None if model.constant_of(x) is not None else model.shape_of(x)
+    numbers = None if shape is None else _numbers(counts, model)
+    if x is None or shape is None or numbers is None or len(numbers) > len(shape):
+        return False
+    numbers = [*[1] * (len(shape) - len(numbers)), *numbers]
+    if not all(size == 1 or number == 1 or _keeps(node, size) for size, number in zip(shape, numbers, strict=True)):
+        return False
+    value = x
+    for axis, (size, number) in enumerate(zip(shape, numbers, strict=True)):
+        if size == 1 and number != 1:
+            if isinstance(number, int):
+                rows = model.constant(node, [0] * number)
+            else:
+                rows = model.before(node, "ConstantOfShape", [number], {"value": _ZERO})
+            value = model.before(node, "Gather", [value, rows], {"axis": axis})
+    if value is x:
+        value = model.before(node, "Identity", [x])
+    model.known[value] = model.known.get(node.outputs[0], value)
+    model.replace(node, value, [counts])
+    return True
+
+
+def _keeps(node: ir.Node, size: int | ir.SymbolicDim) -> bool:
+    """Whether a node cannot repeat an axis: Expand repeats those of size 1 only."""
+    return node.op_type == "Expand" and isinstance(size, int)
+
+
+def _numbers(value: ir.Value | None, model: AdaptedModel) -> list[int | ir.Value] | None:
+    """Return the elements of a vector: numbers, or vectors of one element where it is a Concat; None if unknown."""
+    if value is None:
+        return None
+    tensor, node = model.constant_of(value), value.producer()
+    if tensor is not None:
+        return [int(number) for number in tensor.numpy().reshape(-1)]
+    if node is not None and node.op_type == "Concat" and is_of_default_domain(node):
+        parts = [_numbers(part, model) for part in node.inputs]
+        return None if None in parts else [number for part in parts for number in part or ()]
+    if node is not None and node.op_type == "Where" and is_of_default_domain(node):
+        return _chosen(node, model)
+    shape = model.shape_of(value)
+    return [value] if shape is not None and list(shape) == [1] else None
+
+
+def _chosen(where: ir.Node, model: AdaptedModel) -> list[int | ir.Value] | None:
+    """Return the elements of a Where of sizes, of which -1 keeps an axis; None if they are unknown."""
+    condition, first, second = where.inputs
+    chosen = model.constant_of(condition)
+    these, others = _numbers(first, model), _numbers(second, model)
+    if these is None or others is None or len(these) != len(others):
+        return None
+    flags = _equal(condition, model) if chosen is None else chosen.numpy().reshape(-1).tolist()
+    if flags is None or len(flags) != len(these):
+        return None
+    return [a if flag else b for flag, a, b in zip(flags, these, others, strict=True)]
+
+
+def _equal(value: ir.Value | None, model: AdaptedModel) -> list[bool] | None:
+    """Return the elements of an Equal of sizes and negative numbers; None if one may be either."""
+    node = None if value is None else value.producer()
+    if node is None or node.op_type != "Equal":
+        return None
+    sizes, marks = (_numbers(operand, model) for operand in node.inputs)
+    if sizes is None or marks is None or len(sizes) != len(marks):
+        return None
+    pairs = list(zip(sizes, marks, strict=True))
+    if not all(isinstance(m, int) and (isinstance(s, int) or (m < 0 and _is_size(s))) for s, m in pairs):
+        return None
+    return [size == mark for size, mark in pairs]
+
+
+def _is_size(value: ir.Value | None) -> bool:
+    """Whether a value is part of the result of a Shape."""
+    while value is not None and (node := value.producer()) is not None and is_of_default_domain(node):
+        if node.op_type == "Shape":
+            return True
+        if node.op_type not in ("Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"):
+            return False
+        value = node.inputs[0]
+    return False
+
+
+# Rows of a constant
+
+
+_MOST_AXES = 2
+"""The most axes of indices that pnnx makes an Embed of."""
+
+_INDICES = (ir.DataType.INT32, ir.DataType.INT64)
+"""The types of indices; an index of a row has the same number in both."""
+
+
+def simplify_indices(model: AdaptedModel) -> int:
+    """Let each Gather of rows of a constant read its indices before a Cast to other integers, and as one vector if
+    they have more than two axes, in place; return how many do."""
+    found = [node for node in model.graph if _rows(node, model)]
+    return sum(_skip_cast(node, model) + _flatten(node, model) for node in found)
+
+
+def _skip_cast(node: ir.Node, model: AdaptedModel) -> bool:
+    indices = node.inputs[1]
+    cast = None if indices is None else indices.producer()
+    source = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
+    if indices is None or source is None or model.dtype_of(source) not in _INDICES:
+        return False
+    node.replace_input_with(1, source)
+    drop_unused([indices])
+    return True
+
+
+def _flatten(node: ir.Node, model: AdaptedModel) -> bool:
+    table, indices = node.inputs
+    shape, rows = model.shape_of(indices), model.constant_of(table)
+    if rows is None or shape is None or len(shape) <= _MOST_AXES or not shape.is_static():
+        return False
+    flat = model.before(node, "Reshape", [indices, model.constant(node, [-1])])
+    taken = model.before(node, "Gather", [table, flat])
+    whole = [*shape.numpy(), *rows.shape.numpy()[1:]]
+    model.replace(node, model.before(node, "Reshape", [taken, model.constant(node, whole)]))
+    return True
+
+
+_CLIP_OF_INTEGERS = 12
+"""The opset from which on a Clip takes integers."""
+
+
+def bound_lookups(model: AdaptedModel) -> int:
+    """Clip the indices of each Gather along the first axis of a constant that follow from an integer input of the
+    model, and leave out its attribute axis, in place; return how many were changed.
+
+    An index that a Clip changes is one that Gather forbids.
+    """
+    count = 0
+    for node in list(model.graph):
+        rows = _rows(node, model)
+        if rows:
+            is_written = node.attributes.pop("axis", None) is not None
+            count += _clip(node, rows, model) or is_written
+    return count
+
+
+def _rows(node: ir.Node, model: AdaptedModel) -> int:
+    """Return the number of rows of a constant that a node takes rows of by computed indices; 0 if it does not."""
+    if node.op_type != "Gather" or not is_of_default_domain(node):
+        return 0
+    table, indices = model.constant_of(node.inputs[0]), node.inputs[1]
+    if table is None or table.shape.rank() == 0 or indices is None or model.constant_of(indices) is not None:
+        return 0
+    return int(table.shape.numpy()[0]) if node.attributes.get_int("axis", 0) in (0, -table.shape.rank()) else 0
+
+
+_SIZES = ("Shape", "Size")
+"""Operators whose results do not depend on the numbers of their input."""
+
+
+def _follows_from_integers(value: ir.Value | None) -> bool:
+    """Return whether numbers of an integer input of the model lead to a value."""
+
+    def before(value: ir.Value) -> list[ir.Value]:
+        node = value.producer()
+        return [] if node is not None and node.op_type in _SIZES else inputs_of(value)
+
+    inputs = (v for v in reached([value], before) if v.is_graph_input())
+    return any(v.dtype is not None and v.dtype.is_integer() for v in inputs)
+
+
+def _clip(node: ir.Node, rows: int, model: AdaptedModel) -> bool:
+    """Clip the indices of a Gather to those that it takes; return False if they follow from no integer input."""
+    indices = node.inputs[1]
+    if indices is None or model.opset < _CLIP_OF_INTEGERS or not _follows_from_integers(indices):
+        return False
+    dtype = indices.dtype or model.dtype_of(indices)
+    if dtype is None:
+        return False
+    numbers = {"first": -rows, "last": rows - 1}
+    bounds = [model.constant(node, number, dtype.numpy(), hint) for hint, number in numbers.items()]
+    clipped = model.before(node, "Clip", [indices, *bounds])
+    clipped.type, clipped.shape = ir.TensorType(dtype), indices.shape
+    node.replace_input_with(1, clipped)
+    return True
+
+
+# Rows of a sequence
+
+
+def rows_taken(model: AdaptedModel) -> set[ir.Node]:
+    """Return the nodes that `rows_by_gather` replaces."""
+    return {node for pair in _rows_of_sequences(model) for node in pair}
+
+
+def _rows_of_sequences(model: AdaptedModel) -> list[tuple[ir.Node, ir.Node]]:
+    found = standard_nodes(model.model, "SequenceAt")
+    return [(node, split) for scope, node in found if (split := _split_before(node, scope.opset))]
+
+
+def rows_by_gather(model: AdaptedModel) -> int:
+    """Write, in place, each SequenceAt of a tensor that is split into its rows as Gather; return their number."""
+    found = _rows_of_sequences(model)
+    for node, split in found:
+        axis = split.attributes.get_int("axis", 0)
+        row = model.before(node, "Gather", [split.inputs[0], node.inputs[1]], {"axis": axis})
+        if split.attributes.get_int("keepdims", 1):
+            row = model.before(node, "Unsqueeze", [row, model.constant(node, [axis])])
+        model.replace(node, row)
+    for split in {split for _, split in found}:
+        if not split.outputs[0].uses() and not split.outputs[0].is_graph_output() and split.graph is not None:
+            split.graph.remove(split, safe=True)
+    return len(found)
+
+
+def _split_before(node: ir.Node, opset: int) -> ir.Node | None:
+    """Return the SplitToSequence whose rows a SequenceAt takes; None if it takes others."""
+    split = None if node.inputs[0] is None else node.inputs[0].producer()
+    if split is None or split.op_type != "SplitToSequence" or not is_of_default_domain(split):
+        return None
+    size = split.inputs[1] if len(split.inputs) > 1 else None
+    if size is None:
+        return split
+    number = constant_of(size, opset)
+    is_row = number is not None and not number.shape and number.numpy().item() == 1
+    # ONNX ignores keepdims = 0 here, and onnxruntime does not: such a node stays.
+    return split if is_row and split.attributes.get_int("keepdims", 1) else None
