@@ -6,7 +6,7 @@ import os
 import sys
 
 from rnn_lowering.cli.signals import listen, open_closed
-from rnn_lowering.late_imports import load_late
+from rnn_lowering.libraries import load_late
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from runpy import run_module
 from typing import IO, Any
 
-from rnn_lowering.late_imports import load_late
+from rnn_lowering.libraries import load_late
 
 Message = dict[str, Any]
 """A value that JSON has, or bytes as "payload"."""

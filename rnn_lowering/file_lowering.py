@@ -44,8 +44,8 @@ from rnn_lowering.files.external_data import choose_data_file, data_files, save
 from rnn_lowering.files.options import Files
 from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
+from rnn_lowering.libraries import without_onnxruntime
 from rnn_lowering.model.scopes import NodePlace
-from rnn_lowering.needs import without_onnxruntime
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.lower import LoweringResult, lower_model
 from rnn_lowering.passes.report import ASSUMED, count_operators

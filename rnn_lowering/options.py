@@ -37,7 +37,7 @@ Selection = str | Iterable[str] | Callable[["ir.Node"], bool]
 
 
 def _target(name: str, given: Any) -> str:
-    from rnn_lowering.targets.portable import target_named
+    from rnn_lowering.targets.target import target_named
 
     return target_named(argument_checks.text(name, given)).name
 
@@ -212,7 +212,7 @@ class Lowering(StreamOptions, OpeningOptions, LoopOptions, NodeOptions):
     @property
     def runtime(self) -> Target:
         """The target, from the table of targets."""
-        from rnn_lowering.targets.portable import target_named
+        from rnn_lowering.targets.target import target_named
 
         return target_named(self.target)
 

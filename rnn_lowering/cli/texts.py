@@ -40,7 +40,7 @@ def folder(text: str) -> Path:
 
 
 def target(text: str) -> str:
-    from rnn_lowering.targets.portable import target_named
+    from rnn_lowering.targets.target import target_named
 
     with _refused():
         return target_named(text).name

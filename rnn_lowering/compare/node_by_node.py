@@ -32,7 +32,7 @@ from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.preparation import PreparedModel
 from rnn_lowering.model.scopes import NodePlace
-from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM
+from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.types import NODES, Array, Progress, counter
 
 _LONG = 256

@@ -28,8 +28,7 @@ from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.limits import RUN_FACTOR, most_bytes
 from rnn_lowering.model.protobuf import bodies_in, graphs_in, nodes_in
 from rnn_lowering.model.scopes import REPEATING
-from rnn_lowering.nodes.cell import CELLS, DYNAMIC_QUANTIZE_LSTM
-from rnn_lowering.nodes.kinds import is_recurrent, role_of
+from rnn_lowering.nodes.kinds import CELLS, DYNAMIC_QUANTIZE_LSTM, is_recurrent, role_of
 from rnn_lowering.types import Array
 
 _MANY_WEIGHTS = 1000

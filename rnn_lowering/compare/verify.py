@@ -28,12 +28,12 @@ from rnn_lowering.errors import OptionError, UnsupportedError, boundary
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.one_file import LARGE, check_locations, move_out, text_format
 from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
+from rnn_lowering.libraries import without_onnxruntime
 from rnn_lowering.limits import limited
 from rnn_lowering.model.from_message import from_proto
 from rnn_lowering.model.growth import MOST_CALLED, called_nodes
 from rnn_lowering.model.onnx_checks import one_child
 from rnn_lowering.model.preparation import PreparedModel
-from rnn_lowering.needs import without_onnxruntime
 from rnn_lowering.options import refuse_unknown
 from rnn_lowering.targets.names import TargetName
 from rnn_lowering.types import PathLike, Progress

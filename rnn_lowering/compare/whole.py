@@ -58,7 +58,7 @@ from rnn_lowering.compare.runner import (
     tensors_by_name,
 )
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
-from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM
+from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
 
 Pairs = Mapping[str, tuple[Outputs, Outputs]]

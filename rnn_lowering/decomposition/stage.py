@@ -28,7 +28,7 @@ from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import ReplacedNode, UnsupportedNode
 from rnn_lowering.passes.stages import Edit, Work
 from rnn_lowering.targets.onnx_tests import Misread, OperatorTests, RuntimeTests, tests_in
-from rnn_lowering.targets.traits import Misreads
+from rnn_lowering.targets.target import Misreads
 
 
 def decompose(work: Work) -> Edit:

@@ -1,4 +1,7 @@
-"""Temporary folders, removed when their block ends, and steps that signals cannot interrupt."""
+"""Temporary folders, removed when their block ends, and steps that signals cannot interrupt.
+
+The command imports it first: it needs no library.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from rnn_lowering.facts.axes import Axes, Label, Mixed
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, axes_by_rule, input_at, operator_of, parameter, values_used
 from rnn_lowering.model.preparation import NodePlan
-from rnn_lowering.nodes.cell import CELLS
+from rnn_lowering.nodes.kinds import CELLS
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.recurrence.directions import can_join, can_stack
 from rnn_lowering.types import Array, array_of

@@ -29,8 +29,7 @@ from rnn_lowering.facts.operators import DEFAULT_DOMAIN, bodies_of, default_opse
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.protobuf import SMALL
 from rnn_lowering.model.scopes import all_graphs
-from rnn_lowering.nodes.cell import CELLS
-from rnn_lowering.nodes.kinds import is_recurrent
+from rnn_lowering.nodes.kinds import CELLS, is_recurrent
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.types import in_memory
 

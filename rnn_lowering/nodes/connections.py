@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +9,9 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef
-from rnn_lowering.facts.constants import QuantizedTensor, constant_of, quantized_of
+from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.known import Known
 from rnn_lowering.facts.operators import is_used
-from rnn_lowering.nodes.cell import Cell
 from rnn_lowering.types import Dims
 
 KnownInputs = Mapping[ir.Value, Known]
@@ -131,108 +129,8 @@ class Connections:
         return self.known.get(value) or Known.at(value.dtype, value.shape)
 
 
-class RnnConnections(Connections):
-    """The connections of an RNN, GRU or LSTM.
-
-    Attributes:
-        quantized: W and R, where the model stores them as integers.
-    """
-
-    def __init__(
-        self, node: ir.Node, ref: NodeRef, schema: onnx.defs.OpSchema, opset: int, known: KnownInputs
-    ) -> None:
-        super().__init__(node, ref, schema, opset, known)
-        weights = {
-            symbol: quantized_of(self.inputs[symbol], opset) for symbol in ("W", "R") if symbol in self.constants
-        }
-        self.quantized: dict[str, QuantizedTensor] = {
-            symbol: weight for symbol, weight in weights.items() if weight is not None
-        }
-
-    def dtype(self) -> ir.DataType:
-        """Return the element type T of the operator specification."""
-        types = {s: t for s, t in self.types().items() if not s.endswith(("_scale", "_zero_point"))}
-        lengths = types.pop("sequence_lens", ir.DataType.INT32)
-        if lengths != ir.DataType.INT32:
-            raise self.invalid(f"sequence_lens is {lengths.name}, not INT32")
-        return self.common_type(types)
-
-    def hidden_size(self, declared: int | None, gates: int) -> int:
-        """Return hidden_size from the shapes, which its attribute, if there is one, must agree with."""
-        if declared is not None and declared <= 0:
-            raise self.invalid(f"hidden_size is {declared}", "it must be positive")
-        rows, shape = self.dims("W"), self.dims("R")
-        if shape is not None and len(shape) == 3 and shape[2] is not None:
-            found = shape[2]
-        elif declared is not None:
-            found = int(declared)
-        elif rows is not None and len(rows) == 3 and rows[1] is not None:
-            found = rows[1] // gates
-        else:
-            raise self.invalid("neither hidden_size nor the shape of R is known", "set the attribute hidden_size")
-        if declared is not None and found != declared:
-            raise self.invalid(f"hidden_size is {declared}, but R has {found} columns")
-        if found <= 0:
-            raise self.invalid(f"R has {found} columns", "it must be positive")
-        return found
-
-    def sizes(self, cell: Cell, dirs: int, hidden: int, layout: int) -> dict[str, int]:
-        """Return those of seq_length, batch_size and input_size that are known; the shapes must agree on them."""
-        wanted = specified_shapes(cell, dirs, hidden, layout)
-        shapes = {symbol: shape for symbol in wanted if (shape := self.dims(symbol)) is not None}
-        sizes, wrong = agree(shapes, wanted)
-        if wrong is None:
-            return sizes
-        if "X" in shapes and self.inputs["X"].producer() is not None:
-            without_x, still_wrong = agree({s: shape for s, shape in shapes.items() if s != "X"}, wanted)
-            if still_wrong is None:
-                declared = list(shapes["X"])
-                self.warnings.append(f"{self.ref}: the declared shape {declared} of X cannot be right: ignored")
-                return without_x
-        reason = f"{wrong} has shape {list(shapes[wrong])}, not {describe(wanted[wrong], sizes)}"
-        if (
-            wrong == "initial_c"
-            and shapes[wrong][-1] != hidden
-            and shapes.get("initial_h", (hidden,))[-1] == hidden
-        ):
-            raise self.invalid(
-                reason,
-                "torch.onnx.export loses a projection (proj_size): export its steps as a loop over Linear layers",
-            )
-        raise self.invalid(reason)
-
-    def check_lengths(self, seq_length: int | None) -> None:
-        """Refuse constant sequence_lens out of range."""
-        tensor = self.constants.get("sequence_lens")
-        if tensor is None:
-            return
-        lengths = tensor.numpy()
-        longest = math.inf if seq_length is None else seq_length
-        if lengths.size and not (lengths.min() >= 0 and lengths.max() <= longest):
-            raise self.invalid(f"sequence_lens is {lengths.tolist()}", f"values from 0 to {longest} are allowed")
-
-
 SpecifiedShape = tuple["str | int", ...]
 """A shape in the operator specification: sizes that are known, and names of sizes."""
-
-
-def specified_shapes(cell: Cell, dirs: int, hidden: int, layout: int) -> dict[str, SpecifiedShape]:
-    """Return the shapes of inputs and outputs by symbol; "seq_length", "batch_size" and "input_size" are to be
-    found."""
-    state: SpecifiedShape = ("batch_size", dirs, hidden) if layout else (dirs, "batch_size", hidden)
-    steps: SpecifiedShape = ("batch_size", "seq_length") if layout else ("seq_length", "batch_size")
-    gates = len(cell.gates)
-    return {
-        "W": (dirs, gates * hidden, "input_size"),
-        "R": (dirs, gates * hidden, hidden),
-        "B": (dirs, 2 * gates * hidden),
-        "P": (dirs, len(cell.peepholes) * hidden),
-        "sequence_lens": ("batch_size",),
-        **dict.fromkeys(cell.initial_states, state),
-        "X": (*steps, "input_size"),
-        "Y": (*steps, dirs, hidden) if layout else ("seq_length", dirs, "batch_size", hidden),
-        **{f"Y_{name}": state for name in cell.states},
-    }
 
 
 def agree(shapes: Mapping[str, Dims], wanted: Mapping[str, SpecifiedShape]) -> tuple[dict[str, int], str | None]:

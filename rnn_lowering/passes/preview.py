@@ -24,13 +24,15 @@ from rnn_lowering.model.scopes import (
 from rnn_lowering.nodes.connections import KnownInputs
 from rnn_lowering.nodes.kinds import NodeSpec
 from rnn_lowering.options import Lowering
-from rnn_lowering.passes.for_runtime import others_left, refusals, why_left
 from rnn_lowering.passes.nodes import (
     ModelPlan,
     check_selection,
     opset_of,
+    others_left,
     planned,
     prepared_nodes,
+    refusals,
+    why_left,
     with_known_sizes,
 )
 from rnn_lowering.passes.report import Report

@@ -98,7 +98,7 @@ def _lower_nodes(work: Work) -> Edit:
 
 
 def _adapt(work: Work) -> Edit:
-    from rnn_lowering.passes.for_runtime import adapt
+    from rnn_lowering.passes.nodes import adapt
 
     return adapt(work)
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rnn_lowering.compare.verify import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
 from rnn_lowering.errors import RnnLoweringError, printable, version
-from rnn_lowering.needs import onnxruntime, without_onnxruntime
+from rnn_lowering.libraries import onnxruntime, without_onnxruntime
 from rnn_lowering.report.file_report import FileReport
 from rnn_lowering.report.use import code, commands, install
 from rnn_lowering.streaming.metadata import host_loop

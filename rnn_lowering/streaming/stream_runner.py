@@ -10,7 +10,7 @@ import numpy as np
 
 from rnn_lowering.argument_checks import array_of_type, integer, wrong
 from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError, counted
-from rnn_lowering.needs import onnxruntime
+from rnn_lowering.libraries import onnxruntime
 from rnn_lowering.streaming.metadata import KEY, State, StreamPlan, frames_in
 from rnn_lowering.types import Array, ArrayLike, PathLike
 

@@ -14,8 +14,7 @@ from rnn_lowering.errors import UnknownSizeError, UnsupportedError, documented
 from rnn_lowering.nodes.kinds import NodeSpec
 from rnn_lowering.recurrence.equivalents import equivalent_of
 from rnn_lowering.recurrence.forms import Choice, Emitted, Lower, Repeat, loop, scan, unroll
-from rnn_lowering.targets.target import NESTED_SCAN, Target, check_emitted, check_node
-from rnn_lowering.targets.traits import LOOP_DIALECT_OPSET
+from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, NESTED_SCAN, Target, check_emitted, check_node
 
 _REPEATS: dict[str, Repeat] = {"scan": scan, "loop": loop, "unroll": unroll}
 _CHUNKED = "chunked"

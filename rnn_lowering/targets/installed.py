@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from rnn_lowering.errors import OptionError, RnnLoweringError, UnsupportedError
-from rnn_lowering.targets.portable import target_named
 from rnn_lowering.targets.probe import missing, version_of
+from rnn_lowering.targets.target import target_named
 from rnn_lowering.types import PathLike
 
 

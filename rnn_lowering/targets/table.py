@@ -21,15 +21,22 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import OptionError
 from rnn_lowering.targets.native import Excluded, NativeRule
-from rnn_lowering.targets.portable import PORTABLE
-from rnn_lowering.targets.runtimes.devices import ESPDL, LITERT, MNN
-from rnn_lowering.targets.runtimes.ncnn import NCNN
+from rnn_lowering.targets.runtimes.devices import ESPDL, LITERT, MNN, NCNN
 from rnn_lowering.targets.runtimes.onnxruntime import ONNXRUNTIME, QNN, WEB, WEBGPU
 from rnn_lowering.targets.runtimes.opencv import OPENCV
 from rnn_lowering.targets.runtimes.openvino import OPENVINO
 from rnn_lowering.targets.runtimes.tract import TRACT
-from rnn_lowering.targets.target import COMPOSED, STATIC, Documented, Target
-from rnn_lowering.targets.traits import EXPORTED_UNROLLED, AttentionTraits, LoopTraits, ModelTraits
+from rnn_lowering.targets.target import (
+    COMPOSED,
+    EXPORTED_UNROLLED,
+    PORTABLE,
+    STATIC,
+    AttentionTraits,
+    Documented,
+    LoopTraits,
+    ModelTraits,
+    Target,
+)
 
 TINYGRAD = Target(
     "tinygrad", "0.14.0", ("unroll",), attention=AttentionTraits(("unroll", "chunked")), integer_products=True

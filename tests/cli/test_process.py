@@ -107,7 +107,7 @@ def test_another_onnx_ir_may_use_sympy_when_it_is_imported(tmp_path: Path) -> No
     (tmp_path / "onnx_ir").mkdir()
     (tmp_path / "onnx_ir" / "__init__.py").write_text("from onnx_ir._symbolic_shapes import *")
     (tmp_path / "onnx_ir" / "_symbolic_shapes.py").write_text(OTHER)
-    code = "from rnn_lowering.late_imports import load_late; load_late(); import onnx_ir; print(onnx_ir.largest)"
+    code = "from rnn_lowering.libraries import load_late; load_late(); import onnx_ir; print(onnx_ir.largest)"
     done = child(code=code, PYTHONPATH=f"{tmp_path}{os.pathsep}{SRC}")
     assert (done.stdout, done.stderr) == ("{Max: Max(3, T)}\n", "")
 

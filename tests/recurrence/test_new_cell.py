@@ -21,7 +21,7 @@ from texts import FORMS
 import rnn_lowering as rl
 from rnn_lowering.compare.float64.rnn_reference import EQUATIONS
 from rnn_lowering.facts.contrib_schemas import CONTRIB_SCHEMAS, DOMAIN
-from rnn_lowering.nodes.cell import CELLS, Cell
+from rnn_lowering.nodes.kinds import CELLS, Cell
 from rnn_lowering.recurrence.cells import STEPS
 
 NAME, T, N, WIDTH, H = "Leaky", 5, 2, 3, 4

@@ -23,7 +23,7 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.targets import portable
+from rnn_lowering.targets import target as targets
 from rnn_lowering.targets.runtimes.onnxruntime import gemms
 
 OPSETS = [7, 10, 11, 13, 18, 21]
@@ -42,8 +42,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning
 @pytest.fixture
 def columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """All products of the target portable are emitted by columns."""
-    by_columns_only = replace(portable.PORTABLE, instead=((("MatMul", partial(by_columns, least=1))),))
-    monkeypatch.setattr(portable, "PORTABLE", by_columns_only)
+    by_columns_only = replace(targets.PORTABLE, instead=((("MatMul", partial(by_columns, least=1))),))
+    monkeypatch.setattr(targets, "PORTABLE", by_columns_only)
 
 
 @pytest.mark.few(8)

@@ -20,8 +20,8 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
-from rnn_lowering.targets.portable import target_named
 from rnn_lowering.targets.table import TARGETS
+from rnn_lowering.targets.target import target_named
 
 LOOPS = {"scan": "Scan", "loop": "Loop"}
 RAGGED = Case("ragged", "LSTM", {"direction": "bidirectional"}, optional=("B", "sequence_lens"))

@@ -10,7 +10,7 @@ from onnx import helper
 
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.model.protobuf import bodies_in, nodes_in
-from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM
+from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM
 
 _FLOATS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 

@@ -33,7 +33,7 @@ from rnn_lowering.compare.float64.node_reference import (
     moved_by_a_rounding,
 )
 from rnn_lowering.limits import most_bytes
-from rnn_lowering.nodes.cell import CELLS, cell_named
+from rnn_lowering.nodes.kinds import CELLS, cell_named
 from rnn_lowering.nodes.rnn import RecurrentSpec
 from rnn_lowering.types import Array, array_of
 

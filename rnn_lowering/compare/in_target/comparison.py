@@ -26,7 +26,7 @@ from rnn_lowering.compare.streams.sequences import FEW, ChunkedSequence, Expecte
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.files.reading import ModelSource
-from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM
+from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.targets.installed import Runtime
 from rnn_lowering.types import TARGET, Array, Progress, counter
 

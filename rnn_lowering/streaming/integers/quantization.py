@@ -44,7 +44,7 @@ from rnn_lowering.streaming.integers.fills import with_near_fills
 from rnn_lowering.streaming.options import BITS
 from rnn_lowering.streaming.stream_runner import Stream
 from rnn_lowering.targets.names import TargetName
-from rnn_lowering.targets.portable import target_named
+from rnn_lowering.targets.target import target_named
 from rnn_lowering.types import Array, ArrayLike, PathLike
 
 _ACTIVATIONS = {"w8a8": QuantType.QInt8, "w8a16": QuantType.QUInt16}

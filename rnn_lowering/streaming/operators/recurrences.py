@@ -19,8 +19,7 @@ from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.operators import TO_THE_END, bodies_of, captured_values, input_at, is_used, keeps_numbers
 from rnn_lowering.facts.size import size
 from rnn_lowering.loops.door import ScanBody, checked_axis, read_body
-from rnn_lowering.nodes.cell import DYNAMIC_QUANTIZE_LSTM, cell_of
-from rnn_lowering.nodes.kinds import has_cell, has_steps, is_recurrent, node_ref
+from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM, cell_of, has_cell, has_steps, is_recurrent, node_ref
 from rnn_lowering.streaming.alignment import joined
 from rnn_lowering.streaming.editor import Editor, Emitter, input_of, label_of
 from rnn_lowering.streaming.frame_numbers import frames_before, missing_frames, numbers_in_call, past_or_first

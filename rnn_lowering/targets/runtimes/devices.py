@@ -1,9 +1,9 @@
-"""Runtimes for phones and chips: MNN, LiteRT, and esp-ppq for ESP-DL."""
+"""Runtimes for phones and chips: MNN, LiteRT, esp-ppq for ESP-DL, and ncnn."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import onnx_ir as ir
@@ -24,8 +24,15 @@ from rnn_lowering.targets.native import (
     Speed,
     features,
 )
-from rnn_lowering.targets.target import STATIC, Target
-from rnn_lowering.targets.traits import AttentionTraits, KnownValue, LoopTraits, ModelTraits
+from rnn_lowering.targets.target import (
+    STATIC,
+    AttentionTraits,
+    KnownValue,
+    LoopTraits,
+    Misreads,
+    ModelTraits,
+    Target,
+)
 from rnn_lowering.types import Dims
 
 # MNN (`pip install MNN`): no Scan; its own recurrent operators are wrong with most attributes.
@@ -190,11 +197,24 @@ _ONE_AXIS = 13
 """The opset from which on a Softmax is of one axis; before, esp-ppq takes it for that too."""
 
 
-def misread_by_espdl(node: ir.Node, known: KnownValue) -> str:
-    """Return how it computes a node wrongly without an error, or ""."""
-    graph = node.graph
-    imports = graph.opset_imports if isinstance(graph, ir.Graph) else {}
-    return _WAYS[node.op_type](node, known, default_opset(imports)) if node.op_type in _WAYS else ""
+_Misreading = Callable[[ir.Node, KnownValue, int], str]
+"""Takes a node, what is known of values and the opset; returns how it is computed wrongly, which are run only, or
+""."""
+
+
+def _by_operator(found: Mapping[str, _Misreading]) -> Misreads:
+    """Return what a runtime misreads, of what each operator is asked for."""
+
+    def misreads(node: ir.Node, known: KnownValue) -> str:
+        imports = node.graph.opset_imports if isinstance(node.graph, ir.Graph) else {}
+        return found[node.op_type](node, known, default_opset(imports)) if node.op_type in found else ""
+
+    return misreads
+
+
+def _is_last(axis: int, value: ir.Value | None, known: KnownValue) -> bool:
+    shape = None if value is None else known(value).shape
+    return axis == -1 or (shape is not None and axis == len(shape) - 1)
 
 
 def _gather(node: ir.Node, known: KnownValue, opset: int) -> str:
@@ -218,9 +238,7 @@ def _several_axes(node: ir.Node, known: KnownValue, opset: int) -> str:
 def _softmax(node: ir.Node, known: KnownValue, opset: int) -> str:
     if node.op_type == "LogSoftmax":
         return "as -inf where a number is far below another"
-    value, axis = node.inputs[0], node.attributes.get_int("axis", 1 if opset < _ONE_AXIS else -1)
-    shape = None if value is None else known(value).shape
-    last = axis == -1 or (shape is not None and axis == len(shape) - 1)
+    last = _is_last(node.attributes.get_int("axis", 1 if opset < _ONE_AXIS else -1), node.inputs[0], known)
     return "" if last or opset >= _ONE_AXIS else "of one axis, where that opset has it of several"
 
 
@@ -241,7 +259,7 @@ def _part_of_shape(node: ir.Node, known: KnownValue, opset: int) -> str:
     return "whole, without its start and end" if {"start", "end"} & node.attributes.keys() else ""
 
 
-_WAYS: dict[str, Callable[[ir.Node, KnownValue, int], str]] = {
+_IN_ESPDL = {
     "ConvTranspose": _conv_transpose,
     "Gather": _gather,
     "LogSoftmax": _softmax,
@@ -263,8 +281,93 @@ ESPDL = Target(
     lacks_types=(ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16),  # its Sub gives float32
     integer_products=False,
     model=ModelTraits(
-        misreads=misread_by_espdl,
+        misreads=_by_operator(_IN_ESPDL),
         # It removes each Identity, and its output has another name; copies without elements are Identities.
         adaptations=("computed copies", "inputs with elements", "constants as tensors"),
     ),
+)
+
+
+# ncnn, with models that pnnx converts (`pip install ncnn pnnx`): no recurrent ONNX operator, Scan or Loop. pnnx
+# runs a model on uninitialized integers. It leaves in a model what it cannot convert, and ncnn loads none such.
+
+
+def _layer_norm(node: ir.Node, known: KnownValue, opset: int) -> str:
+    last = _is_last(node.attributes.get_int("axis", -1), node.inputs[0], known)
+    return "" if last and len(node.inputs) > 2 else "along the last axis only, with scale and bias"
+
+
+def _group_norm(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "with a scale for each channel, not each group" if opset < _OF_CHANNELS else ""
+
+
+_OF_CHANNELS = 21
+"""The first opset at which a GroupNormalization has a scale for each channel."""
+
+
+def _resize(node: ir.Node, known: KnownValue, opset: int) -> str:
+    mode = node.attributes.get_string("mode", "nearest")
+    of = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    if mode == "nearest" and (of, node.attributes.get_string("nearest_mode", "")) != ("asymmetric", "floor"):
+        return "with asymmetric coordinates, rounded down, only"
+    return (
+        "with coordinates of half pixels or aligned corners only" if (mode, of) == ("linear", "asymmetric") else ""
+    )
+
+
+def _depth_to_space(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "" if node.attributes.get_string("mode", "DCR") == "CRD" else "in the order CRD only"
+
+
+def _space_to_depth(node: ir.Node, known: KnownValue, opset: int) -> str:
+    shape = None if node.inputs[0] is None else known(node.inputs[0]).shape
+    return "" if shape is not None and shape[1] == 1 else "of one channel only"
+
+
+def _lp_pool(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "along some axes only"
+
+
+_IN_NCNN = {
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    "GlobalLpPool": _lp_pool,
+    "GroupNormalization": _group_norm,
+    "LayerNormalization": _layer_norm,
+    "Resize": _resize,
+}
+
+
+NCNN = Target(
+    "ncnn",
+    "pnnx 20261020",
+    ("unroll",),
+    other_names=("pnnx",),
+    newest_opset=26,
+    lacks_types=(ir.DataType.DOUBLE,),
+    unsupported=("Softplus", "Softsign", "ThresholdedRelu", "Less", "Gather", "ReduceSum"),
+    lacks=(("LinearAttention", "its tensors have at most 4 axes"),),
+    sequence_lens=False,
+    # Masks from a table crash too: pnnx runs the model on uninitialized integers, and Gather reads them.
+    why_no_lengths="pnnx converts no arithmetic of integers",
+    integer_products=False,
+    model=ModelTraits(
+        # pnnx has no QuantizeLinear, and crashes at inputs and outputs without elements.
+        adaptations=(
+            *("rows of sequences", "no sequences", "rounding of floats", "no products of integers"),
+            *("tables of floats", "computed copies", "bounded lookups", "crops as Slice", "spelled pads"),
+            *("spelled splits", "spelled orders", "vectors as biases", "rank 4", "clipped norms"),
+            *(
+                "inputs with elements",
+                "axes of reductions",
+                "integers as indices",
+                "at most 4 axes",
+                "batches apart",
+            ),
+        ),
+        misreads=_by_operator(_IN_NCNN),
+        refuses_lacking=True,
+        outputs_apart=as_transpose,  # pnnx aborts at an Identity of an output of the model
+    ),
+    dialect=Dialect(matrix_product=True, matrix_steps=True),
 )

@@ -15,8 +15,15 @@ from rnn_lowering.emit.open_scopes import WEIGHTS, add_weights
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.targets.native import COMMON, Excluded, NativeRule, Speed, features
-from rnn_lowering.targets.target import STATIC, Target
-from rnn_lowering.targets.traits import AttentionTraits, KnownValue, LoopTraits, ModelTraits, StreamTraits
+from rnn_lowering.targets.target import (
+    STATIC,
+    AttentionTraits,
+    KnownValue,
+    LoopTraits,
+    ModelTraits,
+    StreamTraits,
+    Target,
+)
 
 
 def gemms(op: Ops, outputs: Sequence[ir.Value]) -> None:

@@ -10,8 +10,7 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.targets.native import OTHER_ACTIVATIONS, RESET_BEFORE, Excluded, NativeRule, Speed, features
-from rnn_lowering.targets.target import Target
-from rnn_lowering.targets.traits import AttentionTraits, LoopTraits, ModelTraits
+from rnn_lowering.targets.target import AttentionTraits, LoopTraits, ModelTraits, Target
 
 _FLAT = 20.0
 """From here on tanh is 1 in every element type."""

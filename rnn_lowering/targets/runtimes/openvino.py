@@ -29,8 +29,15 @@ from rnn_lowering.recurrence.equivalents import lower_rnn
 from rnn_lowering.recurrence.forms import Lower, Recurrence, Tensors, scan
 from rnn_lowering.recurrence.weights import CellOperands
 from rnn_lowering.targets.native import COMMON, RESET_AFTER, RESET_BEFORE, Excluded, NativeRule, Speed, features
-from rnn_lowering.targets.target import COMPOSED, Target
-from rnn_lowering.targets.traits import LOOP_DIALECT_OPSET, AttentionTraits, LoopTraits, ModelTraits, StreamTraits
+from rnn_lowering.targets.target import (
+    COMPOSED,
+    LOOP_DIALECT_OPSET,
+    AttentionTraits,
+    LoopTraits,
+    ModelTraits,
+    StreamTraits,
+    Target,
+)
 
 _ACTIVATIONS = {"Relu", "Sigmoid", "Tanh"}
 _SIZES = ("open T", "open N")

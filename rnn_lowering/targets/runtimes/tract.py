@@ -19,8 +19,7 @@ from rnn_lowering.targets.native import (
     Speed,
     features,
 )
-from rnn_lowering.targets.target import Target
-from rnn_lowering.targets.traits import AttentionTraits, LoopTraits, ModelTraits, StreamTraits
+from rnn_lowering.targets.target import AttentionTraits, LoopTraits, ModelTraits, StreamTraits, Target
 
 MOST_ROWS = 4
 """Maximum batch size; above it, a Split behind a Reshape is slower than a Split alone."""

@@ -1,4 +1,6 @@
-"""Libraries that a process of the command loads at their first use.
+"""Libraries that may be absent, or that a process of the command loads at their first use.
+
+onnxruntime, which comparisons and streams run in: lowering does not need it, and some platforms have none.
 
 onnx_ir imports sympy, a third of the time that the command takes to start, and calculates by it with symbolic
 sizes, which few models need. Whoever looks into a library first loads it, and all get the same one. Before Python
@@ -9,10 +11,41 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import LazyLoader
+from importlib.util import LazyLoader, find_spec
 from types import ModuleType
+from typing import Any
+
+from rnn_lowering.errors import UnsupportedError
+
+_INSTALL = "pip install onnxruntime"
+
+
+def without_onnxruntime(what: str) -> str:
+    """Return that something needs onnxruntime; "" where that is installed."""
+    try:
+        found = find_spec("onnxruntime")
+    except ImportError:
+        found = None
+    return "" if found else f"{what} needs onnxruntime, which is not installed ({_INSTALL})"
+
+
+def onnxruntime(what: str) -> Any:
+    """Return the module onnxruntime.
+
+    Args:
+        what: What needs it, for the error.
+
+    Raises:
+        UnsupportedError: It is not installed.
+    """
+    try:
+        return import_module("onnxruntime")
+    except ImportError as error:
+        raise UnsupportedError(f"{what} needs onnxruntime: {error}", hint=_INSTALL) from error
+
 
 _LATE = ("sympy", "onnx_ir._symbolic_shapes")
 """sympy, and the module of onnx_ir that looks into it when it is loaded."""
