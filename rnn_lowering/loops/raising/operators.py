@@ -41,15 +41,17 @@ _MOST_BATCHES = 64
 """Maximum matrices of one product."""
 
 
+def _present(given: Given) -> list[Array]:
+    """Return the inputs that a node has."""
+    return [array for array in given if array is not None]
+
+
 def _fold(function: Callable[[Array, Array], Array], e: StepEvaluator, node: ir.Node, given: Given) -> Array:
-    arrays = [as_numbers(array) for array in given if array is not None]
-    return np.asarray(reduce(function, arrays), object)
+    return np.asarray(reduce(function, map(as_numbers, _present(given))), object)
 
 
 def _divide(e: StepEvaluator, node: ir.Node, given: Given) -> Array | None:
-    a, b = given
-    assert a is not None
-    assert b is not None
+    a, b = _present(given)
     if b.dtype != object:
         if not b.all():
             raise ValueError("a quotient by 0")
@@ -70,10 +72,7 @@ def _quotient(variables: Variables, a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def _where(e: StepEvaluator, node: ir.Node, given: Given) -> Array | None:
-    condition, a, b = given
-    assert condition is not None
-    assert a is not None
-    assert b is not None
+    condition, a, b = _present(given)
     if condition.dtype != object:
         return np.where(condition, as_polynomials(a), as_polynomials(b))
     return each(lambda m, x, y: m * x + (1.0 - m) * y, condition, a, b)
@@ -81,32 +80,27 @@ def _where(e: StepEvaluator, node: ir.Node, given: Given) -> Array | None:
 
 def _truth(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
     """Return a comparison; `a < b` and `b > a` are the same."""
-    a, b = given
-    name = node.op_type
+    (a, b), name = _present(given), node.op_type
     if name.startswith("Greater"):
         a, b, name = b, a, name.replace("Greater", "Less")
-    assert a is not None
-    assert b is not None
     return each(lambda x, y: e.variables.truth((name, (x - y).key())), a, b)
 
 
 def _not(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
-    assert given[0] is not None
-    return each(lambda m: 1.0 - m, given[0])
+    return each(lambda m: 1.0 - m, *_present(given))
 
 
 def _and(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
-    return each(lambda a, b: a * b, *(array for array in given if array is not None))
+    return each(lambda a, b: a * b, *_present(given))
 
 
 def _or(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
-    return each(lambda a, b: a + b - a * b, *(array for array in given if array is not None))
+    return each(lambda a, b: a + b - a * b, *_present(given))
 
 
 def _cast(e: StepEvaluator, node: ir.Node, given: Given) -> Array | None:
     """Cast truths; between types of numbers something may be lost."""
-    x, value, to = given[0], node.inputs[0], ir.DataType(node.attributes["to"].as_int())
-    assert x is not None
+    (x,), value, to = _present(given), node.inputs[0], ir.DataType(node.attributes["to"].as_int())
     same = value is not None and e.dtype(value) == to
     return x if same or (to in _CASTS and all(map(_is_truth, x.ravel()))) else None
 
@@ -129,8 +123,7 @@ _CASTS = (*EXACT, ir.DataType.FLOAT16, ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def _reduce(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
-    x = given[0]
-    assert x is not None
+    x = _present(given)[0]
     along = tuple(e.summed(node, x.ndim))
     total = np.asarray(np.sum(x, axis=along, keepdims=bool(node.attributes.get_int("keepdims", 1))), object)
     return total if node.op_type == "ReduceSum" else np.asarray(total * (total.size / x.size), object)
@@ -140,10 +133,7 @@ def _reduce(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
 
 
 def _matmul(e: StepEvaluator, node: ir.Node, given: Given) -> Array | None:
-    a, b = given
-    assert a is not None
-    assert b is not None
-    return product(e, a, b)
+    return product(e, *_present(given))
 
 
 def product(e: StepEvaluator, a: Array, b: Array) -> Array:
@@ -179,15 +169,13 @@ def _rows(e: StepEvaluator, a: Array, matrices: Array) -> Array:
 
 
 def _gemm(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
-    a, b, c = (*given, None)[:3]
-    assert a is not None
-    assert b is not None
+    a, b, *c = _present(given)
     numbers = node.attributes
     a = a.T if numbers.get_int("transA", 0) else a
     b = b.T if numbers.get_int("transB", 0) else b
-    alpha, beta = (numbers[name].as_float() if name in numbers else 1.0 for name in ("alpha", "beta"))
+    alpha, beta = (numbers.get_float(name, 1.0) for name in ("alpha", "beta"))
     found = product(e, a, b) * alpha
-    return np.asarray(found if c is None else found + as_numbers(c) * beta, object)
+    return np.asarray(found + as_numbers(c[0]) * beta if c else found, object)
 
 
 def _einsum(e: StepEvaluator, node: ir.Node, given: Given) -> Array | None:
@@ -197,13 +185,11 @@ def _einsum(e: StepEvaluator, node: ir.Node, given: Given) -> Array | None:
     labels = left.split(",")
     if not arrow or "." in text or len(labels) != len(given) or len(given) != 2:
         return None
-    a, b = given
+    a, b = _present(given)
     summed = [c for c in labels[0] if c in labels[1]]
     free = [[c for c in each if c not in summed] for each in labels]
     if any(len({*each}) < len(each) for each in labels) or {*out} != {*free[0], *free[1]}:
         return None
-    assert a is not None
-    assert b is not None
     x = a.transpose([labels[0].index(c) for c in [*free[0], *summed]])
     y = b.transpose([labels[1].index(c) for c in [*summed, *free[1]]])
     inner, sizes = int(np.prod(x.shape[len(free[0]) :])), (*x.shape[: len(free[0])], *y.shape[len(summed) :])
@@ -240,13 +226,12 @@ _LARGEST = 1e38
 
 
 def _function(name: str, e: StepEvaluator, node: ir.Node, given: Given) -> Array:
-    assert given[0] is not None
     alpha = _ALPHAS.get(name)
     if alpha is not None and "alpha" in node.attributes:
         alpha = node.attributes["alpha"].as_float()
     if name == "Tanh":
-        return each(lambda p: e.variables.function(name, _without_wide_clip(e.variables, p)), given[0])
-    return each(lambda p: e.variables.function(name, p, alpha), given[0])
+        return each(lambda p: e.variables.function(name, _without_wide_clip(e.variables, p)), *_present(given))
+    return each(lambda p: e.variables.function(name, p, alpha), *_present(given))
 
 
 def _without_wide_clip(variables: Variables, p: Polynomial) -> Polynomial:
@@ -266,15 +251,12 @@ _ALPHAS = {"Elu": 1.0, "LeakyRelu": 0.01, "ThresholdedRelu": 1.0}
 
 
 def _relu(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
-    assert given[0] is not None
-    return each(lambda p: _rectified(e.variables, p), given[0])
+    return each(lambda p: _rectified(e.variables, p), *_present(given))
 
 
 def _hard_sigmoid(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
-    assert given[0] is not None
-    alpha = node.attributes["alpha"].as_float() if "alpha" in node.attributes else 0.2
-    beta = node.attributes["beta"].as_float() if "beta" in node.attributes else 0.5
-    return each(lambda p: e.variables.function("HardSigmoid", p * alpha + beta), given[0])
+    alpha, beta = (node.attributes.get_float(name, number) for name, number in (("alpha", 0.2), ("beta", 0.5)))
+    return each(lambda p: e.variables.function("HardSigmoid", p * alpha + beta), *_present(given))
 
 
 def _clip(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
@@ -286,8 +268,7 @@ def _clip(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
         elif held is not None:
             bounds[n] = float(np.asarray(given[n + 1], np.float64).reshape(()))
     low, high = (None if bound is None or abs(bound) > _LARGEST else bound for bound in bounds)
-    assert given[0] is not None
-    return each(lambda p: _clipped(e.variables, p, low, high), given[0])
+    return each(lambda p: _clipped(e.variables, p, low, high), _present(given)[0])
 
 
 def _extremum(e: StepEvaluator, node: ir.Node, given: Given) -> Array | None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from itertools import permutations, product
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.composites import can_flip, flip
-from rnn_lowering.emit.constants import literal
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import is_used, moved_inputs, operator_of
 from rnn_lowering.facts.size import Size
@@ -24,12 +25,13 @@ from rnn_lowering.loops.as_recurrence import (
     rows_along,
     scan_as_recurrence,
 )
-from rnn_lowering.loops.body import LoopBody, ScanBody, behind_identities, checked_axis
+from rnn_lowering.loops.body import LoopBody, LoopLimits, ScanBody, behind_identities, checked_axis
 from rnn_lowering.loops.body_copy import BodyWriter
 from rnn_lowering.loops.counters import Counters
 from rnn_lowering.loops.hoisting import hoist_invariants
+from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.loops.raising.affine import C, H, Layout, RowWalk, Source, Unknowns, follow_rows, layouts, row_of
-from rnn_lowering.loops.raising.cells import RaisedCell, match_cell
+from rnn_lowering.loops.raising.cells import NodeOutputs, RaisedCell, emit_node, match_cell
 from rnn_lowering.loops.raising.masks import (
     NUMBER,
     LengthMask,
@@ -43,22 +45,114 @@ from rnn_lowering.loops.raising.polynomials import NotRaised, Polynomial, Variab
 from rnn_lowering.loops.raising.step import StepEvaluator
 from rnn_lowering.loops.value_facts import TRUE, Elements, Item, KnownTensor
 from rnn_lowering.model.model_sizes import take_over
-from rnn_lowering.model.scopes import detach
+from rnn_lowering.model.preparation import NodeSelection
+from rnn_lowering.model.scopes import detach, repeating_nodes
+from rnn_lowering.options import Lowering
 from rnn_lowering.types import Array
+
+_NUMBER = "rnn_lowering.number"
+"""The key in the metadata of a Loop or Scan of its number in the model: names may repeat in other scopes."""
+
+_REASON = "it computes one"
+
+_NO_STEP = "warning: {}: now a GRU; with T = 0 onnxruntime ends the process; feed at least one step"
+"""Of onnxruntime 1.32: an RNN returns zeros, an LSTM what was in memory, which `_unless_empty` replaces."""
 
 
 @dataclass(frozen=True)
-class NodeOutputs:
-    """What the node returns.
+class Raised:
+    """A model with nodes in the place of Loops and Scans.
 
     Attributes:
-        Y: All h, [steps, batch, units], in the order of the sequence.
-        Y_h, Y_c: The last states, [batch, units].
+        model: The model; the given one if nothing was raised.
+        loops: A report of each that was raised.
+        reasons: Why others stay.
+        notes: For the report.
     """
 
-    Y: Tensor
-    Y_h: Tensor
-    Y_c: Tensor | None
+    model: ir.Model
+    loops: list[LoopReport]
+    reasons: dict[NodeRef, str]
+    notes: list[str]
+
+
+def raise_loops(model: ir.Model, options: Lowering, selects: Callable[[ir.Node], bool] | None = None) -> Raised:
+    """Raise the Loops and Scans that the options select, in a copy of a model. Those that stay are as they were.
+
+    Args:
+        model: The model.
+        options: The options.
+        selects: Whether to raise a Loop or Scan, if it always has a step. None for all that the options select.
+    """
+    refused = dict[NodeRef, UnsupportedError]()
+    for number, (_, node) in enumerate(repeating_nodes(model)):
+        node.meta[_NUMBER] = number
+    limits = LoopLimits(options.max_unroll, options.max_nodes)
+    attempt = _Attempt(options.stream is not None, selects or NodeSelection(options).selects, selects is not None)
+    work, reports, _ = lower_loops(model, attempt.choose, limits, refused)
+    reasons = {ref: error.reason for ref, error in refused.items()}
+    while refused and reports:  # reading those that stay has changed them
+        chosen = attempt.raised - {node.meta.get(_NUMBER) for _, node in repeating_nodes(work)}
+        attempt = _Attempt(attempt.some_rows, partial(_is_one_of, chosen), attempt.needs_step)
+        refused.clear()
+        work, reports, _ = lower_loops(model, attempt.choose, limits, refused)
+        reasons = {ref: error.reason for ref, error in refused.items()} | reasons
+        if attempt.raised >= chosen and refused:
+            return Raised(model, [], reasons, [])
+    if not reports:
+        return Raised(model, [], reasons, [])
+    notes = [_NO_STEP.format(ref) for ref in attempt.may_be_empty] if options.keeps_nodes else []
+    return Raised(work, [replace(each, form=attempt.became[each.ref]) for each in reports], reasons, notes)
+
+
+def _is_one_of(numbers: Container[int], node: ir.Node) -> bool:
+    """Whether a Loop or Scan has one of these numbers in the model."""
+    return node.meta.get(_NUMBER) in numbers
+
+
+@dataclass
+class _Attempt:
+    """One walk over the Loops and Scans of a model.
+
+    Attributes:
+        some_rows: Whether there is always a step, as in a stream.
+        selects: Whether to raise a Loop or Scan, if possible.
+        needs_step: Whether a Loop or Scan stays if it may have no step.
+        became: The operator that each raised Loop or Scan became.
+        raised: The numbers in the model of those Loops and Scans.
+        may_be_empty: The GRUs that may have no step.
+    """
+
+    some_rows: bool
+    selects: Callable[[ir.Node], bool]
+    needs_step: bool
+    became: dict[NodeRef, str] = field(default_factory=dict)
+    raised: set[int] = field(default_factory=set)
+    may_be_empty: list[NodeRef] = field(default_factory=list)
+
+    def choose(self, node: ir.Node) -> LoopForms:
+        """Return the form of a Loop or Scan: a node."""
+        forms = ("node",) if self.selects(node) else ()
+        return LoopForms(forms, _REASON, stays_in_bodies=True, repeat=partial(self._raised, node))
+
+    def _raised(self, node: ir.Node, writer: BodyWriter, loop: LoopBody | ScanBody) -> list[Item]:
+        """Emit the node; return an item for each output of a Loop or Scan.
+
+        Raises:
+            UnsupportedError: It computes no RNN, GRU or LSTM.
+        """
+        try:
+            found = RaisedLoop(writer, loop, some_rows=self.some_rows)
+            if self.needs_step and not found.has_steps:
+                raise NotRaised("it may have no step")
+            items = found.items()
+        except NotRaised as reason:
+            raise UnsupportedError(str(reason), node=loop.ref) from None
+        self.raised.add(node.meta.get(_NUMBER, -1))
+        self.became[loop.ref] = found.cell.op_type
+        if found.cell.op_type == "GRU" and not found.has_steps:
+            self.may_be_empty.append(loop.ref)
+        return items
 
 
 def sequence(op: Ops, x: Tensor, axis: int, layout: Layout) -> Tensor:
@@ -66,79 +160,6 @@ def sequence(op: Ops, x: Tensor, axis: int, layout: Layout) -> Tensor:
     if axis:
         x = op.transpose(x, [axis, *(n for n in range(x.rank) if n != axis)])
     return layout.to_matrix(op, x, 1)
-
-
-def emit_node(
-    op: Ops,
-    cell: RaisedCell,
-    xs: Sequence[Tensor],
-    states: Sequence[Tensor | None],
-    name: str | None,
-    *,
-    reverse: bool,
-    lens: Tensor | None = None,
-) -> NodeOutputs:
-    """Emit the node.
-
-    Args:
-        op: Emits it.
-        cell: Its operator, weights and attributes.
-        xs: The parts of X along the features, in the order of `cell.W`.
-        states: h0 and c0, [batch, units]; None for zeros.
-        name: Its name.
-        reverse: Whether it reads X from the end.
-        lens: The lengths of the sequences, an int32 [batch].
-    """
-    X = op.concat(list(xs), 2) if len(xs) > 1 else xs[0]
-    H = cell.R.shape[1]
-    W = np.concatenate(list(cell.W.values()), axis=1)
-    weights = {
-        symbol: _weight(op, symbol, a) for symbol, a in (("W", W), ("R", cell.R), ("B", cell.B), ("P", cell.P))
-    }
-    first = [None if state is None else op.unsqueeze(state, [0]) for state in states]
-    inputs = [X, weights["W"], weights["R"], weights["B"], lens, *first]
-    if cell.op_type == "LSTM":
-        inputs = [*inputs, *[None] * (7 - len(inputs)), weights["P"]]
-    while inputs[-1] is None:
-        inputs.pop()
-    values = [None if tensor is None else op.value(tensor) for tensor in inputs]
-    count = 3 if cell.op_type == "LSTM" else 2
-    node = op.node(cell.op_type, values, _attributes(cell, H, reverse=reverse), count)
-    node.name = name or node.name
-    T, N, _ = X.shape
-    shapes = [(T, 1, N, H), (1, N, H), (1, N, H)][:count]
-    found = [op.given(v, X.dtype, shape) for v, shape in zip(node.outputs, shapes, strict=True)]
-    for tensor, value in zip(found, node.outputs, strict=True):
-        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
-    last = [op.squeeze(state, [0]) for state in found[1:]]
-    return NodeOutputs(op.squeeze(found[0], [1]), last[0], last[1] if count > 2 else None)
-
-
-def _weight(op: Ops, symbol: str, array: Array | None) -> Tensor | None:
-    return None if array is None else op.from_constant(literal(array[None], op.dtype, symbol))
-
-
-def _attributes(cell: RaisedCell, hidden_size: int, *, reverse: bool) -> list[ir.Attr]:
-    """Return the attributes of a node, without those that have their default."""
-    found = [ir.AttrInt64("hidden_size", hidden_size)]
-    names = [each.name for each in cell.activations]
-    if names != _DEFAULTS[cell.op_type]:
-        found.append(ir.AttrStrings("activations", names))
-    for name in ("alpha", "beta"):  # only activations that have such a parameter take one
-        numbers = [number for each in cell.activations if (number := getattr(each, name)) is not None]
-        found += [ir.AttrFloat32s(f"activation_{name}", numbers)] if numbers else []
-    if cell.clip is not None:
-        found.append(ir.AttrFloat32("clip", cell.clip))
-    if cell.input_forget:
-        found.append(ir.AttrInt64("input_forget", 1))
-    if cell.linear_before_reset:
-        found.append(ir.AttrInt64("linear_before_reset", 1))
-    if reverse:
-        found.append(ir.AttrString("direction", "reverse"))
-    return found
-
-
-_DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 
 
 # Raise one Loop or Scan that computes an RNN, GRU or LSTM: emit the node. A Loop is read as a recurrence

@@ -6,12 +6,11 @@ of them computes the graph that was traced, node by node: this is the proof that
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rnn_lowering.loops.rolling.chains import FEWEST_STEPS, ProductChain
-from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
-from rnn_lowering.loops.rolling.rows import Row, StepCount, row_of
+from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph, Signature
 
 _FEW = 5
 """Of a chain of more steps the third one is read: what the first step reads may be constants."""
@@ -41,7 +40,7 @@ class Step:
     body: list[Computation] = field(default_factory=list)
 
 
-class StepReader:
+class _StepReader:
     """Reads a step of a chain beside the next one: what differs is a state, a row, or computed from them."""
 
     def __init__(self, graph: NumberedGraph, chain: ProductChain, number: int) -> None:
@@ -72,7 +71,7 @@ class StepReader:
         """Read what computes the next states; the step after this one reads them."""
         if self.number + 2 >= len(self.chain.cuts):
             raise NotRolledError("a state is read in few steps")
-        later = StepReader(self.graph, self.chain, self.number + 1).step.states
+        later = _StepReader(self.graph, self.chain, self.number + 1).step.states
         if any(state not in later for state in states):
             raise NotRolledError("a state is not read in each step")
         self._read([(state, later[state]) for state in states])
@@ -120,7 +119,7 @@ class StepReader:
         return self.chain.levels.get(number, 0)
 
     def _row(self, a: int, b: int) -> tuple[Row | StepCount, int] | None:
-        row, following = row_of(self.graph, a), row_of(self.graph, b)
+        row, following = _row_of(self.graph, a), _row_of(self.graph, b)
         if row is None or following is None or not row.is_beside(following):
             return None
         return row, following.index - row.index
@@ -181,7 +180,7 @@ class RolledSteps:
             NotRolledError: They differ, or are few.
         """
         number = 3 if len(chain.cuts) > _FEW else 2
-        rolled = cls(graph, StepReader.read(graph, chain, number), chain.products[number - 1])
+        rolled = cls(graph, _StepReader.read(graph, chain, number), chain.products[number - 1])
         states: Values | None = {state: state for state in rolled.step.states}
         while states is not None:
             values = rolled._run(states, len(rolled.values))
@@ -260,3 +259,185 @@ class RolledSteps:
         self.step.outer.update(outer)
         self.step.body.append(computation)
         return True
+
+
+# Rows: what a step takes of a tensor at its own number, as in X[t], and numbers that grow with it.
+
+
+_PARTS_OF_A_SLICE = (3, 4)
+"""Start, end and axis, and the step."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a tensor.
+
+    Attributes:
+        source: The number of the tensor.
+        axis: The axis along which the rows lie.
+        keeps_axis: Whether the row has that axis, of size 1.
+        index: Which row it is; below 0 if it is counted from the end.
+        taken: What takes it.
+    """
+
+    source: int
+    axis: int
+    keeps_axis: bool
+    index: int
+    taken: Computation
+
+    def other(self, graph: NumberedGraph, index: int) -> int | None:
+        """Return the number of another row, if it is taken in the same way."""
+        if (index < 0) != (self.index < 0):
+            return None
+        if self.taken.signature[0] == "Split":
+            return self.taken.outputs[index] if index < len(self.taken.outputs) else None
+        moved = {1: index, 2: index + 1} if self.taken.signature[0] == "Slice" else {1: index}
+        inputs = list(self.taken.inputs)
+        for slot, integer in moved.items():
+            like = inputs[slot]
+            inputs[slot] = None if like is None else graph.constant(like, integer)
+            if inputs[slot] is None:
+                return None
+        found = graph.find(self.taken.signature, inputs)
+        return None if found is None else found.outputs[0]
+
+    def is_beside(self, other: Row | StepCount) -> bool:
+        """Whether another row is one of the same tensor."""
+        place = self.source, self.axis, self.keeps_axis
+        return isinstance(other, Row) and place == (other.source, other.axis, other.keeps_axis)
+
+
+@dataclass(frozen=True)
+class StepCount:
+    """A constant that grows with the number of the step.
+
+    Attributes:
+        like: Its number.
+        index: Its integer.
+    """
+
+    like: int
+    index: int
+
+    def other(self, graph: NumberedGraph, index: int) -> int | None:
+        """Return the number of the constant with another integer."""
+        return graph.constant(self.like, index)
+
+    def is_beside(self, other: Row | StepCount) -> bool:
+        return isinstance(other, StepCount)
+
+
+def _row_of(graph: NumberedGraph, number: int) -> Row | StepCount | None:
+    """Return a value as a row of a tensor, or as a number; None if it is neither."""
+    computation = graph.producers.get(number)
+    if computation is None:
+        integer = graph.integers.get(number)
+        return StepCount(number, int(integer.ravel()[0])) if integer is not None and integer.size == 1 else None
+    node, source = computation.node, computation.inputs[0] if computation.inputs else None
+    if source is None or node.op_type not in ("Split", "Gather", "Slice"):
+        return None
+    axis = node.attributes.get_int("axis", 0) or 0
+    integers = [None if n is None else graph.integers.get(n) for n in computation.inputs[1:]]
+    if node.op_type == "Split":
+        sizes = node.attributes.get_ints("split", None) or (integers[0] if integers else None)
+        place = number - computation.outputs.start
+        return Row(source, axis, True, place, computation) if sizes is not None and {*sizes} == {1} else None
+    known = [array.ravel() for array in integers if array is not None and array.size == 1]
+    if not integers or len(known) != len(integers):
+        return None
+    first = int(known[0][0])
+    if node.op_type == "Gather":
+        keeps_axis = integers[0] is not None and integers[0].ndim > 0
+        whole = axis >= 0 and (first >= 0 or graph.size(source, axis) is not None)
+        return Row(source, axis, keeps_axis, first, computation) if whole and len(known) == 1 else None
+    if len(known) not in _PARTS_OF_A_SLICE:
+        return None
+    end, axis, step = int(known[1][0]), int(known[2][0]), int(known[3][0]) if len(known) > 3 else 1
+    whole = 0 <= first < (graph.size(source, axis) or 0) and (end, step) == (first + 1, 1)
+    return Row(source, axis, True, first, computation) if whole else None
+
+
+# Chains of products with the same weights, each of which depends on the one before: a traced loop has one. What a
+# product multiplies with the weights is where a step begins. The level of a value is the number of the last step
+# that it depends on.
+
+
+FEWEST_STEPS = 4
+
+_PRODUCTS = ("MatMul", "Gemm")
+
+_MOST_CHAINS = 8
+"""Maximum chains of products with the same weights that come together in one value."""
+
+
+@dataclass(frozen=True)
+class ProductChain:
+    """A chain of products.
+
+    Attributes:
+        products: They, in order.
+        cuts: The numbers of what they multiply, one for each step.
+        levels: By number, the last step, from 1 on, that a value depends on.
+    """
+
+    products: list[Computation]
+    cuts: list[int]
+    levels: Mapping[int | None, int]
+
+
+def chains(graph: NumberedGraph) -> Iterator[ProductChain]:
+    """Yield the chains of a graph, in the order of their first products."""
+    groups: dict[tuple[Signature, tuple[int | None, ...]], list[Computation]] = defaultdict(list)
+    slots = {}
+    for computation in graph.computations:
+        if computation.signature[0] in _PRODUCTS:
+            for slot in (0, 1):
+                rest = tuple(None if n == slot else number for n, number in enumerate(computation.inputs))
+                groups[computation.signature, rest].append(computation)
+                slots[computation.signature, rest] = slot
+    for key, products in groups.items():
+        if len(products) >= FEWEST_STEPS:
+            for links in _links(graph, products):
+                if len(links) >= FEWEST_STEPS:
+                    yield from _chain(graph, links, slots[key])
+
+
+def _links(graph: NumberedGraph, products: list[Computation]) -> list[list[Computation]]:
+    """Return products in chains: each depends on the end of its chain, or on none. Products that only come together
+    in the end, as those of rows, are none."""
+    found: list[list[Computation]] = []
+    last: dict[int | None, dict[int, int]] = {}
+    wanted = {id(product) for product in products}
+    for computation in graph.computations:
+        ends: dict[int, int] = {}
+        for number in computation.inputs:
+            for chain, length in last[number].items() if number in last else ():
+                ends[chain] = max(length, ends.get(chain, 0))
+        if len(ends) > _MOST_CHAINS:
+            return []
+        if id(computation) in wanted:
+            grown = [chain for chain, length in ends.items() if length == len(found[chain])]
+            if not grown:
+                found.append([])
+            chain = max(grown, default=len(found) - 1)
+            found[chain].append(computation)
+            ends = {chain: len(found[chain])}
+        if ends:
+            last.update(dict.fromkeys(computation.outputs, ends))
+    return found
+
+
+def _chain(graph: NumberedGraph, products: list[Computation], slot: int) -> Iterator[ProductChain]:
+    """Yield a chain, if each of its steps begins where the one before ends."""
+    cuts = [number for product in products if (number := product.inputs[slot]) is not None]
+    steps: dict[int | None, int] = {number: step for step, number in enumerate(cuts, 1)}
+    first = steps.pop(cuts[0])  # zeros, as the first step may begin with, are read by others too
+    levels: dict[int | None, int] = {}
+    for computation in graph.computations:
+        read = [max(levels.get(number, 0), steps.get(number, 0)) for number in computation.inputs]
+        level = max(read, default=0) if computation is not products[0] else first
+        if level:
+            levels.update(dict.fromkeys(computation.outputs, level))
+    if len(steps) + 1 == len(products) and all(levels.get(cut, 0) == step for step, cut in enumerate(cuts)):
+        yield ProductChain(products, cuts, levels)

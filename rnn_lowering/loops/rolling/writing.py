@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,10 +12,8 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.facts.operators import inputs_and_attributes, is_used
-from rnn_lowering.loops.rolling.joins import Join, StackedValue, joins_of, unsqueezed
-from rnn_lowering.loops.rolling.numbering import Computation
-from rnn_lowering.loops.rolling.rows import Row, StepCount
-from rnn_lowering.loops.rolling.steps import RolledSteps
+from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
+from rnn_lowering.loops.rolling.steps import RolledSteps, Row, StepCount
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import add_constant
@@ -45,13 +44,13 @@ class ScanWriter:
 
     def write(self) -> None:
         """Put the Scan in the place of the steps. The nodes of the graph are not sorted then."""
-        joins = [*joins_of(self.steps)]
-        replaced = {*self._traced(), *unsqueezed(joins, self._count), *(join.node for join in joins)}
+        joins = [*_joins_of(self.steps)]
+        replaced = {*self._traced(), *_unsqueezed(joins, self._count), *(join.node for join in joins)}
         last, states = self.steps.values[-1], self.steps.step.states
         finals = {last[after]: state for state, after in states.items() if after in last}
         uses = self._needed([*self._outside(replaced)])
         stacked = {n for n, t, _ in uses if t < self._count - 1 or last[n] not in finals}
-        stacks = [*dict.fromkeys([*(join.stack for join in joins), *map(StackedValue, sorted(stacked))])]
+        stacks = [*dict.fromkeys([*(join.stack for join in joins), *map(_StackedValue, sorted(stacked))])]
         scan = self._scan(stacks)
         outputs = dict(zip([*states, *stacks], scan.outputs, strict=True))
         for join in joins:
@@ -59,7 +58,7 @@ class ScanWriter:
         for number, t, value in uses:
             if number in stacked:
                 self._take_over(
-                    value, self._emit("Gather", [outputs[StackedValue(number)], self.constant(t)], axis=0)
+                    value, self._emit("Gather", [outputs[_StackedValue(number)], self.constant(t)], axis=0)
                 )
         for number, state in finals.items():
             for value in self.graph.values[number]:
@@ -154,7 +153,7 @@ class ScanWriter:
         name = self.names.unique(f"{self.name}/const")
         return add_constant(self.graph.graph, name, ir.tensor(array, name=name))
 
-    def _scan(self, stacks: Sequence[StackedValue]) -> ir.Node:
+    def _scan(self, stacks: Sequence[_StackedValue]) -> ir.Node:
         step = self.steps.step
         initial = [self._value(self.steps.values[0][state]) for state in step.states]
         rows = [self._rows(row, stride) for row, stride in step.rows.values()]
@@ -186,7 +185,7 @@ class ScanWriter:
             source = self._emit("Slice", [source], **ends)
         return source, row.axis, stride < 0
 
-    def _body(self, stacks: Sequence[StackedValue]) -> ir.Graph:
+    def _body(self, stacks: Sequence[_StackedValue]) -> ir.Graph:
         """Return the body: one step, whose outputs are values of their own."""
         step, nodes = self.steps.step, list[ir.Node]()
         inputs = [self._input(number) for number in step.states]
@@ -232,7 +231,7 @@ class ScanWriter:
             copies[number] = value
         return node
 
-    def _replace(self, join: Join, stacked: ir.Value) -> None:
+    def _replace(self, join: _Join, stacked: ir.Value) -> None:
         """Put a stacked output in the place of what a Concat joins."""
         inputs = [*join.node.inputs[: join.first], stacked, *join.node.inputs[join.first + self._count :]]
         given = [value for value in inputs if value is not None]
@@ -244,3 +243,101 @@ class ScanWriter:
         if old.is_graph_output() and is_used(new):
             new = self._emit("Identity", [new])
         take_over(old, new)
+
+
+# Concats that stack what each step computed, as torch.stack(ys, 1) is exported.
+
+
+@dataclass(frozen=True)
+class _StackedValue:
+    """What a Scan stacks.
+
+    Attributes:
+        value: The number of a value of a step.
+        axis: The axis of the steps in the result.
+        backwards: Whether the last step comes first.
+    """
+
+    value: int
+    axis: int = 0
+    backwards: bool = False
+
+
+@dataclass(frozen=True)
+class _Join:
+    """A Concat of what all steps computed.
+
+    Attributes:
+        node: The Concat.
+        first: Which input is the first of them.
+        stack: What they are together.
+    """
+
+    node: ir.Node
+    first: int
+    stack: _StackedValue
+
+
+def _joins_of(steps: RolledSteps) -> Iterator[_Join]:
+    """Yield each Concat of one value of all steps, in their order or the other way, once."""
+    rows = {
+        values[number]: (number, t)
+        for t, values in enumerate(steps.values)
+        for computation in steps.step.body
+        for number in computation.outputs
+        if number in values
+    }
+    graph = steps.graph
+    readers = dict.fromkeys(use.node for number in rows for value in graph.values[number] for use in value.uses())
+    adds_axis = [node for node in readers if _added_axis(graph, node) is not None]
+    for concat in dict.fromkeys(use.node for node in adds_axis for use in node.outputs[0].uses()):
+        join = _join(graph, concat, rows, len(steps.values))
+        if join is not None:
+            yield join
+
+
+def _unsqueezed(joins: Iterable[_Join], count: int) -> Iterator[ir.Node]:
+    """Yield the Unsqueezes that only these joins read, each of `count` steps."""
+    joins = [*joins]
+    joined = {join.node for join in joins}
+    for join in joins:
+        for value in join.node.inputs[join.first : join.first + count]:
+            node = None if value is None else value.producer()
+            if node is not None and all(use.node in joined for use in node.outputs[0].uses()):
+                yield node
+
+
+def _join(graph: NumberedGraph, node: ir.Node, rows: Mapping[int, tuple[int, int]], count: int) -> _Join | None:
+    axis = node.attributes.get_int("axis", None)
+    if node.op_type != "Concat" or node.domain or axis is None:
+        return None
+    found = [_unsqueezed_row(graph, value, axis, rows) for value in node.inputs]
+    first = next((n for n, row in enumerate(found) if row is not None), 0)
+    run = [row for row in found[first : first + count] if row is not None]
+    order = [t for _, t in run]
+    if len({number for number, _ in run}) != 1 or sorted(order) != [*range(count)]:
+        return None
+    if order not in ([*range(count)], [*range(count)][::-1]):
+        return None
+    return _Join(node, first, _StackedValue(run[0][0], axis, order[0] > 0))
+
+
+def _unsqueezed_row(
+    graph: NumberedGraph, value: ir.Value | None, axis: int, rows: Mapping[int, tuple[int, int]]
+) -> tuple[int, int] | None:
+    """Return which value of which step a Concat along an axis reads through an Unsqueeze."""
+    node = None if value is None else value.producer()
+    if node is None or node.inputs[0] is None or _added_axis(graph, node) != axis:
+        return None
+    return rows.get(graph.of(node.inputs[0]))
+
+
+def _added_axis(graph: NumberedGraph, node: ir.Node) -> int | None:
+    """Return the axis that an Unsqueeze adds; None if the node is none."""
+    if node.op_type != "Unsqueeze" or node.domain:
+        return None
+    axes = node.attributes.get_ints("axes", None)
+    if axes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
+        array = graph.integers.get(graph.of(node.inputs[1]))
+        axes = None if array is None else array.ravel().tolist()
+    return axes[0] if axes is not None and len(axes) == 1 and axes[0] >= 0 else None
