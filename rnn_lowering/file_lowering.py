@@ -195,7 +195,7 @@ class FileLowering:
         original = parse_file(file, trust_external_data=trust, piped_from=piped_from)
         model, exports = original.new_model(), [original]
         if self.lowering.open_dims:
-            from rnn_lowering.opening.exports import exports_of
+            from rnn_lowering.opening.open_dims import exports_of
 
             exports = exports_of(original, self.lowering, trust_external_data=trust)
         data = data_files(model)
@@ -214,7 +214,7 @@ class FileLowering:
         size only."""
         if (check and check.whole and ACCEPTED_ONLY not in check.reason) or check.status == "failed":
             return check
-        from rnn_lowering.opening.closed import closed_axes
+        from rnn_lowering.opening.lone_export import closed_axes
 
         with suppress(RnnLoweringError):
             for text in closed_axes(original.model, self.lowering.max_nodes):
@@ -223,7 +223,7 @@ class FileLowering:
 
     def _beside(self, report: FileReport, exports: Sequence[ModelSource], written: Path) -> Verification:
         """Compare the result with the other exports at their sizes too; say what was assumed."""
-        from rnn_lowering.opening.exports import sizes_of
+        from rnn_lowering.opening.open_dims import sizes_of
 
         others = []
         for export in exports[1:]:

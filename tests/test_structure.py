@@ -20,7 +20,7 @@ CORE = [
 ANNEXES = {
     "attention": ("causal_conv", "chunks", "references"),
     "loops": ("door", "stage"),
-    "opening": ("closed", "open_dims"),
+    "opening": ("lone_export", "open_dims"),
     "streaming": ("metadata", "stage"),
     "decomposition": ("adaptations", "rewrites.quantized", "stage"),
     "files": ("atomic", "external_data", "one_file", "reading", "scratch"),

@@ -16,7 +16,7 @@ from rnn_lowering.cli.console import LEGEND, SIZES, print_line, print_states, pr
 from rnn_lowering.cli.tables import Table
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.model.scopes import REPEATING
-from rnn_lowering.opening.closed import closed_axes
+from rnn_lowering.opening.lone_export import closed_axes
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.passes.preview import REFUSED, UNSUPPORTED, Preview

@@ -14,7 +14,7 @@ from itertools import combinations_with_replacement, pairwise
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.facts.size import Shape, Size, Symbol, product
+from rnn_lowering.facts.size import Shape, Size, Symbol, product, size
 
 PAGE = "frozen-axis.md"
 """The page about exports at two sizes."""
@@ -127,7 +127,7 @@ class Evidence:
     # Numbers
 
     def integer(self, node: NodeRef, what: str, numbers: Integers, own: Sequence[Shape]) -> Size:
-        """Return the size that explains integers.
+        """Return the size that explains integers; a number that is the same in all exports is none.
 
         Args:
             node: The node that has them.
@@ -135,6 +135,8 @@ class Evidence:
             numbers: The integers.
             own: The shapes of the node's inputs.
         """
+        if len(set(numbers)) == 1:
+            return size(numbers[0])
         found = self._only(node, what, numbers, self.integers(numbers, own))
         if found not in self.known(own):
             self._check_measured(node, what, numbers, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product as combinations
 
 import onnx_ir as ir
@@ -13,8 +14,7 @@ from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.operators import TO_THE_END, input_slots, is_of_default_domain
 from rnn_lowering.facts.size import Shape, Size, product, size
 from rnn_lowering.opening.evidence import Evidence, Integers, refuse, text_of, told
-from rnn_lowering.opening.tables import Arrays, Tables
-from rnn_lowering.opening.writer import Writer
+from rnn_lowering.opening.tables import Arrays, Tables, Writer
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,23 @@ class Differences:
         ref: What to call it.
         constants: By slot, what the constant is in each export.
         attributes: By name, what the attribute is in each export.
-        known: What is known of the opened model.
+        writer: Writes nodes into the opened model.
     """
 
     node: ir.Node
     ref: NodeRef
     constants: Mapping[int, Arrays]
     attributes: Mapping[str, Sequence[ir.Attr]]
-    known: KnownValues
-    evidence: Evidence
     writer: Writer
+
+    @property
+    def known(self) -> KnownValues:
+        """What is known of the opened model."""
+        return self.writer.known
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.writer.evidence
 
     @property
     def own(self) -> list[Shape]:
@@ -71,7 +78,7 @@ class Differences:
         return next((name for name, place in slots.items() if place == slot), f"input {slot}")
 
     def _open_table(self, slot: int, arrays: Arrays) -> str:
-        value = Tables(self.evidence, self.writer, self.ref, self.own, self._name(slot)).write(arrays)
+        value = Tables(self.writer, self.ref, self.own, self._name(slot)).write(arrays)
         self.node.replace_input_with(slot, value)
         return f"{self._name(slot)} follows the size"
 
@@ -80,16 +87,12 @@ class Differences:
         columns: list[Integers] = list(zip(*(array.tolist() for array in arrays), strict=True))
         place = (self.node.op_type, slot) if is_of_default_domain(self.node) else ("", 0)
         fixed = self._of_reshape(columns) if place == ("Reshape", 1) else {}
-        numbers = [fixed.get(n) or self._explained(slot, column) for n, column in enumerate(columns)]
+        explained = partial(self.evidence.integer, self.ref, self._name(slot), own=self.own)
+        numbers = [fixed.get(n) or explained(column) for n, column in enumerate(columns)]
         written = _WRITTEN[place](self, numbers) if place in _WRITTEN else numbers
         self.node.replace_input_with(slot, self.writer.sizes(written))
         changed = (f"{c[0]} is {text_of(n)}" for c, n in zip(columns, numbers, strict=True) if len(set(c)) > 1)
         return " and ".join(changed)
-
-    def _explained(self, slot: int, numbers: Integers) -> Size:
-        if len(set(numbers)) == 1:
-            return size(numbers[0])
-        return self.evidence.integer(self.ref, self._name(slot), numbers, self.own)
 
     def _of_reshape(self, columns: Sequence[Integers]) -> dict[int, Size]:
         """Return numbers of a Reshape by their place, as far as the product of all decides them."""
@@ -181,7 +184,7 @@ def _pool(of: Differences) -> str:
     else:
         reduced = writer.add(reduction, value, axes=axes, keepdims=1)
     shape = tuple(size(1) if n in axes else dim for n, dim in enumerate(before))
-    node.replace_input_with(0, writer.told(reduced, of.known.types[value], shape))
+    node.replace_input_with(0, writer.declared(reduced, of.known.types[value], shape))
     for name, held in (("kernel_shape", [c[0] for c in columns]), ("strides", strides)):
         node.attributes[name] = ir.AttrInt64s(name, [1 if n in whole else each for n, each in enumerate(held)])
     return f"{of.ref}: it reduces all of axis {told(axes)}"

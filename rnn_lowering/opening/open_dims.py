@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from shlex import quote
@@ -14,15 +15,18 @@ from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import OptionError, UnsupportedError, warn
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.size import Shape, Size, size
+from rnn_lowering.files.reading import ModelSource, parse_file
 from rnn_lowering.model.copying import clone, inline_holders
 from rnn_lowering.model.from_message import from_proto
 from rnn_lowering.model.model_sizes import forget_sizes
 from rnn_lowering.model.onnx_checks import is_sound
+from rnn_lowering.model.protobuf import as_proto, graphs_in
 from rnn_lowering.model.scopes import all_names, sort_nodes
 from rnn_lowering.opening.evidence import PAGE, SIZES, Evidence, Integers, deciding, refuse, told
 from rnn_lowering.opening.lone_export import suspect
+from rnn_lowering.opening.tables import Writer
 from rnn_lowering.opening.walk import ExportWalk
-from rnn_lowering.opening.writer import Writer
+from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import ASSUMED
 from rnn_lowering.passes.stages import Work
 from rnn_lowering.types import ModelOrPath, SizeOrSizes
@@ -124,7 +128,7 @@ def _walk(exports: Sequence[ir.Model], names: _Names, values: Mapping[str, Integ
     each = [{s: size(held[n]) for s, held in values.items()} for n in range(len(exports))]
     known = [KnownValues.start(e, _input_shapes(e, names, held)) for e, held in zip(exports, each, strict=True)]
     opened = KnownValues.start(model, _input_shapes(model, names, {}))
-    return ExportWalk(exports, known, opened, evidence, Writer(Names(all_names(model)), opened, evidence))
+    return ExportWalk(exports, known, Writer(Names(all_names(model)), opened, evidence))
 
 
 def _input_shapes(model: ir.Model, names: _Names, sizes: Mapping[str, Size]) -> dict[str, Shape]:
@@ -289,3 +293,56 @@ def _check_least(values: Mapping[str, Integers], least: int) -> None:
             f"a size of {held[0]} for '{symbol}' tells nothing",
             hint="export at sizes such as 5 and 12",
         )
+
+
+# The exports of a net as the comparison sees them: with the sizes and the names of outputs that they share.
+
+
+def exports_of(original: ModelSource, lowering: Lowering, *, trust_external_data: bool) -> list[ModelSource]:
+    """Return the original and its other exports for the comparison: with sizes that they declare open, but were
+    exported with."""
+    exports = [original]
+    for given in lowering.also:
+        if isinstance(given, onnx.ModelProto | ir.Model):
+            source = ModelSource(Path(), as_proto(given) if isinstance(given, ir.Model) else given)
+        else:
+            source = parse_file(Path(given), trust_external_data=trust_external_data)
+        exports.append(_with_names(source, original.proto.graph.output))
+    exported = exported_dims(original.model, lowering.open_dims, lowering.dims)
+    return [_at_sizes(source, exported, n) for n, source in enumerate(exports)] if exported else exports
+
+
+def sizes_of(exports: Iterable[ModelSource], axes: Mapping[str, str]) -> dict[str, list[int]]:
+    """Return the sizes of opened axes in each export, by name."""
+    inputs = [{value.name: value.type.tensor_type.shape.dim for value in e.proto.graph.input} for e in exports]
+    places = {name: text.rpartition(":")[::2] for text, name in axes.items()}
+    return {name: [dims[given][int(axis)].dim_value for dims in inputs] for name, (given, axis) in places.items()}
+
+
+def _at_sizes(source: ModelSource, exported: Mapping[str, SizeOrSizes], n: int) -> ModelSource:
+    """Return export number `n` with the sizes that axes have which it declares open."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(source.proto)
+    for dim in (dim for value in proto.graph.input for dim in value.type.tensor_type.shape.dim):
+        if dim.dim_param in exported:
+            held = exported[dim.dim_param]
+            dim.dim_value = held if isinstance(held, int) else held[n]
+    return replace(source, proto=proto)
+
+
+def _with_names(source: ModelSource, outputs: Sequence[onnx.ValueInfoProto]) -> ModelSource:
+    """Return an export whose outputs have these names: an exporter may number the values of each graph anew."""
+    old, new = ([value.name for value in values] for values in (source.proto.graph.output, outputs))
+    if old == new or len(old) != len(new):
+        return source
+    proto = onnx.ModelProto()
+    proto.CopyFrom(source.proto)
+    names = Names(all_names(source.model))
+    renamed = {name: names.unique(name) for name in {*new} - {*old}} | dict(zip(old, new, strict=True))
+    for graph in graphs_in(proto.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+            value.name = renamed.get(value.name, value.name)
+        for node in graph.node:
+            for values in (node.input, node.output):
+                values[:] = [renamed.get(name, name) for name in values]
+    return replace(source, proto=proto)

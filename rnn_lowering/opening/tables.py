@@ -1,22 +1,152 @@
-"""The rules of constants: what arrays that differ between exports are at any size.
+"""Constants that differ between exports, as nodes that compute them at any size.
 
 The shortest array shows a pattern, the others confirm it. A table of numbers, of which each export has the first
-rows, has none: it is refused.
+rows, has none: it is refused. A size is read by Shape, where the value is that has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import NodeRef
-from rnn_lowering.facts.size import Shape, Size, size
-from rnn_lowering.opening.evidence import Evidence, Number, refuse, told
-from rnn_lowering.opening.writer import Writer
+from rnn_lowering.facts.known import KnownValues
+from rnn_lowering.facts.size import Shape, Size, Symbol, size
+from rnn_lowering.opening.evidence import Evidence, Integers, Number, refuse, told
 from rnn_lowering.types import Array
+
+_INT64, _DOUBLE, _FLOAT = ir.DataType.INT64, ir.DataType.DOUBLE, ir.DataType.FLOAT
+
+_OF_POWER = {Fraction(1): (), Fraction(-1): ("Reciprocal",), Fraction(1, 2): ("Sqrt",)}
+_OF_POWER[Fraction(-1, 2)] = ("Sqrt", "Reciprocal")
+
+
+@dataclass
+class Writer:
+    """Writes nodes before a node.
+
+    Attributes:
+        names: Gives names to new nodes.
+        known: Gets the type, the shape and the numbers of what is written.
+        evidence: Has the values whose sizes the symbols are.
+        place: The node before which nodes are written.
+    """
+
+    names: Names
+    known: KnownValues
+    evidence: Evidence
+    place: ir.Node = field(init=False)
+    _sizes: dict[Symbol, ir.Value] = field(default_factory=dict)
+
+    def add(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
+        """Write a node with one output."""
+        node = self._node(op_type, inputs, attributes)
+        assert self.place.graph is not None
+        self.place.graph.insert_before(self.place, node)
+        return node.outputs[0]
+
+    def _node(self, op_type: str, inputs: Sequence[ir.Value], attributes: dict[str, Any]) -> ir.Node:
+        name = self.names.unique(f"open/{op_type}")
+        return ir.node(op_type, inputs, attributes, name=name, outputs=[ir.Value(name=self.names.unique(name))])
+
+    def declared(self, value: ir.Value, dtype: ir.DataType, shape: Shape, numbers: Array | None = None) -> ir.Value:
+        """Let the type, the shape and the numbers of a written value be known; return it."""
+        value.type = ir.TensorType(dtype)
+        self.known.types[value], self.known.shapes[value] = dtype, shape
+        if numbers is not None:
+            self.known.contents[value] = numbers
+        return value
+
+    def constant(self, array: Array) -> ir.Value:
+        value = self.add("Constant", value=ir.tensor(array))
+        return self.declared(value, ir.DataType.from_numpy(array.dtype), tuple(map(size, array.shape)), array)
+
+    def integers(self, numbers: Sequence[int]) -> ir.Value:
+        return self.constant(np.array(numbers, np.int64))
+
+    # Sizes
+
+    def size(self, number: Size) -> ir.Value:
+        """Return a size as a tensor of one integer."""
+        if number.constant is not None:
+            return self.integers([int(number.constant)])
+        total: ir.Value | None = None
+        for monomial, factor in number.terms:
+            parts = [self._of_symbol(symbol) for symbol in monomial]
+            parts += [self.integers([int(factor)])] if factor != 1 or not parts else []
+            term = parts[0]
+            for part in parts[1:]:
+                term = self.add("Mul", term, part)
+            total = term if total is None else self.add("Add", total, term)
+        assert total is not None
+        return total
+
+    def _of_symbol(self, symbol: Symbol) -> ir.Value:
+        """Return the size that a symbol stands for; it is computed once, behind the value that has it."""
+        if symbol not in self._sizes:
+            value, axis = self.evidence.origins[symbol]
+            shape = self._node("Shape", [value], {})
+            index = self._node("Constant", [], {"value": ir.tensor(np.array([axis], np.int64))})
+            found = self._node("Gather", [shape.outputs[0], index.outputs[0]], {"axis": 0})
+            producer = value.producer()
+            graph = value.graph if producer is None else producer.graph
+            assert graph is not None
+            if producer is None:
+                graph.insert_before(graph[0], [shape, index, found])
+            else:
+                graph.insert_after(producer, [shape, index, found])
+            self._sizes[symbol] = found.outputs[0]
+        return self._sizes[symbol]
+
+    def sizes(self, numbers: Sequence[Size]) -> ir.Value:
+        """Return sizes as a tensor of rank 1, with what is known of it."""
+        constants = [number.constant for number in numbers]
+        if None not in constants:
+            return self.integers([int(number or 0) for number in constants])
+        held = np.empty(len(numbers), object)
+        held[:] = list(numbers)
+        return self.declared(self.joined([self.size(n) for n in numbers]), _INT64, (size(len(numbers)),), held)
+
+    def joined(self, parts: Sequence[ir.Value], axis: int = 0) -> ir.Value:
+        return self.add("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
+
+    # Numbers of any type
+
+    def numbers(self, numbers: Sequence[Number | float], dtype: ir.DataType) -> ir.Value:
+        """Return numbers as a tensor of rank 1."""
+        return self.joined([self._number(number, dtype) for number in numbers])
+
+    def _number(self, number: Number | float, dtype: ir.DataType) -> ir.Value:
+        if not isinstance(number, Number):
+            return self.constant(np.array([number], dtype.numpy()))
+        computed, value = _DOUBLE if dtype == _DOUBLE else _FLOAT, self.size(number.size)
+        if not dtype.is_floating_point():
+            return self.cast(value, _INT64, dtype)
+        value = self.cast(value, _INT64, computed)
+        for op_type in _OF_POWER[number.power]:
+            value = self.add(op_type, value)
+        if number.factor != 1:
+            value = self.add("Mul", value, self.constant(np.array([number.factor], computed.numpy())))
+        return self.cast(value, computed, dtype)
+
+    def cast(self, value: ir.Value, dtype: ir.DataType, to: ir.DataType) -> ir.Value:
+        return value if dtype == to else self.add("Cast", value, to=int(to))
+
+    def count(self, number: Size) -> ir.Value:
+        """Return the integers from 0 up to a size."""
+        limit = self.add("Reshape", self.size(number), self.integers([]))
+        zero, one = (self.constant(np.array(n, np.int64)) for n in (0, 1))
+        return self.add("Range", zero, limit, one)
+
+
+# The rules of constants
+
 
 _MOST_INTEGERS, _MOST_FLOATS = 64, 8
 """Maximum different numbers that are explained one by one."""
@@ -40,14 +170,12 @@ class Tables:
     """Explains the constants of a node.
 
     Attributes:
-        evidence: The sizes of the exports.
         writer: Writes nodes.
         node: The node that reads them.
         own: The shapes of the inputs of the node.
         what: What the constant is called in an error.
     """
 
-    evidence: Evidence
     writer: Writer
     node: NodeRef
     own: Sequence[Shape]
@@ -62,20 +190,16 @@ class Tables:
         dtype = ir.DataType.from_numpy(arrays[0].dtype)
         if any(a.dtype != arrays[0].dtype or a.ndim != arrays[0].ndim for a in arrays):
             raise refuse(self.node, f"{self.what} has types or ranks that differ between the exports")
-        lengths = self.lengths(arrays)
+        shapes = zip(*(array.shape for array in arrays), strict=True)
+        lengths = [self.number(f"axis {axis} of", numbers) for axis, numbers in enumerate(shapes)]
         if any(n.symbols for n in lengths) and self.writer.known.opset < _FIRST_WITH_MIN:
             raise refuse(self.node, f"{self.what} grows, which needs opset 12", hint="export at opset 13 or later")
-        return self.writer.told(self.explained(arrays, lengths), dtype, tuple(lengths))
+        return self.writer.declared(self.explained(arrays, lengths), dtype, tuple(lengths))
 
-    def lengths(self, arrays: Arrays) -> list[Size]:
-        """Return the size of each axis."""
-        shapes = zip(*(array.shape for array in arrays), strict=True)
-        return [self._length(axis, numbers) for axis, numbers in enumerate(shapes)]
-
-    def _length(self, axis: int, numbers: tuple[int, ...]) -> Size:
-        if len(set(numbers)) == 1:
-            return size(numbers[0])
-        return self.evidence.integer(self.node, f"axis {axis} of {self.what}", numbers, self.own)
+    def number(self, what: str, numbers: Integers, *own: Shape) -> Size:
+        """Return the size that explains numbers, such as "a run of" the constant; other shapes may explain them."""
+        named = f"{what} {self.what}".lstrip()
+        return self.writer.evidence.integer(self.node, named, numbers, [*self.own, *own])
 
     def explained(self, arrays: Arrays, lengths: Sequence[Size]) -> ir.Value:
         """Return what the first rule that explains arrays writes."""
@@ -117,14 +241,14 @@ def _numbers(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> ir.Valu
         raise refuse(
             tables.node, f"{count:,} numbers of {tables.what} differ", hint="the weights differ: same seed?"
         )
-    evidence, node, own = tables.evidence, tables.node, tables.own
 
     def explained(numbers: Sequence[float]) -> Number | float:
         if len(set(numbers)) == 1 or all(are_equal(np.array(n), np.array(numbers[0])) for n in numbers):
             return numbers[0]
         if is_float:
-            return evidence.number(node, tables.what, tuple(map(float, numbers)), own)
-        return Number(evidence.integer(node, tables.what, tuple(map(int, numbers)), own))
+            whole = tuple(map(float, numbers))
+            return tables.writer.evidence.number(tables.node, tables.what, whole, tables.own)
+        return Number(tables.number("", tuple(map(int, numbers))))
 
     numbers = [explained(row.tolist()) for row in unique]
     values = tables.writer.numbers(numbers, ir.DataType.from_numpy(arrays[0].dtype))
@@ -159,9 +283,7 @@ def _runs(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int) ->
     ends = (np.diff([*begin, a.shape[axis]]).tolist() for a, begin in zip(arrays, starts, strict=True))
     parts = []
     for n, numbers in enumerate(zip(*ends, strict=True)):
-        count = lengths[axis] if len(starts[0]) == 1 else size(numbers[0])
-        if len(starts[0]) > 1 and len(set(numbers)) > 1:
-            count = tables.evidence.integer(tables.node, f"a run of {tables.what}", numbers, tables.own)
+        count = lengths[axis] if len(starts[0]) == 1 else tables.number("a run of", numbers)
         row = tables.part([first.take([n], axis) for first in firsts], lengths, axis, size(1))
         shape = [count if n == axis else size(1) for n in range(arrays[0].ndim)]
         parts.append(tables.writer.add("Expand", row, tables.writer.sizes(shape)))
@@ -209,23 +331,13 @@ def _picked(
     tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int, times: tuple[int, ...], op_type: str
 ) -> ir.Value:
     """Write rows n // times, or rows n % times, of others."""
-    by, length = size(times[0]), lengths[axis]
-    if len(set(times)) > 1:
-        by = tables.evidence.integer(tables.node, f"a period of {tables.what}", times, tables.own)
-    if op_type == "Div":
-        rows = [array.take(range(0, array.shape[axis], k), axis) for array, k in zip(arrays, times, strict=True)]
-    else:
-        rows = [array.take(range(k), axis) for array, k in zip(arrays, times, strict=True)]
+    by, length, divides = tables.number("a period of", times), lengths[axis], op_type == "Div"
+    picks = ((range(0, a.shape[axis], k) if divides else range(k)) for a, k in zip(arrays, times, strict=True))
+    rows = [array.take(pick, axis) for array, pick in zip(arrays, picks, strict=True)]
     counts = tuple(each.shape[axis] for each in rows)
-    own = [*tables.own, (length, by)]
-    count = size(counts[0])
-    if len(set(counts)) > 1:
-        whole = length.divided(by) if op_type == "Div" else by
-        count = (
-            whole
-            if whole is not None and whole.is_integral
-            else tables.evidence.integer(tables.node, f"the rows of {tables.what}", counts, own)
-        )
+    count = length.divided(by) if divides else by
+    if len(set(counts)) == 1 or count is None or not count.is_integral:
+        count = tables.number("the rows of", counts, (length, by))
     inner, writer = tables.part(rows, lengths, axis, count), tables.writer
     index = writer.add(op_type, writer.count(length), writer.size(by))
     return writer.add("Gather", inner, index, axis=axis)

@@ -25,8 +25,7 @@ from rnn_lowering.model.scopes import scopes
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.opening.evidence import SIZES, THIRD, Evidence, Integers, refuse, text_of, told
 from rnn_lowering.opening.nodes import Differences
-from rnn_lowering.opening.tables import are_equal
-from rnn_lowering.opening.writer import Writer
+from rnn_lowering.opening.tables import Writer, are_equal
 from rnn_lowering.passes.report import ASSUMED
 from rnn_lowering.types import Array
 
@@ -49,8 +48,6 @@ class ExportWalk:
     Attributes:
         models: The exports, sorted and without functions; the first is opened.
         known: What is known of each export.
-        opened: What is known of the opened model.
-        evidence: The sizes of the exports.
         writer: Writes nodes into the opened model.
         partners: By value of another export, the value of the first one.
         windows: By size, stride and r, what (size + r) // stride is.
@@ -58,11 +55,19 @@ class ExportWalk:
 
     models: Sequence[ir.Model]
     known: Sequence[KnownValues]
-    opened: KnownValues
-    evidence: Evidence
     writer: Writer
     partners: dict[ir.Value, ir.Value] = field(default_factory=dict)
     windows: dict[Hashable, Size] = field(default_factory=dict)
+
+    @property
+    def opened(self) -> KnownValues:
+        """What is known of the opened model."""
+        return self.writer.known
+
+    @property
+    def evidence(self) -> Evidence:
+        """The sizes of the exports."""
+        return self.writer.evidence
 
     def run(self) -> list[str]:
         """Open the model; return what was changed, as text.
@@ -117,8 +122,7 @@ class ExportWalk:
         constants = {slot: arrays for slot, values in slots if (arrays := self._differing(values, ref))}
         attributes = self._attributes(ref, nodes)
         if constants or attributes:
-            opens = self.opened, self.evidence, self.writer
-            yield from Differences(first, ref, constants, attributes, *opens).open()
+            yield from Differences(first, ref, constants, attributes, self.writer).open()
         yield from _assumed(first, ref)
         self._pair(*(node.outputs for node in nodes))
         yield from self._follow_bodies(nodes)
