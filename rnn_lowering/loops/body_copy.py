@@ -130,20 +130,21 @@ class BodyWriter(BodyValues):
     def results_of(self, node: ir.Node) -> Sequence[Item]:
         """Return the outputs of a node of a body in the current step; emit the node if they are not known."""
         items = [self.item(value) for value in node.inputs]
-        standard = node.domain in DEFAULT_DOMAIN
-        if standard and node.op_type in REPEATING and node not in self.stays:
+        if node.domain not in DEFAULT_DOMAIN:
+            return self.copy_node(node, items)
+        if node.op_type in REPEATING and node not in self.stays:
             return self._repeat_nested(self, read_body(node, f"{self.outermost} > body", self.facts.opset))
-        if standard and node.op_type == "If" and (condition := number_of(items[0])) is not None:
+        if node.op_type == "If" and (condition := number_of(items[0])) is not None:
             return self._branch(node, "then_branch" if condition else "else_branch")
-        if standard and node.op_type == "Identity":
+        if node.op_type == "Identity":
             return items
-        if standard and node.op_type == "Slice" and self.is_whole(items):
+        if node.op_type == "Slice" and self.is_whole(items):
             return items[:1]
-        found = self.results_of_sequence(node, items) if standard else None
-        found = found or (self._constant_parts(node, items) if standard and node.op_type == "Split" else None)
+        found = self._constant_parts(node, items) if node.op_type == "Split" else None
+        found = found or self.results_of_sequence(node, items)
         if found is not None:
             return found
-        arrays = self.facts.evaluate(node, items) if standard else None
+        arrays = self.facts.evaluate(node, items)
         if arrays is not None and all(array.size <= SHARED_SIZE or array.dtype.kind != "f" for array in arrays):
             return [KnownTensor(array) for array in arrays]
         return self.copy_node(node, items)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -386,14 +386,19 @@ class RowWalk:
     """Follows the axis of the steps from a value to what it is computed of.
 
     Attributes:
-        rank: Returns the rank of a value; None if unknown.
-        numbers: Returns the numbers of a constant; None for another value.
-        opset: The version of the default domain.
+        outside: Computes values outside of the step.
     """
 
-    rank: Callable[[ir.Value], int | None]
-    numbers: Callable[[ir.Value | None], Array | None]
-    opset: int
+    outside: StepEvaluator
+
+    def rank(self, value: ir.Value) -> int | None:
+        """Return the rank of a value; None if unknown."""
+        shape = self.outside.shape(value)
+        return None if shape is None else len(shape)
+
+    def numbers(self, value: ir.Value | None) -> Array | None:
+        """Return the numbers of a constant; None for another value."""
+        return self.outside.numbers(value)
 
     def behind(self, node: ir.Node, of: Source) -> Source | None:
         """Return the sequence that a node reads; None if the node does not do the same with each row."""
@@ -415,7 +420,9 @@ class RowWalk:
     ) -> Source | None:
         """Return what a node reads along the axis of the steps, if its constants are the same in each step."""
         values, data = list(node.inputs), node.inputs[slot]
-        axes = axes_by_rule(node, self.opset, lambda v: shapes[values.index(v)], partial(self.integers, node))
+        axes = axes_by_rule(
+            node, self.outside.opset, lambda v: shapes[values.index(v)], partial(self.integers, node)
+        )
         axis = None if axes is None else axes.axis_behind(slot, of.axis)
         if axes is None or axis is None or data is None:
             return None
@@ -442,7 +449,7 @@ class RowWalk:
 
     def integers(self, node: ir.Node, name: str) -> list[int]:
         """Return a parameter that is a list of integers; none if it is absent or not known."""
-        held = parameter(node, name, self.opset)
+        held = parameter(node, name, self.outside.opset)
         found = held if isinstance(held, ir.Attr) else self.numbers(held)
         return [] if found is None else integers_of(found)
 

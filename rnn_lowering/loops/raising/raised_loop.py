@@ -12,7 +12,6 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.composites import can_flip, flip
-from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.constants import constant_of
@@ -155,13 +154,6 @@ class _Attempt:
         return items
 
 
-def sequence(op: Ops, x: Tensor, axis: int, layout: Layout) -> Tensor:
-    """Return a sequence as [steps, batch, features]."""
-    if axis:
-        x = op.transpose(x, [axis, *(n for n in range(x.rank) if n != axis)])
-    return layout.to_matrix(op, x, 1)
-
-
 # Raise one Loop or Scan that computes an RNN, GRU or LSTM: emit the node. A Loop is read as a recurrence
 # (`loops/as_recurrence`). Its step is computed once with polynomials (`step`), matched with the equations of the
 # operators (`cells`), and the rows that it reads are followed back to X (`affine`).
@@ -255,9 +247,10 @@ class RaisedLoop:
 
     def _sources(self) -> dict[ir.Value, Source]:
         """Return the sequence behind each row; all are read in the same direction."""
-        found = {value: self._source(rows, flips=True) for value, rows in self._real_rows()}
+        walk = RowWalk(self._evaluator())
+        found = {value: follow_rows(rows, walk) for value, rows in self._real_rows()}
         if len({source.backwards for source in found.values()}) > 1:
-            found = {value: self._source(rows, flips=False) for value, rows in self._real_rows()}
+            found = {value: follow_rows(rows, walk, flips=False) for value, rows in self._real_rows()}
         return found
 
     def _real_rows(self) -> Iterator[tuple[ir.Value, ir.Value]]:
@@ -268,20 +261,9 @@ class RaisedLoop:
 
     def _mask_rows(self) -> dict[ir.Value, Array]:
         """Return the rows that compare the number of the step with other numbers."""
-        found = {value: mask_row(self._evaluator(), rows, self._walk()) for value, rows in self.xs.items()}
+        walk = RowWalk(self._evaluator())
+        found = {value: mask_row(self._evaluator(), rows, walk) for value, rows in self.xs.items()}
         return {value: row for value, row in found.items() if row is not None}
-
-    def _walk(self) -> RowWalk:
-        outside = self._evaluator()
-
-        def rank(value: ir.Value) -> int | None:
-            shape = self.writer.facts.shape(value)
-            return None if shape is None else len(shape)
-
-        return RowWalk(rank, outside.numbers, self.writer.op.opset)
-
-    def _source(self, rows: ir.Value, *, flips: bool) -> Source:
-        return follow_rows(rows, self._walk(), flips=flips)
 
     def _step(self) -> tuple[list[Array | None], list[Array | None], list[Array | None]]:
         """Return the states, the next states and the stacked rows as polynomials."""
@@ -518,7 +500,10 @@ class RaisedLoop:
         xs = []
         for source in m.cell.W:
             assert isinstance(source, Source)
-            xs.append(sequence(op, writer.tensor(source.value, self.loop.ref), source.axis, m.layouts[source]))
+            x = writer.tensor(source.value, self.loop.ref)
+            if source.axis:
+                x = op.transpose(x, [source.axis, *(n for n in range(x.rank) if n != source.axis)])
+            xs.append(m.layouts[source].to_matrix(op, x, 1))
         states = [self._initial(n, m.layouts[name]) for n, name in zip(m.states, (H, C), strict=False)]
         lens = None if self.mask is None else self._lens(self.mask, xs[0])
         return emit_node(op, m.cell, xs, states, self.loop.node.name, reverse=self._backwards, lens=lens)
