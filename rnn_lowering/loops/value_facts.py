@@ -499,11 +499,8 @@ def is_plain(dtype: ir.DataType) -> bool:
 def _is_small(kind: Known | None) -> bool:
     if kind is None or not kind.is_static or not is_plain(kind.dtype):
         return False
-    return math.prod(kind.dims) <= _most(kind.dtype)  # type: ignore[arg-type]
-
-
-def _most(dtype: ir.DataType) -> int:
-    return _LARGEST_FLOATS if dtype.is_floating_point() else _LARGEST_MADE
+    most = _LARGEST_FLOATS if kind.dtype.is_floating_point() else _LARGEST_MADE
+    return math.prod(kind.dims) <= most  # type: ignore[arg-type]
 
 
 def _zero_like(kind: Known) -> Item:

@@ -9,7 +9,7 @@ No file shows that another weight was multiplied by a size, so the report says t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -274,7 +274,8 @@ def closed_axes(model: ir.Model, most_nodes: int) -> list[str]:
     inline_holders(work, list(work.functions), most_nodes)
     sort_nodes(work)
     forget_sizes(work)
-    if not names or len([*islice(_fitting(work, names, _TRIED), 2)]) > 1:
+    fitting = (n for n in _TRIED if _fits(work, dict.fromkeys(names, n)))
+    if not names or len([*islice(fitting, 2)]) > 1:
         return []
     for name in names:
         for other in _TRIED[:3]:
@@ -283,11 +284,6 @@ def closed_axes(model: ir.Model, most_nodes: int) -> list[str]:
             if len(found) == 1 and not any(_fits(work, rest | {name: n}) for n in _TRIED if n not in found):
                 return [f"'{name}' is declared open, but the model fits {name} = {found[0]} only (docs/{PAGE})"]
     return []
-
-
-def _fitting(model: ir.Model, names: Iterable[str], sizes: Iterable[int]) -> Iterator[int]:
-    """Yield sizes that the model accepts for all open axes."""
-    return (n for n in sizes if _fits(model, dict.fromkeys(names, n)))
 
 
 def _fits(model: ir.Model, sizes: Mapping[str, int]) -> bool:

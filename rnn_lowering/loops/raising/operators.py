@@ -86,18 +86,6 @@ def _truth(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
     return each(lambda x, y: e.variables.truth((name, (x - y).key())), a, b)
 
 
-def _not(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
-    return each(lambda m: 1.0 - m, *_present(given))
-
-
-def _and(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
-    return each(lambda a, b: a * b, *_present(given))
-
-
-def _or(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
-    return each(lambda a, b: a + b - a * b, *_present(given))
-
-
 def _cast(e: StepEvaluator, node: ir.Node, given: Given) -> Array | None:
     """Cast truths; between types of numbers something may be lost."""
     (x,), value, to = _present(given), node.inputs[0], ir.DataType(node.attributes["to"].as_int())
@@ -130,10 +118,6 @@ def _reduce(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
 
 
 # Products
-
-
-def _matmul(e: StepEvaluator, node: ir.Node, given: Given) -> Array | None:
-    return product(e, *_present(given))
 
 
 def product(e: StepEvaluator, a: Array, b: Array) -> Array:
@@ -199,17 +183,17 @@ def _einsum(e: StepEvaluator, node: ir.Node, given: Given) -> Array | None:
 
 ARITHMETIC: dict[str, StepRule] = {
     "Add": partial(_fold, operator.add),
-    "And": _and,
+    "And": lambda e, node, given: each(lambda a, b: a * b, *_present(given)),
     "Cast": _cast,
     "Div": _divide,
     "Einsum": _einsum,
     **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _truth),
     "Gemm": _gemm,
-    "MatMul": _matmul,
+    "MatMul": lambda e, node, given: product(e, *_present(given)),
     "Mul": partial(_fold, operator.mul),
     "Neg": lambda e, node, given: -given[0],  # type: ignore[operator]
-    "Not": _not,
-    "Or": _or,
+    "Not": lambda e, node, given: each(lambda m: 1.0 - m, *_present(given)),
+    "Or": lambda e, node, given: each(lambda a, b: a + b - a * b, *_present(given)),
     **dict.fromkeys(("ReduceMean", "ReduceSum"), _reduce),
     "Sub": partial(_fold, operator.sub),
     "Sum": partial(_fold, operator.add),

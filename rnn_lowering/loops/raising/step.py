@@ -316,19 +316,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 """By operator, the attributes that its rule knows; with another attribute its result is unknown."""
 
 _OF_INTEGERS = (
-    *(
-        "Abs",
-        "Add",
-        "Cast",
-        "Clip",
-        "Einsum",
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "Less",
-        "LessOrEqual",
-        "MatMul",
-    ),
-    *("Max", "Min", "Mul", "Neg", "ReduceSum", "Relu", "Sub", "Sum", "Where"),
+    *("Abs", "Add", "Cast", "Clip", "Einsum", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+    *("MatMul", "Max", "Min", "Mul", "Neg", "ReduceSum", "Relu", "Sub", "Sum", "Where"),
 )
 """Operators whose rule is right for integers, too."""

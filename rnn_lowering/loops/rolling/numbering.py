@@ -105,8 +105,7 @@ class NumberedGraph:
 
     def constant(self, like: int, integer: int) -> int | None:
         """Return the number of the constant that has another integer in the place of the only one of `like`."""
-        array = self.integers[like]
-        return self._constants.get(_key_of_array(np.full_like(array, integer)))
+        return self._constants.get(_key_of(ir.tensor(np.full_like(self.integers[like], integer))))
 
     def _add(self, node: ir.Node) -> None:
         if node.op_type == "Identity" and node.domain == "" and node.inputs[0] is not None:
@@ -148,10 +147,6 @@ class NumberedGraph:
 
 def _key_of(tensor: ir.TensorProtocol) -> Hashable:
     return int(tensor.dtype), tuple(tensor.shape), hashlib.sha256(tensor.tobytes()).digest()
-
-
-def _key_of_array(array: Array) -> Hashable:
-    return _key_of(ir.tensor(array))
 
 
 def _signature(node: ir.Node) -> Signature:

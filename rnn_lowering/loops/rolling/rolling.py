@@ -179,7 +179,8 @@ def add_heads(steps: RolledSteps, others: Iterable[ProductChain]) -> bool:
     for computation in graph.computations:
         for number in dict.fromkeys(computation.inputs):
             users[number].append(computation)
-    needed = _ancestors(graph, [product for chain in others for product in chain.products])
+    products = [product for chain in others for product in chain.products]
+    needed = {*reached(products, lambda c: [graph.producers.get(n) for n in c.inputs if n is not None])}
     of_steps = {n for values in steps.values for c in step.body for n in map(values.get, c.outputs)}
     seen, before = {*step.body}, len(step.body)
     pending = [user for c in step.body for number in c.outputs for user in users[number]]
@@ -198,11 +199,6 @@ def add_heads(steps: RolledSteps, others: Iterable[ProductChain]) -> bool:
 def _is_head(computation: Computation) -> bool:
     node = computation.node
     return is_of_default_domain(node) and (operator_of(node).elementwise or node.op_type in _HEADS)
-
-
-def _ancestors(graph: NumberedGraph, computations: Iterable[Computation]) -> set[Computation]:
-    """Return computations and what they depend on."""
-    return {*reached(computations, lambda c: [graph.producers.get(n) for n in c.inputs if n is not None])}
 
 
 def _depends(graph: NumberedGraph, number: int, of_steps: Container[int | None]) -> bool:
