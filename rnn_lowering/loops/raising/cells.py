@@ -16,11 +16,16 @@ import onnx_ir as ir
 from rnn_lowering.emit.constants import literal
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.loops.raising.affine import Affine, C, H, Unknowns, affine, all_close
 from rnn_lowering.loops.raising.polynomials import (
+    Affine,
     Atom,
+    C,
+    H,
     NotRaised,
     Polynomial,
+    Unknowns,
+    affine,
+    all_close,
     close,
     constant,
 )

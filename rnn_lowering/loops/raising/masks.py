@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.loops.raising.affine import RowWalk, Source
 from rnn_lowering.loops.raising.polynomials import EXACT, Element, NotRaised, Polynomial, Truth, Variables
+from rnn_lowering.loops.raising.rows import RowWalk, Source
 from rnn_lowering.loops.raising.step import StepEvaluator
 from rnn_lowering.types import Array
 

@@ -29,7 +29,6 @@ from rnn_lowering.loops.body_copy import BodyWriter
 from rnn_lowering.loops.counters import Counters
 from rnn_lowering.loops.hoisting import hoist_invariants
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
-from rnn_lowering.loops.raising.affine import C, H, Layout, RowWalk, Source, Unknowns, follow_rows, layouts, row_of
 from rnn_lowering.loops.raising.cells import NodeOutputs, RaisedCell, emit_node, match_cell
 from rnn_lowering.loops.raising.masks import (
     NUMBER,
@@ -40,7 +39,8 @@ from rnn_lowering.loops.raising.masks import (
     sequence_lens,
     without_mask,
 )
-from rnn_lowering.loops.raising.polynomials import NotRaised, Polynomial, Variables
+from rnn_lowering.loops.raising.polynomials import C, H, NotRaised, Polynomial, Unknowns, Variables
+from rnn_lowering.loops.raising.rows import Layout, RowWalk, Source, follow_rows, layouts, row_of
 from rnn_lowering.loops.raising.step import StepEvaluator
 from rnn_lowering.loops.value_facts import TRUE, Elements, Item, KnownTensor
 from rnn_lowering.model.model_sizes import take_over
@@ -156,7 +156,7 @@ class _Attempt:
 
 # Raise one Loop or Scan that computes an RNN, GRU or LSTM: emit the node. A Loop is read as a recurrence
 # (`loops/as_recurrence`). Its step is computed once with polynomials (`step`), matched with the equations of the
-# operators (`cells`), and the rows that it reads are followed back to X (`affine`).
+# operators (`cells`), and the rows that it reads are followed back to X (`rows`).
 
 
 _OPEN_SIZE = 2
