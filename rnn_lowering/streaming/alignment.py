@@ -19,7 +19,7 @@ import onnx_ir as ir
 from rnn_lowering.facts.axes import Axes
 from rnn_lowering.facts.known import constants_of
 from rnn_lowering.facts.numbers import numbers_vary
-from rnn_lowering.facts.operators import TO_THE_END, axes_by_rule, operator_of, values_used
+from rnn_lowering.facts.operators import TO_THE_END, axes_by_rule, operator_of, reached, values_used
 from rnn_lowering.facts.size import ONE, Shape, Size, product
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, home, input_of
 from rnn_lowering.streaming.frame_numbers import (
@@ -152,15 +152,13 @@ def _fitting_numbers(flow: Flow, node: ir.Node, by_slot: Mapping[int, Frames]) -
 
 def _sources(flow: Flow, value: ir.Value) -> dict[ir.Value, Frames]:
     """Return the inputs of the model whose frames are in a value."""
-    seen, pending = dict[ir.Value, Frames](), [value]
-    while pending:
-        current = pending.pop()
-        framing = flow.framings.get(current)
-        if current not in seen and isinstance(framing, Frames):
-            seen[current] = framing
-            node = current.producer()
-            pending += [] if node is None else values_used(node)
-    return {source: framing for source, framing in seen.items() if source.is_graph_input()}
+
+    def before(current: ir.Value) -> list[ir.Value]:
+        node = current.producer() if isinstance(flow.framings.get(current), Frames) else None
+        return [] if node is None else values_used(node)
+
+    sources = ((v, flow.framings.get(v)) for v in reached([value], before) if v.is_graph_input())
+    return {source: framing for source, framing in sources if isinstance(framing, Frames)}
 
 
 def _in_every_frame(flow: Flow, value: ir.Value, frames: Frames) -> Frames | None:
@@ -231,16 +229,14 @@ class Wait(FramesEdit):
         source = input_of(self.node, self.slot)
         frames = self.frames
         key = ("wait", source, home(self.node), frames.axis, self.past, frames.overlap, self.drop)
-        if key not in editor.made:
-            editor.made[key] = self._delayed(editor, source)
-        self.node.replace_input_with(self.slot, editor.made[key])
+        self.node.replace_input_with(self.slot, editor.once(key, lambda: self._delayed(editor, source)))
 
     def _delayed(self, editor: Editor, value: ir.Value) -> ir.Value:
         emit, axis = editor.before(self.node), self.frames.axis
         if self.past:
             past = self.past_input(editor, "x", self.past)
             value = emit("Concat", past, value, axis=axis)
-            editor.add_present(self.node, "x", past, self.last(emit, value, self.past))
+            editor.add_present(past, self.last(emit, value, self.past))
         return emit.sliced(value, [axis], [0], [-self.drop])
 
 
@@ -260,12 +256,14 @@ class KeepFirst(NodeEdit):
 
     def apply(self, editor: Editor) -> None:
         first = input_of(self.node, self.slot)
-        key = ("first", first, home(self.node))
-        if key not in editor.made:
-            past = editor.add_past(self.node, "x", editor.known.types[self.value], editor.dims(self.value))
-            editor.made[key] = past_or_first(editor, self.node, past, first)
-            editor.add_present(self.node, "x", past, editor.made[key])
-        self.node.replace_input_with(self.slot, editor.made[key])
+        kept = editor.once(("first", first, home(self.node)), lambda: self._kept(editor, first))
+        self.node.replace_input_with(self.slot, kept)
+
+    def _kept(self, editor: Editor, first: ir.Value) -> ir.Value:
+        past = editor.add_past(self.node, "x", editor.known.types[self.value], editor.dims(self.value))
+        kept = past_or_first(editor, self.node, past, first)
+        editor.add_present(past, kept)
+        return kept
 
 
 def _count_so_far(
@@ -284,18 +282,13 @@ def _count_so_far(
 # Operators that compute each frame from that frame only
 
 
-def _data_slots(node: ir.Node) -> list[int]:
-    """Return the slots of the inputs that a node reads as data, not as sizes or axes."""
-    return [n for n, v in enumerate(node.inputs) if v is not None][: operator_of(node).data or None]
-
-
 def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
     """Return the framings of the outputs of a node that computes each frame from that frame only.
 
     Raises:
         UnsupportedError: The node reads other frames, or its rule is not known.
     """
-    slots = _data_slots(node)
+    slots = [n for n, value in enumerate(node.inputs) if value is not None][: operator_of(node).data or None]
     _check_sizes(flow, node, slots)
     edits = len(flow.edits)
     framing, axes = joined(flow, node, slots)

@@ -6,7 +6,7 @@ nodes that they stand for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +23,14 @@ from rnn_lowering.facts.operators import (
     inputs_and_attributes,
     inputs_of,
     is_used,
+    keeps_numbers,
     operator_of,
     reached,
     values_used,
 )
 from rnn_lowering.model.onnx_checks import infer_shapes
 from rnn_lowering.model.scopes import ORIGIN, all_names, origin_of
+from rnn_lowering.streaming.editor import input_of
 from rnn_lowering.streaming.sizes import TimeInputs
 from rnn_lowering.types import Array, array_of
 
@@ -224,17 +226,9 @@ def _sizes_of_parts(sizes: Array, length: int | ir.SymbolicDim) -> Sequence[int]
 _BRANCHES = ("then_branch", "else_branch")
 
 _FAIL_BY_SHAPE = (
-    *(
-        "BatchNormalization",
-        "CastLike",
-        "Constant",
-        "ConstantOfShape",
-        "Conv",
-        "Einsum",
-        "Gemm",
-        "LayerNormalization",
-    ),
-    *("LogSoftmax", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Softmax"),
+    *("BatchNormalization", "CastLike", "Constant", "ConstantOfShape", "Conv", "Einsum", "Gemm"),
+    *("LayerNormalization", "LogSoftmax", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"),
+    *("ReduceSum", "Softmax"),
 )
 """Operators that may fail on values of some shapes, but not on some values of a shape."""
 
@@ -246,9 +240,6 @@ _CHOSEN = {
     *(ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8),
 }
 """Types of which onnxruntime has a Where."""
-
-_SAME_NUMBER = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-"""Operators that return the number of a step in another shape or type."""
 
 
 def choose_in_loops(model: ir.Model, time: TimeInputs, is_wanted: Callable[[ir.Node], bool]) -> None:
@@ -319,8 +310,7 @@ class _Steps:
         if bodies_of(node) or row.random or node.domain:
             return False
         if node.op_type == "Gather":
-            rows, index = node.inputs[0], node.inputs[1]
-            return rows is not None and index is not None and self.is_number(index) and self.has_frames(rows)
+            return self.is_number(input_of(node, 1)) and self.has_frames(input_of(node))
         if node.op_type in _DIVISIONS:
             divisor = None if node.inputs[1] is None else constant_of(node.inputs[1], self.opset)
             dtype = node.outputs[0].dtype
@@ -333,9 +323,9 @@ class _Steps:
     def is_number(self, value: ir.Value) -> bool:
         """Whether a value is the number of the step, in any shape: what has a row for each step has that one."""
         node = value.producer()
-        if node is None or node.domain or node.op_type not in _SAME_NUMBER:
+        if node is None or not keeps_numbers(node):
             return value is self.body.inputs[0]
-        return node.inputs[0] is not None and self.is_number(node.inputs[0])
+        return self.is_number(input_of(node))
 
     def has_frames(self, value: ir.Value) -> bool:
         """Whether a value is computed from frames; a table may have fewer rows than there are steps."""
@@ -368,13 +358,11 @@ def _have_equal_shapes(branches: Sequence[ir.Graph]) -> bool:
     if not types <= _CHOSEN:
         return False
     shapes = [[value.shape for value in branch.outputs] for branch in branches]
-    return all(
-        first is not None
-        and second is not None
-        and len(first) == len(second)
-        and all(a == b and (isinstance(a, int) or a.value is not None) for a, b in zip(first, second, strict=True))
-        for first, second in zip(*shapes, strict=True)
+    known = all(
+        shape is not None and all(isinstance(dim, int) or dim.value is not None for dim in shape)
+        for shape in shapes[0]
     )
+    return known and shapes[0] == shapes[1]
 
 
 def _choose(node: ir.Node, branches: Sequence[ir.Graph], graph: ir.Graph, names: Names) -> None:
@@ -407,11 +395,32 @@ def _move(branch: ir.Graph, node: ir.Node, graph: ir.Graph, names: Names) -> Non
         graph.insert_before(node, inner)
 
 
+# Operators of attention
+
+
+def expand_attention(model: ir.Model) -> None:
+    """Put products in the place of Attention and MultiHeadAttention, of ONNX and of Microsoft, also in branches.
+
+    A node stays if its caches have rows, its scores are an output, its Softmax has another type, its inputs are
+    packed, or sizes or the type of a mask are not known.
+    """
+    keys = {node: (node.domain, node.op_type) for node in model.graph.all_nodes()}
+    nodes = {node: _ATTENTION[key] for node, key in keys.items() if key in _ATTENTION}
+    found: Collection[ir.Node] = nodes
+    while found:
+        infer_shapes(model)  # a layer behind another one needs its sizes
+        found = [node for node, (is_plain, _) in nodes.items() if is_plain(node)]
+        names, opset = Names(all_names(model)), default_opset(model.opset_imports)
+        for node in found:
+            _, expand = nodes.pop(node)
+            expand(InPlaceOf(node, names, opset), node)
+
+
 # Attention of ONNX
 
 
-_INPUTS = 4
-"""Q, K, V and a mask: those behind them are caches and lengths."""
+_MASK = 3
+"""The input behind Q, K and V; those behind it are caches and lengths."""
 
 _CACHES = 2
 """past_key and past_value, behind the mask; present_key and present_value, behind Y."""
@@ -424,29 +433,13 @@ _ATTRIBUTES = {
 _HEADS_RANK = 4
 
 
-def expand_attention(model: ir.Model) -> None:
-    """Put the products of an Attention in its place, in the main graph and its branches. One stays if its caches
-    have rows, its scores are an output, its Softmax has another type, or sizes or the type of a mask are not known.
-    """
-    nodes = [node for node in model.graph.all_nodes() if node.op_type == "Attention" and node.domain == ""]
-    if not nodes:
-        return
-    given = [value for node in nodes for value in node.inputs if value is not None]
-    if any(value.shape is None or value.dtype is None for value in given):
-        infer_shapes(model)
-    names = Names(all_names(model))
-    for node in nodes:
-        if _is_plain(node):
-            _expand(node, names, default_opset(model.opset_imports))
-
-
 def _is_plain(node: ir.Node) -> bool:
     given = [value for value in node.inputs[:3] if value is not None and value.shape is not None]
-    if len(given) < 3 or not all(_is_empty(value) for value in node.inputs[_INPUTS:]):
+    if len(given) < 3 or not all(_is_empty(value) for value in node.inputs[_MASK + 1 :]):
         return False
     if any(is_used(value) for value in node.outputs[1 + _CACHES :]) or set(node.attributes) - _ATTRIBUTES:
         return False
-    dtype, mask = given[0].dtype, _mask(node)
+    dtype, mask = given[0].dtype, input_at(node, _MASK)
     if dtype is None or node.attributes.get_int("softmax_precision", int(dtype)) != int(dtype):
         return False
     if mask is not None and mask.shape is not None and len(mask.shape) and mask.shape[-1] == 1:
@@ -457,10 +450,6 @@ def _is_plain(node: ir.Node) -> bool:
 def _is_empty(value: ir.Value | None) -> bool:
     """Whether an input is left out, or a cache without rows."""
     return value is None or (value.shape is not None and len(value.shape) == _HEADS_RANK and value.shape[2] == 0)
-
-
-def _mask(node: ir.Node) -> ir.Value | None:
-    return input_at(node, _INPUTS - 1)
 
 
 def _heads(node: ir.Node) -> tuple[int, int, int] | None:
@@ -481,13 +470,10 @@ def _heads(node: ir.Node) -> tuple[int, int, int] | None:
     return numbers[0], numbers[1], numbers[2]
 
 
-def _expand(node: ir.Node, names: Names, opset: int) -> None:
-    emit, heads = InPlaceOf(node, names, opset), _heads(node)
-    query, key, value = node.inputs[:3]
+def _expand(emit: InPlaceOf, node: ir.Node) -> None:
+    heads = _heads(node)
+    query, key, value = (input_of(node, slot) for slot in range(3))
     assert heads is not None
-    assert query is not None
-    assert key is not None
-    assert value is not None
     flat = len(query.shape or ()) < _HEADS_RANK
     if flat:
         query = _split_heads(emit, query, heads[0])
@@ -496,19 +482,18 @@ def _expand(node: ir.Node, names: Names, opset: int) -> None:
         emit.give(old, present)  # no rows come before them
     if heads[0] != heads[1]:
         key, value = (_repeated(emit, each, heads[0], heads[0] // heads[1]) for each in (key, value))
-    dtype = (query if not flat else node.inputs[0] or query).dtype or ir.DataType.FLOAT
+    dtype = input_of(node).dtype or ir.DataType.FLOAT
     scale = node.attributes.get_float("scale", heads[2] ** -0.5) or 0.0
     if scale > 0:  # ONNX takes the root in float32 and scales queries and keys by it, also in float64
         scale = float(np.sqrt(np.float32(scale))) ** 2
     scores = _capped(emit, _scaled_scores(emit, query, key, scale, dtype), node, dtype)
-    if (mask := _mask(node)) is not None:
+    if (mask := input_at(node, _MASK)) is not None:
         is_bool = mask.dtype == ir.DataType.BOOL
         scores = emit("Where", mask, scores, _removed(emit, dtype)) if is_bool else emit("Add", scores, mask)
     if node.attributes.get_int("is_causal", 0):
         scores = _causal(emit, scores, query, key, dtype)
     scores = _windowed(emit, scores, node, (query, key), dtype)
-    weights = emit("Softmax", scores, name=node.name or "", axis=-1)
-    output = emit("MatMul", weights, value)
+    output = _weighed(emit, scores, value)
     emit.replace(_joined_heads(emit, output) if flat else output)
 
 
@@ -516,6 +501,11 @@ def _scaled_scores(emit: InPlaceOf, query: ir.Value, key: ir.Value, scale: float
     """Return the scores of queries and keys [batch, heads, frames, size]."""
     products = emit("MatMul", query, emit("Transpose", key, perm=[0, 1, 3, 2]))
     return emit("Mul", products, emit.constant(np.array(scale).astype(dtype.numpy())))
+
+
+def _weighed(emit: InPlaceOf, scores: ir.Value, value: ir.Value) -> ir.Value:
+    """Return the values weighed by scores; the Softmax has the name of the node."""
+    return emit("MatMul", emit("Softmax", scores, name=emit.node.name or "", axis=-1), value)
 
 
 def _causal(emit: InPlaceOf, scores: ir.Value, query: ir.Value, key: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -586,23 +576,6 @@ _ATTRIBUTES_OF_MICROSOFT = {"num_heads", "scale", "unidirectional"}
 _BIAS_OF_SCORES = 5
 
 
-def expand_microsoft_attention(model: ir.Model) -> None:
-    """Put the products of these operators in their place. A node with caches, several outputs, packed inputs or
-    sizes that are not known stays."""
-    first = True
-    while nodes := [n for n in model.graph.all_nodes() if n.domain == DOMAIN and n.op_type in _OPERATORS]:
-        if first:
-            infer_shapes(model)
-        first, names = False, Names(all_names(model))
-        opset = default_opset(model.opset_imports)
-        plain = [node for node in nodes if _is_plain_of_microsoft(node)]
-        if not plain:
-            return
-        for node in plain:
-            _expand_of_microsoft(node, names, opset)
-        infer_shapes(model)  # a layer behind another one needs its sizes
-
-
 def _is_plain_of_microsoft(node: ir.Node) -> bool:
     followed = _OPERATORS[node.op_type]
     given = [n for n, value in enumerate(node.inputs) if value is not None]
@@ -626,11 +599,11 @@ def _width(node: ir.Node) -> int | None:
     return size // parts if isinstance(size, int) and size % (parts * heads) == 0 else None
 
 
-def _expand_of_microsoft(node: ir.Node, names: Names, opset: int) -> None:
-    emit, width = InPlaceOf(node, names, opset), _width(node)
+def _expand_of_microsoft(emit: InPlaceOf, node: ir.Node) -> None:
+    width = _width(node)
     heads = node.attributes.get_int("num_heads", 0) or 1
+    dtype = input_of(node).dtype
     assert width is not None
-    dtype = node.inputs[0].dtype if node.inputs[0] is not None else None
     assert dtype is not None
     parts = (_projected if node.op_type == "Attention" else _given)(emit, node, width)
     query, key, value = (_split_heads(emit, part, heads) for part in parts)
@@ -641,17 +614,13 @@ def _expand_of_microsoft(node: ir.Node, names: Names, opset: int) -> None:
         scores = emit("Add", scores, bias)
     if node.attributes.get_int("unidirectional", 0):
         scores = _causal(emit, scores, query, key, dtype)
-    weights = emit("Softmax", scores, name=node.name or "", axis=-1)
-    emit.replace(_joined_heads(emit, emit("MatMul", weights, value)))
+    emit.replace(_joined_heads(emit, _weighed(emit, scores, value)))
 
 
 def _projected(emit: InPlaceOf, node: ir.Node, width: int) -> list[ir.Value]:
     """Return queries, keys and values, which one product computes."""
-    data, weights, *rest = node.inputs
-    assert data is not None
-    assert weights is not None
-    product = emit("MatMul", data, weights)
-    product = emit("Add", product, rest[0]) if rest and rest[0] is not None else product
+    product, bias = emit("MatMul", input_of(node), input_of(node, 1)), input_at(node, 2)
+    product = product if bias is None else emit("Add", product, bias)
     return [_part(emit, product, n, width) for n in range(3)]
 
 
@@ -668,3 +637,10 @@ def _part(emit: InPlaceOf, value: ir.Value, number: int, width: int) -> ir.Value
     """Return one of three parts along the last axis: the last one may have another size."""
     end = TO_THE_END if number == 2 else (number + 1) * width
     return emit("Slice", value, starts=[number * width], ends=[end], axes=[-1])
+
+
+_ATTENTION: Mapping[tuple[str, str], tuple[Callable[[ir.Node], bool], Callable[[InPlaceOf, ir.Node], None]]] = {
+    ("", "Attention"): (_is_plain, _expand),
+    **{(DOMAIN, name): (_is_plain_of_microsoft, _expand_of_microsoft) for name in _OPERATORS},
+}
+"""By domain and operator, whether a node can be expanded, and what expands it."""

@@ -65,6 +65,23 @@ class Change(NodeEdit):
         self.make(editor)
 
 
+@dataclass(frozen=True)
+class _Carried:
+    """What an input keeps from call to call.
+
+    Attributes:
+        node: The node whose state it is; None for the model.
+        kind: As in `State`.
+        dims: Its dimensions.
+        grows: The axis whose size grows with each call; None if all stay.
+    """
+
+    node: ir.Node | None
+    kind: str
+    dims: Sequence[Dim]
+    grows: int | None = None
+
+
 class Editor:
     """Edits one model; names are unique in all its scopes.
 
@@ -78,11 +95,7 @@ class Editor:
     """
 
     def __init__(
-        self,
-        model: ir.Model,
-        known: KnownValues,
-        time: TimeInputs,
-        count_type: ir.DataType = ir.DataType.INT64,
+        self, model: ir.Model, known: KnownValues, time: TimeInputs, count_type: ir.DataType = ir.DataType.INT64
     ) -> None:
         self.model = model
         self.known = known
@@ -90,6 +103,7 @@ class Editor:
         self.time = time
         self.count_type = count_type
         self.made: dict[Hashable, ir.Value] = {}
+        self._carried: dict[ir.Value, _Carried] = {}
         self.start = Emitter(self, model.graph)
         self._names = Names({*all_names(model), *(v.name or "" for v in model.graph.outputs)})
         self.states: list[State] = []
@@ -118,47 +132,34 @@ class Editor:
             grows: The axis whose size grows with each call; None if all stay.
         """
         name = self.name(f"past_{_label_of_state(node)}_{kind}")
-        dims = [f"{name}_frames" if axis == grows else dim for axis, dim in enumerate(dims)]
-        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(dims))
+        open_dims = [f"{name}_frames" if axis == grows else dim for axis, dim in enumerate(dims)]
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(open_dims))
         self.model.graph.inputs.append(value)
+        self._carried[value] = _Carried(node, kind, dims, grows)
         return value
 
-    def add_present(
-        self,
-        node: ir.Node | None,
-        kind: str,
-        past: ir.Value,
-        inner: ir.Value,
-        initial: Array | None = None,
-        dims: Sequence[Dim] | None = None,
-        grows: int | None = None,
-    ) -> None:
-        """Return `inner`, a value in the graph of a node, as the next value of the state `past`.
+    def take_past(self, node: ir.Node, kind: str, past: ir.Value, dims: Sequence[Dim]) -> None:
+        """Let an input of the model take a state of a node."""
+        self._carried[past] = _Carried(node, kind, dims)
+
+    def add_present(self, past: ir.Value, inner: ir.Value, initial: Array | None = None) -> None:
+        """Return `inner`, a value in the graph of the node, as the next value of the state `past`.
 
         Args:
             initial: What the first call receives, an array that broadcasts to the state; None for zeros.
-            dims: The dimensions of the state, if they are not those of `past`.
-            grows: The axis whose size grows with each call; None if all stay.
         """
-        graph = self.model.graph if node is None else home(node)
-        present = self._add_output(self.name(f"present_{_label_of_state(node)}_{kind}"), inner, past, graph)
-        if grows is not None:
-            present.shape = ir.Shape([None if axis == grows else dim for axis, dim in enumerate(past.shape or ())])
-        self.add_state(past, present, node, kind, initial, dims, grows)
+        carried = self._carried[past]
+        graph = self.model.graph if carried.node is None else home(carried.node)
+        name = self.name(f"present_{_label_of_state(carried.node)}_{carried.kind}")
+        present = self._add_output(name, inner, past, graph)
+        if carried.grows is not None:
+            dims = [None if axis == carried.grows else dim for axis, dim in enumerate(past.shape or ())]
+            present.shape = ir.Shape(dims)
+        self._add_state(past, present, carried, initial)
 
-    def add_state(
-        self,
-        past: ir.Value,
-        present: ir.Value,
-        node: ir.Node | None,
-        kind: str,
-        initial: Array | None = None,
-        dims: Sequence[Dim] | None = None,
-        grows: int | None = None,
-    ) -> None:
+    def _add_state(self, past: ir.Value, present: ir.Value, carried: _Carried, initial: Array | None) -> None:
         """Add a state to the metadata."""
-        shape = [d if isinstance(d, int) else d.value or "" for d in past.shape or ()] if dims is None else dims
-        label = "" if node is None else node_ref(node, "").name
+        node, shape = carried.node, tuple(carried.dims)
         least = math.prod(d for d in shape if isinstance(d, int))
         if least > MOST_ELEMENTS:
             raise UnsupportedError(
@@ -167,17 +168,11 @@ class Editor:
                 node=None if node is None else self.ref(node),
             )
         dtype = (past.dtype or ir.DataType.FLOAT).numpy().name
-        names = past.name or "", present.name or "", label
-        self.states.append(State(*names, kind, tuple(shape), dtype, initial_of(initial), grows))
+        names = past.name or "", present.name or "", "" if node is None else node_ref(node, "").name
+        self.states.append(State(*names, carried.kind, shape, dtype, initial_of(initial), carried.grows))
 
     def add_pair(
-        self,
-        node: ir.Node,
-        kind: str,
-        past: ir.Value,
-        output: ir.Value,
-        dims: Sequence[Dim],
-        initial: Array | None,
+        self, node: ir.Node, kind: str, past: ir.Value, output: ir.Value, dims: Sequence[Dim], initial: Array | None
     ) -> None:
         """Add a state that the model has already: `output` returns the next value of `past`. Nodes may share it."""
         for n, state in enumerate(self.states):
@@ -185,7 +180,14 @@ class Editor:
                 nodes = dict.fromkeys([*state.node.split(", "), node_ref(node, "").name])
                 self.states[n] = replace(state, node=", ".join(nodes))
                 return
-        self.add_state(past, self.model.graph.outputs[self._positions[output]], node, kind, initial, dims)
+        present = self.model.graph.outputs[self._positions[output]]
+        self._add_state(past, present, _Carried(node, kind, dims), initial)
+
+    def once(self, key: Hashable, make: Callable[[], ir.Value]) -> ir.Value:
+        """Return the value that several edits share, made at the first time."""
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
 
     def ref(self, node: ir.Node) -> NodeRef:
         """Return a node for an error."""

@@ -35,9 +35,7 @@ def _computed_once(compute: _OfModel[P]) -> _OfModel[P]:
 
     def shared(editor: Editor, /, *args: P.args, **kwargs: P.kwargs) -> ir.Value:
         key = (compute.__name__, args, tuple(kwargs.items()))
-        if key not in editor.made:
-            editor.made[key] = compute(editor, *args, **kwargs)
-        return editor.made[key]
+        return editor.once(key, lambda: compute(editor, *args, **kwargs))
 
     return shared
 
@@ -46,7 +44,7 @@ def _computed_once(compute: _OfModel[P]) -> _OfModel[P]:
 def _so_far(editor: Editor) -> ir.Value:
     """Return the number of frames of the stream before this call, which is a state."""
     past = editor.add_past(None, "t", editor.count_type, [1])
-    editor.add_present(None, "t", past, editor.start("Add", past, _stream_frames(editor)))
+    editor.add_present(past, editor.start("Add", past, _stream_frames(editor)))
     return past
 
 
@@ -129,13 +127,12 @@ def frame_indices(editor: Editor, rate: Fraction, more: int = 0) -> ir.Value:
     return first if alone else editor.start("Add", first, numbers_in_call(editor, rate, more)[1])
 
 
+@_computed_once
 def missing_frames(editor: Editor, delay: Delay) -> ir.Value:
     """Return a mask of the frames in this call that are missing because of the delay."""
     _check_opset_of_delay(editor)
-    if delay not in editor.made:
-        limit = editor.start.counts([delay.frames])
-        editor.made[delay] = editor.start("Less", frame_indices(editor, delay.rate), limit)
-    return editor.made[delay]
+    limit = editor.start.counts([delay.frames])
+    return editor.start("Less", frame_indices(editor, delay.rate), limit)
 
 
 @_computed_once

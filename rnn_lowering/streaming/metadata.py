@@ -281,7 +281,7 @@ def _is_count(number: object, least: int = 1) -> bool:
 
 _ADVICE = {
     "ncnn": "pnnx writes the batch axis of each blob into *_ncnn.py: "
-    "ncnn.Mat(array, batch_index=...) and mat.numpy(batch_index=...) need it",
+    "ncnn.Mat(array, batch_index=...) and mat.numpy(batch_index=...) need it"
 }
 """Advice for hosts, by target."""
 

@@ -21,7 +21,7 @@ from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import KnownValues, SizingError, add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.operators import bodies_of, reached, values_used
-from rnn_lowering.facts.size import Counter, Shape, Size, size
+from rnn_lowering.facts.size import Counter, Size, size
 from rnn_lowering.model.scopes import all_names, origin_of, sort_nodes
 
 TIME, CHUNK = Counter(0, "frames", 1), Counter(1, "chunk", None)
@@ -408,7 +408,7 @@ def _set_sizes(known: StreamValues, node: ir.Node) -> None:
     shapes = [None if v is None else known.shapes.get(v) for v in (*node.inputs, *node.outputs)]
     before, after = shapes[0], shapes[-1]
     weights = shapes[1] if node.op_type.startswith("Conv") and len(node.inputs) > 1 else None
-    kernel = list(node.attributes.get_ints("kernel_shape", ()) or _constants(weights))
+    kernel = node.attributes.get_ints("kernel_shape", ()) or [int(d.constant or 0) for d in (weights or ())[2:]]
     if before is None or after is None or len(kernel) != len(before) - 2 or not _is_plain(node):
         return
     dims: list[Size | None] = [None, None]
@@ -422,11 +422,6 @@ def _set_sizes(known: StreamValues, node: ir.Node) -> None:
         windows = None if windows is None else known.floor(windows)
         dims.append(None if windows is None else windows + 1)
     known.set_shape(node.outputs[0], dims)
-
-
-def _constants(shape: Shape | None) -> list[int]:
-    """Return the sizes of a kernel, from the shape of the weights; 0 for one that is not known."""
-    return [int(dim.constant or 0) for dim in (shape or ())[2:]]
 
 
 def _is_plain(node: ir.Node) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, counted
-from rnn_lowering.facts.node_outputs import compute_node
+from rnn_lowering.facts.node_outputs import compute_node, numbered
 from rnn_lowering.facts.operators import captured_values, input_at, moved_inputs, operator_of, reached, with_bodies
 from rnn_lowering.facts.size import Symbol
 from rnn_lowering.streaming.editor import Editor, input_of
@@ -81,8 +81,8 @@ def states_of(flow: Flow, graph: ir.Graph) -> States:
 
 def _numbered_elements(flow: Flow, graph: ir.Graph) -> dict[ir.Value, Array]:
     """Number the elements of inputs that may be states; return the numbers in each value that rearranges them."""
-    labels: dict[ir.Value, Array] = {}
-    start, sizes = 1, _example(flow, graph)
+    shapes: dict[ir.Value, list[int]] = {}
+    sizes = _example(flow, graph)
     for value in graph.inputs:
         dims = flow.known.shapes.get(value)
         floats = value.dtype is not None and value.dtype.is_floating_point()
@@ -90,9 +90,9 @@ def _numbered_elements(flow: Flow, graph: ir.Graph) -> dict[ir.Value, Array]:
             continue
         shape = [int(dim.at(sizes)) for dim in dims]
         if math.prod(shape) <= 1 << 20:
-            labels[value] = np.arange(start, start + math.prod(shape)).reshape(shape)
-            start += math.prod(shape)
-    return _rearranged(flow, graph, labels)
+            shapes[value] = shape
+    labels = numbered([np.empty(shape, bool) for shape in shapes.values()])
+    return _rearranged(flow, graph, dict(zip(shapes, labels, strict=True)))
 
 
 def _example(flow: Flow, graph: ir.Graph) -> dict[Symbol, int]:
@@ -225,16 +225,13 @@ def _check_unread(flow: Flow, value: ir.Value, name: str) -> None:
             continue
         if not operator_of(node).moves or used_slot >= moved_inputs(node):
             raise flow.refuse(
-                node,
-                f"reads '{name}', a state, which changes after the first chunk",
-                "give it its own input",
+                node, f"reads '{name}', a state, which changes after the first chunk", "give it its own input"
             )
         for output in node.outputs:
             _check_unread(flow, output, name)
     if value.is_graph_output():
         raise UnsupportedError(
-            f"'{name}' is a state and an output, but changes after the first chunk",
-            hint="drop that output",
+            f"'{name}' is a state and an output, but changes after the first chunk", hint="drop that output"
         )
 
 

@@ -185,8 +185,8 @@ def test_a_stream_that_is_wrong_is_not_written(
     """As if the past state were given out instead of the next one."""
     add_present = Editor.add_present
 
-    def wrong(self: Editor, node: ir.Node | None, kind: str, past: ir.Value, _: ir.Value, *rest: Any) -> None:
-        add_present(self, node, kind, past, past, *rest)
+    def wrong(self: Editor, past: ir.Value, _: ir.Value, *rest: Any) -> None:
+        add_present(self, past, past, *rest)
 
     monkeypatch.setattr(Editor, "add_present", wrong)
     outcome = rnn_lower(*paths, "--stream", "time")

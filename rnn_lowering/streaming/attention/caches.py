@@ -89,7 +89,7 @@ class Kept(FramesRead):
         first, last = 0 if rows is None else -rows - again, -again or TO_THE_END
         all_stay = (first, last) == (0, TO_THE_END)
         present = everything if all_stay else emit.sliced(everything, [axis], [first], [last])
-        editor.add_present(softmax, self.kind, past, present, dims=dims, grows=axis if rows is None else None)
+        editor.add_present(past, present)
         self.node.replace_input_with(self.slot, everything)
         return everything
 
@@ -321,14 +321,13 @@ class _Call:
 
     def end(self, last: int, dtype: ir.DataType) -> ir.Value:
         """Return zeros for the queries, which come with an error after the last frame."""
-        more = self.delay + self.mask.ahead + self.frames.overlap
-        key = ("end", last, self.frames.rate, more, dtype)
-        if key not in self.editor.made:
-            start = self.editor.start
+        more, start = self.delay + self.mask.ahead + self.frames.overlap, self.editor.start
+
+        def picked() -> ir.Value:
             zeros = start.constant(np.zeros(last + more), dtype)
-            numbers = frame_indices(self.editor, self.frames.rate, self.frames.overlap)
-            self.editor.made[key] = start("Gather", zeros, numbers, axis=0)
-        return self._on_rows(self.editor.made[key])
+            return start("Gather", zeros, frame_indices(self.editor, self.frames.rate, self.frames.overlap), axis=0)
+
+        return self._on_rows(self.editor.once(("end", last, self.frames.rate, more, dtype), picked))
 
 
 def shape_of_rows(editor: Editor, node: ir.Node, pairs: Pairs) -> None:

@@ -400,7 +400,10 @@ class Positions:
             array, cut = found.array, found.axes
         else:
             cut = frozenset()
-        if array is None or bounds is None or dims is None or [*array.shape] != self._sizes(dims, array, cut):
+        if array is None or bounds is None or dims is None:
+            return Unknown("cuts positions")
+        known = [array.shape[n] if n in cut and n < array.ndim else dim.constant or 0 for n, dim in enumerate(dims)]
+        if known != [*array.shape]:
             return Unknown("cuts positions")
         for axis, (first, last, step) in bounds.items():
             whole = first == size(0) and step == size(1)
@@ -409,9 +412,6 @@ class Positions:
             elif not (whole and last.constant is not None and last.constant >= array.shape[axis]):
                 return Unknown("cuts a table elsewhere than at the number of frames")
         return _of_table(PositionTable(array, cut))
-
-    def _sizes(self, dims: Sequence[Size], array: Array, cut: frozenset[int]) -> list[int | Size]:
-        return [array.shape[n] if n in cut and n < array.ndim else int(d.constant or 0) for n, d in enumerate(dims)]
 
 
 def cut_table(known: KnownValues, node: ir.Node) -> None:

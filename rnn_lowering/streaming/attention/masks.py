@@ -105,12 +105,8 @@ def mask_of(flow: Flow, node: ir.Node, pairs: Pairs) -> Mask:
     if not varying:
         raise _sees_all(flow, node)
     cell = math.lcm(*(known.cell for _, known in varying))
-    limits = [known.rows for _, known in varying if known.rows is not None]
-    count = 2 * (max(known.reach for _, known in varying) + cell) + 8
-    count = -(-count // cell) * cell
-    rows = min(limits, default=None)
-    count = count if rows is None else min(count, rows)
-    _check_size(flow, node, count)
+    rows = min((known.rows for _, known in varying if known.rows is not None), default=None)
+    count = _count_shown(flow, node, max(known.reach for _, known in varying), cell, rows)
     removed, biases = np.zeros((count, count), bool), list[Bias]()
     beyond = [False, False]
     for term, known in varying:
@@ -140,9 +136,7 @@ def masked_again(flow: Flow, pairs: Pairs, mask: Mask, term: Term) -> Mask:
     reach, cell = (0, mask.cell) if distances is None else (distances.reach, math.lcm(distances.cell, mask.cell))
     limits = [mask.rows, None if distances is None else distances.rows]
     rows = min((limit for limit in limits if limit is not None), default=None)
-    count = -(-(2 * (max(reach, len(mask.kept)) + cell) + 8) // cell) * cell
-    count = count if rows is None else min(count, rows)
-    _check_size(flow, term.node, count)
+    count = _count_shown(flow, term.node, max(reach, len(mask.kept)), cell, rows)
     changed = _changed_weights(flow, term, matrix_of(flow, term, pairs, count))
     if distances is not None and (changed[cell:, cell:] != changed[:-cell, :-cell]).any():
         raise _of_position(flow, term)
@@ -170,12 +164,8 @@ def _check_sums(flow: Flow, node: ir.Node, pairs: Pairs, varying: Mapping[Term, 
     """Refuse biases that could bring a removed key back, or remove the own frame of a query."""
     total, grows = np.zeros(removed.shape), False
     for term in varying:
-        matrix = matrix_of(flow, term, pairs, len(removed)).astype(np.float64)
-        highest = (
-            matrix.reshape(-1, *removed.shape).max(0)
-            if term.factor > 0
-            else matrix.reshape(-1, *removed.shape).min(0)
-        )
+        matrices = matrix_of(flow, term, pairs, len(removed)).astype(np.float64).reshape(-1, *removed.shape)
+        highest = matrices.max(0) if term.factor > 0 else matrices.min(0)
         if term.removes is not None:
             number = term.fill(flow.known)
             fill = -np.inf if number is None else number * term.factor
@@ -188,6 +178,14 @@ def _check_sums(flow: Flow, node: ir.Node, pairs: Pairs, varying: Mapping[Term, 
         raise flow.refuse(
             node, "has a bias as large as its mask, so a key may not be removed", "mask with -inf, after the bias"
         )
+
+
+def _count_shown(flow: Flow, node: ir.Node, reach: int, cell: int, rows: int | None) -> int:
+    """Return how many frames show a function of the distance that does not change beyond its reach."""
+    count = -(-(2 * (reach + cell) + 8) // cell) * cell
+    count = count if rows is None else min(count, rows)
+    _check_size(flow, node, count)
+    return count
 
 
 def _check_size(flow: Flow, node: ir.Node, count: int) -> None:
@@ -274,11 +272,7 @@ def _distances(flow: Flow, positions: Positions, term: Term, pairs: Pairs) -> Di
             term.node, f"its mask '{value.name}' has frames on other axes", "use a mask or a bias of i - j"
         )
     rows, columns = pairs.axes_of(term)
-    return found if rows < columns else _flipped(found)
-
-
-def _flipped(found: Distances) -> Distances:
-    return Distances(found.axes, found.reach, (found.tails[1], found.tails[0]), found.cell, found.rows)
+    return found if rows < columns else replace(found, tails=(found.tails[1], found.tails[0]))
 
 
 def matrix_of(flow: Flow, term: Term, pairs: Pairs, count: int) -> Array:

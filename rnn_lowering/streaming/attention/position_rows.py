@@ -264,8 +264,7 @@ def compared_by_distance(flow: Flow, node: ir.Node) -> list[Framing] | None:
         return None
     count = in_whole(shape[framing.axis])
     by_distance = position_rows(flow.known, rows, count)
-    read = _lead_of_einsum if node.op_type == "Einsum" else _lead_of_matmul
-    lead = None if by_distance is None else read(node, by_distance.dims, shape, framing.axis)
+    lead = None if by_distance is None else _lead(node, by_distance.dims, shape, framing.axis)
     if by_distance is None or lead is None:
         return None
     columns = count * 2 - 1 if by_distance.least is None else count
@@ -279,17 +278,9 @@ def compared_by_distance(flow: Flow, node: ir.Node) -> list[Framing] | None:
     return [Shifting(framing, axes, node, error, rows=by_distance, scores=products, lead=lead, count=count)]
 
 
-def _lead_of_matmul(_: ir.Node, dims: Sequence[int | None], shape: Shape, axis: int) -> Shape | None:
-    """Return the axes before the queries in their product with rows of these sizes; None if the rows are not the
-    last axis, behind the axes of the queries."""
-    lead, own = dims[:-2], shape[len(shape) - len(dims) : -2]
-    fits = axis == len(shape) - 2 and 2 <= len(dims) <= len(shape) and dims[-1] is None
-    fits = fits and all(n == 1 or size(n or 0) == dim for n, dim in zip(lead, own, strict=True))
-    return shape[:-2] if fits else None
-
-
-def _lead_of_einsum(node: ir.Node, dims: Sequence[int | None], shape: Shape, axis: int) -> Shape | None:
-    """Return the same for an Einsum; None if its last axes are not the queries and the rows, or sizes differ."""
+def _lead(node: ir.Node, dims: Dims, shape: Shape, axis: int) -> Shape | None:
+    """Return the axes before the queries in their product with rows of these sizes; None if its last axes are not
+    the queries and the rows, or sizes differ."""
     ranks = dict(zip(node.inputs, (shape, tuple(size(n or 0) for n in dims)), strict=False))
     axes = axes_by_rule(node, 0, ranks.__getitem__, lambda _: None)
     if axes is None:
@@ -299,7 +290,7 @@ def _lead_of_einsum(node: ir.Node, dims: Sequence[int | None], shape: Shape, axi
         return None
     query, row = first[axis], second[dims.index(None)]
     sizes: dict[object, Size] = dict(zip(first, shape, strict=True))
-    others = {label: size(n) for label, n in zip(second, dims, strict=True) if n is not None}
+    others = {label: size(n) for label, n in zip(second, dims, strict=True) if n is not None and label in output}
     alike = all(own in (ONE, sizes.setdefault(label, own)) for label, own in others.items())
     once = all(len(set(labels)) == len(labels) for labels in (first, second, output))
     apart = query not in second and row not in first
@@ -488,7 +479,7 @@ class _Shift:
         past = editor.add_past(product, "p", dtype, dims, grows=axis)
         first = emit_rows(editor, emit, rows, frames_before(editor, self.frames.rate))
         everything = emit("Concat", first, past, axis=axis)
-        editor.add_present(product, "p", past, everything, dims=dims, grows=axis)
+        editor.add_present(past, everything)
         return everything
 
     def _distances(self, emit: Emitter) -> ir.Value:

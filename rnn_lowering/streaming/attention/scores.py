@@ -169,14 +169,14 @@ def _moved(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Pairs | None:
         return None
     if node.op_type == "Transpose":
         labels = [*known_axes(flow, node).output]
-        return _on_axes(pairs, (labels.index(pairs.axes[0]), labels.index(pairs.axes[1])))
+        return replace(pairs, axes=(labels.index(pairs.axes[0]), labels.index(pairs.axes[1])))
     first, by = min(pairs.axes), len(after) - len(before)
     same = first + by >= 0 and after[first + by :] == before[first:]
     if not same or any(dim.varies for dim in after[: max(first + by, 0)]):
         raise _misread(flow, node, pairs)
     if node.op_type == "Reshape":
         flow.change(node, sizes_of_scores, after, first, by, pairs)
-    return _on_axes(pairs, (pairs.axes[0] + by, pairs.axes[1] + by))
+    return replace(pairs, axes=(pairs.axes[0] + by, pairs.axes[1] + by))
 
 
 def _takes_all(flow: Flow, node: ir.Node, shape: Shape) -> bool:
@@ -186,10 +186,6 @@ def _takes_all(flow: Flow, node: ir.Node, shape: Shape) -> bool:
         (position(flow.known, first, dim), position(flow.known, last, dim), step) == (size(0), dim, ONE)
         for dim, (first, last, step) in ((shape[axis], own) for axis, own in bounds.items())
     )
-
-
-def _on_axes(pairs: Pairs, axes: tuple[int, int]) -> Pairs:
-    return replace(pairs, axes=axes)
 
 
 # Scores
@@ -301,9 +297,7 @@ def _softmax(flow: Flow, node: ir.Node, pairs: Pairs) -> Pairs:
     axis = (node.attributes.get_int("axis", -1 if flow.opset >= 13 else 1) or 0) % rank
     if axis not in pairs.axes or (flow.opset < 13 and axis != rank - 1):
         raise flow.refuse(
-            node,
-            "weighs pairs of frames along another axis than the keys",
-            "use a Softmax over the keys",
+            node, "weighs pairs of frames along another axis than the keys", "use a Softmax over the keys"
         )
     columns = pairs.axes.index(axis)
     return replace(pairs, softmax=node, columns=columns)

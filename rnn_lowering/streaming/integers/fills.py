@@ -23,6 +23,7 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from rnn_lowering.model.protobuf import graphs_in, nodes_in
 from rnn_lowering.streaming.integers.calibration import Recorder
 from rnn_lowering.streaming.metadata import KEY, StreamPlan, initial_of
 from rnn_lowering.types import Array, ArrayLike
@@ -328,19 +329,10 @@ def _with(model: onnx.ModelProto, changes: Sequence[tuple[Fill, Array]]) -> onnx
 def _drop_unused(model: onnx.ModelProto) -> None:
     """Remove the constants that nothing reads any more."""
     graph = model.graph
-    read = {value.name for value in graph.output} | set(_read_names(graph))
+    read = {value.name for each in graphs_in(graph) for value in each.output}
+    read |= {name for node in nodes_in(graph) for name in node.input}
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
     nodes = [node for node in graph.node if node.op_type != "Constant" or node.output[0] in read]
     del graph.initializer[:], graph.node[:]
     graph.initializer.extend(kept)
     graph.node.extend(nodes)
-
-
-def _read_names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the names that nodes read, also those in their bodies."""
-    for node in graph.node:
-        yield from node.input
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from _read_names(body)
-                yield from (value.name for value in body.output)

@@ -15,12 +15,7 @@ from rnn_lowering.facts.operators import TO_THE_END, input_at, parameter
 from rnn_lowering.facts.size import Counter, Size, size
 from rnn_lowering.streaming.alignment import Wait
 from rnn_lowering.streaming.editor import Editor, input_of
-from rnn_lowering.streaming.frame_numbers import (
-    frame_indices,
-    frames_before,
-    numbers_in_call,
-    past_or_first,
-)
+from rnn_lowering.streaming.frame_numbers import frame_indices, frames_before, numbers_in_call, past_or_first
 from rnn_lowering.streaming.frames import (
     FirstFrame,
     Flow,
@@ -169,7 +164,7 @@ def _padded_with_frames(
     others = any(amount != 0 for n, amount in enumerate(amounts) if n % rank != framing.axis)
     plain = framing.plain and not framing.overlap and not framing.cut and not others
     if mode == "reflect" and plain and left >= 1 and right >= 0:
-        return _reflected_in_front(flow, node, framing, left, right)
+        return _with_first_frames(flow, node, framing, left, right, reflects=True)
     if others or right < 0 or not (mode == "edge" or (mode == "reflect" and left == 0)):
         raise flow.refuse(
             node,
@@ -185,7 +180,7 @@ def _padded_with_frames(
             node, "repeats or cuts off the first frame of a value that comes late", "pad with a constant"
         )
     if left and framing.delay:
-        return _first_repeated(flow, node, framing, left, right)
+        return _with_first_frames(flow, node, framing, left, right, reflects=False)
     initial = Computed(0, first_row=True) if left else 0.0
     return _in_front(flow, node, framing, Window(left=left, right=right, initial=initial))
 
@@ -293,16 +288,24 @@ def _constant_frames(flow: Flow, value: ir.Value, axis: int) -> Array | None:
 # first n frames of the result are x[n], ..., x[1], so the stream is n frames late: with x[j + n] comes frame j of
 # the result. It is x[n - j] for j < n, then x[j - n]. With n = 2 the result is x[2], x[1], x[0], x[1] and so on.
 # Behind the last frame the result is that of a sequence padded with zeros, as for every padding inside a net.
-# `_first_repeated` does the same for mode edge in front of frames that come late.
 
 
-def _reflected_in_front(flow: Flow, node: ir.Node, framing: Frames, left: int, right: int) -> list[Framing]:
-    """Return the framing of a Pad of mode reflect along the frames alone."""
-    late = replace(framing, extra=framing.extra + left + right, ready=framing.ready - left)
+def _with_first_frames(
+    flow: Flow, node: ir.Node, framing: Frames, left: int, right: int, reflects: bool
+) -> list[Framing]:
+    """Return the framing of a Pad that puts the first frames of the stream before them: of mode reflect, along the
+    frames alone, or of mode edge in front of frames that come late.
+
+    With mode edge, frame j of the result is x[max(j - left, 0)], and comes with x[j]: the stream is `left` frames
+    later than with a constant, but frame 0 is there.
+    """
+    later = left if reflects else 0
+    late = replace(framing, extra=framing.extra + left + right, ready=framing.ready - later)
     final = settled(flow, node, framing, late, right)
-    flow.require_frames(framing, max(left, right) + 1)
-    flow.edits.append(KeepRows(node, node.outputs[0], framing, 0, 2 * left))
-    flow.change(node, _reflect, framing, left)
+    if reflects:
+        flow.require_frames(framing, max(left, right) + 1)
+    flow.edits.append(KeepRows(node, node.outputs[0], framing, 0, left + later))
+    flow.change(node, _reflect if reflects else _repeat_first, framing, left)
     return [flow.resampled(node, node.outputs[0], framing, final)]
 
 
@@ -317,19 +320,6 @@ def _reflect(editor: Editor, node: ir.Node, frames: Frames, left: int) -> None:
     early = emit("Less", frame_indices(editor, frames.rate), emit.counts([2 * left + delay]))
     picked = emit("Gather", input_of(node), emit("Where", early, within, index), axis=frames.axis)
     editor.replace_node(node, picked)
-
-
-def _first_repeated(flow: Flow, node: ir.Node, framing: Frames, left: int, right: int) -> list[Framing]:
-    """Return the framing of a Pad of mode edge in front of frames that come late.
-
-    Frame j of the result is x[max(j - left, 0)], and comes with x[j]: the stream is `left` frames later than with a
-    constant, but frame 0 is there.
-    """
-    late = replace(framing, extra=framing.extra + left + right)
-    final = settled(flow, node, framing, late, right)
-    flow.edits.append(KeepRows(node, node.outputs[0], framing, 0, left))
-    flow.change(node, _repeat_first, framing, left)
-    return [flow.resampled(node, node.outputs[0], framing, final)]
 
 
 def _repeat_first(editor: Editor, node: ir.Node, frames: Frames, left: int) -> None:

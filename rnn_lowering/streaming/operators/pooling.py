@@ -27,14 +27,7 @@ from rnn_lowering.facts.operators import operator_of, parameter
 from rnn_lowering.streaming.alignment import FramesEdit, FramesRead, coupled_axes, frame_by_frame, known_axes
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of
 from rnn_lowering.streaming.frame_numbers import counts_so_far
-from rnn_lowering.streaming.frames import (
-    Delay,
-    Flow,
-    Frames,
-    Framing,
-    Pooled,
-    Unframed,
-)
+from rnn_lowering.streaming.frames import Delay, Flow, Frames, Framing, Pooled, Unframed
 
 
 def wide_type(dtype: ir.DataType) -> ir.DataType:
@@ -140,9 +133,7 @@ def _running_pool(flow: Flow, node: ir.Node, frames: Frames) -> RunningPool | No
         return None
     if not _is_exact(frames):
         raise flow.refuse(
-            node,
-            "pools frames that were padded, cut or moved before",
-            "pool exactly the frames of the stream",
+            node, "pools frames that were padded, cut or moved before", "pool exactly the frames of the stream"
         )
     dtype, only_floats = flow.known.types[input_of(node)], ("ReduceL2", "ReduceLogSumExp", *_MEANS)
     if dtype == ir.DataType.BOOL or (node.op_type in only_floats and not dtype.is_floating_point()):
@@ -173,7 +164,7 @@ class RunningPool(FramesEdit):
         """Make `total` the output of the node and the next state."""
         emit.instead_of(self.node.outputs[0], total)
         initial = None if neutral == 0 else np.full((1,) * len(past.shape or ()), neutral)
-        emit.editor.add_present(self.node, "pool", past, total, initial)
+        emit.editor.add_present(past, total, initial)
 
     def apply(self, editor: Editor) -> None:
         node, value, own = self.node, self.node.outputs[0], editor.known.types[self.value]
@@ -253,14 +244,14 @@ class RunningSum(FramesEdit):
             emit = editor.before(node)
             present = emit(join, source, past)
             present.type = value.type
-            editor.add_present(node, "sum", past, present, initial)
+            editor.add_present(past, present, initial)
             editor.replace_node(node, present)
             return
         emit = editor.after(node)
         total = emit(join, value, past)
         emit.instead_of(value, total)
         present = self.last(emit, emit(join, total, source) if exclusive else total, 1)
-        editor.add_present(node, "sum", past, present, initial)
+        editor.add_present(past, present, initial)
 
 
 def contracted(flow: Flow, node: ir.Node) -> list[Framing] | None:
@@ -325,7 +316,7 @@ class RunningSoftmax(FramesEdit):
         weights.type = node.outputs[0].type
         editor.replace(node.outputs[0], weights, emit.graph)
         initial = np.full((1,) * len(past.shape or ()), lowest(own))
-        editor.add_present(node, "pool", past, total, initial)
+        editor.add_present(past, total, initial)
 
 
 def deviating(flow: Flow, node: ir.Node) -> list[Framing] | None:

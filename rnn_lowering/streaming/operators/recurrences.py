@@ -485,8 +485,10 @@ def expose_state(editor: Editor, flow: Flow, state: NodeState, dims: Sequence[Di
         final = _keep_empty_rows(editor, node, final, before)
     if state.output is not None:
         editor.add_pair(node, state.kind, past, state.output, dims, initial)
-    else:
-        editor.add_present(node, state.kind, past, final, initial, dims)
+        return
+    if past is state.input:
+        editor.take_past(node, state.kind, past, dims)
+    editor.add_present(past, final, initial)
 
 
 def _keep_empty_rows(editor: Editor, node: ir.Node, output: ir.Value, past: ir.Value) -> ir.Value:

@@ -24,11 +24,7 @@ from rnn_lowering.facts.size import Size, size
 from rnn_lowering.streaming.alignment import FramesEdit
 from rnn_lowering.streaming.editor import Editor, Emitter, input_of
 from rnn_lowering.streaming.frame_numbers import frame_indices, frames_before, past_or_first
-from rnn_lowering.streaming.frames import (
-    Flow,
-    Frames,
-    Framing,
-)
+from rnn_lowering.streaming.frames import Flow, Frames, Framing
 from rnn_lowering.streaming.operators.pooling import lowest
 from rnn_lowering.types import Array
 
@@ -94,7 +90,7 @@ class KeepRows(FramesEdit):
         if past is not None:
             first = np.asarray(self._before_frame_0(delay + self.rows, self.rows))
             first = first.reshape(first.shape or (1,) * len(editor.known.shapes[self.value]))
-            editor.add_present(node, "x", past, self.last(editor.after(node), value, self.rows), first)
+            editor.add_present(past, self.last(editor.after(node), value, self.rows), first)
 
     def _before_frame_0(self, first: int, count: int) -> float | Array:
         """Return `count` rows, `first` rows before frame 0; nothing uses what lies before `initial`."""
@@ -411,7 +407,7 @@ class OverlapAdd(FramesEdit):
             present = self.last(emit, columns, self.past)
             wider = emit.constant([more if n == self.added else 0 for n in range(self.rank)])
             node.replace_input_with(1, emit("Add", input_of(node, 1), wider))
-            editor.add_present(node, "x", past, present)
+            editor.add_present(past, present)
         node.replace_input_with(0, columns)
         if self.past or self.cut:
             emit = editor.after(node)
