@@ -23,7 +23,7 @@ from rnn_lowering.model.scopes import LOWERED, REPEATING
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.types import array_of
 
-FIRST_UNBATCHED_SCAN = 9
+_FIRST_UNBATCHED_SCAN = 9
 """First opset whose Scan has no batch axis, and whose Constant may hold integers."""
 
 
@@ -133,13 +133,13 @@ def read_body(node: ir.Node, scope: str, opset: int) -> LoopBody | ScanBody:
 
     Raises:
         InvalidNodeError: Its inputs and outputs do not fit its body.
-        UnsupportedError: Its opset is older than `FIRST_UNBATCHED_SCAN`.
+        UnsupportedError: Its opset is older than `_FIRST_UNBATCHED_SCAN`.
     """
     ref = node_ref(node, scope)
-    if opset < FIRST_UNBATCHED_SCAN:
+    if opset < _FIRST_UNBATCHED_SCAN:
         raise UnsupportedError(
             f"{node.op_type} of opset {opset} cannot be lowered",
-            hint=f"convert the model to opset {FIRST_UNBATCHED_SCAN} or later (onnx.version_converter)",
+            hint=f"convert the model to opset {_FIRST_UNBATCHED_SCAN} or later (onnx.version_converter)",
             node=ref,
         )
     attribute = node.attributes.get("body")

@@ -29,7 +29,7 @@ from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyWriter
 from rnn_lowering.loops.value_facts import Item, KnownTensor
 
-FindRows = Callable[[ir.Node], "Tensor | None"]
+_FindRows = Callable[[ir.Node], "Tensor | None"]
 """Returns the rows that a Gather takes, one in each step; None if it is another Gather."""
 
 
@@ -62,7 +62,7 @@ def hoist_invariants(
     writer: BodyWriter,
     loop: LoopBody | ScanBody,
     rows: Mapping[ir.Value, Tensor],
-    find_rows: FindRows,
+    find_rows: _FindRows,
     constant: Sequence[ir.Value],
 ) -> HoistedBody:
     """Emit what can be moved out of a body into the open graph.
@@ -75,7 +75,7 @@ def hoist_invariants(
         constant: The states that never change.
     """
     if writer.op.dialect.gemm_per_activation:
-        split_weights_of_gates(writer, loop, constant)
+        _split_weights_of_gates(writer, loop, constant)
     result = HoistedBody(dict(rows))
     varies = {*loop.body.inputs} - {*constant}
     for node in loop.body:
@@ -116,7 +116,7 @@ def _may_fail(node: ir.Node, dtype: ir.DataType) -> bool:
 
 
 def _of_all_steps(
-    writer: BodyWriter, node: ir.Node, rows: Mapping[ir.Value, Tensor], varies: set[ir.Value], find_rows: FindRows
+    writer: BodyWriter, node: ir.Node, rows: Mapping[ir.Value, Tensor], varies: set[ir.Value], find_rows: _FindRows
 ) -> list[Tensor] | None:
     """Emit what a node computes in all steps; None if it stays in the body."""
     if node.op_type == "Split":
@@ -249,7 +249,7 @@ class _SplitProduct:
     sizes: Sequence[int]
 
 
-def split_weights_of_gates(writer: BodyWriter, loop: LoopBody | ScanBody, constant: Container[ir.Value]) -> None:
+def _split_weights_of_gates(writer: BodyWriter, loop: LoopBody | ScanBody, constant: Container[ir.Value]) -> None:
     """Split the weights of the products with a state instead of these products, in the body, in place.
 
     Args:

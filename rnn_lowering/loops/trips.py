@@ -39,7 +39,7 @@ def depends_on_data(node: NodeRef, value: ir.Value | None = None) -> UnknownTrip
     )
 
 
-class StepLimit:
+class _StepLimit:
     """A condition on which a Loop goes on; each kind of condition is a class.
 
     Attributes:
@@ -62,7 +62,7 @@ class StepLimit:
 
 
 @dataclass(frozen=True)
-class _Negative(StepLimit):
+class _Negative(_StepLimit):
     """A line is negative."""
 
     line: Size
@@ -87,7 +87,7 @@ class _Negative(StepLimit):
 
 
 @dataclass(frozen=True)
-class _Nonzero(StepLimit):
+class _Nonzero(_StepLimit):
     """A line is not 0: one that begins above 0 never is."""
 
     line: Size
@@ -113,17 +113,17 @@ class _Nonzero(StepLimit):
 
 
 @dataclass(frozen=True)
-class _Zero(StepLimit):
+class _Zero(_StepLimit):
     """A line is 0."""
 
     line: Size
 
 
 @dataclass(frozen=True)
-class _OneOf(StepLimit):
+class _OneOf(_StepLimit):
     """One of several is true, each of which stays false from some step on."""
 
-    alternatives: Sequence[Sequence[StepLimit]]
+    alternatives: Sequence[Sequence[_StepLimit]]
 
     def steps(self, counters: Counters) -> Tensor:
         op = counters.writer.op
@@ -138,9 +138,9 @@ class _OneOf(StepLimit):
         return any(all(each.holds(length) for each in limits) for limits in self.alternatives)
 
 
-def step_limits(
+def _step_limits(
     counters: Counters, going: ir.Value, home: ir.Graph | None, *, wanted: bool = True
-) -> list[StepLimit]:
+) -> list[_StepLimit]:
     """Return what is all true as long as a condition is.
 
     Args:
@@ -160,18 +160,18 @@ def step_limits(
         raise depends_on_data(counters.loop.ref)
     a, b = (*node.inputs[:2], None, None)[:2]
     if node.op_type in ("Cast", "Not") and a is not None:
-        return step_limits(counters, a, home, wanted=wanted is (node.op_type == "Cast"))
+        return _step_limits(counters, a, home, wanted=wanted is (node.op_type == "Cast"))
     if a is None or b is None:
         raise depends_on_data(counters.loop.ref)
     if node.op_type in ("And", "Or"):
         if wanted is (node.op_type == "And"):
-            return [limit for each in (a, b) for limit in step_limits(counters, each, home, wanted=wanted)]
+            return [limit for each in (a, b) for limit in _step_limits(counters, each, home, wanted=wanted)]
         open_ones = [each for each in (a, b) if _truth(counters, behind_identities(each)) is not (not wanted)]
-        return _one_of(counters, [step_limits(counters, each, home, wanted=wanted) for each in open_ones])
+        return _one_of(counters, [_step_limits(counters, each, home, wanted=wanted) for each in open_ones])
     for operand, other in ((a, b), (b, a)):
         truth = _truth(counters, behind_identities(other)) if node.op_type in ("Equal", "Xor") else None
         if truth is not None:
-            return step_limits(counters, operand, home, wanted=(truth is wanted) is (node.op_type == "Equal"))
+            return _step_limits(counters, operand, home, wanted=(truth is wanted) is (node.op_type == "Equal"))
     return [_comparison(counters, node, a, b, wanted=wanted)]
 
 
@@ -185,7 +185,7 @@ def _truth(counters: Counters, value: ir.Value) -> bool | None:
     return None if number is None else bool(number)
 
 
-def _comparison(counters: Counters, node: ir.Node, a: ir.Value, b: ir.Value, *, wanted: bool) -> StepLimit:
+def _comparison(counters: Counters, node: ir.Node, a: ir.Value, b: ir.Value, *, wanted: bool) -> _StepLimit:
     """Return a comparison of two numbers, or its opposite."""
     first, second = counters.line(a), counters.line(b)
     if node.op_type not in _COMPARISONS or first is None or second is None:
@@ -198,7 +198,7 @@ def _comparison(counters: Counters, node: ir.Node, a: ir.Value, b: ir.Value, *, 
     return _Negative(difference - (1 if node.op_type.endswith("OrEqual") is wanted else 0))
 
 
-def _one_of(counters: Counters, alternatives: Sequence[list[StepLimit]]) -> list[StepLimit]:
+def _one_of(counters: Counters, alternatives: Sequence[list[_StepLimit]]) -> list[_StepLimit]:
     """Return a condition that is true if all limits of one alternative are."""
     if [] in alternatives:
         return []
@@ -218,7 +218,7 @@ def _one_of(counters: Counters, alternatives: Sequence[list[StepLimit]]) -> list
 # The number of steps of a Loop, before it starts. If a condition compares two numbers that are linear in the
 # number of the step (`Counters`), the last step follows by a division: p + q i < b is true up to i = max(0,
 # ceil((b - p) / q)), and there is one step more. Of two conditions that must hold the first to fail ends the
-# Loop, of two where one is enough the last (`step_limits`). A condition on constants is evaluated step by step
+# Loop, of two where one is enough the last (`_step_limits`). A condition on constants is evaluated step by step
 # instead (`simulated_trips`).
 
 
@@ -350,7 +350,7 @@ class _Limits:
         first_follows: Whether the first step is taken wherever that size is at least 1.
     """
 
-    conditions: Sequence[StepLimit]
+    conditions: Sequence[_StepLimit]
     most: Item
     length: Size | None
     most_is_length: bool
@@ -362,14 +362,14 @@ class _Limits:
         most, number = writer.item(loop.trips), number_of(writer.item(loop.trips))
         if number is not None and number >= ENDLESS:
             most = None
-        conditions = step_limits(counters, loop.cond_out, loop.body)
+        conditions = _step_limits(counters, loop.cond_out, loop.body)
         limit = None if most is None or loop.trips is None else counters.line_of_outside(loop.trips)
         length = None if most is not None and limit is None else _length(counters, conditions, limit)
         follows = length is not None and _follows(counters, length)
         return cls(conditions, most, length, length is not None and length == limit, follows)
 
 
-def _length(counters: Counters, conditions: Sequence[StepLimit], limit: Size | None) -> Size | None:
+def _length(counters: Counters, conditions: Sequence[_StepLimit], limit: Size | None) -> Size | None:
     """Return the size that every limit gives as the number of steps, if there is a step; None if there is none."""
     counts = [condition.count for condition in conditions]
     known = [count for count in counts if count is not None]
@@ -386,7 +386,7 @@ def _follows(counters: Counters, length: Size) -> bool:
     if _is_true(first):
         return True
     try:
-        conditions = step_limits(counters, first, None) if isinstance(first, ir.Value) else None
+        conditions = _step_limits(counters, first, None) if isinstance(first, ir.Value) else None
     except UnknownTripsError:
         return False
     return conditions is not None and all(limit.holds(length) for limit in conditions)

@@ -161,7 +161,7 @@ class Evidence:
 
     def number(self, node: NodeRef, what: str, numbers: Floats, own: Sequence[Shape]) -> Number:
         """Return what explains floats, as `integer` does."""
-        for power in FLOAT_POWERS:
+        for power in _FLOAT_POWERS:
             whole = _whole(numbers, power)
             if whole is not None and (sizes := self.integers(whole, own)):
                 chosen = self._only(node, what, numbers, sizes)
@@ -264,7 +264,7 @@ INTEGER_RULES: Sequence[tuple[str, Callable[[Integers, _Pool], Iterator[Size]]]]
 
 # The rules of floats
 
-FLOAT_POWERS = (Fraction(1), Fraction(-1), Fraction(1, 2), Fraction(-1, 2))
+_FLOAT_POWERS = (Fraction(1), Fraction(-1), Fraction(1, 2), Fraction(-1, 2))
 """A float, its inverse, its square or the inverse of that may be an integer that is a size."""
 
 
@@ -281,7 +281,7 @@ def _whole(numbers: Floats, power: Fraction) -> Integers | None:
 def _scaled(numbers: Floats, pool: _Pool) -> Iterator[Number]:
     """Yield a factor times a power of a size, or of one that is one or two more or less, if the factor is whole."""
     for dim, held in pool.items():
-        for power in FLOAT_POWERS:
+        for power in _FLOAT_POWERS:
             for offset in (0, 1, -1, 2, -2):
                 if min(held) + offset < 1:
                     continue

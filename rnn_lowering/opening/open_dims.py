@@ -47,7 +47,7 @@ _SAME_NET = "export the same net at both sizes"
 def open_axes(work: Work) -> None:
     """Open the axes that the options name: a stage."""
     lowering = work.lowering
-    work.exported = exported_dims(work.model, lowering.open_dims, lowering.dims)
+    work.exported = _exported_dims(work.model, lowering.open_dims, lowering.dims)
     also = [_model_of(given) for given in lowering.also]
     if lowering.raise_loops:  # the number of steps of a traced loop is a size too
         from rnn_lowering.loops.door import raise_all
@@ -58,7 +58,7 @@ def open_axes(work: Work) -> None:
     work.report.notes += open_dims(work.model, lowering.open_dims, lowering.max_nodes, work.exported, also)
 
 
-def exported_dims(model: ir.Model, axes: Mapping[str, str], dims: Sizes) -> dict[str, SizeOrSizes]:
+def _exported_dims(model: ir.Model, axes: Mapping[str, str], dims: Sizes) -> dict[str, SizeOrSizes]:
     """Return which of some sizes are the names of axes to open: the exports have them."""
     inputs = {value.name: value.shape or () for value in model.graph.inputs}
     places = (text.rpartition(":") for text in axes)
@@ -308,7 +308,7 @@ def exports_of(original: ModelSource, lowering: Lowering, *, trust_external_data
         else:
             source = parse_file(Path(given), trust_external_data=trust_external_data)
         exports.append(_with_names(source, original.proto.graph.output))
-    exported = exported_dims(original.model, lowering.open_dims, lowering.dims)
+    exported = _exported_dims(original.model, lowering.open_dims, lowering.dims)
     return [_at_sizes(source, exported, n) for n, source in enumerate(exports)] if exported else exports
 
 

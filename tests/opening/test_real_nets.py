@@ -1,4 +1,4 @@
-"""A net of many layers whose exporter writes each size as a number: it is opened soon, and then streamed."""
+"""Large nets whose exporter writes each size as a number, and stored models: opened soon and right, or refused."""
 
 import time
 
@@ -8,6 +8,7 @@ import pytest
 from gtcrn import gtcrn
 from onnx import numpy_helper, shape_inference
 from running import run
+from stored_models import Entry, load, parameters
 
 import rnn_lowering as rl
 
@@ -40,3 +41,30 @@ def test_gtcrn_is_opened_and_streamed() -> None:
     np.testing.assert_allclose(run(new, feed)["enh"], run(truth, feed)["enh"], 1e-4, 1e-5)
     stream = rl.lower(first, open_dims={"mix:2": "time"}, also=[second], stream={"time": 1})
     assert rl.verify_stream(truth, stream).status == "verified"
+
+
+# Each fixed axis of a stored model
+
+
+_MOST = 3_000_000
+"""Bytes of the models that run here."""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("workers_here")
+@pytest.mark.parametrize("entry", parameters("runs"))
+def test_a_fixed_axis_is_opened_or_refused(entry: Entry) -> None:
+    model = load(entry)
+    if model.ByteSize() > _MOST:
+        pytest.skip("takes long")
+    given = {tensor.name for tensor in model.graph.initializer}
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for axis in range(len(dims)) if value.name not in given and len(dims) > 1 else ():
+            if dims[axis].dim_value > 0:
+                try:
+                    new = rl.lower(model, "keep", open_dims={f"{value.name}:{axis}": "opened"})
+                except rl.UnsupportedError:
+                    continue
+                found = rl.verify(model, new, runs=1)
+                assert found.status == "verified", f"{value.name}:{axis}: {found}"

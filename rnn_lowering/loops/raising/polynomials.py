@@ -23,7 +23,7 @@ from rnn_lowering.types import Array
 Monomial = tuple[int, ...]
 """The variables that are multiplied, sorted; () for a constant."""
 
-CLOSE = 1e-6
+_CLOSE = 1e-6
 """Coefficients that differ by less are equal: constants are float32."""
 
 _ROUNDING = 1e-14
@@ -112,7 +112,7 @@ class Polynomial:
         if len(self.terms) != 1:
             return None
         ((monomial, coefficient),) = self.terms.items()
-        return monomial[0] if len(monomial) == 1 and abs(coefficient - 1) < CLOSE else None
+        return monomial[0] if len(monomial) == 1 and abs(coefficient - 1) < _CLOSE else None
 
     def key(self) -> Hashable:
         """Return what equal polynomials have in common."""
@@ -146,7 +146,7 @@ def checked_size(shape: Sequence[int]) -> int:
 
 def close(a: float, b: float) -> bool:
     """Whether two numbers are equal but for the rounding of float32."""
-    return abs(a - b) <= CLOSE * max(1.0, abs(a), abs(b))
+    return abs(a - b) <= _CLOSE * max(1.0, abs(a), abs(b))
 
 
 def constant(number: float) -> Polynomial:
@@ -179,7 +179,7 @@ class Element:
 
 
 @dataclass(frozen=True, eq=False)
-class Product:
+class _Product:
     """A row of polynomials, to be multiplied by a matrix [len(row), columns]."""
 
     row: tuple[Polynomial, ...]
@@ -190,7 +190,7 @@ class Product:
 class Column:
     """An element of a product."""
 
-    product: Product
+    product: _Product
     column: int
 
 
@@ -225,7 +225,7 @@ class Variables:
     def __init__(self) -> None:
         self._all: dict[int, Variable] = {}
         self._numbers: dict[Hashable, int] = {}
-        self._products: dict[Hashable, Product] = {}
+        self._products: dict[Hashable, _Product] = {}
         self._matrices: list[Array] = []
 
     def __getitem__(self, number: int) -> Variable:
@@ -267,7 +267,7 @@ class Variables:
             return [_sum(row, column) for column in matrix.T]
         key = id(matrix), tuple(p.key() for p in row)
         if key not in self._products:
-            self._products[key] = Product(tuple(row), matrix)
+            self._products[key] = _Product(tuple(row), matrix)
             self._matrices.append(matrix)
         product = self._products[key]
         return [self._variable((id(product), n), Column(product, n)) for n in range(matrix.shape[1])]
@@ -347,7 +347,7 @@ class Unknowns:
     variables: Variables
     places: dict[tuple[Hashable, int], tuple[Hashable, int, int]] = field(default_factory=dict)
     sizes: dict[Hashable, int] = field(default_factory=dict)
-    _rows: dict[tuple[Product, int], int | None] = field(default_factory=dict)
+    _rows: dict[tuple[_Product, int], int | None] = field(default_factory=dict)
     _numbers: dict[Hashable, int] = field(default_factory=dict)
 
     def add(self, of: Hashable, name: Hashable, places: Array) -> None:
@@ -416,7 +416,7 @@ class Affine:
 
 def all_close(a: Array | float, b: Array | float) -> bool:
     """Whether numbers are equal but for rounding, compared with the largest."""
-    return bool(np.all(np.abs(a - b) <= CLOSE * np.max(np.abs(b), initial=np.max(np.abs(a), initial=0.0))))
+    return bool(np.all(np.abs(a - b) <= _CLOSE * np.max(np.abs(b), initial=np.max(np.abs(a), initial=0.0))))
 
 
 def affine(u: Unknowns, arguments: Array, gates: dict[tuple[int, int], int] | None = None) -> Affine:
@@ -454,7 +454,7 @@ def _spelling(u: Unknowns, polynomial: Polynomial, b: int) -> Hashable:
 def _affine_row(u: Unknowns, row: Array, b: int, gates: dict[tuple[int, int], int] | None) -> Affine:
     units = len(row)
     found = Affine(np.zeros(units), {})
-    products: dict[Product, list[tuple[int, float, int]]] = {}
+    products: dict[_Product, list[tuple[int, float, int]]] = {}
 
     def add(name: Hashable, rows: Array, columns: Array, numbers: Array) -> None:
         if name not in found.parts:
@@ -490,7 +490,7 @@ def _affine_row(u: Unknowns, row: Array, b: int, gates: dict[tuple[int, int], in
 
 
 def _sources(
-    u: Unknowns, product: Product, b: int, gates: dict[tuple[int, int], int] | None
+    u: Unknowns, product: _Product, b: int, gates: dict[tuple[int, int], int] | None
 ) -> dict[Hashable, tuple[Array, Array, Array]]:
     """Return, by state or source, the rows of the matrix, the units and the factors that a product combines."""
     found: dict[Hashable, list[tuple[int, int, float]]] = {}

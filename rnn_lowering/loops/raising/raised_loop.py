@@ -141,7 +141,7 @@ class _Attempt:
             UnsupportedError: It computes no RNN, GRU or LSTM.
         """
         try:
-            found = RaisedLoop(writer, loop, some_rows=self.some_rows)
+            found = _RaisedLoop(writer, loop, some_rows=self.some_rows)
             if self.needs_step and not found.has_steps:
                 raise NotRaised("it may have no step")
             items = found.items()
@@ -178,7 +178,7 @@ class _Match:
     layouts: dict[Hashable, Layout]
 
 
-class RaisedLoop:
+class _RaisedLoop:
     """Raises one Loop or Scan."""
 
     def __init__(self, writer: BodyWriter, loop: LoopBody | ScanBody, *, some_rows: bool) -> None:

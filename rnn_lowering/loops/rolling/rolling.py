@@ -35,7 +35,7 @@ _PLACE = "rnn_lowering.place"
 
 
 @dataclass(frozen=True)
-class RolledLoop:
+class _RolledLoop:
     """A loop that was rolled up.
 
     Attributes:
@@ -92,13 +92,13 @@ class _Rolling:
         for number, node in enumerate((self._start or model).graph):
             node.meta[_PLACE] = number
 
-    def rolled(self) -> tuple[ir.Model, list[RolledLoop]]:
+    def rolled(self) -> tuple[ir.Model, list[_RolledLoop]]:
         """Return a copy with a Scan for each traced loop, but for those that are left; the model itself if there is
         none."""
         opset = default_opset(self.model.opset_imports)
         if opset < OLDEST_OPSET:
             return self.model, []
-        start, loops = self._start or self.model, list[RolledLoop]()
+        start, loops = self._start or self.model, list[_RolledLoop]()
         with order_restored(start):
             if not _can_be_sorted(start):
                 return self.model, []
@@ -111,7 +111,7 @@ class _Rolling:
                 return self.rolled()
         return (model, loops) if loops else (self.model, [])
 
-    def leave(self, loop: RolledLoop, reason: str) -> None:
+    def leave(self, loop: _RolledLoop, reason: str) -> None:
         """Roll up a loop without what follows from each step, if it has that, else not at all, from now on."""
         if loop.heads:
             self.bare.add(loop.place)
@@ -142,7 +142,7 @@ def traced_loops(model: ir.Model) -> Iterator[NodeRef]:
 
 def _roll_up_one(
     model: ir.Model, opset: int, tried: set[int], bare: Collection[int], names: Names
-) -> RolledLoop | None:
+) -> _RolledLoop | None:
     graph = NumberedGraph(model.graph, opset)
     every = list(chains(graph))
     for chain in every:
@@ -157,10 +157,10 @@ def _roll_up_one(
         writer = ScanWriter(steps, model, names)
         if not writer.has_types:
             continue
-        add_folded_step(steps, writer)
-        heads = place not in bare and add_heads(steps, [other for other in every if other is not chain])
+        _add_folded_step(steps, writer)
+        heads = place not in bare and _add_heads(steps, [other for other in every if other is not chain])
         writer.write()
-        return RolledLoop(writer.name, len(steps.values), place, heads)
+        return _RolledLoop(writer.name, len(steps.values), place, heads)
     return None
 
 
@@ -172,7 +172,7 @@ _HEADS = ("MatMul", "Gemm", "Softmax", "LogSoftmax")
 """Operators beside those of elements that can follow a node for all steps at once."""
 
 
-def add_heads(steps: RolledSteps, others: Iterable[ProductChain]) -> bool:
+def _add_heads(steps: RolledSteps, others: Iterable[ProductChain]) -> bool:
     """Add what follows from each step, but for what other chains need; return whether there is any."""
     graph, step = steps.graph, steps.step
     users: dict[int | None, list[Computation]] = defaultdict(list)
@@ -213,7 +213,7 @@ def _depends(graph: NumberedGraph, number: int, of_steps: Container[int | None])
 # A first step whose first states are zeros, and of which an exporter has computed what follows from them.
 
 
-def add_folded_step(steps: RolledSteps, writer: ScanWriter) -> None:
+def _add_folded_step(steps: RolledSteps, writer: ScanWriter) -> None:
     """Add the step before the first one, if each constant in it is what zeros give.
 
     Args:

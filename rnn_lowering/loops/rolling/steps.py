@@ -194,7 +194,7 @@ class RolledSteps:
             if rolled._states_after(values) != {state: rolled.values[0][state] for state in rolled.step.states}:
                 break
             rolled.add_before(values)
-        if len(rolled.values) < FEWEST_STEPS:
+        if len(rolled.values) < _FEWEST_STEPS:
             raise NotRolledError(f"only {len(rolled.values)} steps are alike")
         return rolled
 
@@ -363,7 +363,7 @@ def _row_of(graph: NumberedGraph, number: int) -> Row | StepCount | None:
 # that it depends on.
 
 
-FEWEST_STEPS = 4
+_FEWEST_STEPS = 4
 
 _PRODUCTS = ("MatMul", "Gemm")
 
@@ -397,9 +397,9 @@ def chains(graph: NumberedGraph) -> Iterator[ProductChain]:
                 groups[computation.signature, rest].append(computation)
                 slots[computation.signature, rest] = slot
     for key, products in groups.items():
-        if len(products) >= FEWEST_STEPS:
+        if len(products) >= _FEWEST_STEPS:
             for links in _links(graph, products):
-                if len(links) >= FEWEST_STEPS:
+                if len(links) >= _FEWEST_STEPS:
                     yield from _chain(graph, links, slots[key])
 
 
