@@ -22,7 +22,7 @@ ANNEXES = {
     "loops": ("door", "stage"),
     "opening": ("lone_export", "open_dims"),
     "streaming": ("metadata", "stage"),
-    "decomposition": ("adaptations", "rewrites.quantized", "stage"),
+    "decomposition": ("adaptations", "stage"),
     "files": ("atomic", "external_data", "one_file", "reading", "scratch"),
     "compare": ("float64.node_reference",),
 }

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.decomposition.rewrites.apart import (
+    compute_copies,
     end_convolutions,
     part_outputs,
     part_reshapes,
@@ -49,6 +50,8 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     bound_by_max,
     bound_integers,
     crop_by_slice,
+    drop_unused_constants,
+    forget_declared,
     make_numbers,
     plain_scatters,
     refuse_same_pads,
@@ -66,14 +69,9 @@ from rnn_lowering.decomposition.rewrites.spelled import (
 )
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.model.model_sizes import forget_declared
-from rnn_lowering.model.replace import compute_copies
-from rnn_lowering.model.scopes import drop_unused_constants, nodes_in_scopes, origin_of
+from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
 from rnn_lowering.nodes.kinds import is_recurrent, node_ref
 from rnn_lowering.targets.target import Target
-
-Rewrite = Callable[[AdaptedModel], str | None]
-"""Changes a model in place; returns what it did, for the user, behind the name of the runtime, or nothing."""
 
 Refuse = Callable[[AdaptedModel, Target], Iterable[UnsupportedError]]
 """Returns an error for each node that stays and that the runtime rejects or computes wrongly."""
@@ -84,33 +82,20 @@ class Adaptation:
     """What a runtime needs of a model.
 
     Attributes:
-        rewrite: How the model is changed.
+        rewrite: Changes the model in place; returns what it did, or how often, or nothing.
+        text: What the user is told behind the name of the runtime, with what was returned for {}.
         refuse: Which nodes are refused.
         replaces: Returns the nodes that it replaces: they are not lacking.
-        always: Whether the model is changed where nothing else is, too.
-        first: How the model is changed, in its opset too, before any node is read.
+        if_changed: Whether the model is changed only where something else is, too.
+        first: As `rewrite`, in its opset too, before any node is read; returns the whole text.
     """
 
-    rewrite: Rewrite = lambda _: None
+    rewrite: Callable[[AdaptedModel], int | str | None] = lambda _: None
+    text: str = ""
     refuse: Refuse = lambda model, target: ()
     replaces: Callable[[AdaptedModel], set[ir.Node]] = lambda _: set()
-    always: bool = False
-    first: Rewrite = lambda _: None
-
-
-def _counted(rewrite: Callable[[AdaptedModel], int], text: str) -> Rewrite:
-    """Return a rewrite that returns how many changes it made; the text has their number."""
-
-    def run(model: AdaptedModel) -> str | None:
-        count = rewrite(model)
-        return text.format(count) if count else None
-
-    return run
-
-
-def _without_unused_constants(model: AdaptedModel) -> str | None:
-    names = drop_unused_constants(model.model)
-    return f"crashes on unused initializers: removed {', '.join(names)}" if names else None
+    if_changed: bool = False
+    first: Callable[[AdaptedModel], str | None] = lambda _: None
 
 
 # What no rewrite makes right
@@ -204,133 +189,97 @@ _OF_SIZES = ("Shape", "Size")
 
 ADAPTATIONS = {
     "rows of sequences": Adaptation(
-        _counted(rows_by_gather, "has no sequences: wrote {} SequenceAt as Gather"),
-        replaces=rows_taken,
-        always=True,
+        rows_by_gather, "has no sequences: wrote {} SequenceAt as Gather", replaces=rows_taken
     ),
     "no sequences": Adaptation(refuse=_refuse_sequences),
-    "repeats as Gather": Adaptation(
-        _counted(repeat_by_gather, "fails on repeated rows: wrote {} Tile and Expand as Gather"), always=True
-    ),
+    "repeats as Gather": Adaptation(repeat_by_gather, "fails on repeated rows: wrote {} Tile and Expand as Gather"),
     "numbers of sizes": Adaptation(
-        _counted(make_numbers, "rejects sizes as numbers: put a CastLike in {} places"), unconverted, always=True
+        make_numbers, "rejects sizes as numbers: put a CastLike in {} places", unconverted
     ),
-    "typed fills": Adaptation(
-        _counted(write_fills, "fails on fills without a number: wrote it in {} ConstantOfShape"),
-        always=True,
-    ),
+    "typed fills": Adaptation(write_fills, "fails on fills without a number: wrote it in {} ConstantOfShape"),
     "constants as tensors": Adaptation(
-        _counted(write_tensors, "reads constants as tensors only: made them of the numbers of {}"), always=True
+        write_tensors, "reads constants as tensors only: made them of the numbers of {}"
     ),
     "stored constants": Adaptation(
-        _counted(store_constants, "takes sizes and axes from initializers: made some of {} Constants"), always=True
+        store_constants, "takes sizes and axes from initializers: made some of {} Constants"
     ),
     "zero points as scales": Adaptation(
-        _counted(shape_as_scales, "compares the shapes of scales and zero points: gave {} the same"), always=True
+        shape_as_scales, "compares the shapes of scales and zero points: gave {} the same"
     ),
     "no declared shapes": Adaptation(
-        _counted(
-            lambda model: forget_declared(model.model),
-            "fails on wrong shapes of computed values: removed {} declared ones",
-        ),
-        always=True,
+        forget_declared, "fails on wrong shapes of computed values: removed {} declared ones"
     ),
-    "rank 4": Adaptation(
-        _counted(run_in_rank_4, "rejects some Resize and norms of three axes: gave {} a fourth one"), always=True
+    "rank 4": Adaptation(run_in_rank_4, "rejects some Resize and norms of three axes: gave {} a fourth one"),
+    "no unused constants": Adaptation(
+        drop_unused_constants, "crashes on unused initializers: removed {}", if_changed=True
     ),
-    "no unused constants": Adaptation(_without_unused_constants),
     "rounding of floats": Adaptation(
-        _counted(
-            write_as_floats,
-            "computes QuantizeLinear wrongly: wrote {} QuantizeLinear as arithmetic on floats",
-        ),
+        write_as_floats,
+        "computes QuantizeLinear wrongly: wrote {} QuantizeLinear as arithmetic on floats",
         unwritten,
         written_as_floats,
+        if_changed=True,
     ),
     "differences of floats": Adaptation(
-        _counted(write_differences, "computes DequantizeLinear wrongly: wrote {} as arithmetic on floats"),
+        write_differences,
+        "computes DequantizeLinear wrongly: wrote {} as arithmetic on floats",
         replaces=written_as_differences,
-        always=True,
     ),
-    "computed copies": Adaptation(lambda model: compute_copies(model.model)),
+    "computed copies": Adaptation(compute_copies, if_changed=True),
     "wide convolutions": Adaptation(
-        _counted(
-            add_output_channels,
-            "computes {} Conv wrongly: gave them an output channel more, which is cut off",
-        )
+        add_output_channels,
+        "computes {} Conv wrongly: gave them an output channel more, which is cut off",
+        if_changed=True,
     ),
     "bounded lookups": Adaptation(
-        _counted(bound_lookups, "takes rows of a table by indices in it, without axis = 0: changed {} Gather"),
-        always=True,
-        first=_counted(simplify_indices, "takes indices without a Cast, of two axes at most: changed {} of them"),
+        bound_lookups,
+        "takes rows of a table by indices in it, without axis = 0: changed {} Gather",
+        first=simplify_indices,
     ),
-    "spelled pads": Adaptation(
-        _counted(spell_pads, "loads no Pad without its mode and number: wrote them in {}"), always=True
-    ),
-    "spelled orders": Adaptation(
-        _counted(spell_orders, "loads no Transpose without its order of axes: wrote it in {}"), always=True
-    ),
-    "spelled splits": Adaptation(
-        _counted(spell_splits, "crashes at a Split without sizes: wrote them in {}"), always=True
-    ),
-    "crops as Slice": Adaptation(
-        _counted(crop_by_slice, "fails on negative pads: wrote those of {} Pad as Slice"), always=True
-    ),
+    "spelled pads": Adaptation(spell_pads, "loads no Pad without its mode and number: wrote them in {}"),
+    "spelled orders": Adaptation(spell_orders, "loads no Transpose without its order of axes: wrote it in {}"),
+    "spelled splits": Adaptation(spell_splits, "crashes at a Split without sizes: wrote them in {}"),
+    "crops as Slice": Adaptation(crop_by_slice, "fails on negative pads: wrote those of {} Pad as Slice"),
     "plain scatters": Adaptation(
-        _counted(plain_scatters, 'loses an axis behind a reduction: left out the "none" of {} ScatterElements'),
-        always=True,
+        plain_scatters, 'loses an axis behind a reduction: left out the "none" of {} ScatterElements'
     ),
-    "spelled strides": Adaptation(
-        _counted(spell_strides, "crashes at pools of one axis without strides: wrote them in {}"), always=True
-    ),
+    "spelled strides": Adaptation(spell_strides, "crashes at pools of one axis without strides: wrote them in {}"),
     "sums apart": Adaptation(
-        _counted(set_sums_apart, "rejects a sum of sums that are joined too: put a Reshape behind {} of them"),
-        always=True,
+        set_sums_apart, "rejects a sum of sums that are joined too: put a Reshape behind {} of them"
     ),
     "ended convolutions": Adaptation(
-        _counted(end_convolutions, "gives an output that is a Conv one axis more: put a Max behind {} of them"),
-        always=True,
+        end_convolutions, "gives an output that is a Conv one axis more: put a Max behind {} of them"
     ),
     "spelled same pads": Adaptation(
-        _counted(spell_same_pads, "computes pads of SAME_UPPER and SAME_LOWER wrongly: wrote them in {} nodes"),
+        spell_same_pads,
+        "computes pads of SAME_UPPER and SAME_LOWER wrongly: wrote them in {} nodes",
         refuse_same_pads,
         same_padded,
-        always=True,
     ),
     "equal batches": Adaptation(
-        _counted(write_batches, "multiplies unlike batches wrongly: gave the matrices of {} MatMul the same"),
-        always=True,
+        write_batches, "multiplies unlike batches wrongly: gave the matrices of {} MatMul the same"
     ),
     "vectors as biases": Adaptation(
-        _counted(add_biases, "takes vectors as the bias of a Gemm, without factors: wrote {} in steps"), always=True
+        add_biases, "takes vectors as the bias of a Gemm, without factors: wrote {} in steps"
     ),
-    "no vectors": Adaptation(
-        _counted(write_vectors, "multiplies no vectors: wrote those of {} MatMul as matrices"), always=True
-    ),
+    "no vectors": Adaptation(write_vectors, "multiplies no vectors: wrote those of {} MatMul as matrices"),
     "inputs with elements": Adaptation(refuse=_refuse_no_elements),
     "no products of integers": Adaptation(refuse=refuse_products),
     "tables of floats": Adaptation(
-        _counted(tables_as_floats, "fails on rows of integers that become floats: made floats of {} tables"),
+        tables_as_floats,
+        "fails on rows of integers that become floats: made floats of {} tables",
         replaces=nodes_of_tables,
+        if_changed=True,
     ),
-    "clipped norms": Adaptation(
-        _counted(bound_by_max, "normalizes along another axis: wrote {} Clip as Max"), always=True
-    ),
-    "bounded integers": Adaptation(
-        _counted(bound_integers, "clips no integers: wrote {} Clip as Max and Min"), always=True
-    ),
-    "parted Reshapes": Adaptation(
-        _counted(part_reshapes, "joins two Reshapes wrongly: put an Identity in front of {}"), always=True
-    ),
+    "clipped norms": Adaptation(bound_by_max, "normalizes along another axis: wrote {} Clip as Max"),
+    "bounded integers": Adaptation(bound_integers, "clips no integers: wrote {} Clip as Max and Min"),
+    "parted Reshapes": Adaptation(part_reshapes, "joins two Reshapes wrongly: put an Identity in front of {}"),
     "parted outputs": Adaptation(
-        _counted(part_outputs, "loses outputs that nodes read, or their shapes: returned {} by a Transpose"),
-        always=True,
+        part_outputs, "loses outputs that nodes read, or their shapes: returned {} by a Transpose"
     ),
     "integers as indices": Adaptation(refuse=_refuse_integers),
     "at most 4 axes": Adaptation(refuse=_refuse_axes),
-    "batches apart": Adaptation(
-        _counted(set_batches_apart, "takes batches out of tensors: set {} values apart from theirs"), always=True
-    ),
+    "batches apart": Adaptation(set_batches_apart, "takes batches out of tensors: set {} values apart from theirs"),
     "axes of reductions": Adaptation(
         refuse=refuse_reductions, replaces=reductions_by_attributes, first=reduce_by_attributes
     ),
@@ -347,8 +296,8 @@ def adapted(model: ir.Model, target: Target, *, changed: bool) -> Iterator[str]:
         changed: Whether something else has changed the model.
     """
     for adaptation in map(ADAPTATIONS.__getitem__, target.model.adaptations):
-        if (changed or adaptation.always) and (text := adaptation.rewrite(AdaptedModel(model))):
-            yield f"{target.name} {text}"
+        if (changed or not adaptation.if_changed) and (done := adaptation.rewrite(AdaptedModel(model))):
+            yield f"{target.name} {adaptation.text.format(done)}"
 
 
 def adapted_first(model: ir.Model, target: Target) -> Iterator[str]:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import default_opset
+from rnn_lowering.facts.operators import default_opset, inputs_and_attributes
 from rnn_lowering.model.model_sizes import inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import add_constant, all_names, standard_nodes
@@ -62,11 +62,15 @@ class AdaptedModel:
         return self._names.unique(hint)
 
     def before(
-        self, node: ir.Node, operator: str, inputs: Sequence[ir.Value | None], attributes: Any = None
+        self, node: ir.Node, operator: str, inputs: Sequence[ir.Value | None], /, **parameters: Any
     ) -> ir.Value:
-        """Insert a node with one output before another node; return its output."""
+        """Insert a node with one output before another node; return its output. Parameters that the operator takes
+        as inputs become constants."""
+        slots, attributes = inputs_and_attributes(
+            operator, self.opset, inputs, parameters, lambda numbers: self.constant(node, numbers)
+        )
         hint = f"{node.name or node.op_type}/{operator}"
-        new = ir.node(operator, inputs, attributes, name=self.unique(hint))
+        new = ir.node(operator, slots, attributes, name=self.unique(hint))
         new.outputs[0].name = self.unique(hint)
         _graph_of(node).insert_before(node, new)
         return new.outputs[0]
@@ -90,7 +94,7 @@ class AdaptedModel:
         """Return a constant that a node and what is inserted before it can use: a function has no initializers."""
         tensor = ir.tensor(np.array(numbers, dtype))
         if node.graph in self._functions:
-            return self.before(node, "Constant", (), {"value": tensor})
+            return self.before(node, "Constant", (), value=tensor)
         return add_constant(_graph_of(node), self.unique(f"{node.name or node.op_type}/{hint}"), tensor)
 
     def replace(self, node: ir.Node, value: ir.Value, unused: Iterable[ir.Value | None] = ()) -> None:

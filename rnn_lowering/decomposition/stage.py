@@ -1,9 +1,12 @@
-"""The stage of the operators that a target lacks: others take their place, or they stay and are named."""
+"""The stages of the operators that a target lacks: others take their place, or they stay and are named.
+
+Before them, stages that change a model before its nodes are read.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -12,8 +15,9 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from rnn_lowering.decomposition.adaptations import replaced_nodes
+from rnn_lowering.decomposition.adaptations import adapted_first, replaced_nodes
 from rnn_lowering.decomposition.formulas import Operand, body_of, call_of
+from rnn_lowering.decomposition.rewrites.quantized import products_as_floats
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError, counted
 from rnn_lowering.facts.constants import constant_of
@@ -29,6 +33,24 @@ from rnn_lowering.passes.report import ReplacedNode, UnsupportedNode
 from rnn_lowering.passes.stages import Edit, Work
 from rnn_lowering.targets.onnx_tests import Misread, OperatorTests, RuntimeTests, tests_in
 from rnn_lowering.targets.target import Misreads
+
+
+def make_floats(work: Work) -> None:
+    """Make floats of products of integers."""
+    _say(work, filter(None, [products_as_floats(work.model)]))
+
+
+def adapt_first(work: Work) -> None:
+    """Change the model for its runtime before its nodes are read."""
+    texts = list(adapted_first(work.model, work.lowering.runtime))
+    _say(work, texts)
+    work.inferred = work.inferred and not texts
+
+
+def _say(work: Work, texts: Iterable[str]) -> None:
+    for text in texts:
+        work.report.adapted.append(text)
+        work.report.notes.append(text)
 
 
 def decompose(work: Work) -> Edit:

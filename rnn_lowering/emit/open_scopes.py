@@ -14,7 +14,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.constants import Constant, Dequantized, QuantParameters, literal, zeros_of
 from rnn_lowering.emit.dialect import Dialect, since
 from rnn_lowering.emit.tensor import Tensor, static
-from rnn_lowering.facts.operators import inputs_and_attributes, is_used
+from rnn_lowering.facts.operators import detach, inputs_and_attributes, is_used
 from rnn_lowering.types import Dims
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
@@ -403,7 +403,7 @@ class Draft:
 
         for node in reversed(self.nodes):
             if not any(map(is_kept, node.outputs)):
-                _detach(node)
+                detach(node)
         self.nodes[:] = [node for node in self.nodes if any(map(is_kept, node.outputs))]
         self.initializers[:] = filter(is_kept, self.initializers)
         for key in self.added:
@@ -413,7 +413,7 @@ class Draft:
     def abandon(self) -> None:
         """Disconnect the nodes from their inputs, and forget the constants."""
         for node in self.nodes:
-            _detach(node)
+            detach(node)
         for key in self.added:
             self.cache.pop(key, None)
         self.made = None
@@ -431,14 +431,6 @@ class Draft:
         if producer is None or producer.op_type == "Constant":
             return False
         return any(node is producer for node in reversed(self.nodes))
-
-
-def _detach(node: ir.Node) -> None:
-    """Disconnect a node and the nodes in its bodies from their inputs."""
-    graphs = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
-    for inner in (node, *(each for graph in graphs for each in graph.all_nodes())):
-        for index in range(len(inner.inputs)):
-            inner.replace_input_with(index, None)
 
 
 NODE = "rnn_lowering.node"

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.node_outputs import NodeModel
-from rnn_lowering.facts.operators import is_of_default_domain, moved_inputs, operator_of
+from rnn_lowering.facts.operators import integers_of, is_of_default_domain, moved_inputs, operator_of, parameter
 from rnn_lowering.limits import excess, most_bytes
 from rnn_lowering.types import Array, Dims, array_of
 
@@ -41,6 +41,15 @@ def constant_of(value: ir.Value | None, opset: int) -> ir.TensorProtocol | None:
 def is_constant(value: ir.Value) -> bool:
     """Return whether a value follows from constants alone; `constant_of` may yet find it too large to compute."""
     return _leaf(value) is not None or (value.producer() is not None and _collect(value, {}, {}))
+
+
+def integers_at(node: ir.Node, name: str, opset: int) -> list[int] | None:
+    """Return a parameter of integers of a node: none if it is absent, None if it is not constant."""
+    held = parameter(node, name, opset)
+    if isinstance(held, ir.Value):
+        tensor = constant_of(held, opset)
+        return None if tensor is None else integers_of(array_of(tensor))
+    return [] if held is None else integers_of(held)
 
 
 def computed(
@@ -255,7 +264,7 @@ def _dequantized(value: ir.Value, opset: int) -> QuantizedTensor | None:
     node = value.producer()
     if node is None or not 2 <= len(node.inputs) <= 3:
         return None
-    tensors = [None if v is None else constant_of(v, opset) for v in node.inputs]
+    tensors = [constant_of(v, opset) for v in node.inputs]
     integers, scale, zero_point = (*tensors, None)[:3]
     if (
         integers is None

@@ -39,6 +39,13 @@ def with_bodies(node: ir.Node) -> Iterator[ir.Node]:
         yield from body.all_nodes()
 
 
+def detach(node: ir.Node) -> None:
+    """Let a node that is dropped use nothing, nor the nodes in its bodies."""
+    for inner in with_bodies(node):
+        for index in range(len(inner.inputs)):
+            inner.replace_input_with(index, None)
+
+
 def input_at(node: ir.Node, slot: int) -> ir.Value | None:
     """Return an input of a node; None if it is absent."""
     return node.inputs[slot] if slot < len(node.inputs) else None
@@ -161,7 +168,7 @@ def integers_of(held: ir.Attr | Array) -> list[int]:
 def inputs_and_attributes(
     op_type: str,
     opset: int,
-    inputs: Sequence[V],
+    inputs: Sequence[V | None],
     parameters: Mapping[str, Any],
     constant: Callable[[Any], V],
 ) -> tuple[list[V | None], dict[str, Any]]:

@@ -14,7 +14,7 @@ from rnn_lowering.emit.composites import count
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import UnknownTripsError, UnsupportedError
 from rnn_lowering.facts.known import Known
-from rnn_lowering.facts.operators import is_used
+from rnn_lowering.facts.operators import detach, is_used
 from rnn_lowering.loops.as_recurrence import (
     LoopRecurrence,
     loop_as_recurrence,
@@ -28,7 +28,6 @@ from rnn_lowering.loops.body_copy import BodyWriter
 from rnn_lowering.loops.counters import Counters
 from rnn_lowering.loops.trips import ENDLESS, LoopTrips, depends_on_data, number_of_trips, simulated_trips
 from rnn_lowering.loops.value_facts import TRUE, Elements, Item, KnownTensor, number_of
-from rnn_lowering.model.scopes import detach
 
 _INT64, _BOOL_TENSOR = ir.DataType.INT64, ir.TensorType(ir.DataType.BOOL)
 

@@ -24,7 +24,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.facts.known import Known
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of, values_used
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, detach, operator_of, values_used
 from rnn_lowering.facts.size import ONE, PartialShape, Size, size
 from rnn_lowering.loops.as_recurrence import rows_along
 from rnn_lowering.loops.body import LoopBody, LoopLimits
@@ -35,7 +35,6 @@ from rnn_lowering.loops.trips import runs_once_per_row, simulated_trips
 from rnn_lowering.loops.value_facts import Facts
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.replace import drop_unused
-from rnn_lowering.model.scopes import detach
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.axes import Axes, Label, Mixed
-from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, axes_by_rule, input_at, operator_of, parameter, values_used
+from rnn_lowering.facts.constants import constant_of, integers_at
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, axes_by_rule, input_at, operator_of, values_used
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.nodes.kinds import CELLS
 from rnn_lowering.nodes.rnn import RecurrentSpec
@@ -221,18 +221,7 @@ class Output:
 
     def constant(self, place: int) -> ir.TensorProtocol | None:
         """Return an input of the node that is a constant."""
-        value = input_at(self.node, place)
-        return None if value is None else constant_of(value, self.opset)
-
-    def numbers(self, name: str) -> list[int] | None:
-        """Return a parameter of integers: none if it is absent, None if it is not constant."""
-        given = parameter(self.node, name, self.opset)
-        if given is None:
-            return []
-        if isinstance(given, ir.Attr):
-            return [*given.as_ints()]
-        tensor = constant_of(given, self.opset)
-        return None if tensor is None else [int(n) for n in array_of(tensor).reshape(-1)]
+        return constant_of(input_at(self.node, place), self.opset)
 
     def axes(self) -> Axes | None:
         """Return how the node uses its axes; None if unknown. An undeclared rank follows from the output."""
@@ -242,7 +231,9 @@ class Output:
         ranks = {value: rank for n, value in given if (rank := self._rank(n)) is not None}
         undeclared = next((value for _, value in given if value not in ranks), None)
         tried = [ranks] if undeclared is None else [{**ranks, undeclared: n} for n in range(_MOST_AXES)]
-        numbers = cache(self.numbers)  # each rank that is tried asks for them
+        numbers = cache(
+            lambda name: integers_at(self.node, name, self.opset)
+        )  # each rank that is tried asks for them
         found = [axes for each in tried if (axes := self._axes_at(each, numbers)) and len(axes.output) == self.rank]
         return found[0] if len(found) == 1 else None
 

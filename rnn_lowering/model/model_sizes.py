@@ -364,17 +364,6 @@ def name_cut_axes(model: ir.Model) -> None:
         value.type = found.type
 
 
-def forget_declared(model: ir.Model) -> int:
-    """Remove what a model declares of computed values, in place, but for those that a graph returns; return the
-    number of shapes."""
-    changed = 0
-    for value in computed_values(model):
-        if value.producer() is not None and not value.is_graph_output():
-            changed += value.shape is not None
-            value.shape = value.type = None
-    return changed
-
-
 def ensure_valid(
     result: ir.Model, original: Callable[[], ir.Model], *, whole: bool = False
 ) -> tuple[list[str], onnx.ModelProto | None]:

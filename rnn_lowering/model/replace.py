@@ -13,8 +13,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import boundary
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import (
-    DEFAULT_DOMAIN,
-    default_opset,
+    detach,
     is_used,
     operator_of,
     values_used,
@@ -23,7 +22,7 @@ from rnn_lowering.facts.operators import (
 from rnn_lowering.model.loop_sharing import Between, Group, groups_of, shared_loops
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.preparation import NodePlan
-from rnn_lowering.model.scopes import all_graphs, all_names, detach, sort_nodes
+from rnn_lowering.model.scopes import all_graphs, all_names, sort_nodes
 from rnn_lowering.nodes.kinds import NodeSpec
 from rnn_lowering.recurrence.forms import Emitted
 
@@ -188,27 +187,3 @@ def drop_unused(values: Iterable[ir.Value | None], *, only_foldable: bool = Fals
             pending += values_used(node)
             detach(node)
             node.graph.remove(node, safe=True)
-
-
-def compute_copies(model: ir.Model) -> None:
-    """Make a Max of each Identity of floats that is an output of a model, in place.
-
-    An output that has no numbers stays: ExecuTorch aborts at a Max of it.
-    """
-    if default_opset(model.opset_imports) < _MAX_OF_MANY:
-        return
-    for value in list(model.graph.outputs):
-        node = value.producer()
-        if node is None or node.op_type != "Identity" or node.domain not in DEFAULT_DOMAIN:
-            continue
-        if value.shape is not None and 0 in value.shape:
-            continue
-        if isinstance(value.type, ir.TensorType) and value.dtype == ir.DataType.FLOAT:
-            new = ir.node("Max", [node.inputs[0], node.inputs[0]], name=node.name)
-            model.graph.insert_after(node, new)
-            take_over(value, new.outputs[0])
-            model.graph.remove(node, safe=True)
-
-
-_MAX_OF_MANY = 8
-"""The opset from which on Max takes any number of inputs of any shape."""

@@ -15,7 +15,6 @@ from rnn_lowering.facts.operators import (
     default_opset,
     graphs_of,
     is_of_default_domain,
-    is_used,
     with_bodies,
 )
 from rnn_lowering.nodes.kinds import calls_function, is_recurrent, node_ref
@@ -184,13 +183,6 @@ def inner_scopes(node: ir.Node, scope: Scope) -> Iterator[Scope]:
             yield replace(scope, graph=body, path=path, text=text, around=around)
 
 
-def detach(node: ir.Node) -> None:
-    """Let a node that is dropped use nothing, nor the nodes in its bodies."""
-    for inner in with_bodies(node):
-        for index in range(len(inner.inputs)):
-            inner.replace_input_with(index, None)
-
-
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """Yield the main graph, the graphs of functions, which `ir.Model.graphs` leaves out, and the bodies in each."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
@@ -218,17 +210,6 @@ def names_in(graphs: Iterable[ir.Graph]) -> Iterator[str]:
             yield from (v.name for v in node.outputs if v.name)
             if node.name:
                 yield node.name
-
-
-def drop_unused_constants(model: ir.Model) -> list[str]:
-    """Remove the initializers that nothing uses, in place; return their names."""
-    dropped = []
-    for graph in all_graphs(model):
-        for name, value in list(graph.initializers.items()):
-            if not (is_used(value) or value.is_graph_input()):
-                del graph.initializers[name]
-                dropped.append(name)
-    return dropped
 
 
 def add_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:

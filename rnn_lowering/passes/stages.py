@@ -18,6 +18,7 @@ from rnn_lowering.errors import NodeRef, RnnLoweringError
 from rnn_lowering.model.copying import clone, order_restored
 from rnn_lowering.model.model_sizes import open_negative_sizes
 from rnn_lowering.model.scopes import SORTED, repeating_nodes, sort_nodes
+from rnn_lowering.nodes.kinds import imported
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import Report
 from rnn_lowering.types import SizeOrSizes
@@ -36,81 +37,12 @@ class Stage:
 
     Attributes:
         asked: Whether the options and the model ask for it.
-        run: Changes the working copy, says in the report what it did, and returns what it will do once no stage has
-            refused the model, or None.
+        run: The function that changes the working copy, says in the report what it did, and returns what it will do
+            once no stage has refused the model, or None; named by its module, which is imported then.
     """
 
     asked: Callable[[Work], bool]
-    run: Callable[[Work], Edit | None]
-
-
-def _open_axes(work: Work) -> None:
-    from rnn_lowering.opening.open_dims import open_axes
-
-    open_axes(work)
-
-
-def _fix_sizes(work: Work) -> Edit:
-    from rnn_lowering.passes.sizes import fix_sizes
-
-    return fix_sizes(work)
-
-
-def _raise_cells(work: Work) -> None:
-    from rnn_lowering.loops.stage import raise_cells
-
-    raise_cells(work)
-
-
-def _make_stream(work: Work) -> Edit:
-    from rnn_lowering.streaming.stage import make_stream
-
-    return make_stream(work)
-
-
-def _lower_exported(work: Work) -> None:
-    from rnn_lowering.loops.stage import lower_exported
-
-    lower_exported(work)
-
-
-def _adapt_first(work: Work) -> None:
-    from rnn_lowering.decomposition.adaptations import adapted_first
-
-    texts = list(adapted_first(work.model, work.lowering.runtime))
-    work.report.adapted += texts
-    work.report.notes += texts
-    work.inferred = work.inferred and not texts
-
-
-def _make_floats(work: Work) -> None:
-    from rnn_lowering.decomposition.rewrites.quantized import products_as_floats
-
-    if text := products_as_floats(work.model):
-        work.report.adapted.append(text)
-        work.report.notes.append(text)
-
-
-def _lower_nodes(work: Work) -> Edit:
-    from rnn_lowering.passes.nodes import lower_nodes
-
-    return lower_nodes(work)
-
-
-def _adapt(work: Work) -> Edit:
-    from rnn_lowering.passes.nodes import adapt
-
-    return adapt(work)
-
-
-def _decompose(work: Work) -> Edit:
-    from rnn_lowering.decomposition.stage import decompose
-
-    return decompose(work)
-
-
-def _always(work: Work) -> bool:
-    return True
+    run: str
 
 
 def _may_adapt(work: Work) -> bool:
@@ -127,16 +59,16 @@ def _may_raise(work: Work) -> bool:
 
 
 STAGES = {
-    "open axes": Stage(lambda work: bool(work.lowering.open_dims), _open_axes),
-    "fix sizes": Stage(lambda work: work.lowering.fixes_inputs, _fix_sizes),
-    "raise": Stage(_may_raise, _raise_cells),
-    "stream": Stage(lambda work: work.lowering.stream is not None, _make_stream),
-    "loops": Stage(_has_loops, _lower_exported),
-    "floats": Stage(lambda work: work.lowering.dequantize, _make_floats),
-    "adapt first": Stage(_may_adapt, _adapt_first),
-    "nodes": Stage(_always, _lower_nodes),
-    "decompose": Stage(lambda work: work.lowering.for_a_runtime, _decompose),
-    "adapt": Stage(_always, _adapt),
+    "open axes": Stage(lambda work: bool(work.lowering.open_dims), "opening.open_dims.open_axes"),
+    "fix sizes": Stage(lambda work: work.lowering.fixes_inputs, "passes.sizes.fix_sizes"),
+    "raise": Stage(_may_raise, "loops.stage.raise_cells"),
+    "stream": Stage(lambda work: work.lowering.stream is not None, "streaming.stage.make_stream"),
+    "loops": Stage(_has_loops, "loops.stage.lower_exported"),
+    "floats": Stage(lambda work: work.lowering.dequantize, "decomposition.stage.make_floats"),
+    "adapt first": Stage(_may_adapt, "decomposition.stage.adapt_first"),
+    "nodes": Stage(lambda work: True, "passes.nodes.lower_nodes"),
+    "decompose": Stage(lambda work: work.lowering.for_a_runtime, "decomposition.stage.decompose"),
+    "adapt": Stage(lambda work: True, "passes.nodes.adapt"),
 }
 """By what it does, in order."""
 
@@ -148,7 +80,7 @@ def run_stages(work: Work, names: Iterable[str] = STAGES) -> dict[str, Edit]:
         stage = STAGES[name]
         if stage.asked(work):
             with without_collector():
-                edit = stage.run(work)
+                edit = imported(stage.run)(work)
             if edit is not None:
                 edits[name] = edit
     return edits

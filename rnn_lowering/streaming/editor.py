@@ -22,9 +22,9 @@ import onnx_ir as ir
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
-from rnn_lowering.facts.operators import bodies_of, inputs_and_attributes, inputs_of, reached
+from rnn_lowering.facts.operators import bodies_of, detach, inputs_and_attributes, inputs_of, reached
 from rnn_lowering.facts.size import Size
-from rnn_lowering.model.scopes import all_names, detach, origin_of
+from rnn_lowering.model.scopes import all_names, origin_of
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of
 from rnn_lowering.streaming.sizes import TimeInputs

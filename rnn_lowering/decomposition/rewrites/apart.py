@@ -16,17 +16,18 @@ meets all rows of a constant. Where rows of one batch meet, a tensor of one axis
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.facts.axes import Axes, Label, Mixed
+from rnn_lowering.facts.constants import integers_at
 from rnn_lowering.facts.operators import (
+    DEFAULT_DOMAIN,
     TO_THE_END,
     axes_by_rule,
-    inputs_and_attributes,
-    integers_of,
     operator_of,
     parameter,
     reached,
@@ -37,7 +38,7 @@ _FUSED = ("Clip", "LeakyRelu", "Relu")
 """Operators that MNN computes with the Conv before them."""
 
 _MAX_OF_ANY = 8
-"""The opset from which on Max takes any shape."""
+"""The opset from which on Max takes any number of inputs of any shape."""
 
 
 def end_convolutions(model: AdaptedModel) -> int:
@@ -54,6 +55,23 @@ def end_convolutions(model: AdaptedModel) -> int:
     return count
 
 
+def compute_copies(model: AdaptedModel) -> None:
+    """Make a Max of each Identity of floats that is an output of a model, in place.
+
+    An output that has no numbers stays: ExecuTorch aborts at a Max of it.
+    """
+    for value in list(model.graph.outputs) if model.opset >= _MAX_OF_ANY else ():
+        node = value.producer()
+        if node is None or node.op_type != "Identity" or node.domain not in DEFAULT_DOMAIN:
+            continue
+        if value.shape is not None and 0 in value.shape:
+            continue
+        if isinstance(value.type, ir.TensorType) and value.dtype == ir.DataType.FLOAT:
+            new = ir.node("Max", [node.inputs[0], node.inputs[0]], name=node.name)
+            model.graph.insert_after(node, new)
+            model.replace(node, new.outputs[0])
+
+
 _MATRIX = 2
 """The axes of a matrix, which no Conv takes."""
 
@@ -68,8 +86,7 @@ def set_sums_apart(model: AdaptedModel) -> int:
             if value is None or sizes is None or len(sizes) <= _MATRIX or not sizes.is_static():
                 continue
             if _is_joined_sum(value):
-                shape = model.constant(node, list(sizes))
-                node.replace_input_with(slot, model.before(node, "Reshape", [value, shape]))
+                node.replace_input_with(slot, model.before(node, "Reshape", [value], shape=list(sizes)))
                 count += 1
     return count
 
@@ -152,17 +169,11 @@ def _set_apart(
     sizes, first = [size if isinstance(size, int) else -1 for size in shape], nodes[0]
     if sizes.count(-1) > 1:
         return False
-
-    def before(operator: str, inputs: Sequence[ir.Value], **parameters: object) -> ir.Value:
-        slots, attributes = inputs_and_attributes(
-            operator, model.opset, inputs, parameters, lambda numbers: model.constant(first, numbers)
-        )
-        return model.before(first, operator, slots, attributes)
-
-    flat = before("Reshape", [value, model.constant(first, [-1])])
+    before = partial(model.before, first)
+    flat = before("Reshape", [value], shape=[-1])
     # Without a node in between, pnnx leaves out both Reshapes.
     cuts = [before("Slice", [flat], starts=[a], ends=[b], axes=[0]) for a, b in [(0, 1), (1, TO_THE_END)]]
-    whole = before("Reshape", [before("Concat", cuts, axis=0), model.constant(first, sizes)])
+    whole = before("Reshape", [before("Concat", cuts, axis=0)], shape=sizes)
     for node in nodes:
         for slot, read in enumerate(node.inputs):
             if read is value:
@@ -241,7 +252,7 @@ class _Batches:
         def ranks(value: ir.Value) -> list[None]:
             return [None] * len(self.sizes(value))
 
-        return axes_by_rule(node, self._model.opset, ranks, lambda name: self._numbers(node, name))
+        return axes_by_rule(node, self._model.opset, ranks, lambda name: integers_at(node, name, self._model.opset))
 
     def _views(self, node: ir.Node) -> Iterator[tuple[list[BatchAxis], bool]]:
         """Yield the same of a node whose use of axes is not known: those that have their size and place still."""
@@ -254,13 +265,6 @@ class _Batches:
                     yield [BatchAxis(x, n), BatchAxis(y, n)], not same
                 if not same and operator_of(node).keeps_order:
                     break
-
-    def _numbers(self, node: ir.Node, name: str) -> list[int] | None:
-        held = parameter(node, name, self._model.opset)
-        if isinstance(held, ir.Value):
-            tensor = self._tensor(held)
-            return None if tensor is None else integers_of(array_of(tensor))
-        return [] if held is None else integers_of(held)
 
     def _join(self, places: Sequence[BatchAxis]) -> None:
         for place in places:

@@ -25,8 +25,8 @@ import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.errors import UnsupportedError, counted
-from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import input_at, integers_of, is_of_default_domain, parameter
+from rnn_lowering.facts.constants import constant_of, integers_at
+from rnn_lowering.facts.operators import input_at, is_of_default_domain
 from rnn_lowering.model.opsets import import_opset, opset_without
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import Scope, recurrent_nodes, standard_nodes
@@ -53,7 +53,7 @@ def run_in_rank_4(model: AdaptedModel) -> int:
         if others is not None:
             axis = model.constant(node, [3 if node.op_type == "Resize" else 2])
             longer = model.before(node, "Unsqueeze", [x, axis])
-            result = model.before(node, node.op_type, [longer, *others], dict(node.attributes))
+            result = model.before(node, node.op_type, [longer, *others], **node.attributes)
             model.replace(node, model.before(node, "Squeeze", [result, axis]))
             count += 1
     return count
@@ -92,7 +92,7 @@ def _add_bias(node: ir.Node, model: AdaptedModel) -> bool:
     is_vector = bias is None or (constant is not None and list(constant.shape) == [shape[1]])
     if is_vector and factors[: 1 if bias is None else 2] in ([1], [1, 1]):
         return False
-    terms = [model.before(node, "Gemm", node.inputs[:2], attributes), *([] if bias is None else [bias])]
+    terms = [model.before(node, "Gemm", node.inputs[:2], **attributes), *([] if bias is None else [bias])]
     for n, factor in enumerate(factors[: len(terms)]):
         if factor != 1:
             terms[n] = model.before(node, "Mul", [terms[n], model.constant(node, factor, dtype.numpy(), "factor")])
@@ -111,11 +111,10 @@ def write_vectors(model: AdaptedModel) -> int:
         operands, lost = list(node.inputs), []
         for place, shape in enumerate(shapes):
             if len(shape) == 1:
-                axis = model.constant(node, [-1 if place else 0])
-                operands[place] = model.before(node, "Unsqueeze", [operands[place], axis])
+                operands[place] = model.before(node, "Unsqueeze", [operands[place]], axes=[-1 if place else 0])
                 lost.append(-1 if place else -2)
         result = model.before(node, "MatMul", operands)
-        model.replace(node, model.before(node, "Squeeze", [result, model.constant(node, lost)]))
+        model.replace(node, model.before(node, "Squeeze", [result], axes=lost))
     return len(found)
 
 
@@ -129,8 +128,8 @@ def write_batches(model: AdaptedModel) -> int:
             continue
         for place, shape in enumerate(shapes):
             if shape[:-2] != batch:
-                whole = model.constant(node, [*batch, *shape[-2:]])
-                node.replace_input_with(place, model.before(node, "Expand", [node.inputs[place], whole]))
+                whole = model.before(node, "Expand", [node.inputs[place]], shape=[*batch, *shape[-2:]])
+                node.replace_input_with(place, whole)
         count += 1
     return count
 
@@ -247,14 +246,15 @@ def reduce_by_attributes(model: AdaptedModel) -> str | None:
     others = [*(reduction.node for reduction in found), *lowered, *splits]
     if not found or (is_newer and opset_without(model.model, others, _OF_ATTRIBUTES) > _OF_ATTRIBUTES):
         return None
+    if is_newer:
+        import_opset(model.model, _OF_ATTRIBUTES)
+        model.opset = _OF_ATTRIBUTES
     for node, sizes in splits.items():
         del node.attributes["num_outputs"]
         node.resize_inputs(2)
         node.replace_input_with(1, model.constant(node, sizes))
     for reduction in found:
         _rewrite(reduction, model)
-    if is_newer:
-        import_opset(model.model, _OF_ATTRIBUTES)
     return f"takes axes as an attribute only: wrote {counted(len(found), 'reduction')} so, as up to opset 17"
 
 
@@ -294,11 +294,9 @@ def _reductions(model: AdaptedModel) -> Iterator[_Reduction]:
 
 
 def _axes(node: ir.Node, shape: ir.Shape | None, opset: int) -> dict[int, int | None] | None:
-    held = parameter(node, "axes", opset)
-    numbers = constant_of(held, opset) if isinstance(held, ir.Value) else held
-    if shape is None or (numbers is None and held is not None):
+    axes = integers_at(node, "axes", opset)
+    if shape is None or axes is None:
         return None
-    axes = [] if numbers is None else integers_of(numbers if isinstance(numbers, ir.Attr) else numbers.numpy())
     if not axes and node.attributes.get_int("noop_with_empty_axes", 0) != 0:
         return None
     sizes = {axis: dim if isinstance(dim, int) else None for axis, dim in enumerate(shape)}
@@ -314,7 +312,7 @@ def _rewrite(reduction: _Reduction, model: AdaptedModel) -> None:
     assert reduction.dtype is not None
     for step in [[axis] for axis in reversed(axes)] if node.op_type in _ALONE else [[*axes]]:
         operator = "ReduceMean" if is_sum else node.op_type
-        value = model.before(node, operator, [value], {"axes": step, "keepdims": keeps})
+        value = model.before(node, operator, [value], axes=step, keepdims=keeps)
     if is_sum:
         count = math.prod(size or 0 for size in axes.values())
         number = model.constant(node, count, reduction.dtype.numpy(), "count")

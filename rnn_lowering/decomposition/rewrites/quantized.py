@@ -391,7 +391,7 @@ def write_differences(model: AdaptedModel) -> int:
     """Write DequantizeLinear nodes as (x - z) * s, in place; return their number."""
     nodes = _differences(model)
     for node, (scale, zero) in nodes.items():
-        value = model.before(node, "Cast", node.inputs[:1], {"to": int(ir.DataType.FLOAT)})
+        value = model.before(node, "Cast", node.inputs[:1], to=int(ir.DataType.FLOAT))
         if zero.any():
             value = model.before(node, "Sub", [value, model.constant(node, zero, np.float32, "zero")])
         value = model.before(node, "Mul", [value, model.constant(node, scale, np.float32, "scale")])

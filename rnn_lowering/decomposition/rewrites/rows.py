@@ -50,8 +50,8 @@ def _repeat(node: ir.Node, model: AdaptedModel) -> bool:
             if isinstance(number, int):
                 rows = model.constant(node, [0] * number)
             else:
-                rows = model.before(node, "ConstantOfShape", [number], {"value": _ZERO})
-            value = model.before(node, "Gather", [value, rows], {"axis": axis})
+                rows = model.before(node, "ConstantOfShape", [number], value=_ZERO)
+            value = model.before(node, "Gather", [value, rows], axis=axis)
     if value is x:
         value = model.before(node, "Identity", [x])
     model.known[value] = model.known.get(node.outputs[0], value)
@@ -128,11 +128,12 @@ _INDICES = (ir.DataType.INT32, ir.DataType.INT64)
 """The types of indices; an index of a row has the same number in both."""
 
 
-def simplify_indices(model: AdaptedModel) -> int:
+def simplify_indices(model: AdaptedModel) -> str | None:
     """Let each Gather of rows of a constant read its indices before a Cast to other integers, and as one vector if
-    they have more than two axes, in place; return how many do."""
+    they have more than two axes, in place; return what was done, for the user."""
     found = [node for node in model.graph if _rows(node, model)]
-    return sum(_skip_cast(node, model) + _flatten(node, model) for node in found)
+    count = sum(_skip_cast(node, model) + _flatten(node, model) for node in found)
+    return f"takes indices without a Cast, of two axes at most: changed {count} of them" if count else None
 
 
 def _skip_cast(node: ir.Node, model: AdaptedModel) -> bool:
@@ -151,10 +152,10 @@ def _flatten(node: ir.Node, model: AdaptedModel) -> bool:
     shape, rows = model.shape_of(indices), model.constant_of(table)
     if rows is None or shape is None or len(shape) <= _MOST_AXES or not shape.is_static():
         return False
-    flat = model.before(node, "Reshape", [indices, model.constant(node, [-1])])
+    flat = model.before(node, "Reshape", [indices], shape=[-1])
     taken = model.before(node, "Gather", [table, flat])
     whole = [*shape.numpy(), *rows.shape.numpy()[1:]]
-    model.replace(node, model.before(node, "Reshape", [taken, model.constant(node, whole)]))
+    model.replace(node, model.before(node, "Reshape", [taken], shape=whole))
     return True
 
 
@@ -236,9 +237,9 @@ def rows_by_gather(model: AdaptedModel) -> int:
     found = _rows_of_sequences(model)
     for node, split in found:
         axis = split.attributes.get_int("axis", 0)
-        row = model.before(node, "Gather", [split.inputs[0], node.inputs[1]], {"axis": axis})
+        row = model.before(node, "Gather", [split.inputs[0], node.inputs[1]], axis=axis)
         if split.attributes.get_int("keepdims", 1):
-            row = model.before(node, "Unsqueeze", [row, model.constant(node, [axis])])
+            row = model.before(node, "Unsqueeze", [row], axes=[axis])
         model.replace(node, row)
     for split in {split for _, split in found}:
         if not split.outputs[0].uses() and not split.outputs[0].is_graph_output() and split.graph is not None:

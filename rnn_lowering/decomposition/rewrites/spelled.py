@@ -29,9 +29,9 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.decomposition.rewrites.axes import REDUCTIONS
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.facts.operators import input_at, is_of_default_domain, parameter
-from rnn_lowering.model.model_sizes import take_over
-from rnn_lowering.model.scopes import Scope, standard_nodes
+from rnn_lowering.facts.operators import input_at, is_of_default_domain, is_used, parameter
+from rnn_lowering.model.model_sizes import computed_values, take_over
+from rnn_lowering.model.scopes import Scope, all_graphs, standard_nodes
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.targets.target import Target
 from rnn_lowering.types import Array
@@ -276,6 +276,28 @@ def write_tensors(model: AdaptedModel) -> int:
                 node.attributes.add(ir.AttrTensor("value", tensor))
                 count += 1
     return count
+
+
+def drop_unused_constants(model: AdaptedModel) -> str:
+    """Remove the initializers that nothing uses, in place; return their names."""
+    dropped = []
+    for graph in all_graphs(model.model):
+        for name, value in list(graph.initializers.items()):
+            if not (is_used(value) or value.is_graph_input()):
+                del graph.initializers[name]
+                dropped.append(name)
+    return ", ".join(dropped)
+
+
+def forget_declared(model: AdaptedModel) -> int:
+    """Remove what a model declares of computed values, in place, but for those that a graph returns; return the
+    number of shapes."""
+    changed = 0
+    for value in computed_values(model.model):
+        if value.producer() is not None and not value.is_graph_output():
+            changed += value.shape is not None
+            value.shape = value.type = None
+    return changed
 
 
 _APART = 4

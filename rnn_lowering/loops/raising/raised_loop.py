@@ -15,7 +15,7 @@ from rnn_lowering.emit.composites import can_flip, flip
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import is_used, moved_inputs, operator_of
+from rnn_lowering.facts.operators import detach, is_used, moved_inputs, operator_of
 from rnn_lowering.facts.size import Size
 from rnn_lowering.loops.as_recurrence import (
     LoopRecurrence,
@@ -45,7 +45,7 @@ from rnn_lowering.loops.raising.step import StepEvaluator
 from rnn_lowering.loops.value_facts import TRUE, Elements, Item, KnownTensor
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.preparation import NodeSelection
-from rnn_lowering.model.scopes import detach, repeating_nodes
+from rnn_lowering.model.scopes import repeating_nodes
 from rnn_lowering.options import Lowering
 from rnn_lowering.types import Array
 

@@ -13,8 +13,8 @@ from rnn_lowering.emit.constants import zeros_of
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor, static
-from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import default_opset, integers_of, parameter
+from rnn_lowering.facts.constants import integers_at
+from rnn_lowering.facts.operators import default_opset, parameter
 from rnn_lowering.targets.native import (
     COMMON,
     OTHER_ACTIVATIONS,
@@ -228,10 +228,7 @@ def _conv_transpose(node: ir.Node, known: KnownValue, opset: int) -> str:
 
 
 def _several_axes(node: ir.Node, known: KnownValue, opset: int) -> str:
-    held = parameter(node, "axes", opset)
-    tensor = constant_of(held, opset) if isinstance(held, ir.Value) else None
-    given = tensor.numpy() if tensor is not None else held
-    axes = [] if given is None or isinstance(given, ir.Value) else integers_of(given)
+    axes = integers_at(node, "axes", opset) or []
     return "wrongly with several axes, of which one is negative" if len(axes) > 1 and min(axes) < 0 else ""
 
 
