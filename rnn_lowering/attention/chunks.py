@@ -1,6 +1,6 @@
 """The form "chunked": steps are joined into chunks, and the chunks are repeated in another form.
 
-It needs a recurrence whose step is linear in its state S (`linear_attention_node`). In a chunk of C steps, with
+It needs a recurrence whose step is linear in its state S (`linear_attention`). In a chunk of C steps, with
 rows t and columns j (the WY form of products of I - beta k k^T):
 
     D[t, j] = g[j+1] + .. + g[t]    M = exp(D) for j <= t, else 0       g: log_decay
@@ -41,7 +41,7 @@ from typing import Any
 
 import numpy as np
 
-from rnn_lowering.attention.linear_attention_node import LinearParts, LinearRecurrence, linear_attention
+from rnn_lowering.attention.linear_attention import LinearParts, LinearRecurrence, linear_attention
 from rnn_lowering.emit.composites import first_rows, followed_by_zeros
 from rnn_lowering.emit.constants import literal, zeros_of
 from rnn_lowering.emit.ops import Ops

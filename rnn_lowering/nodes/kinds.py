@@ -126,7 +126,7 @@ KINDS = (
     Kind(
         [("", "LinearAttention"), (DOMAIN, "LinearAttention")],
         "attention.linear_attention.LinearAttentionSpec",
-        "attention.linear_attention_node.lower_linear_attention",
+        "attention.linear_attention.lower_linear_attention",
         "attention.references.LinearAttentionReference",
     ),
     Kind(
@@ -138,19 +138,19 @@ KINDS = (
     Kind(
         [(DOMAIN, "LinearAttentionGate")],
         "attention.gated_delta_net.AttentionGateSpec",
-        "attention.linear_attention_node.lower_attention_gate",
+        "attention.gated_delta_net.lower_attention_gate",
         "attention.references.AttentionGateReference",
     ),
     Kind(
         [(DOMAIN, "GatedRMSNorm")],
         "attention.gated_delta_net.GatedNormSpec",
-        "attention.linear_attention_node.lower_gated_norm",
+        "attention.gated_delta_net.lower_gated_norm",
         "attention.references.GatedNormReference",
     ),
     Kind(
         [(DOMAIN, "GatedDeltaNet")],
         "attention.gated_delta_net.GatedDeltaNetSpec",
-        "attention.linear_attention_node.lower_gated_delta_net",
+        "attention.gated_delta_net.lower_gated_delta_net",
         "attention.references.GatedDeltaNetReference",
     ),
 )
