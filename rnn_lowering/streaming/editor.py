@@ -24,7 +24,7 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.operators import bodies_of, detach, inputs_and_attributes, inputs_of, reached
 from rnn_lowering.facts.size import Size
-from rnn_lowering.model.scopes import all_names, origin_of
+from rnn_lowering.model.scopes import add_constant, all_names, origin_of
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of
 from rnn_lowering.streaming.sizes import TimeInputs
@@ -264,11 +264,7 @@ class Editor:
         name = self.name("stream_constant")
         tensor = ir.Tensor(array, name=name)
         if self.model.ir_version >= 4:
-            value = ir.Value(
-                name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape)
-            )
-            graph.register_initializer(value)
-            return value
+            return add_constant(graph, name, tensor)
         cast = self.opset < 9 and not tensor.dtype.is_floating_point()  # such a Constant has floats only
         stored = ir.Tensor(array.astype(np.float64), name=name) if cast else tensor
         nodes = [ir.Node("", "Constant", [], [ir.AttrTensor("value", stored)], name=name)]

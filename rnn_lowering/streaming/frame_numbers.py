@@ -23,7 +23,7 @@ from rnn_lowering.facts.size import Size, size
 from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, home, input_of, producer
 from rnn_lowering.streaming.frames import Delay, FirstFrame, Flow, FrameNumbers, Frames, Framing
-from rnn_lowering.streaming.sizes import TIME, in_chunk, in_whole, of_longer
+from rnn_lowering.streaming.sizes import TIME, in_chunk
 from rnn_lowering.types import Array
 
 P = ParamSpec("P")
@@ -430,6 +430,7 @@ def settle_comparison(flow: Flow, node: ir.Node) -> bool:
     integers = all(v in known.types and known.types[v].is_integer() for v in values)
     if not integers or len(numbers) < len(values) or not any(numbers_vary(known, v) for v in values):
         return False
+    known.shortest = flow.shortest
     result = _truth(flow, node, numbers) if node.op_type in _TRUE else _extreme(flow, node, values, numbers)
     if result is None:
         return False
@@ -445,7 +446,7 @@ def settle_comparison(flow: Flow, node: ir.Node) -> bool:
 def _truth(flow: Flow, node: ir.Node, numbers: Sequence[Size]) -> Array | None:
     """Return the result of a comparison as an array like the output; None if it is not always the same."""
     rest, shape = numbers[0] - numbers[1], flow.known.static_shape(node.outputs[0])
-    yes, no = (_never_negative(flow, _TRUE[name](rest)) for name in (node.op_type, _FALSE[node.op_type]))
+    yes, no = (flow.known.never_negative(_TRUE[name](rest)) for name in (node.op_type, _FALSE[node.op_type]))
     return np.full(shape, yes) if shape is not None and (yes or no) else None
 
 
@@ -454,13 +455,9 @@ def _extreme(flow: Flow, node: ir.Node, values: Sequence[ir.Value], numbers: Seq
     sign = 1 if node.op_type == "Max" else -1
     for value, number in zip(values, numbers, strict=True):
         alike = flow.known.shapes.get(value) == flow.known.shapes.get(node.outputs[0])
-        if alike and all(_never_negative(flow, (number - other) * sign) for other in numbers):
+        if alike and all(flow.known.never_negative((number - other) * sign) for other in numbers):
             return value
     return None
-
-
-def _never_negative(flow: Flow, number: Size) -> bool:
-    return of_longer(in_whole(number), flow.shortest - 1).never_negative
 
 
 def _replace_by(editor: Editor, node: ir.Node, result: ir.Value | Array) -> None:

@@ -29,7 +29,7 @@ from rnn_lowering.facts.size import ONE, Shape, Size
 from rnn_lowering.model.scopes import origin_of
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.streaming.editor import Change, Editor, NodeEdit
-from rnn_lowering.streaming.sizes import CHUNK, FRAMES, TIME, StreamValues
+from rnn_lowering.streaming.sizes import CHUNK, FRAMES, TIME, StreamValues, least_of
 from rnn_lowering.types import Array
 
 
@@ -495,8 +495,7 @@ class Flow:
     def end_with(self, frames: Frames, rows: int) -> None:
         """Let the stream end, with the zeros behind a late one, when a value has this many frames."""
         last = int((rows - frames.extra) / frames.rate)
-        self.last_frame = last if self.last_frame is None else min(last, self.last_frame)
-        self.last_call = last if self.last_call is None else min(last, self.last_call)
+        self.last_frame, self.last_call = least_of(last, self.last_frame), least_of(last, self.last_call)
 
     def by_size(self, value: ir.Value, node: ir.Node) -> Frames:
         """Return the framing of numbers of frames, or of a value that is equal in every frame, from its size."""

@@ -22,7 +22,7 @@ from rnn_lowering.facts.known import KnownValues, SizingError, add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.operators import bodies_of, reached, values_used
 from rnn_lowering.facts.size import Counter, Size, size
-from rnn_lowering.model.scopes import all_names, origin_of, sort_nodes
+from rnn_lowering.model.scopes import add_constant, all_names, origin_of, sort_nodes
 
 TIME, CHUNK = Counter(0, "frames", 1), Counter(1, "chunk", None)
 """The number of frames of a stream; 1 in a chunk and 0 in the whole."""
@@ -31,6 +31,11 @@ FRAMES = Size.symbol(TIME)
 
 LARGEST_UNIT = 1 << 16
 """The largest multiple of frames that a stream takes per call, unless the strides of its nodes need more."""
+
+
+def least_of(*limits: int | None) -> int | None:
+    """Return the least of some limits, where None is no limit."""
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def first_frames(count: int) -> Size:
@@ -52,7 +57,7 @@ def in_chunk(number: Size, frames: int | None) -> int | None:
     return int(found) if stays and found.denominator == 1 else None
 
 
-def of_longer(number: Size, frames: int) -> Size:
+def _of_longer(number: Size, frames: int) -> Size:
     """Return a size for a sequence that has so many frames more."""
     return number.replaced(TIME, FRAMES + frames) if frames else number
 
@@ -100,11 +105,11 @@ class StreamValues(KnownValues):
         return found if self.is_whole(found) else None
 
     def never_negative(self, number: Size) -> bool:
-        return of_longer(in_whole(number), self.shortest - 1).never_negative
+        return _of_longer(in_whole(number), self.shortest - 1).never_negative
 
     def divides_down(self, quotient: Size) -> bool:
-        in_sequence = of_longer(in_whole(quotient), self.shortest - 1)
-        in_call = of_longer(quotient.replaced(CHUNK, 1), self.unit - 1)
+        in_sequence = _of_longer(in_whole(quotient), self.shortest - 1)
+        in_call = _of_longer(quotient.replaced(CHUNK, 1), self.unit - 1)
         if in_sequence.at_least(0) and in_call.at_least(0):
             return True
         factor, offset = linear(quotient) or (0, 0)
@@ -452,8 +457,7 @@ def _read_from(graph: ir.Graph, names: Names, value: ir.Value, rank: int, source
         return False
     name = names.unique(f"{value.name}_axis")
     tensor = ir.tensor([source.axis] if rank else source.axis, ir.DataType.INT64, name=name)
-    axis = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([1] * rank), const_value=tensor)
-    graph.register_initializer(axis)
+    axis = add_constant(graph, name, tensor)
     shape = ir.node("Shape", source.node.outputs[:1])
     size = ir.node("Gather", [shape.outputs[0], axis], {"axis": 0})
     for node, kind in ((shape, "shape"), (size, "size")):

@@ -24,7 +24,7 @@ from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
 from rnn_lowering.streaming.frame_numbers import frame_indices, frames_before, numbers_in_call
 from rnn_lowering.streaming.frames import Flow, Pairs
 from rnn_lowering.streaming.operators.pooling import lowest
-from rnn_lowering.streaming.sizes import in_chunk
+from rnn_lowering.streaming.sizes import in_chunk, least_of
 from rnn_lowering.types import Array
 
 _MOST_CONSTANT = 1 << 20
@@ -34,11 +34,8 @@ _MOST_CONSTANT = 1 << 20
 def rows_of(flow: Flow, node: ir.Node, pairs: Pairs, mask: Mask) -> int | None:
     """Return how many past rows are kept, None if they grow; note after how many frames the stream ends."""
     rate = pairs.frames.rate
-    limits = [int((mask.rows - pairs.frames.overlap) / rate)] if mask.rows is not None else []
-    if mask.back is None and flow.max_frames is not None:
-        limits.append(flow.max_frames)
-    if limits:
-        flow.last_frame = min([*limits, *([] if flow.last_frame is None else [flow.last_frame])])
+    known = None if mask.rows is None else int((mask.rows - pairs.frames.overlap) / rate)
+    flow.last_frame = least_of(flow.last_frame, known, flow.max_frames if mask.back is None else None)
     if mask.back is not None:
         return mask.back + mask.ahead
     if flow.max_frames is None:

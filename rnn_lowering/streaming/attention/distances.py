@@ -42,7 +42,7 @@ from rnn_lowering.streaming.attention.positions import (
     returns_integers,
     scaled,
 )
-from rnn_lowering.streaming.sizes import in_whole, linear
+from rnn_lowering.streaming.sizes import in_whole, least_of, linear
 from rnn_lowering.types import Array
 
 _EXACT_CASTS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE)
@@ -245,7 +245,7 @@ class Positions:
             tails.append(tail)
             reach = max(reach, needed)
         cell = math.lcm(*(each.cell for each in varying))
-        rows = min((each.rows for each in varying if each.rows is not None), default=None)
+        rows = least_of(*(each.rows for each in varying))
         return Distances(axes.pop(), reach, (tails[0], tails[1]), cell, rows)
 
     def _tail(self, node: ir.Node, parts: Sequence[Tail], sign: int) -> tuple[Tail, int]:

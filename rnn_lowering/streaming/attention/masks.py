@@ -22,7 +22,7 @@ from rnn_lowering.streaming.attention.distances import Distances, Positions, Pos
 from rnn_lowering.streaming.attention.positions import Numbers, Unknown
 from rnn_lowering.streaming.editor import input_of
 from rnn_lowering.streaming.frames import Flow, Pairs, Term
-from rnn_lowering.streaming.sizes import CHUNK, TIME
+from rnn_lowering.streaming.sizes import CHUNK, TIME, least_of
 from rnn_lowering.types import Array
 
 REMOVES = -1e4
@@ -105,7 +105,7 @@ def mask_of(flow: Flow, node: ir.Node, pairs: Pairs) -> Mask:
     if not varying:
         raise _sees_all(flow, node)
     cell = math.lcm(*(known.cell for _, known in varying))
-    rows = min((known.rows for _, known in varying if known.rows is not None), default=None)
+    rows = least_of(*(known.rows for _, known in varying))
     count = _count_shown(flow, node, max(known.reach for _, known in varying), cell, rows)
     removed, biases = np.zeros((count, count), bool), list[Bias]()
     beyond = [False, False]
@@ -134,8 +134,7 @@ def masked_again(flow: Flow, pairs: Pairs, mask: Mask, term: Term) -> Mask:
     """
     distances = _distances(flow, Positions(flow.known), term, pairs)
     reach, cell = (0, mask.cell) if distances is None else (distances.reach, math.lcm(distances.cell, mask.cell))
-    limits = [mask.rows, None if distances is None else distances.rows]
-    rows = min((limit for limit in limits if limit is not None), default=None)
+    rows = least_of(mask.rows, None if distances is None else distances.rows)
     count = _count_shown(flow, term.node, max(reach, len(mask.kept)), cell, rows)
     changed = _changed_weights(flow, term, matrix_of(flow, term, pairs, count))
     if distances is not None and (changed[cell:, cell:] != changed[:-cell, :-cell]).any():

@@ -34,7 +34,7 @@ from rnn_lowering.streaming.frames import (
     Shifting,
     WholeSequenceValue,
 )
-from rnn_lowering.streaming.sizes import in_whole
+from rnn_lowering.streaming.sizes import in_whole, least_of
 from rnn_lowering.types import Array, Dims
 
 _MOST_NUMBERS = 1 << 22
@@ -407,7 +407,7 @@ def limited(flow: Flow, node: ir.Node, mask: Mask, pairs: Pairs) -> Mask:
                 node, "sees later frames, for which it has no relative positions", "count positions from T-1 to 1-T"
             )
         if most is not None and (mask.back is None or mask.back >= most):
-            mask = replace(mask, rows=most if mask.rows is None else min(mask.rows, most))
+            mask = replace(mask, rows=least_of(mask.rows, most))
     return mask
 
 

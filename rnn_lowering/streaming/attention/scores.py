@@ -30,6 +30,7 @@ from rnn_lowering.streaming.attention.masks import REMOVES, Mask, mask_of, maske
 from rnn_lowering.streaming.attention.position_rows import added, check_compares_keys, limited, shifted
 from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.frames import Flow, FrameNumbers, Frames, Framing, Pairs, Shifting, Term
+from rnn_lowering.streaming.sizes import least_of
 
 _PRODUCTS = ("MatMul", "Einsum")
 
@@ -390,7 +391,7 @@ def _last_row(flow: Flow, pairs: Pairs, mask: Mask) -> int | None:
         return None
     last = int(flow.last_frame * pairs.frames.rate)
     calls = int((last + pairs.frames.delay.frames + mask.ahead) / pairs.frames.rate)
-    flow.last_call = calls if flow.last_call is None else min(calls, flow.last_call)
+    flow.last_call = least_of(calls, flow.last_call)
     return last
 
 
