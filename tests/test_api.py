@@ -346,6 +346,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "in.onnx"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("as_text", [False, True])
 def test_lower_file(source: Path, as_text: bool) -> None:
     before, target = source.read_bytes(), source.with_name("out.onnx")

@@ -220,7 +220,7 @@ def tried(entry: str, name: str, every: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("entry", "name"), ALL, ids=[".".join(pair) for pair in ALL])
-@pytest.mark.parametrize("every", thinned([5, 1], 2))
+@pytest.mark.parametrize("every", thinned([8, 1], 2))
 @pytest.mark.every_pair
 @pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
 def test_a_wrong_argument_has_one_error_of_the_project(

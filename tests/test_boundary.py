@@ -186,6 +186,7 @@ def hostile_models(name: str) -> dict[str, onnx.ModelProto]:
     return models
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_names_never_reach_the_terminal_as_they_are(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

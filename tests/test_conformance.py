@@ -165,6 +165,7 @@ def test_a_reader_that_has_seen_enough(tool: str) -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", thinned(STREAMS, 2))
+@pytest.mark.exhaustive
 def test_streams_of_a_command(name: str, folder: Path, tool: str) -> None:
     """It is called once for each frame, with the states of the call before."""
     chosen = [feature for feature in suite.stored(folder) if feature.name == name]
@@ -183,6 +184,7 @@ def test_only_the_streams_of_a_command(tool: str, capsys: pytest.CaptureFixture[
     assert "rejects  lstm_peepholes_bidirectional: rnn-lower: LSTM node" in backward
 
 
+@pytest.mark.exhaustive
 def test_what_a_target_refuses_is_told(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--command", tool + "right", "--only", "gru_open_sizes", "--target", "tvm"]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "rnn-lower" in line)

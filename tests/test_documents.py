@@ -80,7 +80,7 @@ def exit_code(arguments: list[str]) -> int:
         return int(end.code or 0)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("trouble", troubles(), ids=lambda trouble: trouble.message[:40])
 def test_a_command_mends_each_message(
     trouble: Trouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

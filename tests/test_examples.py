@@ -92,7 +92,7 @@ def ended(script: str, folder: Path, *arguments: str, without: tuple[str, ...] =
     return done.returncode, done.stderr or done.stdout
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if script not in COMPLETE])
 def test_a_script_without_arguments_says_what_to_do(script: str, tmp_path: Path) -> None:
     """In any folder."""
@@ -107,7 +107,7 @@ def test_a_script_without_arguments_says_what_to_do(script: str, tmp_path: Path)
     )
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_names_the_package_that_is_missing(script: str, tmp_path: Path) -> None:
     code, said = ended(script, tmp_path, without=("numpy", "torch"))

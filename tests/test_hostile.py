@@ -18,7 +18,7 @@ from found import FOUND
 from oracle import GATES
 from scope_models import LOCAL, SCOPES
 from texts import parse
-from thinning import exhaustive, thinned
+from thinning import exhaustive
 
 import rnn_lowering as rl
 
@@ -34,23 +34,23 @@ MORE = {"bytes": 1310, "fields": 1310, "opens": 497, "streams": 537}
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("kind", "first", "count"),
+    "parts",
     [
-        *((kind, 0, n) for kind, n in FIRST.items()),
-        *(exhaustive((kind, FIRST[kind], n)) for kind, n in MORE.items()),
+        [*((kind, 0, n) for kind, n in FIRST.items()), ("found", 0, len(FOUND))],
+        *(exhaustive([(kind, FIRST[kind], n)]) for kind, n in MORE.items()),
+        *(exhaustive([("found", turn * len(FOUND), len(FOUND))]) for turn in range(1, len(hostile.ANY_FORM))),
     ],
+    ids=lambda parts: " and ".join(f"{kind} {first}" for kind, first, _ in parts),
 )
-def test_models_of_a_campaign(kind: str, first: int, count: int) -> None:
-    wrong = list(hostile.campaign(kind, first, count))
-    assert wrong == [], "\n".join(f"{number}: {what}" for number, what in wrong)
-
-
-@pytest.mark.parametrize("turn", thinned(range(len(hostile.ANY_FORM)), len(hostile.ANY_FORM)))
-def test_what_campaigns_found(turn: int) -> None:
-    """Each in one form, another one in each turn."""
-    wrong = dict(hostile.campaign("found", turn * len(FOUND), len(FOUND)))
+def test_models_of_a_campaign(parts: list[hostile.Part]) -> None:
+    """One process lowers the first of all classes. Each that earlier campaigns found has one form, another in each
+    turn."""
     names = list(FOUND)
-    assert not wrong, {names[number % len(FOUND)]: what for number, what in wrong.items()}
+    wrong = [
+        (names[n % len(names)] if kind == "found" else f"{kind} {n}", what)
+        for kind, n, what in hostile.campaign(*parts)
+    ]
+    assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong)
 
 
 def without_inputs(model: onnx.ModelProto) -> None:

@@ -288,6 +288,7 @@ def test_the_limit_of_nodes_is_exact() -> None:
     assert_close(run(new, feed), run(proto, feed))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("proto", [calls(9), calls(1, 500)], ids=["nested", "wide"])
 def test_inlining_copies_nodes_in_proportion_to_its_result(
     proto: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch

@@ -280,7 +280,7 @@ FILLS = {
 """Nets whose constants and first states would be most of an integer range, and nets whose are not."""
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bits", ["w8a8", "w8a16"])
 @pytest.mark.parametrize("name", FILLS)
 def test_fills_and_first_states_lie_in_the_measured_ranges(name: str, bits: str) -> None:
@@ -324,7 +324,7 @@ FAILING = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("operator", FAILING)
 def test_what_the_quantizer_cannot_do_stays_in_float_and_is_named(operator: str) -> None:
     model = over(
@@ -438,7 +438,7 @@ def test_an_output_of_integers_says_nothing() -> None:
     assert made.snr == {}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bits", ["w8a8", "w8a16"])
 @pytest.mark.parametrize("frames", [3, 4, 5, 30])
 def test_late_frames_are_measured(frames: int, bits: str) -> None:

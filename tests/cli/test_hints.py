@@ -45,7 +45,7 @@ def picks() -> list[Any]:
     return found
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("entry", "targets"), picks())
 def test_of_stored_models(entry: Entry, targets: Sequence[str]) -> None:
     original = load(entry)
@@ -67,6 +67,7 @@ def test_of_small_models(name: str) -> None:
     assert found["tidl"].followed
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("target", ["tvm", "ncnn", "tinygrad", "qnn", "iree"])
 def test_no_size_that_is_not_needed(target: Any) -> None:
     """All sizes are open. With those of the hint, and no others, the model is lowered."""
@@ -147,6 +148,7 @@ TRIPS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", TRIPS)
 def test_sizes_that_decide_the_number_of_steps(name: str) -> None:
     """The hint names those that suffice, and none where none helps."""

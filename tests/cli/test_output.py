@@ -31,6 +31,7 @@ def three(tmp_path: Path) -> Path:
     return saved(tmp_path / "in.onnx", chain(*THREE))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["mnn", "ncnn"])
 def test_the_next_step_where_the_code_is_long(target: str, rnn_lower: Command, tmp_path: Path) -> None:
     """It is on the page that the line names."""
@@ -192,6 +193,7 @@ LISTS: dict[str, tuple[onnx.ModelProto, str, int, list[tuple[str, str, str]] | N
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", LISTS)
 def test_list_of(rnn_lower: Command, tmp_path: Path, name: str) -> None:
     proto, options, code, rows, fact = LISTS[name]

@@ -56,6 +56,7 @@ finally:
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["--version"], ["in.onnx"], ["in.onnx", "out.onnx", "--to", "x"]]
 )
@@ -83,6 +84,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("loaded", [False, True])
 def test_the_command_starts_with_little(tmp_path: Path, loaded: bool) -> None:
     """onnx_ir calculates by it with sizes that are expressions; whoever imports it has the same module. Products of

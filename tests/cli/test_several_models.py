@@ -93,6 +93,7 @@ def test_models_are_lowered_into_a_folder(models: Path, rnn_lower: Command) -> N
     assert "exists" in again.err
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("keep_going", [False, True])
 def test_an_error_ends_the_series_unless_it_is_to_go_on(models: Path, rnn_lower: Command, keep_going: bool) -> None:
     options = ["--verify", 1, *(["--keep-going"] if keep_going else [])]
@@ -173,6 +174,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(os.name != "posix" or not (ROOT / "action.yml").exists(), reason="needs bash and a checkout")
 @pytest.mark.parametrize(
     ("given", "code", "said"),

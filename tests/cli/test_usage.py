@@ -161,6 +161,7 @@ def test_wrong_usage(source: Path, rnn_lower: Command, tmp_path: Path, arguments
     assert files(tmp_path).keys() == {"in.onnx"}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("order", ["IN --to loop OUT -q", "--to loop IN -q OUT", "-q --to loop -- IN OUT"])
 def test_options_may_be_anywhere(source: Path, rnn_lower: Command, tmp_path: Path, order: str) -> None:
     places = {"IN": source, "OUT": tmp_path / "out.onnx"}

@@ -25,7 +25,7 @@ def reported(rnn_lower: Command, source: Path, *options: object) -> Reported:
     return outcome, json.loads(report.read_text())["verification"]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("options", "runs"), [("", 3), ("--verify 1", 1), ("--verify 5", 5)])
 def test_verified_runs(source: Path, rnn_lower: Command, options: str, runs: int) -> None:
     outcome, check = reported(rnn_lower, source, *options.split())
@@ -83,7 +83,7 @@ def test_verbose_shows_runs_of_single_nodes(rnn_lower: Command, tmp_path: Path) 
     assert names == {f"{symbol} of LSTM node 'recurrent' in main graph" for symbol in ("Y", "Y_h", "Y_c")}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", ["", "-q", "-v --verify 0"])
 def test_runs_are_shown_on_request_only(source: Path, rnn_lower: Command, options: str) -> None:
     outcome, _ = reported(rnn_lower, source, *options.split())
@@ -135,7 +135,7 @@ def vanishing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("wrong_cell")
 @pytest.mark.parametrize("lost", ["report.json", "report.html", "kept.onnx"])
 def test_a_failed_verification_of_which_something_cannot_be_written(
@@ -151,6 +151,7 @@ def test_a_failed_verification_of_which_something_cannot_be_written(
     assert files(tmp_path).keys() == {"in.onnx", "kept.onnx" if "report" in lost else "report.json"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["report.json", "report.html"])
 def test_a_report_that_cannot_be_written(
     source: Path, rnn_lower: Command, tmp_path: Path, vanishing: Path, name: str

@@ -91,6 +91,7 @@ def test_the_memory_of_one_large_node(tmp_path: Path, monkeypatch: pytest.Monkey
     assert peak < weights["R"].nbytes
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("wrong", [False, True], ids=["right", "wrong"])
 def test_nodes_are_judged_a_few_rows_at_a_time(layout: int, wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,7 @@ INPUTS = {
 """An input of a node becomes another value."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("to", ["keep", "auto"])
 def test_what_is_right_is_verified(to: str) -> None:
     check = verified(TWO, streamed(TWO, "time", to))
@@ -90,6 +91,7 @@ def test_what_is_right_is_verified(to: str) -> None:
     assert len({batch for _, batch, _ in shapes}) == 3  # in the same session
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", [*PLANS, *INPUTS])
 def test_what_is_wrong_is_found(name: str) -> None:
     stepped = streamed(TWO, "time")
@@ -174,6 +176,7 @@ def test_an_output_that_the_stream_lost_is_missed() -> None:
     assert "output 'last': the stream does not return it" in check.reason
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("frames", ["none", "half"])
 def test_a_late_output_without_its_frames_is_missed(frames: str) -> None:
     """What came is right, as far as it goes."""
@@ -270,7 +273,7 @@ def one(
     return net(text, {**weights, **constants})
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [6, 8, 12, 16])
 def test_a_state_that_chunks_of_one_size_do_not_change(size: int) -> None:
     stale = streamed(one(), "time")
@@ -303,7 +306,7 @@ OTHER_WHOLES: dict[str, tuple[dict[str, Any], str, float, tuple[str, ...]]] = {
 """The whole, its stream, after how many seconds a stream counts as slow, and what the reason says."""
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", OTHER_WHOLES)
 def test_long_sequences_show_another_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fields, stream, seconds, facts = OTHER_WHOLES[name]
@@ -322,6 +325,7 @@ FRAMES_OF_SLOW = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("nodes", FRAMES_OF_SLOW)
 @pytest.mark.filterwarnings("ignore:no state is carried")
 def test_slow_streams_run_as_many_frames_as_tell_something_new(monkeypatch: pytest.MonkeyPatch, nodes: str) -> None:
@@ -375,6 +379,7 @@ CHOSEN = """g (float[time, batch, 3] X) => (float[time, d, batch, 4] Y)
     Y = Identity (y) }"""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("branch", ["then_branch", "else_branch"])
 def test_a_state_that_one_branch_does_not_change(branch: str) -> None:
     original = parse(CHOSEN)

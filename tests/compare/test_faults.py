@@ -139,7 +139,7 @@ def originals() -> dict[str, onnx.ModelProto]:
     return {name: model(case, 17) for name, case in CASES.items()}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CASES)
 def test_without_a_fault(name: str, originals: dict[str, onnx.ModelProto]) -> None:
     assert rl.verify(originals[name], rl.lower(originals[name]))
@@ -154,14 +154,14 @@ def test_is_caught(name: str, form: Any, fault: Fault, originals: dict[str, onnx
     assert rl.verify(originals[name], lowered).status == "failed"
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("impostor", thinned([pytest.param(i, id=name) for name, i in IMPOSTORS], 20))
 def test_an_impostor_is_caught(impostor: Impostor) -> None:
     original, _, wrong = impostor.models()
     assert rl.verify(original, wrong, runs=1).status == "failed"
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("impostor", thinned([pytest.param(i, id=name) for name, i in IMPOSTORS[::8]], 3))
 def test_what_an_impostor_imitates_is_verified(impostor: Impostor) -> None:
     original, right, _ = impostor.models()

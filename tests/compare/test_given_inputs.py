@@ -34,6 +34,7 @@ MEANT: dict[str, Any] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["whole", "stream"])
 @pytest.mark.parametrize("name", MEANT)
 def test_inputs_that_are_meant(name: str, kind: str) -> None:
@@ -92,6 +93,7 @@ def test_shapes_may_be_arrays() -> None:
     assert compared("whole", shapes={"X": np.array([5, 2, 3])})
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [-1, -(2**63)])
 def test_a_negative_size_is_an_open_one(size: int) -> None:
     """Old exporters write -1 for an unknown size."""

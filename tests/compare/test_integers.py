@@ -74,7 +74,7 @@ def test_the_number_before_is_an_output_too() -> None:
     assert rl.verify(original, plus(lowered, 2), runs=1).status == "failed"
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ENDS)
 def test_another_number_fails(name: str) -> None:
     original = rounded(name)

@@ -53,6 +53,7 @@ NOISE = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("op_type", NOISE)
 def test_what_is_random_is_compared_node_by_node(op_type: str) -> None:
     original = lstm(NOISE[op_type])
@@ -76,6 +77,7 @@ def test_random_numbers_do_not_excuse_other_outputs() -> None:
     assert "'Y_h'" in check.reason
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("inputs", "drawn"),
     [("y, ratio, yes", {"Y": "Dropout in training mode"}), ("y, ratio, no", {}), ("y", {})],
@@ -143,7 +145,7 @@ if not runs_in_onnxruntime(newest := model(Case("verify_new", "LSTM", optional=A
     NOT_RUNNABLE["new opset"] = newest
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NOT_RUNNABLE)
 def test_an_original_that_does_not_run_is_judged_by_its_nodes(name: str) -> None:
     original = NOT_RUNNABLE[name]
@@ -285,7 +287,7 @@ BODIES = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("body", BODIES)
 def test_a_body_that_returns_its_own_input(body: str) -> None:
     """The model that should be its equal has an Identity there: as onnxruntime should read the original."""

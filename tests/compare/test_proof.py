@@ -51,7 +51,7 @@ def test_proven(case: Case, form: Any) -> None:
     assert f"1 of 1 node proven for every {'length and ' * (case.x == 'symbolic')}input" in str(check)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("name", "impostor"), thinned(IMPOSTORS, 16))
 def test_no_impostor_is_proven(name: str, impostor: Impostor) -> None:
     original, right, wrong = impostor.models()
@@ -60,10 +60,10 @@ def test_no_impostor_is_proven(name: str, impostor: Impostor) -> None:
         prove(claim(impostor.case, original, wrong))
 
 
-@pytest.mark.parametrize("first", thinned([*range(0, 1200, 40)], 30))
+@pytest.mark.parametrize("first", thinned([*range(0, 1200, 20)], 60))
 def test_no_wrong_mutant_is_proven(first: int) -> None:
     proven = 0
-    for seed in range(first, first + 40):
+    for seed in range(first, first + 20):
         rng = np.random.default_rng(seed)
         case = CASES[rng.integers(len(CASES))]
         original = model(case, 17)
@@ -75,7 +75,7 @@ def test_no_wrong_mutant_is_proven(first: int) -> None:
         proven += 1
         for far in distances(case, original, wrong, rng):
             assert far < FAR, f"{seed}, {case.name}: {what}"
-    assert proven < 20
+    assert proven < 10
 
 
 def claim(case: Case, original: onnx.ModelProto, lowered: onnx.ModelProto) -> Claim:
@@ -115,6 +115,7 @@ def distances(
             yield float(np.abs(got - truth[name]).max(initial=0)) if got.shape == truth[name].shape else np.inf
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
 def test_units_of_real_models(op: str) -> None:
     case = Case("large", op, {"direction": "bidirectional"}, I=40, H=200, optional=STATES, x="symbolic")

@@ -80,6 +80,7 @@ def loop(**fields: str) -> onnx.ModelProto:
     return parse(text, opset=17)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_fault_of_few_sizes_or_states_is_caught(name: str) -> None:
     right, wrong = WRONG[name]
@@ -130,6 +131,7 @@ NODE = """main (float[T,N,2] X) => (float[T,d,N,4] Y)
     { Z = Mul (X, FACTOR)  Y = LSTM <hidden_size = 4> (Z, W, R, B) }"""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("names", [("k",), ("k", "W", "R", "B")], ids=["a number", "weights too"])
 def test_an_input_with_a_default_stays_one(names: tuple[str, ...]) -> None:
     original = with_defaults(parse(NODE.replace("FACTOR", "k")), *names)

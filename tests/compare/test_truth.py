@@ -47,7 +47,7 @@ WRONG = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", WRONG)
 def test_what_onnxs_evaluator_computes_otherwise_verifies_nothing_wrong(name: str) -> None:
     end, wrong = WRONG[name]

@@ -25,7 +25,7 @@ FEW = [n for n, p in enumerate(STORED) if p.values[0].get("bytes", 0) <= SMALL][
 models = pytest.mark.parametrize("entry", [p if n in FEW else exhaustive(p) for n, p in enumerate(STORED)])
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @models
 def test_the_method_is_said(entry: Entry, tmp_path: Path) -> None:
     target = tmp_path / "out.onnx"

@@ -67,7 +67,7 @@ def test_in_processes_of_their_own() -> None:
     assert verify(original, rl.lower(with_weight(original, "W", times=2))).status == "failed"
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("to", ["scan", "loop", "unroll"])
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
 def test_a_right_model_is_verified(op_type: str, to: Any) -> None:
@@ -213,7 +213,7 @@ AROUND: dict[str, tuple[dict[str, str], dict[str, str] | None, str]] = {
 """The model; what is different in the wrong one, None for its first bias; what the reason names."""
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", AROUND)
 def test_inputs_are_such_as_models_accept_and_show_what_is_wrong(name: str) -> None:
     fields, other, fact = AROUND[name]
@@ -275,6 +275,7 @@ def test_a_native_crash_spares_the_caller() -> None:
     assert "lowered model" in check.reason
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("length", "told"), [(1, True), (-1, False)])
 def test_an_original_of_one_size_is_told(length: int, told: bool) -> None:
     """As exporters write it: the input has a name for its length, and a Reshape the length of an example."""
@@ -337,6 +338,7 @@ def test_the_seed_chooses_the_numbers() -> None:
 # What counts as equal
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("tolerance", "equal"),
     [
@@ -450,7 +452,7 @@ def test_a_missing_model_is_an_error(tmp_path: Path) -> None:
             verify(*models)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", ["file", "allow_pickle", "a/../b", "names\n", "é\0", "n" * 70_000], ids=lambda name: ascii(name[:12])
 )
@@ -569,7 +571,7 @@ HALVES = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("where", HALVES)
 @pytest.mark.parametrize("form", ["scan", "loop"])
 def test_the_least_precise_type_on_the_way_counts(where: str, form: Any) -> None:

@@ -415,7 +415,7 @@ def equal_nodes(graph: onnx.GraphProto) -> Iterator[str]:
 @pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
 @pytest.mark.parametrize("form", ["portable", "onnxruntime", "openvino", "opencv", "tract", "loop", "unroll"])
 @pytest.mark.parametrize("share", thinned(range(24), 24))
-@pytest.mark.every_pair
+@pytest.mark.few(4)
 def test_nothing_is_emitted_twice(share: int, form: Any) -> None:
     options: dict[str, Any] = {"target": form} if form in TARGETS else {"lowering": form}
     lowered = 0

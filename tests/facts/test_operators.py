@@ -144,7 +144,7 @@ def test_every_operator_has_a_row_or_is_known_to_have_none() -> None:
     assert OPERATORS.keys() & {*WITHOUT_ROW.split()} == set()
 
 
-@pytest.mark.few(28)
+@pytest.mark.few(18)
 @pytest.mark.parametrize("name", having("elementwise"))
 def test_an_elementwise_operator_reads_one_element(name: str) -> None:
     checked(_acts_on_elements(example) for example in examples()[name])

@@ -80,7 +80,7 @@ POLICIES = [
 ]
 
 
-@pytest.mark.every_pair
+@pytest.mark.few(14)
 @pytest.mark.parametrize(("policy", "has_data", "data"), POLICIES)
 @pytest.mark.parametrize("form", FORMS)
 def test_where_tensors_go(
@@ -165,7 +165,7 @@ def test_a_name_that_is_no_file_beside_the_output_is_refused(name: str, source: 
     assert set(state(source.parent)) == {"in.onnx", "weights.bin"}
 
 
-@pytest.mark.every_pair
+@pytest.mark.few(2)
 @pytest.mark.parametrize("beside", [False, True], ids=["elsewhere", "beside"])
 @pytest.mark.parametrize("policy", ["auto", "never"])
 def test_links_to_model_and_data(policy: str, beside: bool, tmp_path: Path, out: Path) -> None:
@@ -230,7 +230,7 @@ def test_offsets_and_lengths_that_cannot_be(entry: dict[str, int], tmp_path: Pat
     assert_right(out)
 
 
-@pytest.mark.every_pair
+@pytest.mark.few(12)
 @pytest.mark.parametrize("value", ["-1", "x", "", "1.5", "\u0663", " 7"])
 @pytest.mark.parametrize("key", ["offset", "length", "location", "unknown"])
 @pytest.mark.filterwarnings("ignore:Ignoring unknown external data")
@@ -345,6 +345,7 @@ STRANGE = [
 ]
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("location", [*OUTSIDE, *STRANGE], ids=lambda p: ascii(p)[:30])
 def test_data_outside_the_folder_need_trust(location: str, tmp_path: Path, out: Path) -> None:
     path = write(tmp_path / "source" / "in.onnx")
@@ -369,7 +370,7 @@ LEAVING_LINKS = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", LEAVING_LINKS)
 def test_links_that_leave_the_folder_need_trust(kind: str, tmp_path: Path, out: Path) -> None:
     path = write(tmp_path / "source" / "in.onnx")
@@ -393,7 +394,7 @@ def test_links_that_leave_the_folder_need_trust(kind: str, tmp_path: Path, out: 
     assert_verified(rl.lower_file(path, out, verify=1, trust_external_data=True), out)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "location", ["sub/../weights.bin", "./weights.bin", "sub/deep/weights.bin", "there/weights.bin"]
 )
@@ -489,7 +490,7 @@ FIRST = f"""<domain: "local", opset_import: ["": 17]> first (y, s) => (b0)
     {{ {", ".join(f"b{n}" for n in range(40))} = Split (y, s) }}"""
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", PARAMETERS)
 @pytest.mark.parametrize("outside", [False, True], ids=["inline", "external"])
 def test_parameters_stay_in_the_model(name: str, outside: bool, out: Path, tmp_path: Path) -> None:

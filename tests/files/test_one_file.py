@@ -66,7 +66,7 @@ def lowered(source: Path, out: Path, **options: Any) -> bytes | str:
     return out.read_bytes()
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("name", "form"), [*(("chain", form) for form in FORMS), *((n, "auto") for n in MODELS)])
 def test_the_file_is_the_same(name: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "in.onnx"
@@ -166,6 +166,7 @@ DAMAGED = {
 }
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damage_has_the_same_outcome(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the file is parsed whole."""

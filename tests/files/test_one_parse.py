@@ -55,7 +55,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "lowered"),
     [({"verify": 0}, 0), ({}, 1), ({"report": "done.json"}, 1), ({"report": "page.html"}, 1)],
@@ -68,6 +68,7 @@ def test_a_file_is_parsed_once(tmp_path: Path, parsed: Counter[str], options: di
     assert (parsed["in.onnx"], parsed["out.onnx"]) == (1, lowered)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("verify", "report", "made"), [(0, None, 1), (1, None, 2), (0, "page.html", 3)])
 def test_a_file_becomes_a_model_when_one_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: int, report: str | None, made: int

@@ -131,7 +131,7 @@ PICKS = [(way, "large", source) for way in WAYS for source in SOURCES]
 PICKS += [(way, "small", source) for way in SMALL for source in SOURCES]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("way", "size", "source"), thinned(PICKS, 5))
 def test_a_lowering(way: str, size: str, source: str, tmp_path: Path, faults: list[str], request: Any) -> None:
     if size == "large":

@@ -98,7 +98,7 @@ NEVER: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.every_pair
+@pytest.mark.few(48)
 @pytest.mark.parametrize("case", NEVER)
 @pytest.mark.parametrize("overwrite", [False, True], ids=["kept", "forced"])
 def test_what_is_never_written(folder: Path, case: str, overwrite: bool) -> None:
@@ -170,7 +170,7 @@ ROLES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.every_pair
+@pytest.mark.few(32)
 @UNIX
 @pytest.mark.parametrize("kind", ["FIFO", "folder", "socket", "device", "link", "dangling link"])
 @pytest.mark.parametrize("role", ROLES)
@@ -194,7 +194,7 @@ def test_a_name_of_another_format_is_refused(folder: Path, name: str, role: str)
     assert state(folder) == before
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "name", ["out", "out.pb", "out.json", "out.textproto", "out.pbtxt", "out.onnx.tmp", "out.ONNX"]
 )
@@ -278,7 +278,7 @@ def stepping(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> Non
 POLICIES = ["auto", "never", "named.bin", "always"]
 
 
-@pytest.mark.every_pair
+@pytest.mark.few(3)
 @pytest.mark.parametrize("policy", thinned(list(POLICIES), 2))
 @pytest.mark.parametrize("named", [False, True], ids=["fresh", "taken"])
 def test_a_failure_at_any_step(replaceable: tuple[Path, Path], policy: str, named: bool) -> None:
@@ -352,6 +352,7 @@ def test_old_data_goes_when_new_data_has_come(replaceable: tuple[Path, Path], po
         assert data not in before
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("keeps", ["", "another name", "an input", "no reference"])
 def test_data_that_is_left_behind_goes(replaceable: tuple[Path, Path], keeps: str) -> None:
     source, out = replaceable
@@ -488,7 +489,7 @@ def assert_nothing_left(tmp_path: Path, scratch: Path, expected: set[str]) -> No
     assert alive == []
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @UNIX
 @pytest.mark.parametrize(
     ("moment", "name"),
@@ -553,7 +554,7 @@ STREAMS: dict[str, tuple[Callable[[], int], str]] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @UNIX
 @pytest.mark.parametrize(("kind", "task"), by_turns(list(STREAMS), ["lower", "list", "help", "quiet"]))
 def test_stdout_that_cannot_be_written(tmp_path: Path, kind: str, task: str) -> None:

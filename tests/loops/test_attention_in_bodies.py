@@ -71,7 +71,7 @@ for name, conv in CONVS.items():
     )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("operator", ["Loop", "Scan"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_node_in_a_body(name: str, operator: str) -> None:

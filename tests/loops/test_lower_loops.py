@@ -445,6 +445,7 @@ TWO = parsed("""g (float[2,2] X, float s) => (float p, float q) <bool yes = {1},
         v1 = Add (v, s) h1 = Identity (h) }> }""")
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("selection", "lowered", "left"),
     [
@@ -808,7 +809,7 @@ def image_net(opset: int, shape: str, image: str, then: str) -> ModelProto:
     return model
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("image", ["N,32,8,1", "2,32,8,1", "N,W,H,C"])
 @pytest.mark.parametrize(("opset", "shape"), IMAGES.values(), ids=IMAGES)
 def test_the_sizes_behind_a_reshape_are_known(opset: int, shape: str, image: str) -> None:
@@ -829,6 +830,7 @@ def test_the_sizes_behind_a_reshape_are_known(opset: int, shape: str, image: str
         assert_same(run(lowered, feed), wanted)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("image", ["N,32,8,1", "2,32,8,1"])
 def test_a_branch_by_a_size_before_a_loop_is_taken(image: str) -> None:
     """For a Loop as for a node: the numbers of its steps follow from the branch that is taken."""
@@ -884,7 +886,7 @@ def condition_net(condition: str, most: str, first: str = FIRST[0]) -> ModelProt
             y = Identity (s1) {condition} }}> }}""")
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("most", ['""', "nine", "T"])
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_a_condition_on_counters_is_a_number_of_steps(name: str, most: str) -> None:
@@ -1015,6 +1017,7 @@ def negative(model: ModelProto, size: int) -> ModelProto:
     return copy
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [-1, -2])
 def test_a_negative_size_is_an_open_one(size: int) -> None:
     model = negative(parsed(OF_UNKNOWN_SIZE), size)

@@ -53,7 +53,7 @@ uses the number of frames, which a stream never knows, other than as a size
 """)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("head", "late", "nodes"), RIGHT)
 def test_each_length_and_chunking_is_right(head: str, late: str, nodes: str) -> None:
     plan = assert_at_every_length(over(head, nodes), "time")

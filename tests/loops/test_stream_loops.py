@@ -120,7 +120,7 @@ STREAMS: dict[str, tuple[onnx.ModelProto, dict[str, tuple[int, ...]], dict[str, 
 }  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", STREAMS)
 def test_chunks_are_the_whole(name: str) -> None:
     model, shapes, options, states = STREAMS[name]

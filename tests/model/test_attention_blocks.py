@@ -37,6 +37,7 @@ def generated(prefill: onnx.ModelProto, decode: onnx.ModelProto) -> Iterator[Map
         yield found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", thinned(list(BLOCKS), 3))
 def test_prefill_and_decode(name: str) -> None:
     """One model of open length; and one of 100 tokens, in chunks of steps, with one of a single token."""
@@ -59,6 +60,7 @@ def test_prefill_and_decode(name: str) -> None:
             np.testing.assert_allclose(others[symbol], array, rtol=0, atol=near)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", thinned(list(BLOCKS), 3))
 def test_is_verified(name: str) -> None:
     original = BLOCKS[name]

@@ -61,11 +61,13 @@ def check(
     return lowered
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CARRIED)
 def test_carried_sizes_are_known(name: str) -> None:
     check(parse(OPENING + CARRIED[name]))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", GROWING)
 def test_a_length_that_grows_is_not_known(name: str) -> None:
     original = parse(OPENING + GROWING[name])

@@ -89,6 +89,7 @@ def inputs(seq: int, batch: int) -> dict[str, Array]:
 # What is fixed
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("form", ["auto", "unroll"])
 @pytest.mark.parametrize(
     ("options", "arguments"),
@@ -155,6 +156,7 @@ FOLLOWING: dict[str, tuple[onnx.ModelProto, dict[str, Any], Arrays, dict[str, Di
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", FOLLOWING)
 def test_sizes_follow(name: str) -> None:
     original, options, given, expected = FOLLOWING[name]
@@ -278,6 +280,7 @@ def saved(folder: Path, proto: onnx.ModelProto) -> tuple[str, str]:
     return str(folder / "in.onnx"), str(folder / "out.onnx")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("original", "option", "name", "dims"),
     [
@@ -492,7 +495,7 @@ def unsorted() -> onnx.ModelProto:
     return original
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("make", "to", "dims", "notes"),
     [
@@ -539,6 +542,7 @@ EXPANDED = parse(
 """What an exporter expands to the batch size is a constant once that is known."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("original", "constant"), [(annotated(), lambda t: t.name == "upper/B"), (EXPANDED, lambda t: t.dims[-1] == 4)]
 )

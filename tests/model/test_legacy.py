@@ -103,7 +103,7 @@ def in_forms() -> list[Any]:
     return found
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("case", "form"), in_forms())
 def test_node(case: Case, form: str) -> None:
     possible = [opset for opset in OPSETS if opset in case.opsets]
@@ -299,6 +299,7 @@ def test_rest(name: str, ir3: bool) -> None:
         assert_close(run(proto, feed(case)), {"out": want}, "float32", f"opset {opset}")
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", HARD)
 @pytest.mark.parametrize("ir3", [False, True])
 def test_right_or_refused(name: str, ir3: bool) -> None:

@@ -57,7 +57,7 @@ def check(original: onnx.ModelProto, form: str = "loop") -> onnx.ModelProto:
     return new
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("opset", "op_type", "length"), thinned(list(product(OPSETS, RESULTS, LENGTHS)), 5))
 def test_every_ir_version_and_subset_of_outputs(op_type: str, opset: int, length: str) -> None:
     for outputs in subsets(op_type):

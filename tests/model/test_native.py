@@ -107,6 +107,7 @@ main (float[T,N,4] X, int64 n) => (float[t,b,4] Z) <float[1,12,4] W = {}, float[
 """A Loop that carries a value, in a model with a huge number: it is inferred several times, elsewhere."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("crash", [False, True])
 def test_one_child_serves_a_whole_call(
     crash: bool, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch

@@ -106,7 +106,7 @@ def old_format(original: onnx.ModelProto) -> onnx.ModelProto:
     return original
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("change", [default, in_the_outputs, one_element, old_format])
 @pytest.mark.parametrize("sr", [16000, np.array(16000, np.int32)])
 def test_wherever_the_input_is(change: Any, sr: int) -> None:

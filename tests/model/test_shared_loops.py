@@ -454,7 +454,7 @@ def compared(given: Net, count: int = 1) -> Verification:
         return NodeComparison(files[0], files[1], runner, rl.Check(), None).result("asked for")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "given",
     [
@@ -489,6 +489,7 @@ def with_R(stack: Any, op: Any, ks: Any, **given: Any) -> Any:
     return stack(op, [ks[0], *(replace(k, W=k.R[0]) for k in ks[1:])], **given)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("function", "fault", "given"),
     [

@@ -184,6 +184,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_untouched(name: str) -> None:
     original = MODELS[name]()

@@ -108,7 +108,7 @@ VERY_LARGE = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "form"), by_turns(list(VERY_LARGE), FORMS))
 def test_a_chain_that_is_computed_late_needs_nothing_of_the_graph(name: str, form: Any) -> None:
     """A constant of 17 MiB is computed when the result is written: its nodes have left the graph by then."""
@@ -190,6 +190,7 @@ def used() -> Iterator[Any]:
     yield pytest.param(model(tensors, part, outputs=more), {"w", "sizes"}, 3, id="a part")
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("original", "kept", "first"), list(used()))
 def test_what_others_use_stays(original: onnx.ModelProto, kept: set[str], first: int) -> None:
     new = assert_same(original, random_feed(original))

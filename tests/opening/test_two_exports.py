@@ -66,7 +66,7 @@ def test_the_line_names_the_sizes(rnn_lower: Command, tmp_path: Path) -> None:
     assert "the inputs are now X [2, time, 6]" in said.out
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["lengths_of_t", "lower_triangle", "behind_a_strided_conv"])
 def test_verify_takes_each_export(name: str) -> None:
     axis = {"lengths_of_t": "X:0", "behind_a_strided_conv": "X:2"}.get(name, "X:1")
@@ -303,7 +303,7 @@ def test_a_stream_of_an_opened_net(rnn_lower: Command, tmp_path: Path) -> None:
     assert "in chunks" in said.out
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["onnxruntime", "tract", "openvino"])
 def test_an_opened_net_for_a_target(target: Any) -> None:
     new = opened("lengths_of_t", 11, 160, to="auto", target=target, open_dims={"X:0": "time"})

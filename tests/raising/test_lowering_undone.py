@@ -58,7 +58,7 @@ WANTED = [
 """Those that onnxruntime runs: it ends the process if a GRU has no step or no sequence."""
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("case", "form"), thinned(_by_turns(), 8), ids=str)
 def test_a_lowered_node_becomes_a_node(case: Case, form: tuple[Any, str]) -> None:
     """One that does not is as it was."""

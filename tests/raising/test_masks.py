@@ -25,7 +25,7 @@ def lens_of(model: onnx.ModelProto) -> list[str]:
     return [node.input[4] for node in raised.graph.node if node.op_type in ("RNN", "GRU", "LSTM")]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("cell", [*(c for T in BOTH for c in masked(LENGTHS, T)), *compared(COMPARED)], ids=str)
 def test_a_mask_that_is_a_length(cell: Masked) -> None:
     """Also for lengths of 0 and below, and above the number of rows, which onnxruntime rejects."""
@@ -33,12 +33,13 @@ def test_a_mask_that_is_a_length(cell: Masked) -> None:
     assert all(lens_of(cell.model))
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("cell", [*thinly(NONE), *compared(COMPARED_OTHERWISE)], ids=str)
 def test_a_mask_that_is_none(cell: Masked) -> None:
     assert not is_raised(cell.model, cell.feeds())
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("cell", thinly(EITHER), ids=str)
 def test_what_may_be_a_length_is_right(cell: Masked) -> None:
     is_raised(cell.model, cell.feeds())

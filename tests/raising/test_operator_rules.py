@@ -118,6 +118,7 @@ BATCH_FIRST = """g (float[N,T,3] X) => (float[N,T,4] Y, float[N,4] hn) { xs = Sh
 """An LSTM over [N, T, 3] as torch.jit.script exports it."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CHUNKS)
 def test_gates_are_split_by_a_size_beside_an_open_one(name: str) -> None:
     model = net(BATCH_FIRST.replace("SIZE", CHUNKS[name]))
@@ -136,7 +137,7 @@ ONE_STEP = {
 """What torch.jit.script writes into a Loop for an RNNCell, a GRUCell and an LSTMCell."""
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ONE_STEP)
 def test_a_node_in_each_step_becomes_one_node(name: str) -> None:
     first, inputs, outputs, last = ", z", ", float[P,4] c", ", float[P,4] c1", "cn, "
@@ -166,7 +167,7 @@ def test_gates_that_are_split_by_an_open_size_stay() -> None:
 EACH = [*((op_type, TYPES) for op_type in RULES), *(exhaustive((op_type, OTHER_TYPES)) for op_type in RULES)]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("op_type", "types"), EACH)
 def test_each_operator_is_computed_as_by_onnxruntime(op_type: str, types: tuple[str, ...]) -> None:
     """Numbers in the place of the variables give what onnxruntime computes; what is not known is left out."""

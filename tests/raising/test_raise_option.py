@@ -69,6 +69,7 @@ def test_alone_it_keeps_other_nodes() -> None:
     assert report.nodes == []
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("options", "left"),
     [
@@ -279,6 +280,7 @@ def test_a_list_says_which_loop_could_be_a_node(tmp_path: Path, rnn_lower: Comma
     assert "it computes a GRU: --raise-loops" in rnn_lower(source, "--list", "--to", "scan").out
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("op_type", "options", "integers"),
     [
@@ -324,6 +326,7 @@ def test_hostile_sizes_end_soon(name: str) -> None:
     assert "not raised" in report.left[0]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("units", "why"), [(128, "R is nearly empty"), (20_000, "a weight would need")])
 def test_units_that_do_not_mix_stay_a_loop(units: int, why: str) -> None:
     """A node would multiply by a matrix of zeros."""
@@ -362,6 +365,7 @@ def test_loops_of_one_name_in_two_scopes() -> None:
     assert_close(run(new, given), run(model, given), "float32")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("op_type", GATES)
 @pytest.mark.parametrize("options", [{"to": "unroll"}, {"target": "tvm"}])
 def test_a_loop_goes_through_the_node_if_that_is_smaller(op_type: str, options: Any) -> None:

@@ -53,6 +53,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("cell", CELLS)
 def test_steps_become_a_node(cell: str, variant: str) -> None:
@@ -217,6 +218,7 @@ def test_a_loop_that_is_no_cell_stays_unless_a_form_is_asked_for() -> None:
         assert_same(new, old)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("target", ["tract", "opencv", "ncnn"])
 def test_lowered_for_a_runtime(target: Any) -> None:
     old = Trace("LSTM", N=1, head=True).model()
@@ -225,6 +227,7 @@ def test_lowered_for_a_runtime(target: Any) -> None:
     assert_same(new, old)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("steps", [40, exhaustive(160)])
 @pytest.mark.parametrize("trace", [Trace(head=True, states=True), Trace("GRU", layers=2, rows="Split")])
 def test_two_exports_open_the_number_of_steps(trace: Trace, steps: int) -> None:

@@ -77,6 +77,7 @@ def test_every_feature(name: str, N: int) -> None:
     assert_exact(model, model.feed(), ["scan"], target="onnxruntime")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("outputs", [ALL, ("Y",), ("Y_h", "Y_c")], ids=str)
 @pytest.mark.parametrize("dirs", [1, 2])
 @pytest.mark.parametrize("states", [False, True])
@@ -182,6 +183,7 @@ def test_its_name_alone_asks_for_no_thread() -> None:
     assert "thread" not in rl.verify(named, rl.lower(named)).reason
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{}, {"dequantize": True}], ids=["exact", "floats"])
 def test_it_is_verified(options: Any) -> None:
     model = Model(2, lengths=True, peepholes=True)

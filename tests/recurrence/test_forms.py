@@ -115,7 +115,7 @@ def _expected(case: Case) -> Arrays:
     return expected(case)
 
 
-@pytest.mark.few(260)
+@pytest.mark.few(180)
 @pytest.mark.parametrize(("case", "form", "opset"), picks())
 def test_lowered(case: Case, form: str, opset: int, caplog: pytest.LogCaptureFixture) -> None:
     original = model(case, opset)
@@ -222,7 +222,7 @@ def test_bfloat16_in_the_reference_evaluator(case: Case, opset: int) -> None:
     assert_close(results, expected(case), case.dtype)
 
 
-@pytest.mark.every_pair
+@pytest.mark.few(16)
 @pytest.mark.parametrize("opset", [7, 8, 9, 13])
 @pytest.mark.parametrize(
     "case",

@@ -172,7 +172,7 @@ def test_a_final_state_that_nothing_uses() -> None:
     np.testing.assert_allclose(got["output"], net.expected()["output"], atol=3e-6)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize("name", ["qwen", "qwen by key", "open, no state", "sigmoid"])
 def test_is_verified_by_its_node(name: str) -> None:

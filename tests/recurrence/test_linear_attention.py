@@ -67,7 +67,7 @@ def test_onnx_and_onnxruntime_compute_what_the_oracle_does(rule: str) -> None:
 # Every form
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("rule", "form"), by_turns(list(RULES), FORMS))
 def test_every_form_computes_what_float64_does(rule: str, form: str) -> None:
     """Heads, sizes and decays in turn; 1 as a value size, without past_state, one beta for all heads."""
@@ -94,6 +94,7 @@ def test_every_form_computes_what_float64_does(rule: str, form: str) -> None:
         lowered_right(case, form)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("domain", [STANDARD, MS])
 def test_every_pair_of_types(domain: str) -> None:
     """The step is computed in float32: a float16 sum would stop at 2048. bfloat16 runs in onnx's evaluator."""
@@ -128,7 +129,7 @@ def test_no_steps_and_no_rows(form: str) -> None:
                 lowered_right(case, form)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("opset", [7, 9, 10, 13, 25])
 def test_every_opset(opset: int) -> None:
     """com.microsoft has the operator at any; a Scan needs opset 9."""
@@ -169,7 +170,7 @@ def test_infinite_states_stay_and_a_reset_forgets_finite_ones() -> None:
 # Numerics of chunks
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("rule", "by_key"), [("gated_delta", False), ("gated_delta", True), ("delta", False)])
 @pytest.mark.parametrize("keys", ["unit", "equal", "positive"])
 @pytest.mark.parametrize("decays", ["weak", "strong"])
@@ -183,6 +184,7 @@ def test_chunks_are_as_exact_as_steps(rule: str, by_key: bool, keys: str, decays
         lowered_right(case, "chunked", target=target)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("by_key", [False, True])
 def test_chunks_of_4096_steps(by_key: bool) -> None:
     for keys, decays in (("positive", "strong"), ("equal", "weak")):
@@ -241,7 +243,7 @@ def test_known_lengths_in_onnxruntime() -> None:
         assert any(node.op_type == "Scan" for node in lowered.graph.node) == (case.H == 8)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["mnn", "iree", "openvino", "opencv", "tinygrad", "tract", "tvm"])
 def test_for_each_runtime(target: str) -> None:
     """What a target puts in place of operators fits those of chunks too; OpenCV multiplies by matrices rightly, not

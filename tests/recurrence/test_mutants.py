@@ -33,7 +33,7 @@ def test_a_fault_is_noticed(case: str, opset: int, fault: Fault, monkeypatch: py
     assert is_wrong(case, opset, at.lower)
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("written", [True, exhaustive(False)])
 @pytest.mark.parametrize(("case", "opset"), FAULTS)
 def test_nothing_is_noticed_without_a_fault(

@@ -75,7 +75,7 @@ def test_thresholded_relu_is_0_at_its_threshold(alpha: float, at_alpha: float) -
     assert evaluate("RNN", attributes, {"X": ones, "W": ones, "R": zeros})["Y"].item() == at_alpha
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", GATES)
 def test_the_reference_of_the_package(op: str) -> None:
     """Attributes are floats of 32 bits, as files hold them."""

@@ -185,7 +185,7 @@ def every_activation(opset: int) -> tuple[onnx.ModelProto, dict[str, tuple[dict[
 SHAPES = {"W": (1, 4, 3), "R": (1, 4, 4), "B": (1, 8)}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("opset", thinned(range(7, NEWEST_OPSET + 1), 4))
 def test_float64_has_every_activation(opset: int) -> None:
     model, meanings = every_activation(opset)

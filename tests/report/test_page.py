@@ -229,6 +229,7 @@ def test_how_a_late_stream_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.few(4)
 @pytest.mark.usefixtures("no_plots")
 @pytest.mark.parametrize("target", [name for name in CALLS if name != "onnxruntime"])
 def test_the_code_of_a_target(tmp_path: Path, target: str) -> None:
@@ -259,6 +260,7 @@ STREAMS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_chunks_of_a_target(tmp_path: Path, name: str) -> None:
     """The loop of the page gives what the original gives: its function `run` is onnxruntime here."""

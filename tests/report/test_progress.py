@@ -31,6 +31,7 @@ RUNS = (
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("processes", ["here", "of their own"])
 def test_the_runs_of_a_verification(processes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if processes == "here":

@@ -164,7 +164,7 @@ def test_every_field_is_documented(reports: Reports) -> None:
             assert any(TYPES[kind](value) for kind in fields[field]), (field, value)
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_documented_field_is_there(name: str, reports: Reports) -> None:
     fields, (_, data) = documented(), reports[name]

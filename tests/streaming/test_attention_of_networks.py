@@ -113,7 +113,7 @@ def network(head: str, nodes: str) -> Any:
     return over(head, nodes, WEIGHTS)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("head", "title", "nodes"), STREAMS, ids=[title.split(":")[0] for _, title, _ in STREAMS])
 def test_it_streams(head: str, title: str, nodes: str) -> None:
     model, (_, states) = network(head, nodes), title.split(": ")

@@ -49,7 +49,7 @@ def net(mask: str, rows: int = 1, layers: int = 1, table: bool = False, end: str
     return over("float[batch, time, 4] X", f"{nodes}  {end or f'Y = Slice ({h}, [{rows}], far, [1])'}", WEIGHTS)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mask", ["all", "window", "table"])
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize(("layers", "table"), [(1, False), (2, True)])

@@ -146,7 +146,7 @@ NETS = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NETS)
 def test_relative_positions_stream(name: str) -> None:
     model, unit = NETS[name], 4 if "chunks" in name else 1
@@ -174,6 +174,7 @@ def test_a_window_needs_no_positions() -> None:
     assert [s["state"] for s in plan_of(stepped)["states"]] == ["k", "v", "t"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["all past frames", "table", "Transformer-XL", "an Einsum"])
 def test_a_call_of_one_frame_computes_one_row(name: str) -> None:
     """The others are those of the call before."""
@@ -266,6 +267,7 @@ Einsum node '-> es' in main graph: compares frames with distances: it reads scor
 )
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize(("part", "reason", "nodes"), REFUSED)
 def test_other_rows_and_shifts_are_refused(part: str, reason: str, nodes: str) -> None:
     with pytest.raises(rl.UnsupportedError) as refused:

@@ -361,7 +361,7 @@ def test_a_table_behind_an_upsampling() -> None:
     assert_equal(model, stepped, 13, [1], 2)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("frames", [1, 3, None])
 def test_zeros_behind_a_late_stream_come_before_the_end(frames: int | None) -> None:
     """The first layer sees the zeros that the second one waits for."""
@@ -451,6 +451,7 @@ COMPARED = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("model", "stream", "options"), COMPARED)
 def test_the_comparison_runs(model: onnx.ModelProto, stream: str, options: Any) -> None:
     result = rl.verify_stream(model, rl.lower(model, stream=stream, **options))
@@ -588,7 +589,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("model", "stream", "most", "faults"), PLANTED)
 def test_the_comparison_finds(model: onnx.ModelProto, stream: str, most: int | None, faults: list[Any]) -> None:
     stepped = rl.lower(model, stream=stream, max_frames=most)
@@ -765,6 +766,7 @@ def test_other_forms_of_the_operator_are_refused_by_name(name: str) -> None:
 EMPTY = {"empty": np.zeros((2, 1, 0, 4), np.float32)}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("outputs", ["Y", "Y, p, q"])
 @pytest.mark.parametrize("behind", ["Y", "Z"])
 def test_caches_without_rows(outputs: str, behind: str) -> None:

@@ -124,7 +124,7 @@ def assert_same(got: Arrays, expected: Arrays, said: str) -> None:
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5, err_msg=f"{name} {said}")
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("head", "said", "nodes"), thinned(NETS, 2))
 def test_late_streams_give_what_the_whole_gives(head: str, said: str, nodes: str) -> None:
     model, delay = made(nodes, head), int(said.split()[0])
@@ -295,7 +295,7 @@ CENTRED = rows(f"""
 """)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("head", "said", "nodes"), CENTRED)
 def test_a_centred_stft_is_a_delay(head: str, said: str, nodes: str) -> None:
     """The padding is that of the input: the whole model's result, to the end."""

@@ -61,7 +61,7 @@ STORED: list[tuple[Callable[[], Net], Any, str]] = [
 ]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("make", "axis", "states"), [*NETS, *(pytest.param(*net, marks=stored) for net in STORED)])
 def test_chunks_give_what_the_whole_gives(make: Callable[[], Net], axis: Any, states: str) -> None:
     """In each form, with any number of frames, and in a straight line for one."""
@@ -155,7 +155,7 @@ def chunks(unit: int, frames: int) -> list[list[int]]:
     return [*few, [frames]]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("file", thinned(STREAMS, 2))
 def test_stored_nets_give_what_the_whole_gives_at_every_length(file: str) -> None:
     net, model = STORED_NETS[file], onnx.load(FOLDER / file)
@@ -193,7 +193,7 @@ def test_two_resets(file: str) -> None:
             np.testing.assert_allclose(array, expected[name], rtol=0, atol=2e-5)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("file", thinned(STREAMS, 2))
 def test_the_comparison_verifies_it(file: str) -> None:
     net, model = STORED_NETS[file], onnx.load(FOLDER / file)
@@ -220,6 +220,7 @@ def test_a_chunk_that_does_not_fit_is_refused(file: str) -> None:
         stream(given(model, net["axis"], unit + 1, 0))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("file", of_class("trap", "never"))
 def test_traps_are_refused(file: str) -> None:
     """One that pads to a multiple of 16 frames is a stream in calls of such a multiple, and in no others."""

@@ -76,6 +76,7 @@ def reason_of(head: str, nodes: str, entries: int) -> str:
     return ""
 
 
+@pytest.mark.few(16)
 @pytest.mark.filterwarnings("ignore:no state is carried")
 @pytest.mark.parametrize(("head", "said", "nodes"), NETS)
 def test_an_entry_for_each_frame_of_a_fixed_length_is_refused(head: str, said: str, nodes: str) -> None:

@@ -78,7 +78,7 @@ def compare_fixed(model: onnx.ModelProto) -> None:
     np.testing.assert_allclose(chunked(stepped, feed, [4])["Y"], whole(model, feed)["Y"], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("nodes", POOLS)
 def test_the_value_so_far_is_that_of_the_frames_so_far(nodes: str) -> None:
     model = made(nodes)
@@ -107,7 +107,7 @@ def test_older_and_newer_forms_of_axes(opset: int) -> None:
         compare_lengths(model, stepped, (19,))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("nodes", thinned(POOLS, 4))
 def test_pools_of_what_looks_ahead(nodes: str) -> None:
     """Behind convolutions without padding, after each chunk that has brought a true frame."""

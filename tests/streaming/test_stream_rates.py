@@ -245,7 +245,7 @@ unit 8, from 8
 """Sizes that torch.export computes from the number of frames, though a value has them."""
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.filterwarnings("ignore:no state is carried")
 @pytest.mark.parametrize(("head", "said", "nodes"), FLOORS)
 def test_a_size_by_floor_division_is_that_of_a_value(head: str, said: str, nodes: str) -> None:
@@ -284,6 +284,7 @@ joins frames with others along the time axis
 """)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("head", "said", "nodes"), NO_SIZES)
 def test_what_only_resembles_a_size_is_refused(head: str, said: str, nodes: str) -> None:
     with pytest.raises(rl.UnsupportedError, match=re.escape(said)):

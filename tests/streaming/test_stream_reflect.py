@@ -83,14 +83,14 @@ pads with other frames (mode reflect), which a stream has not seen yet
 """)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("head", "late", "nodes"), RIGHT)
 def test_each_length_and_chunking_is_right(head: str, late: str, nodes: str) -> None:
     plan = assert_at_every_length(over(head, nodes), "time", most=60)
     assert f"{plan['delay']['Y']} late, from {plan['shortest']}: {shown(plan)}" == late
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("head", "late", "nodes"), EDGES)
 def test_the_edges_are_right(head: str, late: str, nodes: str) -> None:
     plan = assert_at_every_length(over(head, nodes), "time", most=40)

@@ -215,6 +215,7 @@ def test_states_are_carried(head: str, states: str, nodes: str) -> None:
         assert shown(plan) == states
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("nodes", ["Y = Range (0, t, 1)", "n = Mul (t, 2)  m = Add (n, 4)  Y = Range (4, m, 2)"])
 def test_an_output_that_counts_frames(nodes: str) -> None:
     """It goes on in the next chunk, where nodes read it too."""

@@ -48,6 +48,7 @@ def test_the_padding_of_late_frames_has_any_type(dtype: str, frames: str) -> Non
     assert_right(over("float[2, 3, time] X", nodes, {"ones": ones}), dtype, frames)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("frames", ["", "=1", "=4"])
 @pytest.mark.parametrize(
     ("dtype", "start", "step"),

@@ -79,6 +79,7 @@ def test_the_comparison_agrees(nodes: str) -> None:
     assert rl.verify_stream(model, stream).status == "verified"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", ["--stream samples=8,features=2", "--stream mic:2=8 --stream feat:1=2"])
 def test_the_command_verifies_it_and_says_how_it_is_called(
     options: str, rnn_lower: Command, tmp_path: Path

@@ -22,7 +22,7 @@ import tempfile
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,9 @@ ANY_FORM = ("auto", *FORMS)
 Model = onnx.ModelProto
 Outcome = str | None
 """What went wrong; None for a result or an error that says what is wrong."""
+
+Part = tuple[str, int, int]
+"""A class, its first model, and how many."""
 
 
 # What is mutated
@@ -350,7 +353,7 @@ def attempt(kind: str, number: int, originals: list[Model], folder: Path) -> Out
     return outcome_of_a_model(mutant, form, stream=axis_of_time(mutant, rng))
 
 
-def run_here(kind: str, first: int, count: int) -> None:
+def run_here(parts: Iterable[Part]) -> None:
     """Lower models in this process, which ends with a traceback where one takes too long; print a line each."""
     if sys.platform != "win32":
         import resource
@@ -359,46 +362,56 @@ def run_here(kind: str, first: int, count: int) -> None:
     keep_processes(pytest.MonkeyPatch())
     warnings.simplefilter("ignore")
     logging.disable()
-    originals = {"bytes": models, "fields": models, "opens": models, "streams": nets}.get(kind, list)()
-    with tempfile.TemporaryDirectory() as name:
-        (Path(name) / "out").mkdir()
-        for number in range(first, first + count):
-            print(json.dumps([number]), flush=True)
-            faulthandler.dump_traceback_later(SECONDS, exit=True)
-            wrong = attempt(kind, number, originals, Path(name))
-            faulthandler.cancel_dump_traceback_later()
-            if wrong is not None:
-                print(json.dumps([number, wrong]), flush=True)
+    for kind, first, count in parts:
+        originals = {"bytes": models, "fields": models, "opens": models, "streams": nets}.get(kind, list)()
+        with tempfile.TemporaryDirectory() as name:
+            (Path(name) / "out").mkdir()
+            for number in range(first, first + count):
+                print(json.dumps([kind, number]), flush=True)
+                faulthandler.dump_traceback_later(SECONDS, exit=True)
+                wrong = attempt(kind, number, originals, Path(name))
+                faulthandler.cancel_dump_traceback_later()
+                if wrong is not None:
+                    print(json.dumps([kind, number, wrong]), flush=True)
     Kept.end_all()
 
 
-def campaign(kind: str, first: int, count: int) -> Iterator[tuple[int, str]]:
-    """Lower models in batches; yield the numbers of those that went wrong, and how."""
-    end = first + count
-    while first < end:
-        size = min(BATCH, end - first)
-        command = [sys.executable, __file__, "--here", kind, str(first), str(size)]
+def campaign(*parts: Part) -> Iterator[tuple[str, int, str]]:
+    """Lower models in batches; yield the class and number of those that went wrong, and how."""
+    left = [
+        (kind, start, min(BATCH, first + count - start))
+        for kind, first, count in parts
+        for start in range(first, first + count, BATCH)
+    ]
+    while left:
+        batch = [part for n, part in enumerate(left) if not n or sum(size for *_, size in left[: n + 1]) <= BATCH]
+        command = [sys.executable, __file__, "--here", *(str(field) for part in batch for field in part)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-        yield from ((number, rest[0]) for number, *rest in lines if rest)
+        yield from ((kind, number, rest[0]) for kind, number, *rest in lines if rest)
         if done.returncode == 0:
-            first += size
+            left = left[len(batch) :]
             continue
         if not lines:
             raise RuntimeError(done.stderr[-2000:])
         said = " ".join(done.stderr.split())[-300:]
-        yield lines[-1][0], f"ended its process ({done.returncode}): {said}"
-        first = lines[-1][0] + 1
+        kind, number = lines[-1][:2]
+        yield kind, number, f"ended its process ({done.returncode}): {said}"
+        place = next(n for n, part in enumerate(batch) if part[0] == kind and 0 <= number - part[1] < part[2])
+        _, first, count = left[place]
+        left[: place + 1] = [(kind, number + 1, first + count - number - 1)] if number + 1 < first + count else []
 
 
 def main(arguments: list[str]) -> int:
     here = arguments[0] == "--here"
-    kind, first, count = arguments[here:]
+    given = arguments[here:]
+    parts = [(given[n], int(given[n + 1]), int(given[n + 2])) for n in range(0, len(given), 3)]
     if here:
-        run_here(kind, int(first), int(count))
+        run_here(parts)
         return 0
+    ((kind, _, count),) = parts
     kinds: Counter[str] = Counter()
-    for number, wrong in campaign(kind, int(first), int(count)):
+    for _, number, wrong in campaign(*parts):
         kinds[wrong[:60]] += 1
         print(number, ascii(wrong), flush=True)
     print(f"{count} of {kind}, {kinds.total()} wrong: {dict(kinds)}")

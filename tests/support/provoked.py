@@ -6,6 +6,7 @@ python tests/support/provoked.py FILE # names a test for each hint that has none
 
 import ast
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ REGISTER = Path(__file__).with_name("hints_provoked.json")
 _PLACES = {"refuse": 2, "unsupported": 1, "invalid": 1}
 """By method, which of its arguments is the hint, where it has no name."""
 
+_MAY_HINT = re.compile(r"\bhint\b|\.(refuse|unsupported|invalid)\(")
+"""What the source of a module has that writes hints."""
+
 
 @cache
 def hints_at() -> dict[str, dict[int, list[str]]]:
@@ -33,7 +37,8 @@ def hints_at() -> dict[str, dict[int, list[str]]]:
     found: dict[str, dict[int, list[str]]] = {}
     for path in PACKAGE.rglob("*.py"):
         lines = found[str(path)] = defaultdict(list)
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        source = path.read_text(encoding="utf-8")
+        for call in ast.walk(ast.parse(source)) if _MAY_HINT.search(source) else ():
             if isinstance(call, ast.Call) and (hint := _hint(call)) is not None:
                 for line in range(call.lineno, (call.end_lineno or call.lineno) + 1):
                     lines[line] += _texts(hint)

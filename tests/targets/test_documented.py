@@ -61,7 +61,7 @@ def lowered(case: Case, target: Any, opset: int = OPSET) -> ir.Model | None:
     return read
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", DOCUMENTED)
 @pytest.mark.parametrize("every", [160, pytest.param(20, marks=pytest.mark.exhaustive)])
 def test_listed_operators_or_a_hint(target: str, every: int) -> None:
@@ -72,7 +72,7 @@ def test_listed_operators_or_a_hint(target: str, every: int) -> None:
         lowered(case, target)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", DOCUMENTED)
 @pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_small_models_of_the_clients(target: str, every: int) -> None:
@@ -84,7 +84,7 @@ def test_small_models_of_the_clients(target: str, every: int) -> None:
         assert_close(run(ir.to_proto(found), feed(fit)), expected(fit), label=case.name)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["candle", "tidl", "stedgeai", "rten", "onnx2c"])
 def test_composed_operators(target: str) -> None:
     """Activations from far below to far above zero and at thresholds; an Identity and parts at an old opset."""

@@ -46,7 +46,7 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "PORTABLE", by_columns_only)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("opset", "name"), thinned(list(product(OPSETS, COLUMNS)), 3))
 @pytest.mark.usefixtures("columns")
 def test_products_by_columns(name: str, opset: int) -> None:
@@ -110,6 +110,7 @@ MATRIX_STEPS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
 @pytest.mark.parametrize("name", MATRIX_STEPS)
 def test_steps_are_of_matrices_in_opencv(name: str, op_type: str) -> None:
@@ -141,7 +142,7 @@ def test_large_nodes_are_loops_in_mnn(size: int, loops: set[str]) -> None:
     assert operators(lowered) & {"Loop", "Scan"} == loops
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("opset", [9, 13, 21])
 @pytest.mark.parametrize(("op_type", "alike"), [("GRU", 2), ("LSTM", 4)])
 def test_gates_of_one_row_are_split_as_rows_in_tract(op_type: str, alike: int, opset: int) -> None:

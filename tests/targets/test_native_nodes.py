@@ -119,7 +119,7 @@ WRONG: list[tuple[str, Case, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.usefixtures("_fast")
 @pytest.mark.parametrize(("target", "case", "fields", "fault"), WRONG)
 def test_what_it_computes_wrongly_is_lowered(target: Any, case: Case, fields: dict[str, Any], fault: str) -> None:
@@ -233,6 +233,7 @@ PREPARED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("_fast")
 @pytest.mark.parametrize("name", PREPARED)
 def test_what_tract_needs_is_around_it(name: str, tmp_path: Path) -> None:

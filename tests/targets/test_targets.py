@@ -203,7 +203,7 @@ UNTIL_A_SUM = WITHOUT_RECURRENCE.replace(
 )
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("target", TARGETS)
 def test_loops_of_the_model_are_what_a_target_runs(target: Any) -> None:
     runs = {LOOPS[form] for form in TARGETS[target].loop_forms if form in LOOPS}
@@ -297,6 +297,7 @@ def test_for_mnn_an_open_length_is_not_flipped(op_type: str, dtype: str) -> None
     assert_close(run(lowered, feed(case)), expected(case))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
 def test_for_opencv_no_two_states_start_from_one_value(op_type: str) -> None:
     """Its Loop would make one state of the two."""
