@@ -2,6 +2,7 @@
 uses."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,23 @@ def test_each_row_has_each_length() -> None:
     places.CopyFrom(onnx.numpy_helper.from_array(np.array([[-4, -3, -2, -2]]), places.name))
     with pytest.raises(UnprovenError):
         prove(claim(case, original, wrong))
+
+
+EMPTY = Case("empty", "GRU", optional=("B", "initial_h"), x="static")
+
+
+@pytest.mark.parametrize(
+    "case", [replace(EMPTY, T=0), replace(EMPTY, N=0), replace(EMPTY, I=0)], ids=["T", "N", "I"]
+)
+def test_sizes_of_0(case: Case) -> None:
+    original = model(case, 17)
+    lowered = rl.lower(original)
+    prove(claim(case, original, lowered))
+    for node in lowered.graph.node:
+        node.output[:] = ["before" if name == "Y_h" else name for name in node.output]
+    lowered.graph.node.add(op_type="Softplus", input=["before"], output=["Y_h"])
+    with pytest.raises(UnprovenError) if case.N else nullcontext():
+        prove(claim(case, original, lowered))
 
 
 def max_size(lowered: onnx.ModelProto) -> int:

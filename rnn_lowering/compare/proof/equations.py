@@ -42,27 +42,33 @@ class SymbolicDirection:
     """One direction of a node: its weights by gate, its functions, and the number of the step that it takes."""
 
     def __init__(
-        self, m: Machine, name: Hashable, attributes: Attributes, weights: Values, functions: list[Function]
+        self, m: Machine, name: Hashable, attributes: Attributes, weights: Values, functions: list[Function], N: int
     ) -> None:
         self.m, self.name, self.attributes, self.functions = m, name, attributes, functions
         self.step = 0
-        self.W, self.R, self.H = weights["W"], weights["R"], weights["R"].shape[-1]
-        biases = weights["B"] if "B" in weights else np.zeros(2 * len(self.R))
-        self.Wb, self.Rb = biases[: len(self.R)], biases[len(self.R) :]
-        self.P = np.split(weights["P"], 3) if "P" in weights else []
+        self.H = H = weights["R"].shape[-1]
+        self.W, self.R = (np.split(weights[name], len(weights[name]) // H) for name in "WR")
+        Wb, Rb = np.split(weights["B"], 2) if "B" in weights else np.zeros((2, len(self.R) * H))
+        self.Wb, self.Rb = self._rows(Wb, N), self._rows(Rb, N)
+        self.b = [m.sum(*pair) for pair in zip(self.Wb, self.Rb, strict=True)]
+        self.P = self._rows(weights["P"], N) if "P" in weights else []
 
-    def of_x(self, x: Array) -> list[Array]:
-        """Return Xt*(W^T) + Wb of each gate."""
-        return self._gates(x, self.W, self.Wb)
+    def _rows(self, vector: Array, N: int) -> list[Array]:
+        """Return the part of each gate, the same for each sequence."""
+        parts = np.split(vector, len(vector) // self.H)
+        return [self.m.lifted(np.broadcast_to(part, (N, self.H))) for part in parts]
 
-    def of_h(self, h: Array, first: int = 0, end: int | None = None) -> list[Array]:
-        """Return Ht-1*(R^T) + Rb of some gates."""
-        rows = slice(first * self.H, None if end is None else end * self.H)
-        return self._gates(h, self.R[rows], self.Rb[rows])
+    def linear(self, gate: int, x: Array, h: Array) -> Array:
+        """Return Xt*(W^T) + Ht-1*(R^T) + Wb + Rb of a gate."""
+        return self.m.sum(self.of_x(gate, x), self.of_h(gate, h), self.b[gate])
 
-    def _gates(self, x: Array, weights: Array, biases: Array) -> list[Array]:
-        gates = [slice(n, n + self.H) for n in range(0, len(weights), self.H)]
-        return [self.m.sum(self.m.product(x, weights[gate].T), biases[gate]) for gate in gates]
+    def of_x(self, gate: int, x: Array) -> Array:
+        """Return Xt*(W^T) of a gate."""
+        return self.m.product(x, self.W[gate].T)
+
+    def of_h(self, gate: int, h: Array) -> Array:
+        """Return Ht-1*(R^T) of a gate."""
+        return self.m.product(h, self.R[gate].T)
 
     def with_peephole(self, n: int, x: Array, c: Array) -> Array:
         """Return x + P (.) c of a gate."""
@@ -80,30 +86,32 @@ class SymbolicDirection:
 
     def named(self, state: int, values: Array) -> Array:
         """Return a new state, each element as an atom that stands for it."""
-        names, width = [], values.shape[1]
+        names = []
         for first, end, (value,) in self.m.rows.runs(values):
-            label = "state", self.name, state, first // width, self.step
-            names.append((self.m.algebra.state(value, end - first, label, first % width), end - first))
-        return self.m.rows.of(*names).reshape(values.shape)
+            row, place = divmod(first, self.H)
+            label = "state", self.name, state, row, self.step, place
+            names.append((self.m.algebra.state(value, end - first, label), end - first))
+        return self.m.rows.of(*names, shape=values.shape)
 
     def one_minus(self, x: Array) -> Array:
         return self.m.elementwise(BoundedPolynomial.complement, x)
 
 
 def _rnn(k: SymbolicDirection, x: Array, h: Array) -> list[Array]:
-    return [k.named(0, k.activated(0, k.m.sum(*k.of_x(x), *k.of_h(h))))]
+    return [k.named(0, k.activated(0, k.linear(0, x, h)))]
 
 
 def _gru(k: SymbolicDirection, x: Array, h: Array) -> list[Array]:
-    of_x, before = k.of_x(x), k.attributes.get("linear_before_reset", 0)
-    z, r = (k.activated(0, k.m.sum(*pair)) for pair in zip(of_x, k.of_h(h, 0, 2), strict=False))
-    (hidden,) = k.of_h(h if before else k.times(r, h), 2)
-    new = k.activated(1, k.m.sum(of_x[2], k.times(r, hidden) if before else hidden))
-    return [k.named(0, k.m.sum(k.times(k.one_minus(z), new), k.times(z, h)))]
+    z, r = (k.activated(0, k.linear(gate, x, h)) for gate in (0, 1))
+    if k.attributes.get("linear_before_reset", 0):
+        new = k.m.sum(k.of_x(2, x), k.times(r, k.m.sum(k.of_h(2, h), k.Rb[2])), k.Wb[2])
+    else:
+        new = k.linear(2, x, k.times(r, h))
+    return [k.named(0, k.m.sum(k.times(k.one_minus(z), k.activated(1, new)), k.times(z, h)))]
 
 
 def _lstm(k: SymbolicDirection, x: Array, h: Array, c: Array) -> list[Array]:
-    i, o, f, g = (k.m.sum(*pair) for pair in zip(k.of_x(x), k.of_h(h), strict=True))
+    i, o, f, g = (k.linear(gate, x, h) for gate in range(4))
     i = k.activated(0, k.with_peephole(0, i, c))
     f = k.one_minus(i) if k.attributes.get("input_forget", 0) else k.activated(0, k.with_peephole(2, f, c))
     new = k.named(1, k.m.sum(k.times(f, c), k.times(i, k.activated(1, g))))
@@ -146,7 +154,7 @@ def recurrent(m: Machine, node: onnx.NodeProto, values: Values) -> list[Array]:
     outputs = []
     for d, back in enumerate(backwards):
         weights: dict[str, Array] = {name: page[name][d] for name in ("W", "R", "B", "P") if name in page}
-        k = SymbolicDirection(m, (*node.output, d), attributes, weights, [next(functions) for _ in default])
+        k = SymbolicDirection(m, (*node.output, d), attributes, weights, [next(functions) for _ in default], N)
         first = [_first(m, page, name, d, (N, k.H), batch_first) for name in initial]
         states = [first]
         for t in range(T):

@@ -14,7 +14,7 @@ import onnx
 from onnx import helper
 
 from rnn_lowering.compare.proof.machine import Machine, Operator, Values, is_symbolic
-from rnn_lowering.compare.proof.polynomials import UnequalError, UnprovenError
+from rnn_lowering.compare.proof.polynomials import UnprovenError
 from rnn_lowering.compare.proof.sizes import SymbolicSize, symbol
 from rnn_lowering.types import Array
 
@@ -137,17 +137,18 @@ class _Invariant:
                 raise UnprovenError("a state of a loop is no state of the node")
             for n, name in enumerate(names):
                 if self.names.setdefault((s, n), name) != name:
-                    raise UnequalError("a state of a loop is another one in each step")
+                    raise UnprovenError("a state of a loop is another one in each step")
 
     def _names(self, state: Array, first: Array, step: int) -> Iterator[Any]:
         """Yield which state of the specification each part is, and how many steps later, or where it stays."""
         before = first.reshape(-1)
         for start, end, (x, _) in self.m.rows.runs(state, first):
-            label: Any = self.m.algebra.labels.get(x.atom or 0, ((None,), 0))
-            (kind, *of_state), place = label
+            label: Any = self.m.algebra.label(x)
+            kind, *of_state = label[0] if label else (None,)
             if kind == "state":
-                yield start, end, of_state[:-1], place, of_state[-1] - step
+                *of_row, at, place = of_state
+                yield start, end, of_row, place + label[1], at - step
             elif (state.reshape(-1)[start:end] == before[start:end]).all():
                 yield start, end
             else:
-                raise UnequalError("a state of a loop is no state of the node")
+                raise UnprovenError("a state of a loop is no state of the node")

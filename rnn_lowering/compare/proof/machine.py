@@ -1,8 +1,7 @@
 """Graphs on symbols: `Machine` runs them, and `SymbolicRows` keeps arrays whose elements are lanes of polynomials.
 
 An element of a symbolic array names its row, a polynomial, and its lane. What an operator moves it moves whatever
-it is, so NumPy does. What it computes it computes for all lanes of a row at once; where a graph does not keep rows
-together, each row has one lane.
+it is, so NumPy does. What it computes it computes for all lanes of a row at once.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from hashlib import blake2b
-from itertools import groupby, takewhile, zip_longest
-from typing import Any
+from itertools import chain, groupby, zip_longest
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -24,6 +23,7 @@ from rnn_lowering.compare.proof.polynomials import (
     Algebra,
     BoundedPolynomial,
     Effort,
+    Numbers,
     UnprovenError,
     equal,
     number,
@@ -74,28 +74,48 @@ def _columns(matrix: Array) -> Iterator[Array]:
         yield np.ascontiguousarray(floats(matrix[:, first : first + width]).T)
 
 
-class SymbolicRows:
-    """The rows of symbolic arrays.
+def _lanes(array: Array) -> int:
+    return array.shape[-1] or 1 if array.ndim else 1
 
-    Args:
-        one_by_one: Each row has one lane.
+
+Part = tuple[BoundedPolynomial, int]
+"""A polynomial, and how many lanes it has."""
+
+
+class Columns(NamedTuple):
+    """Columns of a matrix: where they are, the number of their block, where in it they begin, and its length."""
+
+    first: int
+    end: int
+    block: int
+    start: int
+    lanes: int
+
+
+class SymbolicRows:
+    """The rows of the symbolic arrays of a proof.
 
     Attributes:
         algebra: The atoms.
-        products: The columns of matrices, by their place in memory; see `Machine`.
     """
 
-    def __init__(self, effort: Effort, one_by_one: bool) -> None:
-        self.algebra, self.one_by_one = Algebra(effort), one_by_one
+    def __init__(self, effort: Effort) -> None:
+        self.algebra = Algebra(effort)
         self._rows: list[BoundedPolynomial] = [ZERO]
         self._known: dict[Hashable, int] = {}
         self._firsts: dict[BoundedPolynomial, int] = {}
         self._parts: dict[tuple[int, int], BoundedPolynomial] = {}
         self._results: dict[Hashable, BoundedPolynomial] = {}
         self._columns: dict[bytes, tuple[int, int]] = {}
-        self._blocks: list[list[bytes]] = []
+        self._sizes: list[int] = []
+        self._of_matrices: dict[Hashable, tuple[list[Columns], Array]] = {}
         self._constants: dict[int, tuple[onnx.TensorProto, Array]] = {}
-        self.products: dict[Hashable, Any] = {}
+        self._rows_of: dict[int, tuple[Array, list[BoundedPolynomial]]] = {}
+
+    def begin_run(self) -> None:
+        """Forget which arrays and states there are. Equal polynomials keep their atoms."""
+        self._rows_of = {}
+        self.algebra.begin_run()
 
     def constant(self, tensor: onnx.TensorProto) -> Array:
         """Return the numbers of a tensor, in each run the same array."""
@@ -103,16 +123,19 @@ class SymbolicRows:
             self._constants[id(tensor)] = tensor, numbers_of(tensor)
         return self._constants[id(tensor)][1]
 
-    def of(self, *values: tuple[BoundedPolynomial, int]) -> Array:
-        """Return the elements that polynomials stand for, each with its number of lanes, as a vector."""
-        firsts = np.array([self._first(value) for value, _ in values], np.int64)
-        counts = [lanes for _, lanes in values]
-        if counts and counts.count(counts[0]) == len(counts):
-            return (firsts[:, None] + (firsts >= 0)[:, None] * np.arange(counts[0])).ravel().view(_ELEMENT)
-        lanes = np.array(counts, np.int64)
+    def of(self, *parts: Part, shape: Sequence[int]) -> Array:
+        """Return the elements that polynomials stand for as an array."""
+        parts = tuple(part for part in parts if part[1])
+        width = shape[-1] if shape else 1
+        firsts = np.array([self._first(value) for value, _ in parts], np.int64)
+        if all(lanes == width for _, lanes in parts):
+            codes = firsts[:, None] + (firsts >= 0)[:, None] * np.arange(width)
+            values = [self._rows[abs(code >> 32)] for code in firsts.tolist()]
+            return self._with_rows(codes.view(_ELEMENT).reshape(shape), values)
+        lanes = np.array([lanes for _, lanes in parts], np.int64)
         codes = np.repeat(firsts, lanes)
         codes += (np.arange(len(codes)) - np.repeat(lanes.cumsum() - lanes, lanes)) * (codes >= 0)
-        return codes.view(_ELEMENT)
+        return codes.view(_ELEMENT).reshape(shape)
 
     def _first(self, value: BoundedPolynomial) -> int:
         """Return the first element of a polynomial as an integer."""
@@ -142,45 +165,56 @@ class SymbolicRows:
             result = self._results[key] = function(*of)
         return result
 
-    def pieces(self, lanes: int) -> Iterator[tuple[int, int]]:
-        """Yield where the rows of that many elements begin and end."""
-        yield from ((n, n + 1) for n in range(lanes)) if self.one_by_one else [(0, lanes)]
-
     def symbols(self, shape: Sequence[int], *name: Hashable) -> Array:
         """Return an array of new symbols; what is along the last axis is a row."""
-        array = np.zeros(tuple(shape), _ELEMENT)
-        for index in np.ndindex(array.shape[:-1]):
-            for first, end in self.pieces(array.shape[-1]):
-                symbol = self.algebra.symbol(end - first, (*name, *index), first)
-                array[index][first:end] = self.of((symbol, end - first))
-        return array
+        *rows, lanes = shape
+        symbols = [self.algebra.symbol(lanes, (*name, *index)) for index in np.ndindex(*rows)]
+        return self.of(*((symbol, lanes) for symbol in symbols), shape=shape)
 
     def zeros(self, shape: Sequence[int]) -> Array:
         """Return an array of zeros."""
-        return np.full(tuple(shape), self.of((ZERO, 1))[0])
+        return np.full(tuple(shape), self.of((ZERO, 1), shape=(1,))[0])
 
     def of_numbers(self, values: Array, bounds: Array) -> Array:
         """Return numbers, with their bounds, as elements."""
-        lanes = max(1, values.shape[-1]) if values.ndim else 1
+        lanes = _lanes(values)
         rows = zip(values.reshape(-1, lanes), bounds.reshape(-1, lanes), strict=True)
-        pieces = [(v[n:end], bound[n:end]) for v, bound in rows for n, end in self.pieces(lanes)]
-        return self.of(*((number(v, bound), len(v)) for v, bound in pieces)).reshape(values.shape)
+        return self.of(*((number(*row), lanes) for row in rows), shape=values.shape)
 
     def runs(self, *arrays: Array) -> Iterator[tuple[int, int, list[BoundedPolynomial]]]:
         """Yield where lanes follow each other in all of these flattened arrays, and their polynomials."""
-        lanes = max(1, arrays[0].shape[-1]) if arrays[0].ndim else 1
+        if not arrays[0].size:
+            return
+        lanes = _lanes(arrays[0])
+        whole = [self._rows_of.get(id(array), (None, None))[1] for array in arrays]
+        if None not in whole:
+            parts = zip(*whole, strict=True)
+            yield from ((n * lanes, (n + 1) * lanes, list(of_row)) for n, of_row in enumerate(parts))
+            return
         codes = [np.ascontiguousarray(x).view(np.int64).reshape(-1, lanes) for x in arrays]
         starts = np.ones(codes[0].shape, np.bool_)
-        if not self.one_by_one and lanes > 1:
+        if lanes > 1:
             nexts = starts[:, 1:]
             nexts[...] = False
             for of_array in codes:
                 nexts |= of_array[:, 1:] - of_array[:, :-1] != (of_array[:, 1:] >= 0)
         firsts = starts.ravel().nonzero()[0]
         ends = [*firsts[1:].tolist(), starts.size]
-        of_starts = zip(*(of_array.ravel()[firsts].tolist() for of_array in codes), strict=True)
-        for first, end, of_start in zip(firsts.tolist(), ends, of_starts, strict=True):
-            yield first, end, [self._part(code, end - first) for code in of_start]
+        counts = [end - first for first, end in zip(firsts.tolist(), ends, strict=True)]
+        of_arrays = [
+            [self._part(code, count) for code, count in zip(of_array.ravel()[firsts].tolist(), counts, strict=True)]
+            for of_array in codes
+        ]
+        if len(counts) * lanes == arrays[0].size:
+            for array, values in zip(arrays, of_arrays, strict=True):
+                self._with_rows(array, values)
+        for first, end, *of_run in zip(firsts.tolist(), ends, *of_arrays, strict=True):
+            yield first, end, of_run
+
+    def _with_rows(self, array: Array, values: list[BoundedPolynomial]) -> Array:
+        """Keep what each row along the last axis of an array is, until the next run; return the array."""
+        self._rows_of[id(array)] = array, values
+        return array
 
     def _part(self, code: int, lanes: int) -> BoundedPolynomial:
         """Return the polynomial of an element and those after it in its row."""
@@ -193,30 +227,29 @@ class SymbolicRows:
             self._parts[code, lanes] = part
         return part
 
-    def blocks(self, matrix: Array) -> Iterator[tuple[int, int, int, int, int]]:
-        """Yield the columns of a matrix that are not 0, as parts of blocks of columns that were seen before.
+    def columns_of(self, matrix: Array) -> list[Columns]:
+        """Return the columns of a matrix that are not 0, as parts of blocks of columns that were seen before."""
+        place = matrix.__array_interface__["data"][0], matrix.shape, matrix.strides
+        if place not in self._of_matrices:
+            self.algebra.count(matrix.size // 1000)
+            self._of_matrices[place] = list(self._parts_of_blocks(matrix)), matrix  # which keeps its place
+        return self._of_matrices[place][0]
 
-        Yields:
-            Where they begin and end; the number of the block, where in it they begin, and its length.
-        """
+    def _parts_of_blocks(self, matrix: Array) -> Iterator[Columns]:
         columns = (column for block in _columns(matrix) for column in block)
         names = [blake2b(column, digest_size=16).digest() if column.any() else b"" for column in columns]
         for is_new, group in groupby(names, lambda name: bool(name) and name not in self._columns):
             if is_new:
-                self._add_block(list(group))
-        first = 0
-        while first < len(names):
-            block, start = self._columns.get(names[first], (0, 0))
-            alike = zip(names[first:], self._blocks[block][start:], strict=False) if names[first] else ()
-            count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], alike))
-            if count:
-                yield first, first + count, block, start, len(self._blocks[block])
-            first += count or 1
-
-    def _add_block(self, names: list[bytes]) -> None:
-        for lane, name in enumerate(names):
-            self._columns.setdefault(name, (len(self._blocks), lane))
-        self._blocks.append(names)
+                block = list(group)
+                for lane, name in enumerate(block):
+                    self._columns.setdefault(name, (len(self._sizes), lane))
+                self._sizes.append(len(block))
+        places = [self._columns.get(name, (-1, 0)) for name in names]
+        starts = [n for n, (b, lane) in enumerate(places) if n == 0 or places[n - 1] != (b, lane - 1)]
+        for first, end in zip(starts, [*starts[1:], len(places)], strict=True):
+            number_of_block, start = places[first]
+            if number_of_block >= 0:
+                yield Columns(first, end, number_of_block, start, self._sizes[number_of_block])
 
 
 class Machine:
@@ -242,6 +275,7 @@ class Machine:
     ) -> None:
         self.rows, self.algebra, self.axes, self.rounding = rows, rows.algebra, axes, rounding
         self.control, self.operators = control, operators
+        self._lifted: dict[int, tuple[Array, Array]] = {}
 
     def run(self, graph: onnx.GraphProto, outer: Values, inputs: Sequence[Array] = ()) -> list[Array]:
         """Return the outputs of a graph."""
@@ -263,6 +297,8 @@ class Machine:
             return list(control(self, node, values))
         if node.op_type not in self.operators or node.domain not in ("", "ai.onnx"):
             raise UnprovenError(f"{node.op_type} has no equation")
+        if node.op_type == "Split":
+            attributes.setdefault("num_outputs", len(node.output))
         inputs = [values[name] if name else None for name in node.input]
         shapes = (array.shape[::-1] for array in inputs if array is not None)
         refuse_large(*map(max, zip_longest(*shapes, fillvalue=1)))
@@ -275,8 +311,10 @@ class Machine:
             return array
         if array.dtype == object:
             raise UnprovenError("a size is computed with")
-        values = array.astype(np.float64)
-        return self.rows.of_numbers(values, self.halves(values))
+        if id(array) not in self._lifted:
+            values = array.astype(np.float64)
+            self._lifted[id(array)] = array, self.rows.of_numbers(values, self.halves(values))
+        return self._lifted[id(array)][1]
 
     def halves(self, values: Array) -> Array:
         """Return half the distance of each number to the next one of the type of stored numbers."""
@@ -293,12 +331,14 @@ class Machine:
 
     def elementwise(self, function: Callable[..., BoundedPolynomial], *arrays: Array) -> Array:
         """Return a function of polynomials, element by element; an element that is a state becomes its atom."""
-        broad = np.broadcast_arrays(*map(self.lifted, arrays))
+        broad = [self.lifted(array) for array in arrays]
+        if any(array.shape != broad[0].shape for array in broad):
+            broad = list(np.broadcast_arrays(*broad))
         values = [
             (self.settled(self.rows.computed(function, *parts)), end - first)
             for first, end, parts in self.rows.runs(*broad)
         ]
-        return self.rows.of(*values).reshape(broad[0].shape)
+        return self.rows.of(*values, shape=broad[0].shape)
 
     def sum(self, *arrays: Array) -> Array:
         """Return the sum of arrays."""
@@ -323,12 +363,16 @@ class Machine:
             return np.concatenate([np.matmul(floats(a), columns.T) for columns in _columns(b)], -1)
         if not is_symbolic(a):
             return np.swapaxes(self.product(np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2)), -1, -2)
-        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        a, b = (np.broadcast_to(m, (*batch, *m.shape[-2:])) for m in (a, b))
         if a.shape[-1] != b.shape[-2]:
             raise UnprovenError("matrices do not fit")
-        shape = (*batch, a.shape[-2], b.shape[-1])
         of_each = self._symbolic_product if is_symbolic(b) else self._product
+        if a.ndim == b.ndim == 2:
+            return of_each(a, b)
+        if b.ndim == 2:
+            return of_each(a.reshape(math.prod(a.shape[:-1]), len(b)), b).reshape(*a.shape[:-1], b.shape[1])
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        a, b = (np.broadcast_to(m, (*batch, *m.shape[-2:])) for m in (a, b))
+        shape = (*batch, a.shape[-2], b.shape[-1])
         parts = [of_each(a[index], b[index]) for index in np.ndindex(batch)]
         return np.stack(parts).reshape(shape) if parts else self.rows.zeros(shape)
 
@@ -339,100 +383,37 @@ class Machine:
     def _product(self, a: Array, matrix: Array) -> Array:
         """Return the product of rows with each column of numbers.
 
-        The product of a part of a row that has atoms is an atom of that part and a column.
+        The product of a part of a row that has atoms is an atom of that part and a block of columns.
         """
-        terms: list[Array] = []
-        shape = len(a), matrix.shape[1]
-        ends = [0] * len(a)
-        for row, first, end, parts in self._segments(a):
-            if all(part.number is not None and not part.terms for part in parts):
-                continue
-            if len(terms) <= ends[row]:
-                terms.append(self.rows.zeros(shape))
-            if any(part.number is None for part in parts):
-                product = self._of_atoms(parts, matrix, first, end)
-            else:
-                product = self._of_numbers(a[row, first:end], matrix[first:end])
-            terms[ends[row]][row] = product
-            ends[row] += 1
-        return self.sum(*terms) if terms else self.rows.zeros(shape)
+        (height, depth), width = a.shape, matrix.shape[1]
+        terms: list[list[list[Part]]] = [[] for _ in range(height)]
+        for first, end, (part,) in self.rows.runs(a) if depth else ():
+            row, rows = first // depth, slice(first % depth, first % depth + end - first)
+            if part.number is None:
+                terms[row].append(self._of_atoms(part, matrix[rows]))
+            elif part.terms:
+                terms[row].append(self._of_numbers(*part.number, matrix[rows]))
+        sums = zip_longest(*(of_row or [[(ZERO, width)]] for of_row in terms), fillvalue=[(ZERO, width)])
+        arrays = [self.rows.of(*chain.from_iterable(rows), shape=(height, width)) for rows in sums]
+        return self.sum(*arrays) if arrays else self.rows.zeros((height, width))
 
-    def _segments(self, a: Array) -> Iterator[tuple[int, int, int, list[BoundedPolynomial]]]:
-        """Yield the parts of each row: where it is, and those of inputs and states by their rows."""
-        width = a.shape[1]
-        if not self.rows.one_by_one:
-            for first, end, parts in self.rows.runs(a):
-                yield first // width, first % width, first % width + end - first, parts
-            return
-        each = [part for _, _, (part,) in self.rows.runs(a)]
-        for row in range(len(a)):
-            first = 0
-            for _, group in groupby(each[row * width : (row + 1) * width], self._label):
-                segment = list(group)
-                yield row, first, first + len(segment), segment
-                first += len(segment)
-
-    def _label(self, x: BoundedPolynomial) -> Hashable:
-        if x.number is not None:
-            return "number"
-        return None if x.atom is None else self.algebra.labels.get(x.atom, (None, 0))[0]
-
-    def _of_numbers(self, row: Array, matrix: Array) -> Array:
+    def _of_numbers(self, value: Numbers, bound: Numbers, matrix: Array) -> list[Part]:
         """Return the product of a row of numbers with each column."""
-        values, bounds = np.zeros((2, len(row)))
-        for first, end, (part,) in self.rows.runs(row):
-            values[first:end], bounds[first:end] = part.number or (0.0, 0.0)
+        values, bounds = (np.broadcast_to(x, len(matrix)) for x in (value, bound))
         products: list[Array] = []
         far: list[Array] = []
         for columns in _columns(matrix):
             sizes, halves = np.abs(columns), self.halves(columns)
             products.append(columns @ values)
             far.append((halves + 2.0**-48 * sizes) @ np.abs(values) + (sizes + halves) @ bounds)
-        return self.rows.of_numbers(np.concatenate(products), np.concatenate(far))
+        return [(number(np.concatenate(products), np.concatenate(far)), matrix.shape[1])]
 
-    def _of_atoms(self, parts: Sequence[BoundedPolynomial], matrix: Array, first: int, end: int) -> Array:
-        """Return the product of some columns of a row with each column of a matrix: an atom of both."""
-        of_row, n = tuple(map(self.algebra.identity, parts)), 0
-        values: list[tuple[BoundedPolynomial, int]] = []
-        for start, stop, column in self._columns_of(matrix, first, end):
+    def _of_atoms(self, row: BoundedPolynomial, matrix: Array) -> list[Part]:
+        """Return the product of a row with each column of a matrix: atoms of the row and of blocks of columns."""
+        n, of_row, values = 0, self.algebra.identity(row), list[Part]()
+        for first, end, block, start, lanes in self.rows.columns_of(matrix):
             self.algebra.count(1)
-            if self.rows.one_by_one:
-                value = self._of_column(parts, of_row, *column)
-            else:
-                block, lane, lanes = column
-                value = self.algebra.atom(lanes, "dot", of_row, block)
-                if lanes > stop - start:
-                    value = self.algebra.cut(value, lane, lane + stop - start)
-            values += [(ZERO, start - n), (self.settled(value), stop - start)]
-            n = stop
-        return self.rows.of(*values, (ZERO, matrix.shape[1] - n))
-
-    def _of_column(
-        self,
-        parts: Sequence[BoundedPolynomial],
-        of_row: Sequence[int],
-        places: list[int],
-        numbers: tuple[float, ...],
-    ) -> BoundedPolynomial:
-        if len(places) == 1:
-            return parts[places[0]] * number(numbers[0], self.half(numbers[0]))
-        return self.algebra.atom(1, "dot", tuple(of_row[k] for k in places), numbers)
-
-    def _columns_of(self, matrix: Array, first: int, end: int) -> list[tuple[int, int, Any]]:
-        """Return the columns of some rows of a matrix that are not 0: where they are, and what they are."""
-        place = matrix.__array_interface__["data"][0], matrix.shape, matrix.strides, first, end
-        if place not in self.rows.products:
-            rows = matrix[first:end]
-            self.algebra.count(rows.size // 1000)
-            columns: list[tuple[int, int, Any]]
-            if self.rows.one_by_one:
-                columns = [
-                    (n, n + 1, (column.nonzero()[0].tolist(), tuple(column[column != 0].tolist())))
-                    for n, column in enumerate(column for block in _columns(rows) for column in block)
-                    if column.any()
-                ]
-            else:
-                columns = [(start, stop, block) for start, stop, *block in self.rows.blocks(rows)]
-            self.rows.products[place] = columns, matrix  # which keeps its place
-        of_matrix: list[tuple[int, int, Any]] = self.rows.products[place][0]
-        return of_matrix
+            value = self.algebra.cut(self.algebra.atom(lanes, "dot", of_row, block), start, start + end - first)
+            values += [(ZERO, first - n), (self.settled(value), end - first)]
+            n = end
+        return [*values, (ZERO, matrix.shape[1] - n)]

@@ -18,7 +18,7 @@ from rnn_lowering.compare.proof.equations import Specification
 from rnn_lowering.compare.proof.loops import CONTROL
 from rnn_lowering.compare.proof.machine import Machine, SymbolicRows
 from rnn_lowering.compare.proof.operators import OPERATORS
-from rnn_lowering.compare.proof.polynomials import Effort, UnequalError, UnprovenError
+from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
 from rnn_lowering.compare.proof.sizes import RunSizes, symbol
 from rnn_lowering.types import Array
 
@@ -60,14 +60,7 @@ def prove(claim: Claim, effort: Effort | None = None) -> None:
     Raises:
         UnprovenError: It is not proven, with the reason.
     """
-    effort = effort or Effort()
-    try:
-        _prove(claim, SymbolicRows(effort, one_by_one=False))
-    except UnequalError:
-        _prove(claim, SymbolicRows(effort, one_by_one=True))
-
-
-def _prove(claim: Claim, rows: SymbolicRows) -> None:
+    rows = SymbolicRows(effort or Effort())
     for T, N, axes in _sizes(claim):
         for lengths in _lengths(claim, T, N):
             _check_run(claim, rows, T, N, axes, lengths)
@@ -75,18 +68,20 @@ def _prove(claim: Claim, rows: SymbolicRows) -> None:
 
 def _sizes(claim: Claim) -> Iterator[tuple[int, int, RunSizes]]:
     """Yield T and N of each run, and which sizes are open there: first those that no constant has."""
-    given = claim.T, claim.N
-    if None in given:
+
+    def at(T: int, N: int) -> tuple[int, int]:
+        return T if claim.T is None else claim.T, N if claim.N is None else claim.N
+
+    if None in (claim.T, claim.N):
         fixed = frozenset({0, 1, *_integers(claim)})
-        for T, N in _CANDIDATES:
-            T, N = claim.T or T, claim.N or N
-            axes = RunSizes(None if claim.T else T, None if claim.N else N, fixed)
+        for T, N in map(at, *zip(*_CANDIDATES, strict=True)):
+            axes = RunSizes(T if claim.T is None else None, N if claim.N is None else None, fixed)
             if axes.is_clear():
                 yield T, N, axes
                 break
         else:
             raise UnprovenError("too large")
-    for T, N in dict.fromkeys((claim.T or T, claim.N or N) for T, N in _SMALL):
+    for T, N in dict.fromkeys(map(at, *zip(*_SMALL, strict=True))):
         yield T, N, RunSizes(None, None, None)
 
 
@@ -129,6 +124,7 @@ def _lengths(claim: Claim, T: int, N: int) -> Iterator[list[int]]:
 
 def _check_run(claim: Claim, rows: SymbolicRows, T: int, N: int, axes: RunSizes, lengths: list[int]) -> None:
     """Compare the outputs at one T and N."""
+    rows.begin_run()
     sizes: dict[int | str, Any] = {"T": T, "N": N}
     inputs = {
         name: _lengths_input(lengths, axes)
@@ -147,7 +143,7 @@ def _check_run(claim: Claim, rows: SymbolicRows, T: int, N: int, axes: RunSizes,
         if expected.shape != got.shape:
             raise UnprovenError(f"the shapes differ at T = {T}, N = {N}")
         if not machine.equal(expected, got):
-            raise UnequalError(f"polynomials differ at T = {T}, N = {N}")
+            raise UnprovenError(f"polynomials differ at T = {T}, N = {N}")
 
 
 def _lengths_input(lengths: list[int], axes: RunSizes) -> Array:

@@ -216,8 +216,11 @@ def _concat(m: Machine, attributes: Mapping[str, Any], *parts: Array) -> Array:
 
 def _split(m: Machine, attributes: Mapping[str, Any], x: Array, given: Array | None = None) -> list[Array]:
     axis, sizes = attributes.get("axis", 0), attributes.get("split") if given is None else _plain(given)
-    if sizes is None or m.axes.is_open(x.shape[axis]):
-        raise UnprovenError("Split has no sizes" if sizes is None else "an open axis is split")
+    if m.axes.is_open(x.shape[axis]):
+        raise UnprovenError("an open axis is split")
+    if sizes is None:
+        count = attributes["num_outputs"]
+        sizes = [x.shape[axis] // count] * count
     if sum(sizes) != x.shape[axis]:
         raise UnprovenError("Split has other sizes")
     return np.split(x, np.cumsum(sizes)[:-1], axis)

@@ -32,10 +32,6 @@ class UnprovenError(Exception):
     """Why something is not proven."""
 
 
-class UnequalError(UnprovenError):
-    """What was compared row by row differs; one by one, elements may be equal."""
-
-
 class Effort:
     """How many functions the proofs of a model may still compute: they stand beside runs that take seconds."""
 
@@ -174,15 +170,11 @@ def equal(a: BoundedPolynomial, b: BoundedPolynomial) -> bool:
 
 
 class Algebra:
-    """The atoms of one proof.
-
-    Attributes:
-        labels: What an atom is that is a part of a row of an input or of a state: that row, and where it begins.
-    """
+    """The atoms of one proof."""
 
     def __init__(self, effort: Effort) -> None:
         self.count = effort.take
-        self.labels: dict[int, tuple[Hashable, int]] = {}
+        self._labels: dict[int, Hashable] = {}
         self._lanes: dict[int, int] = {}
         self._whole: dict[int, tuple[int, int]] = {}
         self._atoms: dict[Hashable, BoundedPolynomial] = {}
@@ -192,22 +184,33 @@ class Algebra:
         self._positive: set[int] = set()
         self._count = 0
 
-    def symbol(self, lanes: int, row: Hashable, place: int = 0) -> BoundedPolynomial:
-        """Return a new atom: elements of a row, from a place on."""
-        self._count += 1
-        self.labels[self._count] = row, place
-        self._lanes[self._count] = lanes
-        return BoundedPolynomial({(self._count,): (1.0, 0.0)})
+    def begin_run(self) -> None:
+        """Forget what is an input and which state is which: the next run has other states."""
+        self._labels.clear()
 
-    def state(self, value: BoundedPolynomial, lanes: int, row: Hashable, place: int) -> BoundedPolynomial:
-        """Return the atom that stands for a state of the specification; a number stays."""
-        if value.number is not None or value.atom in self.labels:
+    def symbol(self, lanes: int, label: Hashable) -> BoundedPolynomial:
+        """Return the atom of a row of an input."""
+        symbol = self.atom(lanes, "symbol", lanes, label)
+        self._labels[symbol.atom or 0] = label
+        return symbol
+
+    def label(self, value: BoundedPolynomial) -> tuple[Hashable, int] | None:
+        """Return which input or state has a polynomial as a part, and where that begins."""
+        whole, first = self._whole.get(value.atom or 0, (value.atom or 0, 0))
+        return (self._labels[whole], first) if whole in self._labels else None
+
+    def state(self, value: BoundedPolynomial, lanes: int, label: Hashable) -> BoundedPolynomial:
+        """Return the atom that stands for a row of a state of the specification; a number stays."""
+        if value.number is not None or self.label(value) is not None:
             return value
         named = self.settled(value)
         if named is value:
-            named = self.symbol(lanes, row, place)
+            self._count += 1
+            self._lanes[self._count] = lanes
+            named = BoundedPolynomial({(self._count,): (1.0, 0.0)})
             self._states.setdefault(frozenset(value.terms), []).append((value, named))
             self._sizes_of_states.add(len(value.terms))
+        self._labels.setdefault(named.atom or 0, label)
         return named
 
     def settled(self, value: BoundedPolynomial) -> BoundedPolynomial:
@@ -241,14 +244,15 @@ class Algebra:
 
     def lanes(self, value: BoundedPolynomial) -> int:
         """Return how many elements a polynomial stands for; 1 if it is one number."""
-        for monomial, numbers in value.terms.items():
+        for monomial in value.terms:
             if monomial:
                 return self._lanes[abs(monomial[0])]
-            return max(len(x) if isinstance(x, np.ndarray) else 1 for x in numbers)
-        return 1
+        return max((len(x) for x in value.number or () if isinstance(x, np.ndarray)), default=1)
 
     def cut(self, value: BoundedPolynomial, first: int, end: int) -> BoundedPolynomial:
         """Return some lanes of a polynomial."""
+        if (first, end) == (0, self.lanes(value)):
+            return value
         terms: dict[Monomial, Coefficient] = {}
         for monomial, numbers in value.terms.items():
             parts = [x[first:end] if isinstance(x, np.ndarray) else x for x in numbers]
@@ -263,9 +267,6 @@ class Algebra:
         (monomial,) = self.atom(end - first, "lanes", whole, first, end).terms
         part = monomial[0]
         self._whole[part] = whole, first
-        if whole in self.labels:
-            row, place = self.labels[whole]
-            self.labels[part] = row, place + first
         if whole in self._positive:
             self._positive.add(part)
         return sign * part
