@@ -50,8 +50,7 @@ from rnn_lowering.options import Lowering
 from rnn_lowering.passes.lower import LoweringResult, lower_model
 from rnn_lowering.passes.report import ASSUMED, count_operators
 from rnn_lowering.passes.stages import NO_STREAM
-from rnn_lowering.report.file_report import FileReport, ModelFile
-from rnn_lowering.report.writer import ReportWriter
+from rnn_lowering.report.file_report import FileReport, ModelFile, ReportWriter
 from rnn_lowering.streaming.options import parse_stream
 from rnn_lowering.types import LOWERING, READING, WRITING, Array, Progress, counter
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from rnn_lowering.cli.console import LEGEND, SIZES, print_line, print_states, print_table, text_of_size
-from rnn_lowering.cli.tables import Table
+from rnn_lowering.cli.console import LEGEND, SIZES, Table, print_line, print_states, print_table, text_of_size
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.model.scopes import REPEATING
 from rnn_lowering.opening.lone_export import closed_axes

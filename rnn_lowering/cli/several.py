@@ -9,9 +9,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from rnn_lowering.cli.console import print_line, print_table
+from rnn_lowering.cli.console import Table, print_line, print_table
 from rnn_lowering.cli.listing import Listing, print_json
-from rnn_lowering.cli.tables import Table
 from rnn_lowering.compare.options import Check
 from rnn_lowering.errors import OptionError, RnnLoweringError, counted, printable
 from rnn_lowering.file_lowering import FileLowering

@@ -199,7 +199,7 @@ def compare_stream(
         found = StreamComparison(*both, runner, check, progress).result()
         if not found or runtime is None:
             return found
-        from rnn_lowering.compare.in_target.comparison import StreamInTarget
+        from rnn_lowering.compare.in_target import StreamInTarget
 
         return found.and_in(StreamInTarget(*both, runner, check, progress, runtime).result())
 
@@ -230,7 +230,7 @@ def with_target(
     """Return the result of a comparison with that in a runtime, unless the comparison failed."""
     if runtime is None or not (found or found.status == UNCHANGED):
         return found
-    from rnn_lowering.compare.in_target.comparison import model_in_target
+    from rnn_lowering.compare.in_target import model_in_target
 
     return found.and_in(model_in_target(comparison(), runtime))
 

@@ -1,20 +1,25 @@
-"""The lowering and verification of a file, as data."""
+"""The lowering and verification of a file, as data; its file is JSON or an HTML page, by the ending of its name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx_ir as ir
 
 from rnn_lowering.compare.result import NOT_COMPARED, UNCHANGED, Verification
+from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import default_opset
+from rnn_lowering.files.atomic import Place, replacing
+from rnn_lowering.files.scratch import writing
 from rnn_lowering.passes.report import Report
 from rnn_lowering.report.use import Port, next_steps
 
 if TYPE_CHECKING:  # they import what runs models
+    from rnn_lowering.compare.verify import RunNodes
     from rnn_lowering.streaming.integers.quantization import Quantization
 
 
@@ -132,3 +137,48 @@ class FileReport(Report):
             "verification": self.verification.to_dict(),
             "quantization": quantization,
         }
+
+
+Graphs = Callable[[], tuple[ir.Graph, ir.Graph]]
+"""Returns the main graphs of the original and of the result: a page draws them."""
+
+_Render: TypeAlias = "Callable[[FileReport, RunNodes, Graphs], str]"
+"""Returns the text of a report's file."""
+
+
+class ReportWriter:
+    """Writes reports to a file, as JSON or as an HTML page by the ending of its name; None: it writes nothing.
+
+    Raises:
+        UnsupportedError: The name ends in neither .json nor .html.
+        RnnLoweringError: The libraries that a page needs are missing.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        if file is not None and file.suffix not in (".json", ".html"):
+            raise UnsupportedError(f"report '{file}' ends in neither .json nor .html")
+        self._file = file
+        self._render = _page() if file is not None and file.suffix == ".html" else _json
+
+    @contextmanager
+    def write(self, report: FileReport, run_nodes: RunNodes, graphs: Graphs, *, overwrite: bool) -> Iterator[None]:
+        """Write a report to a temporary file, so that no later step can fail; it replaces the file when the block
+        ends, an existing one only with `overwrite`."""
+        if self._file is None:
+            yield
+            return
+        text = self._render(report, run_nodes, graphs)
+        with replacing(Place(self._file), overwrite=overwrite) as temporary:
+            with writing(self._file):
+                temporary.write_text(text, encoding="utf-8")
+            yield
+
+
+def _page() -> _Render:
+    from rnn_lowering.report.page import render  # its libraries are needed for a page only
+
+    return render
+
+
+def _json(report: FileReport, run_nodes: RunNodes, graphs: Graphs) -> str:
+    return report.to_json() + "\n"

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
 import onnx
-import onnx_ir as ir
 
 from rnn_lowering.compare.verify import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.libraries import onnxruntime, without_onnxruntime
-from rnn_lowering.report.file_report import FileReport
+from rnn_lowering.report.file_report import FileReport, Graphs
 from rnn_lowering.report.use import code, commands, install
 from rnn_lowering.streaming.metadata import host_loop
 
@@ -24,17 +23,13 @@ try:
     import networkx as nx
     from markupsafe import Markup, escape
 
-    from rnn_lowering.report.drawing import draw
-    from rnn_lowering.report.graphs import changed_parts
+    from rnn_lowering.report.drawing import changed_parts, draw
     from rnn_lowering.report.plots import MOST_SIGNALS, NodeSeries, draw_step, plot_errors, plot_signals, step_graph
 except ImportError as missing:
     raise RnnLoweringError(
         f"an HTML report needs jinja2, matplotlib and networkx ({missing})",
         hint="pip install jinja2 matplotlib networkx",
     ) from missing
-
-Graphs = Callable[[], tuple[ir.Graph, ir.Graph]]
-"""Returns the main graphs of the original and of the result."""
 
 MOST_NODES = 24
 """Maximum number of nodes with plots."""

@@ -15,7 +15,7 @@ from paths import EXAMPLES, SRC
 from texts import parse
 
 import rnn_lowering as rl
-from rnn_lowering.cli.tables import Table
+from rnn_lowering.cli.console import Table
 
 LONG = "/encoder/layers.0/a_name_that_is_longer_than_a_third_of_the_terminal/lstm/LSTM"
 MODEL = chain(

@@ -22,7 +22,7 @@ from stream_nets import keyword_spotter, language_model
 from texts import parse
 
 import rnn_lowering as rl
-from rnn_lowering.compare.in_target import runs
+from rnn_lowering.compare import in_target
 from rnn_lowering.targets.calls import CALLS
 from rnn_lowering.targets.installed import PACKAGES
 
@@ -212,7 +212,7 @@ def test_what_hangs_is_ended(
 
 
 def test_what_never_starts_is_ended(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_TO_START", 1.0)
+    monkeypatch.setattr(in_target, "_TO_START", 1.0)
     monkeypatch.setenv("DEED", "never starts")
     model = parse("g (float[2] a) => (float[2] b) { b = Relu (a) }")
     found = rl.verify(model, model, target="opencv", timeout=1)
