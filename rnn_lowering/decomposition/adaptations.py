@@ -18,6 +18,7 @@ from rnn_lowering.decomposition.rewrites.apart import (
     part_reshapes,
     set_batches_apart,
     set_sums_apart,
+    subtract_from_erf,
 )
 from rnn_lowering.decomposition.rewrites.axes import (
     add_biases,
@@ -243,6 +244,7 @@ ADAPTATIONS = {
     "plain scatters": Adaptation(
         plain_scatters, 'loses an axis behind a reduction: left out the "none" of {} ScatterElements'
     ),
+    "exact Gelu": Adaptation(subtract_from_erf, "rounds a Gelu: wrote {} sums of an Erf as differences"),
     "spelled strides": Adaptation(spell_strides, "crashes at pools of one axis without strides: wrote them in {}"),
     "sums apart": Adaptation(
         set_sums_apart, "rejects a sum of sums that are joined too: put a Reshape behind {} of them"

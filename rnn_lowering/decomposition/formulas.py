@@ -387,6 +387,24 @@ def _joined_cuts(rows: Sequence[int], axis: int, shape: Array) -> onnx.FunctionP
     return helper.make_function("", "", ["x", "indices"], ["y"], nodes, [])
 
 
+def _scatter_elements(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """Sums: the updates have a row for each row of the data, but along the axis."""
+    (data, indices), axis = operands[:2], node.attributes.get_int("axis", 0)
+    reduction = node.attributes.get_string("reduction", "none")
+    if reduction != "add" or opset < OLDEST_OPSET or data.dtype is None or not data.shape or indices.shape is None:
+        return None
+    axis %= len(data.shape)
+    steps, count = data.shape[axis], indices.shape[axis]
+    others = [shape[:axis] + shape[axis + 1 :] for shape in (data.shape, indices.shape)]
+    sizes = [size for size in (*others[0], steps, count) if size is not None]
+    known = len(sizes) > len(data.shape) and others[0] == others[1]
+    if steps is None or not known or math.prod(sizes) > MOST_NUMBERS:
+        return None
+    rows = np.arange(steps, dtype=np.int64).reshape(-1, *[1] * (len(data.shape) - axis - 1))
+    numbers = {"rows": rows, "below": rows - steps, "zero": np.zeros((), data.dtype.numpy())}
+    return _function("scatter_sum", numbers | {"behind": _integers([axis + 1]), "along": _integers([axis])})
+
+
 def _without_negative_axes(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """The axes are an attribute, or an input from opset 13 on."""
     numbers = operands[1].numbers if len(operands) > 1 else None
@@ -411,6 +429,7 @@ FORMULAS: dict[str, Formula] = {
     "Softplus": _softplus,
     "Less": _less,
     "ReverseSequence": _reverse_sequence,
+    "ScatterElements": _scatter_elements,
     "Tile": _tile,
     "DFT": _dft,
     "STFT": _stft,

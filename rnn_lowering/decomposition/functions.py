@@ -193,3 +193,16 @@ def einsum_by_shapes(
     first = op.Reshape(op.Transpose(a, perm=perm_a), left)
     second = op.Reshape(op.Transpose(b, perm=perm_b), right)
     return op.Transpose(op.Reshape(op.MatMul(first, second), whole), perm=perm)
+
+
+@script()
+def scatter_sum(
+    data: T, indices: INT64[...], updates: T,
+    rows: INT64[...], below: INT64[...], zero: T, behind: INT64[...], along: INT64[...],
+) -> T:  # fmt: skip
+    """y[d] = data[d] + the sum of updates[k] where indices[k] is d, or d less the size: each in a row of zeros."""
+    index = op.Unsqueeze(op.Cast(indices, to=INT64.dtype), behind)
+    update = op.Unsqueeze(updates, behind)
+    counted = op.Where(op.Equal(index, below), update, zero)
+    placed = op.Where(op.Equal(index, rows), update, counted)
+    return op.Add(data, op.ReduceSum(placed, along, keepdims=0))

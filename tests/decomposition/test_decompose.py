@@ -90,6 +90,12 @@ NEWER: dict[str, tuple[int, str]] = {
         <float[3, 3] a = {0, -1, 2, 0, 0, -1, -1, 0, 0}, float[3, 3] b = {1, 0, 1, 1, 1, 0, 1, 1, 1}>
         { l = Log (b) mask = Add (a, l)
         y, "", "", s = Attention <qk_matmul_output_mode = 2, is_causal = 1> (q, k, v, mask) }"""),
+    "ScatterElements that adds": (18, """(float[2, 5, 3] x, float[2, 4, 3] u) => (float[2, 5, 3] y)
+        <int64[2, 4, 3] i = {0, 1, 2, 0, 1, 2, 0, -1, -5, 4, 3, 2, 1, 1, 1, 1, -4, 1, 0, 0, 0, 3, 3, -1}>
+        { y = ScatterElements <axis = 1, reduction = 'add'> (x, i, u) }"""),
+    "ScatterElements that adds along the last axis": (18, """(float[2, 5] x, float[2, 4] u) => (float[2, 5] y)
+        <int64[2, 4] i = {0, 1, 1, 1, 2, 4, -1, 0}>
+        { y = ScatterElements <axis = -1, reduction = 'add'> (x, i, u) }"""),
     "Attention of rank 3": (23, """(float[2, 5, 8] q, float[2, 6, 8] k, float[2, 6, 8] v) => (float[2, 5, 8] y)
         { y = Attention <q_num_heads = 2, kv_num_heads = 2, is_causal = 1> (q, k, v) }"""),
 }  # fmt: skip

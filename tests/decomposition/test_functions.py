@@ -72,6 +72,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         EINSUM,
         OF_SHAPES | PERMS,
     ),
+    "scatter_sum": (
+        """(float[4] x, int64[3] i, float[3] u) => (float[4] y)
+        { y = ScatterElements <axis = 0, reduction = 'add'> (x, i, u) }""",
+        {
+            "rows": np.arange(4),
+            "below": np.arange(-4, 0),
+            "zero": np.zeros((), np.float32),
+            "behind": np.array([1]),
+            "along": np.array([0]),
+        },
+    ),
     "squeeze": (
         "(float[2, 1, 4] x) => (float[2, 4] y) <int64[1] a = {-2}> { y = Squeeze (x, a) }",
         {"axes": np.array([-2], np.int64), "given": np.array([1], np.int64)},
@@ -108,7 +119,7 @@ def test_a_function_computes_its_operator(name: str) -> None:
     model = parse(f"g {text}".replace("'", '"'), opset=18)
     feed = random_feed(model) | ({"i": np.array([3, 1, 2], np.int64)} if "[3] i" in text else {})
     feed |= {"i": np.array([3, 1], np.int64)} if "[2] i" in text else {}
-    y = getattr(functions, name)(*feed.values(), **given)
+    y = getattr(functions, name)(*(feed[each.name] for each in model.graph.input), **given)
     assert_close({"y": y}, run(model, feed), "float32")
 
 

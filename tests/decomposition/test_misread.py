@@ -99,6 +99,27 @@ def test_what_cannot_be_replaced_is_refused_or_kept() -> None:
     assert kept.SerializeToString() == model.SerializeToString()
 
 
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_mnn_is_given_no_exact_gelu(approximate: str) -> None:
+    """It computes each by the approximation with Tanh; of a sum of an Erf and 1 it makes one."""
+    text = f'g (float[N, 4] x) => (float[N, 4] y) {{ y = Gelu <approximate = "{approximate}"> (x) }}'
+    model = parse(text, 20, 10)
+    lowered = rl.lower(model, target="mnn")
+    assert ("Gelu" in operators(lowered)) == (approximate == "tanh")
+    feed = random_feed(model, N=5)
+    assert_close(run(lowered, feed), run(model, feed), "float32")
+
+
+def test_mnn_is_refused_other_reductions_of_what_is_scattered() -> None:
+    model = parse(
+        """g (float[4, 3] x, float[2, 3] u) => (float[4, 3] y) <int64[2, 3] i = {0, 1, 2, 0, 1, 3}>
+        { y = ScatterElements <reduction = "max"> (x, i, u) }""",
+        18,
+    )
+    with pytest.raises(rl.UnsupportedError, match=r"mnn .* computes it without its reduction; export"):
+        rl.lower(model, target="mnn")
+
+
 PRODUCT = """g ({0}[1, 3, 2, 4, 4] x, {0}[1, 3, 2, 4, 4] y) => ({0}[1, 3, 2, 4, 4] z) {{
     a = Relu (x)  z = MatMul (a, y) }}"""
 

@@ -46,6 +46,13 @@ SCATTERS = {
         v, i = TopK (x, k) y = ScatterElements <reduction = "none", axis = 1> (z, i, v) }"""
 }
 
+_ERF = """(float[4, 16] x) => (float[a, b] y) <float z = {3}, float s = {1.41421356}, float k = {1},
+    float h = {0.5}> { r = Mul (x, z) d = Div (r, s) e = Erf (d)"""
+GELUS = {
+    "a Gelu": f"{_ERF} a = Add (e, k) b = Mul (r, a) y = Mul (b, h) }}",
+    "one and Erf": f"{_ERF} a = Add (k, e) b = Mul (a, r) y = Mul (h, b) }}",
+}
+
 _INTEGERS = "(float[2, 8, 6] x) => (float[a, b, c] y) <int64 low = {2}, int64 high = {4}>"
 CLIPS = {
     f"integers and {bounds}": f"""{_INTEGERS} {{ n = Abs (x) t = Ceil (n) i = Cast <to = 7> (t)
@@ -57,7 +64,7 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
     target: {name: parse(f"g {text}") for name, text in texts.items()}
     for target, texts in {
         "tract": PADS,
-        "mnn": PADS | OUTPUTS | SCATTERS,
+        "mnn": PADS | OUTPUTS | SCATTERS | GELUS,
         "opencv": RESHAPES | CLIPS,
     }.items()
 }

@@ -97,6 +97,10 @@ MNN_RULE = NativeRule(
 """Measured with 897 random nodes in it. An output without a name makes others wrong, so each gets one."""
 
 
+def _reduces(node: ir.Node) -> bool:
+    return node.attributes.get_string("reduction", "none") != "none"
+
+
 def _misread(node: ir.Node, _: KnownValue) -> str:
     """Return how MNN computes a node wrongly, or "".
 
@@ -104,6 +108,10 @@ def _misread(node: ir.Node, _: KnownValue) -> str:
     """
     if node.op_type == "ReverseSequence":
         return "wrongly behind a Conv"
+    if node.op_type == "Gelu" and node.attributes.get_string("approximate", "none") == "none":
+        return "by its approximation with Tanh"
+    if node.op_type in ("ScatterElements", "ScatterND") and _reduces(node):
+        return "without its reduction"
     bytes_made = node.op_type == "Cast" and node.attributes.get_int("to", 0) == ir.DataType.UINT8
     return "wrongly, or crashes" if bytes_made or node.op_type == "DequantizeLinear" else ""
 
@@ -122,7 +130,7 @@ MNN = Target(
             *("rounding of floats", "no products of integers", "tables of floats", "differences of floats"),
             *("inputs with elements", "rows of sequences", "typed fills", "constants as tensors"),
             *("no vectors", "crops as Slice", "spelled strides", "ended convolutions", "parted outputs"),
-            "plain scatters",
+            *("plain scatters", "exact Gelu"),
         ),
         folds=True,
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if
