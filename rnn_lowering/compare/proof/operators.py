@@ -62,9 +62,8 @@ def _extreme(name: str, prefers: Callable[[int], bool]) -> Operator:
             return m.elementwise(getattr(m.algebra, name), a, b)
         broad = np.broadcast_arrays(a, b)
         chosen = [x if prefers(_difference(x, y)) else y for x, y in zip(*(z.flat for z in broad), strict=True)]
-        return (
-            integers(chosen, broad[0].shape) if a.dtype.kind in "iuO" else np.array(chosen).reshape(broad[0].shape)
-        )
+        array = integers(chosen, (len(chosen),)) if a.dtype.kind in "iuO" else np.array(chosen)
+        return array.reshape(broad[0].shape)
 
     return lambda m, _, *arrays: reduce(lambda a, b: two(m, a, b), arrays)
 
@@ -150,11 +149,7 @@ def _reduced(name: str) -> Operator:
         axes = attributes.get("axes") if given is None else _plain(given)
         along = tuple(range(x.ndim)) if axes is None else tuple(a % x.ndim for a in axes)
         if x.dtype.kind != "f" and name == "Add":
-            raise (
-                UnprovenError("integers are added up")
-                if not is_symbolic(x)
-                else UnprovenError("a sum over an axis")
-            )
+            raise UnprovenError("a sum over an axis" if is_symbolic(x) else "integers are added up")
         parts = x
         for axis in sorted(along, reverse=True):
             if not parts.shape[axis]:
