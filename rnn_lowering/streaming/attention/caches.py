@@ -31,7 +31,7 @@ _MOST_CONSTANT = 1 << 20
 """Maximum numbers of a mask that is a constant of the stream."""
 
 
-def rows_of(flow: Flow, node: ir.Node, pairs: Pairs, mask: Mask) -> int | None:
+def rows_of(flow: Flow, pairs: Pairs, mask: Mask) -> int | None:
     """Return how many past rows are kept, None if they grow; note after how many frames the stream ends."""
     rate = pairs.frames.rate
     known = None if mask.rows is None else int((mask.rows - pairs.frames.overlap) / rate)
@@ -44,7 +44,7 @@ def rows_of(flow: Flow, node: ir.Node, pairs: Pairs, mask: Mask) -> int | None:
     return -(-most // mask.cell) * mask.cell + mask.ahead
 
 
-def biases_of(flow: Flow, node: ir.Node, pairs: Pairs, mask: Mask, rows: int | None) -> tuple[Array, ...]:
+def biases_of(flow: Flow, pairs: Pairs, mask: Mask, rows: int | None) -> tuple[Array, ...]:
     """Return what each bias adds, by the distance from -later on; beyond the last one the last number is added."""
     tables = []
     for bias in mask.biases:
@@ -335,7 +335,7 @@ def shape_of_rows(editor: Editor, node: ir.Node, pairs: Pairs) -> None:
     replace_shape(emit, node, emit("Shape", input_of(node)), axes)
 
 
-def sizes_of_scores(editor: Editor, node: ir.Node, after: Shape, first: int, by: int, pairs: Pairs) -> None:
+def sizes_of_scores(editor: Editor, node: ir.Node, after: Shape, first: int, by: int) -> None:
     """Let a Reshape of pairs keep the queries and keys of its input."""
     emit, data = editor.before(node), input_of(node)
     lead = [in_chunk(dim, editor.time.frames) for dim in after[: first + by]]

@@ -136,7 +136,7 @@ def masked_again(flow: Flow, pairs: Pairs, mask: Mask, term: Term) -> Mask:
     reach, cell = (0, mask.cell) if distances is None else (distances.reach, math.lcm(distances.cell, mask.cell))
     rows = least_of(mask.rows, None if distances is None else distances.rows)
     count = _count_shown(flow, term.node, max(reach, len(mask.kept)), cell, rows)
-    changed = _changed_weights(flow, term, matrix_of(flow, term, pairs, count))
+    changed = _changed_weights(flow, term, _matrix_of(flow, term, pairs, count))
     if distances is not None and (changed[cell:, cell:] != changed[:-cell, :-cell]).any():
         raise _of_position(flow, term)
     # a factor of later keys may grow to infinity, and 0 times that is NaN
@@ -163,7 +163,7 @@ def _check_sums(flow: Flow, node: ir.Node, pairs: Pairs, varying: Mapping[Term, 
     """Refuse biases that could bring a removed key back, or remove the own frame of a query."""
     total, grows = np.zeros(removed.shape), False
     for term in varying:
-        matrices = matrix_of(flow, term, pairs, len(removed)).astype(np.float64).reshape(-1, *removed.shape)
+        matrices = _matrix_of(flow, term, pairs, len(removed)).astype(np.float64).reshape(-1, *removed.shape)
         highest = matrices.max(0) if term.factor > 0 else matrices.min(0)
         if term.removes is not None:
             number = term.fill(flow.known)
@@ -274,12 +274,12 @@ def _distances(flow: Flow, positions: Positions, term: Term, pairs: Pairs) -> Di
     return found if rows < columns else replace(found, tails=(found.tails[1], found.tails[0]))
 
 
-def matrix_of(flow: Flow, term: Term, pairs: Pairs, count: int) -> Array:
+def _matrix_of(flow: Flow, term: Term, pairs: Pairs, count: int) -> Array:
     """Return the numbers of a term for so many of its own frames: its other axes, the queries, the keys."""
     value, output = input_of(term.node, term.slot), term.node.outputs[0]
     rank, rate = len(flow.shape(output, term.node)), pairs.frames.rate
     calls = max(-(-(count - pairs.frames.extra) // rate.numerator), 1)  # all sizes are whole after each
-    array = evaluated(flow, term, value, calls * rate.denominator)
+    array = _evaluated(flow, term, value, calls * rate.denominator)
     array = array.reshape((1,) * (rank - array.ndim) + array.shape)
     moved = np.moveaxis(array, pairs.axes_of(term), (-2, -1))[..., :count, :count]
     if not {*moved.shape[-2:]} <= {1, count}:  # a table has fewer rows
@@ -289,7 +289,7 @@ def matrix_of(flow: Flow, term: Term, pairs: Pairs, count: int) -> Array:
 
 def _removed(flow: Flow, term: Term, pairs: Pairs, count: int) -> Array:
     """Return for which pairs a term removes the key."""
-    matrix = matrix_of(flow, term, pairs, count)
+    matrix = _matrix_of(flow, term, pairs, count)
     removed = _removing(term, matrix)
     first = removed.reshape(-1, count, count)[0]
     if not (removed == first).all():
@@ -309,7 +309,7 @@ def _bias(flow: Flow, term: Term, pairs: Pairs, found: Distances | None, kept: A
     """Return the bias of a term; none if it only removes keys."""
     if term.removes is not None or found is None:
         return []
-    matrix = matrix_of(flow, term, pairs, len(kept)).astype(np.float64)
+    matrix = _matrix_of(flow, term, pairs, len(kept)).astype(np.float64)
     kept_numbers = np.where(kept & ~_removing(term, matrix), matrix, 0.0)
     if np.isnan(matrix).any() or np.isposinf(matrix * term.factor).any():
         raise flow.refuse(term.node, "adds numbers that are not finite", "mask with -inf, after the bias")
@@ -326,7 +326,7 @@ def _bias(flow: Flow, term: Term, pairs: Pairs, found: Distances | None, kept: A
 def by_distance(flow: Flow, bias: Bias, pairs: Pairs, ahead: int, back: int) -> Array:
     """Return what a bias adds at the distances from -ahead to back: its other axes, then these."""
     _check_size(flow, bias.term.node, ahead + back + 1)
-    matrix = matrix_of(flow, bias.term, pairs, ahead + back + 1)
+    matrix = _matrix_of(flow, bias.term, pairs, ahead + back + 1)
     removed = _removing(bias.term, matrix)
     if not bias.constant:  # the mask does not show which past keys it removes far away
         past = np.asarray(np.tri(*matrix.shape[-2:]) > 0)
@@ -338,7 +338,7 @@ def by_distance(flow: Flow, bias: Bias, pairs: Pairs, ahead: int, back: int) -> 
     return np.concatenate([later, earlier], -1) if ahead else earlier
 
 
-def evaluated(flow: Flow, term: Term, value: ir.Value, count: int) -> Array:
+def _evaluated(flow: Flow, term: Term, value: ir.Value, count: int) -> Array:
     """Return the numbers of a value that is computed from positions, for so many frames of the stream."""
     done: dict[ir.Value, Array] = {}
 

@@ -180,7 +180,7 @@ def _count(dims: Dims) -> int:
 # The rows of a call
 
 
-def numbers_of(known: KnownValues, rows: DistanceRows, distances: Sequence[int]) -> Array:
+def _numbers_of(known: KnownValues, rows: DistanceRows, distances: Sequence[int]) -> Array:
     """Return the rows of these distances. Beyond the ends of a table its last row is returned."""
     source, index = rows.source, rows.base - rows.step * np.array(distances)
     if source.op_type == "Range":
@@ -201,13 +201,13 @@ def numbers_of(known: KnownValues, rows: DistanceRows, distances: Sequence[int])
     return computed[(rows.chain[-1] if rows.chain else source).outputs[0]]
 
 
-def are_few(known: KnownValues, rows: DistanceRows, count: int) -> bool:
+def _are_few(rows: DistanceRows, count: int) -> bool:
     """Whether so many rows may be a constant."""
     widest = max(_count(dims) for dims in (rows.dims, *rows.targets.values()))
     return count * widest <= _MOST_NUMBERS
 
 
-def emit_rows(editor: Editor, emit: Emitter, rows: DistanceRows, distances: ir.Value) -> ir.Value:
+def _emit_rows(editor: Editor, emit: Emitter, rows: DistanceRows, distances: ir.Value) -> ir.Value:
     """Emit the rows of distances that a call computes, one after another."""
     source, known = rows.source, editor.known
     index = emit("Sub", emit.counts([rows.base]), distances) if rows.step == 1 else distances
@@ -388,12 +388,6 @@ def added(flow: Flow, node: ir.Node, slots: Sequence[int]) -> Pairs | None:
     return replace(first, by_distance=first.by_distance + second.by_distance)
 
 
-def check_compares_keys(flow: Flow, node: ir.Node, pairs: Pairs) -> None:
-    """Refuse weights from scores by distance alone."""
-    if pairs.is_by_distance:
-        raise pairs.error
-
-
 def limited(flow: Flow, node: ir.Node, mask: Mask, pairs: Pairs) -> Mask:
     """Return the mask of scores, which ends with a table of distances if a query may read the end of that.
 
@@ -463,13 +457,13 @@ class _Shift:
         if self.count is not None and self.past is not None:
             most = self.count - 1 + self.past - self.ahead
             number = self.past + (1 if self.count == 1 else 2 * self.count)
-            if are_few(known, rows, number):
+            if _are_few(rows, number):
                 least = most - number if rows.least is None else rows.least
                 distances = [max(most - n, least) for n in range(number)]
-                return emit.constant(numbers_of(known, rows, distances), known.types[self.each.product.outputs[0]])
+                return emit.constant(_numbers_of(known, rows, distances), known.types[self.each.product.outputs[0]])
         if self.count == 1 and self.past is None and not self.ahead:
             return self._kept_rows(emit)
-        return emit_rows(self.editor, emit, rows, self._distances(emit))
+        return _emit_rows(self.editor, emit, rows, self._distances(emit))
 
     def _kept_rows(self, emit: Emitter) -> ir.Value:
         """Emit the row of the largest distance alone: with one query the call before had the others."""
@@ -477,7 +471,7 @@ class _Shift:
         axis, dims = rows.dims.index(None), [n or 0 for n in rows.dims]
         dtype = editor.known.types[input_of(product, _ROWS)]
         past = editor.add_past(product, "p", dtype, dims, grows=axis)
-        first = emit_rows(editor, emit, rows, frames_before(editor, self.frames.rate))
+        first = _emit_rows(editor, emit, rows, frames_before(editor, self.frames.rate))
         everything = emit("Concat", first, past, axis=axis)
         editor.add_present(past, everything)
         return everything

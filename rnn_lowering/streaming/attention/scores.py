@@ -27,7 +27,7 @@ from rnn_lowering.streaming.attention.caches import (
     sizes_of_scores,
 )
 from rnn_lowering.streaming.attention.masks import REMOVES, Mask, mask_of, masked_again
-from rnn_lowering.streaming.attention.position_rows import added, check_compares_keys, limited, shifted
+from rnn_lowering.streaming.attention.position_rows import added, limited, shifted
 from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.frames import Flow, FrameNumbers, Frames, Framing, Pairs, Shifting, Term
 from rnn_lowering.streaming.sizes import least_of
@@ -176,7 +176,7 @@ def _moved(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Pairs | None:
     if not same or any(dim.varies for dim in after[: max(first + by, 0)]):
         raise _misread(flow, node, pairs)
     if node.op_type == "Reshape":
-        flow.change(node, sizes_of_scores, after, first, by, pairs)
+        flow.change(node, sizes_of_scores, after, first, by)
     return replace(pairs, axes=(pairs.axes[0] + by, pairs.axes[1] + by))
 
 
@@ -293,7 +293,8 @@ def _after_mask(flow: Flow, node: ir.Node) -> UnsupportedError:
 
 def _softmax(flow: Flow, node: ir.Node, pairs: Pairs) -> Pairs:
     """Return the framing of weights, from scores."""
-    check_compares_keys(flow, node, pairs)
+    if pairs.is_by_distance:  # no keys are compared
+        raise pairs.error
     rank = len(flow.shape(input_of(node), node))
     axis = (node.attributes.get_int("axis", -1 if flow.opset >= 13 else 1) or 0) % rank
     if axis not in pairs.axes or (flow.opset < 13 and axis != rank - 1):
@@ -327,13 +328,13 @@ def _weighed(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Frames:
     softmax, framing, (rows, _) = pairs.softmax, _values(flow, node, pairs, slot), pairs.rows_and_columns
     _read_once(flow, node, pairs)
     pairs, mask = _masked(flow, softmax, pairs)
-    kept, last = rows_of(flow, softmax, pairs, mask), _last_row(flow, pairs, mask)
+    kept, last = rows_of(flow, pairs, mask), _last_row(flow, pairs, mask)
     keys, value = input_of(pairs.product, pairs.columns), input_of(node, 1 - slot)
     both = (
         Kept(pairs.product, keys, _compared_frames(flow, node, pairs, keys), pairs.columns, "k"),
         Kept(node, value, framing, 1 - slot, "v"),
     )
-    edit = KeepKeys(softmax, pairs, mask, kept, *both, biases_of(flow, softmax, pairs, mask, kept), last)
+    edit = KeepKeys(softmax, pairs, mask, kept, *both, biases_of(flow, pairs, mask, kept), last)
     if mask.ahead:
         _let_queries_wait(flow, node, pairs, mask.ahead)
     flow.edits.append(edit)

@@ -163,11 +163,11 @@ def quantize(
     near = with_near_fills(proto, exact.plan, sequences)
     calibration = Calibration(near, sequences, state_bits=16 if bits == "w8a16" else 8)
     integers, in_float = _quantized(near, calibration, activations)
-    _refuse_opset(opset_of(integers), opset_of(proto), target)
-    result = Quantization(bits, len(sequences), ratios(exact, Stream(session_of(integers)), sequences), in_float)
+    _refuse_opset(_opset_of(integers), _opset_of(proto), target)
+    result = Quantization(bits, len(sequences), ratios(exact, Stream(_session_of(integers)), sequences), in_float)
     _judge(result, "" if force else forced_by)
     if bits == "w8a8":
-        _compare_kernels(result, ratios(exact, Stream(session_of(integers, optimized=True)), sequences))
+        _compare_kernels(result, ratios(exact, Stream(_session_of(integers, optimized=True)), sequences))
     return integers, result
 
 
@@ -355,12 +355,12 @@ def _types(model: onnx.ModelProto) -> dict[str, int]:
 
 def _with_scales(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model of an opset whose DequantizeLinear has scales of the model's types."""
-    if opset_of(model) >= _HALF_SCALES or onnx.TensorProto.FLOAT16 not in _types(model).values():
+    if _opset_of(model) >= _HALF_SCALES or onnx.TensorProto.FLOAT16 not in _types(model).values():
         return model
     return onnx.version_converter.convert_version(model, _HALF_SCALES)
 
 
-def opset_of(model: onnx.ModelProto) -> int:
+def _opset_of(model: onnx.ModelProto) -> int:
     return int(next(each.version for each in model.opset_import if each.domain in DEFAULT_DOMAIN))
 
 
@@ -407,18 +407,18 @@ def _run(
             copy,
             file,
             calls,
-            per_channel=opset_of(model) >= _PER_CHANNEL,
+            per_channel=_opset_of(model) >= _PER_CHANNEL,
             activation_type=activations,
             weight_type=QuantType.QInt8,
             extra_options=extra_options,
             **nodes,
         )
         made = onnx.load(file)
-    session_of(made)
+    _session_of(made)
     return made
 
 
-def session_of(model: onnx.ModelProto, *, optimized: bool = False) -> onnxruntime.InferenceSession:
+def _session_of(model: onnx.ModelProto, *, optimized: bool = False) -> onnxruntime.InferenceSession:
     """Return a session that computes operators as they are defined, or with onnxruntime's integer kernels."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
