@@ -9,6 +9,7 @@ No file shows that another weight was multiplied by a size, so the report says t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -24,6 +25,7 @@ from rnn_lowering.facts.node_outputs import numbers_in
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.operators import BEFORE_THE_START, TO_THE_END, bodies_of, input_slots, is_of_default_domain
 from rnn_lowering.facts.size import size
+from rnn_lowering.limits import most_bytes
 from rnn_lowering.model.copying import clone, inline_holders
 from rnn_lowering.model.model_sizes import forget_sizes, open_names
 from rnn_lowering.model.scopes import sort_nodes
@@ -108,6 +110,9 @@ class _LoneExport:
                 self.sums.add(node)
 
     def _constant(self, value: ir.Value) -> Array | None:
+        """Return a constant; None if it is not known, or has more elements than the limit in bytes."""
+        if math.prod(self.known.static_shape(value) or ()) > most_bytes():
+            return None
         tensor = constant_of(value, self.known.opset)
         return None if tensor is None else numbers_in(tensor)
 
