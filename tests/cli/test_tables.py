@@ -15,6 +15,7 @@ from paths import EXAMPLES, SRC
 from texts import parse
 
 import rnn_lowering as rl
+from rnn_lowering.cli import console
 from rnn_lowering.cli.console import Table
 
 LONG = "/encoder/layers.0/a_name_that_is_longer_than_a_third_of_the_terminal/lstm/LSTM"
@@ -94,6 +95,18 @@ def test_a_pipe_gets_what_a_terminal_shows() -> None:
     os.close(ours)
     assert ended.returncode == 4
     assert shown == piped
+
+
+def test_what_failed_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other row is, and none of an input alone."""
+    tables: list[Table] = []
+    monkeypatch.setattr(console, "print_table", tables.append)
+    right, wrong = (
+        parse(f"g (float[2] a, float[2] b) => (float[2] c) {{ c = {op} (a, b) }}") for op in ("Add", "Sub")
+    )
+    for other, styles in ((right, ["", ""]), (wrong, ["red", ""])):
+        console.print_runs(rl.verify(right, other, runs=1))
+        assert [style for _, style in tables[-1].rows] == styles
 
 
 def test_wide_characters_take_two_columns() -> None:

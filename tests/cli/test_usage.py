@@ -116,6 +116,7 @@ WRONG_USAGE = {
     "IN OUT --set-dim seq": "'seq' is not NAME=SIZE, such as seq=16",
     "IN OUT --set-dim seq=long": "",
     "IN OUT --set-dim seq=4,N=1": "names several dimensions; write --set-dim seq=4 --set-dim N=1",
+    "IN OUT --open-dim X:0": "'X:0' is not INPUT:AXIS=NAME, such as X:1=time",
     "IN OUT --set-dim seq=4,N=x": "'seq=4,N=x' is not NAME=SIZE, such as seq=16",
     "IN OUT --target tensorflow": "; did you mean tensorflowlite?",
     "IN OUT --set-dim seq=-1": "",
