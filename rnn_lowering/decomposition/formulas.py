@@ -17,19 +17,19 @@ from onnx import helper, numpy_helper
 
 from rnn_lowering.types import Array
 
-MOST_NUMBERS = 1 << 22
+_MOST_NUMBERS = 1 << 22
 """Maximum elements of a matrix of sines."""
 
-MOST_COPIES = 1 << 12
+_MOST_COPIES = 1 << 12
 """Maximum copies of a tensor in a Concat."""
 
-MOST_CUTS = 1 << 10
+_MOST_CUTS = 1 << 10
 """Maximum parts that a tensor is cut into and joined of, where constants choose them."""
 
 OLDEST_OPSET = 13
 """The first opset of the operators in these formulas: Less of integers, Range, Constant of integers."""
 
-AXES_ARE_INPUTS = 18
+_AXES_ARE_INPUTS = 18
 """First opset of ReduceMax with its axes as an input, as ReduceLogSumExp has them then."""
 
 OLDEST_LESS, OLDEST_MAX, OLDEST_WHERE = 7, 8, 9
@@ -104,7 +104,7 @@ def _reverse_sequence(node: ir.Node, opset: int, operands: Operands) -> onnx.Fun
     steps = x.shape[axis]
     if steps and lengths is not None and (lengths == steps).all():
         return _reversed_rows(steps, axis)
-    if steps and lengths is not None and 0 < lengths.size * steps <= MOST_CUTS:
+    if steps and lengths is not None and 0 < lengths.size * steps <= _MOST_CUTS:
         return _each_reversed(steps, axis, [int(length) for length in lengths])
     if axis == 1:
         return _function("reverse_sequence_of_rows", {"swap": [1, 0, *range(2, rank)]})
@@ -153,7 +153,7 @@ def _split(value: str, parts: Sequence[str], sizes: Sequence[int], axis: int) ->
 def _tile(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """Copies of x along each axis that is repeated."""
     counts = operands[1].numbers if len(operands) > 1 else None  # a number for each axis from opset 6 on
-    if opset < OLDEST_OPSET or counts is None or min(counts, default=0) < 1 or max(counts) > MOST_COPIES:
+    if opset < OLDEST_OPSET or counts is None or min(counts, default=0) < 1 or max(counts) > _MOST_COPIES:
         return None
     nodes, value = list[onnx.NodeProto](), "x"
     for axis, count in enumerate(counts):
@@ -184,7 +184,7 @@ def _dft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | 
     if n is None or length is None or channels not in (1, 2) or axis == rank - 1 or min(n, length) < 1:
         return None
     bins = length // 2 + 1 if onesided else length
-    if 4 * n * bins > MOST_NUMBERS:
+    if 4 * n * bins > _MOST_NUMBERS:
         return None
     wave = _wave(bins, min(n, length), length, 1 if inverse else -1) / (length if inverse else 1)
     matrix = np.zeros((n, channels, bins, 2))
@@ -234,7 +234,7 @@ def _stft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
     ):
         return None
     bins = size // 2 + 1 if onesided else size
-    if 4 * size * bins > MOST_NUMBERS:
+    if 4 * size * bins > _MOST_NUMBERS:
         return None
     kernels = _products(_wave(bins, size, size, -1), channels)
     kernels = kernels * (1 if window.numbers is None else window.numbers.astype(np.float64))
@@ -348,7 +348,7 @@ def _softplus(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionPro
 
 def _log_sum_exp(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     dtype, has_axes = operands[0].dtype, len(operands) > 1 and operands[1].dtype is not None
-    if opset < AXES_ARE_INPUTS or dtype is None or not dtype.is_floating_point():
+    if opset < _AXES_ARE_INPUTS or dtype is None or not dtype.is_floating_point():
         return None
     if node.attributes.get_int("noop_with_empty_axes", 0):  # then no number is added
         return None
@@ -365,7 +365,7 @@ def _gather(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto
         return _function("gather", {"axis": axis + len(shape)})
     whole = [*shape[:axis], *(numbers.shape if numbers is not None else ()), *shape[axis + 1 :]]
     steps, known = shape[axis], whole.count(None) <= 1
-    if opset < OLDEST_OPSET or numbers is None or not steps or not 0 < numbers.size <= MOST_CUTS or not known:
+    if opset < OLDEST_OPSET or numbers is None or not steps or not 0 < numbers.size <= _MOST_CUTS or not known:
         return None
     rows = [int(n) % steps for n in numbers.reshape(-1)]
     return _joined_cuts(rows, axis, _integers([-1 if size is None else size for size in whole]))
@@ -398,7 +398,7 @@ def _scatter_elements(node: ir.Node, opset: int, operands: Operands) -> onnx.Fun
     others = [shape[:axis] + shape[axis + 1 :] for shape in (data.shape, indices.shape)]
     sizes = [size for size in (*others[0], steps, count) if size is not None]
     known = len(sizes) > len(data.shape) and others[0] == others[1]
-    if steps is None or not known or math.prod(sizes) > MOST_NUMBERS:
+    if steps is None or not known or math.prod(sizes) > _MOST_NUMBERS:
         return None
     rows = np.arange(steps, dtype=np.int64).reshape(-1, *[1] * (len(data.shape) - axis - 1))
     numbers = {"rows": rows, "below": rows - steps, "zero": np.zeros((), data.dtype.numpy())}
@@ -444,7 +444,7 @@ FORMULAS: dict[str, Formula] = {
 DOMAIN = "rnn_lowering.bodies"
 """The domain of the functions; they are inlined at once."""
 
-WRONG_BODIES = frozenset(("AffineGrid", "SwiGLU"))
+_WRONG_BODIES = frozenset(("AffineGrid", "SwiGLU"))
 """Operators whose body in onnx 1.23 does not compute what ONNX's tests want: AffineGrid's gives Range tensors of
 rank 1, SwiGLU's is wrong for another alpha."""
 
@@ -523,7 +523,7 @@ def call_of(node: ir.Node, opset: int, function: str) -> ir.Node:
 
 def _of_onnx(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
-    if node.op_type in WRONG_BODIES:
+    if node.op_type in _WRONG_BODIES:
         return None
     if version := _fitting(schema.function_opset_versions, opset):
         serialized = schema.get_function_with_opset_version(version)

@@ -65,8 +65,8 @@ def decompose(work: Work) -> Edit:
         raise unsupported_error(node, work.lowering)
 
     def edit() -> None:
-        put_in_place(work.model, others.decompositions)
-        work.report.notes += replaced_texts(others.replaced)
+        _put_in_place(work.model, others.decompositions)
+        work.report.notes += _replaced_texts(others.replaced)
 
     return edit
 
@@ -82,7 +82,7 @@ class OperatorsLeft:
         of_constants: Those of them that read constants only: a runtime computes these while it loads.
     """
 
-    decompositions: Sequence[Decomposition]
+    decompositions: Sequence[_Decomposition]
     replaced: list[ReplacedNode]
     unsupported: list[UnsupportedNode]
     of_constants: Collection[NodeRef] = ()
@@ -91,13 +91,13 @@ class OperatorsLeft:
     def of(cls, model: ir.Model, lowering: Lowering, opset: int) -> OperatorsLeft:
         """Find them in a model whose other nodes get operators of an opset."""
         target = lowering.runtime.name
-        lacking = Lacking(model, target, lowering.runtime.model.misreads)
+        lacking = _Lacking(model, target, lowering.runtime.model.misreads)
         written = replaced_nodes(model, lowering.runtime)
         left = [each for each in lacking.nodes if each.node not in written]
         if not left or lacking.measured is None:
             return cls([], [], [])
         named = {n.node: UnsupportedNode(n.ref, target, lacking.measured.version, n.tests) for n in left}
-        made = () if lowering.keep_rest else decompositions(lacking, opset)
+        made = () if lowering.keep_rest else _decompositions(lacking, opset)
         found = {each.lacking.node: each for each in made if each.lacking.node in named}
         replaced = [
             ReplacedNode(named[node].node, tuple(each.operators), named[node].reason)
@@ -139,7 +139,7 @@ def unsupported_error(node: UnsupportedNode, lowering: Lowering) -> UnsupportedE
     )
 
 
-def replaced_texts(nodes: Sequence[ReplacedNode]) -> Iterator[str]:
+def _replaced_texts(nodes: Sequence[ReplacedNode]) -> Iterator[str]:
     """Yield a note for each operator that others took the place of."""
     for operator, group in groupby(sorted(nodes, key=lambda n: n.node.operator), key=lambda n: n.node.operator):
         members = list(group)
@@ -153,13 +153,13 @@ def replaced_texts(nodes: Sequence[ReplacedNode]) -> Iterator[str]:
 
 _TYPES_OF_MODES = (ir.AttributeType.INT, ir.AttributeType.STRING)
 
-BASIC = frozenset(("Cast", "Constant", "Identity"))
+_BASIC = frozenset(("Cast", "Constant", "Identity"))
 """Operators that every runtime has; ONNX's tests of Cast are of types that most lack."""
 
-CAST_TO = frozenset(map(int, (ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL)))
+_CAST_TO = frozenset(map(int, (ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL)))
 """The types that every runtime converts to; OpenCV's Cast to uint8 is wrong."""
 
-WRONG_IN = {
+_WRONG_IN = {
     target: frozenset(operators.split())
     for target, operators in {
         "emx-onnx-cgen": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
@@ -194,7 +194,7 @@ def _one_row_or_of_a_table(node: ir.Node) -> bool:
     return single or (data is not None and data.is_initializer())
 
 
-RIGHT_IN_NETS: Mapping[str, Mapping[str, Callable[[ir.Node], bool]]] = {
+_RIGHT_IN_NETS: Mapping[str, Mapping[str, Callable[[ir.Node], bool]]] = {
     "espdl": {"Identity": lambda node: True},  # a Max takes the place of one that is an output
     "ncnn": {"Gather": _one_row_or_of_a_table, "Shape": _in_a_net},
     "rknn": {"Shape": _in_a_net},
@@ -203,7 +203,7 @@ RIGHT_IN_NETS: Mapping[str, Mapping[str, Callable[[ir.Node], bool]]] = {
 
 
 @dataclass(frozen=True)
-class LackingNode:
+class _LackingNode:
     """A node that a target does not compute right, by ONNX's tests of its operator, or that it misreads.
 
     Attributes:
@@ -222,7 +222,7 @@ class LackingNode:
 
 
 @dataclass(frozen=True)
-class Lacking:
+class _Lacking:
     """What a target lacks in a model.
 
     Attributes:
@@ -241,7 +241,7 @@ class Lacking:
         return tests_in(self.target)
 
     @cached_property
-    def nodes(self) -> list[LackingNode]:
+    def nodes(self) -> list[_LackingNode]:
         """The nodes of ONNX's operators that the target was measured not to run. Recurrent nodes, Loops and Scans
         are not among them, nor are nodes of other types than the tests."""
         nodes = list(self._lacking()) if self.measured is not None else []
@@ -258,18 +258,18 @@ class Lacking:
 
     def runs(self, node: ir.Node) -> bool:
         """Return whether the target computes a node right, as far as is known."""
-        if node.op_type in BASIC:
+        if node.op_type in _BASIC:
             to = node.attributes.get_int("to", int(ir.DataType.FLOAT))
-            return is_of_default_domain(node) and to in CAST_TO
+            return is_of_default_domain(node) and to in _CAST_TO
         if self.misreads is not None and self.misreads(node, self._known):
             return False
         return self.measured is not None and is_of_default_domain(node) and self.measured.runs(node.op_type)
 
-    def _lacking(self) -> Iterator[LackingNode]:
+    def _lacking(self) -> Iterator[_LackingNode]:
         for scope, node in nodes_in_scopes(self.model):
             of_onnx = is_of_default_domain(node) and node.op_identifier() not in self.model.functions
             if of_onnx and (tests := self._failed(node, scope.opset)):
-                yield LackingNode(node, scope, tests)
+                yield _LackingNode(node, scope, tests)
 
     def _failed(self, node: ir.Node, opset: int) -> OperatorTests | Misread | None:
         """Return why the target does not compute a node right; None if nothing says so."""
@@ -277,7 +277,7 @@ class Lacking:
         if self.misreads is not None and (how := self.misreads(node, self._known)):
             return Misread(how)
         tests = self.measured.failed(node.op_type, opset)
-        runs = RIGHT_IN_NETS.get(self.target, {}).get(node.op_type)
+        runs = _RIGHT_IN_NETS.get(self.target, {}).get(node.op_type)
         if tests is not None and not (runs and runs(node)):
             return tests
         modes = {name: a.value for name, a in node.attributes.items() if a.type in _TYPES_OF_MODES}
@@ -298,19 +298,19 @@ class Lacking:
 
 _LOG = logging.getLogger("rnn_lowering")
 
-MOST_ROUNDS = 6
+_MOST_ROUNDS = 6
 """Functions in functions: Attention has Softmax, which has ReduceMax."""
 
 MOST_NODES = 10_000
-MOST_COPIED = 1 << 16
+_MOST_COPIED = 1 << 16
 """Maximum elements of a constant whose numbers are read."""
 
-OLDEST_IR_VERSION = 4
+_OLDEST_IR_VERSION = 4
 """Before it, an initializer is an input."""
 
 
 @dataclass(frozen=True)
-class Decomposition:
+class _Decomposition:
     """What takes the place of a node.
 
     Attributes:
@@ -318,7 +318,7 @@ class Decomposition:
         model: Its main graph has the inputs and the used outputs of the node; only constants are left out.
     """
 
-    lacking: LackingNode
+    lacking: _LackingNode
     model: ir.Model
 
     @property
@@ -327,26 +327,26 @@ class Decomposition:
         return sorted({node.op_type for node in self.model.graph})
 
 
-def decompositions(lacking: Lacking, opset: int) -> Iterator[Decomposition]:
+def _decompositions(lacking: _Lacking, opset: int) -> Iterator[_Decomposition]:
     """Yield what can take the place of nodes that the target lacks: only operators that are right there.
 
     Args:
         lacking: The nodes.
         opset: The version of the operators that are emitted.
     """
-    if lacking.model.ir_version < OLDEST_IR_VERSION:
+    if lacking.model.ir_version < _OLDEST_IR_VERSION:
         return
     for each in lacking.nodes:
-        wrong = each.node.op_type in WRONG_IN.get(lacking.target, ())
+        wrong = each.node.op_type in _WRONG_IN.get(lacking.target, ())
         model = None if wrong or each.scope.function is not None else _decomposed(each, lacking, opset)
         if model is not None:
-            yield Decomposition(each, model)
+            yield _Decomposition(each, model)
 
 
-def _decomposed(each: LackingNode, lacking: Lacking, opset: int) -> ir.Model | None:
+def _decomposed(each: _LackingNode, lacking: _Lacking, opset: int) -> ir.Model | None:
     """Return the node as a model of operators that the target computes right; None if it cannot be written so."""
     model = _alone(each.node, lacking, opset)
-    for n in range(MOST_ROUNDS if model is not None else 0):
+    for n in range(_MOST_ROUNDS if model is not None else 0):
         assert model is not None
         nodes = [node for node in model.graph if n == 0 or not lacking.runs(node)]
         if not nodes:
@@ -362,7 +362,7 @@ def _decomposed(each: LackingNode, lacking: Lacking, opset: int) -> ir.Model | N
     return None
 
 
-def _alone(original: ir.Node, lacking: Lacking, opset: int) -> ir.Model | None:
+def _alone(original: ir.Node, lacking: _Lacking, opset: int) -> ir.Model | None:
     """Return a model of a node with its small constants; None if the type of an input is unknown."""
     values = [None if v is None else _standing_for(v, n, lacking, opset) for n, v in enumerate(original.inputs)]
     given = [value for value in values if value is not None]
@@ -381,10 +381,10 @@ def _alone(original: ir.Node, lacking: Lacking, opset: int) -> ir.Model | None:
     return ir.Model(graph, ir_version=lacking.model.ir_version)
 
 
-def _standing_for(value: ir.Value, n: int, lacking: Lacking, opset: int) -> ir.Value:
+def _standing_for(value: ir.Value, n: int, lacking: _Lacking, opset: int) -> ir.Value:
     """Return what stands for an input of a node in a model of its own."""
     known, tensor = lacking.values.get(value, value), constant_of(value, opset)
-    if tensor is None or tensor.size > MOST_COPIED:
+    if tensor is None or tensor.size > _MOST_COPIED:
         return ir.Value(name=f"input_{n}", type=known.type, shape=known.shape)
     copied = ir.tensor(tensor.numpy(), dtype=tensor.dtype, name=f"constant_{n}")
     kind, shape = ir.TensorType(copied.dtype), ir.Shape(list(tensor.numpy().shape))
@@ -416,7 +416,7 @@ def _expand(model: ir.Model, nodes: Sequence[ir.Node], opset: int) -> bool:
 def _operand(value: ir.Value, known: Inferred, opset: int) -> Operand:
     found, tensor = known.get(value, value), constant_of(value, opset)
     shape = None if found.shape is None else tuple(dim if isinstance(dim, int) else None for dim in found.shape)
-    small = tensor is not None and tensor.size <= MOST_COPIED
+    small = tensor is not None and tensor.size <= _MOST_COPIED
     return Operand(found.dtype, shape, tensor.numpy() if tensor is not None and small else None)
 
 
@@ -433,14 +433,14 @@ def _is_valid(model: ir.Model) -> bool:
     return True
 
 
-def put_in_place(model: ir.Model, found: Sequence[Decomposition]) -> None:
+def _put_in_place(model: ir.Model, found: Sequence[_Decomposition]) -> None:
     """Replace nodes with their decompositions; the model is changed."""
     names = Names(all_names(model) if found else ())
     for each in found:
         _splice(each, names)
 
 
-def _splice(each: Decomposition, names: Names) -> None:
+def _splice(each: _Decomposition, names: Names) -> None:
     """Replace a node with its decomposition."""
     node, body = each.lacking.node, each.model.graph
     prefix, graph = prefix_of(node), node.graph

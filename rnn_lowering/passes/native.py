@@ -29,7 +29,7 @@ _STATE = [1, 0, 2]  # [batch, dirs, hidden] and back
 _TO_LAYOUT_1 = [2, 0, 1, 3]  # [seq, dirs, batch, hidden]
 
 
-def adapted_node(
+def _adapted_node(
     op: Ops,
     specs: Sequence[RecurrentSpec],
     added: Sequence[Sequence[Constant]],
@@ -108,7 +108,7 @@ def asks_for_native(lowering: Lowering) -> bool:
     return lowering.native and _allows_native(lowering)
 
 
-def verdict_of(
+def _verdict_of(
     target: Target,
     entry: RecurrentNode,
     spec: NodeSpec,
@@ -154,9 +154,9 @@ class NativeNodes:
         target = lowering.runtime
         verdicts: dict[ir.Node, Verdict] = {}
         if target.native is not None and specs and _allows_native(lowering):
-            shared, unnamed = sharing_X(prepared.found), _has_unnamed_sizes(prepared.model.graph)
+            shared, unnamed = _sharing_X(prepared.found), _has_unnamed_sizes(prepared.model.graph)
             verdicts = {
-                entry.node: verdict_of(
+                entry.node: _verdict_of(
                     target, entry, spec, opset, shares_data=entry.node in shared, unnamed_sizes=unnamed
                 )
                 for entry, spec in zip(prepared.wanted, specs, strict=True)
@@ -185,7 +185,7 @@ class NativeNodes:
         remark = self.remarks.get(entry.node) or f"{self._name} computes it right itself"
         flipped, without = (name in verdict.adaptations for name in ("flipped X and Y", "no activations"))
         left_out = ACTIVATION_ATTRIBUTES if without else ()
-        lower = partial(adapted_node, node=entry.node, flipped=flipped, without=left_out)
+        lower = partial(_adapted_node, node=entry.node, flipped=flipped, without=left_out)
         rules, apart = target.rules(opset), target.model.outputs_apart
         return NodePlan(entry, spec, Choice(NATIVE, remark, lower, PLAIN, rules, target.finish, apart), opset)
 
@@ -291,7 +291,7 @@ def _times(speed: float) -> str:
     return f"{speed:.2g} times as fast" if speed > _AS_FAST else "as fast"
 
 
-def sharing_X(found: Sequence[RecurrentNode]) -> set[ir.Node]:
+def _sharing_X(found: Sequence[RecurrentNode]) -> set[ir.Node]:
     """Return the nodes whose X may be that of another recurrent node or Transpose of their graph, once a runtime
     has merged equal nodes: it follows from the same values by the same operators, apart from those that only move
     elements. A Transpose on the way to X does not count if nothing else uses it."""

@@ -391,13 +391,13 @@ def others_left(
     for ref, node in exported_loops(model):
         why = f"not raised: {not_raised[ref]}" if ref in not_raised else stays
         yield ref, why if selected.selects(node) else _UNSELECTED
-    if not lowering.raise_loops and repeats_products(model):
+    if not lowering.raise_loops and _repeats_products(model):
         from rnn_lowering.loops.door import traced_loops
 
         yield from ((ref, _TRACED) for ref in traced_loops(model))
 
 
-def repeats_products(model: ir.Model) -> bool:
+def _repeats_products(model: ir.Model) -> bool:
     """Whether a model multiplies with the same weights often, as a loop does that was traced step by step."""
     weights = Counter(
         source.inputs[0] if source is not None and source.op_type == "Identity" else value

@@ -161,7 +161,7 @@ def part_outputs(model: AdaptedModel) -> int:
 # Batches
 
 
-class BatchAxis(NamedTuple):
+class _BatchAxis(NamedTuple):
     """An axis of a value that may be a batch."""
 
     value: ir.Value
@@ -202,14 +202,14 @@ class _Batches:
 
     def __init__(self, model: AdaptedModel) -> None:
         self._model, self._graph, self._tensor = model, model.graph, model.constant_of
-        self._next: dict[BatchAxis, BatchAxis] = {}
+        self._next: dict[_BatchAxis, _BatchAxis] = {}
         self._starting = {node for node in self._graph if self._starts(node)}
-        acted = list[BatchAxis]()
+        acted = list[_BatchAxis]()
         for node in self._graph:
             for places, acts in () if node in self._starting else self._met(node):
                 self._join(places)
                 acted += places if acts else []
-        batches = {self._first(BatchAxis(value, 0)) for node in self._starting for value in self._rows(node)}
+        batches = {self._first(_BatchAxis(value, 0)) for node in self._starting for value in self._rows(node)}
         self._joined = {self._first(place) for place in acted if self._is_long(place)}
         self._joined |= {self._first(place) for place in self._next if self._is_constant(place)}
         self._joined |= {first for value in self.values() for first in self._misplaced(value, batches)}
@@ -222,7 +222,7 @@ class _Batches:
 
     def nodes_apart(self, value: ir.Value) -> list[ir.Node]:
         """Return the nodes that must read a value without a batch, or as one, unlike the node that computes it."""
-        place = BatchAxis(value, 0)
+        place = _BatchAxis(value, 0)
         if self._first(place) not in self._joined or not self._is_long(place) or self._tensor(value) is not None:
             return []
         readers = {use.node for use in value.uses() if use.node.graph is self._graph}
@@ -252,7 +252,7 @@ class _Batches:
         read = [value for value in node.inputs if value is not None and self._tensor(value) is None]
         return [*read, *node.outputs] if read else []
 
-    def _met(self, node: ir.Node) -> Iterator[tuple[list[BatchAxis], bool]]:
+    def _met(self, node: ir.Node) -> Iterator[tuple[list[_BatchAxis], bool]]:
         """Yield the places that a node joins, and whether it acts along them."""
         axes = self._axes(node)
         if axes is None:
@@ -261,7 +261,7 @@ class _Batches:
         for label in dict.fromkeys(label for labels in axes.inputs.values() for label in labels):
             read = [(node.inputs[slot], n) for slot, n in _labelled(axes, label)]
             written = [(value, n) for value in node.outputs for n in _written(axes, label)]
-            places = [BatchAxis(v, n) for v, n in [*read, *written] if v is not None and len(self.sizes(v)) > 1]
+            places = [_BatchAxis(v, n) for v, n in [*read, *written] if v is not None and len(self.sizes(v)) > 1]
             yield places, label not in axes.output
 
     def _axes(self, node: ir.Node) -> Axes | None:
@@ -270,7 +270,7 @@ class _Batches:
 
         return axes_by_rule(node, self._model.opset, ranks, lambda name: integers_at(node, name, self._model.opset))
 
-    def _views(self, node: ir.Node) -> Iterator[tuple[list[BatchAxis], bool]]:
+    def _views(self, node: ir.Node) -> Iterator[tuple[list[_BatchAxis], bool]]:
         """Yield the same of a node whose use of axes is not known: those that have their size and place still."""
         read = [value for value in node.inputs[:1] if value is not None]
         for x, y in ((x, y) for x in read for y in node.outputs):
@@ -278,34 +278,34 @@ class _Batches:
             for n, (before, behind) in enumerate(pairs):
                 same = before == behind
                 if same or not operator_of(node).keeps_order:
-                    yield [BatchAxis(x, n), BatchAxis(y, n)], not same
+                    yield [_BatchAxis(x, n), _BatchAxis(y, n)], not same
                 if not same and operator_of(node).keeps_order:
                     break
 
-    def _join(self, places: Sequence[BatchAxis]) -> None:
+    def _join(self, places: Sequence[_BatchAxis]) -> None:
         for place in places:
             self._next[self._first(place)] = self._first(places[0])
 
-    def _first(self, place: BatchAxis) -> BatchAxis:
+    def _first(self, place: _BatchAxis) -> _BatchAxis:
         """Return the place that stands for all that are one batch with a place."""
         while (other := self._next.setdefault(place, place)) != place:
             self._next[place] = self._next.setdefault(other, other)
             place = other
         return place
 
-    def _is_long(self, place: BatchAxis) -> bool:
+    def _is_long(self, place: _BatchAxis) -> bool:
         sizes = self.sizes(place.value)
         return place.axis < len(sizes) and sizes[place.axis] != 1
 
-    def _is_constant(self, place: BatchAxis) -> bool:
+    def _is_constant(self, place: _BatchAxis) -> bool:
         return self._is_long(place) and self._tensor(place.value) is not None
 
-    def _misplaced(self, value: ir.Value, batches: set[BatchAxis]) -> list[BatchAxis]:
+    def _misplaced(self, value: ir.Value, batches: set[_BatchAxis]) -> list[_BatchAxis]:
         """Return the batches of a value that has two of them, or one as the last of two axes."""
         rank = len(self.sizes(value))
-        firsts = [self._first(BatchAxis(value, n)) for n in range(rank) if self._is_long(BatchAxis(value, n))]
+        firsts = [self._first(_BatchAxis(value, n)) for n in range(rank) if self._is_long(_BatchAxis(value, n))]
         own = [first for first in firsts if first in batches]
-        last = rank == _MATRIX and self._first(BatchAxis(value, 1)) in batches
+        last = rank == _MATRIX and self._first(_BatchAxis(value, 1)) in batches
         return own if last or len(own) > 1 else []
 
 

@@ -34,7 +34,7 @@ _QUANTIZER = "DynamicQuantizeLinear"
 
 
 @dataclass(frozen=True)
-class QuantizedProduct:
+class _QuantizedProduct:
     """A product of integers that can be one of floats.
 
     Attributes:
@@ -93,7 +93,7 @@ def refuse_products(model: AdaptedModel, target: Target) -> Iterator[Unsupported
         yield UnsupportedError(f"{target.name} rejects {ref.operator}, or computes it wrongly", hint=hint, node=ref)
 
 
-def _products(model: AdaptedModel) -> Iterator[QuantizedProduct]:
+def _products(model: AdaptedModel) -> Iterator[_QuantizedProduct]:
     """Yield the products that can be in floats; those in functions cannot, which have no initializers."""
     for node in model.nodes(*_FLOATS, in_functions=False):
         product = _product(node, model)
@@ -101,7 +101,7 @@ def _products(model: AdaptedModel) -> Iterator[QuantizedProduct]:
             yield product
 
 
-def _product(node: ir.Node, model: AdaptedModel) -> QuantizedProduct | None:
+def _product(node: ir.Node, model: AdaptedModel) -> _QuantizedProduct | None:
     """Return the product that a node computes, if it can be in floats."""
     if len(node.inputs) < 3:
         return None
@@ -128,7 +128,7 @@ def _product(node: ir.Node, model: AdaptedModel) -> QuantizedProduct | None:
     columns = numbers.shape[-1:] if node.op_type == "MatMulInteger" and numbers.ndim == 2 else None
     if numbers.ndim < 2 or not all(part.shape in ((), (1,), columns) for part in (factors, zeros)):
         return None
-    return QuantizedProduct(quantizer, node, cast, scales, last, (numbers, zeros, factors))
+    return _QuantizedProduct(quantizer, node, cast, scales, last, (numbers, zeros, factors))
 
 
 def _is(node: ir.Node, *operators: str) -> bool:
@@ -153,7 +153,7 @@ def _is_returned(node: ir.Node) -> bool:
     return any(value.is_graph_output() for value in node.outputs)
 
 
-def _multiply_floats(product: QuantizedProduct, model: AdaptedModel) -> None:
+def _multiply_floats(product: _QuantizedProduct, model: AdaptedModel) -> None:
     """Put a product of floats in the place of one of integers."""
     node, last, graph = product.node, product.last, product.last.graph
     assert isinstance(graph, ir.Graph)
@@ -170,7 +170,7 @@ def _multiply_floats(product: QuantizedProduct, model: AdaptedModel) -> None:
 
 
 @dataclass(frozen=True)
-class IntegerTable:
+class _IntegerTable:
     """A constant of integers whose elements are moved, and become floats by one scale only.
 
     Attributes:
@@ -197,13 +197,13 @@ def nodes_of_tables(model: AdaptedModel) -> set[ir.Node]:
     return {node for table in _tables(model) for node in table.readers}
 
 
-def _tables(model: AdaptedModel) -> list[IntegerTable]:
+def _tables(model: AdaptedModel) -> list[_IntegerTable]:
     readers = model.nodes("DequantizeLinear", in_functions=False)
     firsts = dict.fromkeys(first for node in readers if (first := _first_move(node)) is not None)
     return [table for first in firsts if (table := _table(first, model)) is not None]
 
 
-def _table(first: ir.Node, model: AdaptedModel) -> IntegerTable | None:
+def _table(first: ir.Node, model: AdaptedModel) -> _IntegerTable | None:
     """Return the table that a node reads; None unless its moved elements become floats by one scale only."""
     moves, readers, pending = [first], list[ir.Node](), [*first.outputs]
     for value in pending:
@@ -222,7 +222,7 @@ def _table(first: ir.Node, model: AdaptedModel) -> IntegerTable | None:
     if table is None or scale is None:
         return None
     factor, zero = scale
-    return IntegerTable(moves, readers, dequantized_numbers(table, np.array(factor, np.float32), np.array(zero)))
+    return _IntegerTable(moves, readers, dequantized_numbers(table, np.array(factor, np.float32), np.array(zero)))
 
 
 def _scale(node: ir.Node, model: AdaptedModel) -> tuple[float, int] | None:
@@ -240,7 +240,7 @@ def _array(value: ir.Value | None, model: AdaptedModel) -> Array | None:
     return None if tensor is None else array_of(tensor)
 
 
-def _store_floats(table: IntegerTable, model: AdaptedModel) -> None:
+def _store_floats(table: _IntegerTable, model: AdaptedModel) -> None:
     """Leave out the DequantizeLinear nodes of a table: the elements that move are floats."""
     first, *_ = table.moves
     old = first.inputs[0]

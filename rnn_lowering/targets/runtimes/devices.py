@@ -38,14 +38,14 @@ from rnn_lowering.types import Dims
 # MNN (`pip install MNN`): no Scan; its own recurrent operators are wrong with most attributes.
 
 
-def zeros_of_float32(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
+def _zeros_of_float32(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
     """Emit ConstantOfShape in float32 and cast it: in float16 it stays unset."""
     value = zeros_of(ir.DataType.FLOAT, (1,)).tensor("")
     made = op.emit("ConstantOfShape", [shape], dims, ir.DataType.FLOAT, value=value)
     return op.cast(made, op.dtype)
 
 
-def conv_of_images(op: Ops, x: Tensor, weight: Tensor, bias: Tensor, dilation: int) -> Tensor:
+def _conv_of_images(op: Ops, x: Tensor, weight: Tensor, bias: Tensor, dilation: int) -> Tensor:
     """Emit a Conv of one row of pixels: an output that a Conv of rank 3 computes has a fourth axis in MNN."""
     (N, C, frames), k = x.shape, weight.shape[-1]
     rows, weights = op.unsqueeze(x, [2]), op.unsqueeze(weight, [2])
@@ -55,7 +55,7 @@ def conv_of_images(op: Ops, x: Tensor, weight: Tensor, bias: Tensor, dilation: i
     return op.squeeze(op.emit("Conv", inputs, shape, **sizes), [2])
 
 
-MNN_RULE = NativeRule(
+_MNN_RULE = NativeRule(
     "3.6.1",
     "2026-11-23",
     features(
@@ -144,13 +144,13 @@ MNN = Target(
     # Products of a batch are 1.3 to 60 times faster by columns; those of one row are not.
     instead=(
         ("MatMul", partial(by_columns, least=1, batch=2)),
-        ("ConstantOfShape", zeros_of_float32),
-        ("Conv", conv_of_images),
+        ("ConstantOfShape", _zeros_of_float32),
+        ("Conv", _conv_of_images),
     ),
     # It fuses Relu with Add, Sub, Mul, Div, Max, Min or Softsign before it, and loses what these compute ("Can't
     # find output"): the cell state of Keras' LSTM(activation="relu").
     finish=(max_of_outputs,),
-    native=MNN_RULE,
+    native=_MNN_RULE,
 )
 
 
@@ -165,7 +165,7 @@ MOST_AXES = 5
 """The highest rank of a Slice in LiteRT; onnx2tf makes Slices of a Split."""
 
 
-def split_of_rank_3(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor] | None:
+def _split_of_rank_3(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor] | None:
     """Split x of more than 5 axes as [before, size, behind]."""
     if x.rank <= MOST_AXES:
         return None
@@ -185,7 +185,7 @@ LITERT = Target(
     integer_products=True,
     # Sixteen steps on [batch, hidden] take 0.8 to 0.9 of the time of those on [1, batch, hidden].
     dialect=Dialect(matrix_product=True, matrix_steps=True),
-    instead=(("Split", split_of_rank_3),),
+    instead=(("Split", _split_of_rank_3),),
     # It fuses a Relu with the Add, Sub, Mul or Div before it, and loses what these compute, also where it is an
     # output; of a Transpose that moves nothing it loses the output.
     finish=(max_of_outputs,),

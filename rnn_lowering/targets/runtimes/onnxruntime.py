@@ -72,7 +72,7 @@ ONNXRUNTIME = Target(
     loops=LoopTraits(dialect=replace(_BY_LENGTH, gemm_per_activation=True, stack_outside=True), finish=(gemms,)),
 )
 
-WEB_RULE = NativeRule(
+_WEB_RULE = NativeRule(
     "1.30.0",
     "2026-11-23",
     features(
@@ -117,28 +117,28 @@ WEB = Target(
     attention=AttentionTraits(("scan", "loop", "unroll", "chunked")),
     integer_products=True,
     dialect=_JOINED,
-    native=WEB_RULE,
+    native=_WEB_RULE,
 )
 
 
 # onnxruntime-web on WebGPU (`npm install onnxruntime-web`): no node runs on the CPU, so graphs can be captured.
 
 
-MOST_PARTS = 7
+_MOST_PARTS = 7
 """Outputs of a Split: a shader has 8 storage buffers on every device, and one is the input."""
 
 
-def split_in_groups(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor] | None:
+def _split_in_groups(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor] | None:
     """Split x into groups, and these again, where there are more parts than a shader can write."""
-    if len(sizes) <= MOST_PARTS:
+    if len(sizes) <= _MOST_PARTS:
         return None
-    count = -(-len(sizes) // MOST_PARTS)  # parts in a group
+    count = -(-len(sizes) // _MOST_PARTS)  # parts in a group
     groups = [sizes[start : start + count] for start in range(0, len(sizes), count)]
     parts = op.split(x, [sum(group) for group in groups], axis)
     return [found for part, group in zip(parts, groups, strict=True) for found in op.split(part, group, axis)]
 
 
-WEBGPU_RULE = NativeRule(
+_WEBGPU_RULE = NativeRule(
     "1.30.0",
     "2026-11-23",
     features(
@@ -171,8 +171,8 @@ WEBGPU = Target(
     model=ModelTraits(adaptations=("wide convolutions", "inputs with elements")),
     integer_products=False,
     dialect=Dialect(index_type=ir.DataType.INT32),  # int64 has no arithmetic on WebGPU
-    instead=(("Split", split_in_groups),),
-    native=WEBGPU_RULE,
+    instead=(("Split", _split_in_groups),),
+    native=_WEBGPU_RULE,
 )
 
 
@@ -184,7 +184,7 @@ _FLAT = 88.0
 """Beyond it, and its negative, exp(x) is infinite or next to 0 in float32, and far earlier in float16."""
 
 
-def bounded_exp(op: Ops, x: Tensor) -> Tensor:
+def _bounded_exp(op: Ops, x: Tensor) -> Tensor:
     """Clip before Exp: the HTP's is 131008 at -300."""
     return op.emit("Exp", [op.clip(x, _FLAT)], x.shape)
 
@@ -192,7 +192,7 @@ def bounded_exp(op: Ops, x: Tensor) -> Tensor:
 _MOST_AXES_OF_HALVES = 4
 
 
-def misread_by_qnn(node: ir.Node, known: KnownValue) -> str:
+def _misread_by_qnn(node: ir.Node, known: KnownValue) -> str:
     """Return how it computes a MatMul or Pad wrongly without an error, or ""."""
     if node.op_type == "MatMul" and _is_wide_product_of_halves(node, known):
         return "wrongly with float16 tensors of 5 axes"
@@ -219,7 +219,7 @@ def _pads_with_the_largest(node: ir.Node, known: KnownValue) -> bool:
     return zero is not None and (tensor is None or bool((tensor.numpy() < 0).any()))
 
 
-QNN_RULE = NativeRule(
+_QNN_RULE = NativeRule(
     "2.7.0",
     "2026-11-23",
     features(
@@ -248,9 +248,9 @@ QNN = Target(
     unsupported=("Softplus", "Softsign"),
     sizes=STATIC,
     most_axes=5,
-    model=ModelTraits(adaptations=("inputs with elements",), misreads=misread_by_qnn),
+    model=ModelTraits(adaptations=("inputs with elements",), misreads=_misread_by_qnn),
     integer_products=False,
-    instead=(("Exp", bounded_exp),),
+    instead=(("Exp", _bounded_exp),),
     streams=StreamTraits(signed_activations=False),
-    native=QNN_RULE,
+    native=_QNN_RULE,
 )

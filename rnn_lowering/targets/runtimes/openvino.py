@@ -46,7 +46,7 @@ _NEXT_TO_NOTHING = 1e-30
 """Added in place of a zero, which OpenVINO would remove with its sum: too small to change any result."""
 
 
-def recognized_lstm(spec: NodeSpec, opset: int) -> Lower | None:
+def _recognized_lstm(spec: NodeSpec, opset: int) -> Lower | None:
     """Return what emits a node such that OpenVINO recognizes it, if it can.
 
     The sizes must be known: of two such loops over one input of unknown sizes OpenVINO computes the first wrongly,
@@ -120,7 +120,7 @@ _DEFAULT_FOR_0 = {"HardSigmoid": ("alpha", "beta"), "Selu": ("alpha", "gamma")}
 """By operator the attributes of which it takes the default in place of a 0."""
 
 
-def default_for_0(node: ir.Node, _: object) -> str:
+def _default_for_0(node: ir.Node, _: object) -> str:
     """Return how it computes a HardSigmoid or Selu with a 0, or ""."""
     zeros = [name for name in _DEFAULT_FOR_0.get(node.op_type, ()) if node.attributes.get_float(name, 1.0) == 0]
     return f"with the default of {' and '.join(zeros)}, not 0" if zeros else ""
@@ -191,7 +191,7 @@ OPENVINO = Target(
         runs_exported=False,  # it rejects those of Keras and TensorFlow, or takes 30 times as long
         constants_in_scan=True,
         unroll_up_to=100,
-        own_scan=recognized_lstm,
+        own_scan=_recognized_lstm,
     ),
     integer_products=True,
     streams=StreamTraits(
@@ -203,7 +203,7 @@ OPENVINO = Target(
     # When a bias of one number per channel follows ReduceSum, it adds channel 0's number to every channel.
     unsupported=("ReduceSum",),
     instead=(("HardSigmoid", _hard_sigmoid),),
-    model=ModelTraits(adaptations=("rows of sequences",), misreads=default_for_0),
+    model=ModelTraits(adaptations=("rows of sequences",), misreads=_default_for_0),
     dialect=Dialect(dequantize_inside=True, join_up_to=128, stack_up_to=128),
     native=RULE,
 )

@@ -21,11 +21,11 @@ from rnn_lowering.targets.native import (
 )
 from rnn_lowering.targets.target import AttentionTraits, LoopTraits, ModelTraits, StreamTraits, Target
 
-MOST_ROWS = 4
+_MOST_ROWS = 4
 """Maximum batch size; above it, a Split behind a Reshape is slower than a Split alone."""
 
 
-def rows_of_split(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor] | None:
+def _rows_of_split(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor] | None:
     """Split x [N, count * size] of few rows into equal parts behind a Reshape to [N, count, size], or to
     [count, 1, size] where N is 1.
 
@@ -33,7 +33,7 @@ def rows_of_split(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[T
     part of rank 3 it multiplies a product in one kernel, and adds to it.
     """
     N, count = x.shape[0], len(sizes)
-    if N is None or not 0 < N <= MOST_ROWS or x.rank != 2 or axis != 1 or len(set(sizes)) > 1:
+    if N is None or not 0 < N <= _MOST_ROWS or x.rank != 2 or axis != 1 or len(set(sizes)) > 1:
         return None
     shape, axis = ((count, 1, sizes[0]), 0) if N == 1 else ((N, count, sizes[0]), 1)
     return [op.squeeze(row, [axis]) for row in op.split(op.reshape(x, shape), [1] * count, axis)]
@@ -43,7 +43,7 @@ _APART = {"Conv", "Gemm", "MatMul"}
 """Nodes across which it joins nothing."""
 
 
-def softmax_of_integers(node: ir.Node, _: object) -> str:
+def _softmax_of_integers(node: ir.Node, _: object) -> str:
     """Return how it computes a Softmax between a DequantizeLinear and a QuantizeLinear, or "".
 
     It computes what lies between these for each of the 256 integers, once, as if all of it were elementwise. Some
@@ -156,10 +156,10 @@ TRACT = Target(
             "no declared shapes",
         ),
         folds=True,
-        misreads=softmax_of_integers,
+        misreads=_softmax_of_integers,
     ),
     # It does not see that a Slice with step -1 keeps an unknown length.
     dialect=Dialect(reverse_in_loop=True, gates_apart=True, matrix_product=True, join_up_to=128, stack_up_to=128),
-    instead=(("Split", rows_of_split),),
+    instead=(("Split", _rows_of_split),),
     native=RULE,
 )
