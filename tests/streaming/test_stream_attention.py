@@ -498,6 +498,13 @@ def test_learned_positions_end_the_stream(name: str, last: int) -> None:
     assert rl.verify_stream(model, stepped).status == "verified"
 
 
+@pytest.mark.parametrize("rows", [(20, 12), (12, 20)], ids=str)
+def test_the_table_that_ends_first_ends_the_stream(rows: tuple[int, int]) -> None:
+    tables = "p = Gather (one[{}, 4], r)  q = Gather (other[{}, 4], r)".format(*rows)
+    model = over("float[1, time, 4] X", f"{POSITIONS}  {tables}  s = Add (p, q)  a = Add (X, s)  Y = CumSum (a, 1)")
+    assert plan_of(streamed(model, "time=1"))["max_frames"] == 12
+
+
 def test_the_zeros_behind_a_late_stream_have_learned_positions_too() -> None:
     nodes = f"""{POSITIONS}  p = Gather (wpe[20, 4], r)  a = Add (X, p)  t = Transpose <perm = [0, 2, 1]> (a)
         c = Conv <pads = [1, 1]> (t, K[4, 4, 3])  Y = Transpose <perm = [0, 2, 1]> (c)"""
