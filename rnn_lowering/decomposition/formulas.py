@@ -26,7 +26,7 @@ _MOST_COPIES = 1 << 12
 _MOST_CUTS = 1 << 10
 """Maximum parts that a tensor is cut into and joined of, where constants choose them."""
 
-OLDEST_OPSET = 13
+_OLDEST_OPSET = 13
 """The first opset of the operators in these formulas: Less of integers, Range, Constant of integers."""
 
 _AXES_ARE_INPUTS = 18
@@ -98,7 +98,7 @@ def _integers(numbers: Sequence[int]) -> Array:
 
 def _reverse_sequence(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     x = operands[0]
-    if opset < OLDEST_OPSET or x.shape is None:
+    if opset < _OLDEST_OPSET or x.shape is None:
         return None
     rank, axis, lengths = len(x.shape), node.attributes.get_int("time_axis", 0), operands[1].numbers
     steps = x.shape[axis]
@@ -153,7 +153,7 @@ def _split(value: str, parts: Sequence[str], sizes: Sequence[int], axis: int) ->
 def _tile(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """Copies of x along each axis that is repeated."""
     counts = operands[1].numbers if len(operands) > 1 else None  # a number for each axis from opset 6 on
-    if opset < OLDEST_OPSET or counts is None or min(counts, default=0) < 1 or max(counts) > _MOST_COPIES:
+    if opset < _OLDEST_OPSET or counts is None or min(counts, default=0) < 1 or max(counts) > _MOST_COPIES:
         return None
     nodes, value = list[onnx.NodeProto](), "x"
     for axis, count in enumerate(counts):
@@ -170,7 +170,7 @@ def _tile(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
 def _dft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     x, given, axis_input = [*operands, *[Operand()] * 2][:3]
     inverse, onesided = (bool(node.attributes.get_int(name, 0)) for name in ("inverse", "onesided"))
-    if opset < OLDEST_OPSET or x.shape is None or x.dtype != ir.DataType.FLOAT or (inverse and onesided):
+    if opset < _OLDEST_OPSET or x.shape is None or x.dtype != ir.DataType.FLOAT or (inverse and onesided):
         return None
     rank = len(x.shape)
     axis = (
@@ -219,7 +219,7 @@ def _products(wave: Array, channels: int) -> Array:
 def _stft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     signal, step, window, given = [*operands, *[Operand()] * 2][:4]
     onesided = bool(node.attributes.get_int("onesided", 1))
-    if opset < OLDEST_OPSET or signal.shape is None or signal.dtype != ir.DataType.FLOAT or len(signal.shape) != 3:
+    if opset < _OLDEST_OPSET or signal.shape is None or signal.dtype != ir.DataType.FLOAT or len(signal.shape) != 3:
         return None
     size = given.integer if window.numbers is None else window.numbers.size
     channels = signal.shape[2]
@@ -252,7 +252,7 @@ def _stft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
 def _einsum(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """Two operands, each with every label once: Transpose and Reshape around a MatMul."""
     found = _labels(node)
-    if opset < OLDEST_OPSET or found is None or any(each.shape is None for each in operands):
+    if opset < _OLDEST_OPSET or found is None or any(each.shape is None for each in operands):
         return None
     a, b, out = found
     sizes: dict[str, int | None] = {}
@@ -348,13 +348,40 @@ def _softplus(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionPro
 
 def _log_sum_exp(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     dtype, has_axes = operands[0].dtype, len(operands) > 1 and operands[1].dtype is not None
-    if opset < _AXES_ARE_INPUTS or dtype is None or not dtype.is_floating_point():
+    if dtype is None or not dtype.is_floating_point():
         return None
+    if opset < _AXES_ARE_INPUTS:
+        return _log_sum_exp_17(node, opset, operands[0])
     if node.attributes.get_int("noop_with_empty_axes", 0):  # then no number is added
         return None
     name = "log_sum_exp" if node.attributes.get_int("keepdims", 1) else "log_sum_exp_without_axes"
     most = np.array(ir.DataType(dtype).max, dtype.numpy())
     return _function(name, {"least": -most, "most": most}, "x, axes" if has_axes else "x")
+
+
+def _log_sum_exp_17(node: ir.Node, opset: int, x: Operand) -> onnx.FunctionProto | None:
+    axes = _axes_17(node, x)
+    if opset < _OLDEST_OPSET or x.dtype is None or axes is None:
+        return None
+    name = "log_sum_exp_17" if node.attributes.get_int("keepdims", 1) else "log_sum_exp_17_without_axes"
+    most = np.array(x.dtype.max, x.dtype.numpy())
+    return _function(name, {"given": _integers(axes), "least": -most, "most": most, "axes": axes})
+
+
+def _log_sum(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    if opset >= _AXES_ARE_INPUTS:
+        return _of_onnx(node, opset, operands)
+    axes = _axes_17(node, operands[0])
+    if opset < _OLDEST_OPSET or axes is None:
+        return None
+    return _function("log_sum_17", {"given": _integers(axes), "keepdims": node.attributes.get_int("keepdims", 1)})
+
+
+def _axes_17(node: ir.Node, x: Operand) -> list[int] | None:
+    """Return the axes of a reduction that has them as an attribute; None if the rank is not known."""
+    if x.shape is None:
+        return None
+    return sorted({axis % len(x.shape) for axis in node.attributes.get_ints("axes", range(len(x.shape)))})
 
 
 def _gather(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
@@ -365,7 +392,7 @@ def _gather(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto
         return _function("gather", {"axis": axis + len(shape)})
     whole = [*shape[:axis], *(numbers.shape if numbers is not None else ()), *shape[axis + 1 :]]
     steps, known = shape[axis], whole.count(None) <= 1
-    if opset < OLDEST_OPSET or numbers is None or not steps or not 0 < numbers.size <= _MOST_CUTS or not known:
+    if opset < _OLDEST_OPSET or numbers is None or not steps or not 0 < numbers.size <= _MOST_CUTS or not known:
         return None
     rows = [int(n) % steps for n in numbers.reshape(-1)]
     return _joined_cuts(rows, axis, _integers([-1 if size is None else size for size in whole]))
@@ -391,7 +418,7 @@ def _scatter_elements(node: ir.Node, opset: int, operands: Operands) -> onnx.Fun
     """Sums: the updates have a row for each row of the data, but along the axis."""
     (data, indices), axis = operands[:2], node.attributes.get_int("axis", 0)
     reduction = node.attributes.get_string("reduction", "none")
-    if reduction != "add" or opset < OLDEST_OPSET or data.dtype is None or not data.shape or indices.shape is None:
+    if reduction != "add" or opset < _OLDEST_OPSET or data.dtype is None or not data.shape or indices.shape is None:
         return None
     axis %= len(data.shape)
     steps, count = data.shape[axis], indices.shape[axis]
@@ -424,6 +451,7 @@ FORMULAS: dict[str, Formula] = {
     "Unsqueeze": _without_negative_axes,
     "Celu": _celu,
     "HardSigmoid": _hard_sigmoid,
+    "ReduceLogSum": _log_sum,
     "ReduceLogSumExp": _log_sum_exp,
     "Selu": _selu,
     "Softplus": _softplus,

@@ -106,6 +106,26 @@ def log_sum_exp_without_axes(x: Real, axes: INT64[...], least: Real, most: Real)
 
 
 @script()
+def log_sum_exp_17(x: Real, given: INT64[...], least: Real, most: Real, axes: Sequence[int]) -> Real:
+    """The same up to opset 17."""
+    m = op.Min(op.Max(op.ReduceMax(x, axes=axes, keepdims=1), least), most)
+    return m + op.Log(op.ReduceSum(op.Exp(x - m), given, keepdims=1))
+
+
+@script()
+def log_sum_exp_17_without_axes(x: Real, given: INT64[...], least: Real, most: Real, axes: Sequence[int]) -> Real:
+    """The same without the axes of size 1."""
+    m = op.Min(op.Max(op.ReduceMax(x, axes=axes, keepdims=1), least), most)
+    return op.Squeeze(m + op.Log(op.ReduceSum(op.Exp(x - m), given, keepdims=1)), given)
+
+
+@script()
+def log_sum_17(x: Real, given: INT64[...], keepdims: int) -> Real:
+    """log(sum(x)) up to opset 17."""
+    return op.Log(op.ReduceSum(x, given, keepdims=keepdims))
+
+
+@script()
 def reverse_sequence(
     x: T,
     lengths: INT64[...],

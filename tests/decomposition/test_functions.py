@@ -31,6 +31,7 @@ EINSUM = """(float[2, 3, 5] a, float[2, 4, 5] b) => (float[2, 3, 4] y)
     { y = Einsum <equation = 'nij,nkj->nik'> (a, b) }"""
 FLOATS, LARGEST = "(float[3, 4] x) => (float[3, 4] y)", float(np.finfo(np.float32).max)
 LIMITS = {"axes": np.array([1], np.int64)} | floats(least=-LARGEST, most=LARGEST)
+LIMITS_17 = {"given": np.array([1]), "axes": [1]} | floats(least=-LARGEST, most=LARGEST)
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gather": ("(float[2, 4] x, int64[2] i) => (float[2, 2] y) { y = Gather <axis = -1> (x, i) }", {"axis": 1}),
@@ -51,6 +52,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "log_sum_exp_without_axes": (
         "(float[3, 4] x) => (float[3] y) <int64[1] a = {1}> { y = ReduceLogSumExp <keepdims = 0> (x, a) }", LIMITS
+    ),
+    "log_sum_exp_17": (
+        "(float[3, 4] x) => (float[3, 1] y) <int64[1] a = {1}> { y = ReduceLogSumExp (x, a) }", LIMITS_17
+    ),
+    "log_sum_exp_17_without_axes": (
+        "(float[3, 4] x) => (float[3] y) <int64[1] a = {1}> { y = ReduceLogSumExp <keepdims = 0> (x, a) }",
+        LIMITS_17,
+    ),
+    "log_sum_17": (
+        "(float[3, 4] x) => (float[3] y) <int64[1] a = {1}> { y = ReduceLogSum <keepdims = 0> (x, a) }",
+        {"given": np.array([1]), "keepdims": 0},
     ),
     "reverse_sequence": (
         "(float[7, 3, 2] x, int64[3] i) => (float[7, 3, 2] y) { y = ReverseSequence (x, i) }",

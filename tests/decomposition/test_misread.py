@@ -59,6 +59,15 @@ NETS |= {
     )
 }
 NETS |= {f"Softmax {name}": ("tract", "Softmax", INTEGERS.format(body)) for name, body in BETWEEN.items()}
+NETS |= {
+    f"{operator} {attributes}": (
+        "openvino",
+        operator,
+        f"(float[N, 4, 3] x) => (float[{out}] y) {{ e = Exp (x) y = {operator} <{attributes}> (e) }}",
+    )
+    for operator in ("ReduceLogSum", "ReduceLogSumExp")
+    for attributes, out in (("axes = [-1]", "N, 4, 1"), ("axes = [0, 2], keepdims = 0", "4"))
+}
 FINE: dict[str, tuple[Any, str]] = {
     "no 0": ("openvino", "(float[N, 4] x) => (float[N, 4] y) { y = HardSigmoid <alpha = 1.0> (x) }"),
     "floats": ("tract", "(float[N, 4] x) => (float[N, 4] y) { y = Softmax (x) }"),

@@ -120,8 +120,10 @@ _DEFAULT_FOR_0 = {"HardSigmoid": ("alpha", "beta"), "Selu": ("alpha", "gamma")}
 """By operator the attributes of which it takes the default in place of a 0."""
 
 
-def _default_for_0(node: ir.Node, _: object) -> str:
-    """Return how it computes a HardSigmoid or Selu with a 0, or ""."""
+def _misread(node: ir.Node, _: object) -> str:
+    """Return how it computes a node wrongly: a HardSigmoid or Selu with a 0, logarithms of sums up to opset 17."""
+    if node.op_type in ("ReduceLogSum", "ReduceLogSumExp") and "axes" in node.attributes:
+        return "along all axes"
     zeros = [name for name in _DEFAULT_FOR_0.get(node.op_type, ()) if node.attributes.get_float(name, 1.0) == 0]
     return f"with the default of {' and '.join(zeros)}, not 0" if zeros else ""
 
@@ -203,7 +205,7 @@ OPENVINO = Target(
     # When a bias of one number per channel follows ReduceSum, it adds channel 0's number to every channel.
     unsupported=("ReduceSum",),
     instead=(("HardSigmoid", _hard_sigmoid),),
-    model=ModelTraits(adaptations=("rows of sequences",), misreads=_default_for_0),
+    model=ModelTraits(adaptations=("rows of sequences",), misreads=_misread),
     dialect=Dialect(dequantize_inside=True, join_up_to=128, stack_up_to=128),
     native=RULE,
 )
