@@ -68,6 +68,9 @@ SIZES = {
     "TopK": "l = Cast <to = 7> (n) v, i = TopK (l, one)",
     "ArgMax": "s = Shape (x) v = ArgMax <axis = 0> (s)",
     "CumSum": "s = Shape (x) z = Size (x) q = Mul (s, z) k = Squeeze (one) v = CumSum (q, k)",
+    "Pad": "s = Shape (x) p = Concat <axis = 0> (one, one) a = Pad (s, p) b = Abs (a)"
+    " c = Cast <to = 1> (b) v = Cast <to = 7> (c)",
+    "Sign": "l = Cast <to = 7> (n) a = Sign (l) b = Cast <to = 1> (a) v = Cast <to = 7> (b)",
     "an output": "s = Shape (x) v = Mul (s, one)",
 }
 

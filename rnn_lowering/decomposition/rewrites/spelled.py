@@ -327,7 +327,7 @@ def shape_as_scales(model: AdaptedModel) -> int:
 # Sizes as data
 
 
-_REJECTING = ("ArgMax", "ArgMin", "CumSum", "NonZero", "TopK")
+_REJECTING = ("ArgMax", "ArgMin", "CumSum", "NonZero", "Pad", "Sign", "TopK")
 
 _MAKES_SIZES = ("Cast", "Shape", "Size")
 
