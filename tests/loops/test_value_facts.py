@@ -5,7 +5,8 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 
-from rnn_lowering.loops.value_facts import Known, common_kind
+from rnn_lowering.facts.known import Known
+from rnn_lowering.loops.value_facts import common_kind
 
 FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
