@@ -129,6 +129,14 @@ def test_mnn_is_refused_other_reductions_of_what_is_scattered() -> None:
         rl.lower(model, target="mnn")
 
 
+def test_mnn_is_refused_logarithms_of_sums_whose_axes_are_an_input() -> None:
+    model = parse(
+        "g (float[4, 3] x) => (float[4] y) <int64[1] a = {1}> { y = ReduceLogSumExp <keepdims = 0> (x, a) }", 18
+    )
+    with pytest.raises(rl.UnsupportedError, match=r"mnn .* computes it along all axes; export"):
+        rl.lower(model, target="mnn")
+
+
 PRODUCT = """g ({0}[1, 3, 2, 4, 4] x, {0}[1, 3, 2, 4, 4] y) => ({0}[1, 3, 2, 4, 4] z) {{
     a = Relu (x)  z = MatMul (a, y) }}"""
 

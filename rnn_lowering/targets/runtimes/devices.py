@@ -110,6 +110,8 @@ def _misread(node: ir.Node, _: KnownValue) -> str:
         return "wrongly behind a Conv"
     if node.op_type == "Gelu" and node.attributes.get_string("approximate", "none") == "none":
         return "by its approximation with Tanh"
+    if node.op_type in ("ReduceLogSum", "ReduceLogSumExp") and len(node.inputs) > 1:
+        return "along all axes"
     if node.op_type in ("ScatterElements", "ScatterND") and _reduces(node):
         return "without its reduction"
     bytes_made = node.op_type == "Cast" and node.attributes.get_int("to", 0) == ir.DataType.UINT8

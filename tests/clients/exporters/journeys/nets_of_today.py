@@ -99,6 +99,44 @@ def experts() -> nn.Module:
     return Of(forward, lstms=lstms, gate=nn.Linear(5, 4), head=nn.Linear(6, 2))
 
 
+def languages() -> nn.Module:
+    """A language scales and shifts the rows of an LSTM, then comes an exact Gelu."""
+
+    def forward(m: Any, x: Tensor, language: Tensor) -> Tensor:
+        gamma, beta = m.film(m.embed(language)).chunk(2, -1)
+        y = m.lstm(m.pre(x))[0]
+        return m.head(F.gelu(y * (1 + gamma[:, None]) + beta[:, None]))
+
+    layers = {"film": nn.Linear(4, 16), "pre": nn.Linear(5, 6), "head": nn.Linear(8, 3)}
+    return Of(forward, embed=nn.Embedding(6, 4), lstm=nn.LSTM(6, 8, batch_first=True), **layers)
+
+
+def mixture() -> nn.Module:
+    """How likely the next row is, by a mixture of normal distributions."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        y = m.gru(x[:, :-1])[0]
+        mean, log = m.mean(y).view(-1, 11, 3, 6), m.log(y).view(-1, 11, 3, 6).clamp(-4, 4)
+        d = (x[:, 1:].unsqueeze(2) - mean) * torch.exp(-log)
+        return torch.logsumexp(F.log_softmax(m.which(y), -1) - 0.5 * (d**2).sum(-1) - log.sum(-1), -1)
+
+    layers = {"which": nn.Linear(8, 3), "mean": nn.Linear(8, 18), "log": nn.Linear(8, 18)}
+    return Of(forward, gru=nn.GRU(6, 8, batch_first=True), **layers)
+
+
+def collapsed_labels() -> nn.Module:
+    """The best labels of an LSTM, without blanks and repeated ones."""
+
+    def forward(m: Any, x: Tensor) -> Any:
+        scores = F.log_softmax(m.head(m.lstm(x)[0]), -1)
+        best = scores.argmax(-1)
+        repeated = F.pad((best[:, 1:] == best[:, :-1]).long(), (1, 0)).bool()
+        keep = (best != 0) & ~repeated
+        return scores, torch.where(keep, best, torch.full_like(best, -1)), keep.sum(1)
+
+    return Of(forward, lstm=nn.LSTM(6, 5, 2, batch_first=True, bidirectional=True), head=nn.Linear(10, 6))
+
+
 FRAMES = {"wave": "batch 64", "context": "batch 8", "h": "batch 8", "c": "batch 8"}
 
 TODAY = {
@@ -107,4 +145,7 @@ TODAY = {
     "masked_pooling": Net(masked_pooling, WORDS),
     "framed_vad": Net(framed_vad, FRAMES, dynamo=BATCH),
     "experts": Net(experts, {"x": "batch time 5"}),
+    "languages": Net(languages, {"x": "batch time 5", "language": "<6: batch"}),
+    "mixture": Net(mixture, {"x": "batch 12 6"}),
+    "collapsed_labels": Net(collapsed_labels, {"x": "batch time 6"}),
 }
