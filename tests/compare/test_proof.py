@@ -22,6 +22,7 @@ from thinning import thinned
 import rnn_lowering as rl
 from rnn_lowering.compare.proof.obligations import Claim, prove
 from rnn_lowering.compare.proof.polynomials import UnprovenError
+from rnn_lowering.compare.proof.sizes import RunSizes
 
 STATES = ("B", "sequence_lens", "initial_h", "initial_c")
 CASES = [
@@ -161,6 +162,14 @@ def test_sizes_of_0(case: Case) -> None:
     lowered.graph.node.add(op_type="Softplus", input=["before"], output=["Y_h"])
     with pytest.raises(UnprovenError) if case.N else nullcontext():
         prove(claim(case, original, lowered))
+
+
+def test_no_size_chooses_a_row_of_a_constant() -> None:
+    axes = RunSizes(37, 11, frozenset({4}))
+    axes.check_rows(37, axes.of(37), -1)
+    axes.check_rows(4, 3)
+    with pytest.raises(UnprovenError, match="a size chooses a row of a constant"):
+        axes.check_rows(4, axes.of(11))
 
 
 def max_size(lowered: onnx.ModelProto) -> int:

@@ -12,6 +12,8 @@ from refusals import refusal, with_shapes
 from running import assert_near, evaluated, run, runs_in_onnxruntime
 
 import rnn_lowering as rl
+from rnn_lowering.attention.gated_delta_net import GatedDeltaNetSpec
+from rnn_lowering.attention.references import GatedDeltaNetReference
 from rnn_lowering.types import Array
 
 SLOTS = ("query", "key", "value", "cu_seqlens", "decay", "beta", "initial_state", "a_log", "dt_bias")
@@ -238,3 +240,13 @@ def test_a_comparison_that_needs_too_much_memory() -> None:
     assert not found
     assert "more than the limit of 1,000 bytes (max_bytes); compare it at smaller sizes" in str(found)
     assert rl.verify(original, lowered, max_bytes=100_000)
+
+
+@pytest.mark.parametrize("gate", ["none", "softplus"])
+def test_no_decay_of_a_comparison_lets_the_state_grow(gate: str) -> None:
+    """Those of a node that computes its decay have any sign."""
+    (spec,) = rl.inspect(Net(gate=gate).model())
+    assert isinstance(spec, GatedDeltaNetSpec)
+    drawn = GatedDeltaNetReference(spec, {}).numbers("decay", (2, 50, 4), 1, np.random.default_rng(0))
+    assert (drawn.max() > 0) == (gate != "none")
+    assert drawn.min() < 0
