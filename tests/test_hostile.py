@@ -123,10 +123,10 @@ def asking(nodes: str, tensors: str = "", functions: str = "", inputs: str = "")
     )
 
 
-def doubling(step: str, first: str = "ones") -> str:
-    """Thirty nodes, of which each reads the one before twice."""
-    nodes = [step.format(new=f"c{n}", old=f"c{n - 1}") for n in range(1, 30)]
-    return f"c0 = Identity ({first}) {' '.join(nodes)} m = Identity (c29)"
+def doubling(step: str, first: str = "ones", last: int = 29) -> str:
+    """So many nodes, of which each reads the one before twice."""
+    nodes = [step.format(new=f"c{n}", old=f"c{n - 1}") for n in range(1, last + 1)]
+    return f"c0 = Identity ({first}) {' '.join(nodes)} m = Identity (c{last})"
 
 
 def function(name: str, body: str) -> str:
@@ -155,6 +155,9 @@ ASKING: dict[str, Callable[[], onnx.ModelProto]] = {
     "Concat": lambda: asking(doubling("{new} = Concat <axis = 0> ({old}, {old})")),
     "Concat of weights": lambda: asking(
         doubling("{new} = Concat <axis = 0> ({old}, {old})", "data"), ", float[16] data = {}"
+    ),
+    "Concat of weights, folded": lambda: asking(
+        doubling("{new} = Concat <axis = 0> ({old}, {old})", "data", 22), ", float[16] data = {}"
     ),
     "Concat of sizes": lambda: asking("s = Shape (X) " + doubling("{new} = Concat <axis = 0> ({old}, {old})", "s")),
     "Gather": lambda: asking(doubling("{new} = Gather ({old}, {old})", "zeros"), ", int64[1] zeros = {0}"),

@@ -89,9 +89,12 @@ def hide_growth(model: onnx.ModelProto) -> bool:
 def _may_grow(model: onnx.ModelProto) -> bool:
     """Return whether a model has operators that can make a value too large: most models need no closer look."""
     graphs: list[GraphMessage] = [model.graph, *model.functions]
-    fixed = {tensor.name for graph in graphs_in(model.graph) for tensor in graph.initializer}
-    fixed |= {n for graph in graphs for node in nodes_in(graph) if node.op_type == "Constant" for n in node.output}
-    doubling = 0
+    constants = [node for graph in graphs for node in nodes_in(graph) if node.op_type == "Constant"]
+    tensors = [tensor for graph in graphs_in(model.graph) for tensor in graph.initializer]
+    fixed = {tensor.name for tensor in tensors} | {name for node in constants for name in node.output}
+    shapes = [tensor.dims for tensor in (*tensors, *(a.t for node in constants for a in node.attribute))]
+    shapes += [[dim.dim_value for dim in info.type.tensor_type.shape.dim] for info in model.graph.input]
+    doubling = _FEW if any(len(dims) == 1 and dims[0] > _LONG for dims in shapes) else 0
     for node in (node for graph in graphs for node in nodes_in(graph)):
         doubling += node.op_type in _DOUBLE
         slot = SHAPES_OF.get(node.op_type)
@@ -122,6 +125,9 @@ _Scope = Mapping[str, _Bound]
 
 _DOUBLE, _FEW = ("Concat", "Gather", "GatherND"), 5
 """Operators that double a rank or the numbers that inference computes, and how many of them never do too much."""
+
+_LONG = _MOST_HELD >> _FEW
+"""A value with one axis and more elements may become too long by fewer of them."""
 
 _GROW = frozenset(["ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"])
 
