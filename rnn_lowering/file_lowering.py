@@ -151,7 +151,7 @@ class FileLowering:
                     command=self.command,
                 )
                 comparison = cache(
-                    lambda: until_reported.enter_context(self._open(source.original, written, result))
+                    lambda: until_reported.enter_context(self._open(source.original, written, result, runner))
                 )
                 node_runs = partial(_node_runs, comparison)
                 write_report = partial(
@@ -166,7 +166,7 @@ class FileLowering:
                 if not result.modified:
                     unchanged = Verification(UNCHANGED, reason=NOTHING_LOWERED)
                     report.verification = with_target(unchanged, comparison, runtime)
-                elif self.check.runs and runner is None:  # no stream, or no onnxruntime
+                elif self.check.runs and (self.lowering.stream is None or runner is None):
                     check = _compared(comparison, others_replaced=bool(report.replaced))
                     report.verification = with_target(check, comparison, runtime)
                 elif self.check.runs and runner is not None:
@@ -309,14 +309,14 @@ class FileLowering:
         return {"check": self.check, "trust_external_data": trust, "progress": self.progress}
 
     def _open(
-        self, original: ModelSource, written: Path, result: LoweringResult
+        self, original: ModelSource, written: Path, result: LoweringResult, runner: Runner | None
     ) -> AbstractContextManager[ModelComparison]:
-        return open_comparison(original, written, prepared=result.prepared, **self._comparing)
+        return open_comparison(original, written, prepared=result.prepared, runner=runner, **self._comparing)
 
     def _started_early(self) -> AbstractContextManager[Runner | None]:
-        """Return the process that compares a stream: it imports onnxruntime while the stream is made. None if no
-        stream is compared."""
-        needed = self.check.runs and self.lowering.stream is not None and not without_onnxruntime("it")
+        """Return the process that runs the models: it imports onnxruntime while one is lowered. None if no models
+        are compared."""
+        needed = self.check.runs and not without_onnxruntime("it")
         return Runner(self.check.timeout) if needed else nullcontext()
 
     def _unproven(self, check: Verification) -> str:

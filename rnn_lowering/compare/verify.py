@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -167,21 +167,23 @@ def open_comparison(
     trust_external_data: bool = False,
     progress: Progress | None = None,
     prepared: PreparedModel | None = None,
+    runner: Runner | None = None,
 ) -> Iterator[ModelComparison]:
     """Open a comparison: the models in files, and the process that runs them, until the block ends.
 
     Args:
         prepared: The original just before its nodes were replaced, if known.
+        runner: A process that is started already; the caller ends it.
 
     Raises:
         ModelFileError: A file cannot be read, or its data is missing or outside its folder.
     """
     with (
-        Runner(check.timeout) as runner,
-        _both_files(original, lowered, runner, check, trust_external_data) as both,
+        Runner(check.timeout) if runner is None else nullcontext(runner) as running,
+        _both_files(original, lowered, running, check, trust_external_data) as both,
     ):
         check = take_feeds(check, [source.proto.graph for source in both])
-        yield ModelComparison(*both, runner, check, progress, prepared)
+        yield ModelComparison(*both, running, check, progress, prepared)
 
 
 def compare_stream(
