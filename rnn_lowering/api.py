@@ -95,7 +95,7 @@ def lower(
 
     Returns:
         A new ModelProto, also for a path, or the given onnx_ir Model; with `full` a pair: that model and the
-        report. Without recurrent nodes the model equals the input.
+        report. If there is nothing to do, the model equals the input.
 
     Raises:
         InvalidNodeError: A node breaks the specification of its operator.

@@ -1,4 +1,4 @@
-"""The options of a lowering, of a comparison and of files: frozen objects, and keywords of functions."""
+"""The options of a lowering, composed of those of its rooms, and the keywords of functions that take them."""
 
 from __future__ import annotations
 

@@ -53,6 +53,7 @@ class Series:
         fail: Says why a model failed.
         keep_going: Whether to go on after an error.
         code: The highest exit code so far.
+        rows: Of each model its name and what was done, for the table at the end.
     """
 
     lowering: Lowering

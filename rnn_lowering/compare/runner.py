@@ -366,6 +366,7 @@ class Run:
         error: Why it accepts none; "" if it accepts one.
         finite: Whether all its outputs are finite.
         names: The names of its outputs.
+        path: The folder of their arrays.
     """
 
     feed: str

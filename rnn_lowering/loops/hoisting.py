@@ -319,7 +319,7 @@ def _replace_split(writer: BodyWriter, split: ir.Node, product: _SplitProduct, c
             continue
         (new,) = _insert(writer, split, "MatMul", [product.h, weights[n]])
         changing.add(new)
-        user, other = _sum_with(part, changing)
+        user, other = _sum_with(part)
         if biases is not None and user is not None and other is not None and other not in changing:
             (added,) = _insert(writer, user, "Add", [other, biases[n]])
             user.replace_input_with(0, new)
@@ -348,7 +348,7 @@ def _parts(
     return _insert(writer, before, "Split", inputs, attributes, len(sizes))
 
 
-def _sum_with(part: ir.Value, changing: Container[ir.Value]) -> tuple[ir.Node | None, ir.Value | None]:
+def _sum_with(part: ir.Value) -> tuple[ir.Node | None, ir.Value | None]:
     """Return the Add that alone uses a part of a product, and what it adds."""
     users, node = [use.node for use in part.uses()], part.producer()
     if len(users) != 1 or users[0].op_type != "Add" or part.is_graph_output() or node is None:

@@ -1,1 +1,1 @@
-"""The passes that users compose, and their report."""
+"""The stages of the core, the pass that runs them, its report and the preview."""

@@ -1,4 +1,4 @@
-"""The pass that lowers a model: plan, replace the recurrent nodes, check the result."""
+"""The pass that lowers a model: run the stages, make their edits, check the result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("rnn_lowering")
 
-_MINUTES = 512
+_MANY_STEPS = 512
 """Compilers may take minutes for more unrolled steps."""
 
 
@@ -57,7 +57,7 @@ class LoweringResult(ir.passes.PassResult):
 
 
 class LowerRecurrentPass(ir.passes.InPlacePass):
-    """Replace RNN, GRU and LSTM nodes with equivalent subgraphs of primitive operators.
+    """Replace recurrent nodes with subgraphs of primitive operators, and do what else the options ask for.
 
     Every node is validated before the first is replaced: when one is refused, the model is as it was.
 
@@ -188,6 +188,6 @@ def _log(plan: ModelPlan, report: Report) -> None:
 def _long_work(nodes: Iterable[NodeReport]) -> list[str]:
     """Return a warning if so many steps are unrolled that a runtime may take minutes to compile them."""
     steps = sum(node.steps for node in nodes if node.form == "unroll")
-    if steps <= _MINUTES:
+    if steps <= _MANY_STEPS:
         return []
     return [f"{steps:,} steps are unrolled in total: compilers may take minutes to load them"]

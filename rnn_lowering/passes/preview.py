@@ -97,7 +97,7 @@ def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], R
     cells = _raisable(work)
     run_stages(work, ("raise", "stream"))
     order |= {ref: n for n, (ref, _) in enumerate(exported_loops(work.model), len(order)) if ref not in order}
-    run_stages(work, ("loops", "adapt first"))
+    run_stages(work, ("loops", "floats", "adapt first"))
     prepared, refusal = _prepared(work)
     plan: ModelPlan | None = None
     with suppress(RnnLoweringError):  # the preview of each node says it

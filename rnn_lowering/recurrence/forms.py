@@ -1,9 +1,9 @@
-"""A recurrence, and the forms that repeat it over time: a Scan, a Loop, or unrolled.
+"""A recurrence, the forms that repeat it over time (a Scan, a Loop, or unrolled), and the choice of one.
 
 A form takes a `Recurrence` and returns its final states, each [1, batch, ...], and its outputs, each [seq, 1,
 batch, ...]. A form does not know what a step computes; a step does not know how it is repeated. Functions that
 change a recurrence return another one: `sequence_lens.with_ended_rows` adds an input, `directions` makes one of
-two. Operators: https://onnx.ai/onnx/operators/onnx__Scan.html and onnx__Loop.html.
+several. Operators: https://onnx.ai/onnx/operators/onnx__Scan.html and onnx__Loop.html.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ class Lengths:
     Attributes:
         reversed: [seq, batch]: the rows of each sequence in reverse order; beyond its length, in their own order.
         within: [seq, batch]: each row within the length of its sequence; beyond it, the row of zeros.
+        last: [1, batch]: the row of the last step of each sequence; for length 0, the row of zeros.
         alive: bool [seq, batch, 1]: whether a step is within the length of its sequence.
         any_alive: bool [seq, 1]: whether a step is within any length.
-        last: [1, batch]: the row of the last step of each sequence; for length 0, the row of zeros.
     """
 
     reversed: Tensor
@@ -103,9 +103,9 @@ def ragged(repeat: Repeat, lengths: Lengths, wanted: Sequence[bool]) -> Repeat:
 
         rows = [lengths.reverse(op, x) for x in r.xs] if r.reverse else r.xs
         final, stacked = repeat(op, Recurrence(r.init, rows, stacking))
-        count = len(places) - sum(wanted)
-        ys = [lengths.mask(op, stacked[place]) for place in places[:count]]
-        ends = (lengths.final(op, stacked[place]) for place in places[count:])
+        of_ys = len(places) - sum(wanted)
+        ys = [lengths.mask(op, stacked[place]) for place in places[:of_ys]]
+        ends = (lengths.final(op, stacked[place]) for place in places[of_ys:])
         final = [next(ends) if want else s for s, want in zip(final, wanted, strict=True)]
         return final, [lengths.reverse(op, y) for y in ys] if r.reverse else ys
 

@@ -80,9 +80,9 @@ class CellOperands:
         product: Multiplies X by W, or H by a group of R: as tensors or, for a DynamicQuantizeLSTM, as integers.
         Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
         Rb: Rbh split like R, with zeros for the other gates.
-        P: The peepholes in the order of the node, each [hidden]; None without them.
         step_bias: DynamicQuantizeLSTM: the bias, added in the step behind both products, split like R; else zero.
         Pb: DynamicQuantizeLSTM with peepholes: the bias of their gates, added in the step behind them; else zero.
+        P: The peepholes in the order of the node, each [hidden]; None without them.
         f, g, h: The activations of the operator specification.
         clip: Clips a pre-activation.
         hidden_size: H of the operator specification.
@@ -150,7 +150,7 @@ def _of_direction(
     peepholes = None if P.is_zero else tuple(op.split(P, [H] * len(spec.cell.peepholes)))
     functions = [activation_function(op, a) for a in activations]
     f, g, h = (*functions, *functions[:1] * 2)[:3]
-    operands = CellOperands(
+    k = CellOperands(
         W=op.transpose(W, [1, 0]),
         bias=Wb + Rb,
         R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, groups, axis=0)),
@@ -168,7 +168,7 @@ def _of_direction(
         input_forget=spec.input_forget,
         linear_before_reset=spec.linear_before_reset,
     )
-    return _bias_last(op, operands) if spec.rounds else operands
+    return _bias_last(op, k) if spec.rounds else k
 
 
 def _bias_last(op: Ops, k: CellOperands) -> CellOperands:

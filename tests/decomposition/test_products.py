@@ -91,6 +91,13 @@ def test_without_the_option_the_node_is_refused_with_it_as_the_way_out() -> None
     assert operators(rl.lower(quantized(**PLAIN))) >= {"DynamicQuantizeLinear", "MatMulInteger"}
 
 
+@pytest.mark.parametrize("target", ["mnn", "ncnn"])
+def test_a_preview_makes_floats_too(target: Any) -> None:
+    model = quantized(**PLAIN)
+    assert len(rl.preview(model, target=target)) > 1
+    assert [each.form for each in rl.preview(model, target=target, dequantize=True)] == ["unroll"]
+
+
 OTHERS: dict[str, dict[str, Any]] = {
     "the integers are used": {"extra": "v = Cast <to = 1> (p)", "outputs": ", float v"},
     "the scale is used": {"extra": "v = Identity (s)", "outputs": ", float v"},

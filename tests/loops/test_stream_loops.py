@@ -11,7 +11,6 @@ from stream_models import CHUNKINGS, chunked, expected_of, net, plan_of, random,
 
 import rnn_lowering as rl
 
-TRIPS = "sh = Shape (X) M = Gather (sh, %d)"
 SUMS = """<float half = {{0.5}}, bool yes = {{1}}> {{ {trips}
     sn, Y = Loop (M, yes, s0) <body = b (int64 i, bool c, float[N,3] s) => (bool c1, float[N,3] s1, float[N,3] o) {{
         {row} d = Mul (s, half) s1 = Add (d, x) o = Relu (s1) c1 = Identity (c) }}> }}"""
@@ -63,13 +62,13 @@ SCAN = net("""g (float[N,T,2] X, float[T,2] Z, float[N,2] a, float[N,2] e) => (f
 DEEP = net(
     """g (float[1,2,T] X) => (float[1,4,T] Y)
     <int64 two = {2}, bool yes = {1}, float[4,2,3] K, float[4,4] R, float half = {0.5}> {
-    F = Conv <pads = [%d, %d]> (X, K) sh = Shape (F) M = Gather (sh, two)
+    F = Conv <pads = [2, 0]> (X, K) sh = Shape (F) M = Gather (sh, two)
     z = Constant <value = float[1,4] {0, 0, 0, 0}> ()
     an, A = Loop (M, yes, z) <body = d (int64 i, bool c, float[1,4] s) => (bool c1, float[1,4] s1, float[1,4] o) {
         x = Gather <axis = 2> (F, i) m = MatMul (s, R) s1 = Add (m, x) o = Tanh (s1) c1 = Identity (c) }>
     bn, B = Scan <num_scan_inputs = 1, scan_output_axes = [2], body = e (float[1,4] s, float[1,4] x)
         => (float[1,4] s1, float[1,4] o) { m = Mul (s, half) s1 = Add (m, x) o = Relu (s1) }> (z, A)
-    Y = Sigmoid (B) }""".replace("%d, %d", "2, 0"),
+    Y = Sigmoid (B) }""",
     {"K": random((4, 2, 3), 3), "R": random((4, 4), 4)},
 )
 

@@ -21,7 +21,6 @@ LAST = replace(CONV_OF_MS, channels_last=True, channels=(2, 3))
 NODE = Attention(domain=STANDARD)
 OF_MS = Attention(domain=MS)
 GROUPS = Attention(domain=MS, Hq=2, H=4, n=2)
-FEW_QUERIES = replace(NODE, Hq=2, H=4)
 STATELESS = replace(OF_MS, state=False)
 Case = ConvCase | Attention
 Shapes = Mapping[str, Sequence[int | str] | None]

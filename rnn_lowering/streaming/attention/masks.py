@@ -42,7 +42,8 @@ class Bias:
     Attributes:
         term: The term.
         value: What it adds.
-        constant: Whether it is the same beyond `reach` frames.
+        constant: Whether it is the same beyond `reach`.
+        reach: A distance in frames.
     """
 
     term: Term
