@@ -697,7 +697,6 @@ k[batch, 2, 2, 0]  v[batch, 2, 0, 2]  k[batch, 4, 1, 0]  v[batch, 4, 0, 1]
 )
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(("head", "states", "nodes"), OPERATORS_OF_MICROSOFT)
 def test_the_operators_of_microsoft_stream(head: str, states: str, nodes: str) -> None:
     model = over(head, nodes, opset=17)
@@ -951,7 +950,6 @@ BENT = LOWER["LOWER"].copy()
 BENT[250:] = 1  # causal for 250 rows, then full
 
 
-@pytest.mark.few(36)
 @pytest.mark.parametrize(("head", "title", "nodes"), REFUSED)
 def test_what_is_no_causal_attention_is_refused(head: str, title: str, nodes: str) -> None:
     reason, *rest = title.split("; ")

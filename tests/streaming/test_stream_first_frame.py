@@ -85,7 +85,6 @@ uses the number of frames, which a stream never knows, other than as a size
 """)
 
 
-@pytest.mark.few(3)
 @pytest.mark.parametrize(("head", "states", "nodes"), RIGHT)
 @pytest.mark.filterwarnings("ignore:no state is carried")
 def test_each_length_and_chunking_is_right(head: str, states: str, nodes: str) -> None:
