@@ -68,14 +68,17 @@ def at_sizes(
     """Return a copy of a model at given sizes (see `fix_dimensions`).
 
     Constants are folded if that makes more sizes of recurrent nodes known; if an input becomes a constant or the
-    model is not valid, also if it decides an If: paddings and branches may depend on sizes.
+    model is not valid, also if it decides an If: paddings and branches may depend on sizes. If it is not valid, no
+    number counts that it declares of a computed value: an exporter may have traced other sizes.
 
     Raises:
         OptionError, UnsupportedError: As `fix_dimensions`.
     """
     copy = clone(model)
     inferred = fix_dimensions(copy, dims, input_shapes, arrays)
-    fault = fault_of(copy)
+    if fault := fault_of(copy):
+        inferred = infer_anew(copy, {}, numbers_count=False)
+        fault = fault_of(copy)
     known = folded(copy, decide=bool(arrays or fault), inferred=inferred)
     if known is None:
         return SizedModel(copy, folded=False, fault=fault)

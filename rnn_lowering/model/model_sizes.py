@@ -272,16 +272,17 @@ def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: b
     }
 
 
-def infer_anew(model: ir.Model, sizes: Mapping[str, int]) -> Inferred:
+def infer_anew(model: ir.Model, sizes: Mapping[str, int], *, numbers_count: bool = True) -> Inferred:
     """Infer the shapes of computed values, in place; declared ones count as `fix_dimensions` says. Return what
     follows from the inputs alone.
 
     Args:
         model: The model, whose inputs have their sizes.
         sizes: Sizes by symbolic name.
+        numbers_count: Whether declared numbers count if none contradicts what is inferred.
     """
     known = inferred_values(model)
-    keep = not _is_of_one_size(known, sizes)
+    keep = numbers_count and not _is_of_one_size(known, sizes)
     for value, other in known.items():
         declared = _at_sizes(value.shape, sizes, keep_numbers=keep)
         value.type, value.shape = value.type or other.type, merge_shapes(other.shape, declared)
