@@ -391,7 +391,7 @@ def ensure_valid(
     if problem and (not problem_of(given := original()) or _checker_refuses_only(result, given)):
         raise UnsupportedError(
             f"the result is not valid: {problem}",
-            hint="this is a bug in rnn-lowering, unless the model declares wrong types or shapes: please report it",
+            hint="if onnxruntime runs the original at these sizes, this is a bug in rnn-lowering: please report it",
         )
     return [] if problem else [STALE], message
 
