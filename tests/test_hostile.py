@@ -157,7 +157,7 @@ ASKING: dict[str, Callable[[], onnx.ModelProto]] = {
         doubling("{new} = Concat <axis = 0> ({old}, {old})", "data"), ", float[16] data = {}"
     ),
     "Concat of weights, folded": lambda: asking(
-        doubling("{new} = Concat <axis = 0> ({old}, {old})", "data", 22), ", float[16] data = {}"
+        doubling("{new} = Concat <axis = 0> ({old}, {old})", "data", 20), ", float[16] data = {}"
     ),
     "Concat of sizes": lambda: asking("s = Shape (X) " + doubling("{new} = Concat <axis = 0> ({old}, {old})", "s")),
     "Gather": lambda: asking(doubling("{new} = Gather ({old}, {old})", "zeros"), ", int64[1] zeros = {0}"),
