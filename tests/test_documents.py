@@ -225,6 +225,19 @@ def test_the_readme_shows_what_was_measured() -> None:
         assert {*after} == {"right"}
 
 
+def test_the_readme_counts_the_exports_that_run() -> None:
+    """Of each runtime that it names; the others of those are refused, and none is wrong."""
+    path = ROOT / "tests" / "clients" / "outcomes_of_journeys.json"
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    told = re.search(r"Of (\d+) exports.*?run all, MNN (\d+) and\s+ncnn (\d+)", page_text("README"), re.DOTALL)
+    assert told
+    every, mnn, ncnn = map(int, told.groups())
+    right = {"tract": every, "openvino": every, "opencv": every, "mnn": mnn, "ncnn": ncnn}
+    for name, count in right.items():
+        outcomes = [*stored[name]["outcomes"].values()]
+        assert (outcomes.count("right"), outcomes.count("refused")) == (count, every - count), name
+
+
 def page_text(page: str) -> str:
     (path,) = (path for path in DOCUMENTS if path.stem == page)
     return path.read_text(encoding="utf-8")
