@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("rnn_lowering")
 
-_MANY_STEPS = 512
+_MOST_STEPS = 512
 """Compilers may take minutes for more unrolled steps."""
 
 
@@ -188,6 +188,6 @@ def _log(plan: ModelPlan, report: Report) -> None:
 def _long_work(nodes: Iterable[NodeReport]) -> list[str]:
     """Return a warning if so many steps are unrolled that a runtime may take minutes to compile them."""
     steps = sum(node.steps for node in nodes if node.form == "unroll")
-    if steps <= _MANY_STEPS:
+    if steps <= _MOST_STEPS:
         return []
     return [f"{steps:,} steps are unrolled in total: compilers may take minutes to load them"]

@@ -36,7 +36,7 @@ from rnn_lowering.passes.nodes import (
     with_known_sizes,
 )
 from rnn_lowering.passes.report import Report
-from rnn_lowering.passes.stages import Work, run_stages
+from rnn_lowering.passes.stages import Work, run_stages, stages_until
 
 REFUSED, LEFT = "refused", "left as it is"
 UNSUPPORTED, REPLACED = "left, not supported", "replaced"
@@ -92,12 +92,12 @@ def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], R
     work = Work.on_copy(model, lowering)
     work.refused = {}
     check_selection(work)
-    run_stages(work, ("open axes", "fix sizes"))
+    run_stages(work, stages_until("raise"))
     order = {ref: n for n, (ref, _) in enumerate(exported_loops(work.model))}
     cells = _raisable(work)
-    run_stages(work, ("raise", "stream"))
+    run_stages(work, stages_until("loops", since="raise"))
     order |= {ref: n for n, (ref, _) in enumerate(exported_loops(work.model), len(order)) if ref not in order}
-    run_stages(work, ("loops", "floats", "adapt first"))
+    run_stages(work, stages_until("nodes", since="loops"))
     prepared, refusal = _prepared(work)
     plan: ModelPlan | None = None
     with suppress(RnnLoweringError):  # the preview of each node says it

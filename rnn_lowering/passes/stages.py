@@ -86,6 +86,12 @@ def run_stages(work: Work, names: Iterable[str] = STAGES) -> dict[str, Edit]:
     return edits
 
 
+def stages_until(end: str, *, since: str = "open axes") -> list[str]:
+    """Return the names of the stages from one on, up to another one that is left out."""
+    names = [*STAGES]
+    return names[names.index(since) : names.index(end)]
+
+
 # A lowering in progress: the working copy of a model, and what its stages share.
 
 

@@ -30,7 +30,8 @@ from rnn_lowering.options import Lowering
 from rnn_lowering.passes.nodes import opset_behind, planned
 from rnn_lowering.passes.report import NodeReport
 from rnn_lowering.passes.stages import Edit, StreamInputs, Work
-from rnn_lowering.streaming.before_following import InPlaceOf, choose_in_loops, expand_attention, expand_sequences
+from rnn_lowering.streaming.attention.expansion import expand_attention
+from rnn_lowering.streaming.before_following import InPlaceOf, choose_in_loops, expand_sequences
 from rnn_lowering.streaming.editor import dim_of, input_of, remove_unused
 from rnn_lowering.streaming.follow_frames import follow
 from rnn_lowering.streaming.frames import MAIN_GRAPH, Delay, Flow, Frames

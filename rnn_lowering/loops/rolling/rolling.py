@@ -16,15 +16,8 @@ from rnn_lowering.facts.constants import computed
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain, operator_of, reached
 from rnn_lowering.loops.lowering import LoopReport
 from rnn_lowering.loops.raising.raised_loop import Raised, raise_loops
-from rnn_lowering.loops.rolling.steps import (
-    Computation,
-    NotRolledError,
-    NumberedGraph,
-    ProductChain,
-    RolledSteps,
-    StepBefore,
-    chains,
-)
+from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph, ProductChain, chains
+from rnn_lowering.loops.rolling.steps import NotRolledError, RolledSteps, StepBefore
 from rnn_lowering.loops.rolling.writing import ScanWriter, name_of
 from rnn_lowering.model.copying import clone, order_restored
 from rnn_lowering.model.folding import with_constants

@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.facts.operators import inputs_and_attributes, is_used
-from rnn_lowering.loops.rolling.steps import Computation, NumberedGraph, RolledSteps, Row, StepCount
+from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
+from rnn_lowering.loops.rolling.steps import RolledSteps, Row, StepCount
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import add_constant
