@@ -163,21 +163,21 @@ class Drawing:
 
 
 def draw(graph: nx.DiGraph) -> Drawing:
-    """Draw a graph from top to bottom, as `ChangedPart` has one."""
-    bodies = {v: [draw(body) for body in data["body"]] for v, data in graph.nodes(data=True)}
+    """Draw a graph from top to bottom, as `ChangedPart` has one; vertices may lack a name and bodies."""
+    bodies = {v: [draw(body) for body in data.get("body", ())] for v, data in graph.nodes(data=True)}
     for v, inside in bodies.items():
         if inside:
             half = max(
-                half_of(graph.nodes[v]["label"]), sum(d.width for d in inside) / 2 + _EDGE * (len(inside) + 1) / 2
+                _half_of(graph.nodes[v]["label"]), sum(d.width for d in inside) / 2 + _EDGE * (len(inside) + 1) / 2
             )
             graph.nodes[v]["half"] = half
     halves = {
         v: max((d.height for d in inside), default=0.0) / 2 + _TITLE / 2 + _EDGE if inside else _HALF
         for v, inside in bodies.items()
     }
-    paths, layers = layered(graph)
-    x, width = placed(graph, layers)
-    y, tall_of, top = dict[Vertex, float](), dict[Vertex, float](), _EDGE
+    paths, layers = _layered(graph)
+    x, width = _placed(graph, layers)
+    y, tall_of, top = dict[_Vertex, float](), dict[_Vertex, float](), _EDGE
     for layer in layers:
         tall = max(halves.get(v, 0.0) for v in layer)
         y |= dict.fromkeys(layer, top + tall)
@@ -204,11 +204,11 @@ def _edge(points: list[tuple[float, float]]) -> str:
 
 
 def _box(data: dict[str, object], x: float, y: float, half_height: float, inside: list[Drawing]) -> str:
-    half = float(str(data.get("half", half_of(str(data["label"])))))
+    half = float(str(data.get("half", _half_of(str(data["label"])))))
     shape = (
         f'x="{x - half:.1f}" y="{y - half_height:.1f}" width="{2 * half:.1f}" height="{2 * half_height:.1f}" rx="4"'
     )
-    named = f"<title>{escape(printable(data['name']))}</title>" if data["name"] else ""
+    named = f"<title>{escape(printable(data['name']))}</title>" if data.get("name") else ""
     at = y - half_height + _EDGE + 6 if inside else y + 3.5
     label = f'<text x="{x:.1f}" y="{at:.1f}">{escape(data["label"])}</text>'
     parts, left = [], x - half + _EDGE
@@ -222,24 +222,24 @@ def _box(data: dict[str, object], x: float, y: float, half_height: float, inside
 # Where the vertices of a small graph stand in a picture: in layers, near their neighbors.
 
 
-Vertex = Hashable
-Layers = list[list[Vertex]]
+_Vertex = Hashable
+_Layers = list[list[_Vertex]]
 
 _GAP, _MARGIN = 10.0, 4.0
 
 
-def half_of(label: str) -> float:
+def _half_of(label: str) -> float:
     """Return half of the width of a label's box; 0 without a label."""
     return 3.0 * len(label) + 6.0 if label else 0.0
 
 
-def layered(graph: nx.DiGraph) -> tuple[Layers, Layers]:
+def _layered(graph: nx.DiGraph) -> tuple[_Layers, _Layers]:
     """Return the edges as paths and the vertices by layers. An input is in the layer above the first operator that
     uses it; a long edge has a bend in each layer that it crosses, which is added to the graph."""
     level = {v: n for n, layer in enumerate(nx.topological_generations(graph)) for v in layer}
     for v in [v for v in graph if not graph.pred[v] and graph.succ[v]]:
         level[v] = min(level[after] for after in graph.succ[v]) - 1
-    paths: Layers = []
+    paths: _Layers = []
     for a, b in list(graph.edges):
         bends = [(a, b, n) for n in range(level[a] + 1, level[b])]
         level |= {bend: bend[2] for bend in bends}
@@ -250,10 +250,10 @@ def layered(graph: nx.DiGraph) -> tuple[Layers, Layers]:
     return paths, [[v for v in graph if level[v] == n] for n in sorted(set(level.values()))]
 
 
-def placed(graph: nx.DiGraph, layers: Layers) -> tuple[dict[Vertex, float], float]:
+def _placed(graph: nx.DiGraph, layers: _Layers) -> tuple[dict[_Vertex, float], float]:
     """Order the vertices of each layer by the positions of their neighbors; return positions and the total
     width. A vertex is as wide as its label, or as twice its `half`."""
-    half = {v: graph.nodes[v].get("half", half_of(graph.nodes[v]["label"])) for v in graph}
+    half = {v: graph.nodes[v].get("half", _half_of(graph.nodes[v]["label"])) for v in graph}
     x = {v: 60.0 * n for layer in layers for n, v in enumerate(layer)}
     both = {v: [*graph.pred[v], *graph.succ[v]] for v in graph}
     for sweep in range(40):
@@ -269,8 +269,8 @@ def placed(graph: nx.DiGraph, layers: Layers) -> tuple[dict[Vertex, float], floa
 
 
 def _without_overlaps(
-    layer: Sequence[Vertex], want: Mapping[Vertex, float], half: Mapping[Vertex, float]
-) -> dict[Vertex, float]:
+    layer: Sequence[_Vertex], want: Mapping[_Vertex, float], half: Mapping[_Vertex, float]
+) -> dict[_Vertex, float]:
     """Return positions near the wanted ones, in the same order, without overlaps."""
     halves = np.array([half[v] for v in layer])
     packed = np.cumsum(2 * halves + _GAP) - halves

@@ -24,7 +24,8 @@ try:
     from markupsafe import Markup, escape
 
     from rnn_lowering.report.drawing import changed_parts, draw
-    from rnn_lowering.report.plots import MOST_SIGNALS, NodeSeries, draw_step, plot_errors, plot_signals, step_graph
+    from rnn_lowering.report.plots import MOST_SIGNALS, NodeSeries, plot_errors, plot_signals
+    from rnn_lowering.report.step import step_graph
 except ImportError as missing:
     raise RnnLoweringError(
         f"an HTML report needs jinja2, matplotlib and networkx ({missing})",
@@ -37,12 +38,11 @@ MOST_NODES = 24
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG with its title and caption; `width` in inches, 0 for that of the page."""
+    """An SVG with its title and caption."""
 
     svg: Markup
     title: str
     caption: str
-    width: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,9 @@ def _graphs(graphs: Graphs) -> list[Picture]:
     before, after = changed_parts(*graphs())
     if not before.changed + after.changed:
         return []
-    drawings = ((title, part, draw(part.graph)) for title, part in (("Before", before), ("After", after)))
     return [
-        Picture(drawing.svg(), title, f"{part.changed:,} of {part.nodes:,} nodes", drawing.width)
-        for title, part, drawing in drawings
+        Picture(draw(part.graph).svg(), title, f"{part.changed:,} of {part.nodes:,} nodes")
+        for title, part in (("Before", before), ("After", after))
     ]
 
 
@@ -150,7 +149,7 @@ def _section(run: NodeRun, salt: str) -> Section:
     final = "its final states, since the output of all steps is not connected"
     note = f"Run on one random input, batch {batch}: {f'{length} steps' if series.over_time else final}."
     failures = (f"No result, {name}: {reason}" for name, reason in run.failures.items())
-    return Section((note, *failures), tuple(_plots(series, salt)), _step(run, salt), series.largest())
+    return Section((note, *failures), tuple(_plots(series, salt)), _step(run), series.largest())
 
 
 def _plots(series: NodeSeries, salt: str) -> Iterator[Picture]:
@@ -174,7 +173,7 @@ def _plots(series: NodeSeries, salt: str) -> Iterator[Picture]:
     )
 
 
-def _step(run: NodeRun, salt: str) -> Picture:
+def _step(run: NodeRun) -> Picture:
     node, spec, cut = run.node, run.node.spec, run.node.cut
     assert cut is not None
     names = {name: symbol for symbol, name in node.feeds.items()}
@@ -185,5 +184,4 @@ def _step(run: NodeRun, salt: str) -> Picture:
     ragged = "sequence_lens" in spec.inputs
     caption += "Steps beyond a sequence's length are left out of the outputs after the last one. " if ragged else ""
     caption += "Each direction has such a step." if "X" not in labels and len(spec.directions) > 1 else ""
-    drawing, width = draw_step(graph, f"{salt}-step")
-    return Picture(Markup(drawing), "One step as emitted", caption, width)
+    return Picture(draw(graph).svg(), "One step as emitted", caption)

@@ -29,7 +29,8 @@ from rnn_lowering.compare.node_pairs import node_pairs
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.recurrence import cells
 from rnn_lowering.report import page
-from rnn_lowering.report.plots import plot_errors, step_graph
+from rnn_lowering.report.plots import plot_errors
+from rnn_lowering.report.step import step_graph
 from rnn_lowering.targets.calls import CALLS
 
 pytestmark = pytest.mark.usefixtures("workers_here")
@@ -97,7 +98,7 @@ class Page(HTMLParser):
     @property
     def plots(self) -> int:
         """How many pictures there are beside the two of the graph."""
-        return self.tags["svg"] - self.values("class").count("graph")
+        return sum(map(self.values("class").count, ("plot", "step")))
 
     def row(self, first: str) -> list[str]:
         """The first row of a table that starts so."""
