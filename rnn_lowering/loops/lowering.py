@@ -38,9 +38,11 @@ from rnn_lowering.model.scopes import (
     all_names,
     inner_scopes,
     operators_in,
+    origin_of,
     repeating_nodes,
     scopes,
     sort_nodes,
+    standard_nodes,
 )
 from rnn_lowering.nodes.kinds import node_ref
 
@@ -114,6 +116,9 @@ class LoopForms:
         return bool(self.forms) or self.without_steps
 
 
+_READ_ELEMENTS = ("SequenceAt", "ConcatFromSequence")
+"""Operators that read the elements of a list."""
+
 _SOME_STEPS = "it must have at least one step"
 _EMPTY = LoopForms(("unroll",), "it has no step")
 Choose = Callable[[ir.Node], LoopForms]
@@ -154,7 +159,8 @@ def lower_loops(
     if not collects:
         for scope, node in repeating_nodes(model):
             _chosen(choose, node, scope)
-    if not any(_forms(choose, node).may_change for _, node in repeating_nodes(model)):
+    follows = some_rows and any(standard_nodes(model, *_READ_ELEMENTS))
+    if not follows and not any(_forms(choose, node).may_change for _, node in repeating_nodes(model)):
         return model, [], []
     work = clone(model)
     sort_nodes(work)
@@ -164,7 +170,7 @@ def lower_loops(
     notes = inline_holders(work, holders | called, limits.nodes)
     lowering = _LoopLowering(work, choose, limits, refused, some_rows)
     lowering.graph(next(scope for scope in scopes(work) if scope.graph is work.graph))
-    if not lowering.reports and not (collects and refused):
+    if not lowering.reports and not lowering.followed and not (collects and refused):
         return model, [], []
     return work, lowering.reports, notes
 
@@ -221,6 +227,7 @@ class _LoopLowering:
         self.facts = Facts(model, self.opset)
         self.names = Names(all_names(model))
         self.reports: list[LoopReport] = []
+        self.followed = False
         self.stays = {node for _, node in repeating_nodes(model) if _forms(choose, node).stays_in_bodies}
         self._shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
 
@@ -378,5 +385,15 @@ class _LoopLowering:
             self.facts.record_elements(node.outputs[0], given)
             return
         items = writer.results_of_sequence(node, given)
-        if items is not None:
-            self._put(node, scope.graph, writer, items)
+        if items is None:
+            return
+        self.followed, origin = True, origin_of(node, scope.text)
+        if (
+            node.op_type == "SequenceAt"
+            and isinstance(items[0], ir.Value)
+            and not node.outputs[0].is_graph_output()
+        ):
+            node.outputs[0].replace_all_uses_with(items[0])
+        self._put(node, scope.graph, writer, items)
+        for new in writer.op.nodes:
+            new.meta[ORIGIN] = origin

@@ -31,7 +31,7 @@ from rnn_lowering.passes.nodes import opset_behind, planned
 from rnn_lowering.passes.report import NodeReport
 from rnn_lowering.passes.stages import Edit, StreamInputs, Work
 from rnn_lowering.streaming.attention.expansion import expand_attention
-from rnn_lowering.streaming.before_following import InPlaceOf, choose_in_loops, expand_sequences
+from rnn_lowering.streaming.before_following import InPlaceOf, choose_in_loops
 from rnn_lowering.streaming.editor import dim_of, input_of, remove_unused
 from rnn_lowering.streaming.follow_frames import follow
 from rnn_lowering.streaming.frames import MAIN_GRAPH, Delay, Flow, Frames
@@ -297,7 +297,6 @@ def _prepared(model: ir.Model) -> ir.Model:
             "the model is not valid, so its frames cannot be followed", hint="check it with onnx.checker"
         )
     expand_attention(work)
-    expand_sequences(work)
     remove_unused(work)  # a chunk may be too short for what no output needs
     _read_numbers(work)
     return work

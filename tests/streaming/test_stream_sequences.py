@@ -25,12 +25,11 @@ right
 
 REFUSED = rows("""
 # float[2, 12, 3] X
-acts along axis 1, which holds the frames
+SplitToSequence node '-> q' in main graph: is not known to act on each frame alone
     q = SplitToSequence <axis = 1> (X, 12)  a = SequenceAt (q, 0)  Y = Neg (a)
     q = SplitToSequence <axis = 1> (X, [12])  a = SequenceAt (q, 0)  Y = Neg (a)
     q = SplitToSequence <axis = 1> (X)  a = SequenceAt (q, -1)  Y = Sub (X, a)
     q = SplitToSequence <axis = 1> (X)  a = ConcatFromSequence <axis = 1> (q)  Y = Neg (a)
-SplitToSequence node '-> q' in main graph: is not known to act on each frame alone
     q = SplitToSequence <axis = 1> (X)  n = SequenceLength (q)  f = Cast <to = 1> (n)  Y = Div (X, f)
     q = SplitToSequence <axis = 2> (X)  Y = SequenceAt (q, 3)
 """)
