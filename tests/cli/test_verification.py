@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,16 @@ def test_without_verification(source: Path, rnn_lower: Command, options: str) ->
     assert outcome.code == 0
     assert "verified" not in outcome.out
     assert check["status"] == "not compared"
+
+
+@pytest.mark.usefixtures("own_processes")
+@pytest.mark.parametrize("stream", [None, "seq"])
+def test_without_verification_no_process_runs_models(
+    source: Path, tmp_path: Path, started: list[subprocess.Popen[bytes]], stream: str | None
+) -> None:
+    report = rl.lower_file(source, tmp_path / "out.onnx", verify=0, stream=stream)
+    assert report.verification.status == "not compared"
+    assert started == []
 
 
 def test_seed(rnn_lower: Command, tmp_path: Path) -> None:

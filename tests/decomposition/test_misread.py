@@ -72,6 +72,20 @@ FINE: dict[str, tuple[Any, str]] = {
     "no 0": ("openvino", "(float[N, 4] x) => (float[N, 4] y) { y = HardSigmoid <alpha = 1.0> (x) }"),
     "floats": ("tract", "(float[N, 4] x) => (float[N, 4] y) { y = Softmax (x) }"),
     "a product": ("tract", INTEGERS.format("o = Softmax (b) p = Transpose (o) c = MatMul (o, p)")),
+    "between products": (
+        "tract",
+        INTEGERS.format("o = Transpose (b) p = MatMul (b, o) m = Softmax (p) c = MatMul (m, b)"),
+    ),
+    **{
+        f"integers {where} only": (
+            "tract",
+            "(float[N, 4] x) => (float[N, 4] y) <float s = {0.1}, int8 z = {0}> {" + nodes + "}",
+        )
+        for where, nodes in (
+            ("before it", "a = QuantizeLinear (x, s, z) b = DequantizeLinear (a, s, z) y = Softmax (b)"),
+            ("behind it", "c = Softmax (x) a = QuantizeLinear (c, s, z) y = DequantizeLinear (a, s, z)"),
+        )
+    },
     "another runtime": ("mnn", "(float[N, 4] x) => (float[N, 4] y) { y = Selu <gamma = 0.0> (x) }"),
 }
 
@@ -179,6 +193,18 @@ def test_qnn_is_refused_a_pad_behind_a_negative_zero_point(
         return
     with pytest.raises(rl.UnsupportedError, match=r"qnn .* wrongly behind a negative zero point: .* unsigned"):
         rl.lower(model, target="qnn")
+
+
+@pytest.mark.filterwarnings("ignore:left for qnn")
+def test_qnn_is_refused_a_pad_behind_an_unknown_zero_point() -> None:
+    """Without one it is 0."""
+    text = """g (float[2, 4] x, int8 given) => (float[2, 6] z)
+        <float s = {{0.01}}, int64[4] pads = {{0, 1, 0, 1}}> {{
+        p = Identity (given)  a = QuantizeLinear (x, s{0})  b = DequantizeLinear (a, s{0})
+        c = Pad (b, pads)  d = QuantizeLinear (c, s{0})  z = DequantizeLinear (d, s{0}) }}"""
+    assert "Pad" in operators(rl.lower(parse(text.format(""), 21, 10), target="qnn"))
+    with pytest.raises(rl.UnsupportedError, match="wrongly behind a negative zero point"):
+        rl.lower(parse(text.format(", p"), 21, 10), target="qnn")
 
 
 @pytest.mark.parametrize("given", ["r, s", "r, r, n"])

@@ -272,6 +272,24 @@ def test_a_refusal_names_the_node_the_numbers_and_what_to_export(name: str) -> N
     assert error.page == "frozen-axis.md"
 
 
+@pytest.mark.parametrize("factor", [1.0, 0.3])
+def test_a_number_that_two_sizes_explain_is_refused(factor: float) -> None:
+    """Behind the strides both inputs have as many frames."""
+    axes = {"X:2": "time", "Z:2": "rows"}
+
+    def export(size: int) -> onnx.ModelProto:
+        left = (size - 3) // 2 + 1
+        inputs = f"float[2,6,{size}] X, float[2,6,{size + 2}] Z, float[3] Q"
+        outputs = f"float[2,4,{left}] U, float[2,4,{left}] V, float[3] Y"
+        nodes = "U = Conv <strides = [2]> (X, K)  V = Conv <strides = [2]> (Z, L)  Y = Mul (Q, k)"
+        weights = {"K": np.ones((4, 6, 3)), "L": np.ones((4, 6, 5)), "k": np.float32(factor * left**-0.5)}
+        return made(inputs, outputs, nodes, **weights)
+
+    exports = [export(size) for size in (11, 160, 37)]
+    with pytest.raises(rl.UnsupportedError, match=r" may be .* or "):
+        rl.lower(exports[0], "keep", open_dims=axes, also=exports[1:])
+
+
 @pytest.mark.parametrize(
     ("sizes", "text"), [((24, 28), "differ by 4 only"), ((24, 54), "product of small numbers")]
 )

@@ -358,6 +358,12 @@ def test_a_node_that_onnxruntime_does_not_run(tmp_path: Path) -> None:
     assert parsed.plots == 3
 
 
+def test_an_output_without_numbers_is_not_plotted(tmp_path: Path) -> None:
+    parsed = Page(written(tmp_path, model(Case("page_empty", "GRU", {"layout": 1}, T=0, outputs=("Y",)), 17)))
+    assert "0 steps" in parsed.text
+    assert parsed.plots == 1  # the step
+
+
 def test_a_node_that_cannot_run_on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rnn_lowering.compare.node_pairs.LoweredFile.part", lambda *_: None)
     case = Case("page_without_pictures", "GRU")

@@ -618,6 +618,13 @@ def test_the_comparison_finds_a_stream_that_goes_on() -> None:
     assert (result.status, result.reason) == ("failed", "runs on after frame 12, the last one")
 
 
+@pytest.mark.parametrize("most", [5, 60])
+def test_a_stream_is_compared_up_to_its_last_frame(most: int) -> None:
+    check = rl.verify_stream(CAUSAL, rl.lower(CAUSAL, stream="time", max_frames=most))
+    assert check, check.reason
+    assert check.method.endswith(f"sequences of up to {most} frames")
+
+
 OPERATOR = rows(
     """
 # float[batch, time, 4] X { SCORES

@@ -160,14 +160,19 @@ def test_one_late_convolution_needs_no_newer_opset() -> None:
     assert_right(model, rl.lower(model, stream="time", delay=True), {"X": random((2, 3, 12))}, 3)
 
 
-SIZED = over(
-    "float[time, batch, 3] X, float[1, n, 3] b => float[] Y",
-    """a = Add (X, b)  s = Shape (a)  n = Gather (s, 1)  c = Greater (n, 1)
-    Y = If (c) <then_branch = t () => (float[i, j, k] P) {
-        g = GRU <hidden_size = 4> (X, W, R, B)  P = Squeeze (g, axis) },
-        else_branch = e () => (float[l, m, o] Q) { Q = MatMul (X, K) }>""",
-    {"axis": np.array([1]), "K": random((3, 4), 2)},
-)
+def chosen(other: str, shape: str, axis: int) -> onnx.ModelProto:
+    """A state in a branch that an axis of a value chooses."""
+    return over(
+        f"float[time, batch, 3] X, {other} => float[] Y",
+        f"""{shape}  n = Gather (s, {axis})  c = Greater (n, 1)
+        Y = If (c) <then_branch = t () => (float[i, j, k] P) {{
+            g = GRU <hidden_size = 4> (X, W, R, B)  P = Squeeze (g, axis) }},
+            else_branch = e () => (float[l, m, o] Q) {{ Q = MatMul (X, K) }}>""",
+        {"axis": np.array([1]), "K": random((3, 4), 2)},
+    )
+
+
+SIZED = chosen("float[1, n, 3] b", "a = Add (X, b)  s = Shape (a)", 1)
 
 
 def test_a_branch_that_sizes_choose_is_fixed_by_sizes() -> None:
@@ -247,3 +252,18 @@ def test_ncnn_says_constant_lengths_only_of_a_net_that_has_lengths() -> None:
     why = "pnnx converts no arithmetic of integers"
     assert said.endswith(f"ncnn needs constant sequence_lens: {why}; export the model without sequence_lens")
     rl.lower(over("float[time, 2, 3] X", "Y = GRU <hidden_size = 4> (X, W, R)"), stream="time=1", target="ncnn")
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [("s = Shape (X)", 1), ("s = Shape (b)", 0), ("a = Neg (b)  s = Shape (a)", 0)]
+)
+def test_sizes_that_are_equal_in_all_calls_may_choose(shape: str, axis: int) -> None:
+    model = chosen("float[n, 3] b", shape, axis)
+    feed = {"X": random((9, 2, 3)), "b": random((2, 3))}
+    stepped = rl.lower(model, stream="time")
+    np.testing.assert_allclose(chunked(stepped, feed, [4])["Y"], whole(model, feed)["Y"], atol=1e-6)
+
+
+def test_a_size_that_follows_from_numbers_may_change_from_call_to_call() -> None:
+    said = refusal(chosen("float[n, 3] b", "a = NonZero (b)  s = Shape (a)", 1))
+    assert "a call may skip a state in its branches, since input 'b' chooses the branch" in said

@@ -303,6 +303,10 @@ BESIDE = {
     "D = Identity (X)  t = Identity (X)  A = Transpose <perm=[1,0,2]> (t)": True,
     "A = Identity (D)  D = Transpose <perm=[1,0,2]> (X)": True,
     "A = Tanh (X)  t = Identity (X)  D = Transpose <perm=[1,0,2]> (t)": False,
+    "A = Transpose <perm=[1,0,2]> (X)  D = Identity (A)": True,
+    "t = Transpose <perm=[1,0,2]> (X)  A = Tanh (t)  D = Transpose <perm=[1,0,2]> (X)": True,
+    "t = Transpose <perm=[1,0,2]> (X)  D = Identity (t)  A = Tanh (t)": True,
+    "t = Transpose <perm=[1,0,2]> (X)  D = Identity (t)  A = Tanh (X)": False,
 }
 
 
@@ -311,6 +315,17 @@ BESIDE = {
 def test_a_transpose_of_x_beside_the_node(nodes: str) -> None:
     """OpenVINO makes a Reshape of it: the other output was wrong, not that of the node."""
     assert ("native" not in forms(parse(ONE.replace("BEFORE", nodes)), "openvino")) == BESIDE[nodes]
+
+
+@pytest.mark.usefixtures("_fast")
+@pytest.mark.parametrize(("state", "stays"), [("t = Transpose <perm=[1,0,2]> (X)", False), ("t = Neg (h)", True)])
+def test_a_transpose_of_x_as_the_initial_state(state: str, stays: bool) -> None:
+    original = parse(
+        f"""main (float[N,1,4] X, float[1,N,4] h) => (float[1,1,N,4] Y)
+        <float[1,4,4] W = {{}}, float[1,4,4] R = {{}}> {{
+        {state}  D = Transpose <perm=[1,0,2]> (X)  Y = RNN <hidden_size=4> (D, W, R, , , t) }}"""
+    )
+    assert ("native" in forms(original, "openvino")) == stays
 
 
 @pytest.mark.usefixtures("_fast")

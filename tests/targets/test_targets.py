@@ -690,3 +690,21 @@ def test_an_output_that_is_a_constant_is_that_of_a_node(target: Any) -> None:
     made = {output for node in lowered.graph.node for output in node.output}
     assert {output.name for output in lowered.graph.output} <= made
     assert_close(run(lowered, random_feed(lowered)), run(parse(NO_STEP), random_feed(lowered)))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hint"),
+    [
+        ("n = Identity (a)", 'make them constants: set_inputs={"a": numpy.load("FILE.npy")}'),
+        ("f = Cast <to = 1> (a)  r = Bernoulli (f)  n = Cast <to = 6> (r)", "export the model without lengths"),
+    ],
+)
+def test_lengths_that_no_option_makes_constant(nodes: str, hint: str) -> None:
+    """What is drawn at random is no constant, though its inputs are."""
+    model = parse(
+        f"""g (float[T,2,3] X, int32[2] a) => (float[T,1,2,4] Y) <float[1,12,3] W = {{}}, float[1,12,4] R = {{}}> {{
+        {nodes}  Y = GRU <hidden_size = 4> (X, W, R, , n) }}"""
+    )
+    with pytest.raises(rl.UnknownLengthsError) as caught:
+        rl.lower(model, target="coreml")
+    assert caught.value.hint.startswith(hint)
