@@ -19,6 +19,7 @@ from rnn_lowering.decomposition.rewrites.apart import (
     set_batches_apart,
     set_sums_apart,
     subtract_from_erf,
+    sum_outputs,
 )
 from rnn_lowering.decomposition.rewrites.axes import (
     add_biases,
@@ -281,6 +282,9 @@ ADAPTATIONS = {
     ),
     "integers as indices": Adaptation(refuse=_refuse_integers),
     "at most 4 axes": Adaptation(refuse=_refuse_axes),
+    "outputs as sums": Adaptation(
+        sum_outputs, "loses outputs that some nodes read, such as a Relu: added 0 to {} of them"
+    ),
     "batches apart": Adaptation(set_batches_apart, "takes batches out of tensors: set {} values apart from theirs"),
     "axes of reductions": Adaptation(
         refuse=refuse_reductions, replaces=reductions_by_attributes, first=reduce_by_attributes

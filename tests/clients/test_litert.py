@@ -38,3 +38,15 @@ def test_a_sum_of_a_sum_that_is_joined_too(tmp_path: Path) -> None:
     """As networks that refine what they estimate have it, such as RAFT."""
     nets = {name: parse(SUMS.replace("BEHIND", text), 17) for name, text in JOINED_SUMS.items()}
     assert_lowered_right("litert", with_feeds(nets), tmp_path)
+
+
+READERS = ("Relu (h)", "Clip (h, none, six)", "Max (h, none)", "Identity (h)", "Dropout (h)", "Reshape (h, same)")
+
+
+@pytest.mark.environments("litert")
+def test_outputs_that_nodes_read(tmp_path: Path) -> None:
+    """As a voice detector has its states, which its head reads behind a Relu."""
+    text = """g (float[2, 3] x) => (float[2, 3] h, float[2, 3] y)
+        <float none = {0}, float six = {6}, int64[2] same = {2, 3}> { h = Mul (x, x)  r = READER  y = Neg (r) }"""
+    nets = {reader: parse(text.replace("READER", reader), 17) for reader in READERS}
+    assert_lowered_right("litert", with_feeds(nets), tmp_path)

@@ -316,3 +316,21 @@ def test_a_sum_of_a_sum_that_is_joined_too_is_set_apart_for_litert(operator: str
     lowered, feed = rl.lower(net, target="litert"), random_feed(net)
     assert [node.op_type for node in lowered.graph.node].count("Reshape") == count
     assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize(
+    ("reader", "count"),
+    [("Relu (h)", 1), ("Max (h, none)", 1), ("Identity (h)", 1), ("Reshape (h, same)", 1), ("Tanh (h)", 0)],
+)
+def test_outputs_that_litert_would_lose_become_sums(reader: str, count: int) -> None:
+    """onnx2tf gives what computes h the name of the reader, and h is gone."""
+    net = parse(
+        f"""g (float[2, 3] x) => (float[2, 3] h, float[2, 3] y) <float none = {{0}}, int64[2] same = {{2, 3}}> {{
+        h = Mul (x, x)  r = {reader}  y = Neg (r) }}""",
+        17,
+    )
+    lowered, feed = rl.lower(net, target="litert"), random_feed(net)
+    assert [node.op_type for node in lowered.graph.node].count("Add") == count
+    readers = [node.op_type for node in lowered.graph.node if "h" in node.input]
+    assert readers == ["Tanh"] * (1 - count)
+    assert_close(run(lowered, feed), run(net, feed))

@@ -1,7 +1,8 @@
 """Nodes that are set apart from those around them, with which a runtime computes them wrongly.
 
 onnx2tf 2.6.9 writes a model that LiteRT rejects where a sum is both an operand of a sum and in a Concat before its
-other operand: between both sums comes a Reshape to the same shape.
+other operand: between both sums comes a Reshape to the same shape. It loses an output of the model that a Relu or
+another node that it fuses reads too: such an output becomes a sum with 0.
 
 MNN 3.6.1 gives an output of the model that is a Conv along one axis an axis of 1 at its end. It returns an output
 that nodes read too in another shape, or not at all.
@@ -157,6 +158,31 @@ def part_outputs(model: AdaptedModel) -> int:
             count += 1
     return count
 
+
+_IN_PLACE = ("Clip", "Dropout", "Identity", "Max", "Min", "Relu", "Reshape")
+"""Operators that onnx2tf may fuse with the node before them, or leave out: that node's output has their name then.
+Of Max and Min with a number it makes a Relu or Clip."""
+
+_SUMS_OF_NUMBERS = 7
+"""The opset from which on Add takes a single number."""
+
+
+def sum_outputs(model: AdaptedModel) -> int:
+    """Add 0 to each output that onnx2tf would lose, behind what nodes read, in place; return their number."""
+    count = 0
+    for value in dict.fromkeys(model.graph.outputs) if model.opset >= _SUMS_OF_NUMBERS else ():
+        node, dtype, uses = value.producer(), model.dtype_of(value), list(value.uses())
+        if node is None or dtype not in _SUMMED or not any(u.node.op_type in _IN_PLACE for u in uses):
+            continue
+        zero = model.constant(node, 0, dtype.numpy(), "zero")
+        model.behind(value, "Add", [zero], suffix="read")
+        for use in uses:
+            use.node.replace_input_with(use.idx, value)
+        count += 1
+    return count
+
+
+_SUMMED = (ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64)
 
 # Batches
 

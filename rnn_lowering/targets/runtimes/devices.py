@@ -193,7 +193,10 @@ LITERT = Target(
     finish=(max_of_outputs,),
     model=ModelTraits(
         outputs_apart=as_sum_with_zero,
-        adaptations=("rows of sequences", "no sequences", "computed copies", "constants as tensors", "sums apart"),
+        adaptations=(
+            *("rows of sequences", "no sequences", "outputs as sums", "computed copies", "constants as tensors"),
+            "sums apart",
+        ),
     ),
 )
 
