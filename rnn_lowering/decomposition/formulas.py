@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 
 from rnn_lowering.types import Array
 
@@ -445,7 +445,50 @@ def _without_negative_axes(node: ir.Node, opset: int, operands: Operands) -> onn
     return _function(name, {"given": _integers(given)})
 
 
+_EXACT = 1 << 24
+"""A sum of products of integers below it is exact in float32, in any order."""
+
+_BYTE, _PART = 255, 16
+"""The largest difference of two numbers of 8 bits, and of its parts: 16ths, and what is left."""
+
+_WHOLE = "c = Conv (x, w) r = Round (c) y = Cast <to = 6> (r)"
+_IN_PARTS = """k = Constant <value = float {16}> () n = Constant <value = int32 {16}> ()
+    q = Div (w, k) high = Floor (q) m = Mul (high, k) low = Sub (w, m)
+    c = Conv (x, high) d = Conv (x, low) e = Round (c) f = Round (d) i = Cast <to = 6> (e) j = Cast <to = 6> (f)
+    p = Mul (i, n) y = Add (p, j)"""
+
+
+def _conv_integer(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """A Conv of the same integers in floats, or of each part of the weights if its sums might be rounded."""
+    weights = operands[1]
+    if opset < _OLDEST_OPSET or weights.shape is None or None in weights.shape:
+        return None
+    products = math.prod(size or 0 for size in weights.shape[1:])
+    if products * _BYTE * _PART >= _EXACT:
+        return None
+    body, count = _WHOLE if products * _BYTE**2 < _EXACT else _IN_PARTS, len(operands)
+    has_zeros = [n < count and operands[n].dtype is not None for n in (2, 3)]
+    x, w = _centred("x", [-1], has_zeros[0]), _centred("w", [-1] + [1] * (len(weights.shape) - 1), has_zeros[1])
+    names = ", ".join(("x_in", "w_in", "x_zero", "w_zero")[:count])
+    text = f'<domain: "", opset_import: ["" : {opset}]> f ({names}) => (y) {{ {x} {w} {body} }}'
+    proto = parser.parse_function(text)
+    for each in proto.node:
+        each.attribute.extend(ir.to_proto(node).attribute if each.op_type == "Conv" else ())
+    return proto
+
+
+def _centred(name: str, shape: Sequence[int], has_zero: bool) -> str:
+    """Return what makes floats of integers, less their zero point, which is broadcast from a shape."""
+    if not has_zero:
+        return f"{name} = Cast <to = 1> ({name}_in)"
+    sizes = f"int64[{len(shape)}] {{{', '.join(map(str, shape))}}}"
+    floats = f"{name}_f = Cast <to = 1> ({name}_in) {name}_g = Cast <to = 1> ({name}_zero)"
+    zero = f"{name}_s = Constant <value = {sizes}> () {name}_z = Reshape ({name}_g, {name}_s)"
+    return f"{floats} {zero} {name} = Sub ({name}_f, {name}_z)"
+
+
 FORMULAS: dict[str, Formula] = {
+    "ConvInteger": _conv_integer,
     "Gather": _gather,
     "Squeeze": _without_negative_axes,
     "Unsqueeze": _without_negative_axes,

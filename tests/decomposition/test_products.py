@@ -219,3 +219,42 @@ def test_integers_that_become_floats_for_mnn_do_so_by_arithmetic(made: str) -> N
 def test_what_mnn_makes_of_integers_wrongly_is_refused(made: str) -> None:
     with pytest.raises(rl.UnsupportedError, match=r"(Dequanti|Cast).* computes it wrongly, or crashes"):
         rl.lower(parse(_QUANTIZED.format(made)), target="mnn")
+
+
+CONVS = {
+    "groups": (
+        "uint8[3, 4, 6, 5] x, int8[4, 2, 3, 2] w, uint8 a, int8 b",
+        "<pads = [1, 0, 2, 1], group = 2> (x, w, a, b)",
+    ),
+    "no zero point of the weights": (
+        "int8[3, 2, 9] x, uint8[4, 2, 3] w, int8 a",
+        '<auto_pad = "SAME_UPPER"> (x, w, a)',
+    ),
+    "no zero points": ("uint8[3, 2, 9] x, uint8[4, 2, 3] w", "<strides = [2]> (x, w)"),
+    "sums beyond 2 ** 24": ("uint8[3, 600, 3] x, uint8[2, 600, 2] w, uint8 b", '(x, w, "", b)'),
+}
+
+
+@pytest.mark.parametrize("name", CONVS)
+def test_a_conv_of_integers_that_tvm_lacks_becomes_one_of_floats(name: str) -> None:
+    inputs, node = CONVS[name]
+    model = parse(f"g ({inputs}) => (int32[A, B, C] y) {{ y = ConvInteger {node} }}", 17)
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    rng, feed = np.random.default_rng(0), {}
+    for value in model.graph.input:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        low, high = (0, 9) if value.name in "ab" else (np.iinfo(dtype).min, np.iinfo(dtype).max + 1)
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        feed[value.name] = rng.integers(low, high, shape).astype(dtype)
+    lowered = rl.lower(model, target="tvm")
+    assert "ConvInteger" not in operators(lowered)
+    np.testing.assert_array_equal(run(lowered, feed)["y"], run(model, feed)["y"])
+
+
+def test_a_conv_of_integers_that_no_float_holds_stays() -> None:
+    model = parse(
+        "g (uint8[1, 5000, 1] x, uint8[1, 5000, 1] w) => (int32[1, 1, 1] y) { y = ConvInteger (x, w) }", 17
+    )
+    with pytest.warns(rl.RnnLoweringWarning, match="left for tvm: ConvInteger node"):
+        assert "ConvInteger" in operators(rl.lower(model, target="tvm"))
