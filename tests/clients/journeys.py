@@ -57,6 +57,13 @@ STORED = HERE / "outcomes_of_journeys.json"
 
 def exported(journeys: Iterable[str]) -> list[Path]:
     """The files of journeys, exported unless they were before."""
+    paths = attempted(journeys)
+    assert {error.name: error.read_text() for path in paths if (error := _error(path)).exists()} == {}
+    return paths
+
+
+def attempted(journeys: Iterable[str]) -> list[Path]:
+    """The same; there is no file of what its exporter cannot write, but one that says why."""
     wanted: dict[str, list[str]] = {}
     for journey in journeys:
         wanted.setdefault("keras" if journey.endswith(".keras") else "pytorch", []).append(journey)
@@ -68,10 +75,14 @@ def _exported(home: str, journeys: list[str]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{journey}.onnx" for journey in journeys]
     with FileLock(folder / "lock"):
-        if absent := [path.stem for path in paths if not path.with_suffix(".npz").exists()]:
+        written = [path for path in paths if path.with_suffix(".npz").exists() or _error(path).exists()]
+        if absent := [path.stem for path in paths if path not in written]:
             _run_script(home, folder, *absent)
-    assert {path.name: path.read_text() for path in folder.glob("*.error")} == {}
     return paths
+
+
+def _error(path: Path) -> Path:
+    return path.with_suffix(".error")
 
 
 def names(home: str) -> list[str]:
@@ -193,7 +204,8 @@ def table(held: Mapping[str, Any]) -> str:
 def main(arguments: list[str]) -> int:
     """Measure the clients named, or all; 1 where one is absent."""
     held, absent = stored(), [*filter(None, map(make, HOMES))]
-    paths = [] if absent else exported(name for home in HOMES for name in names(home))
+    every = [] if absent else attempted(name for home in HOMES for name in names(home))
+    paths = [path for path in every if not _error(path).exists()]
     for client in (arguments or RUNTIMES) if paths else []:
         if reason := make(client):
             absent.append(reason)
