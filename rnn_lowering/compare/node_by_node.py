@@ -36,7 +36,8 @@ from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.types import NODES, Array, Progress, counter
 
 _LONG = 256
-"""A model of more nodes gets a session for each combination of sizes: one for open sizes takes half a minute."""
+"""A model of more nodes gets a session for each combination of sizes, one for open sizes takes half a minute, and
+is not optimized, which takes longer than to run it."""
 
 _STEPS = 48
 """The sequence length of a run for a report, if the node does not fix it."""
@@ -348,7 +349,8 @@ def _run_node(
             proto = with_shapes(model, sizes)
             onnx.save(proto, path)
             groups = [[runner.write_feed(feed)] for feed in group]
-            outcome = runner.run(Session(path, Path(path.absolute().anchor), proto=proto), groups)
+            session = Session(path, Path(path.absolute().anchor), optimize=not long, proto=proto)
+            outcome = runner.run(session, groups)
             returned += [run.outputs() for run in outcome.accepted(all_must_run=True)]
     except SessionError as error:
         if original:  # its process may die

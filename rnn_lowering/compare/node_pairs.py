@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,22 +13,22 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.compare.float64.evaluator import widen
 from rnn_lowering.compare.float64.node_reference import NodeReference, Symbols, reference_of
+from rnn_lowering.compare.float64.widening import widen
 from rnn_lowering.compare.runner import SessionError, quantizes_inputs
 from rnn_lowering.emit.open_scopes import NODE
 from rnn_lowering.facts.constants import Evaluation, constant_of
-from rnn_lowering.facts.operators import captured_values, default_opset, is_used
+from rnn_lowering.facts.operators import default_opset, is_used
 from rnn_lowering.files.one_file import from_the_root, refer
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.copying import clone, inline_functions
 from rnn_lowering.model.fixed_inputs import at_sizes, recorded
 from rnn_lowering.model.folding import folded, with_constants
 from rnn_lowering.model.model_sizes import known_inputs
-from rnn_lowering.model.protobuf import graphs_with_messages
+from rnn_lowering.model.protobuf import GraphMessage, bodies_in
 from rnn_lowering.model.scopes import NodePlace, RecurrentNode, ScopePath, recurrent_nodes, scopes, sort_nodes
 from rnn_lowering.nodes.connections import KnownInputs
-from rnn_lowering.nodes.kinds import NodeSpec, read_spec
+from rnn_lowering.nodes.kinds import NodeSpec, calls_function, is_recurrent, read_spec
 from rnn_lowering.options import Lowering
 from rnn_lowering.types import Array, array_of
 
@@ -35,53 +36,111 @@ _NEWEST_RUNNABLE = 26
 """The newest opset that onnxruntime runs. The operators of lowered nodes are the same in opsets 27 and 28."""
 
 
+@dataclass(frozen=True)
+class _FileValue:
+    """A computed value of a file: its node, the graph of that, and the number of the node in the file."""
+
+    node: onnx.NodeProto
+    path: ScopePath
+    number: int
+
+
 class LoweredFile:
-    """A lowered model, and the messages of its nodes and tensors, of which its parts are made.
+    """The messages of a lowered model, of which its parts are made.
 
     Attributes:
-        model: The model.
+        values: The computed values, by the path of their graph and their name; None for a name that is there twice.
+        left: The recurrent nodes that were not emitted, each with the path of its graph.
     """
 
     def __init__(self, source: ModelSource) -> None:
-        self._source, self.model = source, source.model
-        self._nodes: dict[ir.Node, onnx.NodeProto] = {}
-        self._tensors: dict[ir.Value, onnx.TensorProto] = {}
-        for graph, message in graphs_with_messages(self.model, source.proto):
-            self._nodes |= zip(graph, message.node, strict=True)
-            tensors = {t.name: t for t in message.initializer} if isinstance(message, onnx.GraphProto) else {}
-            self._tensors |= {v: tensors[name] for name, v in graph.initializers.items() if name in tensors}
-        self._order = {node: n for n, node in enumerate(self._nodes)}
+        self._source = source
+        self.values: dict[tuple[ScopePath, str], _FileValue | None] = {}
+        self.left: list[tuple[ScopePath, onnx.NodeProto]] = []
+        self._tensors: dict[tuple[ScopePath, str], onnx.TensorProto] = {}
+        self._opset = default_opset({entry.domain: entry.version for entry in source.proto.opset_import})
+        functions = {(f.domain, f.name, f.overload): f for f in source.proto.functions}
+        numbers = count()
+        for path, graph in _graphs(
+            {("",): source.proto.graph} | {("::".join(i),): f for i, f in functions.items()}
+        ):
+            if isinstance(graph, onnx.GraphProto):
+                self._tensors |= {(path, tensor.name): tensor for tensor in graph.initializer}
+            for node in graph.node:
+                computed = _FileValue(node, path, next(numbers))
+                for name in filter(None, node.output):
+                    key = path, name
+                    self.values[key] = None if key in self.values else computed
+                if (
+                    is_recurrent(node)
+                    and not _is_emitted(node)
+                    and not calls_function(ir.serde.deserialize_node(node), functions)
+                ):
+                    self.left.append((path, node))
 
     def part(
-        self, inputs: Mapping[str, onnx.ValueInfoProto], outputs: Sequence[ir.Value], spec: NodeSpec
+        self, path: ScopePath, inputs: Mapping[str, onnx.ValueInfoProto], outputs: Iterable[str], spec: NodeSpec
     ) -> onnx.ModelProto | None:
         """Return what is between values of the model, as a model; None if it needs values beside `inputs`.
 
         Args:
+            path: The graph of the outputs.
             inputs: Its possible inputs, by name. It has those that it needs.
             outputs: The values to compute, outputs of the node that `spec` describes.
         """
-        needed: set[ir.Node] = set()
-        tensors: dict[str, onnx.TensorProto] = {}
-        used: set[str | None] = set()
-        pending = list(outputs)
+        wanted, needed = list(outputs), dict[int, onnx.NodeProto]()
+        tensors, used = dict[str, onnx.TensorProto](), set[str]()
+        pending = [(path, name) for name in wanted]
         while pending:
-            value = pending.pop()
-            node = value.producer()
-            if value.name in inputs and value not in outputs:  # which may be an input of another node
-                used.add(value.name)
-            elif node is not None:
-                pending += () if node in needed else _outer_inputs(node)
-                needed.add(node)
-            elif value in self._tensors:
-                tensors[value.name or ""] = self._tensors[value]
+            scope, name = pending.pop()
+            if name in inputs and (scope, name) not in ((path, output) for output in wanted):
+                used.add(name)  # it may be an input of another node
+                continue
+            while scope and (scope, name) not in self.values and (scope, name) not in self._tensors:
+                scope = scope[:-_BODY]
+            computed = self.values.get((scope, name))
+            if computed is not None:
+                pending += () if computed.number in needed else ((scope, n) for n in _used_names(computed.node))
+                needed[computed.number] = computed.node
+            elif (scope, name) in self._tensors:
+                tensors[name] = self._tensors[scope, name]
             else:
                 return None
-        nodes = [self._nodes[node] for node in sorted(needed, key=self._order.__getitem__)]
+        nodes = [needed[number] for number in sorted(needed)]
         given = [info for name, info in inputs.items() if name in used]
-        model = _model(nodes, tensors.values(), given, spec, default_opset(self.model.opset_imports))
+        model = _model(nodes, tensors.values(), given, spec, self._opset)
         from_the_root(model, self._source.path, trust=self._source.trust)
         return _as_runnable(model)
+
+
+_BODY = 3
+"""The entries of a path that name a body: the first output of its node, the attribute, and the number in it."""
+
+
+def _graphs(roots: Mapping[ScopePath, GraphMessage]) -> Iterator[tuple[ScopePath, GraphMessage]]:
+    """Yield graphs and the bodies in them, each with its path."""
+    for path, graph in roots.items():
+        yield path, graph
+        for node in graph.node:
+            if node.attribute:
+                first = next(filter(None, node.output), "")
+                for attribute in node.attribute:
+                    bodies = [attribute.g] if attribute.HasField("g") else attribute.graphs
+                    yield from _graphs({(*path, first, attribute.name, str(n)): b for n, b in enumerate(bodies)})
+
+
+def _is_emitted(node: onnx.NodeProto) -> bool:
+    return any(entry.key == NODE for entry in node.metadata_props)
+
+
+def _used_names(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names that a node uses, also in its bodies, without those that belong to a body."""
+    yield from filter(None, node.input)
+    for body in bodies_in(node) if node.attribute else ():
+        own = {value.name for value in (*body.input, *body.initializer)}
+        own.update(name for inner in body.node for name in inner.output)
+        used = [*(name for inner in body.node for name in _used_names(inner)), *(v.name for v in body.output)]
+        yield from (name for name in used if name and name not in own)
 
 
 def original_model(entry: RecurrentNode, spec: NodeSpec, feeds: Mapping[str, str]) -> onnx.ModelProto:
@@ -111,12 +170,6 @@ def with_shapes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> 
 
 def _declared(name: str, spec: NodeSpec, symbol: str, shape: list[None] | None) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(name, int(spec.dtype_of(symbol)), shape)
-
-
-def _outer_inputs(node: ir.Node) -> list[ir.Value]:
-    """Return the values that a node uses, also in its bodies, without those that belong to a body."""
-    own = [value for value in node.inputs if value is not None]
-    return list(dict.fromkeys([*own, *captured_values(node)]))
 
 
 def _model(
@@ -322,8 +375,7 @@ def pairs_of_prepared(original: ir.Model, lowered: ModelSource, known: KnownInpu
         known: What inference found of the inputs of its nodes; None if that is not known yet.
     """
     file = LoweredFile(lowered)
-    left = [entry for entry in recurrent_nodes(file.model) if NODE not in entry.node.metadata_props]
-    kept = {(entry.path, v.name) for entry in left for v in entry.node.outputs}
+    kept = {(path, name) for path, node in file.left for name in node.output}
     entries = [
         entry
         for entry in recurrent_nodes(original)
@@ -336,30 +388,26 @@ def pairs_of_prepared(original: ir.Model, lowered: ModelSource, known: KnownInpu
         if spec.outputs:
             feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
             nodes.append(NodePair(entry, reference_of(entry.node, spec), feeds))
-    values = _values_by_name(file.model)
-    pairs = [_with_cut(node, nodes, file, values) for node in nodes]
+    pairs = [_with_cut(node, nodes, file) for node in nodes]
     inner = {below.place for pair in pairs for below in pair.layers_below()}
     return [pair for pair in pairs if pair.cut is not None or pair.place not in inner]
 
 
-_Values = Mapping[tuple[ScopePath, str], ir.Value | None]
-
-
-def _with_cut(node: NodePair, nodes: Sequence[NodePair], file: LoweredFile, values: _Values) -> NodePair:
+def _with_cut(node: NodePair, nodes: Sequence[NodePair], file: LoweredFile) -> NodePair:
     """Return a node with its lowered form, if there is one: on its own, or with the nodes that share its loop."""
     path, spec = node.entry.path, node.spec
-    named = {s: values.get((path, v.name or "")) for s, v in spec.outputs.items()}
-    found = {s: value for s, value in named.items() if value is not None}
+    found = {s: v for s, v in spec.outputs.items() if file.values.get((path, v.name or "")) is not None}
     if not found:
         return node
-    spec = replace(spec, outputs={symbol: spec.outputs[symbol] for symbol in found})
-    inputs, outputs = inputs_of(spec, node.feeds), list(found.values())
-    cut = file.part(inputs, outputs, spec) if len(found) == len(named) else None
+    is_whole = len(found) == len(spec.outputs)
+    spec = replace(spec, outputs=found)
+    inputs, outputs = inputs_of(spec, node.feeds), [value.name or "" for value in found.values()]
+    cut = file.part(path, inputs, outputs, spec) if is_whole else None
     if cut is None:
         others = [other for other in nodes if other is not node and other.entry.path == path]
         for other in others:
             inputs = inputs_of(other.spec, other.feeds) | inputs
-        cut = file.part(inputs, outputs, spec)
+        cut = file.part(path, inputs, outputs, spec)
         if cut is None:
             return node
         used = {value.name for value in cut.graph.input}
@@ -458,7 +506,7 @@ def _fold_like(original: ir.Model, lowered: ir.Model) -> ir.Model:
     return known if kept else original
 
 
-def _lacks_inputs(original: ir.Model, values: _Values) -> bool:
+def _lacks_inputs(original: ir.Model, values: Container[tuple[ScopePath, str]]) -> bool:
     """Return whether a recurrent node of the original gets what a lowered model does not compute any more."""
     inputs = [(entry.path, v) for entry in recurrent_nodes(original) for v in entry.node.inputs if v is not None]
     return any(v.producer() is not None and (path, v.name or "") not in values for path, v in inputs)
@@ -468,11 +516,6 @@ def _count_branches(model: ir.Model) -> int:
     return sum(node.op_type == "If" for node in model.graph.all_nodes())
 
 
-def _values_by_name(model: ir.Model) -> dict[tuple[ScopePath, str], ir.Value | None]:
-    """Return computed values by scope and name, as bodies may share names; None if that is ambiguous."""
-    values: dict[tuple[ScopePath, str], ir.Value | None] = {}
-    for scope in scopes(model):
-        for value in (v for node in scope.graph for v in node.outputs):
-            key = scope.path, value.name or ""
-            values[key] = None if key in values else value
-    return values
+def _values_by_name(model: ir.Model) -> set[tuple[ScopePath, str]]:
+    """Return the computed values by scope and name, as bodies may share names."""
+    return {(scope.path, v.name or "") for scope in scopes(model) for node in scope.graph for v in node.outputs}

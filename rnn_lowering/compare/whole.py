@@ -7,10 +7,13 @@ float64 than onnxruntime's own kernel, the model passes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import replace
 from functools import cached_property
+from threading import Thread
 
 import onnx
 
@@ -73,10 +76,17 @@ class ModelComparison(Comparison):
     """
 
     contradicted: Collection[tuple[str, int]] = ()
+    _proving: Future[object] | None = None
 
-    @cached_property
+    @property
     def nodes_one_by_one(self) -> NodeComparison:
         """The comparison of single nodes of the same models."""
+        if self._proving is not None:
+            wait([self._proving])  # only one thread at a time looks into models (`libraries`)
+        return self._nodes
+
+    @cached_property
+    def _nodes(self) -> NodeComparison:
         return NodeComparison(self.original, self.lowered, self.runner, self.check, self.progress, self.prepared)
 
     @cached_property
@@ -148,7 +158,8 @@ class ModelComparison(Comparison):
         ]
 
     def _compare_whole(self, groups: list[Alternatives]) -> Verification:
-        """Compare the outputs of the two models, then their nodes."""
+        """Compare the outputs of the two models, then their nodes, which are proven while the models run."""
+        self._proving = _in_a_thread(lambda: self._nodes.proofs)
         try:
             session, expected, plain = self._run_original(groups)
         except SessionError as error:
@@ -433,6 +444,20 @@ class ModelComparison(Comparison):
         ]
         reason = next((text for _, text in parts if text), "")
         return OutputCheck.of(name, max((d for d, _ in parts), default=0.0), reason)
+
+
+def _in_a_thread(compute: Callable[[], object]) -> Future[object]:
+    """Compute in a thread, within the limits of this one; a process that ends does not wait for it."""
+    found, context = Future[object](), copy_context()
+
+    def run() -> None:
+        try:
+            found.set_result(context.run(compute))
+        except BaseException as error:
+            found.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return found
 
 
 def _sizes_of_axes(runs: Iterable[Mapping[str, tuple[int, ...]]]) -> dict[tuple[str, int], set[int]]:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
 
+from rnn_lowering.facts.contrib_schemas import DOMAIN, INFERENCE_SCHEMAS
 from rnn_lowering.types import Array, array_of
 
 if TYPE_CHECKING:
-    pass
-from rnn_lowering.facts.contrib_schemas import DOMAIN, INFERENCE_SCHEMAS
+    from onnx.reference import ReferenceEvaluator
+
 
 _ALONG_ONE_AXIS = ("Softmax", "LogSoftmax", "Hardmax")
 """Operators that onnx's evaluator computes along one axis at each opset."""
@@ -132,6 +132,8 @@ class NodeModel:
 
     @cached_property
     def _evaluator(self) -> ReferenceEvaluator:
+        from onnx.reference import ReferenceEvaluator  # its operators take time to import
+
         return ReferenceEvaluator(self.model)
 
     def compute(

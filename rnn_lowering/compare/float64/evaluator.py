@@ -6,21 +6,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_loop import Loop as LoopOfOnnx
 
 from rnn_lowering.attention.references import LinearAttention, LinearAttentionOfMicrosoft
 from rnn_lowering.compare.float64.node_reference import attributes_of
-from rnn_lowering.compare.float64.rnn_reference import RECURRENT
-from rnn_lowering.model.protobuf import bodies_in, nodes_in
+from rnn_lowering.compare.float64.rnn_reference import evaluate
+from rnn_lowering.compare.float64.widening import widen
+from rnn_lowering.model.protobuf import nodes_in
+from rnn_lowering.nodes.kinds import CELLS
 from rnn_lowering.types import Array
 
 MISCOMPUTED = frozenset(("Attention", "DynamicQuantizeLinear", "MaxUnpool", "Resize"))
@@ -31,6 +32,24 @@ _SOFTMAX_ALONG_ONE_AXIS = 13
 
 _BATCH_NORMALIZATION_IN_TRAINING = 14
 """Since this opset, an attribute says whether BatchNormalization is in training, before its number of outputs."""
+
+
+class _Recurrent(OpRun):
+    """A recurrent operator for onnx's evaluator, in float64."""
+
+    op_domain = ""
+
+    def _run(self, *inputs: Array | None, **_: Any) -> tuple[Array, ...]:
+        node = self.onnx_node
+        schema = onnx.defs.get_schema(node.op_type)
+        symbols = [formal.name for formal in schema.inputs]
+        given = {s: a for s, a in zip(symbols, inputs, strict=False) if a is not None and a.size}
+        found = evaluate(node.op_type, dict(attributes_of(node)), given)
+        return tuple(found[formal.name] for formal in schema.outputs[: len(node.output)])
+
+
+_RECURRENT: list[type[OpRun]] = [type(name, (_Recurrent,), {}) for domain, name in CELLS if not domain]
+"""RNN, GRU and LSTM."""
 
 
 class _Softmax(OpRun):
@@ -123,7 +142,7 @@ _REPAIRED: dict[str, type[OpRun]] = {
 """By operator."""
 
 OPERATORS: tuple[type[OpRun], ...] = (
-    *RECURRENT,
+    *_RECURRENT,
     LinearAttention,
     LinearAttentionOfMicrosoft,
     *(type(name, (operator,), {}) for name, operator in _REPAIRED.items()),
@@ -131,10 +150,6 @@ OPERATORS: tuple[type[OpRun], ...] = (
 """Operators that onnx's evaluator lacks, computes otherwise, or does not compute in float64."""
 
 _REAL = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
-
-
-_FLOAT = onnx.TensorProto.FLOAT
-"""The type of what ConstantOfShape makes without `value`."""
 
 
 def evaluate_model(model: Path, feed: Mapping[str, Array]) -> dict[str, Array]:
@@ -159,32 +174,3 @@ def evaluate_model(model: Path, feed: Mapping[str, Array]) -> dict[str, Array]:
 
 def _wide(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind == "f" or array.dtype.name == "bfloat16" else array
-
-
-def widen(graph: Any, narrow: Collection[int], wide: int, folder: str = "") -> None:
-    """Convert certain element types of a graph or function to another one, in place.
-
-    Args:
-        folder: The folder that the locations of external tensors start from.
-    """
-    for value in (*getattr(graph, "input", ()), *getattr(graph, "output", ())):
-        if isinstance(value, onnx.ValueInfoProto) and value.type.tensor_type.elem_type in narrow:
-            value.type.tensor_type.elem_type = wide
-    for node in graph.node:
-        if node.op_type == "ConstantOfShape" and not node.attribute:
-            node.attribute.append(helper.make_attribute("value", helper.make_tensor("", _FLOAT, [1], [0.0])))
-    attributes = [(node, attribute) for node in graph.node for attribute in node.attribute]
-    for tensor in (*getattr(graph, "initializer", ()), *(a.t for _, a in attributes if a.HasField("t"))):
-        if tensor.data_type in narrow:
-            array = numpy_helper.to_array(tensor, folder).astype(helper.tensor_dtype_to_np_dtype(wide))
-            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-    for body in (body for node in graph.node for body in bodies_in(node)):
-        del body.value_info[:]
-        widen(body, narrow, wide, folder)
-    for node, attribute in attributes:
-        if attribute.name in ("to", "dtype") and attribute.i in narrow:
-            attribute.i = wide
-        numbers = node.op_type == "Constant" and attribute.name in ("value_float", "value_floats")
-        if numbers and onnx.TensorProto.FLOAT in narrow:
-            array = np.asarray(helper.get_attribute_value(attribute), helper.tensor_dtype_to_np_dtype(wide))
-            attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(array)))
