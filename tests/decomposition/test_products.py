@@ -148,6 +148,27 @@ def test_in_a_body() -> None:
     assert rl.verify(model, lowered)
 
 
+@pytest.mark.parametrize("target", ["opencv", "mnn", "ncnn"])
+@pytest.mark.parametrize("factor", ["k = Mul (s, ws)", ""])
+@pytest.mark.parametrize("moved", ["Gather (t, i)", "Gather (u, i)"])
+def test_a_product_of_rows_of_a_table_is_one_of_floats(moved: str, factor: str, target: Any) -> None:
+    """As a quantizer writes a Linear layer behind an embedding: nothing is quantized at run time."""
+    model = parse(f"""g (float[1, 1, 2] a, int64[5] i) => (float[1, 1, 1, 2] r, float[5, 4] y)
+        <float[1, 2, 2] W = {{1, 2, 3, 4}}, float[1, 2, 2] R = {{1, 1, 2, 1}}, float s = {{0.013}}, uint8 z = {{3}},
+         uint8 wz = {{90}}, float ws = {{0.02}}{"" if factor else ", float k = {0.00026}"}> {{
+        r, h = RNN <hidden_size = 2> (a, W, R)  u = Transpose (v)  m = {moved}  p = MatMulInteger (m, w, z, wz)
+        f = Cast <to = 1> (p)  {factor}  y = Mul (f, k) }}""")
+    rng = np.random.default_rng(0)
+    for name, shape in {"t": [9, 3], "v": [3, 9], "w": [3, 4]}.items():
+        model.graph.initializer.append(numpy_helper.from_array(rng.integers(0, 200, shape).astype(np.uint8), name))
+    with pytest.raises(rl.UnsupportedError, match=r"MatMulInteger .*\(dequantize=True\)"):
+        rl.lower(model, target=target)
+    lowered = rl.lower(model, target=target, dequantize=True)
+    assert not operators(lowered) & INTEGERS
+    feed: dict[str, Any] = {"a": np.zeros((1, 1, 2), np.float32), "i": np.arange(5)}
+    np.testing.assert_allclose(run(lowered, feed)["y"], run(model, feed)["y"], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("target", ["mnn", "ncnn"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("moved", ["Identity (r)", "Transpose <perm = [1, 0, 2]> (r)", "Unsqueeze (r, one)"])

@@ -34,29 +34,47 @@ _QUANTIZER = "DynamicQuantizeLinear"
 
 
 @dataclass(frozen=True)
+class _RowsOfTable:
+    """Integers that are moved out of a constant, such as rows of a quantized embedding.
+
+    Attributes:
+        moves: The nodes that move them, the one that reads the table first.
+        numbers: The table less its zero point, in floats.
+    """
+
+    moves: tuple[ir.Node, ...]
+    numbers: Array
+
+
+@dataclass(frozen=True)
 class _QuantizedProduct:
     """A product of integers that can be one of floats.
 
     Attributes:
-        quantizer: What makes integers of its operand.
+        operand: What makes integers of its operand, or takes them out of a table.
         node: The product.
         cast: What makes floats of it.
-        scales: The product of both scales.
+        scales: The product of both scales; None where that is a constant.
         last: What multiplies by that.
-        weights: The constant operand: integers, zero point and scale.
+        weights: The constant operand: integers, zero point and scale, which is that of both if there is a table.
     """
 
-    quantizer: ir.Node
+    operand: ir.Node | _RowsOfTable
     node: ir.Node
     cast: ir.Node
-    scales: ir.Node
+    scales: ir.Node | None
     last: ir.Node
     weights: tuple[Array, Array, Array]
 
     @property
+    def quantizer(self) -> ir.Node | None:
+        """What makes integers of its operand at run time."""
+        return self.operand if isinstance(self.operand, ir.Node) else None
+
+    @property
     def nodes(self) -> set[ir.Node]:
         """The nodes that the product of floats replaces, if nothing else uses them."""
-        return {self.node, self.cast, self.scales, self.last}
+        return {node for node in (self.node, self.cast, self.scales, self.last) if node is not None}
 
     def weights_as_floats(self) -> Array:
         """Return the constant operand in floats."""
@@ -81,7 +99,8 @@ def refuse_products(model: AdaptedModel, target: Target) -> Iterator[Unsupported
     `products_as_floats` leaves."""
     products = list(_products(model))
     replaced = {node for product in products for node in product.nodes}
-    replaced |= {product.quantizer for product in products if _readers([product.quantizer]) <= replaced}
+    quantizers = [product.quantizer for product in products if product.quantizer is not None]
+    replaced |= {quantizer for quantizer in quantizers if _readers([quantizer]) <= replaced}
     nodes = [
         (node in replaced and not _is_returned(node), node_ref(node, scope.text))
         for scope, node in standard_nodes(model.model, *_FLOATS, _QUANTIZER)
@@ -105,30 +124,64 @@ def _product(node: ir.Node, model: AdaptedModel) -> _QuantizedProduct | None:
     """Return the product that a node computes, if it can be in floats."""
     if len(node.inputs) < 3:
         return None
-    integers, weights, zero_point = node.inputs[:3]
-    quantizer = None if integers is None else integers.producer()
     cast = _only_reader(node)
     last = None if cast is None else _only_reader(cast)
-    if quantizer is None or cast is None or last is None or not _is(quantizer, _QUANTIZER):
+    if cast is None or last is None or not _is(last, "Mul"):
         return None
-    fits = integers is quantizer.outputs[0] and zero_point is quantizer.outputs[2] and _is(last, "Mul")
-    if not fits or not _is(cast, "Cast") or cast.attributes.get_int("to", 0) != ir.DataType.FLOAT:
+    if not _is(cast, "Cast") or cast.attributes.get_int("to", 0) != ir.DataType.FLOAT:
         return None
     factor = next((value for value in last.inputs if value is not cast.outputs[0]), None)
-    scales = None if factor is None else factor.producer()
-    if scales is None or not _is(scales, "Mul") or quantizer.outputs[1] not in scales.inputs:
+    found = _of_quantizer(node, factor, model) or _of_table(node, factor, model)
+    weights, zero = node.inputs[1], node.inputs[3] if len(node.inputs) > 3 else None
+    integers, zeros = model.constant_of(weights), model.constant_of(zero)
+    if found is None or integers is None or (zero is not None and zeros is None):
         return None
-    scale = next((value for value in scales.inputs if value is not quantizer.outputs[1]), None)
-    zero = node.inputs[3] if len(node.inputs) > 3 else None
-    parts = [model.constant_of(value) for value in (weights, scale, zero)]
-    if parts[0] is None or parts[1] is None or (zero is not None and parts[2] is None):
-        return None
-    numbers, factors = parts[0].numpy(), parts[1].numpy()
-    zeros = np.zeros((), numbers.dtype) if parts[2] is None else parts[2].numpy()
+    (operand, scales, scale), numbers = found, integers.numpy()
+    zero_point = np.zeros((), numbers.dtype) if zeros is None else zeros.numpy()
     columns = numbers.shape[-1:] if node.op_type == "MatMulInteger" and numbers.ndim == 2 else None
-    if numbers.ndim < 2 or not all(part.shape in ((), (1,), columns) for part in (factors, zeros)):
+    if numbers.ndim < 2 or not all(part.shape in ((), (1,), columns) for part in (scale, zero_point)):
         return None
-    return _QuantizedProduct(quantizer, node, cast, scales, last, (numbers, zeros, factors))
+    return _QuantizedProduct(operand, node, cast, scales, last, (numbers, zero_point, scale))
+
+
+def _of_quantizer(
+    node: ir.Node, factor: ir.Value | None, model: AdaptedModel
+) -> tuple[ir.Node, ir.Node, Array] | None:
+    """Return what makes integers of the operand, the product of both scales, and the scale of the weights."""
+    integers, _, zero_point = node.inputs[:3]
+    quantizer = None if integers is None else integers.producer()
+    scales = None if factor is None else factor.producer()
+    if quantizer is None or scales is None or not _is(quantizer, _QUANTIZER) or not _is(scales, "Mul"):
+        return None
+    fits = integers is quantizer.outputs[0] and zero_point is quantizer.outputs[2]
+    scale = _other(scales, quantizer.outputs[1])
+    factors = model.constant_of(scale)
+    return None if factors is None or not fits else (quantizer, scales, factors.numpy())
+
+
+def _of_table(
+    node: ir.Node, factor: ir.Value | None, model: AdaptedModel
+) -> tuple[_RowsOfTable, ir.Node | None, Array] | None:
+    """Return the rows of a table that are multiplied, the product of both scales if nodes compute it, and its
+    number."""
+    moves = _movers(node)
+    table = _array(moves[0].inputs[0], model) if moves else None
+    zero, scales = _array(node.inputs[2], model), None if factor is None else factor.producer()
+    parts = [factor] if scales is None or not _is(scales, "Mul") else [*scales.inputs]
+    numbers = [array for value in parts if (array := _array(value, model)) is not None]
+    if table is None or len(numbers) < len(parts) or (zero is not None and zero.size != 1):
+        return None
+    if (node.inputs[2] is not None and zero is None) or any(len(move.outputs) > 1 for move in moves):
+        return None
+    lessened = table.astype(np.float32) - np.float32(0 if zero is None else zero.item())
+    scale = np.asarray(np.prod(np.broadcast_arrays(*(each.astype(np.float64) for each in numbers)), axis=0))
+    return _RowsOfTable(tuple(moves), lessened), scales if len(parts) > 1 else None, scale
+
+
+def _other(node: ir.Node, value: ir.Value) -> ir.Value | None:
+    """Return the input of a node with two that is not this one; None if this is none of them, or both."""
+    others = [each for each in node.inputs if each is not value]
+    return others[0] if len(others) == 1 else None
 
 
 def _is(node: ir.Node, *operators: str) -> bool:
@@ -158,12 +211,29 @@ def _multiply_floats(product: _QuantizedProduct, model: AdaptedModel) -> None:
     node, last, graph = product.node, product.last, product.last.graph
     assert isinstance(graph, ir.Graph)
     weights = model.constant(node, product.weights_as_floats(), np.float32, "weights")
-    operator, x = _FLOATS[node.op_type], product.quantizer.inputs[0]
+    operator, x = _FLOATS[node.op_type], _as_floats(product, model)
     name = model.unique(f"{node.name or node.op_type}/{operator}")
     new = ir.Node("", operator, [x, weights], node.attributes.values(), name=name)
     graph.insert_before(last, new)
     new.outputs[0].type, new.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), last.outputs[0].shape
     model.replace(last, new.outputs[0], last.inputs)
+
+
+def _as_floats(product: _QuantizedProduct, model: AdaptedModel) -> ir.Value | None:
+    """Return the operand in floats: that of the quantizer, or what moves make of a table of floats."""
+    operand = product.operand
+    if isinstance(operand, ir.Node):
+        return operand.inputs[0]
+    value, graph = model.constant(product.node, operand.numbers, np.float32, "table"), product.node.graph
+    assert isinstance(graph, ir.Graph)
+    for move in operand.moves:
+        name = model.unique(f"{move.name or move.op_type}/floats")
+        moved = ir.Node("", move.op_type, [value, *move.inputs[1:]], move.attributes.values(), name=name)
+        graph.insert_before(product.node, moved)
+        (value,) = moved.outputs
+        value.name, value.shape = model.unique(name), move.outputs[0].shape
+        value.type = ir.TensorType(ir.DataType.FLOAT)
+    return value
 
 
 # Tables
@@ -257,12 +327,17 @@ def _store_floats(table: _IntegerTable, model: AdaptedModel) -> None:
 
 def _first_move(node: ir.Node) -> ir.Node | None:
     """Return the first of the nodes of its graph that only move elements for a node."""
-    first, value = None, node.inputs[0]
+    return next(iter(_movers(node)), None)
+
+
+def _movers(node: ir.Node) -> list[ir.Node]:
+    """Return the nodes of its graph that only move elements for a node, the first of them first."""
+    movers, value = list[ir.Node](), node.inputs[0]
     while value is not None and (mover := value.producer()) is not None:
         if not _moves(mover) or mover.graph is not node.graph:
             break
-        first, value = mover, mover.inputs[0]
-    return first
+        movers, value = [mover, *movers], mover.inputs[0]
+    return movers
 
 
 def _moves(node: ir.Node) -> bool:
