@@ -20,6 +20,7 @@ from rnn_lowering.decomposition.rewrites.apart import (
     set_sums_apart,
     subtract_from_erf,
     sum_outputs,
+    swap_differences,
 )
 from rnn_lowering.decomposition.rewrites.axes import (
     add_biases,
@@ -27,6 +28,7 @@ from rnn_lowering.decomposition.rewrites.axes import (
     reduce_by_attributes,
     reductions_by_attributes,
     refuse_reductions,
+    resize_in_rank_4,
     run_in_rank_4,
     write_batches,
     write_vectors,
@@ -212,6 +214,8 @@ ADAPTATIONS = {
         forget_declared, "fails on wrong shapes of computed values: removed {} declared ones"
     ),
     "rank 4": Adaptation(run_in_rank_4, "rejects some Resize and norms of three axes: gave {} a fourth one"),
+    "Resize of rank 4": Adaptation(resize_in_rank_4, "computes Resize of three axes wrongly: gave {} a fourth one"),
+    "norms apart": Adaptation(swap_differences, "normalizes along other axes: swapped the terms of {} sums"),
     "no unused constants": Adaptation(
         drop_unused_constants, "crashes on unused initializers: removed {}", if_changed=True
     ),

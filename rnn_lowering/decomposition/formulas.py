@@ -6,15 +6,24 @@ Sizes and constants that a function needs must be known.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper, parser
 
+from rnn_lowering.decomposition.operands import (
+    OLDEST_OPSET,
+    Formula,
+    Operand,
+    Operands,
+    function_of,
+    integers,
+    of_onnx,
+)
+from rnn_lowering.decomposition.products import einsum, integer_power, integer_product, integer_square
+from rnn_lowering.decomposition.reductions import REDUCTIONS
 from rnn_lowering.types import Array
 
 _MOST_NUMBERS = 1 << 22
@@ -26,79 +35,13 @@ _MOST_COPIES = 1 << 12
 _MOST_CUTS = 1 << 10
 """Maximum parts that a tensor is cut into and joined of, where constants choose them."""
 
-_OLDEST_OPSET = 13
-"""The first opset of the operators in these formulas: Less of integers, Range, Constant of integers."""
-
-_AXES_ARE_INPUTS = 18
-"""First opset of ReduceMax with its axes as an input, as ReduceLogSumExp has them then."""
-
 OLDEST_LESS, OLDEST_MAX, OLDEST_WHERE = 7, 8, 9
 """The first opsets at which Less and Greater, Max and Min, and Where broadcast as they do today."""
 
 
-@dataclass(frozen=True)
-class Operand:
-    """What is known of an input of a node.
-
-    Attributes:
-        dtype: Its element type; None if it is absent.
-        shape: Its sizes, None for an unknown one; None for an unknown rank.
-        numbers: Those of a small constant.
-    """
-
-    dtype: ir.DataType | None = None
-    shape: tuple[int | None, ...] | None = None
-    numbers: Array | None = None
-
-    def type_proto(self) -> onnx.TypeProto:
-        """Return the type as ONNX writes it."""
-        return onnx.TypeProto() if self.dtype is None else helper.make_tensor_type_proto(self.dtype, self.shape)
-
-    @property
-    def integer(self) -> int | None:
-        """The number of a constant with one."""
-        return None if self.numbers is None or self.numbers.size != 1 else int(self.numbers.reshape(-1)[0])
-
-
-Operands: TypeAlias = Sequence[Operand]
-Formula: TypeAlias = Callable[[ir.Node, int, Operands], onnx.FunctionProto | None]
-
-
-def _function(name: str, given: Mapping[str, Array | Sequence[int] | int], inputs: str = "") -> onnx.FunctionProto:
-    """Return a function of `functions` with an input for each of the node's, apart from optional ones.
-
-    Args:
-        name: Its name.
-        given: By name, the constants that take the place of its other inputs, and its attributes.
-        inputs: The names of the node's inputs; "" for those of the function.
-    """
-    from rnn_lowering.decomposition import functions  # onnxscript takes a second
-
-    proto: onnx.FunctionProto = getattr(functions, name).to_function_proto()
-    names = inputs.split(", ") if inputs else [each for each in proto.input if each not in given]
-    absent = {*proto.input} - {*names} - given.keys()
-    for node in proto.node:
-        while node.input and node.input[-1] in absent:
-            node.input.pop()
-        for attribute in node.attribute:
-            if source := attribute.ref_attr_name:
-                attribute.CopyFrom(helper.make_attribute(attribute.name, given[source]))
-    for constant in proto.input:
-        if constant in given:
-            value = numpy_helper.from_array(np.asarray(given[constant]), constant)
-            proto.node.insert(0, helper.make_node("Constant", [], [constant], value=value))
-    del proto.input[:], proto.attribute[:], proto.value_info[:]
-    proto.input.extend(names)
-    return proto
-
-
-def _integers(numbers: Sequence[int]) -> Array:
-    return np.array(numbers, np.int64)
-
-
 def _reverse_sequence(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     x = operands[0]
-    if opset < _OLDEST_OPSET or x.shape is None:
+    if opset < OLDEST_OPSET or x.shape is None:
         return None
     rank, axis, lengths = len(x.shape), node.attributes.get_int("time_axis", 0), operands[1].numbers
     steps = x.shape[axis]
@@ -107,11 +50,11 @@ def _reverse_sequence(node: ir.Node, opset: int, operands: Operands) -> onnx.Fun
     if steps and lengths is not None and 0 < lengths.size * steps <= _MOST_CUTS:
         return _each_reversed(steps, axis, [int(length) for length in lengths])
     if axis == 1:
-        return _function("reverse_sequence_of_rows", {"swap": [1, 0, *range(2, rank)]})
+        return function_of("reverse_sequence_of_rows", {"swap": [1, 0, *range(2, rank)]})
     numbers = {"zero": 0, "one": 1, "two": 2, "rest": [-1], "column": [-1, 1], "row": [1, -1]}
     numbers |= {"others": [*range(2, rank)]} if rank > 2 else {}
     name = "reverse_sequence" if rank > 2 else "reverse_sequence_of_numbers"
-    return _function(name, {constant: np.array(number, np.int64) for constant, number in numbers.items()})
+    return function_of(name, {constant: np.array(number, np.int64) for constant, number in numbers.items()})
 
 
 def _reversed_rows(steps: int, axis: int) -> onnx.FunctionProto:
@@ -143,7 +86,7 @@ def _split(value: str, parts: Sequence[str], sizes: Sequence[int], axis: int) ->
     """Return the nodes that cut a value into parts; onnx2torch fails at a Split into one."""
     if len(parts) == 1:
         return [helper.make_node("Identity", [value], parts)]
-    numbers = numpy_helper.from_array(_integers(sizes))
+    numbers = numpy_helper.from_array(integers(sizes))
     return [
         helper.make_node("Constant", [], [f"{value}_sizes"], value=numbers),
         helper.make_node("Split", [value, f"{value}_sizes"], parts, axis=axis),
@@ -153,7 +96,7 @@ def _split(value: str, parts: Sequence[str], sizes: Sequence[int], axis: int) ->
 def _tile(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """Copies of x along each axis that is repeated."""
     counts = operands[1].numbers if len(operands) > 1 else None  # a number for each axis from opset 6 on
-    if opset < _OLDEST_OPSET or counts is None or min(counts, default=0) < 1 or max(counts) > _MOST_COPIES:
+    if opset < OLDEST_OPSET or counts is None or min(counts, default=0) < 1 or max(counts) > _MOST_COPIES:
         return None
     nodes, value = list[onnx.NodeProto](), "x"
     for axis, count in enumerate(counts):
@@ -170,7 +113,7 @@ def _tile(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
 def _dft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     x, given, axis_input = [*operands, *[Operand()] * 2][:3]
     inverse, onesided = (bool(node.attributes.get_int(name, 0)) for name in ("inverse", "onesided"))
-    if opset < _OLDEST_OPSET or x.shape is None or x.dtype != ir.DataType.FLOAT or (inverse and onesided):
+    if opset < OLDEST_OPSET or x.shape is None or x.dtype != ir.DataType.FLOAT or (inverse and onesided):
         return None
     rank = len(x.shape)
     axis = (
@@ -191,12 +134,12 @@ def _dft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | 
     matrix[: wave.shape[1]] = _products(wave, channels).transpose(3, 1, 2, 0)[..., [0, 1]]
     order = [*(a for a in range(rank - 1) if a != axis), axis, rank - 1]
     kept = [0] * (rank - 2)
-    return _function(
+    return function_of(
         "dft",
         {
-            "flat": _integers([*kept, n * channels]),
+            "flat": integers([*kept, n * channels]),
             "waves": matrix.reshape(n * channels, bins * 2).astype(np.float32),
-            "parts": _integers([*kept, bins, 2]),
+            "parts": integers([*kept, bins, 2]),
             "order": order,
             "back": [order.index(a) for a in range(rank)],
         },
@@ -219,7 +162,7 @@ def _products(wave: Array, channels: int) -> Array:
 def _stft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     signal, step, window, given = [*operands, *[Operand()] * 2][:4]
     onesided = bool(node.attributes.get_int("onesided", 1))
-    if opset < _OLDEST_OPSET or signal.shape is None or signal.dtype != ir.DataType.FLOAT or len(signal.shape) != 3:
+    if opset < OLDEST_OPSET or signal.shape is None or signal.dtype != ir.DataType.FLOAT or len(signal.shape) != 3:
         return None
     size = given.integer if window.numbers is None else window.numbers.size
     channels = signal.shape[2]
@@ -238,81 +181,24 @@ def _stft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
         return None
     kernels = _products(_wave(bins, size, size, -1), channels)
     kernels = kernels * (1 if window.numbers is None else window.numbers.astype(np.float64))
-    return _function(
+    return function_of(
         "stft",
         {
             "waves": kernels.transpose(0, 2, 1, 3).reshape(2 * bins, channels, size).astype(np.float32),
-            "shape": _integers([0, 2, bins, -1]),
+            "shape": integers([0, 2, bins, -1]),
             "strides": [step.integer],
         },
         ", ".join(("signal", "step", "window", "length")[: len(operands)]),
     )
 
 
-def _einsum(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """Two operands, each with every label once: Transpose and Reshape around a MatMul."""
-    found = _labels(node)
-    if opset < _OLDEST_OPSET or found is None or any(each.shape is None for each in operands):
-        return None
-    a, b, out = found
-    sizes: dict[str, int | None] = {}
-    for label, size in [
-        *zip(a, operands[0].shape or (), strict=False),
-        *zip(b, operands[1].shape or (), strict=False),
-    ]:
-        if size == 0 or (size is not None and sizes.get(label) not in (None, size)):
-            return None
-        sizes[label] = size if sizes.get(label) is None else sizes[label]
-    both = [label for label in a if label in b]
-    batch, summed = [x for x in both if x in out], [x for x in both if x not in out]
-    rows, columns = [x for x in a if x not in b], [x for x in b if x not in a]
-    if any(label not in out for label in (*rows, *columns)):
-        return None
-    perm_a, perm_b = (
-        [a.index(x) for x in (*batch, *rows, *summed)],
-        [b.index(x) for x in (*batch, *summed, *columns)],
-    )
-    end = [*batch, *rows, *columns]
-    shapes: dict[str, Sequence[int] | None] = {}
-    if batch or (len(summed), len(columns)) != (1, 1):  # else MatMul takes all rows of a
-        shapes = {
-            "left": _target_shape(sizes, batch, rows, summed),
-            "right": _target_shape(sizes, batch, summed, columns),
-            "whole": _target_shape(sizes, batch, *([label] for label in (*rows, *columns))),
-        }
-    if None in shapes.values():
-        return None
-    perms = {"perm_a": perm_a, "perm_b": perm_b, "perm": [end.index(x) for x in out]}
-    numbers = {name: _integers(shape) for name, shape in shapes.items() if shape is not None}
-    return _function("einsum_by_shapes" if shapes else "einsum", {**perms, **numbers})
-
-
-def _labels(node: ir.Node) -> tuple[str, str, str] | None:
-    """Return the labels of two operands and of the result, if each has a label once."""
-    equation = node.attributes.get_string("equation", "") or ""
-    terms, arrow, out = equation.replace(" ", "").partition("->")
-    parts = terms.split(",")
-    if len(parts) != 2 or "." in equation or any(len(set(part)) != len(part) for part in parts):
-        return None
-    a, b = parts
-    return a, b, out if arrow else "".join(sorted(set(a) ^ set(b)))
-
-
-def _target_shape(sizes: dict[str, int | None], batch: Sequence[str], *axes: Sequence[str]) -> list[int] | None:
-    """Return the numbers of a Reshape to the axes of the batch, which stay, and to products of axes; None if more
-    than one of these is unknown."""
-    factors = [[sizes[label] for label in labels] for labels in axes]
-    products = [-1 if None in each else math.prod(n for n in each if n is not None) for each in factors]
-    return None if products.count(-1) > 1 else [0] * len(batch) + products
-
-
 def _less(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    return _function("less", {}) if opset >= OLDEST_LESS else None
+    return function_of("less", {}) if opset >= OLDEST_LESS else None
 
 
 def _of_floats(name: str, dtype: ir.DataType, **numbers: float) -> onnx.FunctionProto:
     """Return a function with constants of an element type."""
-    return _function(name, {constant: np.array(number, dtype.numpy()) for constant, number in numbers.items()})
+    return function_of(name, {constant: np.array(number, dtype.numpy()) for constant, number in numbers.items()})
 
 
 def _hard_sigmoid(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
@@ -346,56 +232,18 @@ def _softplus(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionPro
     return None if opset < OLDEST_MAX or dtype is None else _of_floats("softplus", dtype, zero=0.0, one=1.0)
 
 
-def _log_sum_exp(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    dtype, has_axes = operands[0].dtype, len(operands) > 1 and operands[1].dtype is not None
-    if dtype is None or not dtype.is_floating_point():
-        return None
-    if opset < _AXES_ARE_INPUTS:
-        return _log_sum_exp_17(node, opset, operands[0])
-    if node.attributes.get_int("noop_with_empty_axes", 0):  # then no number is added
-        return None
-    name = "log_sum_exp" if node.attributes.get_int("keepdims", 1) else "log_sum_exp_without_axes"
-    most = np.array(ir.DataType(dtype).max, dtype.numpy())
-    return _function(name, {"least": -most, "most": most}, "x, axes" if has_axes else "x")
-
-
-def _log_sum_exp_17(node: ir.Node, opset: int, x: Operand) -> onnx.FunctionProto | None:
-    axes = _axes_17(node, x)
-    if opset < _OLDEST_OPSET or x.dtype is None or axes is None:
-        return None
-    name = "log_sum_exp_17" if node.attributes.get_int("keepdims", 1) else "log_sum_exp_17_without_axes"
-    most = np.array(x.dtype.max, x.dtype.numpy())
-    return _function(name, {"given": _integers(axes), "least": -most, "most": most, "axes": axes})
-
-
-def _log_sum(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    if opset >= _AXES_ARE_INPUTS:
-        return _of_onnx(node, opset, operands)
-    axes = _axes_17(node, operands[0])
-    if opset < _OLDEST_OPSET or axes is None:
-        return None
-    return _function("log_sum_17", {"given": _integers(axes), "keepdims": node.attributes.get_int("keepdims", 1)})
-
-
-def _axes_17(node: ir.Node, x: Operand) -> list[int] | None:
-    """Return the axes of a reduction that has them as an attribute; None if the rank is not known."""
-    if x.shape is None:
-        return None
-    return sorted({axis % len(x.shape) for axis in node.attributes.get_ints("axes", range(len(x.shape)))})
-
-
 def _gather(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     axis, shape, numbers = node.attributes.get_int("axis", 0), operands[0].shape, operands[1].numbers
     if shape is None:
         return None
     if axis < 0:
-        return _function("gather", {"axis": axis + len(shape)})
+        return function_of("gather", {"axis": axis + len(shape)})
     whole = [*shape[:axis], *(numbers.shape if numbers is not None else ()), *shape[axis + 1 :]]
     steps, known = shape[axis], whole.count(None) <= 1
-    if opset < _OLDEST_OPSET or numbers is None or not steps or not 0 < numbers.size <= _MOST_CUTS or not known:
+    if opset < OLDEST_OPSET or numbers is None or not steps or not 0 < numbers.size <= _MOST_CUTS or not known:
         return None
     rows = [int(n) % steps for n in numbers.reshape(-1)]
-    return _joined_cuts(rows, axis, _integers([-1 if size is None else size for size in whole]))
+    return _joined_cuts(rows, axis, integers([-1 if size is None else size for size in whole]))
 
 
 def _joined_cuts(rows: Sequence[int], axis: int, shape: Array) -> onnx.FunctionProto:
@@ -405,7 +253,7 @@ def _joined_cuts(rows: Sequence[int], axis: int, shape: Array) -> onnx.FunctionP
     for cut, first, end in zip(cuts, starts, [*starts[1:], len(rows)], strict=True):
         bounds = {"start": rows[first], "end": rows[end - 1] + 1, "axis": axis}
         for name, number in bounds.items():
-            value = numpy_helper.from_array(_integers([number]))
+            value = numpy_helper.from_array(integers([number]))
             nodes.append(helper.make_node("Constant", [], [f"{cut}_{name}"], value=value))
         nodes.append(helper.make_node("Slice", ["x", *(f"{cut}_{name}" for name in bounds)], [cut]))
     nodes.append(helper.make_node("Concat", cuts, ["rows"], axis=axis))
@@ -418,7 +266,7 @@ def _scatter_elements(node: ir.Node, opset: int, operands: Operands) -> onnx.Fun
     """Sums: the updates have a row for each row of the data, but along the axis."""
     (data, indices), axis = operands[:2], node.attributes.get_int("axis", 0)
     reduction = node.attributes.get_string("reduction", "none")
-    if reduction != "add" or opset < _OLDEST_OPSET or data.dtype is None or not data.shape or indices.shape is None:
+    if reduction != "add" or opset < OLDEST_OPSET or data.dtype is None or not data.shape or indices.shape is None:
         return None
     axis %= len(data.shape)
     steps, count = data.shape[axis], indices.shape[axis]
@@ -429,7 +277,50 @@ def _scatter_elements(node: ir.Node, opset: int, operands: Operands) -> onnx.Fun
         return None
     rows = np.arange(steps, dtype=np.int64).reshape(-1, *[1] * (len(data.shape) - axis - 1))
     numbers = {"rows": rows, "below": rows - steps, "zero": np.zeros((), data.dtype.numpy())}
-    return _function("scatter_sum", numbers | {"behind": _integers([axis + 1]), "along": _integers([axis])})
+    return function_of("scatter_sum", numbers | {"behind": integers([axis + 1]), "along": integers([axis])})
+
+
+def _scatter_nd(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """Sums: the data as rows that the indices choose."""
+    (data, indices), sizes = operands[:2], operands[0].shape
+    if node.attributes.get_string("reduction", "none") != "add" or opset < OLDEST_OPSET or data.dtype is None:
+        return None
+    if not sizes or not indices.shape or None in sizes or None in indices.shape:
+        return None
+    known, places = [size or 0 for size in sizes], [size or 0 for size in indices.shape]
+    depth, updates = places[-1], math.prod(places[:-1])
+    count, width = math.prod(known[:depth]), math.prod(known[depth:])
+    if not 0 < count * width * updates <= _MOST_NUMBERS:
+        return None
+    numbers = {"sizes": known[:depth], "strides": [math.prod(known[n + 1 : depth]) for n in range(depth)]}
+    numbers |= {"flat": [1, updates, depth], "below": [0], "last": [-1], "along": [1], "rows": [*range(count)]}
+    numbers |= {"parts": [1, updates, width], "whole": [count, width], "shape": known, "column": [-1, 1]}
+    constants = {name: integers(each) for name, each in numbers.items()}
+    return function_of("scatter_nd_sum", constants | {"zero": np.zeros((), data.dtype.numpy())})
+
+
+def _compress(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """The rows whose condition is true; without an axis, of the numbers in a row."""
+    flat = {"flat": integers([-1])}
+    if opset < OLDEST_OPSET:
+        return None
+    if "axis" not in node.attributes:
+        return function_of("compress_numbers", flat)
+    return function_of("compress", flat | {"axis": node.attributes.get_int("axis", 0)})
+
+
+def _is_nan(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    dtype = operands[0].dtype
+    return None if opset < OLDEST_OPSET or dtype is None else _of_floats("is_nan", dtype, zero=0.0)
+
+
+def _is_inf(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    dtype = operands[0].dtype
+    positive, negative = (node.attributes.get_int(f"detect_{sign}", 1) for sign in ("positive", "negative"))
+    if opset < OLDEST_OPSET or dtype is None or not (positive or negative):
+        return None
+    name = "is_inf" if positive and negative else "is_equal"
+    return _of_floats(name, dtype, number=math.inf if positive else -math.inf)
 
 
 def _without_negative_axes(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
@@ -441,8 +332,8 @@ def _without_negative_axes(node: ir.Node, opset: int, operands: Operands) -> onn
     rank = len(operands[0].shape) + (len(axes) if node.op_type == "Unsqueeze" else 0)
     given, name = sorted(axis % rank for axis in axes), node.op_type.lower()
     if numbers is None:
-        return _function(f"{name}_11", {"given": given})
-    return _function(name, {"given": _integers(given)})
+        return function_of(f"{name}_11", {"given": given})
+    return function_of(name, {"given": integers(given)})
 
 
 _EXACT = 1 << 24
@@ -461,7 +352,7 @@ _IN_PARTS = """k = Constant <value = float {16}> () n = Constant <value = int32 
 def _conv_integer(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """A Conv of the same integers in floats, or of each part of the weights if its sums might be rounded."""
     weights = operands[1]
-    if opset < _OLDEST_OPSET or weights.shape is None or None in weights.shape:
+    if opset < OLDEST_OPSET or weights.shape is None or None in weights.shape:
         return None
     products = math.prod(size or 0 for size in weights.shape[1:])
     if products * _BYTE * _PART >= _EXACT:
@@ -494,8 +385,6 @@ FORMULAS: dict[str, Formula] = {
     "Unsqueeze": _without_negative_axes,
     "Celu": _celu,
     "HardSigmoid": _hard_sigmoid,
-    "ReduceLogSum": _log_sum,
-    "ReduceLogSumExp": _log_sum_exp,
     "Selu": _selu,
     "Softplus": _softplus,
     "Less": _less,
@@ -504,7 +393,15 @@ FORMULAS: dict[str, Formula] = {
     "Tile": _tile,
     "DFT": _dft,
     "STFT": _stft,
-    "Einsum": _einsum,
+    "Einsum": einsum,
+    "MatMul": integer_product,
+    "Mul": integer_square,
+    "Pow": integer_power,
+    "Compress": _compress,
+    "IsInf": _is_inf,
+    "IsNaN": _is_nan,
+    "ScatterND": _scatter_nd,
+    **REDUCTIONS,
 }
 """By operator."""
 
@@ -514,10 +411,6 @@ FORMULAS: dict[str, Formula] = {
 
 DOMAIN = "rnn_lowering.bodies"
 """The domain of the functions; they are inlined at once."""
-
-_WRONG_BODIES = frozenset(("AffineGrid", "SwiGLU"))
-"""Operators whose body in onnx 1.23 does not compute what ONNX's tests want: AffineGrid's gives Range tensors of
-rank 1, SwiGLU's is wrong for another alpha."""
 
 
 def body_of(node: ir.Node, opset: int, operands: Operands) -> ir.Function | None:
@@ -529,7 +422,7 @@ def body_of(node: ir.Node, opset: int, operands: Operands) -> ir.Function | None
         operands: What is known of the inputs.
     """
     formula = FORMULAS.get(node.op_type)
-    proto = _of_onnx(node, opset, operands) if formula is None else formula(node, opset, operands)
+    proto = of_onnx(node, opset, operands) if formula is None else formula(node, opset, operands)
     if proto is not None and node.op_type == "Attention":
         proto = _with_masked_scores(proto, node, operands)
     if proto is None:
@@ -590,28 +483,3 @@ def call_of(node: ir.Node, opset: int, function: str) -> ir.Node:
     defaults = {n: a.default_value for n, a in schema.attributes.items() if a.default_value.type}
     given = {name: ir.serde.deserialize_attribute(a) for name, a in defaults.items()} | dict(node.attributes)
     return ir.Node(DOMAIN, function, node.inputs, given.values(), num_outputs=len(node.outputs), name=node.name)
-
-
-def _of_onnx(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
-    if node.op_type in _WRONG_BODIES:
-        return None
-    if version := _fitting(schema.function_opset_versions, opset):
-        serialized = schema.get_function_with_opset_version(version)
-    elif version := _fitting(schema.context_dependent_function_opset_versions, opset):
-        types = [each.type_proto().SerializeToString() for each in operands]
-        given = ir.to_proto(node).SerializeToString()
-        serialized = schema.get_context_dependent_function_with_opset_version(version, given, types)
-    else:
-        return None
-    if not serialized:
-        return None
-    proto = onnx.FunctionProto()
-    proto.ParseFromString(serialized)
-    return proto
-
-
-def _fitting(versions: Sequence[int], opset: int) -> int:
-    """Return the newest version that is not newer than an opset; if all are, the oldest, whose operators may exist
-    before; 0 for none."""
-    return max((version for version in versions if version <= opset), default=min(versions, default=0))

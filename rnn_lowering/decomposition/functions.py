@@ -126,6 +126,66 @@ def log_sum_17(x: Real, given: INT64[...], keepdims: int) -> Real:
 
 
 @script()
+def l1_17(x: Real, given: INT64[...], keepdims: int) -> Real:
+    """sum(|x|) up to opset 17."""
+    return op.ReduceSum(op.Abs(x), given, keepdims=keepdims)
+
+
+@script()
+def l2_17(x: Real, given: INT64[...], keepdims: int) -> Real:
+    """The root of sum(x x) up to opset 17."""
+    return op.Sqrt(op.ReduceSum(x * x, given, keepdims=keepdims))
+
+
+@script()
+def sum_square_17(x: Real, given: INT64[...], keepdims: int) -> Real:
+    """sum(x x) up to opset 17."""
+    return op.ReduceSum(x * x, given, keepdims=keepdims)
+
+
+@script()
+def is_nan(x: Real, zero: Real) -> BOOL[...]:
+    """Neither below zero nor from it on; MNN says of NaN that it equals itself."""
+    return op.Not(op.Or(x < zero, x >= zero))
+
+
+@script()
+def is_inf(x: Real, number: Real) -> BOOL[...]:
+    """|x| is infinite."""
+    return op.Equal(op.Abs(x), number)
+
+
+@script()
+def is_equal(x: Real, number: Real) -> BOOL[...]:
+    """x is one of the infinities."""
+    return op.Equal(x, number)
+
+
+@script()
+def compress(x: T, condition: BOOL[...], flat: INT64[...], axis: int) -> T:
+    """The rows whose condition is true."""
+    return op.Gather(x, op.Reshape(op.NonZero(condition), flat), axis=axis)
+
+
+@script()
+def compress_numbers(x: T, condition: BOOL[...], flat: INT64[...]) -> T:
+    """The numbers whose condition is true."""
+    return op.Gather(op.Reshape(x, flat), op.Reshape(op.NonZero(condition), flat))
+
+
+@script()
+def product_as_sum(a: T, b: T, last: INT64[...], before: INT64[...], along: INT64[...]) -> T:
+    """A MatMul: the sum of the products of each column with a row."""
+    return op.ReduceSum(op.Unsqueeze(a, last) * op.Unsqueeze(b, before), along, keepdims=0)
+
+
+@script()
+def square(x: T) -> T:
+    """-(x (-x)): tract makes an operator of floats of x x."""
+    return op.Neg(x * op.Neg(x))
+
+
+@script()
 def reverse_sequence(
     x: T,
     lengths: INT64[...],
@@ -226,3 +286,19 @@ def scatter_sum(
     counted = op.Where(op.Equal(index, below), update, zero)
     placed = op.Where(op.Equal(index, rows), update, counted)
     return op.Add(data, op.ReduceSum(placed, along, keepdims=0))
+
+
+@script()
+def scatter_nd_sum(
+    data: T, indices: INT64[...], updates: T,
+    sizes: INT64[...], strides: INT64[...], flat: INT64[...], below: INT64[...], last: INT64[...],
+    along: INT64[...], rows: INT64[...], parts: INT64[...], whole: INT64[...], shape: INT64[...],
+    column: INT64[...], zero: T,
+) -> T:  # fmt: skip
+    """y[d] = data[d] + the sum of updates[k] where indices[k] is d: each in a row of zeros."""
+    index = op.Reshape(indices, flat)
+    place = op.Where(index < below, index + sizes, index)
+    row = op.ReduceSum(place * strides, last, keepdims=0)
+    here = op.Unsqueeze(op.Equal(row, op.Reshape(rows, column)), last)
+    placed = op.Where(here, op.Reshape(updates, parts), zero)
+    return op.Reshape(op.Reshape(data, whole) + op.ReduceSum(placed, along, keepdims=0), shape)

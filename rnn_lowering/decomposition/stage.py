@@ -16,7 +16,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.decomposition.adaptations import adapted_first, replaced_nodes
-from rnn_lowering.decomposition.formulas import Operand, body_of, call_of
+from rnn_lowering.decomposition.formulas import body_of, call_of
+from rnn_lowering.decomposition.operands import Operand
 from rnn_lowering.decomposition.rewrites.quantized import products_as_floats
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError, counted
@@ -132,7 +133,7 @@ def unsupported_error(node: UnsupportedNode, lowering: Lowering) -> UnsupportedE
         node.reason,
         hint="end the model before it, use another runtime, or keep the node (--keep-rest)"
         if refused
-        else "export at opset 13 or later, in float32, or quantized in another way; or keep the node (--keep-rest)"
+        else "export the model without it, or quantized otherwise; or use another runtime, or --keep-rest"
         if isinstance(node.tests, Misread)
         else "use another runtime, or drop --require-supported",
         node=node.node,
@@ -167,7 +168,7 @@ _WRONG_IN = {
         "ezkl": "DFT GroupNormalization NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
         "jaxonnxruntime": "Attention CenterCropPad DFT Gelu GroupNormalization NegativeLogLikelihoodLoss"
         " RotaryEmbedding STFT SoftmaxCrossEntropyLoss SpaceToDepth",
-        "mnn": "ReduceLogSum ReduceLogSumExp RotaryEmbedding",
+        "mnn": "RotaryEmbedding",
         "ncnn": "RotaryEmbedding",
         "onnx2torch": "Attention DFT RotaryEmbedding STFT SpaceToDepth",
         "onnxruntime-webgpu": "SpaceToDepth",
@@ -193,6 +194,9 @@ def _one_row_or_of_a_table(node: ir.Node) -> bool:
     single = indices is not None and indices.shape is not None and len(indices.shape) == 0
     return single or (data is not None and data.is_initializer())
 
+
+_OF_ANY_TYPE = frozenset(("Compress", "ReverseSequence", "Unique"))
+"""Operators that choose or move elements: what tests with float32 say of them is so for each type."""
 
 _RIGHT_IN_NETS: Mapping[str, Mapping[str, Callable[[ir.Node], bool]]] = {
     "espdl": {"Identity": lambda node: True},  # a Max takes the place of one that is an output
@@ -248,7 +252,10 @@ class _Lacking:
         return [
             node
             for node in nodes
-            if isinstance(node.tests, Misread) or not node.tests.floats or self._has_floats(node.node)
+            if isinstance(node.tests, Misread)
+            or not node.tests.floats
+            or node.node.op_type in _OF_ANY_TYPE
+            or self._has_floats(node.node)
         ]
 
     @cached_property
@@ -364,8 +371,11 @@ def _decomposed(each: _LackingNode, lacking: _Lacking, opset: int) -> ir.Model |
 
 def _alone(original: ir.Node, lacking: _Lacking, opset: int) -> ir.Model | None:
     """Return a model of a node with its small constants; None if the type of an input is unknown."""
-    values = [None if v is None else _standing_for(v, n, lacking, opset) for n, v in enumerate(original.inputs)]
-    given = [value for value in values if value is not None]
+    standing: dict[ir.Value, ir.Value] = {}
+    for n, value in enumerate(original.inputs):
+        if value is not None and value not in standing:
+            standing[value] = _standing_for(value, n, lacking, opset)
+    values, given = [None if v is None else standing[v] for v in original.inputs], [*standing.values()]
     if any(value.dtype is None for value in given):
         return None
     attributes, count = original.attributes.values(), len(original.outputs)
@@ -425,8 +435,12 @@ def _is_valid(model: ir.Model) -> bool:
     known = inferred_values(model)
     for output in model.graph.outputs:
         output.shape = known.get(output, output).shape
+    has_ranks = all(value.shape is not None for value in (*model.graph.inputs, *model.graph.outputs))
     try:
-        onnx.checker.check_model(ir.to_proto(model), full_check=True)
+        if has_ranks:
+            onnx.checker.check_model(ir.to_proto(model), full_check=True)
+        else:  # with which the checker takes no model
+            onnx.shape_inference.infer_shapes(ir.to_proto(model), check_type=True, strict_mode=True)
     except Exception:  # the checker and inference have no common error
         _LOG.debug("what would replace a node is not valid", exc_info=True)
         return False

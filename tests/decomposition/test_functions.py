@@ -64,6 +64,44 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "(float[3, 4] x) => (float[3] y) <int64[1] a = {1}> { y = ReduceLogSum <keepdims = 0> (x, a) }",
         {"given": np.array([1]), "keepdims": 0},
     ),
+    "l1_17": (
+        "(float[3, 4] x) => (float[3] y) <int64[1] a = {1}> { y = ReduceL1 <keepdims = 0> (x, a) }",
+        {"given": np.array([1]), "keepdims": 0},
+    ),
+    "l2_17": (
+        "(float[3, 4] x) => (float[3, 1] y) <int64[1] a = {1}> { y = ReduceL2 (x, a) }",
+        {"given": np.array([1]), "keepdims": 1},
+    ),
+    "sum_square_17": (
+        "(float[3, 4] x) => (float[1, 4] y) <int64[1] a = {0}> { y = ReduceSumSquare (x, a) }",
+        {"given": np.array([0]), "keepdims": 1},
+    ),
+    "is_nan": ("(float[4] x) => (bool[4] y) { y = IsNaN (x) }", floats(zero=0)),
+    "is_inf": ("(float[4] x) => (bool[4] y) { y = IsInf (x) }", floats(number=np.inf)),
+    "is_equal": ("(float[4] x) => (bool[4] y) { y = IsInf <detect_negative = 0> (x) }", floats(number=np.inf)),
+    "compress": (
+        "(float[3, 2] x, bool[3] c) => (float[M, 2] y) { y = Compress <axis = 0> (x, c) }",
+        {"flat": np.array([-1]), "axis": 0},
+    ),
+    "compress_numbers": (
+        "(float[3, 2] x, bool[3] c) => (float[M] y) { y = Compress (x, c) }", {"flat": np.array([-1])}
+    ),
+    "product_as_sum": (
+        "(float[5, 3, 4] x, float[4, 2] b) => (float[5, 3, 2] y) { y = MatMul (x, b) }",
+        {"last": np.array([-1]), "before": np.array([-3]), "along": np.array([-2])},
+    ),
+    "square": ("(float[3, 4] x) => (float[3, 4] y) { y = Mul (x, x) }", {}),
+    "scatter_nd_sum": (
+        "(float[2, 3, 2] x, int64[3, 2] j, float[3, 2] u) => (float[2, 3, 2] y)"
+        " { y = ScatterND <reduction = 'add'> (x, j, u) }",
+        {
+            name: np.array(numbers)
+            for name, numbers in {
+                "sizes": [2, 3], "strides": [3, 1], "flat": [1, 3, 2], "below": [0], "last": [-1], "along": [1],
+                "rows": range(6), "parts": [1, 3, 2], "whole": [6, 2], "shape": [2, 3, 2], "column": [-1, 1],
+            }.items()
+        } | floats(zero=0),
+    ),
     "reverse_sequence": (
         "(float[7, 3, 2] x, int64[3] i) => (float[7, 3, 2] y) { y = ReverseSequence (x, i) }",
         OF_ROWS | {"others": np.array([2], np.int64)},
@@ -131,6 +169,9 @@ def test_a_function_computes_its_operator(name: str) -> None:
     model = parse(f"g {text}".replace("'", '"'), opset=18)
     feed = random_feed(model) | ({"i": np.array([3, 1, 2], np.int64)} if "[3] i" in text else {})
     feed |= {"i": np.array([3, 1], np.int64)} if "[2] i" in text else {}
+    feed |= {"c": np.array([True, False, True])} if "[3] c" in text else {}
+    feed |= {"j": np.array([[0, 2], [-1, 0], [0, -1]])} if "[3, 2] j" in text else {}
+    feed |= {"x": np.array([1, np.nan, np.inf, -np.inf], np.float32)} if "bool[4] y" in text else {}
     y = getattr(functions, name)(*(feed[each.name] for each in model.graph.input), **given)
     assert_close({"y": y}, run(model, feed), "float32")
 

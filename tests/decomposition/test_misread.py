@@ -68,6 +68,80 @@ NETS |= {
     for operator in ("ReduceLogSum", "ReduceLogSumExp")
     for attributes, out in (("axes = [-1]", "N, 4, 1"), ("axes = [0, 2], keepdims = 0", "4"))
 }
+NETS |= {
+    f"{operator} {attributes} in {target}": (
+        target,
+        operator,
+        f"(float[N, 4, 3] x) => (float[{out}] y) <float k = {{200}}>"
+        f" {{ e = Mul (x, k) y = {operator} <{attributes}> (e) }}",
+    )
+    for target, some in {
+        "tract": ("ReduceLogSumExp",),
+        "opencv": ("ReduceLogSumExp",),
+        "openvino": ("ReduceL1",),
+        "mnn": ("ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceSumSquare"),
+    }.items()
+    for operator in some
+    for attributes, out in (("axes = [-1]", "N, 4, 1"), ("axes = [0, 2], keepdims = 0", "4"))
+}
+NETS |= {
+    f"LogSoftmax in {target}": (
+        target,
+        "LogSoftmax",
+        "(float[N, 4] x) => (float[N, 4] y) <float k = {200}> { e = Mul (x, k) y = LogSoftmax <axis = 1> (e) }",
+    )
+    for target in ("tract", "opencv")
+}
+NETS |= {
+    "an axis that is not written": (
+        "mnn",
+        "LogSoftmax",
+        "(float[N, 4] x) => (float[N, 4] y) { y = LogSoftmax (x) }",
+    ),
+    "NaN": ("mnn", "IsNaN", "(float[N, 4] x) => (bool[N, 4] y) { l = Log (x) y = IsNaN (l) }"),
+    "infinities": (
+        "mnn",
+        "IsInf",
+        "(float[N, 4] x) => (bool[N, 4] y) <float z = {0}> { l = Div (x, z) y = IsInf (l) }",
+    ),
+    "an infinity of doubles": (
+        "tract",
+        "IsInf",
+        "(double[N, 4] x) => (bool[N, 4] y) { d = Sub (x, x) l = Log (d) y = IsInf <detect_positive = 0> (l) }",
+    ),
+    "rows that are chosen": (
+        "tract",
+        "Compress",
+        "(float[7, 4] x) => (float[M, 4] y) <bool[5] c = {1, 0, 1, 1, 0}> { y = Compress <axis = 0> (x, c) }",
+    ),
+    "more updates than rows": (
+        "opencv",
+        "ScatterElements",
+        """(float[2, 3] x, float[2, 4] u) => (float[2, 3] y) <int64[2, 4] i = {0, 1, 2, 0, 1, 1, -1, 0}>
+        { y = ScatterElements <axis = 1, reduction = "add"> (x, i, u) }""",
+    ),
+    "sums of chosen rows": (
+        "mnn",
+        "ScatterND",
+        """(float[2, 3, 2] x, float[3, 2] u) => (float[2, 3, 2] y) <int64[3, 2] i = {0, 2, -1, 0, 0, -1}>
+        { y = ScatterND <reduction = "add"> (x, i, u) }""",
+    ),
+}
+NETS |= {
+    f"{name} of integers": (
+        "tract",
+        operator,
+        f"(float[3, 4] x) => (int64[{out}] y) <int64 two = {{2}}, int64[4] n = {{3, 1, 2, 3}}, int64[3, 4] j ="
+        f" {{-9, 2, 3, 4, 5, 6, 7, 8, 9, 9, 3, 1}}> {{ i = Cast <to = 7> (x) t = Transpose (j) {body} }}",
+    )
+    for name, operator, out, body in (
+        ("MatMul", "MatMul", "3, 3", "y = MatMul (i, t)"),
+        ("Einsum", "Einsum", "3, 3", 'y = Einsum <equation = "ab,cb->ac"> (i, j)'),
+        ("Pow", "Pow", "3, 4", "y = Pow (i, two)"),
+        ("ReduceSumSquare", "ReduceSumSquare", "3, 1", "y = ReduceSumSquare <axes = [1]> (i)"),
+        ("ReverseSequence", "ReverseSequence", "3, 4", "y = ReverseSequence (i, n)"),
+    )
+}
 FINE: dict[str, tuple[Any, str]] = {
     "no 0": ("openvino", "(float[N, 4] x) => (float[N, 4] y) { y = HardSigmoid <alpha = 1.0> (x) }"),
     "floats": ("tract", "(float[N, 4] x) => (float[N, 4] y) { y = Softmax (x) }"),
@@ -86,6 +160,12 @@ FINE: dict[str, tuple[Any, str]] = {
             ("behind it", "c = Softmax (x) a = QuantizeLinear (c, s, z) y = DequantizeLinear (a, s, z)"),
         )
     },
+    "a product of two": ("tract", "(float[N, 4] x, float[N, 4] y) => (float[N, 4] z) { z = Mul (x, y) }"),
+    "a square of floats": ("tract", "(float[N, 4] x) => (float[N, 4] y) { y = Mul (x, x) }"),
+    "reductions with a function": (
+        "openvino",
+        "(float[N, 4] x) => (float[N, 1] y) { y = ReduceL2 <axes = [1]> (x) }",
+    ),
     "another runtime": ("mnn", "(float[N, 4] x) => (float[N, 4] y) { y = Selu <gamma = 0.0> (x) }"),
 }
 
@@ -94,6 +174,8 @@ FINE: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", NETS)
 def test_it_is_replaced(name: str, opset: int) -> None:
     target, operator, text = NETS[name]
+    if "ScatterElements" in text or "ScatterND" in text:
+        opset += 3
     model = parse(f"g {text}", opset)
     lowered, report = rl.lower(model, target=target, full=True)
     assert [each.node.operator for each in report.replaced] == [operator]
@@ -114,7 +196,8 @@ def test_what_cannot_be_replaced_is_refused_or_kept() -> None:
     """Before opset 13 Softmax is of several axes at once, and has no function."""
     model = parse(f"g {INTEGERS.format(BETWEEN['at once'])}", 12)
     with pytest.raises(
-        rl.UnsupportedError, match=r"tract .* computes it wrongly between .*opset 13.*keep_rest=True"
+        rl.UnsupportedError,
+        match=r"tract .* computes it wrongly between .*export the model without it.*keep_rest=True",
     ):
         rl.lower(model, target="tract")
     with pytest.warns(rl.RnnLoweringWarning, match="left for tract: Softmax node .* computes wrongly between"):
@@ -143,12 +226,79 @@ def test_mnn_is_refused_other_reductions_of_what_is_scattered() -> None:
         rl.lower(model, target="mnn")
 
 
-def test_mnn_is_refused_logarithms_of_sums_whose_axes_are_an_input() -> None:
+def test_tract_gets_no_square_of_integers() -> None:
+    model = parse("g (int64[3, 4] x) => (int64[3, 4] y) { y = Mul (x, x) }", 17)
+    lowered = rl.lower(model, target="tract")
+    assert [len(set(node.input)) for node in lowered.graph.node if node.op_type == "Mul"] == [2]
+    feed: Any = {"x": np.arange(-6, 6).reshape(3, 4)}
+    assert np.array_equal(run(lowered, feed)["y"], feed["x"] ** 2)
+
+
+def test_mnn_gets_an_einsum_of_three_as_two() -> None:
     model = parse(
-        "g (float[4, 3] x) => (float[4] y) <int64[1] a = {1}> { y = ReduceLogSumExp <keepdims = 0> (x, a) }", 18
+        """g (float[2, 4, 3] x, float[5, 4] a, float[2, 6, 5] c) => (float[2, 3, 6] y)
+        { y = Einsum <equation = "bik,ji,bmj->bkm"> (x, a, c) }""",
+        17,
     )
-    with pytest.raises(rl.UnsupportedError, match=r"mnn .* computes it along all axes; export"):
+    lowered = rl.lower(model, target="mnn")
+    assert max(len(node.input) for node in lowered.graph.node if node.op_type == "Einsum") == 2
+    feed = random_feed(model)
+    assert_close(run(lowered, feed), run(model, feed), "float32")
+
+
+@pytest.mark.parametrize("target", ["mnn", "opencv", "tract"])
+@pytest.mark.parametrize("operator", ["ReduceLogSumExp", "ReduceL2"])
+def test_reductions_whose_axes_are_an_input(operator: str, target: Any) -> None:
+    model = parse(
+        f"""g (float[4, 3] x) => (float[4] y) <int64[1] a = {{1}}, float k = {{300}}>
+        {{ b = Mul (x, k) y = {operator} <keepdims = 0> (b, a) }}""",
+        18,
+    )
+    lowered = rl.lower(model, target=target)
+    assert (operator in operators(lowered)) == (operator == "ReduceL2" and target != "mnn")
+    feed = random_feed(model)
+    assert_close(run(lowered, feed), run(model, feed), "float32")
+
+
+def test_mnn_is_refused_volumes() -> None:
+    """It computes only the first of a batch right, or crashes."""
+    model = parse(
+        """g (float[2, 3, 4, 5, 6] x) => (float[2, 3, 2, 2, 3] y)
+        { y = MaxPool <kernel_shape = [2, 2, 2], strides = [2, 2, 2]> (x) }""",
+        17,
+    )
+    with pytest.raises(rl.UnsupportedError, match=r"mnn .* computes it wrongly along three axes; export"):
         rl.lower(model, target="mnn")
+
+
+def test_mnn_gets_a_resize_in_rank_4_and_differences_the_other_way_round() -> None:
+    """It computes a linear Resize of three axes as zeros, and makes a norm of x s + (-m) s along whatever axes."""
+    model = parse(
+        """g (float[2, 3, 8] x, float[2, 1, 16] s, float[2, 1, 1] m) => (float[2, 3, 16] y)
+        <float[3] scales = {1, 1, 2}> {
+        z = Resize <mode = "linear"> (x, , scales) a = Mul (z, s) n = Neg (m) b = Mul (n, s) y = Add (a, b) }""",
+        17,
+    )
+    lowered = rl.lower(model, target="mnn")
+    (add,) = [node for node in lowered.graph.node if node.op_type == "Add"]
+    assert list(add.input) == ["b", "a"]
+    (resize,) = [node for node in lowered.graph.node if node.op_type == "Resize"]
+    (scales,) = [tensor for tensor in lowered.graph.initializer if tensor.name == resize.input[2]]
+    assert list(scales.dims) == [4]
+    feed = random_feed(model)
+    assert_close(run(lowered, feed), run(model, feed), "float32")
+
+
+def test_tract_gets_the_size_of_a_triangle_as_a_number() -> None:
+    model = parse(
+        """g (float[N, 4] x) => (float[N, 4] y) <int64 one = {1}, int64 zero = {0}> {
+        s = Shape (x) n = Gather (s, zero) k = Sub (one, n) y = Trilu <upper = 0> (x, k) }""",
+        17,
+    )
+    lowered = rl.lower(model, target="tract")
+    assert "CastLike" in operators(lowered)
+    feed = random_feed(model, N=5)
+    assert_close(run(lowered, feed), run(model, feed), "float32")
 
 
 PRODUCT = """g ({0}[1, 3, 2, 4, 4] x, {0}[1, 3, 2, 4, 4] y) => ({0}[1, 3, 2, 4, 4] z) {{

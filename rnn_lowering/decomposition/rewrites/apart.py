@@ -145,6 +145,28 @@ def subtract_from_erf(model: AdaptedModel) -> int:
     return count
 
 
+def swap_differences(model: AdaptedModel) -> int:
+    """Swap the terms of each sum of a product and a product with a Neg, in place; return their number."""
+    nodes = [node for node in model.nodes("Add") if _is_product(node.inputs[0]) and _has_negative(node.inputs[1])]
+    for node in nodes:
+        first, second = node.inputs
+        node.replace_input_with(0, second)
+        node.replace_input_with(1, first)
+    return len(nodes)
+
+
+def _is_product(value: ir.Value | None) -> bool:
+    node = None if value is None else value.producer()
+    return node is not None and node.op_type == "Mul"
+
+
+def _has_negative(value: ir.Value | None) -> bool:
+    """Whether a value is a product with a Neg."""
+    node = None if value is None or not _is_product(value) else value.producer()
+    factors = [] if node is None else [each.producer() for each in node.inputs if each is not None]
+    return any(factor is not None and factor.op_type == "Neg" for factor in factors)
+
+
 def part_outputs(model: AdaptedModel) -> int:
     """Give each output that nodes read too a Transpose that moves nothing, in place; return their number."""
     count = 0

@@ -45,8 +45,17 @@ _SCALES = 2
 
 def run_in_rank_4(model: AdaptedModel) -> int:
     """Write each Resize and norm of three axes in rank 4, with one of size 1, in place; return their number."""
+    return _in_rank_4(model, "Resize", *_NORMS)
+
+
+def resize_in_rank_4(model: AdaptedModel) -> int:
+    """Write each Resize of three axes so; return their number."""
+    return _in_rank_4(model, "Resize")
+
+
+def _in_rank_4(model: AdaptedModel, *operators: str) -> int:
     count = 0
-    for node in model.nodes("Resize", *_NORMS, since=_AXES_OF_INPUTS):
+    for node in model.nodes(*operators, since=_AXES_OF_INPUTS):
         x = node.inputs[0]
         shape = model.shape_of(x)
         others = _others(node, model) if shape is not None and len(shape) == 3 else None

@@ -327,7 +327,10 @@ def shape_as_scales(model: AdaptedModel) -> int:
 # Sizes as data
 
 
-_REJECTING = ("ArgMax", "ArgMin", "CumSum", "NonZero", "Pad", "Sign", "TopK")
+_REJECTING = ("ArgMax", "ArgMin", "CumSum", "NonZero", "Pad", "Sign", "TopK", "Trilu")
+
+_REJECTED_AT = {"Trilu": 1}
+"""By operator the input that it rejects, if it is not the first."""
 
 _MAKES_SIZES = ("Cast", "Shape", "Size")
 
@@ -341,7 +344,8 @@ def make_numbers(model: AdaptedModel) -> int:
     fed = [node for scope, node in _fed_with_sizes(model) if scope.opset >= _CAST_LIKE]
     returned = _sizes_returned(model) if model.opset >= _CAST_LIKE else []
     for node in fed:
-        node.replace_input_with(0, _plain(model, node, node.inputs[0]))
+        slot = _REJECTED_AT.get(node.op_type, 0)
+        node.replace_input_with(slot, _plain(model, node, node.inputs[slot]))
     for value in returned:
         name, plain = value.name, _plain(model, model.graph[-1], value)
         cast = plain.producer()
@@ -370,7 +374,7 @@ def _plain(model: AdaptedModel, node: ir.Node, value: ir.Value | None) -> ir.Val
 def _fed_with_sizes(model: AdaptedModel) -> list[tuple[Scope, ir.Node]]:
     """Return the nodes that reject sizes and get some, each with its scope."""
     found = standard_nodes(model.model, *_REJECTING)
-    return [(scope, node) for scope, node in found if _is_of_sizes(node.inputs[0], model)]
+    return [(scope, n) for scope, n in found if _is_of_sizes(input_at(n, _REJECTED_AT.get(n.op_type, 0)), model)]
 
 
 def _sizes_returned(model: AdaptedModel) -> list[ir.Value]:

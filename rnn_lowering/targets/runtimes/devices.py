@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import onnx_ir as ir
@@ -14,7 +14,8 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor, static
 from rnn_lowering.facts.constants import integers_at
-from rnn_lowering.facts.operators import default_opset, parameter
+from rnn_lowering.facts.operators import parameter
+from rnn_lowering.targets.misread import AXES_OF_COMPOSED, by_operator
 from rnn_lowering.targets.native import (
     COMMON,
     OTHER_ACTIVATIONS,
@@ -29,7 +30,6 @@ from rnn_lowering.targets.target import (
     AttentionTraits,
     KnownValue,
     LoopTraits,
-    Misreads,
     ModelTraits,
     Target,
 )
@@ -101,7 +101,13 @@ def _reduces(node: ir.Node) -> bool:
     return node.attributes.get_string("reduction", "none") != "none"
 
 
-def _misread(node: ir.Node, _: KnownValue) -> str:
+_OF_PLANES = ("AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
+
+_AXES_OF_VOLUMES, _PAIR = 5, 2
+"""The axes of a tensor with three of space; the operands of an Einsum that it takes."""
+
+
+def _misread(node: ir.Node, known: KnownValue) -> str:
     """Return how MNN computes a node wrongly, or "".
 
     It keeps what follows a Conv in another order of axes, which its ReverseSequence does not know.
@@ -110,10 +116,19 @@ def _misread(node: ir.Node, _: KnownValue) -> str:
         return "wrongly behind a Conv"
     if node.op_type == "Gelu" and node.attributes.get_string("approximate", "none") == "none":
         return "by its approximation with Tanh"
-    if node.op_type in ("ReduceLogSum", "ReduceLogSumExp") and len(node.inputs) > 1:
-        return "along all axes"
+    if node.op_type in AXES_OF_COMPOSED:
+        return "along all axes, or without the axes of size 1"
     if node.op_type in ("ScatterElements", "ScatterND") and _reduces(node):
         return "without its reduction"
+    if node.op_type == "Einsum" and len(node.inputs) > _PAIR:
+        return "of two operands only"
+    if node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") == "cubic":
+        return "wrongly if it is cubic"
+    if node.op_type == "LogSoftmax" and "axis" not in node.attributes:
+        return "only if its axis is written"
+    shape = known(node.inputs[0]).shape if node.op_type in _OF_PLANES and node.inputs[0] is not None else None
+    if shape is not None and len(shape) >= _AXES_OF_VOLUMES:
+        return "wrongly along three axes"
     bytes_made = node.op_type == "Cast" and node.attributes.get_int("to", 0) == ir.DataType.UINT8
     return "wrongly, or crashes" if bytes_made or node.op_type == "DequantizeLinear" else ""
 
@@ -132,7 +147,7 @@ MNN = Target(
             *("rounding of floats", "no products of integers", "tables of floats", "differences of floats"),
             *("inputs with elements", "rows of sequences", "typed fills", "constants as tensors"),
             *("no vectors", "crops as Slice", "spelled strides", "ended convolutions", "parted outputs"),
-            *("plain scatters", "exact Gelu"),
+            *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart"),
         ),
         folds=True,
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if
@@ -210,21 +225,6 @@ _ONE_AXIS = 13
 """The opset from which on a Softmax is of one axis; before, esp-ppq takes it for that too."""
 
 
-_Misreading = Callable[[ir.Node, KnownValue, int], str]
-"""Takes a node, what is known of values and the opset; returns how it is computed wrongly, which are run only, or
-""."""
-
-
-def _by_operator(found: Mapping[str, _Misreading]) -> Misreads:
-    """Return what a runtime misreads, of what each operator is asked for."""
-
-    def misreads(node: ir.Node, known: KnownValue) -> str:
-        imports = node.graph.opset_imports if isinstance(node.graph, ir.Graph) else {}
-        return found[node.op_type](node, known, default_opset(imports)) if node.op_type in found else ""
-
-    return misreads
-
-
 def _is_last(axis: int, value: ir.Value | None, known: KnownValue) -> bool:
     shape = None if value is None else known(value).shape
     return axis == -1 or (shape is not None and axis == len(shape) - 1)
@@ -291,7 +291,7 @@ ESPDL = Target(
     lacks_types=(ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16),  # its Sub gives float32
     integer_products=False,
     model=ModelTraits(
-        misreads=_by_operator(_IN_ESPDL),
+        misreads=by_operator(_IN_ESPDL),
         # It removes each Identity, and its output has another name; copies without elements are Identities.
         adaptations=("computed copies", "inputs with elements", "constants as tensors"),
     ),
@@ -375,7 +375,7 @@ NCNN = Target(
                 "batches apart",
             ),
         ),
-        misreads=_by_operator(_IN_NCNN),
+        misreads=by_operator(_IN_NCNN),
         refuses_lacking=True,
         outputs_apart=as_transpose,  # pnnx aborts at an Identity of an output of the model
     ),

@@ -9,6 +9,8 @@ import onnx_ir as ir
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.targets.misread import of_large_numbers, opset_of
 from rnn_lowering.targets.native import (
     COMMON,
     OTHER_ACTIVATIONS,
@@ -19,7 +21,14 @@ from rnn_lowering.targets.native import (
     Speed,
     features,
 )
-from rnn_lowering.targets.target import AttentionTraits, LoopTraits, ModelTraits, StreamTraits, Target
+from rnn_lowering.targets.target import (
+    AttentionTraits,
+    KnownValue,
+    LoopTraits,
+    ModelTraits,
+    StreamTraits,
+    Target,
+)
 
 _MOST_ROWS = 4
 """Maximum batch size; above it, a Split behind a Reshape is slower than a Split alone."""
@@ -43,7 +52,7 @@ _APART = {"Conv", "Gemm", "MatMul"}
 """Nodes across which it joins nothing."""
 
 
-def _softmax_of_integers(node: ir.Node, _: object) -> str:
+def _softmax_of_integers(node: ir.Node) -> str:
     """Return how it computes a Softmax between a DequantizeLinear and a QuantizeLinear, or "".
 
     It computes what lies between these for each of the 256 integers, once, as if all of it were elementwise. Some
@@ -55,6 +64,31 @@ def _softmax_of_integers(node: ir.Node, _: object) -> str:
         node, "QuantizeLinear", ir.Node.successors
     )
     return "wrongly between DequantizeLinear and QuantizeLinear" if between else ""
+
+
+_OF_FLOATS = ("Einsum", "MatMul", "ReduceSumSquare")
+"""Operators of which it crashes at integers, or rejects them."""
+
+
+def _misread(node: ir.Node, known: KnownValue) -> str:
+    """Return how tract computes a node wrongly, or "". It makes an operator of floats of a square."""
+    first = node.inputs[0] if node.inputs else None
+    dtype = None if first is None else known(first).dtype
+    if node.op_type in ("IsInf", "IsNaN") and dtype == ir.DataType.DOUBLE:
+        return "in float32 only"
+    if dtype is not None and dtype.is_integer() and (node.op_type in _OF_FLOATS or _is_square(node)):
+        return "of floats only"
+    return of_large_numbers(node) or _softmax_of_integers(node)
+
+
+_SQUARE = 2
+
+
+def _is_square(node: ir.Node) -> bool:
+    if node.op_type == "Pow":
+        exponent = constant_of(node.inputs[1], opset_of(node))
+        return exponent is not None and exponent.size == 1 and exponent.numpy().item() == _SQUARE
+    return node.op_type == "Mul" and node.inputs[0] is node.inputs[1]
 
 
 def _meets(start: ir.Node, operator: str, next_to: Callable[[ir.Node], Iterable[ir.Node]]) -> bool:
@@ -156,7 +190,7 @@ TRACT = Target(
             "no declared shapes",
         ),
         folds=True,
-        misreads=_softmax_of_integers,
+        misreads=_misread,
     ),
     # It does not see that a Slice with step -1 keeps an unknown length.
     dialect=Dialect(reverse_in_loop=True, gates_apart=True, matrix_product=True, join_up_to=128, stack_up_to=128),

@@ -1,0 +1,116 @@
+"""Products as functions: an Einsum as MatMul, products of integers as sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operand, Operands, function_of, integers
+
+
+def einsum(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """Two operands, each with every label once: Transpose and Reshape around a MatMul. More: one by one."""
+    if len(operands) > 2:
+        return _two_by_two(node) if opset >= OLDEST_OPSET else None
+    found = _labels(node)
+    if opset < OLDEST_OPSET or found is None or any(each.shape is None for each in operands):
+        return None
+    a, b, out = found
+    sizes: dict[str, int | None] = {}
+    for label, size in [
+        *zip(a, operands[0].shape or (), strict=False),
+        *zip(b, operands[1].shape or (), strict=False),
+    ]:
+        if size == 0 or (size is not None and sizes.get(label) not in (None, size)):
+            return None
+        sizes[label] = size if sizes.get(label) is None else sizes[label]
+    both = [label for label in a if label in b]
+    batch, summed = [x for x in both if x in out], [x for x in both if x not in out]
+    rows, columns = [x for x in a if x not in b], [x for x in b if x not in a]
+    if any(label not in out for label in (*rows, *columns)):
+        return None
+    perm_a, perm_b = (
+        [a.index(x) for x in (*batch, *rows, *summed)],
+        [b.index(x) for x in (*batch, *summed, *columns)],
+    )
+    end = [*batch, *rows, *columns]
+    shapes: dict[str, Sequence[int] | None] = {}
+    if batch or (len(summed), len(columns)) != (1, 1):  # else MatMul takes all rows of a
+        shapes = {
+            "left": _target_shape(sizes, batch, rows, summed),
+            "right": _target_shape(sizes, batch, summed, columns),
+            "whole": _target_shape(sizes, batch, *([label] for label in (*rows, *columns))),
+        }
+    if None in shapes.values():
+        return None
+    perms = {"perm_a": perm_a, "perm_b": perm_b, "perm": [end.index(x) for x in out]}
+    numbers = {name: integers(shape) for name, shape in shapes.items() if shape is not None}
+    return function_of("einsum_by_shapes" if shapes else "einsum", {**perms, **numbers})
+
+
+def _labels(node: ir.Node) -> tuple[str, str, str] | None:
+    """Return the labels of two operands and of the result, if each has a label once."""
+    equation = node.attributes.get_string("equation", "") or ""
+    terms, arrow, out = equation.replace(" ", "").partition("->")
+    parts = terms.split(",")
+    if len(parts) != 2 or "." in equation or any(len(set(part)) != len(part) for part in parts):
+        return None
+    a, b = parts
+    return a, b, out if arrow else "".join(sorted(set(a) ^ set(b)))
+
+
+def _target_shape(sizes: dict[str, int | None], batch: Sequence[str], *axes: Sequence[str]) -> list[int] | None:
+    """Return the numbers of a Reshape to the axes of the batch, which stay, and to products of axes; None if more
+    than one of these is unknown."""
+    factors = [[sizes[label] for label in labels] for labels in axes]
+    products = [-1 if None in each else math.prod(n for n in each if n is not None) for each in factors]
+    return None if products.count(-1) > 1 else [0] * len(batch) + products
+
+
+def _two_by_two(node: ir.Node) -> onnx.FunctionProto | None:
+    """Return the product of the first two operands, with the labels that are used behind it, times the others."""
+    equation = (node.attributes.get_string("equation", "") or "").replace(" ", "")
+    terms, arrow, out = equation.partition("->")
+    first, second, *others = terms.split(",")
+    if "." in equation or not arrow:
+        return None
+    kept = "".join(dict.fromkeys(label for label in first + second if label in "".join((*others, out))))
+    inputs = [f"x{n}" for n in range(len(node.inputs))]
+    nodes = [
+        helper.make_node("Einsum", inputs[:2], ["product"], equation=f"{first},{second}->{kept}"),
+        helper.make_node("Einsum", ["product", *inputs[2:]], ["y"], equation=f"{','.join([kept, *others])}->{out}"),
+    ]
+    return helper.make_function("", "", inputs, ["y"], nodes, [])
+
+
+_MATRIX, _SQUARE = 2, 2
+"""The axes of an operand of MatMul that is no vector; an exponent."""
+
+
+def integer_product(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """A MatMul of integers as a sum of products."""
+    ranks = [0 if each.shape is None else len(each.shape) for each in operands]
+    if opset < OLDEST_OPSET or not _is_integer(operands[0]) or min(ranks) < _MATRIX:
+        return None
+    axes = {"last": -1, "before": -3, "along": -2}
+    return function_of("product_as_sum", {name: integers([axis]) for name, axis in axes.items()})
+
+
+def integer_square(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """A Mul of integers by themselves."""
+    is_square = node.inputs[0] is node.inputs[1] and _is_integer(operands[0])
+    return function_of("square", {}, "x, same") if opset >= OLDEST_OPSET and is_square else None
+
+
+def integer_power(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """A Pow of integers whose exponent is 2."""
+    is_square = operands[1].integer == _SQUARE and _is_integer(operands[0])
+    return function_of("square", {}, "x, two") if opset >= OLDEST_OPSET and is_square else None
+
+
+def _is_integer(operand: Operand) -> bool:
+    return operand.dtype is not None and operand.dtype.is_integer()

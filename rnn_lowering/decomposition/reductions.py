@@ -1,0 +1,73 @@
+"""Reductions that are composed of others, as functions: logarithms of sums, and norms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.decomposition.operands import (
+    OLDEST_OPSET,
+    Formula,
+    Operand,
+    Operands,
+    function_of,
+    integers,
+    of_onnx,
+)
+
+_AXES_ARE_INPUTS = 18
+"""First opset of these operators with their axes as an input."""
+
+
+def _log_sum_exp(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    dtype, has_axes = operands[0].dtype, len(operands) > 1 and operands[1].dtype is not None
+    if dtype is None or not dtype.is_floating_point():
+        return None
+    if opset < _AXES_ARE_INPUTS:
+        return _log_sum_exp_17(node, opset, operands[0])
+    if node.attributes.get_int("noop_with_empty_axes", 0):  # then no number is added
+        return None
+    name = "log_sum_exp" if node.attributes.get_int("keepdims", 1) else "log_sum_exp_without_axes"
+    most = np.array(ir.DataType(dtype).max, dtype.numpy())
+    return function_of(name, {"least": -most, "most": most}, "x, axes" if has_axes else "x")
+
+
+def _log_sum_exp_17(node: ir.Node, opset: int, x: Operand) -> onnx.FunctionProto | None:
+    axes = _axes_17(node, x)
+    if opset < OLDEST_OPSET or x.dtype is None or axes is None:
+        return None
+    name = "log_sum_exp_17" if node.attributes.get_int("keepdims", 1) else "log_sum_exp_17_without_axes"
+    most = np.array(x.dtype.max, x.dtype.numpy())
+    return function_of(name, {"given": integers(axes), "least": -most, "most": most, "axes": axes})
+
+
+def _sum(name: str, node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """Return the sum of what a function makes of each number, or what it makes of the sum."""
+    if opset >= _AXES_ARE_INPUTS:
+        return of_onnx(node, opset, operands)
+    axes = _axes_17(node, operands[0])
+    if opset < OLDEST_OPSET or axes is None:
+        return None
+    return function_of(name, {"given": integers(axes), "keepdims": node.attributes.get_int("keepdims", 1)})
+
+
+def _axes_17(node: ir.Node, x: Operand) -> list[int] | None:
+    """Return the axes of a reduction that has them as an attribute; None if they follow from an unknown rank."""
+    if x.shape is None:
+        axes = sorted({*node.attributes.get_ints("axes", ())})
+        return axes if axes and (axes[0] >= 0) == (axes[-1] >= 0) else None
+    return sorted({axis % len(x.shape) for axis in node.attributes.get_ints("axes", range(len(x.shape)))})
+
+
+REDUCTIONS: Mapping[str, Formula] = {
+    "ReduceL1": partial(_sum, "l1_17"),
+    "ReduceL2": partial(_sum, "l2_17"),
+    "ReduceLogSum": partial(_sum, "log_sum_17"),
+    "ReduceLogSumExp": _log_sum_exp,
+    "ReduceSumSquare": partial(_sum, "sum_square_17"),
+}
+"""By operator."""
