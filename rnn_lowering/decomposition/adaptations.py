@@ -53,6 +53,7 @@ from rnn_lowering.decomposition.rewrites.rows import (
 from rnn_lowering.decomposition.rewrites.spelled import (
     bound_by_max,
     bound_integers,
+    copy_lone_operands,
     crop_by_slice,
     drop_unused_constants,
     forget_declared,
@@ -286,6 +287,9 @@ ADAPTATIONS = {
     ),
     "integers as indices": Adaptation(refuse=_refuse_integers),
     "at most 4 axes": Adaptation(refuse=_refuse_axes),
+    "no lone operands": Adaptation(
+        copy_lone_operands, "joins and compares no single tensor: made an Identity of {} nodes"
+    ),
     "outputs as sums": Adaptation(
         sum_outputs, "loses outputs that some nodes read, such as a Relu: added 0 to {} of them"
     ),

@@ -51,6 +51,9 @@ HOMES = ("pytorch", "keras")
 INTEGERS = 0.03
 """How far floats may be from integers that onnxruntime computes."""
 
+SECONDS = 180
+"""The most that a run may take: TVM and onnx2tf need half a minute of two free cores for some nets."""
+
 ADVICE = re.compile(r'(dequantize)=True|set_inputs=\{"([^"]+)"|fix the (sizes)')
 STORED = HERE / "outcomes_of_journeys.json"
 
@@ -149,7 +152,7 @@ def measure(client: str, paths: Iterable[Path], folder: Path, times: int = 1) ->
                 jobs |= {f"{path.stem} {n} {time}": new for time in range(times)}
         except rl.RnnLoweringError as error:
             judged[path.stem] = "refused", str(error)
-    got = drive(client, jobs, folder)
+    got = drive(client, jobs, folder, seconds=SECONDS)
     for job in jobs:
         run_of, _, _ = job.rpartition(" ")
         journey, _, _ = run_of.rpartition(" ")

@@ -50,3 +50,12 @@ def test_outputs_that_nodes_read(tmp_path: Path) -> None:
         <float none = {0}, float six = {6}, int64[2] same = {2, 3}> { h = Mul (x, x)  r = READER  y = Neg (r) }"""
     nets = {reader: parse(text.replace("READER", reader), 17) for reader in READERS}
     assert_lowered_right("litert", with_feeds(nets), tmp_path)
+
+
+@pytest.mark.environments("litert")
+def test_nodes_of_a_single_tensor(tmp_path: Path) -> None:
+    """Also where their results are outputs of the model."""
+    text = "g (float[2, 3] x) => (float[2, 3] h, float[2, 3] y) { h = Neg (x)  r = NODE (h)  y = Tanh (r) }"
+    nets = {node: parse(text.replace("NODE", node), 17) for node in ("Concat <axis = 0>", "Max", "Sum", "Mean")}
+    returned = "g (float[2, 3] x) => (float[2, 3] y) { h = Neg (x)  y = Sum (h) }"
+    assert_lowered_right("litert", with_feeds({**nets, "an output": parse(returned, 17)}), tmp_path)

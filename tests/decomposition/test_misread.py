@@ -484,3 +484,12 @@ def test_outputs_that_litert_would_lose_become_sums(reader: str, count: int) -> 
     readers = [node.op_type for node in lowered.graph.node if "h" in node.input]
     assert readers == ["Tanh"] * (1 - count)
     assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize("operator", ["Concat <axis = 0>", "Max", "Min", "Mean", "Sum"])
+def test_what_joins_a_single_tensor_is_a_copy_in_litert(operator: str) -> None:
+    """LiteRT has no operator for what onnx2tf makes of it."""
+    net = parse(f"g (float[2, 3] x) => (float[2, 3] y) {{ h = Neg (x)  r = {operator} (h)  y = Tanh (r) }}", 17)
+    lowered, feed = rl.lower(net, target="litert"), random_feed(net)
+    assert [node.op_type for node in lowered.graph.node] == ["Neg", "Identity", "Tanh"]
+    assert_close(run(lowered, feed), run(net, feed))

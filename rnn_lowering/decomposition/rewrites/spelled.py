@@ -13,6 +13,7 @@ run. TVM, onnx2tf and esp-ppq read only the tensor of a Constant; OpenCV and MNN
 jaxonnxruntime takes sizes and axes from initializers only.
 OpenCV compares the shapes of a scale and its zero point; onnxruntime's quantizer writes the scale of a bias with an
 axis, and its zero point without.
+onnx2tf writes a Concat, a Sum or a Max of one tensor as an operator that LiteRT lacks: it is an Identity.
 
 tract computes Shape, Size and Cast to int64 in a type of its own, which some operators reject. A CastLike of a
 constant of int64 makes plain numbers of them.
@@ -64,6 +65,18 @@ def _spell(node: ir.Node, model: AdaptedModel) -> bool:
     node.replace_input_with(1, model.constant(node, full.reshape(-1)))
     node.replace_input_with(2, fill)
     return True
+
+
+_OF_ANY_NUMBER = ("Concat", "Max", "Mean", "Min", "Sum")
+
+
+def copy_lone_operands(model: AdaptedModel) -> int:
+    """Make an Identity of each node that joins or compares a single tensor, in place; return their number."""
+    found = [node for node in model.nodes(*_OF_ANY_NUMBER) if len(node.inputs) == 1]
+    for node in found:
+        node.op_type = "Identity"
+        node.attributes.clear()
+    return len(found)
 
 
 def crop_by_slice(model: AdaptedModel) -> int:

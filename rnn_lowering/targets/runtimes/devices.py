@@ -209,8 +209,8 @@ LITERT = Target(
     model=ModelTraits(
         outputs_apart=as_sum_with_zero,
         adaptations=(
-            *("rows of sequences", "no sequences", "outputs as sums", "computed copies", "constants as tensors"),
-            "sums apart",
+            *("rows of sequences", "no sequences", "no lone operands", "outputs as sums", "computed copies"),
+            *("constants as tensors", "sums apart"),
         ),
     ),
 )
