@@ -15,8 +15,7 @@ from rnn_lowering.compare.verify import LOWERED_NODE, ORIGINAL_NODE, NodeRun, Ru
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.libraries import onnxruntime, without_onnxruntime
 from rnn_lowering.report.file_report import FileReport, Graphs
-from rnn_lowering.report.use import code, commands, install
-from rnn_lowering.streaming.metadata import host_loop
+from rnn_lowering.report.use import code, commands, host_loop, install
 
 try:
     import jinja2

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.errors import counted
 from rnn_lowering.flags import spelled
-from rnn_lowering.streaming.metadata import State, StreamPlan, host_loop
+from rnn_lowering.streaming.metadata import State, StreamPlan
 from rnn_lowering.targets.calls import CALLS, Snippet
 from rnn_lowering.targets.installed import PACKAGES, is_here
 
@@ -116,7 +117,81 @@ def _by_stream(report: FileReport) -> list[str]:
     return [*start, *call, "stream.reset()  # before a new sequence"]
 
 
-# A stream, called chunk by chunk with a function `run`, for runtimes that know nothing of its states
+# A stream, called chunk by chunk: as text
+
+
+_ADVICE = {
+    "ncnn": "pnnx writes the batch axis of each blob into *_ncnn.py: "
+    "ncnn.Mat(array, batch_index=...) and mat.numpy(batch_index=...) need it"
+}
+"""Advice for hosts, by target."""
+
+
+def host_loop(plan: StreamPlan, target: str) -> str:
+    """Return the loop of a host as Python text, in which `run` calls the model.
+
+    Args:
+        plan: How the stream is called.
+        target: The runtime that it is for.
+    """
+    several = f" of a multiple of {plan.unit} frames" if plan.unit > 1 else ""
+    chunk = f"each chunk{several}" if plan.frames is None else f"each chunk of {counted(plan.frames, 'frame')}"
+    inputs = ", ".join(f'"{name}": {name}' for name in plan.inputs)
+    lines = ["states = {"]
+    lines += [f'    "{s.input}": {_text_of_first(s)},' for s in plan.states]
+    lines += ["}", f"for {chunk}{_text_of_axes(plan)}:"]
+    lines += [f"    {name} = the length of each row in this chunk, 0 after its end" for name in plan.lengths]
+    lines += [f"    outputs = run({{{inputs}, **states}})"]
+    lines += ["    states = {", *(f'        "{s.input}": outputs["{s.output}"],' for s in plan.states), "    }"]
+    if plan.frames_late:
+        lines.append(f"then the same with {counted(plan.frames_late, 'frame')} of zeros: the outputs come late")
+    if same := [name for name, axis in plan.inputs.items() if axis is None and name not in plan.lengths]:
+        lines.append(f"the same in each call: {', '.join(same)}")
+    if plan.max_frames is not None:
+        lines.append(f"a sequence has {plan.max_frames} frames or less")
+    if plan.shortest > plan.unit:
+        lines.append(f"a sequence has {plan.shortest} frames or more")
+    lines += [
+        f'outputs["{s.output}"]: the state after the last frame, once it is followed by {zeros} of zeros'
+        for s in plan.states
+        if s.output in plan.delay and (zeros := counted(plan.zeros_for(s.output), "frame"))
+    ]
+    for name, axis in plan.outputs.items():
+        use = "after the last chunk" if axis is None else f"joined along axis {axis}"
+        lines.append(f'outputs["{name}"]: {use}{_late(plan, name)}')
+    return "\n".join([*lines, *(text for name, text in _ADVICE.items() if name == target)])
+
+
+def _late(plan: StreamPlan, output: str) -> str:
+    """Return which frames of a late output belong to the sequence; "" for other outputs."""
+    late, short, rate = plan.delay.get(output, 0), plan.short.get(output, 0), plan.rate(output)
+    if not plan.frames_late or plan.outputs[output] is None:
+        return ""
+    frames = "each frame" if rate.denominator == 1 else f"every {rate.denominator} frames"
+    count = "as many as the sequence has" if rate == 1 else f"{rate.numerator} for {frames} of the sequence"
+    less = f", {short} less" if short else ""
+    if not late:
+        return f": {count}{less}"
+    drop = "the first frame, which is" if late == 1 else f"the first {late} frames, which are"
+    return f": drop {drop} before the sequence; then keep {count}{less}"
+
+
+def _text_of_first(state: State) -> str:
+    shape = f"[{', '.join(map(str, state.shape))}]"
+    return f"zeros {shape}" if isinstance(state.initial, str) else f"the metadata's numbers, broadcast to {shape}"
+
+
+def _text_of_axes(plan: StreamPlan) -> str:
+    timed = [
+        f"axis {axis} of {name}" + (f", {int(plan.frames * rate)} long" if plan.frames and rate != 1 else "")
+        for name, axis in plan.inputs.items()
+        if axis is not None
+        for rate in [plan.rate(name)]
+    ]
+    return f" ({', '.join(timed)})" if timed else ""
+
+
+# The same as code with a function `run`, for runtimes that know nothing of its states
 
 _MOST_NUMBERS = 64
 """The most numbers of a first state that are written out."""

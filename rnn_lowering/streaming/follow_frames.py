@@ -43,10 +43,10 @@ from rnn_lowering.streaming.operators.pooling import (
     summed,
 )
 from rnn_lowering.streaming.operators.recurrences import frames_compared, pad_in_front, recurrent, scanned
+from rnn_lowering.streaming.operators.resizing import resized
 from rnn_lowering.streaming.operators.windows import (
     check_paddings,
     overlapped,
-    resized,
     transformed,
     transposed,
     windowed,

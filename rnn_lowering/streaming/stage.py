@@ -30,11 +30,11 @@ from rnn_lowering.options import Lowering
 from rnn_lowering.passes.nodes import opset_behind, planned
 from rnn_lowering.passes.report import NodeReport
 from rnn_lowering.passes.stages import Edit, StreamInputs, Work
-from rnn_lowering.streaming.attention.expansion import expand_attention
-from rnn_lowering.streaming.before_following import InPlaceOf, choose_in_loops
+from rnn_lowering.streaming.attention.expansion import InPlaceOf, expand_attention
 from rnn_lowering.streaming.editor import dim_of, input_of, remove_unused
 from rnn_lowering.streaming.follow_frames import follow
 from rnn_lowering.streaming.frames import MAIN_GRAPH, Delay, Flow, Frames
+from rnn_lowering.streaming.loop_branches import choose_in_loops
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
 from rnn_lowering.streaming.operators.recurrences import lengths_of, steps_and_batch
 from rnn_lowering.streaming.options import Stream, check_whole_calls, parse_delay, parse_stream
@@ -457,6 +457,3 @@ def _declare(work: ir.Model, flow: Flow, time: TimeInputs) -> None:
 def _denotations(shape: ir.Shape) -> list[str | None]:
     """Return the denotations of the axes of a shape."""
     return [shape.get_denotation(axis) for axis in range(len(shape))]
-
-
-# A Softmax over an open number of keys, set apart from its products for runtimes that join them and are wrong.

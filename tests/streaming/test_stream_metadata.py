@@ -8,7 +8,7 @@ import pytest
 from stream_models import KEY, chunked, hosted, over, plan_of, random, streamed, whole
 
 import rnn_lowering as rl
-from rnn_lowering.streaming.metadata import host_loop
+from rnn_lowering.report.use import host_loop
 
 ROWS = over(
     "float[time, batch, 3] X, int32[batch] lens, float[batch, 4] voice",

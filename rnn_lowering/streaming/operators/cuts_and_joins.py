@@ -33,7 +33,6 @@ from rnn_lowering.streaming.operators.windows import (
     read_window,
     rows_before,
     settled,
-    trimmed,
 )
 from rnn_lowering.streaming.sizes import first_frames, in_whole
 from rnn_lowering.types import Array
@@ -73,6 +72,39 @@ def sliced(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     if left is None or right is None or not framing.plain:
         return [_by_position(flow, node)]
     return trimmed(flow, node, framing, bounds, int(left), int(right))
+
+
+def trimmed(
+    flow: Flow, node: ir.Node, framing: Frames, bounds: dict[int, tuple[Size, Size, Size]], left: int, right: int
+) -> list[Framing]:
+    """Return the framing of a Slice that drops `left` and `right` frames; record its cut of a chunk."""
+    step = int(bounds[framing.axis][2].constant or 1)
+    whole = framing.padded(-left, -right).windows(1, step)
+    final = settled(flow, node, framing, whole)
+    others = {axis: [b.constant for b in own] for axis, own in bounds.items() if axis != framing.axis}
+    if any(None in own for own in others.values()):
+        raise flow.refuse(node, "cuts frames and an axis of another size that is not fixed", "use two Slices")
+    in_chunk = {axis: [max(min(int(n or 0), TO_THE_END), -TO_THE_END) for n in own] for axis, own in others.items()}
+    beyond = (whole.ready - final.ready) * step
+    in_chunk[framing.axis] = [-rows_before(framing, final, -left, step), -beyond or TO_THE_END, step]
+    starts, ends, steps = zip(*in_chunk.values(), strict=True)
+    flow.change(node, _cut, tuple(in_chunk), starts, ends, steps)
+    return [flow.resampled(node, node.outputs[0], framing, final)]
+
+
+def _cut(
+    editor: Editor,
+    node: ir.Node,
+    axes: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    steps: Sequence[int],
+) -> None:
+    """Replace a Slice over all frames with one over the frames of a chunk."""
+    emit, value = editor.before(node), input_of(node)
+    whole = set(starts) == {0} and set(ends) == {TO_THE_END} and set(steps) == {1}
+    in_chunk = value if whole else emit.sliced(value, axes, starts, ends, steps)
+    editor.replace_node(node, in_chunk)
 
 
 def _last_frames(framing: Frames, length: Size, begin: Size | None) -> int:
