@@ -29,7 +29,7 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, UnknownTripsError, UnsupportedError
 from rnn_lowering.facts.operators import is_used, parameter
 from rnn_lowering.facts.size import Size, size
-from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
+from rnn_lowering.loops.body import LoopBody, ScanBody, TakenRow, checked_axis
 from rnn_lowering.loops.body_copy import BodyWriter
 from rnn_lowering.loops.counters import STEP_NUMBER, Counters, first_of, rate_of
 from rnn_lowering.loops.hoisting import HoistedBody, hoist_invariants
@@ -250,37 +250,21 @@ def _rows_of(counters: Counters, trips: LoopTrips, node: ir.Node, *, splits: boo
 
 def _row_taken(counters: Counters, node: ir.Node, trips: LoopTrips) -> tuple[ir.Value, ir.Value, int] | None:
     """Return a value, the position of a row in it, and the axis of its rows, if a node takes a row."""
-    writer, data = counters.writer, node.inputs[0]
-    if node.op_type == "Gather" and data is not None and node.inputs[1] is not None:
-        scalar = writer.facts.shape(node.inputs[1]) == ()
-        return (data, node.inputs[1], node.attributes.get_int("axis", 0) or 0) if scalar else None
-    sliced = None if data is None else data.producer()
-    if sliced is not None and sliced.op_type == "Gather" and node.op_type == "Squeeze":
-        return _row_gathered(counters, node, sliced)
-    if sliced is None or sliced.op_type != "Slice" or len(sliced.inputs) < 4:
+    writer, taken = counters.writer, TakenRow.of(node)
+    if taken is None:
         return None
-    whole, starts, _, axes, steps = (*sliced.inputs, None)[:5]
-    axis, stride = writer.integers(axes) or [], [1] if steps is None else writer.integers(steps) or []
-    squeezed = writer.integers(parameter(node, "axes", writer.op.opset))
-    single = len(axis) == 1 and squeezed == axis and len(stride) == 1 and stride[0] > 0
-    if whole is None or starts is None or not single:
-        return None
-    start = counters.line(starts)
-    if start is None or not rate_of(start) or not _is_never_negative(start, trips):
-        return None
-    return whole, starts, axis[0]  # the Squeeze fails unless it is the row at the start
-
-
-def _row_gathered(
-    counters: Counters, squeezed: ir.Node, gathered: ir.Node
-) -> tuple[ir.Value, ir.Value, int] | None:
-    """Return what `_row_taken` does, of a Squeeze behind a Gather at a place of shape [1]."""
-    writer, (data, place) = counters.writer, gathered.inputs
-    axis = gathered.attributes.get_int("axis", 0) or 0
-    same = writer.integers(parameter(squeezed, "axes", writer.op.opset)) == [axis]
-    if data is None or place is None or not same or writer.facts.shape(place) != (size(1),):
-        return None
-    return data, place, axis
+    source, squeezed = taken.node, writer.integers(parameter(node, "axes", writer.op.opset)) or []
+    if source.op_type == "Gather":
+        axis = [source.attributes.get_int("axis", 0) or 0]
+        shape = writer.facts.shape(taken.place)
+        fits = shape == () if source is node else shape == (size(1),) and squeezed == axis
+    else:
+        axes, steps = (*source.inputs[3:5], None, None)[:2]
+        axis, stride = writer.integers(axes) or [], [1] if steps is None else writer.integers(steps) or []
+        single = len(axis) == 1 and squeezed == axis and len(stride) == 1 and stride[0] > 0
+        start = counters.line(taken.place) if single else None
+        fits = start is not None and rate_of(start) != 0 and _is_never_negative(start, trips)
+    return (taken.data, taken.place, axis[0]) if fits else None
 
 
 def _is_never_negative(line: Size, trips: LoopTrips) -> bool:

@@ -235,6 +235,32 @@ def checked_axis(axis: int, rank: int, loop: RepeatedBody) -> int:
     return axis % rank
 
 
+@dataclass(frozen=True)
+class TakenRow:
+    """A row or an element of a value that a node takes: a Gather, or a Squeeze of a Gather or Slice.
+
+    Attributes:
+        node: The Gather or Slice.
+        data: The value.
+        place: The place of the row, or the start of the Slice; the Squeeze fails unless it is one row.
+    """
+
+    node: ir.Node
+    data: ir.Value
+    place: ir.Value
+
+    @classmethod
+    def of(cls, node: ir.Node) -> TakenRow | None:
+        """Return the row that a node takes; None if it takes none."""
+        data = node.inputs[0] if node.inputs else None
+        source = data.producer() if node.op_type == "Squeeze" and data is not None else node
+        if source is None or (source.op_type != "Gather" and (source is node or source.op_type != "Slice")):
+            return None
+        value, place = (*source.inputs, None, None)[:2]
+        plain = node.domain in DEFAULT_DOMAIN and source.domain in DEFAULT_DOMAIN
+        return cls(source, value, place) if plain and value is not None and place is not None else None
+
+
 # The values of a body in one step, each as a value of the graph that is emitted for it. An item is a value of the
 # graph, a constant, or a sequence of items.
 

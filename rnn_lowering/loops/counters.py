@@ -18,9 +18,9 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.facts.known import Known
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, keeps_numbers
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, input_at, keeps_numbers
 from rnn_lowering.facts.size import STEP, Size, size
-from rnn_lowering.loops.body import LoopBody
+from rnn_lowering.loops.body import LoopBody, TakenRow
 from rnn_lowering.loops.body_copy import BodyWriter
 from rnn_lowering.loops.value_facts import Item, KnownTensor, number_of
 
@@ -187,13 +187,13 @@ class _CountedStep:
 
     def _follow_range(self, node: ir.Node) -> None:
         """Add the number that a node takes from a Range outside, as paddle2onnx writes `for i in range(n)`."""
-        counters, values, (numbers, place, steps) = self._counters, self._values, _taken(node)
-        line = None if place is None else _only(values.numbers(place))
-        forwards = steps is None or _only(values.numbers(steps)) == size(1)
-        start, delta = (
-            (None, None) if numbers is None or not forwards else self._range(counters.writer.item(numbers))
-        )
-        if place is None or line is None or start is None or delta is None or delta.constant is None:
+        counters, values, taken = self._counters, self._values, TakenRow.of(node)
+        line = None if taken is None else _only(values.numbers(taken.place))
+        steps = input_at(taken.node, 4) if taken is not None else None
+        if taken is None or line is None or not (steps is None or _only(values.numbers(steps)) == size(1)):
+            return
+        place, (start, delta) = taken.place, self._range(counters.writer.item(taken.data))
+        if start is None or delta is None or delta.constant is None:
             return
         first = first_of(line).constant
         if first is not None and first >= 0 and rate_of(line) > 0:  # numbers below 0 count from the end
@@ -231,18 +231,6 @@ class _CountedStep:
             number = self._states.get(value, line)
             if number is not None:
                 self._values.contents[value] = np.full(kind.dims, number, object)
-
-
-def _taken(node: ir.Node) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None]:
-    """Return a vector, the place of the one element that a node takes from it, and the steps of a Slice."""
-    data = node.inputs[0] if node.inputs and node.domain in DEFAULT_DOMAIN else None
-    if node.op_type == "Gather":
-        return data, node.inputs[1], None
-    sliced = None if data is None or node.op_type != "Squeeze" else data.producer()
-    if sliced is None or sliced.op_type != "Slice" or len(sliced.inputs) < 3:
-        return None, None, None
-    whole, first, *_, steps = (*sliced.inputs, None, None)[:5]
-    return whole, first, steps  # the Squeeze fails unless it is one element
 
 
 def _computed(item: Item) -> ir.Node | None:

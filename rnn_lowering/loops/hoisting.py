@@ -25,7 +25,7 @@ from rnn_lowering.facts.operators import (
     operator_of,
     values_used,
 )
-from rnn_lowering.loops.body import LoopBody, ScanBody
+from rnn_lowering.loops.body import LoopBody, ScanBody, TakenRow
 from rnn_lowering.loops.body_copy import BodyWriter
 from rnn_lowering.loops.value_facts import Item, KnownTensor
 
@@ -122,20 +122,10 @@ def _of_all_steps(
     if node.op_type == "Split":
         return _split(writer, node, rows)
     looks_up = node.op_type == "Gather" and node.inputs[1] in rows
-    reads_row = not looks_up and _reads_row(node, varies)
+    taken = None if looks_up else TakenRow.of(node)
+    reads_row = taken is not None and taken.data not in varies
     found = find_rows(node) if reads_row else _from_rows(writer, node, rows, varies)
     return None if found is None else [found]
-
-
-def _reads_row(node: ir.Node, varies: set[ir.Value]) -> bool:
-    """Whether a node may take a row of what never changes: a Gather, or a Squeeze of a Slice or Gather."""
-    source = node.inputs[0]
-    if node.op_type == "Squeeze" and source is not None:
-        sliced = source.producer()
-        source = sliced.inputs[0] if sliced is not None and sliced.op_type in ("Slice", "Gather") else None
-    elif node.op_type != "Gather":
-        return False
-    return source is not None and source not in varies
 
 
 def _from_rows(
