@@ -332,7 +332,7 @@ def _fault(found: Distances, array: Array, frames: int) -> str | None:
     apart = np.subtract.outer(np.arange(frames), np.arange(frames))
     for sign, tail in zip((-1, 1), found.tails, strict=True):
         beyond = apart * sign > found.reach
-        if tail.slope is None or not beyond.any():
+        if np.isinf(tail.bound) or not beyond.any():
             continue
         with np.errstate(all="ignore"):
             rest = matrix[..., beyond] - float(tail.slope) * apart[beyond]
@@ -341,6 +341,6 @@ def _fault(found: Distances, array: Array, frames: int) -> str | None:
             return f"side {sign}: {np.abs(rest).max()} is more than {tail.bound}"
         if tail.exact and not ((rest == rest[..., :1]) | np.isnan(rest) & np.isnan(rest[..., :1])).all():
             return f"side {sign}: is not constant, {rest.min()} to {rest.max()}"
-        if tail.value is not None and tail.slope == 0 and not (rest == tail.value).all():
-            return f"side {sign}: is {rest.reshape(-1)[0]}, not {tail.value}"
+        if tail.exact and not ((rest >= tail.low) & (rest <= tail.high) | np.isnan(rest)).all():
+            return f"side {sign}: is {rest.reshape(-1)[0]}, not from {tail.low} to {tail.high}"
     return None

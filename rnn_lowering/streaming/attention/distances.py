@@ -27,20 +27,18 @@ from rnn_lowering.facts.size import ONE, Size, size
 from rnn_lowering.streaming.attention.positions import (
     COMPARED,
     CURVED,
+    DISTANCE,
     LARGEST_CONSTANT,
     LARGEST_STEP,
+    LINEAR,
     TAILS,
     Numbers,
-    Tail,
     Unknown,
     bound_of,
-    constant_tail,
     decision_of,
     difference_of,
     is_exact,
-    linear_of,
     returns_integers,
-    scaled,
 )
 from rnn_lowering.streaming.sizes import in_whole, least_of, linear
 from rnn_lowering.types import Array
@@ -71,7 +69,7 @@ class Distances:
 
     axes: tuple[int, int]
     reach: int
-    tails: tuple[Tail, Tail]
+    tails: tuple[Numbers, Numbers]
     cell: int = 1
     rows: int | None = None
 
@@ -204,8 +202,9 @@ class Positions:
 
     def _of_numbers(self, node: ir.Node, given: Sequence[Numbers]) -> Found | None:
         """Return a sum of positions, or a constant; None for other functions of positions."""
-        linear = linear_of(node, given, self.known.types.get(node.outputs[0]))
-        if isinstance(linear, Numbers) and not linear.is_constant:
+        rule = LINEAR.get(node.op_type)
+        linear = CURVED if rule is None else rule(self.known, node, given, 0)[0]
+        if linear.steps or linear.frames:
             if not self._holds_positions(node):
                 return Unknown(_cast_reason(node))
             if is_exact(linear):
@@ -213,11 +212,10 @@ class Positions:
             unknown = [each for each in map(as_distances, given) if isinstance(each, Unknown)]
             return (unknown[0] if unknown[0].reason == _OF_LENGTH else _ROUNDED) if unknown else None
         if node.op_type in COMPARED:
-            decided = decision_of(node.op_type, difference_of(given))
-            if decided is not None:
-                return Numbers(low=float(decided), high=float(decided))
             difference = difference_of(given)
-            distances = Unknown(_OF_POSITION) if difference is None else as_distances(difference)
+            if (decided := decision_of(node.op_type, difference)) is not None:
+                return Numbers(low=float(decided), high=float(decided))
+            distances = as_distances(difference)
             if isinstance(distances, Unknown):
                 return distances
             if isinstance(distances, Distances):
@@ -226,9 +224,9 @@ class Positions:
             value = self._scalar(node, [each.uniform for each in given])
             if value is not None:
                 return Numbers(low=value, high=value)
-            bound = self._bound(node, [max(abs(each.low), abs(each.high)) for each in given])
+            bound = self._bound(node, [each.bound for each in given])
             return Numbers(low=-bound, high=bound)
-        return linear if isinstance(linear, Unknown) else None
+        return None
 
     def _of_distances(self, node: ir.Node, given: Sequence[Distances | Numbers]) -> Found:
         """Return a function of functions of one distance."""
@@ -238,9 +236,9 @@ class Positions:
             return Unknown("compares more than two positions")
         if not self._holds_positions(node) and any(not t.is_constant for each in varying for t in each.tails):
             return Unknown(_cast_reason(node))
-        reach, tails = max(each.reach for each in varying), list[Tail]()
+        reach, tails = max(each.reach for each in varying), list[Numbers]()
         for side in (0, 1):
-            parts = [each.tails[side] if isinstance(each, Distances) else constant_tail(each) for each in given]
+            parts = [each.tails[side] if isinstance(each, Distances) else each for each in given]
             tail, needed = self._tail(node, parts, (-1, 1)[side])
             tails.append(tail)
             reach = max(reach, needed)
@@ -248,34 +246,32 @@ class Positions:
         rows = least_of(*(each.rows for each in varying))
         return Distances(axes.pop(), reach, (tails[0], tails[1]), cell, rows)
 
-    def _tail(self, node: ir.Node, parts: Sequence[Tail], sign: int) -> tuple[Tail, int]:
+    def _tail(self, node: ir.Node, parts: Sequence[Numbers], sign: int) -> tuple[Numbers, int]:
         """Return what a function is at large distances of a sign, and from which distance on."""
-        if node.op_type == "Where" and parts[0].is_constant and parts[0].value is not None:
-            return parts[1 if parts[0].value else 2], 0
+        if node.op_type == "Where" and parts[0].uniform is not None:
+            return parts[1 if parts[0].uniform else 2], 0
         if all(part.is_constant for part in parts):
-            value = self._scalar(node, [part.value for part in parts])
-            bound = self._bound(node, [part.bound for part in parts]) if value is None else abs(value)
-            return Tail(Fraction(0), bound, value), 0
+            value = self._scalar(node, [part.uniform for part in parts])
+            bound = self._bound(node, [part.bound for part in parts]) if value is None else 0.0
+            return (Numbers.tail(Fraction(0), bound) if value is None else Numbers(low=value, high=value)), 0
         rule = TAILS.get(node.op_type)
-        if any(part.slope is None for part in parts) or rule is None:
-            return CURVED, 0
-        tail, reach = rule(self.known, node, parts, sign)
+        tail, reach = (CURVED, 0) if rule is None else rule(self.known, node, parts, sign)
         return self._stored(node, tail, parts), reach
 
-    def _stored(self, node: ir.Node, tail: Tail, parts: Sequence[Tail]) -> Tail:
+    def _stored(self, node: ir.Node, tail: Numbers, parts: Sequence[Numbers]) -> Numbers:
         """Return a tail as its type holds it: integers must not wrap, and real numbers are rounded."""
         dtype, slope = self.known.types.get(node.outputs[0]), tail.slope
-        if dtype is None or slope is None or dtype == ir.DataType.BOOL:
+        if dtype is None or dtype == ir.DataType.BOOL:
             return tail
         if dtype.is_integer():
             return tail if abs(slope) <= LARGEST_STEP and tail.bound <= LARGEST_CONSTANT else CURVED
         if slope and not 1 / _LARGEST_REAL <= abs(slope) <= _LARGEST_REAL:
             return CURVED
-        short = all(_is_short(part.slope or part.value) for part in parts) and _is_short(slope)
+        short = all(_is_short(part.slope or part.uniform) for part in parts) and _is_short(slope)
         exact = short and tail.bound * LARGEST_STEP <= LARGEST_CONSTANT
         if exact or node.op_type not in _ROUNDING:
             return tail
-        return Tail(slope, tail.bound * _ROUNDED_BOUND + float(abs(slope)), exact=False)
+        return Numbers.tail(slope, tail.bound * _ROUNDED_BOUND + float(abs(slope)), exact=False)
 
     def _scalar(self, node: ir.Node, values: Sequence[float | None]) -> float | None:
         """Return the number that an element-wise node computes from numbers; None if it is not known, or if
@@ -293,7 +289,7 @@ class Positions:
         results = compute_node(node, arrays, self.known.opset)
         results = results if results and results[0].dtype.kind in "iufb" else []
         number = float(results[0].reshape(-1)[0]) if results else math.nan
-        whole = math.isinf(number) or number.is_integer()
+        whole = math.isinf(number) or (number.is_integer() and abs(number) <= LARGEST_CONSTANT)
         same = operator_of(node).exact or (whole and not returns_integers(self.known, node))
         return None if math.isnan(number) or not same else number
 
@@ -363,11 +359,10 @@ class Positions:
             return Unknown("is a triangle of other axes")
         if isinstance(before, Distances) and before.axes != axes:
             return Unknown("compares more than two positions")
-        parts = before.tails if isinstance(before, Distances) else (constant_tail(before), constant_tail(before))
-        zero = Tail(Fraction(0), 0.0, 0.0)
+        parts = before.tails if isinstance(before, Distances) else (before, before)
         # `upper` keeps the keys behind the query: negative distances
         upper = bool(node.attributes.get_int("upper", 1))
-        tails = (parts[0], zero) if upper else (zero, parts[1])
+        tails = (parts[0], Numbers()) if upper else (Numbers(), parts[1])
         reach = max(before.reach if isinstance(before, Distances) else 0, abs(int(k.uniform)) + 1)
         cell, rows = (before.cell, before.rows) if isinstance(before, Distances) else (1, None)
         return Distances(axes, reach, tails, cell, rows)
@@ -385,8 +380,7 @@ class Positions:
         axis = (node.attributes.get_int("axis", 0) or 0) % len(dims) if node.op_type == "Gather" else 0
         if node.op_type == "GatherND" and (node.attributes.get_int("batch_dims", 0) or 0) > 0:
             return Unknown("picks from several tables")
-        bound = max(abs(table.low), abs(table.high))
-        tails = [Tail(Fraction(0), bound) if t.is_constant else CURVED for t in distances.tails]
+        tails = [Numbers.tail(Fraction(0), table.bound) if t.is_constant else CURVED for t in distances.tails]
         picked = replace(distances, tails=(tails[0], tails[1]))
         return _moved(picked, lambda own: own + axis)
 
@@ -440,8 +434,12 @@ def _moved(found: Numbers | Distances | PositionTable, place: object) -> Found:
     first, second = (place(axis) for axis in found.axes)
     if first < second:
         return replace(found, axes=(first, second))
-    tails = (scaled(found.tails[1], Fraction(-1), value=False), scaled(found.tails[0], Fraction(-1), value=False))
-    return replace(found, axes=(second, first), tails=tails)
+    return replace(found, axes=(second, first), tails=(_turned(found.tails[1]), _turned(found.tails[0])))
+
+
+def _turned(tail: Numbers) -> Numbers:
+    """Return a tail with the other sign of the distance."""
+    return replace(tail, steps={axis: -step for axis, step in tail.steps.items()})
 
 
 def _of_table(table: PositionTable) -> Found:
@@ -456,13 +454,12 @@ def _of_table(table: PositionTable) -> Found:
     if not np.array_equal(matrix[..., 1:, 1:], matrix[..., :-1, :-1]):
         return Unknown(_OF_POSITION)
     past, ahead = matrix[..., :, 0], matrix[..., 0, :]
-    tails, reach = list[Tail](), 0
+    tails, reach = list[Numbers](), 0
     for line in (ahead, past):
         differs = [n for n in range(rows) if (line[..., n] != line[..., -1]).any()]
         reach = max(reach, differs[-1] + 1 if differs else 0)
         last = line[..., -1].astype(np.float64)
-        one = float(last.reshape(-1)[0]) if (last == last.reshape(-1)[0]).all() else None
-        tails.append(Tail(Fraction(0), float(np.abs(last).max()), one))
+        tails.append(Numbers(low=float(last.min()), high=float(last.max())))
     return Distances((axes[0], axes[1]), reach, (tails[0], tails[1]), rows=rows)
 
 
@@ -484,8 +481,9 @@ def as_distances(numbers: Numbers) -> Distances | Numbers | Unknown:
     if len(axes) != _MATRIX_RANK or numbers.steps[axes[0]] != -numbers.steps[axes[1]]:
         return Unknown(_OF_POSITION)
     slope, cell = numbers.steps[axes[0]], numbers.cell
-    bound = max(abs(numbers.low), abs(numbers.high)) + (float(abs(slope)) if cell > 1 else 0.0)
-    tail = Tail(slope / cell, bound, exact=cell == 1)
+    tail = Numbers({DISTANCE: slope}, low=numbers.low, high=numbers.high)
+    if cell > 1:
+        tail = Numbers.tail(slope / cell, numbers.bound + float(abs(slope)), exact=False)
     return Distances((axes[0], axes[1]), 0, (tail, tail), cell)
 
 

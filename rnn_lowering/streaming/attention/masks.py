@@ -314,14 +314,14 @@ def _bias(flow: Flow, term: Term, pairs: Pairs, found: Distances | None, kept: A
     kept_numbers = np.where(kept & ~_removing(term, matrix), matrix, 0.0)
     if np.isnan(matrix).any() or np.isposinf(matrix * term.factor).any():
         raise flow.refuse(term.node, "adds numbers that are not finite", "mask with -inf, after the bias")
-    if found.tails[1].is_constant and not kept_numbers.any():
+    constant = found.tails[1].is_constant
+    if constant and not kept_numbers.any():
         return []
     if found.cell > 1:
         raise flow.refuse(
             term.node, "adds a bias that depends on the position in its chunk", "use a mask or a bias of i - j"
         )
-    past = found.tails[1]
-    return [Bias(term, input_of(term.node, term.slot), past.is_constant, found.reach)]
+    return [Bias(term, input_of(term.node, term.slot), constant, found.reach)]
 
 
 def by_distance(flow: Flow, bias: Bias, pairs: Pairs, ahead: int, back: int) -> Array:
