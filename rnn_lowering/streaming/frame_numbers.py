@@ -6,7 +6,8 @@ constants if all calls have the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Concatenate, ParamSpec
@@ -17,9 +18,9 @@ import onnx_ir as ir
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.infer import slice_bounds
 from rnn_lowering.facts.node_outputs import compute_node
-from rnn_lowering.facts.numbers import numbers_vary
+from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.operators import bodies_of, operator_of, values_used
-from rnn_lowering.facts.size import Size, size
+from rnn_lowering.facts.size import size
 from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, home, input_of, producer
 from rnn_lowering.streaming.frames import Delay, FirstFrame, Flow, FrameNumbers, Frames, Framing
@@ -408,56 +409,32 @@ class ContinuedNumbers(NodeEdit):
 # be shorter, so the readers of such a node read the result.
 
 
-_TRUE: Mapping[str, Callable[[Size], Size]] = {
-    "Greater": lambda rest: rest - 1,
-    "GreaterOrEqual": lambda rest: rest,
-    "Less": lambda rest: -rest - 1,
-    "LessOrEqual": lambda rest: -rest,
-}
-"""What is never negative if a comparison is true, of the first number minus the second."""
-
-_FALSE = {"Greater": "LessOrEqual", "GreaterOrEqual": "Less", "Less": "GreaterOrEqual", "LessOrEqual": "Greater"}
-"""The comparison that is true where another is false."""
+_SETTLED = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min")
 
 
 def settle_comparison(flow: Flow, node: ir.Node) -> bool:
     """Return whether a comparison of single sizes has the same result in each sequence that the model takes; note
     that its readers read the result."""
-    values, known = [v for v in node.inputs if v is not None], flow.known
-    if node.domain or node.op_type not in ("Max", "Min", *_TRUE):
-        return False
-    numbers = [sizes[0] for v in values if (sizes := known.numbers(v)) is not None and len(sizes) == 1]
+    values, known, output = [v for v in node.inputs if v is not None], flow.known, node.outputs[0]
     integers = all(v in known.types and known.types[v].is_integer() for v in values)
-    if not integers or len(numbers) < len(values) or not any(numbers_vary(known, v) for v in values):
+    single = all((sizes := known.numbers(v)) is not None and len(sizes) == 1 for v in values)
+    if node.domain or node.op_type not in _SETTLED or not (integers and single):
         return False
     known.shortest = flow.shortest
-    result = _truth(flow, node, numbers) if node.op_type in _TRUE else _extreme(flow, node, values, numbers)
-    if result is None:
+    in_sequence = replace(known, contents={v: known.in_sequence(known.contents[v]) for v in values})
+    with suppress(UnfollowedError):
+        evaluate(in_sequence, node)
+    found = in_sequence.contents.get(output)
+    if found is None:
         return False
-    output = node.outputs[0]
-    if isinstance(result, ir.Value):
-        known.contents[output], known.shapes[output] = known.contents[result], known.shapes[result]
-    else:
-        known.contents[output] = result
-    flow.change(node, _replace_by, result)
+    shape = known.shapes.get(output)
+    alike = [v for v in values if known.types[v] == known.types.get(output) and known.shapes.get(v) == shape]
+    same = [v for v in alike if np.array_equal(in_sequence.contents[v], found)]
+    if not same and found.dtype == object:
+        return False
+    known.contents[output] = known.contents[same[0]] if same else found
+    flow.change(node, _replace_by, same[0] if same else found)
     return True
-
-
-def _truth(flow: Flow, node: ir.Node, numbers: Sequence[Size]) -> Array | None:
-    """Return the result of a comparison as an array like the output; None if it is not always the same."""
-    rest, shape = numbers[0] - numbers[1], flow.known.static_shape(node.outputs[0])
-    yes, no = (flow.known.never_negative(_TRUE[name](rest)) for name in (node.op_type, _FALSE[node.op_type]))
-    return np.full(shape, yes) if shape is not None and (yes or no) else None
-
-
-def _extreme(flow: Flow, node: ir.Node, values: Sequence[ir.Value], numbers: Sequence[Size]) -> ir.Value | None:
-    """Return the input that a Max or Min always returns; None if there is none of the shape of the output."""
-    sign = 1 if node.op_type == "Max" else -1
-    for value, number in zip(values, numbers, strict=True):
-        alike = flow.known.shapes.get(value) == flow.known.shapes.get(node.outputs[0])
-        if alike and all(flow.known.never_negative((number - other) * sign) for other in numbers):
-            return value
-    return None
 
 
 def _replace_by(editor: Editor, node: ir.Node, result: ir.Value | Array) -> None:

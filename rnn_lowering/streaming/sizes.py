@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.argument_checks import meant
@@ -23,6 +24,7 @@ from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.operators import bodies_of, reached, values_used
 from rnn_lowering.facts.size import Counter, Size, size
 from rnn_lowering.model.scopes import add_constant, all_names, origin_of, sort_nodes
+from rnn_lowering.types import Array
 
 TIME, CHUNK = Counter(0, "frames", 1), Counter(1, "chunk", None)
 """The number of frames of a stream; 1 in a chunk and 0 in the whole."""
@@ -103,6 +105,11 @@ class StreamValues(KnownValues):
         below, chunk = math.floor(first), math.floor(first + more)
         found = number - first + below + Size.symbol(CHUNK) * (chunk - below - more)
         return found if self.is_whole(found) else None
+
+    def in_sequence(self, numbers: Array) -> Array:
+        """Return sizes in the whole model, of sequences with so many frames more than `shortest`."""
+        found = [_of_longer(in_whole(size(n)), self.shortest - 1) for n in numbers.reshape(-1).tolist()]
+        return np.array([*found, None], object)[:-1].reshape(numbers.shape)
 
     def never_negative(self, number: Size) -> bool:
         return _of_longer(in_whole(number), self.shortest - 1).never_negative
