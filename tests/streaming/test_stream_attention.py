@@ -133,6 +133,8 @@ t[1]  k[batch, 4, 0]  v[batch, 0, 4]
     f = Cast <to = 1> (i)  a = Mul (f, angle[4])  p = Sin (a)  q = Add (X, p)  k = Transpose <perm = [0, 2, 1]> (q)
         s2 = MatMul (q, k)  c = LessOrEqual (j, i)  m = Where (c, s2, -1e9)  WEIGHED
 k[batch, 4, 4]  v[batch, 4, 4]  t[1]
+    d = Sub (i, j)  q = Div (d, 5)  e = LessOrEqual (q, 0)  c = LessOrEqual (0, d)  a = And (c, e)
+        m = Where (a, s, -1e9)  WEIGHED
     d = Sub (i, j)  f = Cast <to = 1> (d)  q = Div (f, 5.0)  h = Cast <to = 7> (q)  e = LessOrEqual (h, 0)
         c = LessOrEqual (0, d)  g = And (c, e)  m = Where (g, s, -1e9)  WEIGHED
     d = Sub (i, j)  f = Cast <to = 1> (d)  q = Div (f, 5.0)  h = Floor (q)  e = Equal (h, 0.0)
