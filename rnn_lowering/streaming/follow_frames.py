@@ -18,6 +18,7 @@ from rnn_lowering.facts.operators import bodies_of, captured_values, inputs_of, 
 from rnn_lowering.facts.size import size
 from rnn_lowering.nodes.kinds import is_recurrent, node_ref
 from rnn_lowering.streaming.alignment import frame_by_frame
+from rnn_lowering.streaming.anchored_sizes import AnchoredSizes
 from rnn_lowering.streaming.attention.distances import cut_table
 from rnn_lowering.streaming.attention.position_rows import compared_by_distance
 from rnn_lowering.streaming.attention.scores import compared, of_pairs
@@ -51,7 +52,7 @@ from rnn_lowering.streaming.operators.windows import (
     transposed,
     windowed,
 )
-from rnn_lowering.streaming.sizes import CHUNK, LARGEST_UNIT, TIME, AnchoredSizes, StreamValues, TimeInputs
+from rnn_lowering.streaming.sizes import CHUNK, LARGEST_UNIT, TIME, StreamValues, TimeInputs
 
 
 def follow(

@@ -30,6 +30,7 @@ from rnn_lowering.options import Lowering
 from rnn_lowering.passes.nodes import opset_behind, planned
 from rnn_lowering.passes.report import NodeReport
 from rnn_lowering.passes.stages import Edit, StreamInputs, Work
+from rnn_lowering.streaming.anchored_sizes import AnchoredSizes, anchor_sizes
 from rnn_lowering.streaming.attention.expansion import InPlaceOf, expand_attention
 from rnn_lowering.streaming.editor import dim_of, input_of, remove_unused
 from rnn_lowering.streaming.follow_frames import follow
@@ -38,7 +39,7 @@ from rnn_lowering.streaming.loop_branches import choose_in_loops
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
 from rnn_lowering.streaming.operators.recurrences import lengths_of, steps_and_batch
 from rnn_lowering.streaming.options import Stream, check_whole_calls, parse_delay, parse_stream
-from rnn_lowering.streaming.sizes import AnchoredSizes, TimeInputs, anchor_sizes, time_inputs
+from rnn_lowering.streaming.sizes import TimeInputs, time_inputs
 from rnn_lowering.streaming.states import expose, late_outputs, states_of
 
 _ENDLESS = "--max-frames had no effect: the stream has no attention to all past frames"
