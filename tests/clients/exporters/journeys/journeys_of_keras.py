@@ -104,11 +104,27 @@ def video() -> Any:
     return keras.Model(x, K.Dense(3)(K.LSTM(6)(y)))
 
 
+def masked_series() -> Any:
+    """Rows of zeros are masked, backwards too."""
+    x = rows(4, 12)
+    y = K.Bidirectional(K.LSTM(5, return_sequences=True))(K.Masking(0.0)(x))
+    return keras.Model(x, K.Dense(3)(K.GRU(6)(y)))
+
+
+def unet() -> Any:
+    """A norm of groups, strided convolutions, a GRU in the middle, upsampling and skips."""
+    x = rows(3, 16)
+    a = K.GroupNormalization(2)(K.Conv1D(4, 5, padding="same", activation="elu")(x))
+    b = K.Conv1D(6, 4, strides=2, padding="same", activation="leaky_relu")(a)
+    y = K.Conv1DTranspose(4, 4, strides=2, padding="same")(K.Add()([K.GRU(6, return_sequences=True)(b), b]))
+    return keras.Model(x, K.Conv1D(2, 1, activation="softplus")(K.Concatenate()([K.UpSampling1D(2)(b), y, a])))
+
+
 NETS: dict[str, Callable[[], Any]] = {
     net.__name__: net
     for net in (
         *(tagger, sentiment, masked_words, autoencoder, forecaster, keyword_spotting, attention),
-        *(older_gru, backwards, stacked_cells, convlstm, video),
+        *(older_gru, backwards, stacked_cells, convlstm, video, masked_series, unet),
     )
 }
 

@@ -20,12 +20,13 @@ from nets_of_motion import MOTION
 from nets_of_series import SERIES
 from nets_of_sound import SOUND
 from nets_of_speech import SPEECH
+from nets_of_structures import STRUCTURES
 from nets_of_text import TEXT
 from nets_of_today import TODAY
 from torch import nn
 from torch.utils import _pytree
 
-ALL = SPEECH | SOUND | TEXT | SERIES | MOTION | TODAY
+ALL = SPEECH | SOUND | TEXT | SERIES | MOTION | TODAY | STRUCTURES
 
 OPSET = 17
 """What the older exporter writes."""
@@ -36,7 +37,7 @@ FIXED = (
 )
 INT8 = (
     *("tagger", "crnn", "keyword_spotting", "forecaster", "policy", "language_model"),
-    *("names_in_letters", "residual_grus", "siamese", "speaker_encoder", "elmo", "awd"),
+    *("names_in_letters", "residual_grus", "siamese", "speaker_encoder", "elmo", "awd", "languages", "characters"),
 )
 STATIC = ("crnn", "keyword_spotting", "activity", "tagger")
 
