@@ -125,3 +125,12 @@ def test_a_batch_of_open_size_is_set_apart() -> None:
     lowered, feed = rl.lower(model, target="ncnn"), random_feed(model, n=3)
     assert "Concat" in operators(lowered)
     assert_close(run(lowered, feed), run(model, feed))
+
+
+def test_a_batch_of_a_value_of_several_open_sizes_is_refused() -> None:
+    """One open size is what is left of all numbers; of two, no Reshape gives both."""
+    text = """g (int64[{}] i) => (float[4, 4] y) <float[9, 4] t = {{}}> {{
+        x = Gather (t, i) y = ReduceMax <axes = [0], keepdims = 0> (x) }}"""
+    with pytest.raises(rl.UnsupportedError, match=r"ncnn takes the batch out .* sizes are not known; fix"):
+        rl.lower(parse(text.format("N, T"), 13), target="ncnn")
+    assert "Slice" in operators(rl.lower(parse(text.format("N, 4"), 13), target="ncnn"))

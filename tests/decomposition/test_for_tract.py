@@ -17,6 +17,7 @@ REPEATS = {
     "Expand to -1, which keeps an axis": """w = Constant <value_ints = [-1]> ()
         q = Constant <value_ints = [-1, -1, -1]> () r = Concat <axis = 0> (w, t, w)
         k = Equal (r, q) e = Where (k, ones, r) y = Expand (x1, e)""",
+    "Expand to the sizes of another value": "y = Expand (x1, s)",
     "Expand with fewer sizes": "r = Concat <axis = 0> (t, one) y = Expand (x1, r)",
     "what repeats nothing": "y0 = Expand (x1, ones) y = Tile (y0, by_t)",
     "in a body": """y = If (c) <then_branch = a () => (float[N, T, 4] p)

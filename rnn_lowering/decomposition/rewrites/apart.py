@@ -26,6 +26,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.axes import Axes, Label, Mixed
 from rnn_lowering.facts.constants import integers_at
 from rnn_lowering.facts.operators import (
@@ -36,6 +37,7 @@ from rnn_lowering.facts.operators import (
     parameter,
     reached,
 )
+from rnn_lowering.model.scopes import origin_of
 from rnn_lowering.types import array_of
 
 _FUSED = ("Clip", "LeakyRelu", "Relu")
@@ -223,16 +225,27 @@ def set_batches_apart(model: AdaptedModel) -> int:
     parted = [
         (nodes, value, batches.sizes(value)) for value in batches.values() if (nodes := batches.nodes_apart(value))
     ]
-    return sum(_set_apart(*each, model) for each in parted)
+    for each in parted:
+        _set_apart(*each, model)
+    return len(parted)
 
 
 def _set_apart(
     nodes: Sequence[ir.Node], value: ir.Value, shape: Sequence[int | ir.SymbolicDim], model: AdaptedModel
-) -> bool:
-    """Let nodes read a value through a tensor of one axis; return False if two of its sizes are unknown."""
+) -> None:
+    """Let nodes read a value through a tensor of one axis.
+
+    Raises:
+        UnsupportedError: Two of its sizes are unknown.
+    """
     sizes, first = [size if isinstance(size, int) else -1 for size in shape], nodes[0]
     if sizes.count(-1) > 1:
-        return False
+        reason = f"ncnn takes the batch out of what it reads, '{value.name}', of which several sizes are not known"
+        raise UnsupportedError(
+            reason,
+            hint="fix the sizes of the inputs (--set-dim, --set-shape), or use another runtime",
+            node=origin_of(first),
+        )
     before = partial(model.before, first)
     flat = before("Reshape", [value], shape=[-1])
     # Without a node in between, pnnx leaves out both Reshapes.
@@ -242,7 +255,6 @@ def _set_apart(
         for slot, read in enumerate(node.inputs):
             if read is value:
                 node.replace_input_with(slot, whole)
-    return True
 
 
 class _Batches:

@@ -11,6 +11,8 @@ Few runtimes have sequences. PyTorch's newer exporter takes the layers of a stat
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
@@ -42,16 +44,12 @@ def _repeat(node: ir.Node, model: AdaptedModel) -> bool:
     if x is None or shape is None or numbers is None or len(numbers) > len(shape):
         return False
     numbers = [*[1] * (len(shape) - len(numbers)), *numbers]
-    if not all(size == 1 or number == 1 or _keeps(node, size) for size, number in zip(shape, numbers, strict=True)):
+    if not all(shape[n] == 1 or number == 1 or _keeps(node, n, shape, model) for n, number in enumerate(numbers)):
         return False
     value = x
     for axis, (size, number) in enumerate(zip(shape, numbers, strict=True)):
         if size == 1 and number != 1:
-            if isinstance(number, int):
-                rows = model.constant(node, [0] * number)
-            else:
-                rows = model.before(node, "ConstantOfShape", [number], value=_ZERO)
-            value = model.before(node, "Gather", [value, rows], axis=axis)
+            value = model.before(node, "Gather", [value, _zeros(number, node, model)], axis=axis)
     if value is x:
         value = model.before(node, "Identity", [x])
     model.known[value] = model.known.get(node.outputs[0], value)
@@ -59,13 +57,33 @@ def _repeat(node: ir.Node, model: AdaptedModel) -> bool:
     return True
 
 
-def _keeps(node: ir.Node, size: int | ir.SymbolicDim) -> bool:
-    """Whether a node cannot repeat an axis: Expand repeats those of size 1 only."""
-    return node.op_type == "Expand" and isinstance(size, int)
+class _Element(NamedTuple):
+    """An element of the sizes of a value."""
+
+    sizes: ir.Value
+    place: int
 
 
-def _numbers(value: ir.Value | None, model: AdaptedModel) -> list[int | ir.Value] | None:
-    """Return the elements of a vector: numbers, or vectors of one element where it is a Concat; None if unknown."""
+def _zeros(number: int | ir.Value | _Element, node: ir.Node, model: AdaptedModel) -> ir.Value:
+    """Return so many zeros for a node."""
+    if isinstance(number, int):
+        return model.constant(node, [0] * number)
+    if isinstance(number, _Element):
+        number = model.before(node, "Gather", [number.sizes, model.constant(node, [number.place])], axis=0)
+    return model.before(node, "ConstantOfShape", [number], value=_ZERO)
+
+
+def _keeps(node: ir.Node, axis: int, shape: ir.Shape, model: AdaptedModel) -> bool:
+    """Whether a node cannot repeat an axis: Expand repeats those of size 1 only; or it has that size behind it."""
+    size, after = shape[axis], model.shape_of(node.outputs[0])
+    if node.op_type != "Expand" or isinstance(size, int):
+        return node.op_type == "Expand"
+    return after is not None and len(after) == len(shape) and size.value is not None and after[axis] == size
+
+
+def _numbers(value: ir.Value | None, model: AdaptedModel) -> list[int | ir.Value | _Element] | None:
+    """Return the elements of a vector: numbers, vectors of one element of a Concat, or elements of a Shape; None if
+    unknown."""
     if value is None:
         return None
     tensor, node = model.constant_of(value), value.producer()
@@ -77,10 +95,15 @@ def _numbers(value: ir.Value | None, model: AdaptedModel) -> list[int | ir.Value
     if node is not None and node.op_type == "Where" and is_of_default_domain(node):
         return _chosen(node, model)
     shape = model.shape_of(value)
-    return [value] if shape is not None and list(shape) == [1] else None
+    if shape is not None and list(shape) == [1]:
+        return [value]
+    sizes = model.shape_of(node.inputs[0]) if node is not None and node.op_type == "Shape" else None
+    if node is None or sizes is None or node.attributes:
+        return None
+    return [size if isinstance(size, int) else _Element(value, n) for n, size in enumerate(sizes)]
 
 
-def _chosen(where: ir.Node, model: AdaptedModel) -> list[int | ir.Value] | None:
+def _chosen(where: ir.Node, model: AdaptedModel) -> list[int | ir.Value | _Element] | None:
     """Return the elements of a Where of sizes, of which -1 keeps an axis; None if they are unknown."""
     condition, first, second = where.inputs
     chosen = model.constant_of(condition)
@@ -107,8 +130,10 @@ def _equal(value: ir.Value | None, model: AdaptedModel) -> list[bool] | None:
     return [size == mark for size, mark in pairs]
 
 
-def _is_size(value: ir.Value | None) -> bool:
+def _is_size(value: ir.Value | _Element | None) -> bool:
     """Whether a value is part of the result of a Shape."""
+    if isinstance(value, _Element):
+        return True
     while value is not None and (node := value.producer()) is not None and is_of_default_domain(node):
         if node.op_type == "Shape":
             return True
