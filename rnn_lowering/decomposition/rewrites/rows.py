@@ -57,18 +57,18 @@ def _repeat(node: ir.Node, model: AdaptedModel) -> bool:
     return True
 
 
-class _Element(NamedTuple):
+class _SizeAt(NamedTuple):
     """An element of the sizes of a value."""
 
     sizes: ir.Value
     place: int
 
 
-def _zeros(number: int | ir.Value | _Element, node: ir.Node, model: AdaptedModel) -> ir.Value:
+def _zeros(number: int | ir.Value | _SizeAt, node: ir.Node, model: AdaptedModel) -> ir.Value:
     """Return so many zeros for a node."""
     if isinstance(number, int):
         return model.constant(node, [0] * number)
-    if isinstance(number, _Element):
+    if isinstance(number, _SizeAt):
         number = model.before(node, "Gather", [number.sizes, model.constant(node, [number.place])], axis=0)
     return model.before(node, "ConstantOfShape", [number], value=_ZERO)
 
@@ -81,7 +81,7 @@ def _keeps(node: ir.Node, axis: int, shape: ir.Shape, model: AdaptedModel) -> bo
     return after is not None and len(after) == len(shape) and size.value is not None and after[axis] == size
 
 
-def _numbers(value: ir.Value | None, model: AdaptedModel) -> list[int | ir.Value | _Element] | None:
+def _numbers(value: ir.Value | None, model: AdaptedModel) -> list[int | ir.Value | _SizeAt] | None:
     """Return the elements of a vector: numbers, vectors of one element of a Concat, or elements of a Shape; None if
     unknown."""
     if value is None:
@@ -100,10 +100,10 @@ def _numbers(value: ir.Value | None, model: AdaptedModel) -> list[int | ir.Value
     sizes = model.shape_of(node.inputs[0]) if node is not None and node.op_type == "Shape" else None
     if node is None or sizes is None or node.attributes:
         return None
-    return [size if isinstance(size, int) else _Element(value, n) for n, size in enumerate(sizes)]
+    return [size if isinstance(size, int) else _SizeAt(value, n) for n, size in enumerate(sizes)]
 
 
-def _chosen(where: ir.Node, model: AdaptedModel) -> list[int | ir.Value | _Element] | None:
+def _chosen(where: ir.Node, model: AdaptedModel) -> list[int | ir.Value | _SizeAt] | None:
     """Return the elements of a Where of sizes, of which -1 keeps an axis; None if they are unknown."""
     condition, first, second = where.inputs
     chosen = model.constant_of(condition)
@@ -130,9 +130,9 @@ def _equal(value: ir.Value | None, model: AdaptedModel) -> list[bool] | None:
     return [size == mark for size, mark in pairs]
 
 
-def _is_size(value: ir.Value | _Element | None) -> bool:
+def _is_size(value: ir.Value | _SizeAt | None) -> bool:
     """Whether a value is part of the result of a Shape."""
-    if isinstance(value, _Element):
+    if isinstance(value, _SizeAt):
         return True
     while value is not None and (node := value.producer()) is not None and is_of_default_domain(node):
         if node.op_type == "Shape":
