@@ -1,4 +1,4 @@
-"""What several exports of a net say: the sizes that each has, and which sizes explain a number that differs.
+"""What several exports of a net say: the sizes that each has, and which size explains a number that differs.
 
 A number that is equal in all exports is no size. One that differs must be explained by one size alone, or the model
 is refused.
@@ -6,10 +6,10 @@ is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import combinations_with_replacement, pairwise
+from itertools import combinations_with_replacement
 
 import onnx_ir as ir
 
@@ -32,6 +32,8 @@ _SHARE = 4
 Integers = tuple[int, ...]
 Floats = tuple[float, ...]
 """A number in each export, which are in the order of the files."""
+
+_Pool = Mapping[Size, Integers]
 
 
 def refuse(node: NodeRef, fact: str, hint: str = SIZES) -> UnsupportedError:
@@ -72,24 +74,20 @@ class Evidence:
     """The sizes of the exports.
 
     Attributes:
-        axes: The symbols of the axes that are opened.
-        values: By symbol its size in each export.
-        origins: By symbol that no axis of an input has, the value and the axis that it is the size of.
-        sizes: The sizes of values so far, in their order.
+        values: By symbol its size in each export: first the axes that are opened.
+        axes: The symbols of the axes that are opened, and what they are.
+        sizes: The sizes of values so far, in their order, and what they are.
+        origins: By symbol, the value and the axis that it is the size of.
     """
 
-    axes: frozenset[Symbol]
-    values: dict[Symbol, Integers] = field(default_factory=dict)
+    values: dict[Symbol, Integers]
+    axes: _Pool = field(init=False)
+    sizes: dict[Size, Integers] = field(init=False)
     origins: dict[Symbol, tuple[ir.Value, int]] = field(default_factory=dict)
-    sizes: dict[Size, Integers] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, values: Mapping[str, Integers]) -> Evidence:
-        """Start with the sizes of the opened axes."""
-        made = cls(frozenset(values))
-        for symbol, held in values.items():
-            made.values[symbol] = made.sizes[Size.symbol(symbol)] = held
-        return made
+    def __post_init__(self) -> None:
+        self.axes = {Size.symbol(symbol): held for symbol, held in self.values.items()}
+        self.sizes = dict(self.axes)
 
     def in_export(self, dim: Size, n: int) -> Size:
         """Return a size as export `n` has it; axes that were open before stay symbols."""
@@ -97,32 +95,31 @@ class Evidence:
             dim = dim.replaced(symbol, self.values[symbol][n])
         return dim
 
+    def numbers_of(self, dim: Size) -> Integers | None:
+        """Return what a size is in each export; None if it has a symbol of another axis."""
+        found = [self.in_export(dim, n).constant for n in range(len(next(iter(self.values.values()))))]
+        return None if None in found else tuple(int(number or 0) for number in found)
+
+    def own_symbol(self, value: ir.Value, axis: int, numbers: Integers) -> Size:
+        """Return a new symbol, which is read from a value."""
+        symbol = f"size {axis} of {value.name}"
+        self.values[symbol], self.origins[symbol] = numbers, (value, axis)
+        return Size.symbol(symbol)
+
     def add(self, shape: Shape) -> None:
         """Add the sizes of a value that differ between the exports."""
         for dim in shape:
-            if dim not in self.sizes and dim.symbols and (numbers := self.sizes_of(dim)) is not None:
+            if dim not in self.sizes and dim.symbols and (numbers := self.numbers_of(dim)) is not None:
                 self.sizes[dim] = numbers
-
-    @property
-    def known_symbols(self) -> set[Symbol]:
-        """The symbols of axes, and of values that can be read here."""
-        return {symbol for dim in self.sizes for symbol in dim.symbols}
 
     def leave(self, graph: ir.Graph) -> None:
         """Forget the sizes of values in a body, which are known only there."""
-        gone = {symbol for symbol, (value, _) in self.origins.items() if _graph_of(value) is graph}
+        gone = {symbol for symbol, (value, _) in self.origins.items() if graph_of(value) is graph}
         self.sizes = {dim: numbers for dim, numbers in self.sizes.items() if not dim.symbols & gone}
 
     def known(self, shapes: Iterable[Shape]) -> dict[Size, Integers]:
         """Return the sizes in shapes that differ between the exports."""
         return {dim: self.sizes[dim] for shape in shapes for dim in shape if dim in self.sizes}
-
-    def sizes_of(self, dim: Size) -> Integers | None:
-        """Return what a size is in each export; None if it has a symbol of another axis."""
-        if not dim.symbols <= self.values.keys():
-            return None
-        count = len(next(iter(self.values.values())))
-        return tuple(int(self.in_export(dim, n).constant or 0) for n in range(count))
 
     # Numbers
 
@@ -137,54 +134,62 @@ class Evidence:
         """
         if len(set(numbers)) == 1:
             return size(numbers[0])
-        found = self._only(node, what, numbers, self.integers(numbers, own))
-        if found not in self.known(own):
-            self._check_measured(node, what, numbers, found)
-        return found
-
-    def _check_measured(self, node: NodeRef, what: str, numbers: Sequence[float], found: Size) -> None:
-        """Refuse a size that a value has, such as that behind a stride, if two exports say so, or a number beside
-        it if all exports round alike: it is rounded."""
-        beside = found not in self.sizes and any(_round_alike(numbers, self.values[axis]) for axis in self.axes)
-        if (len(numbers) < 3 or beside) and not found.symbols <= self.axes:
-            fact = f"{what} is {told(numbers)}, and {text_of(found)} by chance or always"
-            raise refuse(node, fact, THIRD)
+        found = self.integers(numbers, own)
+        return self._only(node, f"{what} is {told(numbers)}", found, numbers, self.known(own))
 
     def integers(self, numbers: Integers, own: Sequence[Shape] = ()) -> list[Size]:
         """Return the sizes that may explain integers: those of the first rule that has any."""
-        axes = {Size.symbol(symbol): self.values[symbol] for symbol in self.axes}
-        pools = {"own": self.known(own), "axes": axes, "all": self.sizes}
+        pools = {"own": self.known(own), "axes": self.axes, "all": self.sizes}
         for pool, rule in INTEGER_RULES:
-            if candidates := list(dict.fromkeys(rule(numbers, pools[pool]))):
-                return list(dict.fromkeys([*candidates, *_is_size(numbers, self.sizes)]))
+            if candidates := [*rule(numbers, pools[pool])]:
+                alike = (dim for dim, held in self.sizes.items() if held == numbers)
+                return list(dict.fromkeys([*candidates, *alike]))
         return []
 
     def number(self, node: NodeRef, what: str, numbers: Floats, own: Sequence[Shape]) -> Number:
         """Return what explains floats, as `integer` does."""
+        fact = f"{what} is {told(numbers)}"
         for power in _FLOAT_POWERS:
             whole = _whole(numbers, power)
             if whole is not None and (sizes := self.integers(whole, own)):
-                chosen = self._only(node, what, numbers, sizes)
-                self._check_measured(node, what, whole, chosen)
-                return Number(chosen, power)
-        for pool in ({Size.symbol(symbol): self.values[symbol] for symbol in self.axes}, self.sizes):
-            scaled = {each: each.size for each in _scaled(numbers, pool)}
-            if scaled:
-                chosen = self._only(node, what, numbers, list(dict.fromkeys(scaled.values())))
-                self._check_measured(node, what, numbers, chosen)
-                return next(each for each, held in scaled.items() if held == chosen)
-        raise refuse(node, f"{what} is {told(numbers)}, which no size explains")
+                return Number(self._only(node, fact, sizes, whole), power)
+        pools = (self.axes, self.sizes)
+        scaled = next((found for pool in pools if (found := [*_scaled(numbers, pool)])), [])
+        chosen = self._only(node, fact, [*dict.fromkeys(each.size for each in scaled)], numbers)
+        return next(each for each in scaled if each.size == chosen)
 
-    def _only(self, node: NodeRef, what: str, numbers: Sequence[float], found: Sequence[Size]) -> Size:
-        """Return the only candidate, or the only one that depends on opened axes alone."""
-        of_axes = [dim for dim in found if dim.symbols <= self.axes]
-        for left in (found, of_axes):
-            if len(left) == 1:
-                return left[0]
-        if not found:
-            raise refuse(node, f"{what} is {told(numbers)}, which no size explains")
-        names = " or ".join(text_of(dim) for dim in found[:3])
-        raise refuse(node, f"{what} is {told(numbers)} and may be {names}", THIRD)
+    def _only(
+        self, node: NodeRef, fact: str, found: Sequence[Size], numbers: Sequence[float], own: _Pool | None = None
+    ) -> Size:
+        """Return the only candidate, or the only one that depends on opened axes alone.
+
+        Refuse one that a value has, such as that behind a stride, if two exports say so, or a number beside it if
+        all exports round alike: it is rounded.
+        """
+        of_axes = [dim for dim in found if dim.symbols <= self._opened]
+        only = next((left[0] for left in (found, of_axes) if len(left) == 1), None)
+        if only is None:
+            if not found:
+                raise refuse(node, f"{fact}, which no size explains")
+            raise refuse(node, f"{fact} and may be {' or '.join(map(text_of, found[:3]))}", THIRD)
+        beside = only not in self.sizes and any(_round_alike(numbers, held) for held in self.axes.values())
+        if only not in (own or ()) and not only.symbols <= self._opened and (len(numbers) < 3 or beside):
+            raise refuse(node, f"{fact}, and {text_of(only)} by chance or always", THIRD)
+        return only
+
+    @property
+    def _opened(self) -> set[Symbol]:
+        return {symbol for dim in self.axes for symbol in dim.symbols}
+
+    def of_axes(self, pool: Mapping[Size, Integers], numbers: Integers) -> Size | None:
+        """Return the only size in a pool that is these numbers and depends on opened axes alone."""
+        alike = [dim for dim, held in pool.items() if held == numbers and dim.symbols <= self._opened]
+        return alike[0] if len(alike) == 1 else None
+
+
+def graph_of(value: ir.Value) -> ir.Graph | ir.Function | None:
+    producer = value.producer()
+    return value.graph if producer is None else producer.graph
 
 
 def _round_alike(numbers: Sequence[float], sizes: Integers) -> bool:
@@ -197,67 +202,50 @@ def _round_alike(numbers: Sequence[float], sizes: Integers) -> bool:
     return False
 
 
-def _graph_of(value: ir.Value) -> ir.Graph | ir.Function | None:
-    producer = value.producer()
-    return value.graph if producer is None else producer.graph
+# The rules of integers: a number is factor * size + rest, or a product of two sizes. The first that fits decides.
 
 
-# The rules of integers: each yields the sizes that may explain them. The first that yields any decides.
-
-_Pool = dict[Size, Integers]
-
-
-def _is_size(numbers: Integers, pool: _Pool) -> Iterator[Size]:
-    yield from (dim for dim, held in pool.items() if held == numbers)
-
-
-def _is_multiple(numbers: Integers, pool: _Pool) -> Iterator[Size]:
-    """Yield sizes, their multiples, and products of two."""
-    yield from _is_size(numbers, pool)
-    for dim, held in pool.items():
-        factors = {Fraction(number, size) for number, size in zip(numbers, held, strict=True) if size}
-        if len(factors) == 1 and 0 not in held and (factor := factors.pop()).denominator == 1 and factor > 1:
-            yield dim * factor
-    for pair in combinations_with_replacement(pool, 2) if 0 not in numbers else ():
-        if tuple(a * b for a, b in zip(*(pool[dim] for dim in pair), strict=True)) == numbers:
-            yield product(pair)
+def line(numbers: Integers, held: Integers) -> tuple[int, int] | None:
+    """Return the factor and the rest with which a size is these numbers; None if there are none."""
+    pairs = [*zip(numbers, held, strict=True)]
+    rises = {Fraction(n - numbers[0], h - held[0]) for n, h in pairs if h != held[0]}
+    factor = rises.pop() if len(rises) == 1 else Fraction(1, 2)
+    rests = {n - factor * h for n, h in pairs}
+    return (int(factor), int(rests.pop())) if factor.denominator == 1 and len(rests) == 1 else None
 
 
-def _is_offset(numbers: Integers, pool: _Pool) -> Iterator[Size]:
-    """Yield a size and a number that is the same in all exports, also counted back."""
-    for dim, held in pool.items() if 0 not in numbers else ():
-        for sign in (1, -1):
-            rests = {number - sign * size for number, size in zip(numbers, held, strict=True)}
-            if len(rests) == 1:
-                yield dim * sign + rests.pop()
+_Fits = Callable[[int, int, Integers], bool]
 
 
-def _is_linear(numbers: Integers, pool: _Pool) -> Iterator[Size]:
-    """Yield a multiple of a size and a small number."""
-    for dim, held in pool.items() if 0 not in numbers else ():
-        steps = {
-            Fraction(number - numbers[0], size - held[0])
-            for number, size in zip(numbers[1:], held[1:], strict=True)
-            if size != held[0]
-        }
-        factor = steps.pop() if len(steps) == 1 else Fraction(0)
-        rests = {number - factor * size for number, size in zip(numbers, held, strict=True)}
-        if abs(factor) < 1 or factor.denominator != 1 or len(rests) > 1:
-            continue
-        rest = rests.pop()
-        if all(_SHARE * abs(rest) <= abs(factor * size) for size in held):
-            yield dim * factor + rest
+def _rule(fits: _Fits, *, products: bool = False) -> Callable[[Integers, _Pool], Iterator[Size]]:
+    """Yield the sizes in a pool whose factor and rest fit; of numbers with a 0, only the size itself."""
 
+    def rule(numbers: Integers, pool: _Pool) -> Iterator[Size]:
+        for dim, held in pool.items():
+            found = line(numbers, held)
+            if found is not None and (found == (1, 0) or 0 not in numbers) and fits(*found, held):
+                yield dim * found[0] + found[1]
+        for pair in combinations_with_replacement(pool, 2) if products and 0 not in numbers else ():
+            if tuple(a * b for a, b in zip(*(pool[dim] for dim in pair), strict=True)) == numbers:
+                yield product(pair)
+
+    return rule
+
+
+_size = _rule(lambda factor, rest, held: (factor, rest) == (1, 0))
+_multiple = _rule(lambda factor, rest, held: factor > 0 and rest == 0, products=True)
+_offset = _rule(lambda factor, rest, held: abs(factor) == 1)
+_linear = _rule(lambda factor, rest, held: all(_SHARE * abs(rest) <= abs(factor * dim) for dim in held))
 
 INTEGER_RULES: Sequence[tuple[str, Callable[[Integers, _Pool], Iterator[Size]]]] = (
-    ("own", _is_multiple),
-    ("all", _is_size),
-    ("axes", _is_multiple),
-    ("all", _is_multiple),
-    ("axes", _is_offset),
-    ("all", _is_offset),
-    ("axes", _is_linear),
-    ("all", _is_linear),
+    ("own", _multiple),
+    ("all", _size),
+    ("axes", _multiple),
+    ("all", _multiple),
+    ("axes", _offset),
+    ("all", _offset),
+    ("axes", _linear),
+    ("all", _linear),
 )
 """Where a rule looks: at sizes of the node's own inputs, at the opened axes, at the sizes of all values before."""
 
@@ -273,9 +261,7 @@ def _whole(numbers: Floats, power: Fraction) -> Integers | None:
     if 0 in numbers or (abs(power) < 1 and min(numbers) < 0):
         return None
     found = [number ** float(1 / power) for number in numbers]
-    whole = tuple(map(round, found))
-    close = all(_are_close(number, near) and near for number, near in zip(found, whole, strict=True))
-    return whole if close else None
+    return tuple(map(round, found)) if all(_near(number, round(number)) for number in found) else None
 
 
 def _scaled(numbers: Floats, pool: _Pool) -> Iterator[Number]:
@@ -286,26 +272,10 @@ def _scaled(numbers: Floats, pool: _Pool) -> Iterator[Number]:
                 if min(held) + offset < 1:
                     continue
                 factors = [x / (n + offset) ** float(power) for x, n in zip(numbers, held, strict=True)]
-                whole = any(_are_close(f, round(f)) and round(f) for f in (factors[0], 1 / (factors[0] or 1)))
-                if factors[0] and all(_are_close(f, factors[0]) for f in factors) and (whole or not offset):
+                whole = any(_near(f, round(f)) for f in (factors[0], 1 / (factors[0] or 1)))
+                if all(_near(f, factors[0]) for f in factors) and (whole or not offset):
                     yield Number(dim + offset, power, factors[0])
 
 
-def _are_close(first: float, second: float) -> bool:
-    return abs(first - second) <= _CLOSE * abs(second)
-
-
-_FEWEST = 7
-"""Sizes that differ by less decide badly."""
-
-
-def deciding(sizes: Collection[int]) -> str:
-    """Return why sizes of exports decide badly; "" if they decide well."""
-    steps = [b - a for a, b in pairwise(sorted(sizes))]
-    if max(steps) < _FEWEST:
-        return f"differ by {told(steps)} only"
-    rests = list(steps)
-    for prime in (2, 3, 5, 7):
-        while any(rest % prime == 0 for rest in rests):
-            rests = [rest // prime if rest % prime == 0 else rest for rest in rests]
-    return "" if max(rests) > 1 or max(steps) == _FEWEST else f"differ by {told(steps)}, a product of small numbers"
+def _near(number: float, other: float) -> bool:
+    return other != 0 and abs(number - other) <= _CLOSE * abs(other)

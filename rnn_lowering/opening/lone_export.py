@@ -11,26 +11,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from itertools import islice
+from dataclasses import dataclass, field
+from itertools import islice, product
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef
 from rnn_lowering.facts.constants import constant_of, is_constant
-from rnn_lowering.facts.infer import infer
-from rnn_lowering.facts.known import KnownValues, SizingError, add_initializers
+from rnn_lowering.facts.known import KnownValues, SizingError
 from rnn_lowering.facts.node_outputs import numbers_in
-from rnn_lowering.facts.numbers import UnfollowedError, evaluate
-from rnn_lowering.facts.operators import BEFORE_THE_START, TO_THE_END, bodies_of, input_slots, is_of_default_domain
-from rnn_lowering.facts.size import size
+from rnn_lowering.facts.operators import (
+    BEFORE_THE_START,
+    TO_THE_END,
+    bodies_of,
+    is_of_default_domain,
+    reached,
+)
 from rnn_lowering.limits import most_bytes
 from rnn_lowering.model.copying import clone, inline_holders
 from rnn_lowering.model.model_sizes import forget_sizes, open_names
 from rnn_lowering.model.scopes import sort_nodes
 from rnn_lowering.nodes.kinds import has_cell, node_ref
+from rnn_lowering.opening.differences import names_of_inputs
 from rnn_lowering.opening.evidence import PAGE
+from rnn_lowering.opening.walk import known_at
 from rnn_lowering.types import Array
 
 _NO_SIZES = {
@@ -44,13 +49,14 @@ _NO_SIZES = {
 _OF_WINDOWS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 """Attributes that have a rule of their own."""
 
+_OF_NO_NUMBERS = (ir.AttributeType.GRAPH, ir.AttributeType.STRING)
 _FREE: Mapping[str, Collection[int]] = {
     **dict.fromkeys(("ends", "indices", "inputs", "starts"), (-1,)),
     **{"alpha": (1,), "beta": (1,), "shape": (0, -1), "steps": (1, -1), "value": (0,)},
 }
 """Numbers of others that are no size; nor is what is beyond each end."""
 
-_SUMS = ("CumSum", "Einsum", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceSum", "ReduceSumSquare")
+_SUMS = ("CumSum", "Einsum", "MatMul", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceSum", "ReduceSumSquare")
 _WINDOWED, _POOLS = ("Conv", "ConvTranspose"), ("AveragePool", "LpPool", "MaxPool")
 _UNTRAINED = {"scale": 1, "Scale": 1, "input_var": 1, "B": 0, "bias": 0, "input_mean": 0}
 """What all numbers of an input of a norm are before training; in cells they are 0."""
@@ -59,8 +65,11 @@ _STATES, _STATE_SLOTS = ("initial_h", "initial_c"), (5, 6)
 _FILLS = ("ConstantOfShape", "Expand")
 """Operators whose last input is the shape of what they give."""
 
-_SMALL = 1e-4
-"""A smaller epsilon is a bound of a norm."""
+_JOINING = ("Concat", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+"""Operators that give all numbers that they get."""
+
+_SMALL = 1e-5
+"""A smaller number is a bound of a norm."""
 
 _FEWEST = 8
 """Fewer different numbers may follow from a size."""
@@ -80,13 +89,14 @@ def suspect(
         known: What is known of the model at these sizes.
         opened: What is known of it at any size.
     """
-    lone = _LoneExport([*model.graph.all_nodes()], exported, known, opened)
     for value in model.graph.outputs:
         if is_constant(value):
             return NodeRef(value.name or "", "output", "main graph"), "it is a constant"
+    lone = _LoneExport([*model.graph.all_nodes()], [*exported], known, opened)
     return next(((node_ref(node), fact) for node in lone.nodes for fact in lone.facts(node)), None)
 
 
+@dataclass
 class _LoneExport:
     """Judges the numbers of a model.
 
@@ -95,33 +105,33 @@ class _LoneExport:
         sizes: The sizes that its opened axes had.
         known: What is known of it at these sizes.
         opened: What is known of it at any size.
-        filled: Nodes that compute the shape of a state.
+        filled: Nodes that compute only states that are one number: the cell decides which shape these have.
         sums: Nodes behind a sum of rows.
     """
 
-    def __init__(
-        self, nodes: Sequence[ir.Node], sizes: Collection[int], known: KnownValues, opened: KnownValues
-    ) -> None:
-        self.nodes, self.sizes, self.known, self.opened = nodes, [*sizes], known, opened
-        self.filled, self.sums = _filled(nodes), set[ir.Node]()
-        for node in nodes:
-            before = (value.producer() for value in node.inputs if value is not None)
-            if self._adds_rows(node) or any(each in self.sums for each in before):
+    nodes: Sequence[ir.Node]
+    sizes: Sequence[int]
+    known: KnownValues
+    opened: KnownValues
+    filled: set[ir.Node] = field(default_factory=set)
+    sums: set[ir.Node] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for node in self.nodes:
+            shape = self.opened.shape(node.inputs[0] if node.inputs else None)
+            rows = shape[-1:] if node.op_type == "MatMul" else shape
+            adds = node.op_type in _SUMS and any(dim.constant is None for dim in rows)
+            if adds or any(value is not None and value.producer() in self.sums for value in node.inputs):
                 self.sums.add(node)
-
-    def _constant(self, value: ir.Value) -> Array | None:
-        """Return a constant; None if it is not known, or has more elements than the limit in bytes."""
-        if math.prod(self.known.static_shape(value) or ()) > most_bytes():
-            return None
-        tensor = constant_of(value, self.known.opset)
-        return None if tensor is None else numbers_in(tensor)
-
-    def _adds_rows(self, node: ir.Node) -> bool:
-        """Whether a node may add rows along an opened axis."""
-        shape = self.opened.shape(node.inputs[0] if node.inputs else None)
-        if node.op_type == "MatMul":
-            shape = shape[-1:]
-        return node.op_type in (*_SUMS, "MatMul") and any(dim.constant is None for dim in shape)
+        for node in reversed(self.nodes):
+            uses = [use for value in node.outputs for use in value.uses()]
+            states = all(has_cell(use.node) and use.idx in _STATE_SLOTS for use in uses)
+            shapes = all(
+                use.node in self.filled and (use.node.op_type not in _FILLS or use.idx == len(use.node.inputs) - 1)
+                for use in uses
+            )
+            if uses and (shapes or (states and node.op_type in (*_FILLS, "Slice"))):
+                self.filled.add(node)
 
     def facts(self, node: ir.Node) -> Iterator[str]:
         """Yield what of a node may follow from a size."""
@@ -133,42 +143,76 @@ class _LoneExport:
             yield "a constant of its bodies may follow from it"
         if not self._has_own_windows(node):
             yield "its windows may follow from it"
-        yield from (f"its {a.name} may follow from it" for a in node.attributes.values() if not _is_plain(a))
-        names = {slot: name for name, slot in input_slots(node.op_type, self.known.opset).items()}
-        for slot, value in enumerate(node.inputs):
-            if value is None or not is_constant(value):
+        names = names_of_inputs(node, self.known.opset)
+        constants = ((n, v) for n, v in enumerate(node.inputs) if v is not None and is_constant(v))
+        inputs = {names.get(slot, f"input {slot}"): value for slot, value in constants}
+        named: dict[str, ir.Attr | ir.Value] = {**node.attributes, **inputs}
+        for name, held in named.items():
+            if isinstance(held, ir.Attr) and (held.type in _OF_NO_NUMBERS or name in _OF_WINDOWS):
                 continue
-            name, array = names.get(slot, f"input {slot}"), self._constant(value)
-            if array is None:
+            arrays = self._numbers(held)
+            if arrays is None:
                 yield f"its {name} is not known"
-            elif node in self.filled and self._fills(array):
-                continue
-            elif {*array.shape} & {n for n in self.sizes if n > 1} or not self._is_no_size(node, name, array):
+            elif not self._is_no_size(node, name, held, arrays):
                 yield f"its {name} may follow from it"
 
-    def _fills(self, array: Array) -> bool:
-        """Whether an array is zeros, or a shape that a cell decides: no size of the export, such as a batch."""
-        return not (np.isin(array, self.sizes).any() if array.dtype.kind in "iu" else array.any())
+    def _numbers(self, held: ir.Attr | ir.Value) -> list[Array] | None:
+        """Return arrays with all numbers of an attribute or a constant, which is not computed where it only joins
+        others; None if they are not known."""
+        if isinstance(held, ir.Attr):
+            array = numbers_in(held.as_tensor()) if held.type == ir.AttributeType.TENSOR else np.array(held.value)
+            return None if array is None else [array]
+        shape = self.known.static_shape(held)
+        if shape is None or math.prod(shape) > most_bytes():
+            return None
+        parts = [each for each in reached([held], _joined) if not _joined(each)]
+        tensors = [constant_of(each, self.known.opset) for each in parts]
+        arrays = [array for tensor in tensors if tensor is not None and (array := numbers_in(tensor)) is not None]
+        return arrays if len(arrays) == len(parts) else None
 
-    def _is_no_size(self, node: ir.Node, name: str, array: Array) -> bool:
-        """Whether no number of a constant can be a size."""
-        producer = None if node.inputs[0] is None else node.inputs[0].producer()
-        of_shape = node.op_type in ("Gather", "Slice") and producer is not None and producer.op_type == "Shape"
-        if of_shape or name in _NO_SIZES or (node.op_type, name) in (("Pow", "Y"), ("Shape", "data")):
+    def _is_no_size(self, node: ir.Node, name: str, held: ir.Attr | ir.Value, arrays: Sequence[Array]) -> bool:
+        """Whether no number of an attribute or an input can be a size."""
+        free = name in _NO_SIZES or all(self._is_free(name, array) for array in arrays)
+        if isinstance(held, ir.Attr):
+            return free
+        if node in self.filled and not any(_follows(array, self.sizes) for array in arrays):
             return True
-        if array.size == 1 and array.dtype.kind == "f" and 0 < (number := array.item()) < _SMALL / 10:
-            return not any(np.isclose(number * n**2, 1, 1e-3) for n in self.sizes)
-        return _is_free(name, array) or self._is_weight(node, name, array)
+        shape, first = self.known.static_shape(held) or (), node.inputs[0]
+        if {*shape} & {n for n in self.sizes if n > 1}:
+            return False
+        producer = None if first is None else first.producer()
+        of_shape = node.op_type in ("Gather", "Slice") and producer is not None and producer.op_type == "Shape"
+        named = of_shape or (node.op_type, name) in (("Pow", "Y"), ("Shape", "data"))
+        return free or named or self._is_weight(node, name, arrays, math.prod(shape))
 
-    def _is_weight(self, node: ir.Node, name: str, array: Array) -> bool:
-        if array.dtype.kind != "f" or not array.ndim or node in self.sums or (name in _STATES and 1 in self.sizes):
+    def _is_free(self, name: str, array: Array) -> bool:
+        """Whether no number of an attribute or an input of this name can be a size."""
+        if array.size == 1 and array.dtype.kind == "f" and 0 < (number := array.item()) < _SMALL:
+            return not any(np.isclose(number * n**2, 1, 1e-3) for n in self.sizes)
+        if array.dtype.kind not in "iuf" or name not in _FREE:
+            return False
+        free = [*_FREE[name]]
+        return all(
+            (np.isin(part, free) | (part >= TO_THE_END) | (part <= BEFORE_THE_START + 1)).all()
+            for part in _parts([array])
+        )
+
+    def _is_weight(self, node: ir.Node, name: str, arrays: Sequence[Array], count: int) -> bool:
+        if any(array.dtype.kind != "f" or not array.ndim for array in arrays):
+            return False
+        if node in self.sums or (name in _STATES and 1 in self.sizes):
             return False  # an axis of 1 may be the batch
-        distinct = _distinct(array)
-        if len(distinct) == 1 < array.size:
+        distinct: set[float] = set()
+        for part in _parts(arrays):
+            distinct |= {*np.unique(part).tolist()}
+            if len(distinct) >= _FEWEST:
+                break
+        if len(distinct) == 1 < count:
             untrained = _UNTRAINED.get(name) if node.op_type.endswith("Normalization") else None
             return distinct == {0 if has_cell(node) else untrained}
-        several = len(distinct) >= min(_FEWEST, array.size) > 1 or node.op_type in _WINDOWED
-        return several and not any(_are_multiples(array, n) for n in (1, *self.sizes))
+        several = len(distinct) >= min(_FEWEST, count) > 1 or node.op_type in _WINDOWED
+        powers = [float(n) ** power for n in (1, *self.sizes) for power in (-1, 1, 2)]
+        return several and not any(all(_are_whole(part * by) for part in _parts(arrays)) for by in powers)
 
     def _has_own_windows(self, node: ir.Node) -> bool:
         """Whether the windows of a node follow from its weights: those of a pool may be as long as the axis.
@@ -187,75 +231,30 @@ class _LoneExport:
             span = dilations[n] * (int(kernel[n].constant or 0) - 1) + 1
             if not after <= before < span or length is None:
                 return False
-            if strides[n] > 1 and before + after == _same(int(length), span, strides[n]):
+            kept = (-(-int(length) // strides[n]) - 1) * strides[n] + span - int(length)
+            if strides[n] > 1 and before + after == max(kept, 0):
                 return False
         return True
 
 
-def _filled(nodes: Sequence[ir.Node]) -> set[ir.Node]:
-    """Return nodes that compute only states that are one number: which shape these have is decided by the cell."""
-    filled: set[ir.Node] = set()
-    for node in reversed(nodes):
-        uses = [use for value in node.outputs for use in value.uses()]
-        states = all(has_cell(use.node) and use.idx in _STATE_SLOTS for use in uses)
-        shapes = all(
-            use.node in filled and (use.node.op_type not in _FILLS or use.idx == len(use.node.inputs) - 1)
-            for use in uses
-        )
-        if uses and (shapes or (states and node.op_type in (*_FILLS, "Slice"))):
-            filled.add(node)
-    return filled
+def _joined(value: ir.Value) -> Sequence[ir.Value | None]:
+    """Return the values whose numbers are those of a value, if it only joins them."""
+    node = value.producer()
+    inputs = () if node is None or node.op_type not in _JOINING else node.inputs
+    return inputs if node is not None and node.op_type == "Concat" else inputs[:1]
 
 
-def _is_plain(attribute: ir.Attr) -> bool:
-    """Whether no number of an attribute can be a size."""
-    plain_types = (ir.AttributeType.GRAPH, ir.AttributeType.STRING)
-    if attribute.name in (*_NO_SIZES, *_OF_WINDOWS) or attribute.type in plain_types:
-        return True
-    if attribute.name == "epsilon":
-        return attribute.as_float() < _SMALL
-    tensor = attribute.type == ir.AttributeType.TENSOR
-    array = numbers_in(attribute.as_tensor()) if tensor else np.array(attribute.value)
-    return array is not None and _is_free(attribute.name, array)
+def _follows(array: Array, sizes: Sequence[int]) -> bool:
+    """Whether an array is neither zeros nor a shape that a cell decides, but has a size of the export."""
+    return bool(np.isin(array, sizes).any() if array.dtype.kind in "iu" else array.any())
 
 
-def _is_free(name: str, array: Array) -> bool:
-    """Whether no number of an attribute or an input of this name can be a size."""
-    if array.dtype.kind not in "iuf" or name not in _FREE:
-        return False
-    free = [*_FREE[name]]
-    return all(
-        (np.isin(part, free) | (part >= TO_THE_END) | (part <= BEFORE_THE_START + 1)).all()
-        for part in _parts(array)
-    )
-
-
-def _same(length: int, span: int, stride: int) -> int:
-    """Return the pads with which windows of a stride begin at each row of which one is due."""
-    return max((-(-length // stride) - 1) * stride + span - length, 0)
-
-
-def _parts(array: Array) -> Iterator[Array]:
-    """Yield all numbers of an array, some at a time."""
-    numbers = array.reshape(-1)
-    for begin in range(0, numbers.size, _PART):
-        part = numbers[begin : begin + _PART]
-        yield part.astype(np.float64) if part.dtype.kind == "f" else part
-
-
-def _distinct(array: Array) -> set[float]:
-    """Return the different numbers of an array, as soon as there are enough."""
-    found: set[float] = set()
-    for part in _parts(array):
-        found |= {*np.unique(part).tolist()}
-        if len(found) >= _FEWEST:
-            break
-    return found
-
-
-def _are_multiples(array: Array, of: int) -> bool:
-    """Whether all numbers are whole, times a power of a size."""
-    return any(all(_are_whole(part * float(of) ** power) for part in _parts(array)) for power in (-1, 1, 2))
+def _parts(arrays: Sequence[Array]) -> Iterator[Array]:
+    """Yield all numbers of arrays, some at a time."""
+    for numbers in (array.reshape(-1) for array in arrays):
+        for begin in range(0, numbers.size, _PART):
+            part = numbers[begin : begin + _PART]
+            yield part.astype(np.float64) if part.dtype.kind == "f" else part
 
 
 def _are_whole(numbers: Array) -> bool:
@@ -282,32 +281,20 @@ def closed_axes(model: ir.Model, most_nodes: int) -> list[str]:
     fitting = (n for n in _TRIED if _fits(work, dict.fromkeys(names, n)))
     if not names or len([*islice(fitting, 2)]) > 1:
         return []
-    for name in names:
-        for other in _TRIED[:3]:
-            rest = {each: other for each in names if each != name}
-            found = [n for n in _numbers(work) if _fits(work, rest | {name: n})]
-            if len(found) == 1 and not any(_fits(work, rest | {name: n}) for n in _TRIED if n not in found):
-                return [f"'{name}' is declared open, but the model fits {name} = {found[0]} only (docs/{PAGE})"]
+    numbers = dict.fromkeys((*_numbers(work), *_TRIED))
+    for name, other in product(names, _TRIED[:3]):
+        found = [n for n in numbers if _fits(work, dict.fromkeys(names, other) | {name: n})]
+        if len(found) == 1:
+            return [f"'{name}' is declared open, but the model fits {name} = {found[0]} only (docs/{PAGE})"]
     return []
 
 
 def _fits(model: ir.Model, sizes: Mapping[str, int]) -> bool:
     """Whether no node refuses the sizes that it gets."""
-    shapes = {
-        value.name or "": tuple(size(d if isinstance(d, int) else sizes.get(str(d), 1)) for d in value.shape)
-        for value in model.graph.inputs
-        if value.shape is not None
-    }
-    known = KnownValues.start(model, shapes)
-    add_initializers(known, model.graph)
-    for node in model.graph:
-        try:
-            if not bodies_of(node):
-                infer(known, node)
-                with suppress(UnfollowedError):
-                    evaluate(known, node)
-        except SizingError:
-            return False
+    try:
+        known_at(model, sizes, {})
+    except SizingError:
+        return False
     return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 
@@ -14,7 +14,6 @@ import onnx_ir as ir
 from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import OptionError, UnsupportedError, warn
 from rnn_lowering.facts.known import KnownValues
-from rnn_lowering.facts.size import Shape, Size, size
 from rnn_lowering.files.reading import ModelSource, parse_file
 from rnn_lowering.model.copying import clone, inline_holders
 from rnn_lowering.model.from_message import from_proto
@@ -22,10 +21,10 @@ from rnn_lowering.model.model_sizes import forget_sizes
 from rnn_lowering.model.onnx_checks import is_sound
 from rnn_lowering.model.protobuf import as_proto, graphs_in
 from rnn_lowering.model.scopes import all_names, sort_nodes
-from rnn_lowering.opening.evidence import PAGE, SIZES, Evidence, Integers, deciding, refuse, told
+from rnn_lowering.opening.evidence import PAGE, SIZES, Evidence, Integers, refuse, told
 from rnn_lowering.opening.lone_export import suspect
 from rnn_lowering.opening.tables import Writer
-from rnn_lowering.opening.walk import ExportWalk
+from rnn_lowering.opening.walk import ExportWalk, shapes_at
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import ASSUMED
 from rnn_lowering.passes.stages import Work
@@ -34,8 +33,11 @@ from rnn_lowering.types import ModelOrPath, SizeOrSizes
 Sizes = Mapping[str, SizeOrSizes]
 """By name, the size of an axis that is declared open: in the only export, or in each."""
 
-_Names = Mapping[tuple[str, int], str]
-"""By input and axis, the name of its size."""
+_FEWEST = 7
+"""Sizes that differ by less decide badly."""
+
+_SMALL_FACTORS = (2 * 3 * 5 * 7) ** 20
+"""What divides it is a product of small numbers."""
 
 _ELSEWHERE = 10007
 """A prime: one export is inferred at this size too."""
@@ -87,87 +89,49 @@ def open_dims(
         UnsupportedError: A number may be several sizes or none, or the exports are not the same net.
     """
     exports = [model, *also]
-    names, values = _opened(exports, dims, sizes or {})
-    if also:
-        _check_exports(exports, names)
-        _check_sizes(values)
-    _check_least(values, 2 if also else 1)
+    _check_exports(exports)
+    values = _opened(exports, dims, sizes or {})
+    _check_sizes(values)
     for export in exports:
-        _prepare(export, most_nodes)
+        inline_holders(export, list(export.functions), most_nodes)
+        sort_nodes(export)
+        if not is_sound(export):
+            raise UnsupportedError(
+                "the model is not valid, so its sizes cannot be followed", hint="check it with onnx.checker"
+            )
+        forget_sizes(export)
     if also:
-        walk = _walk(exports, names, values)
-        notes = walk.run()
-    else:
-        walk, notes = _alone(model, names, values)
-    _declare(model, names, walk)
-    return notes
-
-
-def _alone(model: ir.Model, names: _Names, values: Mapping[str, Integers]) -> tuple[ExportWalk, list[str]]:
-    """Open axes of the only export, if no number of it can have come from their sizes."""
-    both = {symbol: (held[0], _ELSEWHERE + 2 * n) for n, (symbol, held) in enumerate(values.items())}
-    walk = _walk([model, clone(model)], names, both)
+        return _walked(exports, values)[1]
     try:
-        notes = walk.run()
-        _declare(model, names, walk)
+        both = {symbol: (held[0], _ELSEWHERE + 2 * n) for n, (symbol, held) in enumerate(values.items())}
+        walk, notes = _walked([model, clone(model)], both)
         if (found := suspect(model, [held[0] for held in values.values()], walk.known[0], walk.opened)) is not None:
-            ref, fact = found
-            raise refuse(ref, f"one export does not tell whether it follows {told(values)}: {fact}")
+            raise refuse(found[0], f"one export does not tell whether it follows {told(values)}: {found[1]}")
     except UnsupportedError as error:
         error.page = PAGE
         error.advise(_TWICE)
         raise
-    notes.append(f"{ASSUMED}no weight follows from {told(values)}, which one export does not show")
-    return walk, notes
+    return [*notes, f"{ASSUMED}no weight follows from {told(values)}, which one export does not show"]
 
 
-def _walk(exports: Sequence[ir.Model], names: _Names, values: Mapping[str, Integers]) -> ExportWalk:
-    model, evidence = exports[0], Evidence.of(values)
-    inputs = {value.name: value for value in model.graph.inputs}
-    evidence.origins |= {s: (inputs[name], axis) for (name, axis), s in names.items() if s in values}
-    each = [{s: size(held[n]) for s, held in values.items()} for n in range(len(exports))]
-    known = [KnownValues.start(e, _input_shapes(e, names, held)) for e, held in zip(exports, each, strict=True)]
-    opened = KnownValues.start(model, _input_shapes(model, names, {}))
-    return ExportWalk(exports, known, Writer(Names(all_names(model)), opened, evidence))
-
-
-def _input_shapes(model: ir.Model, names: _Names, sizes: Mapping[str, Size]) -> dict[str, Shape]:
-    """Return the shapes of inputs, with these sizes on the axes that are opened."""
-    return {
-        value.name or "": tuple(
-            sizes.get(name, Size.symbol(name)) if name else size(int(str(dim)))
-            for n, dim in enumerate(value.shape)
-            for name in [names.get((value.name or "", n))]
-        )
-        for value in model.graph.inputs
-        if value.shape is not None
-    }
-
-
-def _declare(model: ir.Model, names: _Names, walk: ExportWalk) -> None:
-    """Declare the sizes of inputs and outputs."""
+def _walked(exports: Sequence[ir.Model], values: Mapping[str, Integers]) -> tuple[ExportWalk, list[str]]:
+    """Open the first of the exports, and declare the sizes of its outputs; return what was changed."""
+    model, evidence = exports[0], Evidence(dict(values.items()))
     for value in model.graph.inputs:
-        if value.shape is not None:
-            opened = [names.get((value.name or "", n), "") for n in range(len(value.shape))]
-            dims = zip(opened, value.shape, strict=True)
-            value.shape = ir.Shape([name if name in walk.evidence.axes else dim for name, dim in dims])
-    named = {*names.values()}
+        origins = {str(dim): (value, n) for n, dim in enumerate(value.shape or ())}
+        evidence.origins |= {symbol: origins[symbol] for symbol in values.keys() & origins.keys()}
+    given = shapes_at(model, {})
+    opened = KnownValues.start(model, given)
+    walk = ExportWalk(exports, Writer(Names(all_names(model)), opened, evidence))
+    notes = walk.run()
+    named = {symbol for shape in given.values() for dim in shape for symbol in dim.symbols}
     for value in model.graph.outputs:
-        shape = walk.opened.shapes.get(value)
-        if shape is not None:
-            kept = ((d, d.constant) if d.symbols <= named else (None, None) for d in shape)
-            value.shape = ir.Shape([str(d) if d and n is None else None if n is None else int(n) for d, n in kept])
-
-
-def _prepare(model: ir.Model, most_nodes: int) -> None:
-    """Inline the functions of an export, and sort its nodes."""
-    inline_holders(model, list(model.functions), most_nodes)
-    sort_nodes(model)
-    if not is_sound(model):
-        raise UnsupportedError(
-            "the model is not valid, so its sizes cannot be followed", hint="check it with onnx.checker"
-        )
-    forget_sizes(model)
+        if (dims := opened.shapes.get(value)) is not None:
+            sizes = [
+                (str(dim) if dim.symbols else int(dim.at({}))) if dim.symbols <= named else None for dim in dims
+            ]
+            value.shape = ir.Shape(sizes)
+    return walk, notes
 
 
 # What is given
@@ -189,110 +153,96 @@ def _model_of(given: ModelOrPath) -> ir.Model:
     return load_model(Path(given))
 
 
-def _opened(
-    exports: Sequence[ir.Model], dims: Mapping[str, str], sizes: Sizes
-) -> tuple[dict[tuple[str, int], str], dict[str, Integers]]:
-    """Return the name of each axis that is opened or was open, and the sizes of the first by name."""
-    inputs = [value for value in exports[0].graph.inputs if not value.is_initializer()]
-    axes = {(v.name or "", n): dim for v in inputs for n, dim in enumerate(v.shape or ())}
-    free = {place: dim for place, dim in axes.items() if isinstance(dim, ir.SymbolicDim)}
+def _check_exports(exports: Sequence[ir.Model]) -> None:
+    """Check that the exports have one opset, and inputs of the same names, types and ranks."""
+    imports = [export.opset_imports for export in exports]
+    versions = told(each.get("", "?") for each in imports)
+    same = all(each == imports[0] for each in imports)
+    _require(same, f"the exports have opsets {versions}", hint="export both at the same opset")
+    inputs = [[(v.name, v.dtype, len(v.shape or ())) for v in export.graph.inputs] for export in exports]
+    alike = all(each == inputs[0] for each in inputs) and len({len(each.graph.outputs) for each in exports}) == 1
+    names = told(", ".join(f"'{name}'" for name, _, _ in each) for each in inputs)
+    _require(alike, f"the exports have different inputs ({names}) or outputs", hint=_SAME_NET)
+
+
+def _opened(exports: Sequence[ir.Model], dims: Mapping[str, str], sizes: Sizes) -> dict[str, Integers]:
+    """Give names to the axes that are opened, in place; return their sizes by name."""
+    inputs = [[value for value in export.graph.inputs if not value.is_initializer()] for export in exports]
+    places = [(value.name or "", n) for value in inputs[0] for n, _ in enumerate(value.shape or ())]
+    rows = zip(*([dim for value in each for dim in value.shape or ()] for each in inputs), strict=True)
+    axes = dict(zip(places, rows, strict=True))
+    free = {place: str(row[0]) for place, row in axes.items() if isinstance(row[0], ir.SymbolicDim)}
     fixed = ", ".join(f"{name}:{n}" for name, n in axes if (name, n) not in free)
     listed = f"axes of fixed size are {fixed}" if fixed else "the model has no axis of fixed size"
-    taken = {str(dim): f"axis {n} of '{name}'" for (name, n), dim in free.items()}
+    taken = {old: f"axis {n} of '{name}'" for (name, n), old in free.items()}
     names: dict[tuple[str, int], str] = {}
     values: dict[str, Integers] = {}
     for text, symbol in dims.items():
         name, _, number = text.rpartition(":")
         place = (name, int(number)) if number.isdecimal() else ("", -1)
         _require(place in axes, f"the model has no axis '{text}' to open", hint=listed)
-        dim = str(axes[place])
-        if place not in free:
-            _require(
-                symbol not in taken,
-                f"'{symbol}' is already the name of {taken.get(symbol)}",
-                hint=f"choose another name: --open-dim {quote(f'{text}=')}NAME",
-            )
-        _require(
-            place not in free or dim in sizes,
-            f"axis {number} of '{name}' is open already: its name is '{dim}'",
-            hint=f"{listed}; if it runs at one size only, say which: --set-dim {quote(f'{dim}=')}?",
-        )
-        held = tuple(_size_in(export, place, sizes, n, len(exports)) for n, export in enumerate(exports))
+        if (old := free.get(place)) is None:
+            fact = f"'{symbol}' is already the name of {taken.get(symbol)}"
+            _require(symbol not in taken, fact, hint=f"choose another name: --open-dim {quote(f'{text}=')}NAME")
+        else:
+            fact, say = f"axis {number} of '{name}' is open already: its name is '{old}'", quote(f"{old}=")
+            _require(old in sizes, fact, hint=f"{listed}; if it runs at one size only, say which: --set-dim {say}?")
+        held = tuple(_size_in(dim, text, sizes, n, len(exports)) for n, dim in enumerate(axes[place]))
         before = values.setdefault(symbol, held)
-        _require(
-            before == held,
-            f"'{symbol}' is the name of axes of {before[0]} and {held[0]}",
-            hint="give each size a name of its own",
-        )
+        fact = f"'{symbol}' is the name of axes of {before[0]} and {held[0]}"
+        _require(before == held, fact, hint="give each size a name of its own")
         names[place] = symbol
-    alike = {str(free[place]): symbol for place, symbol in names.items() if place in free}
-    unnamed = {place: alike.get(str(dim), dim.value or f"{place[0]}_{place[1]}") for place, dim in free.items()}
-    return unnamed | names, values
+    alike = {free[place]: symbol for place, symbol in names.items() if place in free}
+    names |= {place: alike[old] for place, old in free.items() if old in alike}
+    for (name, n), row in axes.items():
+        fact, same = f"axis {n} of '{name}' is {told(row)}", (name, n) in names or len({*map(str, row)}) == 1
+        _require(same, fact, hint=f"open it too: --open-dim {quote(f'{name}:{n}=')}NAME")
+    for value in (value for each in inputs for value in each if value.shape is not None):
+        value.shape = ir.Shape([names.get((value.name or "", n), dim) for n, dim in enumerate(value.shape or ())])
+    return values
 
 
-def _size_in(export: ir.Model, place: tuple[str, int], sizes: Sizes, n: int, count: int) -> int:
+def _size_in(dim: int | ir.SymbolicDim, text: str, sizes: Sizes, n: int, count: int) -> int:
     """Return the size of an axis in export number `n` of so many."""
-    name, axis = place
-    shape = next((value.shape for value in export.graph.inputs if value.name == name), None)
-    if shape is None or axis >= len(shape):
-        raise OptionError(f"another export has no axis '{name}:{axis}'", hint=_SAME_NET)
-    dim = shape[axis]
     if isinstance(dim, int):
         return dim
     given = sizes.get(str(dim), ())
-    held = ((given,) if count == 1 else ()) if isinstance(given, int) else given
-    _require(
-        len(held) == count,
-        f"axis {axis} of '{name}' is declared open in {count} exports",
-        hint=f"say which, the smallest first: --set-dim {quote(f'{dim}=')}{','.join('?' * count)}",
+    held = (given,) * (count == 1) if isinstance(given, int) else given
+    fact, say, all_sizes = (
+        f"axis '{text}' is declared open in {count} exports",
+        quote(f"{dim}="),
+        ",".join("?" * count),
     )
+    _require(len(held) == count, fact, hint=f"say which, the smallest first: --set-dim {say}{all_sizes}")
     return held[n]
-
-
-def _check_exports(exports: Sequence[ir.Model], names: _Names) -> None:
-    """Check that the exports have one opset, and the same inputs but for the axes that are opened."""
-    first = exports[0]
-    for export in exports[1:]:
-        versions = told(str(each.opset_imports.get("", "?")) for each in (first, export))
-        same = export.opset_imports == first.opset_imports
-        _require(same, f"the exports have opsets {versions}", hint="export both at the same opset")
-        given = [[(v.name, v.dtype, len(v.shape or ())) for v in each.graph.inputs] for each in (first, export)]
-        alike = given[0] == given[1] and len(first.graph.outputs) == len(export.graph.outputs)
-        _require(alike, "the exports have different inputs or outputs", hint=_SAME_NET)
-        for value, other in zip(first.graph.inputs, export.graph.inputs, strict=True):
-            for axis, pair in enumerate(zip(value.shape or (), other.shape or (), strict=True)):
-                fits = (value.name, axis) in names or pair[0] == pair[1]
-                _require(
-                    fits,
-                    f"axis {axis} of '{value.name}' is {told(pair)}",
-                    hint=f"open it too: --open-dim {quote(f'{value.name}:{axis}=')}NAME",
-                )
 
 
 def _check_sizes(values: Mapping[str, Integers]) -> None:
     """Check that the sizes of the exports tell the axes apart; warn of sizes that decide badly."""
     for symbol, held in values.items():
+        several = len(held) > 1
+        fact = f"all exports have a size of {held[0]} for '{symbol}'"
+        _require(len({*held}) > 1 or not several, fact, hint=SIZES)
         fact = f"'{symbol}' is {told(held)}: the files are in the wrong order"
-        _require(len(set(held)) > 1, f"all exports have a size of {held[0]} for '{symbol}'", hint=SIZES)
         _require(min(held) == held[0], fact, hint="give the smallest first")
-    rows = list(zip(*values.values(), strict=True))
-    _require(len(set(rows)) == len(rows), "two exports have the same sizes", hint=SIZES)
-    for first, second in combinations(values, 2):
-        same = f"'{first}' and '{second}' are both {told(values[first])}"
-        _require(values[first] != values[second], same, hint="export at sizes that no other axis has")
-    for symbol, held in values.items():
-        if fact := deciding(set(held)):
+        fact = f"a size of {held[0]} for '{symbol}' tells nothing"  # many numbers that are no size are 0 or 1
+        _require(held[0] > several, fact, hint="export at sizes such as 5 and 12")
+        if several and (fact := _deciding(sorted({*held}))):
             warn(f"the sizes {told(held)} of '{symbol}' {fact}: numbers may be read wrongly; better are 11 and 160")
+        for other in (other for other, same in values.items() if several and same == held and other != symbol):
+            fact = f"'{symbol}' and '{other}' are both {told(held)}"
+            raise OptionError(fact, hint="export at sizes that no other axis has")
+    rows = [*zip(*values.values(), strict=True)]
+    _require(len({*rows}) == len(rows), "two exports have the same sizes", hint=SIZES)
 
 
-def _check_least(values: Mapping[str, Integers], least: int) -> None:
-    """Check that the first size of each axis is not smaller: many numbers that are no size equal 0 or 1."""
-    for symbol, held in values.items():
-        _require(
-            held[0] >= least,
-            f"a size of {held[0]} for '{symbol}' tells nothing",
-            hint="export at sizes such as 5 and 12",
-        )
+def _deciding(sizes: Sequence[int]) -> str:
+    """Return why sizes of exports decide badly; "" if they decide well."""
+    steps = [b - a for a, b in pairwise(sizes)]
+    if max(steps) < _FEWEST:
+        return f"differ by {told(steps)} only"
+    decides = max(steps) == _FEWEST or any(_SMALL_FACTORS % step for step in steps)
+    return "" if decides else f"differ by {told(steps)}, a product of small numbers"
 
 
 # The exports of a net as the comparison sees them: with the sizes and the names of outputs that they share.

@@ -18,7 +18,7 @@ from rnn_lowering.emit.open_scopes import Names
 from rnn_lowering.errors import NodeRef
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.size import Shape, Size, Symbol, size
-from rnn_lowering.opening.evidence import Evidence, Integers, Number, refuse, told
+from rnn_lowering.opening.evidence import Evidence, Integers, Number, graph_of, refuse, told
 from rnn_lowering.types import Array
 
 _INT64, _DOUBLE, _FLOAT = ir.DataType.INT64, ir.DataType.DOUBLE, ir.DataType.FLOAT
@@ -64,6 +64,7 @@ class Writer:
         return value
 
     def constant(self, array: Array) -> ir.Value:
+        array = np.ascontiguousarray(array).reshape(array.shape)
         value = self.add("Constant", value=ir.tensor(array))
         return self.declared(value, ir.DataType.from_numpy(array.dtype), tuple(map(size, array.shape)), array)
 
@@ -74,17 +75,17 @@ class Writer:
 
     def size(self, number: Size) -> ir.Value:
         """Return a size as a tensor of one integer."""
-        if number.constant is not None:
-            return self.integers([int(number.constant)])
-        total: ir.Value | None = None
+        terms = []
         for monomial, factor in number.terms:
             parts = [self._of_symbol(symbol) for symbol in monomial]
             parts += [self.integers([int(factor)])] if factor != 1 or not parts else []
-            term = parts[0]
-            for part in parts[1:]:
-                term = self.add("Mul", term, part)
-            total = term if total is None else self.add("Add", total, term)
-        assert total is not None
+            terms.append(self._folded("Mul", parts))
+        return self._folded("Add", terms) if terms else self.integers([0])
+
+    def _folded(self, op_type: str, parts: Sequence[ir.Value]) -> ir.Value:
+        total = parts[0]
+        for part in parts[1:]:
+            total = self.add(op_type, total, part)
         return total
 
     def _of_symbol(self, symbol: Symbol) -> ir.Value:
@@ -94,8 +95,7 @@ class Writer:
             shape = self._node("Shape", [value], {})
             index = self._node("Constant", [], {"value": ir.tensor(np.array([axis], np.int64))})
             found = self._node("Gather", [shape.outputs[0], index.outputs[0]], {"axis": 0})
-            producer = value.producer()
-            graph = value.graph if producer is None else producer.graph
+            graph, producer = graph_of(value), value.producer()
             assert graph is not None
             if producer is None:
                 graph.insert_before(graph[0], [shape, index, found])
@@ -106,9 +106,8 @@ class Writer:
 
     def sizes(self, numbers: Sequence[Size]) -> ir.Value:
         """Return sizes as a tensor of rank 1, with what is known of it."""
-        constants = [number.constant for number in numbers]
-        if None not in constants:
-            return self.integers([int(number or 0) for number in constants])
+        if not any(number.symbols for number in numbers):
+            return self.integers([int(number.constant or 0) for number in numbers])
         held = np.empty(len(numbers), object)
         held[:] = list(numbers)
         return self.declared(self.joined([self.size(n) for n in numbers]), _INT64, (size(len(numbers)),), held)
@@ -118,17 +117,12 @@ class Writer:
 
     # Numbers of any type
 
-    def numbers(self, numbers: Sequence[Number | float], dtype: ir.DataType) -> ir.Value:
-        """Return numbers as a tensor of rank 1."""
-        return self.joined([self._number(number, dtype) for number in numbers])
-
-    def _number(self, number: Number | float, dtype: ir.DataType) -> ir.Value:
+    def number(self, number: Number | float, dtype: ir.DataType) -> ir.Value:
+        """Return a number as a tensor of one."""
         if not isinstance(number, Number):
             return self.constant(np.array([number], dtype.numpy()))
-        computed, value = _DOUBLE if dtype == _DOUBLE else _FLOAT, self.size(number.size)
-        if not dtype.is_floating_point():
-            return self.cast(value, _INT64, dtype)
-        value = self.cast(value, _INT64, computed)
+        computed = dtype if not dtype.is_floating_point() or dtype == _DOUBLE else _FLOAT
+        value = self.cast(self.size(number.size), _INT64, computed)
         for op_type in _OF_POWER[number.power]:
             value = self.add(op_type, value)
         if number.factor != 1:
@@ -154,8 +148,11 @@ _MOST_INTEGERS, _MOST_FLOATS = 64, 8
 _MOST_RUNS = 64
 """Maximum runs of equal rows."""
 
-_WIDEST = 32
-"""Maximum columns beside the diagonal that are told one by one."""
+_FEWEST = 4
+"""Fewer rows may count by chance."""
+
+_ROUNDING = 2.0**-24
+"""Half of the last bit of a float32, relative to it."""
 
 _UNFOLDED = "export without folding: do_constant_folding=False, or optimize=False with dynamo"
 _FIRST_WITH_MIN = 12
@@ -163,6 +160,10 @@ _FIRST_WITH_MIN = 12
 
 Arrays = Sequence[Array]
 """A constant in each export."""
+
+
+class _UnexplainedError(Exception):
+    """No rule explains a constant, or a part of it."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,17 @@ class Tables:
         lengths = [self.number(f"axis {axis} of", numbers) for axis, numbers in enumerate(shapes)]
         if any(n.symbols for n in lengths) and self.writer.known.opset < _FIRST_WITH_MIN:
             raise refuse(self.node, f"{self.what} grows, which needs opset 12", hint="export at opset 13 or later")
-        return self.writer.declared(self.explained(arrays, lengths), dtype, tuple(lengths))
+        try:
+            return self.writer.declared(self.explained(arrays, lengths), dtype, tuple(lengths))
+        except _UnexplainedError:
+            is_table = are_equal(arrays[-1][tuple(map(slice, arrays[0].shape))], arrays[0])
+            texts = told(list(array.shape) for array in arrays)
+            fact = (
+                f"is the first rows of a table, {texts}"
+                if is_table
+                else f"has {texts} numbers that no rule explains"
+            )
+            raise refuse(self.node, f"{self.what} {fact}", _UNFOLDED) from None
 
     def number(self, what: str, numbers: Integers, *own: Shape) -> Size:
         """Return the size that explains numbers, such as "a run of" the constant; other shapes may explain them."""
@@ -206,17 +217,11 @@ class Tables:
         for rule in RULES:
             if (written := rule(self, arrays, lengths)) is not None:
                 return written
-        shapes = told(list(array.shape) for array in arrays)
-        if _is_table(arrays):
-            raise refuse(self.node, f"{self.what} is the first rows of a table, {shapes}", _UNFOLDED)
-        raise refuse(self.node, f"{self.what} has {shapes} numbers that no rule explains", _UNFOLDED)
+        raise _UnexplainedError
 
-    def part(self, arrays: Arrays, lengths: Sequence[Size], axis: int, count: Size) -> ir.Value:
-        """Return what writes rows that a rule has taken from arrays of some lengths."""
-        return self.explained(arrays, [count if n == axis else length for n, length in enumerate(lengths)])
-
-    def constant(self, array: Array) -> ir.Value:
-        return self.writer.constant(np.ascontiguousarray(array).reshape(array.shape))
+    def rows(self, arrays: Arrays, lengths: Sequence[Size], axis: int, count: Size | int = 1) -> ir.Value:
+        """Return what writes so many rows of arrays, which a rule has taken."""
+        return self.explained(arrays, [size(count) if n == axis else each for n, each in enumerate(lengths)])
 
 
 _Rule = Callable[[Tables, Arrays, Sequence[Size]], ir.Value | None]
@@ -226,7 +231,7 @@ _Rule = Callable[[Tables, Arrays, Sequence[Size]], ir.Value | None]
 def _equal(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> ir.Value | None:
     """One array in all exports."""
     same = all(are_equal(array, arrays[0]) for array in arrays)
-    return tables.constant(arrays[0]) if same else None
+    return tables.writer.constant(arrays[0]) if same else None
 
 
 def _numbers(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> ir.Value | None:
@@ -235,30 +240,27 @@ def _numbers(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> ir.Valu
         return None
     rows = np.stack([array.reshape(-1) for array in arrays], 1)
     unique, places = np.unique(rows, axis=0, return_inverse=True)
-    is_float = arrays[0].dtype.kind not in "iu"
-    if arrays[0].dtype.kind == "b" or len(unique) > (_MOST_FLOATS if is_float else _MOST_INTEGERS):
-        count = int((rows != rows[:, :1]).any(1).sum())
-        raise refuse(
-            tables.node, f"{count:,} numbers of {tables.what} differ", hint="the weights differ: same seed?"
-        )
-
-    def explained(numbers: Sequence[float]) -> Number | float:
-        if len(set(numbers)) == 1 or all(are_equal(np.array(n), np.array(numbers[0])) for n in numbers):
-            return numbers[0]
-        if is_float:
-            whole = tuple(map(float, numbers))
-            return tables.writer.evidence.number(tables.node, tables.what, whole, tables.own)
-        return Number(tables.number("", tuple(map(int, numbers))))
-
-    numbers = [explained(row.tolist()) for row in unique]
-    values = tables.writer.numbers(numbers, ir.DataType.from_numpy(arrays[0].dtype))
+    dtype, writer, is_float = ir.DataType.from_numpy(rows.dtype), tables.writer, rows.dtype.kind not in "iu"
+    if rows.dtype.kind == "b" or len(unique) > (_MOST_FLOATS if is_float else _MOST_INTEGERS):
+        fact = f"{int((rows != rows[:, :1]).any(1).sum()):,} numbers of {tables.what} differ"
+        raise refuse(tables.node, fact, hint="the weights differ: same seed?")
+    numbers: list[Number | float] = []
+    for row in unique:
+        if all(are_equal(number, row[0]) for number in row):
+            numbers.append(row[0].item())
+        elif is_float:
+            whole = tuple(map(float, row))
+            numbers.append(writer.evidence.number(tables.node, tables.what, whole, tables.own))
+        else:
+            numbers.append(Number(tables.number("", tuple(row.tolist()))))
+    values = writer.joined([writer.number(number, dtype) for number in numbers])
     index = np.asarray(places, np.int64).reshape(arrays[0].shape)
     if len(numbers) > 1 or index.shape != (1,):
-        values = tables.writer.add("Gather", values, tables.constant(index), axis=0)
+        values = writer.add("Gather", values, writer.constant(index), axis=0)
     if not is_float:
         held = np.empty(len(numbers), object)
         held[:] = [n.size if isinstance(n, Number) else size(int(n)) for n in numbers]
-        tables.writer.known.contents[values] = held.take(index.reshape(-1)).reshape(index.shape)
+        writer.known.contents[values] = held.take(index.reshape(-1)).reshape(index.shape)
     return values
 
 
@@ -279,12 +281,13 @@ def _runs(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int) ->
     starts = [_starts_of_runs(array, axis) for array in arrays]
     if len(set(map(len, starts))) > 1 or len(starts[0]) > _MOST_RUNS or len(starts[0]) == arrays[0].shape[axis] > 1:
         return None
-    firsts = [array.take(begin, axis) for array, begin in zip(arrays, starts, strict=True)]
     ends = (np.diff([*begin, a.shape[axis]]).tolist() for a, begin in zip(arrays, starts, strict=True))
-    parts = []
-    for n, numbers in enumerate(zip(*ends, strict=True)):
-        count = lengths[axis] if len(starts[0]) == 1 else tables.number("a run of", numbers)
-        row = tables.part([first.take([n], axis) for first in firsts], lengths, axis, size(1))
+    counts, parts = list(zip(*ends, strict=True)), []
+    growing = [numbers for numbers in counts if len(set(numbers)) > 1]
+    rest = lengths[axis] - sum(numbers[0] for numbers in counts if numbers not in growing)
+    for first, numbers in zip(zip(*starts, strict=True), counts, strict=True):
+        count = rest if growing == [numbers] else tables.number("a run of", numbers)
+        row = tables.rows([a.take([n], axis) for a, n in zip(arrays, first, strict=True)], lengths, axis)
         shape = [count if n == axis else size(1) for n in range(arrays[0].ndim)]
         parts.append(tables.writer.add("Expand", row, tables.writer.sizes(shape)))
     return tables.writer.joined(parts, axis)
@@ -297,78 +300,63 @@ def _counted(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int)
         return None
     if not all(np.isfinite(array).all() for array in arrays):
         return None
-    first = [array.take([0], axis) for array in arrays]
-    last = [array.take([-1], axis) for array in arrays]
-    steps = [_step(a, b, array.shape[axis] - 1) for a, b, array in zip(first, last, arrays, strict=True)]
-    for array, start, step in zip(arrays, first, steps, strict=True):
-        places = np.arange(array.shape[axis]).reshape([-1 if n == axis else 1 for n in range(array.ndim)])
-        wanted = start + step * places
-        largest = float(np.abs(array).max()) if array.dtype.kind == "f" else 0.0
-        if not np.allclose(array, wanted, rtol=0, atol=6 * _ROUNDING * largest):
+    starts, steps, along = [], [], [-1 if n == axis else 1 for n in range(arrays[0].ndim)]
+    for array in arrays:
+        count, start = array.shape[axis] - 1, array.take([0], axis)
+        rest = array.take([-1], axis) - start
+        step = rest // count if rest.dtype.kind in "iu" else (rest / count).astype(rest.dtype)
+        bound = 6 * _ROUNDING * float(np.abs(array).max()) if array.dtype.kind == "f" else 0.0
+        wanted = start + step * np.arange(count + 1).reshape(along)
+        if not np.allclose(array, wanted, rtol=0, atol=bound):
             return None
-    dtype = ir.DataType.from_numpy(arrays[0].dtype)
-    begin, growth = (tables.part(each, lengths, axis, size(1)) for each in (first, steps))
-    writer, shape = tables.writer, [-1 if n == axis else 1 for n in range(arrays[0].ndim)]
-    count = writer.cast(writer.count(lengths[axis]), ir.DataType.INT64, dtype)
-    rows = writer.add("Reshape", count, writer.integers(shape))
+        starts.append(start)
+        steps.append(step)
+    begin, growth = (tables.rows(each, lengths, axis) for each in (starts, steps))
+    writer, dtype = tables.writer, ir.DataType.from_numpy(arrays[0].dtype)
+    count = writer.cast(writer.count(lengths[axis]), _INT64, dtype)
+    rows = writer.add("Reshape", count, writer.integers(along))
     return writer.add("Add", writer.add("Mul", rows, growth), begin)
 
 
 @_along
 def _repeated(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int) -> ir.Value | None:
-    """Rows of which each is there several times in a row, or all again and again."""
+    """Rows of which each is there several times in a row, or all again and again: row n // times, or n % times."""
     starts = [np.diff([*_starts_of_runs(a, axis), a.shape[axis]]) for a in arrays]
-    times = tuple(int(each[0]) if (each == each[0]).all() else 1 for each in starts)
-    if min(times) > 1:
-        return _picked(tables, arrays, lengths, axis, times, "Div")
-    periods = tuple(_period(array, axis) for array in arrays)
-    if all(p and p < a.shape[axis] for p, a in zip(periods, arrays, strict=True)):
-        return _picked(tables, arrays, lengths, axis, periods, "Mod")
-    return None
-
-
-def _picked(
-    tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int, times: tuple[int, ...], op_type: str
-) -> ir.Value:
-    """Write rows n // times, or rows n % times, of others."""
-    by, length, divides = tables.number("a period of", times), lengths[axis], op_type == "Div"
-    picks = ((range(0, a.shape[axis], k) if divides else range(k)) for a, k in zip(arrays, times, strict=True))
-    rows = [array.take(pick, axis) for array, pick in zip(arrays, picks, strict=True)]
+    times, op_type = tuple(int(each[0]) if (each == each[0]).all() else 1 for each in starts), "Div"
+    if min(times) < 2:
+        times, op_type = tuple(_period(array, axis) for array in arrays), "Mod"
+    if not all(times) or any(count >= a.shape[axis] for count, a in zip(times, arrays, strict=True)):
+        return None
+    by, length, writer = tables.number("a period of", times), lengths[axis], tables.writer
+    picks = ((slice(None, None, k) if op_type == "Div" else slice(k)) for k in times)
+    rows = [np.moveaxis(np.moveaxis(a, axis, 0)[pick], 0, axis) for a, pick in zip(arrays, picks, strict=True)]
     counts = tuple(each.shape[axis] for each in rows)
-    count = length.divided(by) if divides else by
+    count = length.divided(by) if op_type == "Div" else by
     if len(set(counts)) == 1 or count is None or not count.is_integral:
         count = tables.number("the rows of", counts, (length, by))
-    inner, writer = tables.part(rows, lengths, axis, count), tables.writer
+    inner = tables.rows(rows, lengths, axis, count)
     index = writer.add(op_type, writer.count(length), writer.size(by))
     return writer.add("Gather", inner, index, axis=axis)
 
 
 def _of_difference(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> ir.Value | None:
-    """On two axes a function of column minus row: numbers beside the diagonal, constant or linear on both sides."""
+    """On two axes a function of column minus row: the first row and the first column have its numbers."""
     grown = [axis for axis, length in enumerate(lengths) if length.symbols]
     if len(grown) != 2 or not all(array.size for array in arrays):
         return None
-    lines = [_diagonals(np.moveaxis(array, grown, (0, 1))) for array in arrays]
-    found = [line for line in lines if line is not None]
-    middles = [array.shape[grown[0]] - 1 for array in arrays]
-    if len(found) < len(lines):
+    found, writer, add = [np.moveaxis(a, grown, (0, 1)) for a in arrays], tables.writer, tables.writer.add
+    if any((array[1:, 1:] != array[:-1, :-1]).any() for array in found):
         return None
-    above, below = (_side(found, middles, sign) for sign in (1, -1))
-    if above is None or below is None:
-        return None
-    (high, up), (low, down) = above, below
-    table = found[0][middles[0] - low : middles[0] + high + 1]
-    writer, add = tables.writer, tables.writer.add
-    column, row = writer.count(lengths[grown[1]]), writer.count(lengths[grown[0]])
-    far = add("Sub", column, add("Reshape", row, writer.integers([-1, 1])))
-    near = add("Min", add("Max", far, writer.integers([-low])), writer.integers([high]))
-    value = add("Gather", tables.constant(table), add("Add", near, writer.integers([low])), axis=0)
-    dtype = ir.DataType.from_numpy(table.dtype)
-    beyond = add("Reshape", add("Sub", far, near), writer.integers([0, 0, *[1] * (table.ndim - 1)]))
-    for slope, bound in ((up, "Max"), (down, "Min")):
-        if slope.any():
-            part = writer.cast(add(bound, beyond, writer.integers([0])), ir.DataType.INT64, dtype)
-            value = add("Add", value, add("Mul", part, tables.constant(slope)))
+    others = [length for axis, length in enumerate(lengths) if axis not in grown]
+    sides, counts = ([array[0] for array in found], [array[:, 0] for array in found]), []
+    for side, axis in zip(sides, grown[::-1], strict=True):
+        before = {_starts_of_runs(line, 0)[-1] for line in side}  # a fixed part may be longer than the axis
+        counts.append(lengths[axis] + (before.pop() if len(before) == 1 else 0))
+    parts = [tables.explained(side, [count, *others]) for side, count in zip(sides, counts, strict=True)]
+    row = add("Reshape", writer.count(lengths[grown[0]]), writer.integers([-1, 1]))
+    far, zero = add("Sub", writer.count(lengths[grown[1]]), row), writer.integers([0])
+    behind = add("Sub", writer.size(counts[0]), far)
+    value = add("Gather", writer.joined(parts), add("Where", add("Less", far, zero), behind, far), axis=0)
     order = [n for n in range(arrays[0].ndim) if n not in grown]
     return add("Transpose", value, perm=np.argsort([*grown, *order]).tolist())
 
@@ -376,23 +364,22 @@ def _of_difference(tables: Tables, arrays: Arrays, lengths: Sequence[Size]) -> i
 RULES: Sequence[_Rule] = (_equal, _numbers, _runs, _counted, _repeated, _of_difference)
 """In the order in which they are tried."""
 
-_ROUNDING = 2.0**-24
-"""Half of the last bit of a float32, relative to it."""
-
-_FEWEST = 4
-"""Fewer rows may count by chance."""
-
 
 # Arrays
+
+_PART = 1 << 20
+"""So many numbers are compared at once."""
 
 
 def are_equal(first: Array | None, second: Array | None) -> bool:
     """Whether two arrays are equal, floats but for their rounding."""
     if first is None or second is None or first.shape != second.shape or first.dtype != second.dtype:
         return first is second
-    if first.dtype.kind == "f" and first.tobytes() != second.tobytes():
-        return bool(np.allclose(first, second, rtol=8 * _ROUNDING, atol=0, equal_nan=True))
-    return first.tobytes() == second.tobytes() or bool((first == second).all())
+    ones, others = (array.reshape(-1) for array in (first, second))
+    parts = ((ones[n : n + _PART], others[n : n + _PART]) for n in range(0, ones.size, _PART))
+    if first.dtype.kind == "f":
+        return all(np.allclose(one, other, rtol=8 * _ROUNDING, atol=0, equal_nan=True) for one, other in parts)
+    return all(bool((one == other).all()) for one, other in parts)
 
 
 def _starts_of_runs(array: Array, axis: int) -> list[int]:
@@ -401,51 +388,8 @@ def _starts_of_runs(array: Array, axis: int) -> list[int]:
     return [0, *(np.flatnonzero((rows[1:] != rows[:-1]).any(1)) + 1).tolist()]
 
 
-def _step(first: Array, last: Array, steps: int) -> Array:
-    rest = last - first
-    return rest // steps if rest.dtype.kind in "iu" else (rest / steps).astype(rest.dtype)
-
-
 def _period(array: Array, axis: int) -> int:
     """Return after how many rows all rows come again; 0 for none that is seen twice."""
     rows = np.moveaxis(array, axis, 0)
     again = np.flatnonzero((rows == rows[0]).reshape(len(rows), -1).all(1))[1:]
     return next((int(p) for p in again if 2 * p <= len(rows) and (rows[p:] == rows[:-p]).all()), 0)
-
-
-def _diagonals(array: Array) -> Array | None:
-    """Return the numbers by column minus row, from the last row on; None if they do not depend on that alone."""
-    if not (array[1:, 1:] == array[:-1, :-1]).all():
-        return None
-    return np.concatenate([array[:0:-1, 0], array[0]])
-
-
-def _side(lines: Arrays, middles: Sequence[int], sign: int) -> tuple[int, Array] | None:
-    """Return how many numbers beside the diagonal are told one by one, and by how much those behind them grow."""
-    sides = [line[m:] if sign > 0 else line[m::-1] for line, m in zip(lines, middles, strict=True)]
-    shortest = min(map(len, sides))
-    first = sides[0][:shortest]
-    if any(not are_equal(side[:shortest], first) for side in sides):
-        return None
-    longest = max(sides, key=len)
-    for count in range(min(_WIDEST, shortest - 3)):
-        rest = longest[count:]
-        if (rest == rest[0]).all():
-            return count, np.zeros(rest.shape[1:], rest.dtype)
-        if rest.dtype.kind in "if" and np.isfinite(rest[[0, 1]]).all():
-            slope = rest[1] - rest[0]
-            steps = np.arange(len(rest)).reshape(-1, *[1] * (rest.ndim - 1))
-            largest = float(np.abs(rest).max()) if rest.dtype.kind == "f" else 0.0
-            if np.allclose(rest, rest[0] + slope * steps, rtol=0, atol=6 * _ROUNDING * largest):
-                return count, slope * sign
-    return None
-
-
-def _is_table(arrays: Arrays) -> bool:
-    """Whether the longest has the rows of the shorter ones at its start or end."""
-    first, last = arrays[0], arrays[-1]
-    if first.ndim != last.ndim or any(a > b for a, b in zip(first.shape, last.shape, strict=True)):
-        return False
-    head = last[tuple(map(slice, first.shape))]
-    tail = last[tuple(slice(b - a, b) for a, b in zip(first.shape, last.shape, strict=True))]
-    return are_equal(head, first) or are_equal(tail, first)

@@ -4,12 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from commands import Command
 from frozen_nets import CONV, LSTM, NETS, W66, axes_of_t, feeds, made
 from running import run
 
 import rnn_lowering as rl
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.opening import lone_export
 
 _0 = np.array([0])
 TURNED = "t = Transpose <perm = [0,2,1]> (X)"
@@ -114,6 +117,7 @@ NOT_ENOUGH = {
     "a diagonal": "Y = MatMul (X, diagonal)",
     "the slope of a LeakyRelu": "Y = LeakyRelu <alpha = 0.04166> (X)",
     "weights behind a sum": "s = ReduceSum <keepdims = 1> (X, axis) Y = MatMul (s, weights)",
+    "an operator without a schema": "z = ConstantFill <value = 0.04166> (axis) Y = Add (X, z)",
     "a pool": f"{TURNED} Y = MaxPool <kernel_shape = [2], strides = [2]> (t)",
     "pads that end at the last row": f"{TURNED} Y = Conv <strides = [2], pads = [0,0]> (t, two)",
     "pads behind": f"{TURNED} Y = Conv <pads = [0,2]> (t, three)",
@@ -138,6 +142,22 @@ def test_what_may_follow_from_the_size_is_refused(name: str) -> None:
     model = made("float[2,24,24] X", "float[a,b,c] Y", NOT_ENOUGH[name], 17, **constants)
     with pytest.raises(rl.UnsupportedError, match="one export does not tell"):
         rl.lower(model, "keep", open_dims={"X:1": "time"})
+
+
+def test_weights_that_are_joined_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Concat of a weight of 256 MB would take a gigabyte."""
+    read: list[str | None] = []
+
+    def reading(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
+        read.append(value.name)
+        return constant_of(value, opset)
+
+    monkeypatch.setattr(lone_export, "constant_of", reading)
+    nodes = "a = Concat <axis = 1> (m, m) b = Concat <axis = 1> (a, m) Y = MatMul (X, b)"
+    rl.lower(made("float[2,20,6] X", "float[2,20,18] Y", nodes, m=W66), "keep", open_dims={"X:1": "time"})
+    assert read == ["m"]
+    with pytest.raises(rl.UnsupportedError, match="its B may follow from it"):
+        rl.lower(made("float[2,20,6] X", "float[a,b,c] Y", nodes, m=W66[:, :1] * 0 + 3), open_dims={"X:1": "time"})
 
 
 def test_states_of_a_batch_of_1_are_refused() -> None:

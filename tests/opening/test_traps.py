@@ -42,7 +42,7 @@ TABLES = {("positions_behind_two_convs", (11, 160))}
 
 
 @pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
-@pytest.mark.parametrize("name", [*NETS][:15])
+@pytest.mark.parametrize("name", [*[*NETS][:15], "banded", "clipped_distances"])
 def test_what_one_file_was_guessed_from_is_opened_from_sizes_that_decide_badly(name: str) -> None:
     new = opened(name, 5, 7)
     for size in (8, 13, 2):

@@ -228,7 +228,11 @@ BAD: dict[str, tuple[tuple[str, int, int], Any, str]] = {
     "a size of 1": (("merged_rows", 1, 24), None, "a size of 1 for 'time' tells nothing"),
     "other weights": (("merged_rows", 24, 37), other_weights, "the weights differ: same seed?"),
     "another opset": (("merged_rows", 24, 37), newer, "the exports have opsets 17 and 18"),
-    "another input": (("merged_rows", 24, 37), rename, "another export has no axis 'X:1'"),
+    "another input": (
+        ("merged_rows", 24, 37),
+        rename,
+        "the exports have different inputs ('X' and 'Z') or outputs",
+    ),
     "another operator": (
         ("merged_rows", 24, 37),
         another_operator,

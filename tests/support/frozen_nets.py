@@ -293,6 +293,14 @@ def positions_behind_two_convs(T: int) -> onnx.ModelProto:
 
 
 @opened
+def triangle_behind_a_strided_conv(T: int) -> onnx.ModelProto:
+    half = (T + 1) // 2
+    nodes = "c = Conv <strides = [2], pads = [1,1], kernel_shape = [3]> (X, w) Y = MatMul (c, k)"
+    triangle = np.triu(np.ones((half, half), np.float32))
+    return made(f"float[2,6,{T}] X", f"float[2,6,{half}] Y", nodes, w=CONV, k=triangle)
+
+
+@opened
 def unpooled(T: int) -> onnx.ModelProto:
     half = T // 2
     nodes = "p = MaxPool <kernel_shape = [2], strides = [2]> (X) e = Reshape (p, s) Y = Tile (e, r)"
