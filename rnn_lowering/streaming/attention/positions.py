@@ -157,22 +157,22 @@ def returns_integers(known: KnownValues, node: ir.Node) -> bool:
 # distance beyond which the result holds.
 
 
-Ruled = tuple[Numbers, int]
+_Ruled = tuple[Numbers, int]
 
 
-def _summed(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> Ruled:
+def _summed(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> _Ruled:
     rest = [times(part, Fraction(-1)) if node.op_type == "Sub" else part for part in parts[1:]]
     return reduce(_plus, rest, parts[0]), 0
 
 
-def _multiplied(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> Ruled:
+def _multiplied(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> _Ruled:
     for first, second in (parts, [*reversed(parts)]):
         if second.uniform is not None and math.isfinite(second.uniform):
             return times(first, Fraction(second.uniform)), 0
     return CURVED, 0
 
 
-def _divided(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> Ruled:
+def _divided(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> _Ruled:
     first, by = parts[0], parts[1].uniform
     if not by or math.isinf(by):
         return CURVED, 0
@@ -185,11 +185,11 @@ def _divided(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: 
     return (replace(first, low=first.low // by, high=first.low // by, cell=int(by)) if fits else CURVED), 0
 
 
-def _negated(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> Ruled:
+def _negated(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> _Ruled:
     return times(parts[0], Fraction(-1)), 0
 
 
-def _kept(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> Ruled:
+def _kept(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> _Ruled:
     """A Cast to a type that holds positions; to integers: rounded; to booleans: whether they are not 0."""
     before = known.types.get(node.inputs[0]) if node.inputs[0] is not None else None
     if known.types.get(node.outputs[0]) != ir.DataType.BOOL:
@@ -201,7 +201,7 @@ def _kept(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int
     return Numbers(low=1.0, high=1.0), math.ceil(tail.bound / abs(slope)) + 1
 
 
-def _compared(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> Ruled:
+def _compared(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> _Ruled:
     difference = difference_of(parts)
     if math.isinf(difference.bound):
         return CURVED, 0
@@ -212,7 +212,7 @@ def _compared(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign:
     return Numbers(low=value, high=value), math.ceil(difference.bound / abs(slope)) + 1
 
 
-def _whole(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> Ruled:
+def _whole(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> _Ruled:
     """Rounded to integers, in any direction: the constant moves by at most 1. It stays one if the slope is an
     integer and the sign does not change; Round makes halves even, so it does not."""
     tail, slope = parts[0], parts[0].slope
@@ -223,14 +223,14 @@ def _whole(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: in
     return Numbers.tail(slope, tail.bound + 1, exact=exact), reach
 
 
-def _absolute(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> Ruled:
+def _absolute(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> _Ruled:
     tail, slope = parts[0], parts[0].slope
     if not slope or math.isinf(tail.bound):
         return CURVED, 0
     return times(tail, Fraction(sign if slope > 0 else -sign)), math.ceil(tail.bound / abs(slope)) + 1
 
 
-def _extreme(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> Ruled:
+def _extreme(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: int) -> _Ruled:
     """Min, Max, Relu and Clip of what grows: at a large distance one of them is the result."""
     if node.op_type == "Relu":
         return _larger(parts[0], Numbers(), sign, True)
@@ -247,7 +247,7 @@ def _extreme(known: KnownValues, node: ir.Node, parts: Sequence[Numbers], sign: 
     return tail, reach
 
 
-def _larger(first: Numbers, second: Numbers, sign: int, largest: bool) -> Ruled:
+def _larger(first: Numbers, second: Numbers, sign: int, largest: bool) -> _Ruled:
     """Return the larger or smaller of two at large distances of a sign, and from which distance on it is that."""
     rest, bound = first.slope - second.slope, first.bound + second.bound
     if rest == 0:
@@ -260,9 +260,9 @@ def _larger(first: Numbers, second: Numbers, sign: int, largest: bool) -> Ruled:
     return (first if (rest * sign > 0) == largest else second), math.ceil(bound / abs(rest)) + 1
 
 
-Rule = Callable[[KnownValues, ir.Node, Sequence[Numbers], int], Ruled]
+_Rule = Callable[[KnownValues, ir.Node, Sequence[Numbers], int], _Ruled]
 
-LINEAR: Mapping[str, Rule] = {
+LINEAR: Mapping[str, _Rule] = {
     "Add": _summed,
     "Cast": _kept,
     "Div": _divided,
@@ -274,7 +274,7 @@ LINEAR: Mapping[str, Rule] = {
 }
 """By operator, what it makes of sums at all positions, and of tails."""
 
-TAILS: Mapping[str, Rule] = {
+TAILS: Mapping[str, _Rule] = {
     **LINEAR,
     **dict.fromkeys(COMPARED, _compared),
     "Abs": _absolute,
