@@ -327,6 +327,10 @@ def _cuts_table(node: ir.Node) -> bool:
     return table is not None and (table.const_value is not None if source is None else source.op_type == "Constant")
 
 
+_MOST_ELEMENTS = 1 << 12
+"""A longer list stays."""
+
+
 def _with_scans(
     work: ir.Model, time: TimeInputs
 ) -> tuple[ir.Model, list[LoopReport], dict[NodeRef, UnsupportedError]]:
@@ -344,7 +348,7 @@ def _with_scans(
     choose_in_loops(work, time, reads_stream)
     reached.clear()
     refused: dict[NodeRef, UnsupportedError] = {}
-    limits = LoopLimits(Lowering.max_unroll, Lowering.max_nodes)
+    limits = LoopLimits(_MOST_ELEMENTS, Lowering.max_nodes)  # nothing is unrolled
     lowered, loops, _ = lower_loops(work, choose, limits, refused, some_rows=True)
     return lowered, loops, refused
 

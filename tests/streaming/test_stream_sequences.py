@@ -48,3 +48,11 @@ def test_parts_of_time_are_refused(head: str, said: str, nodes: str) -> None:
     """Also where the exporter fixed the number of frames, and so the length of the list."""
     with pytest.raises(rl.UnsupportedError, match=said):
         rl.StreamPass("X:1", True)(ir.from_proto(over(head, nodes)))
+
+
+@pytest.mark.filterwarnings("ignore:no state is carried")
+def test_a_list_may_be_longer_than_what_is_unrolled() -> None:
+    nodes = "q = SplitToSequence <axis = 2> (X, 1)  a = SequenceAt (q, 0)  b = SequenceAt (q, 599)  Y = Sub (a, b)"
+    work = ir.from_proto(over("float[batch, time, 600] X", nodes))
+    rl.StreamPass("time")(work)
+    assert [node.op_type for node in work.graph] == ["Split", "Sub"]
