@@ -68,6 +68,7 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     spell_splits,
     spell_strides,
     store_constants,
+    store_indices,
     unconverted,
     write_fills,
     write_tensors,
@@ -207,6 +208,9 @@ ADAPTATIONS = {
     ),
     "stored constants": Adaptation(
         store_constants, "takes sizes and axes from initializers: made some of {} Constants"
+    ),
+    "stored indices": Adaptation(
+        store_indices, "converts no rows that a Constant chooses: made initializers of the indices of {} Gather"
     ),
     "zero points as scales": Adaptation(
         shape_as_scales, "compares the shapes of scales and zero points: gave {} the same"

@@ -64,3 +64,17 @@ def test_a_product_has_matrices_of_the_same_batches(name: str) -> None:
     assert any("MatMul" in note for note in report.notes)
     feed = random_feed(net)
     assert_close(run(lowered, feed), run(net, feed))
+
+
+def test_integers_are_gathered_by_initializers() -> None:
+    """Behind a Gather by a Constant, OpenCV takes the floats of a Cast for integers, and rejects the rest."""
+    net = parse(
+        """g (int64[2, 3] m, float[2, 3] x) => (float[2] y) {
+        k = Constant <value = int64 {1}> () g = Gather <axis = 1> (m, k) c = Cast <to = 1> (g)
+        f = Gather <axis = 1> (x, k) y = Mul (c, f) }"""
+    )
+    lowered = rl.lower(net, target="opencv")
+    stored = {tensor.name for tensor in lowered.graph.initializer}
+    assert [node.input[1] in stored for node in nodes(lowered) if node.op_type == "Gather"] == [True, False]
+    feed = random_feed(net) | {"m": np.array([[1, 2, 3], [4, 5, 6]])}
+    assert_close(run(lowered, feed), run(net, feed))

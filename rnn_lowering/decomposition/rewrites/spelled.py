@@ -32,10 +32,11 @@ from rnn_lowering.decomposition.rewrites.axes import REDUCTIONS
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import input_at, is_of_default_domain, is_used, parameter
 from rnn_lowering.model.model_sizes import computed_values, take_over
+from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import Scope, all_graphs, standard_nodes
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.targets.target import Target
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, array_of
 
 # Pads, strides, sizes and orders
 
@@ -323,6 +324,24 @@ def store_constants(model: AdaptedModel) -> int:
     if before and model.model.ir_version >= _APART:
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model.model)
     return before - len(model.nodes("Constant", in_functions=False))
+
+
+def store_indices(model: AdaptedModel) -> int:
+    """Make initializers of the indices of each Gather of integers that are a Constant, in place; return their
+    number."""
+    found = [node for node in model.nodes("Gather", in_functions=False) if _is_constant(node.inputs[1])]
+    found = [node for node in found if (dtype := model.dtype_of(node.inputs[0])) is not None and dtype.is_integer()]
+    for node in found:
+        old, numbers = node.inputs[1], model.constant_of(node.inputs[1])
+        if numbers is not None:
+            node.replace_input_with(1, model.constant(node, array_of(numbers), numbers.dtype.numpy(), "indices"))
+            drop_unused([old])
+    return len(found)
+
+
+def _is_constant(value: ir.Value | None) -> bool:
+    node = None if value is None else value.producer()
+    return node is not None and node.op_type == "Constant"
 
 
 def shape_as_scales(model: AdaptedModel) -> int:

@@ -125,6 +125,7 @@ OPENCV = Target(
             "no sequences",
             "typed fills",
             "constants as tensors",
+            "stored indices",
             "zero points as scales",
             "rank 4",
             "spelled same pads",
