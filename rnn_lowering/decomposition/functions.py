@@ -126,6 +126,13 @@ def log_sum_17(x: Real, given: INT64[...], keepdims: int) -> Real:
 
 
 @script()
+def log_softmax_17(x: Real, given: INT64[...], axes: Sequence[int]) -> Real:
+    """x - m + -log(sum(exp(x - m))) with the largest number m; of a difference OpenCV makes a LogSoftmax again."""
+    below = x - op.ReduceMax(x, axes=axes, keepdims=1)
+    return below + op.Neg(op.Log(op.ReduceSum(op.Exp(below), given, keepdims=1)))
+
+
+@script()
 def l1_17(x: Real, given: INT64[...], keepdims: int) -> Real:
     """sum(|x|) up to opset 17."""
     return op.ReduceSum(op.Abs(x), given, keepdims=keepdims)

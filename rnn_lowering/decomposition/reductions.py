@@ -55,6 +55,13 @@ def _sum(name: str, node: ir.Node, opset: int, operands: Operands) -> onnx.Funct
     return function_of(name, {"given": integers(axes), "keepdims": node.attributes.get_int("keepdims", 1)})
 
 
+def _log_softmax(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    if not OLDEST_OPSET <= opset < _AXES_ARE_INPUTS:
+        return of_onnx(node, opset, operands)
+    axis = node.attributes.get_int("axis", -1)
+    return function_of("log_softmax_17", {"given": integers([axis]), "axes": [axis]})
+
+
 def _axes_17(node: ir.Node, x: Operand) -> list[int] | None:
     """Return the axes of a reduction that has them as an attribute; None if they follow from an unknown rank."""
     if x.shape is None:
@@ -64,6 +71,7 @@ def _axes_17(node: ir.Node, x: Operand) -> list[int] | None:
 
 
 REDUCTIONS: Mapping[str, Formula] = {
+    "LogSoftmax": _log_softmax,
     "ReduceL1": partial(_sum, "l1_17"),
     "ReduceL2": partial(_sum, "l2_17"),
     "ReduceLogSum": partial(_sum, "log_sum_17"),

@@ -64,6 +64,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "(float[3, 4] x) => (float[3] y) <int64[1] a = {1}> { y = ReduceLogSum <keepdims = 0> (x, a) }",
         {"given": np.array([1]), "keepdims": 0},
     ),
+    "log_softmax_17": (
+        "(float[3, 4] x) => (float[3, 4] y) { y = LogSoftmax <axis = 0> (x) }",
+        {"given": np.array([0]), "axes": [0]},
+    ),
     "l1_17": (
         "(float[3, 4] x) => (float[3] y) <int64[1] a = {1}> { y = ReduceL1 <keepdims = 0> (x, a) }",
         {"given": np.array([1]), "keepdims": 0},
