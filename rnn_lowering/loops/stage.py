@@ -186,7 +186,18 @@ class _Trials:
 
     def all_known(self, names: Sequence[str]) -> bool:
         """Return whether all numbers of steps are known once these sizes are."""
-        return any(not self._unknown_at(names, size) for size in TRIED)
+        return any(self._all_known_at(names, size) for size in TRIED)
+
+    def _all_known_at(self, names: Sequence[str], size: int) -> bool:
+        trial = tried_at(self.model, names, size)
+        try:
+            if trial is not None:
+                _lowered(trial, self.lowering)
+        except UnknownTripsError:
+            return False
+        except UnsupportedError:
+            pass
+        return True
 
     def is_known(self, ref: NodeRef, names: Sequence[str]) -> bool:
         """Return whether the number of steps of one node is known then."""
