@@ -858,7 +858,8 @@ def test_the_hint_names_a_size_beside_loops_that_are_refused_for_other_reasons()
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
         g (float[T, 3] X, int64 n) => (float[3] a, float[3] b, float[3] d)
             <float[3] z = {0, 0, 0}, int64 long = {600}, bool yes = {1}> {
-        a = Scan <num_scan_inputs = 1, body = s (float[3] h, float[3] x) => (float[3] h1) { h1 = Add (h, x) }> (z, X)
+        a = Scan <num_scan_inputs = 1, body = s (float[3] h, float[3] x) => (float[3] h1)
+            { h1 = Add (h, x) }> (z, X)
         b = Loop <body = l (int64 i, bool c, float[3] h) => (bool c1, float[3] h1)
             { c1 = Identity (c) h1 = Tanh (h) }> (long, yes, z)
         d = Loop <body = k (int64 i, bool c, float[3] h) => (bool c1, float[3] h1)
