@@ -6,6 +6,7 @@ python tests/support/provoked.py FILE # names a test for each hint that has none
 
 import ast
 import json
+import os
 import re
 import sys
 from collections import defaultdict
@@ -27,22 +28,25 @@ _PLACES = {"refuse": 2, "unsupported": 1, "invalid": 1}
 """By method, which of its arguments is the hint, where it has no name."""
 
 _MAY_HINT = re.compile(r"\bhint\b|\.(refuse|unsupported|invalid)\(")
-"""What the source of a module has that writes hints."""
+"""What a line has that begins a call with a hint, or names it."""
+
+_PACKAGE = f"{PACKAGE}{os.sep}"
 
 
 @cache
-def hints_at() -> dict[str, dict[int, list[str]]]:
-    """Return the hints that calls write, by file and line: each a text as in the source, without names and numbers
-    that are put in."""
-    found: dict[str, dict[int, list[str]]] = {}
-    for path in PACKAGE.rglob("*.py"):
-        lines = found[str(path)] = defaultdict(list)
-        source = path.read_text(encoding="utf-8")
-        for call in ast.walk(ast.parse(source)) if _MAY_HINT.search(source) else ():
-            if isinstance(call, ast.Call) and (hint := _hint(call)) is not None:
-                for line in range(call.lineno, (call.end_lineno or call.lineno) + 1):
-                    lines[line] += _texts(hint)
-    return found
+def hints_in(path: str) -> dict[int, list[str]]:
+    """Return the hints that calls in a module write, by line: each a text as in the source, without names and
+    numbers that are put in."""
+    found: dict[int, list[str]] = defaultdict(list)
+    source = Path(path).read_text(encoding="utf-8")
+    hinting = [n for n, line in enumerate(source.splitlines(), 1) if _MAY_HINT.search(line)]
+    for statement in ast.parse(source).body if hinting else ():
+        if any(statement.lineno <= n <= (statement.end_lineno or n) for n in hinting):
+            for call in ast.walk(statement):
+                if isinstance(call, ast.Call) and (hint := _hint(call)) is not None:
+                    for n in range(call.lineno, (call.end_lineno or call.lineno) + 1):
+                        found[n] += _texts(hint)
+    return dict(found)
 
 
 def _hint(call: ast.Call) -> ast.expr | None:
@@ -64,7 +68,8 @@ def _texts(hint: ast.expr) -> list[str]:
 
 def all_hints() -> set[str]:
     """Return every hint that the package writes."""
-    return {text for lines in hints_at().values() for texts in lines.values() for text in texts}
+    paths = map(str, PACKAGE.rglob("*.py"))
+    return {text for path in paths for texts in hints_in(path).values() for text in texts}
 
 
 @contextmanager
@@ -86,7 +91,8 @@ def recorded() -> Iterator[set[str]]:
 def _of_frames(frame: FrameType | None) -> Iterator[str]:
     """Yield the hints that are written on the lines that run."""
     while frame is not None:
-        yield from hints_at().get(frame.f_code.co_filename, {}).get(frame.f_lineno, ())
+        if (path := frame.f_code.co_filename).startswith(_PACKAGE):
+            yield from hints_in(path).get(frame.f_lineno, ())
         frame = frame.f_back
 
 
