@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, zip_longest
+from itertools import chain, groupby, repeat, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -96,9 +96,9 @@ class NodeComparison(Comparison):
 
     @cached_property
     def proofs(self) -> tuple[NodeProof, ...]:
-        """The proof of each lowered node, or why there is none."""
+        """The proof of each lowered node and of each converted Loop or Scan, or why there is none."""
         try:
-            return proofs_of(self.pairs)
+            return proofs_of(self.pairs, self.original.model, self.lowered.model)
         except RnnLoweringError:  # a node cannot be read
             return ()
 
@@ -147,7 +147,7 @@ class NodeComparison(Comparison):
         nodes = self.pairs
         ran = counter(self.progress, NODES, len(nodes))
         checks = []
-        for node, proof in zip_longest(nodes, self.proofs):
+        for node, proof in zip(nodes, chain(self.proofs, repeat(None)), strict=False):
             checks.append(list(self._check_runs(node, node.runs(rng, is_proven=bool(proof)))))
             ran()
         for of_nodes in zip_longest(*checks, fillvalue=RunCheck((), ())):

@@ -145,7 +145,7 @@ def _used_names(node: onnx.NodeProto) -> Iterator[str]:
 
 def original_model(entry: RecurrentNode, spec: NodeSpec, feeds: Mapping[str, str]) -> onnx.ModelProto:
     """Return the node itself as a model from the values of `feeds` to its connected outputs."""
-    tensors = [_message_of(tensor, spec.inputs[symbol].name or "") for symbol, tensor in spec.stored.items()]
+    tensors = [message_of(tensor, spec.inputs[symbol].name or "") for symbol, tensor in spec.stored.items()]
     inputs = inputs_of(spec, feeds).values()
     return _as_runnable(_model([ir.to_proto(entry.node)], tensors, inputs, spec, entry.opset))
 
@@ -197,7 +197,7 @@ def _as_runnable(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _message_of(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
+def message_of(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
     """Return the message of a tensor: with its numbers, or with their place, from the root of the file system."""
     if not isinstance(tensor, ir.ExternalTensor):
         message: onnx.TensorProto = ir.to_proto(ir.Tensor(array_of(tensor), tensor.dtype, name=name))

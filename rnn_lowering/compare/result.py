@@ -93,7 +93,8 @@ PROVEN, NOT_PROVEN = "proven", "not proven"
 
 @dataclass(frozen=True)
 class NodeProof:
-    """Whether a lowered node is proven to compute what its operator specifies for every input, up to rounding.
+    """Whether a lowered node is proven to compute what its operator specifies for every input, up to rounding; or a
+    converted Loop or Scan what the original one computes.
 
     Attributes:
         node: The node, as "LSTM node 'name' in main graph".
@@ -131,7 +132,8 @@ class Verification:
         in_target: The result of the same comparison in the runtime of the target, None if it did not run there. If
             that is not verified, neither is the whole.
         over_limit: Whether it is not verified because a limit of time or memory ended the comparison.
-        proofs: One entry per lowered node: whether it is proven, beside the runs. Empty unless the runs agreed.
+        proofs: One entry per lowered node and converted Loop: whether it is proven, beside the runs. Empty unless
+            the runs agreed.
 
     Examples:
         >>> check = rl.verify(model, rl.lower(model), runs=1)

@@ -87,11 +87,11 @@ def claim(case: Case, original: onnx.ModelProto, lowered: onnx.ModelProto) -> Cl
     T, N = ("T", "N") if case.x == "symbolic" else (case.T, "N" if case.x == "batch" else case.N)
     shapes = {"X": (T, N, case.I), "sequence_lens": (N,), "initial_h": (dirs, N, H), "initial_c": (dirs, N, H)}
     names = {value.name for value in original.graph.input}
-    fixed = None if open_sizes else case.T, case.N if case.x == "static" else None
+    fixed = {"T": None if open_sizes else case.T, "N": case.N if case.x == "static" else None}
     given = {name: shape for name, shape in shapes.items() if name in names}
     if case.attributes.get("layout"):
         given = {name: (shape[1], shape[0], *shape[2:]) if shape[1:] else shape for name, shape in given.items()}
-    return Claim([original], lowered, given, *fixed, frozenset({"sequence_lens"}) & names, 2.0**-24)
+    return Claim([original], lowered, given, fixed, frozenset({"sequence_lens"}) & names, 2.0**-24)
 
 
 def distances(
@@ -165,7 +165,7 @@ def test_sizes_of_0(case: Case) -> None:
 
 
 def test_no_size_chooses_a_row_of_a_constant() -> None:
-    axes = RunSizes(37, 11, frozenset({4}))
+    axes = RunSizes({"T": 37, "N": 11}, frozenset({4}))
     axes.check_rows(37, axes.of(37), -1)
     axes.check_rows(4, 3)
     with pytest.raises(UnprovenError, match="a size chooses a row of a constant"):

@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from rnn_lowering.compare.proof.machine import Machine, Operator, SymbolicRows, Values
+from rnn_lowering.compare.proof.loops import CONTROL
+from rnn_lowering.compare.proof.machine import Machine, Operator, SymbolicRows, Values, is_symbolic
 from rnn_lowering.compare.proof.operators import OPERATORS
 from rnn_lowering.compare.proof.polynomials import Algebra, BoundedPolynomial, UnprovenError, number
 from rnn_lowering.compare.proof.sizes import RunSizes
@@ -38,17 +39,76 @@ ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
 """By name in lower case: the function of the algebra; the defaults of alpha and beta, as in onnxruntime."""
 
 
+class Specification(Machine):
+    """Runs nodes by their equations, which name the states themselves.
+
+    Attributes:
+        rounds: Whether products of a DynamicQuantizeLSTM round their operands to 8 bits.
+    """
+
+    def __init__(self, rows: SymbolicRows, axes: RunSizes, *, rounds: bool = False) -> None:
+        super().__init__(rows, axes, 0.0, CONTROL | RECURRENT, OPERATORS)
+        self.rounds = rounds
+
+    def stepped(self, step: Callable[[], list[Array]], states: slice, name: Hashable, number: int) -> list[Array]:
+        for n, state in enumerate(step()[states]):
+            if is_symbolic(state):
+                self.named(state, name, n, number)
+        return step()  # on names
+
+    def named(self, values: Array, name: Hashable, state: int, step: int) -> Array:
+        """Return a new state, each element as an atom that stands for it."""
+        names, width = [], values.shape[-1] if values.ndim else 1
+        for first, end, (value,) in self.rows.runs(values):
+            row, place = divmod(first, width)
+            label = "state", name, state, row, step, place
+            names.append((self.algebra.state(value, end - first, label), end - first))
+        return self.rows.of(*names, shape=values.shape)
+
+    def rounded(self, x: Array) -> tuple[Array, Array]:
+        """Return numbers without their zero point, and their scale, as DynamicQuantizeLinear rounds them."""
+        integers, scale, zero_point = OPERATORS["DynamicQuantizeLinear"](self, {}, x)
+        return OPERATORS["Sub"](self, {}, integers, zero_point), scale
+
+
+class _GateProducts:
+    """Products with W or R of a direction, gate by gate.
+
+    Args:
+        matrix: W or R; integers without their zero point, if there are factors.
+        factors: The scale of each row.
+    """
+
+    def __init__(self, m: Machine, matrix: Array, factors: Array | None, H: int) -> None:
+        self.m, self.matrices = m, np.split(matrix, len(matrix) // H)
+        self.factors = None if factors is None else np.split(factors, len(matrix) // H)
+
+    def of(self, gate: int, x: Array, scale: Array | None) -> Array:
+        """Return x times the matrix of a gate, transposed."""
+        product = self.m.product(x, self.matrices[gate].T)
+        if self.factors is None or scale is None:
+            return product
+        return self.m.times(product, self.m.times(scale, self.factors[gate]))
+
+
 class SymbolicDirection:
     """One direction of a node: its weights by gate, its functions, and the number of the step that it takes."""
 
     def __init__(
-        self, m: Machine, name: Hashable, attributes: Attributes, weights: Values, functions: list[Function], N: int
+        self,
+        m: Specification,
+        name: Hashable,
+        attributes: Attributes,
+        weights: Values,
+        functions: list[Function],
+        N: int,
     ) -> None:
         self.m, self.name, self.attributes, self.functions = m, name, attributes, functions
-        self.step = 0
+        self.step, self.scale_of_x = 0, weights.get("X_scale")
         self.H = H = weights["R"].shape[-1]
-        self.W, self.R = (np.split(weights[name], len(weights[name]) // H) for name in "WR")
-        Wb, Rb = np.split(weights["B"], 2) if "B" in weights else np.zeros((2, len(self.R) * H))
+        self.W, self.R = (_GateProducts(m, weights[name], weights.get(f"{name}_scale"), H) for name in "WR")
+        gates = len(self.R.matrices)
+        Wb, Rb = np.split(weights["B"], 2) if "B" in weights else np.zeros((2, gates * H))
         self.Wb, self.Rb = self._rows(Wb, N), self._rows(Rb, N)
         self.b = [m.sum(*pair) for pair in zip(self.Wb, self.Rb, strict=True)]
         self.P = self._rows(weights["P"], N) if "P" in weights else []
@@ -64,18 +124,15 @@ class SymbolicDirection:
 
     def of_x(self, gate: int, x: Array) -> Array:
         """Return Xt*(W^T) of a gate."""
-        return self.m.product(x, self.W[gate].T)
+        return self.W.of(gate, x, self.scale_of_x)
 
     def of_h(self, gate: int, h: Array) -> Array:
         """Return Ht-1*(R^T) of a gate."""
-        return self.m.product(h, self.R[gate].T)
+        return self.R.of(gate, *((h, None) if self.R.factors is None else self.m.rounded(h)))
 
     def with_peephole(self, n: int, x: Array, c: Array) -> Array:
         """Return x + P (.) c of a gate."""
-        return self.m.sum(x, self.times(c, self.P[n])) if self.P else x
-
-    def times(self, a: Array, b: Array) -> Array:
-        return self.m.elementwise(BoundedPolynomial.__mul__, a, b)
+        return self.m.sum(x, self.m.times(c, self.P[n])) if self.P else x
 
     def activated(self, n: int, x: Array) -> Array:
         """Return f (0) or g (1) of a clipped sum."""
@@ -86,12 +143,7 @@ class SymbolicDirection:
 
     def named(self, state: int, values: Array) -> Array:
         """Return a new state, each element as an atom that stands for it."""
-        names = []
-        for first, end, (value,) in self.m.rows.runs(values):
-            row, place = divmod(first, self.H)
-            label = "state", self.name, state, row, self.step, place
-            names.append((self.m.algebra.state(value, end - first, label), end - first))
-        return self.m.rows.of(*names, shape=values.shape)
+        return self.m.named(values, self.name, state, self.step)
 
     def one_minus(self, x: Array) -> Array:
         return self.m.elementwise(BoundedPolynomial.complement, x)
@@ -104,32 +156,24 @@ def _rnn(k: SymbolicDirection, x: Array, h: Array) -> list[Array]:
 def _gru(k: SymbolicDirection, x: Array, h: Array) -> list[Array]:
     z, r = (k.activated(0, k.linear(gate, x, h)) for gate in (0, 1))
     if k.attributes.get("linear_before_reset", 0):
-        new = k.m.sum(k.of_x(2, x), k.times(r, k.m.sum(k.of_h(2, h), k.Rb[2])), k.Wb[2])
+        new = k.m.sum(k.of_x(2, x), k.m.times(r, k.m.sum(k.of_h(2, h), k.Rb[2])), k.Wb[2])
     else:
-        new = k.linear(2, x, k.times(r, h))
-    return [k.named(0, k.m.sum(k.times(k.one_minus(z), k.activated(1, new)), k.times(z, h)))]
+        new = k.linear(2, x, k.m.times(r, h))
+    return [k.named(0, k.m.sum(k.m.times(k.one_minus(z), k.activated(1, new)), k.m.times(z, h)))]
 
 
 def _lstm(k: SymbolicDirection, x: Array, h: Array, c: Array) -> list[Array]:
     i, o, f, g = (k.linear(gate, x, h) for gate in range(4))
     i = k.activated(0, k.with_peephole(0, i, c))
     f = k.one_minus(i) if k.attributes.get("input_forget", 0) else k.activated(0, k.with_peephole(2, f, c))
-    new = k.named(1, k.m.sum(k.times(f, c), k.times(i, k.activated(1, g))))
+    new = k.named(1, k.m.sum(k.m.times(f, c), k.m.times(i, k.activated(1, g))))
     o = k.activated(0, k.with_peephole(1, o, new))
-    return [k.named(0, k.times(o, k.m.elementwise(k.functions[2], new))), new]
+    return [k.named(0, k.m.times(o, k.m.elementwise(k.functions[2], new))), new]
 
 
-class Specification(Machine):
-    """Runs nodes by their equations, which name the states themselves."""
+Equation = Callable[..., list[Array]]
 
-    def __init__(self, rows: SymbolicRows) -> None:
-        super().__init__(rows, RunSizes(None, None, None), 0.0, RECURRENT, OPERATORS)
-
-    def settled(self, computed: BoundedPolynomial) -> BoundedPolynomial:
-        return computed
-
-
-EQUATIONS: dict[str, tuple[Callable[..., list[Array]], list[str], list[str]]] = {
+EQUATIONS: dict[str, tuple[Equation, list[str], list[str]]] = {
     "RNN": (_rnn, ["Tanh"], ["initial_h"]),
     "GRU": (_gru, ["Sigmoid", "Tanh"], ["initial_h"]),
     "LSTM": (_lstm, ["Sigmoid", "Tanh", "Tanh"], ["initial_h", "initial_c"]),
@@ -137,11 +181,38 @@ EQUATIONS: dict[str, tuple[Callable[..., list[Array]], list[str], list[str]]] = 
 """By operator: the step, from Xt and the states to the next states; the default functions; the first states."""
 
 
-def recurrent(m: Machine, node: onnx.NodeProto, values: Values) -> list[Array]:
-    """Return the outputs of an RNN, GRU or LSTM."""
+EQUATIONS["DynamicQuantizeLSTM"] = EQUATIONS["LSTM"]
+
+_OF_INTEGERS = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")
+
+
+def _page(node: onnx.NodeProto, values: Values) -> dict[str, Array]:
+    """Return the inputs of an RNN, GRU or LSTM by their names in its specification."""
+    is_quantized = node.op_type == "DynamicQuantizeLSTM"
+    formals = [formal.name for formal in onnx.defs.get_schema("LSTM" if is_quantized else node.op_type, 22).inputs]
+    formals += _OF_INTEGERS
+    return {formal: values[name] for formal, name in zip(formals, node.input, strict=False) if name}
+
+
+def _of_integers(m: Specification, page: dict[str, Array]) -> None:
+    """Make W and R of a DynamicQuantizeLSTM those of an LSTM: integers with the scale of each row, or floats."""
+    for name in "WR":
+        stored, scale, zero_point = (page.pop(f"{name}{part}") for part in ("", "_scale", "_zero_point"))
+        dirs, _, rows = stored.shape
+        scale, zero_point = (np.broadcast_to(x.reshape(dirs, -1), (dirs, rows)) for x in (scale, zero_point))
+        integers = stored.swapaxes(1, 2).astype(np.int16) - zero_point.astype(np.int16)[:, :, None]
+        if m.rounds:
+            page[name], page[f"{name}_scale"] = integers, scale
+        else:
+            page[name] = integers.astype(np.float32) * scale.astype(np.float32)[:, :, None]
+
+
+def recurrent(m: Specification, node: onnx.NodeProto, values: Values) -> list[Array]:
+    """Return the outputs of an RNN, GRU, LSTM or DynamicQuantizeLSTM."""
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    formals = onnx.defs.get_schema(node.op_type, 22).inputs
-    page = {formal.name: values[name] for formal, name in zip(formals, node.input, strict=False) if name}
+    page = _page(node, values)
+    if node.op_type == "DynamicQuantizeLSTM":
+        _of_integers(m, page)
     equation, default, initial = EQUATIONS[node.op_type]
     backwards = {"reverse": [True], "bidirectional": [False, True]}.get(
         _text(attributes.get("direction", b"")), [False]
@@ -151,24 +222,48 @@ def recurrent(m: Machine, node: onnx.NodeProto, values: Values) -> list[Array]:
     X = np.swapaxes(page["X"], 0, 1) if batch_first else page["X"]
     T, N = X.shape[:2]
     lengths = np.array([int(n) for n in page["sequence_lens"]] if "sequence_lens" in page else [T] * N)
+    rounds = "W_scale" in page
+    if rounds:
+        longest = lengths.max(initial=0)
+        within, scale = m.rounded(X[:longest])
+        X = np.concatenate([within, m.rows.zeros((T - longest, *X.shape[1:]))])
     outputs = []
     for d, back in enumerate(backwards):
-        weights: dict[str, Array] = {name: page[name][d] for name in ("W", "R", "B", "P") if name in page}
-        k = SymbolicDirection(m, (*node.output, d), attributes, weights, [next(functions) for _ in default], N)
-        first = [_first(m, page, name, d, (N, k.H), batch_first) for name in initial]
-        states = [first]
+        weights: dict[str, Array] = {name: page[name][d] for name in _WEIGHTS if name in page}
+        weights |= {"X_scale": scale} if rounds else {}
+        k = SymbolicDirection(
+            m, m.rows.fresh(*node.output, d), attributes, weights, [next(functions) for _ in default], N
+        )
+        states = [[_first(m, page, name, d, (N, k.H), batch_first) for name in initial]]
         for t in range(T):
             x = X[[n - 1 - t if back and t < n else t for n in lengths], np.arange(N)]
             k.step = t + 1
-            states.append(equation(k, x, *states[-1]))
+            if rounds:
+                states.append(_rounded_step(k, equation, x, states[-1], lengths, zeros=bool(node.output[0])))
+            else:
+                states.append(equation(k, x, *states[-1]))
         outputs.append(_outputs(m, states, lengths, back))
+    m.taken = None if m.axes.is_open(T) else T
     Y = np.stack([y for y, _ in outputs], 1)
     finals = [np.stack(parts, 1 if batch_first else 0) for parts in zip(*(f for _, f in outputs), strict=True)]
     return [Y.transpose(2, 0, 1, 3) if batch_first else Y, *finals]
 
 
-RECURRENT: dict[str, Operator] = dict.fromkeys(EQUATIONS, recurrent)
-"""By operator."""
+_WEIGHTS = ("W", "R", "B", "P", "W_scale", "R_scale")
+
+
+def _rounded_step(
+    k: SymbolicDirection, equation: Equation, x: Array, states: list[Array], lengths: Array, *, zeros: bool
+) -> list[Array]:
+    """Take a step of a node that rounds H of all rows by one range: rows that ended enter as `zeros`, as in
+    onnxruntime's kernel if the node has an output Y, and otherwise as they ended."""
+    h, t = states[0].copy(), k.step - 1
+    if zeros and t:
+        h[lengths < t] = k.m.rows.zeros((1,))
+    new = [state.copy() for state in equation(k, x, h, *states[1:])]
+    for after, before in zip(new, states, strict=True):
+        after[lengths <= t] = before[lengths <= t]
+    return new
 
 
 def _outputs(
@@ -208,3 +303,55 @@ def _functions(algebra: Algebra, attributes: Mapping[str, Any], default: Sequenc
 
 def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode()
+
+
+# LinearAttention
+
+
+_RULES: dict[str, tuple[bool, bool]] = {
+    "linear": (False, False),
+    "gated": (True, False),
+    "delta": (False, True),
+    "gated_delta": (True, True),
+}
+"""By update_rule: whether a state decays, and whether it changes by what a value differs from it."""
+
+
+def linear_attention(m: Specification, node: onnx.NodeProto, values: Values) -> list[Array]:
+    """Return the outputs of a LinearAttention: S = exp(g) S + k u^T, u = v or beta (v - S^T k), and scale q S."""
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    formals = ("query", "key", "value", "past_state", "decay", "beta")
+    page = {formal: values[name] for formal, name in zip(formals, node.input, strict=False) if name}
+    decays, corrects = _RULES[_text(attributes.get("update_rule", "gated_delta"))]
+    queries, H = attributes["q_num_heads"], attributes["kv_num_heads"]
+    N, T, width = page["query"].shape
+    d, by_head = (
+        width // queries,
+        {name: x.reshape(N, T, -1, x.shape[2] // H) for name, x in page.items() if x.ndim == 3 and name != "beta"},
+    )
+    q, k = (page[name].reshape(N, T, -1, d) for name in ("query", "key"))
+    v = by_head["value"]
+    k = np.repeat(k, H // k.shape[2], 2)
+    q = (np.repeat(q, H // queries, 2) if queries < H else q).reshape(N, T, H, -1, d)
+    scale = np.array(np.float32(attributes.get("scale", 0.0)) or 1 / np.sqrt(d))
+    S = m.lifted(page.get("past_state", np.zeros((N, H, d, v.shape[3]))))
+    name, rows = m.rows.fresh(*node.output), []
+    for t in range(T):
+        if decays:
+            S = m.times(S, OPERATORS["Exp"](m, {}, by_head["decay"][:, t, :, :, None]))
+        u = v[:, t, :, None]
+        if corrects:
+            of_state = m.product(k[:, t, :, None], S)
+            u = m.times(page["beta"][:, t, :, None, None], OPERATORS["Sub"](m, {}, u, of_state))
+        S = m.named(m.sum(S, m.times(k[:, t, :, :, None], u)), name, 0, t + 1)
+        rows.append(m.times(scale, m.product(q[:, t], S)).reshape(N, -1))
+    m.taken = None if m.axes.is_open(T) else T
+    return [np.stack(rows, 1), S]
+
+
+RECURRENT: dict[str, Operator] = dict.fromkeys(("RNN", "GRU", "LSTM"), recurrent) | {
+    "com.microsoft.DynamicQuantizeLSTM": recurrent,
+    "LinearAttention": linear_attention,
+    "com.microsoft.LinearAttention": linear_attention,
+}
+"""By operator."""

@@ -6,7 +6,8 @@ specification, the same one of each step. An atom stands for it, so the next ste
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def scan(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
         raise UnprovenError("rows of a Scan do not fit")
     is_open = m.axes.is_open(len(rows[0]))
     steps = [[x[t] for x in rows] for t in range(len(rows[0]))]
-    finals, stacked = _repeat(m, attributes["body"], outer, states, steps, is_open)
+    finals, stacked = _repeat(m, node, outer, states, steps, is_open)
     count = len(stacked)
     axes, backwards = (attributes.get(f"scan_output_{what}") or [0] * count for what in ("axes", "directions"))
     turned = [x[::-1] if back else x for x, back in zip(stacked, backwards, strict=True)]
@@ -41,16 +42,19 @@ def scan(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
 
 
 def loop(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
-    """Run a Loop that takes all its steps."""
+    """Run a Loop, to its end by a condition only if nothing is open."""
     trips, going = (outer[name] if name else None for name in node.input[:2])
     states = [outer[name] for name in node.input[2:]]
-    if trips is None or (going is not None and not _is_true(going)):
-        raise UnprovenError("a Loop ends by a condition")
-    count, yes = trips.flat[0], np.array(True)
+    yes = np.array(True) if going is None else going
+    if not _is_true(yes):
+        raise UnprovenError("a loop has no steps")
+    count = _MOST_STEPS if trips is None else trips.flat[0]
     is_open = isinstance(count, SymbolicSize)
-    counters = [symbol(n, "step") if is_open else n for n in range(count)]
-    rows = [[np.array(n, object if is_open else np.int64)] for n in counters]
-    finals, stacked = _repeat(m, _attributes(node)["body"], outer, states, rows, is_open, [yes])
+    most = min(int(count), _MOST_STEPS)
+    rows = ([np.array(symbol(n, "step"), object) if is_open else np.array(n)] for n in range(most))
+    finals, stacked = _repeat(m, node, outer, states, rows, is_open, [yes])
+    if m.taken == _MOST_STEPS:
+        raise UnprovenError("too large")
     return [*finals, *stacked]
 
 
@@ -61,6 +65,8 @@ def branch(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
         raise UnprovenError("an If depends on data")
     return m.run(_attributes(node)["then_branch" if condition.flat[0] else "else_branch"], outer)
 
+
+_MOST_STEPS = 1 << 12
 
 CONTROL: dict[str, Operator] = {"Scan": scan, "Loop": loop, "If": branch}
 """By the name of the operator."""
@@ -76,10 +82,10 @@ def _is_true(condition: Array) -> bool:
 
 def _repeat(
     m: Machine,
-    body: onnx.GraphProto,
+    node: onnx.NodeProto,
     outer: Values,
     states: Sequence[Array],
-    steps: Sequence[list[Array]],
+    steps: Iterable[list[Array]],
     is_open: bool,
     going: Sequence[Array] = (),
 ) -> tuple[list[Array], list[Array]]:
@@ -88,22 +94,26 @@ def _repeat(
     Args:
         steps: The rows or the counter of each step.
         is_open: Whether the number of steps is.
-        going: The condition of a Loop, which must stay true.
+        going: The condition of a Loop.
     """
-    if not steps:
-        raise UnprovenError("a loop has no steps")
+    body, name = _attributes(node)["body"], m.rows.fresh(*node.output)
     ys: list[list[Array]] = []
     invariant = _Invariant(m, states)
     for n, of_step in enumerate(steps):
-        inputs = [*of_step, *going, *states] if going else [*states, *of_step]
-        outputs = m.run(body, outer, inputs)
-        if going and not _is_true(outputs[0]):
-            raise UnprovenError("a Loop ends by a condition")
-        outputs = outputs[len(going) :]
+        step = partial(m.run, body, outer, [*of_step, *going, *states] if going else [*states, *of_step])
+        outputs = m.stepped(step, slice(len(going), len(going) + len(states)), name, n + 1)
+        conditions, outputs = outputs[: len(going)], outputs[len(going) :]
         states = outputs[: len(states)]
         ys.append(outputs[len(states) :])
         if is_open:
             invariant.check(states, n + 1)
+        if not all(map(_is_true, conditions)):
+            if m.axes.fixed is not None or conditions[0].dtype != np.bool_:
+                raise UnprovenError("a Loop ends by a condition")
+            break
+    if not ys:
+        raise UnprovenError("a loop has no steps")
+    m.taken = None if is_open else len(ys)
     return list(states), [_stack(m, parts) for parts in zip(*ys, strict=True)]
 
 
@@ -147,7 +157,7 @@ class _Invariant:
             kind, *of_state = label[0] if label else (None,)
             if kind == "state":
                 *of_row, at, place = of_state
-                yield start, end, of_row, place + label[1], at - step
+                yield start, end, of_row, place + label[1], at - step, self.m.algebra.lanes(x) == 1
             elif (state.reshape(-1)[start:end] == before[start:end]).all():
                 yield start, end
             else:

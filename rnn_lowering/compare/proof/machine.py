@@ -35,7 +35,7 @@ Values = Mapping[str, Array]
 Operator = Callable[..., Any]
 
 _ELEMENT = np.dtype([("lane", "<i4"), ("row", "<i4")])
-"""An element of a symbolic array. Rows of one number for all lanes are below 0."""
+"""An element of a symbolic array. Rows of one element for all lanes are below 0."""
 
 _MOST_AT_ONCE = 1 << 24
 
@@ -65,6 +65,11 @@ def floats(array: Array) -> Array:
     if array.dtype == object:
         raise UnprovenError("a size is computed with")
     return np.asarray(array, np.float64)
+
+
+def _array(value: Any) -> Array:
+    """Return an array: NumPy makes an element of an array of objects that has no axis."""
+    return value if isinstance(value, np.ndarray) else np.array(value, object)
 
 
 def _columns(matrix: Array) -> Iterator[Array]:
@@ -111,11 +116,17 @@ class SymbolicRows:
         self._of_matrices: dict[Hashable, tuple[list[Columns], Array]] = {}
         self._constants: dict[int, tuple[onnx.TensorProto, Array]] = {}
         self._rows_of: dict[int, tuple[Array, list[BoundedPolynomial]]] = {}
+        self._repetitions = 0
 
     def begin_run(self) -> None:
         """Forget which arrays and states there are. Equal polynomials keep their atoms."""
         self._rows_of = {}
         self.algebra.begin_run()
+
+    def fresh(self, *name: Hashable) -> Hashable:
+        """Return a name that no other repetition has, not even one of the same node."""
+        self._repetitions += 1
+        return (*name, self._repetitions)
 
     def constant(self, tensor: onnx.TensorProto) -> Array:
         """Return the numbers of a tensor, in each run the same array."""
@@ -141,11 +152,10 @@ class SymbolicRows:
         """Return the first element of a polynomial as an integer."""
         code = self._firsts.get(value)
         if code is None:
-            numbers, atom = value.number, value.atom
-            if numbers is not None and isinstance(numbers[0], float) and isinstance(numbers[1], float):
-                code = -self._row(value, numbers) << 32
-            else:
-                code = self._row(value, value if atom is None else atom) << 32
+            key = value.number if value.atom is None else value.atom
+            is_one = self.algebra.lanes(value) == 1
+            row = self._row(value, value if key is None or not (is_one or value.atom) else key)
+            code = (-row if is_one else row) << 32
             self._firsts[value] = code
         return code
 
@@ -167,7 +177,7 @@ class SymbolicRows:
 
     def symbols(self, shape: Sequence[int], *name: Hashable) -> Array:
         """Return an array of new symbols; what is along the last axis is a row."""
-        *rows, lanes = shape
+        *rows, lanes = shape or (1,)
         symbols = [self.algebra.symbol(lanes, (*name, *index)) for index in np.ndindex(*rows)]
         return self.of(*((symbol, lanes) for symbol in symbols), shape=shape)
 
@@ -263,7 +273,10 @@ class Machine:
             that it stands for.
         control: What runs loops and recurrent nodes, by operator.
         operators: The others.
+        taken: How many steps the last loop or node took; None if that is open.
     """
+
+    taken: int | None = None
 
     def __init__(
         self,
@@ -276,6 +289,10 @@ class Machine:
         self.rows, self.algebra, self.axes, self.rounding = rows, rows.algebra, axes, rounding
         self.control, self.operators = control, operators
         self._lifted: dict[int, tuple[Array, Array]] = {}
+
+    def stepped(self, step: Callable[[], list[Array]], states: slice, name: Hashable, number: int) -> list[Array]:
+        """Return what a step of a loop returns; `equations` names the states among it."""
+        return step()
 
     def run(self, graph: onnx.GraphProto, outer: Values, inputs: Sequence[Array] = ()) -> list[Array]:
         """Return the outputs of a graph."""
@@ -292,10 +309,10 @@ class Machine:
     def node(self, node: onnx.NodeProto, values: Values) -> Sequence[Array]:
         """Return the outputs of a node."""
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        control = self.control.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-        if control is not None:
-            return list(control(self, node, values))
-        if node.op_type not in self.operators or node.domain not in ("", "ai.onnx"):
+        name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        if name in self.control:
+            return list(self.control[name](self, node, values))
+        if name not in self.operators:
             raise UnprovenError(f"{node.op_type} has no equation")
         if node.op_type == "Split":
             attributes.setdefault("num_outputs", len(node.output))
@@ -303,7 +320,7 @@ class Machine:
         shapes = (array.shape[::-1] for array in inputs if array is not None)
         refuse_large(*map(max, zip_longest(*shapes, fillvalue=1)))
         outputs = self.operators[node.op_type](self, attributes, *inputs)
-        return outputs if isinstance(outputs, list) else [outputs]
+        return [_array(x) for x in (outputs if isinstance(outputs, list) else [outputs])]
 
     def lifted(self, array: Array) -> Array:
         """Return numbers as elements."""
@@ -335,7 +352,7 @@ class Machine:
         if any(array.shape != broad[0].shape for array in broad):
             broad = list(np.broadcast_arrays(*broad))
         values = [
-            (self.settled(self.rows.computed(function, *parts)), end - first)
+            (self.algebra.settled(self.rows.computed(function, *parts)), end - first)
             for first, end, parts in self.rows.runs(*broad)
         ]
         return self.rows.of(*values, shape=broad[0].shape)
@@ -344,9 +361,9 @@ class Machine:
         """Return the sum of arrays."""
         return reduce(partial(self.elementwise, BoundedPolynomial.__add__), arrays)
 
-    def settled(self, computed: BoundedPolynomial) -> BoundedPolynomial:
-        """Return a polynomial, one that is a state as its atom."""
-        return self.algebra.settled(computed)
+    def times(self, a: Array, b: Array) -> Array:
+        """Return the product of arrays, element by element."""
+        return self.elementwise(BoundedPolynomial.__mul__, a, b)
 
     def equal(self, a: Array, b: Array) -> bool:
         """Whether all elements are equal."""
@@ -377,7 +394,7 @@ class Machine:
         return np.stack(parts).reshape(shape) if parts else self.rows.zeros(shape)
 
     def _symbolic_product(self, a: Array, b: Array) -> Array:
-        terms = [self.elementwise(BoundedPolynomial.__mul__, a[:, k, None], b[k]) for k in range(len(b))]
+        terms = [self.times(a[:, k, None], b[k]) for k in range(len(b))]
         return self.sum(*terms) if terms else self.rows.zeros((len(a), b.shape[1]))
 
     def _product(self, a: Array, matrix: Array) -> Array:
@@ -414,6 +431,6 @@ class Machine:
         for first, end, block, start, lanes in self.rows.columns_of(matrix):
             self.algebra.count(1)
             value = self.algebra.cut(self.algebra.atom(lanes, "dot", of_row, block), start, start + end - first)
-            values += [(ZERO, first - n), (self.settled(value), end - first)]
+            values += [(ZERO, first - n), (self.algebra.settled(value), end - first)]
             n = end
         return [*values, (ZERO, matrix.shape[1] - n)]

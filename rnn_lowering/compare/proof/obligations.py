@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
 
 import numpy as np
 import onnx
@@ -22,10 +23,10 @@ from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
 from rnn_lowering.compare.proof.sizes import RunSizes, symbol
 from rnn_lowering.types import Array
 
-_SMALL = ((1, 1), (2, 1), (1, 2), (1, 3))
-"""(T, N) of runs where both are open, beside one at sizes that no constant has."""
+_LEAST = {"N": 3}
+_LEAST_OF_OTHERS, _MOST_SIZES = 4, 3
+"""From where on sizes are tried that no constant has; of how many open sizes."""
 
-_CANDIDATES = sorted(((T, N) for T in range(4, 40) for N in range(3, 40)), key=lambda sizes: sizes[0] * sizes[1])
 _MOST_FIXED = 4096
 
 _NO_SIZES = ("axis", "axes", "perm", "to")
@@ -39,56 +40,66 @@ class Claim:
     Attributes:
         nodes: Models of the nodes whose steps the graph may take, the claimed one last.
         lowered: The graph.
-        shapes: The shape of each input at T and N.
-        T, N: The length and batch size if the node fixes them; None if they are open.
+        shapes: The shape of each input.
+        sizes: What the sizes are that shapes name; None if they are open.
         lengths: The inputs that are lengths of sequences.
         rounding: Half a rounding of 1 in the type of the node.
+        rounds: Whether products of the node round their operands to 8 bits.
     """
 
     nodes: Sequence[onnx.ModelProto]
     lowered: onnx.ModelProto
     shapes: Mapping[str, Sequence[int | str]]
-    T: int | None
-    N: int | None
+    sizes: Mapping[str, int | None]
     lengths: frozenset[str]
     rounding: float
+    rounds: bool = False
 
 
-def prove(claim: Claim, effort: Effort | None = None) -> None:
-    """Check a claim.
+def prove(claim: Claim, effort: Effort | None = None) -> int | None:
+    """Check a claim; return how many steps the claimed node takes, None if that is open.
 
     Raises:
         UnprovenError: It is not proven, with the reason.
     """
-    rows = SymbolicRows(effort or Effort())
-    for T, N, axes in _sizes(claim):
-        for lengths in _lengths(claim, T, N):
-            _check_run(claim, rows, T, N, axes, lengths)
+    rows, taken = SymbolicRows(effort or Effort()), []
+    for sizes, axes in _sizes(claim):
+        for lengths in _lengths(claim, sizes):
+            taken.append(_check_run(claim, rows, sizes, axes, lengths))
+    return taken[0]
 
 
-def _sizes(claim: Claim) -> Iterator[tuple[int, int, RunSizes]]:
-    """Yield T and N of each run, and which sizes are open there: first those that no constant has."""
-
-    def at(T: int, N: int) -> tuple[int, int]:
-        return T if claim.T is None else claim.T, N if claim.N is None else claim.N
-
-    if None in (claim.T, claim.N):
+def _sizes(claim: Claim) -> Iterator[tuple[dict[str, int], RunSizes]]:
+    """Yield the sizes of each run, and which are open there: first those that no constant has, then small ones."""
+    known = {name: size for name, size in claim.sizes.items() if size is not None}
+    names = [name for name, size in claim.sizes.items() if size is None]
+    if names:
         fixed = frozenset({0, 1, *_integers(claim)})
-        for T, N in map(at, *zip(*_CANDIDATES, strict=True)):
-            axes = RunSizes(T if claim.T is None else None, N if claim.N is None else None, fixed)
-            if axes.is_clear():
-                yield T, N, axes
-                break
-        else:
+        axes = (RunSizes(dict(zip(names, numbers, strict=True)), fixed) for numbers in _candidates(names))
+        numbers, found = next(
+            (pair for pair in zip(_candidates(names), axes, strict=False) if pair[1].is_clear()), (None, None)
+        )
+        if numbers is None or found is None:
             raise UnprovenError("too large")
-    for T, N in dict.fromkeys(map(at, *zip(*_SMALL, strict=True))):
-        yield T, N, RunSizes(None, None, None)
+        yield known | dict(zip(names, numbers, strict=True)), found
+    ones = dict.fromkeys(names, 1)
+    small = [ones, *(ones | {name: size} for name in names for size in ((2, 3) if name != "T" else (2,)))]
+    for sizes in small if names else [{}]:
+        yield known | sizes, RunSizes({}, None)
+
+
+def _candidates(names: Sequence[str]) -> list[tuple[int, ...]]:
+    """Return sizes to try, the smallest first."""
+    if len(names) > _MOST_SIZES:
+        raise UnprovenError("too many sizes are open")
+    ranges = (range(_LEAST.get(name, _LEAST_OF_OTHERS), 40 if len(names) < _MOST_SIZES else 20) for name in names)
+    return sorted(product(*ranges), key=math.prod)
 
 
 def _integers(claim: Claim) -> Iterator[int]:
     """Yield the sizes and small integers of all models."""
     yield from (size for shape in claim.shapes.values() for size in shape if isinstance(size, int))
-    yield from (size for size in (claim.T, claim.N) if size)
+    yield from filter(None, claim.sizes.values())
     for model in (*claim.nodes, claim.lowered):
         yield from _integers_of(model.graph)
 
@@ -111,39 +122,43 @@ def _integers_in(tensor: onnx.TensorProto) -> Iterator[int]:
         yield from map(int, onnx.numpy_helper.to_array(tensor, "/").flat)
 
 
-def _lengths(claim: Claim, T: int, N: int) -> Iterator[list[int]]:
+def _lengths(claim: Claim, sizes: Mapping[str, int]) -> Iterator[list[int]]:
     """Yield lengths of the sequences, so that each row has each length; the longest may be shorter than T."""
     if not claim.lengths:
-        yield [T] * N
+        yield []
         return
+    T, N = sizes["T"], sizes["N"]
     every = [T, *range(T)]
     for first in range(len(every)):
         yield [every[(first + row) % len(every)] for row in range(N)]
     yield from ([length] * N for length in {0, max(T - 1, 0)} if N > 1)
 
 
-def _check_run(claim: Claim, rows: SymbolicRows, T: int, N: int, axes: RunSizes, lengths: list[int]) -> None:
-    """Compare the outputs at one T and N."""
+def _check_run(
+    claim: Claim, rows: SymbolicRows, sizes: Mapping[str, int], axes: RunSizes, lengths: list[int]
+) -> int | None:
+    """Compare the outputs at some sizes; return how many steps the claimed node takes, None if that is open."""
     rows.begin_run()
-    sizes: dict[int | str, Any] = {"T": T, "N": N}
     inputs = {
         name: _lengths_input(lengths, axes)
         if name in claim.lengths
-        else rows.symbols([sizes.get(size, size) for size in shape], "input", name)
+        else rows.symbols([sizes[size] if isinstance(size, str) else size for size in shape], "input", name)
         for name, shape in claim.shapes.items()
     }
-    specified = Specification(rows)
+    specified = Specification(rows, axes, rounds=claim.rounds)
     outputs: list[Array] = []
     known = dict(inputs)
     for model in claim.nodes:
         outputs = specified.run(model.graph, known)
         known.update(zip((v.name for v in model.graph.output), outputs, strict=True))
     machine = Machine(rows, axes, claim.rounding, CONTROL, OPERATORS)
+    where = ", ".join(f"{name} = {size}" for name, size in sizes.items())
     for expected, got in zip(outputs, machine.run(claim.lowered.graph, inputs), strict=True):
         if expected.shape != got.shape:
-            raise UnprovenError(f"the shapes differ at T = {T}, N = {N}")
+            raise UnprovenError(f"the shapes differ at {where}")
         if not machine.equal(expected, got):
-            raise UnprovenError(f"polynomials differ at T = {T}, N = {N}")
+            raise UnprovenError(f"polynomials differ at {where}")
+    return specified.taken
 
 
 def _lengths_input(lengths: list[int], axes: RunSizes) -> Array:

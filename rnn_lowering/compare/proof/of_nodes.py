@@ -1,18 +1,22 @@
-"""The proof of each lowered node."""
+"""The proof of each lowered node and of each converted Loop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.compare.node_pairs import NodePair
 from rnn_lowering.compare.proof.obligations import Claim, prove
+from rnn_lowering.compare.proof.of_loops import LoopPair, loop_pairs
 from rnn_lowering.compare.proof.polynomials import MOST_FUNCTIONS, Effort, UnprovenError
 from rnn_lowering.compare.result import NOT_PROVEN, PROVEN, NodeProof
 from rnn_lowering.errors import RnnLoweringError, counted
-from rnn_lowering.nodes.rnn import RecurrentSpec
+from rnn_lowering.model.scopes import ScopePath
 
 _HALF_ROUNDINGS = {
     ir.DataType.FLOAT: 2.0**-24,
@@ -27,39 +31,53 @@ _FUNCTIONS = 50
 _MOST_WEIGHTS = 1 << 24
 
 
-def proofs_of(nodes: Iterable[NodePair]) -> tuple[NodeProof, ...]:
-    """Return the proof of each lowered node, or why there is none."""
-    effort = Effort()
-    return tuple(_proof(node, effort) for node in nodes)
+def proofs_of(
+    nodes: Iterable[NodePair], original: ir.Model | None = None, lowered: ir.Model | None = None
+) -> tuple[NodeProof, ...]:
+    """Return the proof of each lowered node, or why there is none; and of each Loop or Scan that was converted,
+    if the models are given."""
+    effort, of_nodes, of_loops = Effort(), [], dict[ScopePath, NodeProof]()
+    for loop in () if original is None or lowered is None else loop_pairs(original, lowered):
+        of_loops[loop.path] = _proof(str(loop.ref), partial(_claim_of_loop, loop), effort)
+    for node in nodes:
+        around = next((of_loops[loop] for loop in of_loops if node.place[: len(loop)] == loop), None)
+        if node.cut is None and around is not None:
+            of_nodes.append(replace(around, node=str(node.spec.node)))
+        else:
+            of_nodes.append(_proof(str(node.spec.node), partial(_claim, node), effort))
+    return (*of_nodes, *of_loops.values())
 
 
-def _proof(node: NodePair, effort: Effort) -> NodeProof:
-    name = str(node.spec.node)
+def _proof(name: str, claim: Callable[[], Claim], effort: Effort) -> NodeProof:
     if effort.left < 0:
         return NodeProof(name, NOT_PROVEN, "the nodes before it are too large")
     try:
-        prove(_claim(node), effort)
+        steps = prove(claim(), effort)
     except UnprovenError as error:
         return NodeProof(name, NOT_PROVEN, str(error))
     except MemoryError:
         return NodeProof(name, NOT_PROVEN, "too large")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RnnLoweringError) as error:
         return NodeProof(name, NOT_PROVEN, f"it does not run on symbols: {type(error).__name__}")
-    T = node.spec.seq_length
-    return NodeProof(name, PROVEN if T is None else f"{PROVEN} at {counted(T, 'step')}")
+    return NodeProof(name, PROVEN if steps is None else f"{PROVEN} at {counted(steps, 'step')}")
+
+
+def _claim_of_loop(loop: LoopPair) -> Claim:
+    if loop.original is None or loop.lowered is None:
+        raise UnprovenError(loop.reason)
+    names = dict.fromkeys(size for shape in loop.shapes.values() for size in shape if isinstance(size, str))
+    sizes = dict[str, int | None](dict.fromkeys(names))
+    return Claim([loop.original], loop.lowered, loop.shapes, sizes, frozenset(), _HALF_ROUNDINGS[loop.dtype])
 
 
 def _claim(node: NodePair) -> Claim:
     spec = node.spec
     if node.cut is None:
         raise UnprovenError("it has no part of the lowered model for itself")
-    if not isinstance(spec, RecurrentSpec) or spec.rounds:
-        raise UnprovenError(f"{spec.node.operator} has no equations")
     if node.below is not None:
         raise UnprovenError("it shares a loop with the layer below")
     steps, rows = (least if size is None else size for size, least in ((spec.seq_length, 5), (spec.batch_size, 3)))
-    gates = len(spec.directions) * len(spec.cell.gates) * spec.hidden_size
-    weights = gates * ((spec.input_size or 0) + spec.hidden_size)
+    weights = sum(math.prod(tensor.shape.numpy()) for tensor in spec.stored.values())
     if steps * rows * len(spec.directions) * _FUNCTIONS > MOST_FUNCTIONS or weights > _MOST_WEIGHTS:
         raise UnprovenError("too large")
     shapes: dict[str, tuple[int | str, ...]] = {}
@@ -68,7 +86,8 @@ def _claim(node: NodePair) -> Claim:
     lengths = {pair.feeds[s] for pair in (node, *node.beside) for s in pair.feeds if s == "sequence_lens"}
     models = [pair.whole() for pair in (*node.beside, node)]
     rounding = _HALF_ROUNDINGS[spec.dtype]
-    return Claim(models, node.cut, shapes, spec.seq_length, spec.batch_size, frozenset(lengths), rounding)
+    sizes = {"T": spec.seq_length, "N": spec.batch_size}
+    return Claim(models, node.cut, shapes, sizes, frozenset(lengths), rounding, spec.rounds)
 
 
 def _shapes(node: NodePair) -> dict[str, tuple[int | str, ...]]:

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import helper
 
 from rnn_lowering.compare.proof.machine import Machine, Operator, floats, is_symbolic, numbers_of, refuse_large
-from rnn_lowering.compare.proof.polynomials import ONE, Algebra, BoundedPolynomial, UnprovenError, number
+from rnn_lowering.compare.proof.polynomials import ONE, ZERO, Algebra, BoundedPolynomial, UnprovenError, number
 from rnn_lowering.compare.proof.sizes import SymbolicSize, difference, symbol
 from rnn_lowering.types import Array
 
@@ -50,6 +50,20 @@ def _function(name: str, **defaults: float) -> Operator:
     def operator(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
         parameters = [number(attributes.get(k, v), m.half(attributes.get(k, v))) for k, v in defaults.items()]
         return m.elementwise(m.algebra.function(name, *parameters), x)
+
+    return operator
+
+
+def _unknown(name: str) -> Operator:
+    """Return an operator of which nothing is known but that equal inputs give equal outputs, element by element."""
+
+    def operator(m: Machine, attributes: Mapping[str, Any], *arrays: Array) -> Array:
+        of_name = name, *sorted(attributes.items())
+
+        def element(*of: BoundedPolynomial) -> BoundedPolynomial:
+            return m.algebra.atom(max(map(m.algebra.lanes, of)), *of_name, *map(m.algebra.identity, of))
+
+        return m.elementwise(element, *arrays)
 
     return operator
 
@@ -144,12 +158,38 @@ def _matmul(m: Machine, _: Any, a: Array, b: Array) -> Array:
     return m.product(a, b)
 
 
+def _dynamic_quantize_linear(m: Machine, _: Any, x: Array) -> list[Array]:
+    """Return integers, scale and zero point: functions of a number and of the range of all, which includes 0."""
+    x = m.lifted(x)
+    of_range = "range", frozenset(m.algebra.identity(part) for _, _, (part,) in m.rows.runs(x) if part.terms)
+    scale, zero_point = (m.rows.of((m.algebra.atom(1, what, of_range), 1), shape=()) for what in ("scale", "zero"))
+
+    def far(part: BoundedPolynomial) -> BoundedPolynomial:
+        lanes = m.algebra.lanes(part)
+        return m.algebra.atom(lanes, "rounded", of_range, m.algebra.identity(part)) if part.terms else ZERO
+
+    return [m.sum(m.elementwise(far, x), zero_point), scale, zero_point]
+
+
+def _integer_product(m: Machine, _: Any, *given: Array) -> Array:
+    """Return a product of integers without their zero points."""
+    pairs = zip(given[:2], (*given[2:], None, None), strict=False)
+    a, b = (x if zero is None else OPERATORS["Sub"](m, {}, _exact(x), _exact(zero)) for x, zero in pairs)
+    return _matmul(m, {}, a, b)
+
+
+def _exact(x: Array) -> Array:
+    return x if is_symbolic(x) else x.astype(np.int64)
+
+
 def _reduced(name: str) -> Operator:
     def operator(m: Machine, attributes: Mapping[str, Any], x: Array, given: Array | None = None) -> Array:
         axes = attributes.get("axes") if given is None else _plain(given)
         along = tuple(range(x.ndim)) if axes is None else tuple(a % x.ndim for a in axes)
-        if x.dtype.kind != "f" and name == "Add":
-            raise UnprovenError("a sum over an axis" if is_symbolic(x) else "integers are added up")
+        if name == "Add" and not is_symbolic(x) and x.dtype.kind != "f":
+            raise UnprovenError("integers are added up")
+        if name == "Add" and any(m.axes.is_open(x.shape[axis]) for axis in along):
+            raise UnprovenError("a sum over an open axis")
         parts = x
         for axis in sorted(along, reverse=True):
             if not parts.shape[axis]:
@@ -295,6 +335,8 @@ def _constant(m: Machine, attributes: Mapping[str, Any]) -> Array:
     raise UnprovenError(f"a constant has {name}")
 
 
+_UNKNOWN = ("Celu", "Cos", "Erf", "Gelu", "HardSwish", "Mish", "Pow", "Reciprocal", "Selu", "Sin", "Sqrt")
+
 OPERATORS: dict[str, Operator] = {
     "Add": _arithmetic(np.add, lambda a, b: a + b),
     "Sub": _arithmetic(np.subtract, lambda a, b: a - b),
@@ -302,6 +344,8 @@ OPERATORS: dict[str, Operator] = {
     "Neg": lambda m, _, x: m.elementwise(BoundedPolynomial.__neg__, x) if is_symbolic(x) else -x,
     "Div": lambda m, _, a, b: m.elementwise(m.algebra.divided, a, b),
     "MatMul": _matmul,
+    "MatMulInteger": _integer_product,
+    "DynamicQuantizeLinear": _dynamic_quantize_linear,
     "Gemm": _gemm,
     "Max": _extreme("maximum", lambda far: far >= 0),
     "Min": _extreme("minimum", lambda far: far <= 0),
@@ -331,6 +375,7 @@ OPERATORS: dict[str, Operator] = {
     "ReduceMin": _reduced("Min"),
     "ReduceSum": _reduced("Add"),
     "Cast": _cast,
+    **{name: _unknown(name) for name in _UNKNOWN},
     "Identity": lambda m, _, x: x,
     "Reshape": _reshape,
     "Flatten": _flatten,

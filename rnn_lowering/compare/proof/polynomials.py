@@ -181,6 +181,7 @@ class Algebra:
         self._alike: dict[frozenset[Monomial], list[tuple[BoundedPolynomial, int]]] = {}
         self._states: dict[frozenset[Monomial], list[tuple[BoundedPolynomial, BoundedPolynomial]]] = {}
         self._sizes_of_states: set[int] = set()
+        self._named: set[int] = set()
         self._positive: set[int] = set()
         self._count = 0
 
@@ -204,8 +205,9 @@ class Algebra:
         if value.number is not None or self.label(value) is not None:
             return value
         named = self.settled(value)
-        if named is value:
+        if named is value and value.atom not in self._named:
             self._count += 1
+            self._named.add(self._count)
             self._lanes[self._count] = lanes
             named = BoundedPolynomial({(self._count,): (1.0, 0.0)})
             self._states.setdefault(frozenset(value.terms), []).append((value, named))
@@ -243,11 +245,15 @@ class Algebra:
         return self._atoms[key]
 
     def lanes(self, value: BoundedPolynomial) -> int:
-        """Return how many elements a polynomial stands for; 1 if it is one number."""
-        for monomial in value.terms:
-            if monomial:
-                return self._lanes[abs(monomial[0])]
-        return max((len(x) for x in value.number or () if isinstance(x, np.ndarray)), default=1)
+        """Return how many elements a polynomial stands for; 1 if all lanes of a row are this one."""
+        for monomial, numbers in value.terms.items():
+            for atom in monomial:
+                if (lanes := self._lanes[abs(atom)]) > 1:
+                    return lanes
+            for x in numbers:
+                if isinstance(x, np.ndarray):
+                    return len(x)
+        return 1
 
     def cut(self, value: BoundedPolynomial, first: int, end: int) -> BoundedPolynomial:
         """Return some lanes of a polynomial."""
@@ -260,6 +266,8 @@ class Algebra:
         return BoundedPolynomial(terms)
 
     def _cut_atom(self, atom: int, first: int, end: int) -> int:
+        if self._lanes[abs(atom)] == 1:
+            return atom
         sign, (whole, start) = (1 if atom > 0 else -1), self._whole.get(abs(atom), (abs(atom), 0))
         first, end = start + first, start + end
         if (first, end) == (0, self._lanes[whole]):

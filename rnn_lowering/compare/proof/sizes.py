@@ -9,6 +9,7 @@ the sizes of a proof have each of their outcomes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 from rnn_lowering.compare.proof.polynomials import UnprovenError
@@ -115,28 +116,27 @@ def _text(form: Form) -> str:
 
 
 class RunSizes:
-    """The sizes of axes in a run at a length and a batch size that no constant of the models has.
+    """The sizes of axes in a run at sizes that no constant of the models has.
 
     Args:
-        T, N: The length and the batch size; None for one that the node fixes.
+        sizes: Those that are open, by name; the number of a product of two is none of them either.
         fixed: The sizes and integers of the models; None if nothing is open.
     """
 
-    def __init__(self, T: int | None, N: int | None, fixed: frozenset[int] | None) -> None:
+    def __init__(self, sizes: Mapping[str, int], fixed: frozenset[int] | None) -> None:
         self.fixed = fixed
-        self._forms: dict[int, Form] = {}
-        for value, name in ((T, "T"), (N, "N")):
-            if value is not None:
-                self._forms[value] = {(name,): 1}
-        if T is not None and N is not None:
-            self._forms[T * N] = {("N", "T"): 1}
+        self._forms: dict[int, Form] = {value: {(name,): 1} for name, value in sizes.items()}
+        self._is_one_to_one = True
+        for (a, m), (b, n) in combinations(sorted(sizes.items()), 2):
+            self._is_one_to_one &= m != n and m * n not in self._forms
+            self._forms[m * n] = {(a, b): 1}
 
     def is_clear(self) -> bool:
         """Whether each size that is open, times those that are not, is none of those that are not."""
         assert self.fixed is not None
         products = {value * size for value in self._forms for size in self.fixed if size}
         products.add(max(self._forms) + 1)  # all rows, and one of zeros
-        return len(self._forms) != 2 and products.isdisjoint(self.fixed)
+        return self._is_one_to_one and products.isdisjoint(self.fixed)
 
     def is_open(self, size: int) -> bool:
         """Whether an axis of this size is open."""

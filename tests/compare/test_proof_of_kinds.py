@@ -1,0 +1,195 @@
+"""Other kinds of nodes and converted Loops are proven; no wrong mutant is. onnxruntime judges mutants, beside what
+they are mutants of, at sizes that no proof uses."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import attention
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import quantized_lstm
+from cases import Arrays
+from mutants import mutant
+from running import session
+from thinning import thinned
+
+import rnn_lowering as rl
+from rnn_lowering.compare.node_pairs import node_pairs
+from rnn_lowering.compare.proof.of_nodes import proofs_of
+from rnn_lowering.compare.result import NodeProof
+from rnn_lowering.files.reading import parse_file
+
+FAR = 2e-5
+ATTENTION = attention.Attention(open="BT", dk=3)
+ODD = ((1, 1), (2, 5), (7, 3), (33, 2))
+"""(T, N) of the runs that judge a mutant, where both are open."""
+
+
+@dataclass(frozen=True)
+class Proven:
+    """A model that is proven once it is lowered: how, its status, and random inputs at a length and batch size."""
+
+    model: Callable[[], onnx.ModelProto]
+    feed: Callable[[int, int], Arrays]
+    lowering: Mapping[str, Any]
+    status: str = "proven"
+
+
+def _attention(status: str = "proven", lowering: Mapping[str, Any] | None = None, **changed: Any) -> Proven:
+    case = replace(ATTENTION, **changed)
+
+    def feed(T: int, N: int) -> Arrays:
+        return replace(case, B=N if "B" in case.open else case.B, T=T if "T" in case.open else case.T).feed(T)
+
+    return Proven(case.model, feed, lowering or {"to": "scan"}, status)
+
+
+def _quantized(lowering: Mapping[str, Any] | None = None, **changed: Any) -> Proven:
+    case = quantized_lstm.Model(**changed)
+
+    def feed(T: int, N: int) -> Arrays:
+        rng = np.random.default_rng(T)
+        made = {"X": rng.standard_normal((T, N, quantized_lstm.WIDTH))}
+        if case.states:
+            made |= {f"initial_{s}": rng.standard_normal((case.dirs, N, quantized_lstm.H)) for s in "hc"}
+        return {name: array.astype(np.float32) for name, array in made.items()}
+
+    return Proven(case.proto, feed, lowering or {"to": "loop"})
+
+
+_SCAN = """
+main (float[N,3] h0, float[T,N,4] X) => (float[N,3] h, float[T,N,3] Y)
+<float[4,3] W = {}, float[3,3] R = {}, float[3] b = {}> {
+    h, Y = Scan <num_scan_inputs=1, scan_input_directions=[1], scan_output_directions=[1],
+        body = each (float[N,3] before, float[N,4] x) => (float[N,3] after, float[N,3] y) {
+            of_x = MatMul (x, W)
+            of_h = MatMul (before, R)
+            both = Add (of_x, of_h)
+            sum = Add (both, b)
+            after = Tanh (sum)
+            gate = Sigmoid (sum)
+            y = Mul (gate, before)
+        }> (h0, X)
+}"""
+_LOOP = """
+main (float[N,3] h0, float[T,N,3] X) => (float[N,3] h, float[N,3] c, float[T,N,3] Y)
+<bool yes = {1}, float[3] b = {}, int64 axis = {0}> {
+    sizes = Shape (X)
+    steps = Gather (sizes, axis)
+    h, c, Y = Loop (steps, yes, h0, h0) <body = again (int64 i, bool go, float[N,3] before, float[N,3] held)
+        => (bool still, float[N,3] after, float[N,3] kept, float[N,3] y) {
+            still = Identity (go)
+            row = Gather (X, i)
+            x = Abs (row)
+            decayed = Mul (before, b)
+            after = Add (decayed, x)
+            more = Relu (held)
+            kept = Add (more, decayed)
+            root = Sqrt (x)
+            y = Mul (root, kept)
+        }>
+}"""
+_CAPTURED = """
+main (float[N,4] h0, float[5,N,3] X) => (float[N,4] h, float[2,5,1,N,4] Ys)
+<int64 two = {2}, bool yes = {1}, float[1,12,3] W = {}, float[1,12,4] R = {}, int64[1] first = {0}> {
+    h, Ys = Loop (two, yes, h0) <body = again (int64 i, bool go, float[N,4] before)
+        => (bool still, float[N,4] after, float[5,1,N,4] Y) {
+            still = Identity (go)
+            scaled = Mul (X, X)
+            state = Unsqueeze (before, first)
+            Y, end = GRU <hidden_size=4, linear_before_reset=1> (scaled, W, R, "", "", state)
+            after = Squeeze (end, first)
+        }>
+}"""
+
+
+def _text(text: str, status: str = "proven", **lowering: Any) -> Proven:
+    def model() -> onnx.ModelProto:
+        made = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+        rng = np.random.default_rng(0)
+        for tensor in made.graph.initializer:
+            if tensor.data_type == onnx.TensorProto.FLOAT:
+                array = rng.uniform(-0.9, 0.9, tuple(tensor.dims)).astype(np.float32)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+        return made
+
+    def feed(T: int, N: int) -> Arrays:
+        rng, sizes = np.random.default_rng(T), {"T": T, "N": N}
+        return {
+            value.name: rng.standard_normal(
+                [sizes.get(dim.dim_param, dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+            ).astype(np.float32)
+            for value in model().graph.input
+        }
+
+    return Proven(model, feed, lowering, status)
+
+
+PROVEN = {
+    "scan_to_loop": _text(_SCAN, to="loop", lower_loops=True),
+    "scan_unrolled": _text(_SCAN.replace("T,", "6,"), "proven at 6 steps", target="tvm"),
+    "loop_to_scan": _text(_LOOP, to="scan"),
+    "loop_to_loop": _text(_LOOP, to="loop", lower_loops=True),
+    "captured": _text(_CAPTURED, "proven at 2 steps", to="scan"),
+    "gated_delta": _attention(),
+    "linear": _attention(rule="linear", domain="", state=False, scale=0.3, lowering={"to": "loop"}),
+    "by_key": _attention(rule="gated", by_key=True, Hq=4, H=2),
+    "one_beta": _attention(rule="delta", one_beta=True, Hq=1, n=1, lowering={"to": "loop"}),
+    "as_rows": _attention(dv=1),
+    "unrolled": _attention("proven at 4 steps", {"to": "unroll"}, open="B", T=4),
+    "one_token": _attention("proven at 1 step", {}, open="B", T=1),
+    "rounded": _quantized(),
+    "both_ways": _quantized({"to": "scan"}, dirs=2, per_column=True, peepholes=True, states=True, dtype="uint8"),
+    "in_floats": _quantized({"to": "scan", "dequantize": True}, per_column=True),
+}
+
+
+@pytest.mark.parametrize("name", PROVEN)
+def test_proven(name: str, tmp_path: Path) -> None:
+    case = PROVEN[name]
+    original = case.model()
+    found = proofs(original, rl.lower(original, **case.lowering), tmp_path)
+    assert {(proof.status, proof.reason) for proof in found} == {(case.status, "")}
+
+
+@pytest.mark.parametrize("first", thinned([*range(0, 900, 10)], 30))
+def test_no_wrong_mutant_is_proven(first: int, tmp_path: Path) -> None:
+    for seed in range(first, first + 10):
+        rng = np.random.default_rng(seed)
+        case = PROVEN[[*PROVEN][rng.integers(len(PROVEN))]]
+        original = case.model()
+        lowered = rl.lower(original, **case.lowering)
+        wrong, what = mutant(lowered, rng)
+        found = proofs(original, wrong, tmp_path)
+        if found and all(found):
+            assert distance(case, lowered, wrong) < FAR, f"{seed}: {what}"
+
+
+def proofs(original: onnx.ModelProto, lowered: onnx.ModelProto, folder: Path) -> tuple[NodeProof, ...]:
+    """What is proven of the nodes; of a model that cannot be read, one that is not."""
+    for name, proto in (("original", original), ("lowered", lowered)):
+        onnx.save(proto, folder / f"{name}.onnx")
+    try:
+        parsed = parse_file(folder / "original.onnx"), parse_file(folder / "lowered.onnx")
+    except rl.RnnLoweringError:
+        return (NodeProof("", "not proven"),)
+    return proofs_of(node_pairs(parsed[0].model, parsed[1]), parsed[0].model, parsed[1].model)
+
+
+def distance(case: Proven, lowered: onnx.ModelProto, wrong: onnx.ModelProto) -> float:
+    """How far a model is from another; 0 if it is no valid one."""
+    try:
+        both = [session(model, relabel=True) for model in (lowered, wrong)]
+    except (ort.capi.onnxruntime_pybind11_state.Fail, ort.capi.onnxruntime_pybind11_state.InvalidGraph):
+        return 0.0
+    far = 0.0
+    for T, N in ODD:
+        feed = case.feed(T, N)
+        for right, got in zip(*(runs.run(None, feed) for runs in both), strict=True):
+            same = right.shape == got.shape
+            far = max(far, float(np.abs(got - right).max(initial=0)) if same else np.inf)
+    return far
