@@ -23,6 +23,7 @@ from rnn_lowering.compare.options import Check, CheckOptions, check_of
 from rnn_lowering.compare.result import ACCEPTED_ONLY, NOTHING_LOWERED, UNCHANGED, Verification
 from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison
+from rnn_lowering.compare.streams.proofs import stream_proofs
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import OptionError, UnsupportedError, boundary
 from rnn_lowering.files.external_data import save
@@ -198,7 +199,10 @@ def compare_stream(
 ) -> Verification:
     """Compare as `verify_stream` does, with a runner that is started already."""
     with _both_files(original, stepped, runner, check, trust_external_data) as both:
-        found = StreamComparison(*both, runner, check, progress).result()
+        comparison = StreamComparison(*both, runner, check, progress)
+        found = comparison.result()
+        if found:
+            found = replace(found, proofs=stream_proofs(*both, comparison.plan))
         if not found or runtime is None:
             return found
         from rnn_lowering.compare.in_target import StreamInTarget

@@ -1,0 +1,93 @@
+"""The proof of each node of a stream: one call, from any states, computes what the node computes of its frames.
+
+So all calls together compute what it computes of the whole sequence: its states begin like those of the node. That
+each frame enters once is what the runs compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.compare.node_pairs import node_pairs
+from rnn_lowering.compare.proof.of_nodes import proofs_of
+from rnn_lowering.compare.result import NOT_PROVEN, PROVEN, NodeProof
+from rnn_lowering.errors import RnnLoweringError
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.files.reading import ModelSource
+from rnn_lowering.model.scopes import NodePlace, RecurrentNode, recurrent_nodes
+from rnn_lowering.streaming.metadata import State, StreamPlan
+from rnn_lowering.types import array_of
+
+_SLOTS = {
+    "RNN": {"h": (5, 1)},
+    "GRU": {"h": (5, 1)},
+    "LSTM": {"h": (5, 1), "c": (6, 2)},
+    "DynamicQuantizeLSTM": {"h": (5, 1), "c": (6, 2)},
+    "LinearAttention": {"s": (3, 1)},
+}
+"""By operator and state: which input and output of the node it is."""
+
+
+def stream_proofs(original: ModelSource, stepped: ModelSource, plan: StreamPlan) -> tuple[NodeProof, ...]:
+    """Return the proof of each lowered node of a stream, or why there is none."""
+    try:
+        model = original.new_model()
+        reasons = dict[NodePlace, str]()
+        for entry in list(recurrent_nodes(model)):
+            reasons[entry.place] = _connect(entry, {s.state: s for s in plan.states if s.node == entry.node.name})
+        pairs = node_pairs(model, stepped)
+        found = proofs_of(pairs)
+    except RnnLoweringError:  # a node cannot be read
+        return ()
+    return tuple(
+        NodeProof(proof.node, NOT_PROVEN, reason)
+        if (reason := reasons.get(pair.place, ""))
+        else replace(proof, status=PROVEN if proof else NOT_PROVEN)
+        for pair, proof in zip(pairs, found, strict=True)
+    )
+
+
+def _connect(entry: RecurrentNode, states: Mapping[str, State]) -> str:
+    """Let a node take and return the states of a stream; return why they do not begin like those of the node."""
+    node, graph = entry.node, entry.graph
+    slots = _SLOTS.get(node.op_type)
+    if slots is None or not isinstance(graph, ir.Graph):
+        return f"one call of {node.op_type} has no equation"
+    for letter, (slot, output) in slots.items():
+        if letter not in states:
+            return f"the stream has no state '{letter}' of it"
+        state = states[letter]
+        first = node.inputs[slot] if slot < len(node.inputs) else None
+        if not _begins_like(first, state, entry.opset):
+            return f"its first state '{letter}' is not that of the stream"
+        dtype = ir.DataType.from_numpy(np.dtype(state.dtype))
+        shape = ir.Shape(state.shape)
+        if first is None or first.name != state.input:
+            taken = ir.Value(name=state.input, type=ir.TensorType(dtype), shape=shape)
+            graph.inputs.append(taken)
+            node.resize_inputs(max(len(node.inputs), slot + 1))
+            node.replace_input_with(slot, taken)
+        node.resize_outputs(max(len(node.outputs), output + 1))
+        returned = node.outputs[output]
+        if not returned.is_graph_output():
+            returned.name = state.output
+            graph.outputs.append(returned)
+    return ""
+
+
+def _begins_like(first: ir.Value | None, state: State, opset: int) -> bool:
+    """Whether a state of a stream begins as that of the node does: as zeros, constants, or what the host gives."""
+    if first is None:
+        return bool(state.initial == "zeros")
+    if first.is_graph_input():
+        return first.name == state.input
+    constant = constant_of(first, opset)
+    if constant is None:
+        return False
+    array = array_of(constant)
+    initial = np.zeros(1) if state.initial == "zeros" else np.asarray(state.initial, array.dtype)
+    return np.array_equal(np.broadcast_to(initial, array.shape), array)
