@@ -350,12 +350,19 @@ class Machine:
         """Return a function of polynomials, element by element; an element that is a state becomes its atom."""
         broad = [self.lifted(array) for array in arrays]
         if any(array.shape != broad[0].shape for array in broad):
-            broad = list(np.broadcast_arrays(*broad))
+            width = max(array.shape[-1] if array.ndim else 1 for array in broad)
+            broad = list(np.broadcast_arrays(*(self._in_all_lanes(array, width) for array in broad)))
         values = [
             (self.algebra.settled(self.rows.computed(function, *parts)), end - first)
             for first, end, parts in self.rows.runs(*broad)
         ]
         return self.rows.of(*values, shape=broad[0].shape)
+
+    def _in_all_lanes(self, array: Array, width: int) -> Array:
+        """Return elements that are to be those of all lanes of a row as rows of their own."""
+        if width == 1 or (array.ndim and array.shape[-1] != 1):
+            return array
+        return self.rows.of(*((part, 1) for _, _, (part,) in self.rows.runs(array)), shape=array.shape)
 
     def sum(self, *arrays: Array) -> Array:
         """Return the sum of arrays."""
@@ -394,8 +401,27 @@ class Machine:
         return np.stack(parts).reshape(shape) if parts else self.rows.zeros(shape)
 
     def _symbolic_product(self, a: Array, b: Array) -> Array:
+        rows = [part for _, _, (part,) in self.rows.runs(b)]
+        if len(b) > 1 and len(rows) == len(b) and all(self.algebra.lanes(row) > 1 for row in rows):
+            return self._contraction(a, rows, b.shape[1])
         terms = [self.times(a[:, k, None], b[k]) for k in range(len(b))]
         return self.sum(*terms) if terms else self.rows.zeros((len(a), b.shape[1]))
+
+    def _contraction(self, a: Array, rows: list[BoundedPolynomial], width: int) -> Array:
+        """Return the product of rows with a matrix whose rows are polynomials.
+
+        It is linear in both: a product of lanes with rows is an atom, and what all of them have is a factor.
+        """
+        factor, rows = self.algebra.common_factor(rows)
+        names = tuple(map(self.algebra.identity, rows))
+        sums = [ZERO] * len(a)
+        for first, end, (part,) in self.rows.runs(a):
+            row, k = divmod(first, len(rows))
+            for of_all, of_lanes in self.algebra.split_terms(part):
+                self.algebra.count(1)
+                key = "contraction", self.algebra.identity(of_lanes), names[k : k + end - first]
+                sums[row] += of_all * self.algebra.atom(width, *key)
+        return self.rows.of(*((self.algebra.settled(x * factor), width) for x in sums), shape=(len(a), width))
 
     def _product(self, a: Array, matrix: Array) -> Array:
         """Return the product of rows with each column of numbers.

@@ -28,6 +28,9 @@ _HALF_ROUNDINGS = {
 _FUNCTIONS = 50
 """About so many are computed for each row in each step."""
 
+_FUNCTIONS_OF_ROW = 20
+"""About so many are computed for each row of a state."""
+
 _MOST_WEIGHTS = 1 << 24
 
 
@@ -78,7 +81,9 @@ def _claim(node: NodePair) -> Claim:
         raise UnprovenError("it shares a loop with the layer below")
     steps, rows = (least if size is None else size for size, least in ((spec.seq_length, 5), (spec.batch_size, 3)))
     weights = sum(math.prod(tensor.shape.numpy()) for tensor in spec.stored.values())
-    if steps * rows * len(spec.directions) * _FUNCTIONS > MOST_FUNCTIONS or weights > _MOST_WEIGHTS:
+    of_states = getattr(spec, "state_heads", 0) * getattr(spec, "key_size", 0)  # those of a LinearAttention
+    functions = max(_FUNCTIONS, _FUNCTIONS_OF_ROW * of_states)
+    if steps * rows * len(spec.directions) * functions > MOST_FUNCTIONS or weights > _MOST_WEIGHTS:
         raise UnprovenError("too large")
     shapes: dict[str, tuple[int | str, ...]] = {}
     for pair in (node, *node.beside):

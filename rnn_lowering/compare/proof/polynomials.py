@@ -244,6 +244,25 @@ class Algebra:
             self._atoms[key] = BoundedPolynomial({(-self._count if is_bit else self._count,): (1.0, 0.0)})
         return self._atoms[key]
 
+    def split_terms(self, value: BoundedPolynomial) -> list[tuple[BoundedPolynomial, BoundedPolynomial]]:
+        """Return the terms of a polynomial, each as a factor that all lanes have and one of the lanes."""
+        found = []
+        for monomial, coefficient in value.terms.items():
+            of_all = tuple(atom for atom in monomial if self._lanes[abs(atom)] == 1)
+            of_lanes = tuple(atom for atom in monomial if self._lanes[abs(atom)] > 1)
+            is_array = any(isinstance(x, np.ndarray) for x in coefficient)
+            pair = ((1.0, 0.0), coefficient) if is_array else (coefficient, (1.0, 0.0))
+            found.append((BoundedPolynomial({of_all: pair[0]}), BoundedPolynomial({of_lanes: pair[1]})))
+        return found
+
+    def common_factor(self, rows: list[BoundedPolynomial]) -> tuple[BoundedPolynomial, list[BoundedPolynomial]]:
+        """Return a factor that all lanes of all rows have, and the rows without it."""
+        split = [self.split_terms(row) for row in rows]
+        (first, _), *_ = split[0]
+        if all(len(terms) == 1 and terms[0][0].terms == first.terms for terms in split):
+            return first, [terms[0][1] for terms in split]
+        return ONE, rows
+
     def lanes(self, value: BoundedPolynomial) -> int:
         """Return how many elements a polynomial stands for; 1 if all lanes of a row are this one."""
         for monomial, numbers in value.terms.items():
