@@ -55,8 +55,10 @@ def _connect(entry: RecurrentNode, states: Mapping[str, State]) -> str:
     """Let a node take and return the states of a stream; return why they do not begin like those of the node."""
     node, graph = entry.node, entry.graph
     slots = _SLOTS.get(node.op_type)
-    if slots is None or not isinstance(graph, ir.Graph):
+    if slots is None:
         return f"one call of {node.op_type} has no equation"
+    if entry.path != ("",) or not isinstance(graph, ir.Graph):
+        return "it stands in a body or function"
     for letter, (slot, output) in slots.items():
         if letter not in states:
             return f"the stream has no state '{letter}' of it"
@@ -90,4 +92,7 @@ def _begins_like(first: ir.Value | None, state: State, opset: int) -> bool:
         return False
     array = array_of(constant)
     initial = np.zeros(1) if state.initial == "zeros" else np.asarray(state.initial, array.dtype)
-    return np.array_equal(np.broadcast_to(initial, array.shape), array)
+    try:
+        return np.array_equal(np.broadcast_to(initial, array.shape), array)
+    except ValueError:  # other shapes
+        return False
