@@ -31,7 +31,7 @@ from rnn_lowering.compare.runner import Outputs, Runner, Session, SessionError, 
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.preparation import PreparedModel
-from rnn_lowering.model.scopes import NodePlace
+from rnn_lowering.model.scopes import REPEATING, NodePlace
 from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.types import NODES, Array, Progress, counter
 
@@ -97,8 +97,9 @@ class NodeComparison(Comparison):
     @cached_property
     def proofs(self) -> tuple[NodeProof, ...]:
         """The proof of each lowered node and of each converted Loop or Scan, or why there is none."""
+        repeats = not REPEATING.isdisjoint(operator_counts(self.original.proto))
         try:
-            return proofs_of(self.pairs, self.original.model, self.lowered.model)
+            return proofs_of(self.pairs, *((self.original.model, self.lowered.model) if repeats else ()))
         except RnnLoweringError:  # a node cannot be read
             return ()
 
