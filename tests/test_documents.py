@@ -229,10 +229,12 @@ def test_the_readme_counts_the_exports_that_run() -> None:
     """Of each runtime that it names; the others of those are refused, and none is wrong."""
     path = ROOT / "tests" / "clients" / "outcomes_of_journeys.json"
     stored = json.loads(path.read_text(encoding="utf-8"))
-    told = re.search(r"Of (\d+) exports.*?run all, MNN (\d+) and\s+ncnn (\d+)", page_text("README"), re.DOTALL)
+    words = r"Of (\d+) exports.*?run all,\s+MNN\s+(\d+),\s+LiteRT\s+(\d+)\s+and\s+ncnn\s+(\d+)"
+    told = re.search(words, page_text("README"), re.DOTALL)
     assert told
-    every, mnn, ncnn = map(int, told.groups())
-    right = {"tract": every, "openvino": every, "opencv": every, "mnn": mnn, "ncnn": ncnn}
+    every, *others = map(int, told.groups())
+    right = dict.fromkeys(("tract", "openvino", "opencv", "tvm"), every)
+    right |= zip(("mnn", "litert", "ncnn"), others, strict=True)
     for name, count in right.items():
         outcomes = [*stored[name]["outcomes"].values()]
         assert (outcomes.count("right"), outcomes.count("refused")) == (count, every - count), name

@@ -168,6 +168,7 @@ _WRONG_IN = {
         "ezkl": "DFT GroupNormalization NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
         "jaxonnxruntime": "Attention CenterCropPad DFT Gelu GroupNormalization NegativeLogLikelihoodLoss"
         " RotaryEmbedding STFT SoftmaxCrossEntropyLoss SpaceToDepth",
+        "litert": "IsInf",  # of doubles, which it does not compare
         "mnn": "RotaryEmbedding",
         "ncnn": "RotaryEmbedding",
         "onnx2torch": "Attention DFT RotaryEmbedding STFT SpaceToDepth",
@@ -403,7 +404,7 @@ def _standing_for(value: ir.Value, n: int, lacking: _Lacking, opset: int) -> ir.
 
 def _expand(model: ir.Model, nodes: Sequence[ir.Node], opset: int) -> bool:
     """Put the bodies of nodes in their place; return False if one has none."""
-    known, added = inferred_values(model), []
+    known, added = dict(inferred_values(model)), []
     for n, node in enumerate(nodes):
         operands = [Operand() if v is None else _operand(v, known, opset) for v in node.inputs]
         body = body_of(node, opset, operands)
@@ -415,7 +416,7 @@ def _expand(model: ir.Model, nodes: Sequence[ir.Node], opset: int) -> bool:
         call = call_of(node, opset, body.name)
         model.graph.insert_before(node, call)
         for old, new in zip(node.outputs, call.outputs, strict=True):
-            new.type, new.shape = old.type, old.shape
+            new.type, new.shape, known[new] = old.type, old.shape, known.get(old, old)
             take_over(old, new)
         model.graph.remove(node, safe=True)
     inline_holders(model, added, MOST_NODES)

@@ -32,10 +32,12 @@ from clients.environments import CLIENTS, HERE, ROOT, environment, make, require
 OPEN = ("tract", "openvino")
 """The clients for which the documents lower without sizes."""
 
-NONE_FAILS = (*OPEN, "opencv", "mnn", "ncnn")
-"""Those in which every journey is right, or refused with what to do."""
+SAMPLED = (*OPEN, "opencv", "mnn", "ncnn")
+"""Those in which some journeys are run each time: the others compile or convert each for long."""
 
-RUNTIMES = (*NONE_FAILS, "tvm", "litert")
+RUNTIMES = (*SAMPLED, "tvm", "litert")
+"""All: every journey is right there, or refused with what to do."""
+
 EXPORTERS = {
     "older": "PyTorch, `dynamo=False`",
     "dynamo": "PyTorch, open axes",

@@ -59,3 +59,16 @@ def test_nodes_of_a_single_tensor(tmp_path: Path) -> None:
     nets = {node: parse(text.replace("NODE", node), 17) for node in ("Concat <axis = 0>", "Max", "Sum", "Mean")}
     returned = "g (float[2, 3] x) => (float[2, 3] y) { h = Neg (x)  y = Sum (h) }"
     assert_lowered_right("litert", with_feeds({**nets, "an output": parse(returned, 17)}), tmp_path)
+
+
+EINSUM = """g (float[2, 3, 4] x, float[4, 5] w, float[2, 6, 5] z) => (float[2, 3, 6] y)
+    { y = Einsum <equation = "bxi,ij,byj->bxy"> (x, w, z) }"""
+SIGNAL = """g (float[2, 3, 9] x) => (float[2, 4, 7] y) <uint8[4, 3, 3] w = {W}, uint8 z = {7}> {
+    q, s, a = DynamicQuantizeLinear (x)  c = ConvInteger (q, w, a, z)  y = Cast <to = 1> (c) }"""
+
+
+@pytest.mark.environments("litert")
+def test_nodes_that_onnx2tf_has_in_part(tmp_path: Path) -> None:
+    """It has an Einsum of two operands, and a ConvInteger of images."""
+    texts = {"three operands": EINSUM, "a signal": SIGNAL.replace("W", ", ".join(map(str, range(20, 56))))}
+    assert_lowered_right("litert", with_feeds({name: parse(text, 17) for name, text in texts.items()}), tmp_path)

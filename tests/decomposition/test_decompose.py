@@ -168,8 +168,6 @@ UNKNOWN = {
     "a label twice": "(float[3, 3] a, float[3] b) => (float[3] y) { y = Einsum <equation = 'ii,i->i'> (a, b) }",
     "an ellipsis": """(float[2, 3] a, float[3, 4] b) => (float[2, 4] y)
         { y = Einsum <equation = '...j,jk->...k'> (a, b) }""",
-    "three operands": """(float[2] a, float[2] b, float[2] c) => (float[2] y)
-        { y = Einsum <equation = 'i,i,i->i'> (a, b, c) }""",
     "a sum over one operand": """(float[2, 3] a, float[2] b) => (float[2] y)
         { y = Einsum <equation = 'ij,i->i'> (a, b) }""",
 }  # fmt: skip

@@ -493,3 +493,33 @@ def test_what_joins_a_single_tensor_is_a_copy_in_litert(operator: str) -> None:
     lowered, feed = rl.lower(net, target="litert"), random_feed(net)
     assert [node.op_type for node in lowered.graph.node] == ["Neg", "Identity", "Tanh"]
     assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "node"),
+    [
+        ("float[2, 3, 4] x, float[4, 5] w, float[2, 6, 5] z", 'Einsum <equation = "bxi,ij,byj->bxy"> (x, w, z)'),
+        (
+            "float[2, 3] x, float[3, 4] w, float[4, 5] v, float[5] z",
+            'Einsum <equation = "ab,bc,cd,d->a"> (x, w, v, z)',
+        ),
+    ],
+)
+def test_an_einsum_of_several_operands_becomes_products_of_two(inputs: str, node: str) -> None:
+    """Each sees the sizes of those before it."""
+    net = parse(f"g ({inputs}) => (float[A] y) {{ y = {node} }}", 17)
+    net.graph.output[0].type.tensor_type.ClearField("shape")
+    lowered, feed = rl.lower(net, target="litert"), random_feed(net)
+    assert "Einsum" not in operators(lowered)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+def test_log_softmax_and_doubles_in_litert() -> None:
+    """onnx2tf makes a LogSoftmax the logarithm of a Softmax, which is 0 for a masked score; no IsInf of doubles."""
+    masked = parse("g (float[2, 3] x) => (float[2, 3] y) { y = LogSoftmax (x) }", 17)
+    lowered, feed = rl.lower(masked, target="litert"), {"x": np.array([[0, -1e9, 1], [3, 2, 1]], np.float32)}
+    assert "LogSoftmax" not in operators(lowered)
+    assert_close(run(lowered, feed), run(masked, feed))
+    doubles = parse("g (float[2] x) => (bool[2] y) { d = Cast <to = 11> (x)  y = IsInf (d) }", 17)
+    with pytest.raises(rl.UnsupportedError, match="computes it in float32 only"):
+        rl.lower(doubles, target="litert")

@@ -257,7 +257,9 @@ CONVS = {
 
 
 @pytest.mark.parametrize("name", CONVS)
-def test_a_conv_of_integers_that_tvm_lacks_becomes_one_of_floats(name: str) -> None:
+@pytest.mark.parametrize("target", ["tvm", "litert"])
+def test_a_conv_of_integers_that_a_runtime_lacks_becomes_one_of_floats(name: str, target: Any) -> None:
+    """LiteRT has one of images with constant weights."""
     inputs, node = CONVS[name]
     model = parse(f"g ({inputs}) => (int32[A, B, C] y) {{ y = ConvInteger {node} }}", 17)
     del model.graph.output[0].type.tensor_type.shape.dim[:]
@@ -268,7 +270,7 @@ def test_a_conv_of_integers_that_tvm_lacks_becomes_one_of_floats(name: str) -> N
         low, high = (0, 9) if value.name in "ab" else (np.iinfo(dtype).min, np.iinfo(dtype).max + 1)
         shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
         feed[value.name] = rng.integers(low, high, shape).astype(dtype)
-    lowered = rl.lower(model, target="tvm")
+    lowered = rl.lower(model, target=target)
     assert "ConvInteger" not in operators(lowered)
     np.testing.assert_array_equal(run(lowered, feed)["y"], run(model, feed)["y"])
 

@@ -13,7 +13,7 @@ from rnn_lowering.emit.constants import zeros_of
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor, static
-from rnn_lowering.facts.constants import integers_at
+from rnn_lowering.facts.constants import constant_of, integers_at
 from rnn_lowering.facts.operators import parameter
 from rnn_lowering.targets.misread import AXES_OF_COMPOSED, by_operator
 from rnn_lowering.targets.native import (
@@ -191,6 +191,53 @@ def _split_of_rank_3(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> lis
     return [op.reshape(part, x.shape_with(axis, n)) for part, n in zip(parts, sizes, strict=True)]
 
 
+def _einsum(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "of two operands only" if len(node.inputs) > _PAIR else ""
+
+
+_AXES_OF_IMAGES = 4
+
+
+def _conv_of_integers(node: ir.Node, known: KnownValue, opset: int) -> str:
+    """onnx2tf takes groups of one channel, or no groups."""
+    x, weights = node.inputs[:2]
+    shape = None if x is None else known(x).shape
+    tensor = constant_of(weights, opset)
+    if shape is None or len(shape) != _AXES_OF_IMAGES or tensor is None:
+        return "of images only, with constant weights"
+    grouped = node.attributes.get_int("group", 1) > 1 and tensor.shape.numpy()[1] > 1
+    return "wrongly in groups of several channels" if grouped else ""
+
+
+def _log_softmax(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "infinite where it is below -104"
+
+
+def _of_doubles(node: ir.Node, known: KnownValue, opset: int) -> str:
+    value = node.inputs[0]
+    return "in float32 only" if value is not None and known(value).dtype == ir.DataType.DOUBLE else ""
+
+
+def _reverse_sequence(node: ir.Node, known: KnownValue, opset: int) -> str:
+    value = node.inputs[0]
+    return "of numbers only" if value is not None and known(value).dtype == ir.DataType.BOOL else ""
+
+
+def _scatter(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "without a reduction only" if _reduces(node) else ""
+
+
+_IN_LITERT = {
+    "ReverseSequence": _reverse_sequence,
+    "ScatterND": _scatter,
+    "ScatterElements": _scatter,
+    "Einsum": _einsum,
+    "ConvInteger": _conv_of_integers,
+    "LogSoftmax": _log_softmax,
+    "IsInf": _of_doubles,
+    "IsNaN": _of_doubles,
+}
+
 LITERT = Target(
     "litert",
     "onnx2tf 2.6.9, ai-edge-litert 2.1.2",
@@ -212,6 +259,7 @@ LITERT = Target(
             *("rows of sequences", "no sequences", "no lone operands", "outputs as sums", "computed copies"),
             *("constants as tensors", "sums apart"),
         ),
+        misreads=by_operator(_IN_LITERT),
     ),
 )
 
