@@ -224,7 +224,7 @@ def each_of_one_operator() -> Iterator[Any]:
             yield case if n == turn % len(rows) else exhaustive(case)
 
 
-@pytest.mark.parametrize(("op_type", "changes", "fact"), each_of_one_operator())
+@pytest.mark.parametrize(("op_type", "changes", "fact"), list(each_of_one_operator()))
 def test_an_invalid_node(op_type: str, changes: dict[str, Any], fact: str) -> None:
     assert_refused(node_model(op_type, **changes), fact)
 

@@ -487,7 +487,7 @@ LEARNED = {
 }
 
 
-@pytest.mark.parametrize(("name", "last"), zip(LEARNED, (20, 20, 18), strict=True))
+@pytest.mark.parametrize(("name", "last"), list(zip(LEARNED, (20, 20, 18), strict=True)))
 def test_learned_positions_end_the_stream(name: str, last: int) -> None:
     """The metadata say after how many frames, and the next one is an error."""
     model = over("float[1, time, 4] X", f"{POSITIONS}  {LEARNED[name]}  a = Add (X, p)  Y = CumSum (a, 1)")
