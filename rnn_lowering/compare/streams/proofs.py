@@ -37,8 +37,10 @@ def stream_proofs(original: ModelSource, stepped: ModelSource, plan: StreamPlan)
     try:
         model = original.new_model()
         reasons = dict[NodePlace, str]()
+        copies = {node.output[0]: node.input[0] for node in stepped.proto.graph.node if node.op_type == "Identity"}
         for entry in list(recurrent_nodes(model)):
-            reasons[entry.place] = _connect(entry, {s.state: s for s in plan.states if s.node == entry.node.name})
+            states = {s.state: s for s in plan.states if s.node == entry.node.name}
+            reasons[entry.place] = _connect(entry, states, copies)
         pairs = node_pairs(model, stepped)
         found = proofs_of(pairs)
     except RnnLoweringError:  # a node cannot be read
@@ -51,8 +53,12 @@ def stream_proofs(original: ModelSource, stepped: ModelSource, plan: StreamPlan)
     )
 
 
-def _connect(entry: RecurrentNode, states: Mapping[str, State]) -> str:
-    """Let a node take and return the states of a stream; return why they do not begin like those of the node."""
+def _connect(entry: RecurrentNode, states: Mapping[str, State], copies: Mapping[str, str]) -> str:
+    """Let a node take and return the states of a stream; return why they are not those of the node.
+
+    Args:
+        copies: What Identities of the stream copy, by what they make.
+    """
     node, graph = entry.node, entry.graph
     slots = _SLOTS.get(node.op_type)
     if slots is None:
@@ -78,6 +84,8 @@ def _connect(entry: RecurrentNode, states: Mapping[str, State]) -> str:
         if not returned.is_graph_output():
             returned.name = state.output
             graph.outputs.append(returned)
+        elif returned.name not in (state.output, copies.get(state.output)):
+            return f"its last state '{letter}' is not that of the stream"
     return ""
 
 
