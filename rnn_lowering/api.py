@@ -203,7 +203,7 @@ def lower_file(
     Returns:
         What was lowered. `report.verification.status` is "verified", or "not verified" if nothing could be
         compared; without recurrent nodes it is "unchanged", and the destination is a copy of the source. Without a
-        comparison `report.verification` is None.
+        comparison it is "not compared".
 
     Raises:
         ModelFileError: A file cannot be read or written, or exists.

@@ -61,7 +61,11 @@ def _wrapped(line: str, width: int) -> str:
     return textwrap.fill(line, width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
 
 
-_OTHER_WORDS = {"--list": ("--dryrun", "--preview", "--inspect", "--show", "--info"), "--verify": ("--runs",)}
+_OTHER_WORDS = {
+    "--list": ("--dryrun", "--preview", "--inspect", "--show", "--info"),
+    "--verify": ("--runs",),
+    "--calibrate": ("--quantize",),
+}
 """By flag what other programs call it."""
 
 

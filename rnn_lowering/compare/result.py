@@ -182,17 +182,19 @@ class Verification:
             return f"not verified: {self.reason}"
         numbers = f"{counted(self.runs, 'run')}, largest difference {self.max_abs:.2g}{self._sizes()}"
         if self.method == EACH_NODE:
-            return f"{self._proven()}nodes verified, not the whole model ({EACH_NODE}): {numbers}; {self.reason}"
-        line = f"{self._proven()}verified ({self.method}): {numbers}"
-        return f"{line}; {self.reason}" if self.reason else line
+            line = f"nodes verified, not the whole model ({EACH_NODE}): {numbers}"
+        else:
+            line = f"verified ({self.method}): {numbers}"
+        return "; ".join(filter(None, (self.proven(), line, self.reason)))
 
-    def _proven(self) -> str:
+    def proven(self) -> str:
         """Return how many nodes are proven, and for which lengths; "" if none is."""
         proven = [proof.status for proof in self.proofs if proof]
         if not proven:
             return ""
         lengths = "for every length and input" if {*proven} == {PROVEN} else "for every input"
-        return f"{len(proven)} of {counted(len(self.proofs), 'node')} proven {lengths}, up to rounding; "
+        loops = " and Loops" if any(proof.node.startswith(("Loop", "Scan")) for proof in self.proofs) else ""
+        return f"{len(proven)} of {counted(len(self.proofs), 'node')}{loops} proven {lengths}, up to rounding"
 
     def _sizes(self) -> str:
         """Return the shapes and switches that differ from run to run, of the first input of each kind; "" if none

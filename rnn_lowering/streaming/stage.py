@@ -42,6 +42,9 @@ from rnn_lowering.streaming.options import Stream, check_whole_calls, parse_dela
 from rnn_lowering.streaming.sizes import TimeInputs, time_inputs
 from rnn_lowering.streaming.states import expose, late_outputs, states_of
 
+_WHATEVER_THE_LENGTH = "train a forward model"
+"""The hint of a node that is no stream at any length."""
+
 _ENDLESS = "--max-frames had no effect: the stream has no attention to all past frames"
 
 
@@ -215,7 +218,7 @@ class StreamPass(ir.passes.InPlacePass):
             try:
                 result, text = self._streamed(model)
             except UnsupportedError as error:
-                if options := self._opening(model):
+                if error.hint != _WHATEVER_THE_LENGTH and (options := self._opening(model)):
                     error.advise(f"the exporter fixed the length: add {options}")
                 raise
         if text:

@@ -103,6 +103,7 @@ WRONG_USAGE = {
     "IN OUT --verify -1": "",
     "IN OUT --verify many": "'many' is not a whole number",
     "IN OUT --runs 1": "unrecognized arguments: --runs 1; did you mean --verify?",
+    "IN OUT --quantize": "unrecognized arguments: --quantize; did you mean --calibrate?",
     "IN OUT --require-verified --verify 0": "needs a comparison; drop it, or compare 1 run or more",
     "IN OUT --require-proven --verify 0": "needs a comparison; drop it, or compare 1 run or more",
     "IN OUT --stream seq=1 --bits w8a16": "--bits needs a calibration; add --calibrate, or drop --bits",

@@ -563,3 +563,12 @@ def test_an_opset_that_is_too_old_is_refused(opset: int, head: str, inputs: str,
 )
 def test_a_delay_that_does_not_help_is_not_advised(head: str, message: str, nodes: str) -> None:
     assert message.split(" ... ")[0] in refusal(ir.from_proto(over(head, nodes)), delay=False)
+
+
+def test_an_axis_that_does_not_help_is_not_to_be_opened() -> None:
+    fixed = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        main (float[5,1,3] X, float[2,16,3] W, float[2,16,4] R) => (float[5,2,1,4] Y) {
+            Y = LSTM <hidden_size = 4, direction = "bidirectional"> (X, W, R)
+        }""")
+    with pytest.raises(rl.UnsupportedError, match=r"direction is bidirectional.*; train a forward model$"):
+        rl.lower(fixed, stream={"X:0": 1})
