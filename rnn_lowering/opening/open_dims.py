@@ -18,7 +18,7 @@ from rnn_lowering.files.reading import ModelSource, parse_file
 from rnn_lowering.model.copying import clone, inline_holders
 from rnn_lowering.model.from_message import from_proto
 from rnn_lowering.model.model_sizes import forget_sizes
-from rnn_lowering.model.onnx_checks import is_sound
+from rnn_lowering.model.onnx_checks import is_anonymous, is_sound
 from rnn_lowering.model.protobuf import as_proto, graphs_in
 from rnn_lowering.model.scopes import all_names, sort_nodes
 from rnn_lowering.opening.evidence import PAGE, SIZES, Evidence, Integers, refuse, told
@@ -195,7 +195,8 @@ def _opened(exports: Sequence[ir.Model], dims: Mapping[str, str], sizes: Sizes) 
     alike = {free[place]: symbol for place, symbol in names.items() if place in free}
     names |= {place: alike[old] for place, old in free.items() if old in alike}
     for (name, n), row in axes.items():
-        fact, same = f"axis {n} of '{name}' is {told(row)}", (name, n) in names or len({*map(str, row)}) == 1
+        said = {None if is_anonymous(dim) else str(dim) for dim in row}
+        fact, same = f"axis {n} of '{name}' is {told(row)}", (name, n) in names or len(said) == 1
         _require(same, fact, hint=f"open it too: --open-dim {quote(f'{name}:{n}=')}NAME")
     for value in (value for each in inputs for value in each if value.shape is not None):
         value.shape = ir.Shape([names.get((value.name or "", n), dim) for n, dim in enumerate(value.shape or ())])

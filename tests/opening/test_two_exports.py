@@ -51,6 +51,15 @@ def test_models_and_paths_in_memory_and_as_files(tmp_path: Path) -> None:
     assert ir.to_proto(given) == before
 
 
+def test_sizes_without_names_may_have_other_numbers() -> None:
+    """tf2onnx numbers the open sizes that have no name."""
+    exports = [NETS["heads"](11), NETS["heads"](160)]
+    for export, name in zip(exports, ("unk__75", "unk__149"), strict=True):
+        export.graph.input[0].type.tensor_type.shape.dim[0].dim_param = name
+    found: onnx.ModelProto = rl.lower(exports[0], "keep", open_dims=TIME, also=exports[1:])
+    assert [dim.dim_param for dim in found.graph.input[0].type.tensor_type.shape.dim][:2] == ["unk__75", "time"]
+
+
 def test_the_report_says_what_changed() -> None:
     first, second = NETS["without_the_last"](11), NETS["without_the_last"](160)
     _, report = rl.lower(first, "keep", open_dims=TIME, also=[second], full=True)
