@@ -3,6 +3,7 @@ they are mutants of, at sizes that no proof uses."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import quantized_lstm
 from cases import Arrays
 from mutants import mutant
 from running import session
+from texts import parse
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -108,14 +110,7 @@ main (float[N,4] h0, float[5,N,3] X) => (float[N,4] h, float[2,5,1,N,4] Ys)
 
 
 def _text(text: str, status: str = "proven", **lowering: Any) -> Proven:
-    def model() -> onnx.ModelProto:
-        made = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
-        rng = np.random.default_rng(0)
-        for tensor in made.graph.initializer:
-            if tensor.data_type == onnx.TensorProto.FLOAT:
-                array = rng.uniform(-0.9, 0.9, tuple(tensor.dims)).astype(np.float32)
-                tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-        return made
+    model = partial(parse, text)
 
     def feed(T: int, N: int) -> Arrays:
         rng, sizes = np.random.default_rng(T), {"T": T, "N": N}

@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 from mutants import mutant
 from running import session
+from texts import parse
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -40,13 +41,7 @@ def one() -> onnx.ModelProto:
 
 def two() -> onnx.ModelProto:
     """An LSTM whose first h the host gives, and a GRU whose first h is a constant."""
-    made = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {TWO}')
-    rng = np.random.default_rng(0)
-    for tensor in made.graph.initializer:
-        if tensor.data_type == onnx.TensorProto.FLOAT:
-            array = rng.uniform(-0.9, 0.9, tuple(tensor.dims)).astype(np.float32)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    return made
+    return parse(TWO)
 
 
 def of_attention() -> onnx.ModelProto:
