@@ -41,6 +41,7 @@ from rnn_lowering.errors import (
 )
 from rnn_lowering.files.atomic import Outputs, Place, replacing
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
+from rnn_lowering.files.one_file import LARGE
 from rnn_lowering.files.options import Files
 from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
@@ -97,6 +98,11 @@ class _ReadSource:
     @property
     def original(self) -> ModelSource:
         return self.exports[0]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the model and all its tensors are in memory, and few."""
+        return len(self.files) == 1 and self.original.proto.ByteSize() < LARGE and not self.original.inside
 
 
 @dataclass(frozen=True)
@@ -176,6 +182,7 @@ class FileLowering:
                     report.verification = self._told_of_closed(report.verification, source.original)
                 if comparison.cache_info().currsize and (places := comparison().contradicted):
                     report.notes.append(_open_outputs(result.model, places))
+                    result.message = None  # which declares what it did
                     self._write(result, source.file, written, place)
                     report.lowered = ModelFile.of(written, written.parent.iterdir(), result.model)
                 if report.verification and self.lowering.open_dims:
@@ -204,7 +211,8 @@ class FileLowering:
 
     def _lowered(self, source: _ReadSource) -> LoweringResult:
         lowered, keep = counter(self.progress, LOWERING, 1), bool(self.check.runs or self.outputs.report)
-        result = lower_model(source.model, self.lowering, read_again=source.original.new_model, keep=keep)
+        read_again, whole = source.original.new_model, source.is_small
+        result = lower_model(source.model, self.lowering, read_again=read_again, keep=keep, as_message=whole)
         lowered()
         return result
 
@@ -275,6 +283,8 @@ class FileLowering:
         with writing(place.path):
             if not result.modified and self.files.external_data == "auto" and not data_files(result.model):
                 shutil.copyfile(file, written)
+            elif result.message is not None and place.data is None:
+                onnx.save(result.message, written)
             else:
                 progress = None if self.progress is None else partial(self.progress, WRITING)
                 save(result.model, written, place.data, progress)
