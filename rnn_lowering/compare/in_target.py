@@ -24,16 +24,8 @@ import numpy as np
 
 from rnn_lowering.compare.options import Check
 from rnn_lowering.compare.result import IN_CHUNKS, JUDGED, RunCheck, RunInput, Verification, over_all
-from rnn_lowering.compare.runner import (
-    Alternatives,
-    Outcome,
-    Outputs,
-    Runner,
-    Session,
-    SessionError,
-    memory_of,
-    operator_counts,
-)
+from rnn_lowering.compare.runs.runner import Alternatives, Outcome, Outputs, Runner, SessionError, memory_of
+from rnn_lowering.compare.runs.sessions import Session, operator_counts
 from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison, first_wrong
 from rnn_lowering.compare.streams.sequences import FEW, ChunkedSequence, Expected
 from rnn_lowering.compare.whole import ModelComparison

@@ -15,7 +15,8 @@ import onnx_ir as ir
 
 from rnn_lowering.compare.float64.node_reference import NodeReference, Symbols, reference_of
 from rnn_lowering.compare.float64.widening import widen
-from rnn_lowering.compare.runner import SessionError, quantizes_inputs
+from rnn_lowering.compare.runs.runner import SessionError
+from rnn_lowering.compare.runs.sessions import quantizes_inputs
 from rnn_lowering.emit.open_scopes import NODE
 from rnn_lowering.facts.constants import Evaluation, constant_of
 from rnn_lowering.facts.operators import default_opset, is_used

@@ -16,8 +16,9 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.child import Child
-from rnn_lowering.compare.runner import Chunks, Runner, Session, SessionError
-from rnn_lowering.compare.worker import StoredArrays, write_arrays
+from rnn_lowering.compare.runs.runner import Chunks, Runner, SessionError
+from rnn_lowering.compare.runs.sessions import Session
+from rnn_lowering.compare.runs.worker import StoredArrays, write_arrays
 from rnn_lowering.limits import limited
 
 pytestmark = pytest.mark.usefixtures("own_processes")
@@ -104,7 +105,7 @@ def test_a_first_job_that_kills_its_process_is_not_repeated(
 
 
 def test_the_process_ends_with_its_caller() -> None:
-    child = Child("rnn_lowering.compare.worker")
+    child = Child("rnn_lowering.compare.runs.worker")
     assert child.process.stdin is not None
     child.process.stdin.close()
     assert child.process.wait(60) == 0

@@ -16,7 +16,8 @@ from texts import FORMS, parse
 
 import rnn_lowering as rl
 from rnn_lowering.compare import verify
-from rnn_lowering.compare.runner import Runner, Session
+from rnn_lowering.compare.runs.runner import Runner
+from rnn_lowering.compare.runs.sessions import Session
 from rnn_lowering.files import one_file
 
 MODEL = chain(Link("LSTM", "first", hidden=96), Link("GRU", "second", hidden=96))

@@ -14,7 +14,7 @@ from texts import parse
 import rnn_lowering as rl
 from rnn_lowering.child import Child
 from rnn_lowering.cli import command  # noqa: F401  # every module is to be counted
-from rnn_lowering.compare import runner
+from rnn_lowering.compare.runs import runner
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model import scopes
 from rnn_lowering.report import page  # noqa: F401

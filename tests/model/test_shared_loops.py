@@ -23,7 +23,7 @@ from thinning import by_turns
 import rnn_lowering as rl
 from rnn_lowering.compare.node_by_node import NodeComparison
 from rnn_lowering.compare.result import Verification
-from rnn_lowering.compare.runner import Runner
+from rnn_lowering.compare.runs.runner import Runner
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.recurrence import weights
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rnn_lowering.child import Child, Message
-from rnn_lowering.compare import runner, worker
+from rnn_lowering.compare.runs import runner, worker
 from rnn_lowering.model import onnx_checks
 
 

@@ -1,4 +1,4 @@
-"""The program of the child process that runs models: `python -m rnn_lowering.child rnn_lowering.compare.worker`.
+"""The program of the child process that runs models: `rnn_lowering.child` with this module.
 
 A job loads one model and runs it:
     model: Path of the model.

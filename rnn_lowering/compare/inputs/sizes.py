@@ -1,0 +1,201 @@
+"""Which runs there are: the sizes of open dimensions and the values of switches, independently of each other."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx
+
+from rnn_lowering.compare.inputs.uses import Use, uses_of
+from rnn_lowering.compare.options import Check
+from rnn_lowering.nodes.kinds import AxisName
+from rnn_lowering.types import Array
+
+ShapesByName = dict[str, list[int]]
+"""The shapes of inputs by name."""
+
+_BATCHES, _LENGTHS = (9, 1, 2, 70), (7, 1, 70, 2)
+"""The batch size and the length of each run. The last run is only for models that do not say which is which."""
+
+_OTHERS = ((3, 70, 1, 2), (2, 1, 3, 4))
+"""The sizes of other open dimensions in each run."""
+
+_SEVERAL, _ONE, _LONG, _OTHER_WAY = range(4)
+"""Columns of the above: several rows, one step, many steps, and the two exchanged."""
+
+_FALLBACKS = (
+    *((2, 7), (1, 1), (1, 16), (2, 33), (1, 64), (1, 128), (1, 257), (1, 512), (1, 1024), (2, 2), (3, 3)),
+)
+"""(batch size, length) to try if a model does not accept the sizes of a run."""
+
+_MOST_COMBINATIONS = 8
+"""Maximum combinations of switches that run; of more switches, each is chosen in an order of its own."""
+
+_FEW_COMBINATIONS = 4
+"""If there are at most so many combinations, each runs at all sizes; else at several rows and at many steps."""
+
+_FEW_RUNS = 3
+"""A user who wants fewer runs gets no more than one for each combination of switches."""
+
+
+def given_in_runs(
+    check: Check, graph: onnx.GraphProto, declared: onnx.GraphProto | None = None
+) -> Sequence[Mapping[str, Array]]:
+    """Return the inputs that the user gives for each run; none in runs on random inputs.
+
+    Args:
+        check: The user's check.
+        graph: The main graph of the original.
+        declared: The inputs with the sizes of the other model, which may fix some; None if all are known.
+    """
+    if check.feeds is not None:
+        return check.feeds
+    if not check.runs:
+        return []
+    combinations, count = len(combinations_of(graph)), check.runs
+    if check.runs >= _FEW_RUNS and declared is not None:
+        unknown = bool(_unknown_axes(fed_inputs(declared), uses_of(graph, [v.name for v in declared.input])))
+        each = _FEW_RUNS + unknown
+        count = max(count, each * combinations if combinations <= _FEW_COMBINATIONS else 2 * combinations + each)
+    return [{}] * max(count, combinations)
+
+
+def combinations_of(graph: onnx.GraphProto) -> list[dict[str, int | None]]:
+    """Return the values of all switches, by input, of each run in turn.
+
+    A switch is a single boolean, or an integer that is compared with constants; None is a random integer.
+    """
+    switches = dict(_switches(graph))
+    count = math.prod(map(len, switches.values()))
+    if count > _MOST_COMBINATIONS:
+        each = {name: _in_random_order(name, options) for name, options in switches.items()}
+        return [{name: order[n] for name, order in each.items()} for n in range(_MOST_COMBINATIONS)]
+    combinations: list[dict[str, int | None]] = [{}]
+    for name, options in switches.items():
+        combinations = [{**others, name: value} for value in options for others in combinations]
+    return combinations
+
+
+def column(run: int, combinations: int) -> int:
+    """Return which sizes a run has: each combination of switches meets several rows, and many steps."""
+    if combinations == 1:
+        return run % len(_LENGTHS)
+    turn, combination = divmod(run, combinations)
+    if turn < 2:
+        return (_SEVERAL, _LONG)[(turn + combination) % 2]
+    return (_ONE, _OTHER_WAY)[turn % 2]
+
+
+def _in_random_order(name: str, options: Sequence[int | None]) -> list[int | None]:
+    """Return options in turn, each as often as the others, in an order of its own for each name."""
+    order = (list(options) * _MOST_COMBINATIONS)[: max(_MOST_COMBINATIONS, len(options))]
+    random.Random(name).shuffle(order)
+    return order
+
+
+def _switches(graph: onnx.GraphProto) -> Iterator[tuple[str, tuple[int | None, ...]]]:
+    """Yield the inputs that may choose a branch, and their options."""
+    inputs = fed_inputs(graph)
+    uses = uses_of(graph, [value.name for value in inputs])
+    for value in inputs:
+        cases = uses[value.name].cases
+        shape = value.type.tensor_type.HasField("shape")
+        if value.type.tensor_type.elem_type == onnx.TensorProto.BOOL:
+            if shape and all(dim.dim_value == 1 for dim in dims_of(value)):
+                yield value.name, (0, 1)
+        elif cases:
+            yield value.name, (*cases, None)
+
+
+def alternative_sizes(
+    inputs: Sequence[onnx.ValueInfoProto], uses: Mapping[str, Use], number: int, fixed: ShapesByName
+) -> Iterator[tuple[ShapesByName, int]]:
+    """Yield the shapes of all inputs, and the usual length, the preferred ones first.
+
+    Args:
+        inputs: The inputs with their declared sizes.
+        uses: What the model does with each.
+        number: The `column` of the run.
+        fixed: Shapes that are given. A symbolic dimension has the same size in all inputs.
+    """
+    N, T = _BATCHES[number], _LENGTHS[number]
+    unknown = _unknown_axes(inputs, uses)
+    known = {axis for value in inputs for axis in _names_of_axes(value, uses[value.name])}
+    rows = [*([_BATCHES] * ("N" not in known)), *([_LENGTHS] * ("T" not in known)), *_OTHERS]
+    others = {name: rows[min(n, len(rows) - 1)][number] for n, name in enumerate(unknown)}
+    yield _shapes(inputs, uses, {"N": N, "T": T}, others, fixed), T
+    for batch, length in dict.fromkeys(((N, T), *_FALLBACKS)):
+        yield _shapes(inputs, uses, {"N": batch, "T": length}, {}, fixed), length
+
+
+def fed_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """Return the inputs of a graph that have no default."""
+    initializers = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in initializers]
+
+
+def dims_of(value: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
+    """Return the declared dimensions of an input."""
+    dims: Sequence[onnx.TensorShapeProto.Dimension] = value.type.tensor_type.shape.dim
+    return dims
+
+
+def is_known(dim: onnx.TensorShapeProto.Dimension) -> bool:
+    """Return whether a dimension has a size; old exporters write -1 for an unknown one."""
+    return dim.HasField("dim_value") and dim.dim_value >= 0
+
+
+def _unknown_axes(inputs: Sequence[onnx.ValueInfoProto], uses: Mapping[str, Use]) -> list[str]:
+    """Return the open dimensions of which neither a node nor their name says what they are: their names; the number
+    of an axis without a name."""
+    found: dict[str, None] = {}
+    sure: set[str] = set()
+    for value in inputs:
+        for n, (axis, dim) in enumerate(zip(_names_of_axes(value, uses[value.name]), dims_of(value), strict=True)):
+            if not is_known(dim):
+                (sure.add if axis else found.setdefault)(dim.dim_param or str(n))
+    return [name for name in found if name not in sure]
+
+
+def _names_of_axes(value: onnx.ValueInfoProto, use: Use) -> list[AxisName]:
+    """Return what runs along each axis, as far as a node or a name says so."""
+    axes = [*use.axes, *[None] * len(dims_of(value))]
+    return [axis or _axis_by_name(dim.dim_param) for axis, dim in zip(axes, dims_of(value), strict=False)]
+
+
+def _axis_by_name(name: str) -> AxisName:
+    if re.search(r"batch|^b$|^n$|bs\b", name.lower()):
+        return "N"
+    if re.search(r"seq|time|len|^t$|frame|step|width", name.lower()):
+        return "T"
+    return None
+
+
+def _shapes(
+    inputs: Sequence[onnx.ValueInfoProto],
+    uses: Mapping[str, Use],
+    by_axis: Mapping[AxisName, int],
+    others: Mapping[str, int],
+    fixed: ShapesByName,
+) -> ShapesByName:
+    """Return the shapes of all inputs; a symbolic dimension has the same size everywhere."""
+    named: dict[str, int] = {}
+    for value in inputs:
+        for size, dim in zip(fixed.get(value.name, ()), dims_of(value), strict=False):
+            named.setdefault(dim.dim_param, size)
+    for value in inputs:
+        for axis, dim in zip(uses[value.name].axes, dims_of(value), strict=False):
+            if axis and dim.dim_param:
+                named.setdefault(dim.dim_param, by_axis[axis])
+    sizes: ShapesByName = {}
+    for value in inputs:
+        chosen = []
+        for n, (axis, dim) in enumerate(zip(_names_of_axes(value, uses[value.name]), dims_of(value), strict=True)):
+            usual = by_axis[axis] if axis else others.get(dim.dim_param or str(n), by_axis["T" if n else "N"])
+            size = dim.dim_value if is_known(dim) else usual
+            chosen.append(named.setdefault(dim.dim_param, size) if dim.dim_param else size)
+        sizes[value.name] = fixed.get(value.name, chosen)
+    return sizes
