@@ -14,9 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.compare.float64.node_reference import Symbols
-from rnn_lowering.compare.judgement.node_output import NodeOutput, blocks_of_rows
-from rnn_lowering.compare.judgement.rounding import Judge
-from rnn_lowering.compare.judgement.tolerance import allowance, compare
+from rnn_lowering.compare.judgement import NodeOutput, allowance, blocks_of_rows, compare
 from rnn_lowering.compare.node_pairs import NodePair, Values, node_pairs, pairs_of_prepared, with_shapes
 from rnn_lowering.compare.options import Check, Tolerance
 from rnn_lowering.compare.proof.of_nodes import proofs_of
@@ -29,6 +27,7 @@ from rnn_lowering.compare.result import (
     Verification,
     over_all,
 )
+from rnn_lowering.compare.rounding import Judge
 from rnn_lowering.compare.runs.runner import Outputs, Runner, SessionError
 from rnn_lowering.compare.runs.sessions import Session, operator_counts, session_with
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError

@@ -16,8 +16,8 @@ from typing_extensions import Unpack
 
 from rnn_lowering import argument_checks
 from rnn_lowering.argument_checks import given_progress
-from rnn_lowering.compare.inputs.given import take_feeds
-from rnn_lowering.compare.judgement.tolerance import distance
+from rnn_lowering.compare.feeds import take_feeds
+from rnn_lowering.compare.judgement import distance
 from rnn_lowering.compare.node_by_node import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
 from rnn_lowering.compare.options import Check, CheckOptions, check_of
 from rnn_lowering.compare.result import ACCEPTED_ONLY, NOTHING_LOWERED, UNCHANGED, Verification

@@ -18,15 +18,9 @@ from threading import Thread
 import onnx
 
 from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, untaken_branches, zero_weights
+from rnn_lowering.compare.feeds import candidate_feeds, declared_as, lost_defaults, other_names, recorded_inputs
 from rnn_lowering.compare.float64.as_floats import as_floats
-from rnn_lowering.compare.inputs.feeds import candidate_feeds
-from rnn_lowering.compare.inputs.interfaces import declared_as, lost_defaults, other_names, recorded_inputs
-from rnn_lowering.compare.inputs.sizes import fed_inputs, given_in_runs
-from rnn_lowering.compare.inputs.uses import length_inputs
-from rnn_lowering.compare.judgement.integers import UncertainIntegers
-from rnn_lowering.compare.judgement.precision import least_precise
-from rnn_lowering.compare.judgement.shapes import DeclaredShapes, are_no_rows
-from rnn_lowering.compare.judgement.tolerance import compare
+from rnn_lowering.compare.judgement import DeclaredShapes, are_no_rows, compare, least_precise
 from rnn_lowering.compare.node_by_node import Comparison, NodeComparison
 from rnn_lowering.compare.options import Tolerance
 from rnn_lowering.compare.result import (
@@ -41,16 +35,19 @@ from rnn_lowering.compare.result import (
     Verification,
     over_all,
 )
-from rnn_lowering.compare.runs.misread import misread_nodes, repairs_note
+from rnn_lowering.compare.rounding import UncertainIntegers
 from rnn_lowering.compare.runs.runner import Alternatives, NotAcceptedError, Outputs, SessionError, tensors_by_name
 from rnn_lowering.compare.runs.sessions import (
     Session,
+    misread_nodes,
     operator_counts,
     outputs_of_rows,
     recurrent_inputs,
+    repairs_note,
     session_of,
     session_with,
 )
+from rnn_lowering.compare.sizes import fed_inputs, given_in_runs, length_inputs
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter

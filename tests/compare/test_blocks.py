@@ -12,8 +12,8 @@ from one_process import run_workers_here
 from stream_models import net, random
 
 import rnn_lowering as rl
-from rnn_lowering.compare.judgement import node_output, tolerance
-from rnn_lowering.compare.judgement.tolerance import compare
+from rnn_lowering.compare import judgement
+from rnn_lowering.compare.judgement import compare
 from rnn_lowering.compare.node_by_node import NodeComparison
 from rnn_lowering.compare.runs.runner import Runner
 from rnn_lowering.compare.runs.worker import StoredArrays, write_arrays
@@ -54,7 +54,7 @@ def test_blocks_have_the_result_of_the_whole(
 ) -> None:
     before, after = map(np.asarray, PAIRS[name])
     whole = compare(before, after, given)
-    monkeypatch.setattr(tolerance, "BLOCK", 8)
+    monkeypatch.setattr(judgement, "BLOCK", 8)
     assert compare(before, after, given) == whole
 
 
@@ -105,7 +105,7 @@ def test_nodes_are_judged_a_few_rows_at_a_time(layout: int, wrong: bool, monkeyp
     lowered = rl.lower(original)
     found = []
     for block in (1 << 23, 1):
-        monkeypatch.setattr(node_output, "_ELEMENTS_AT_ONCE", block)
+        monkeypatch.setattr(judgement, "_ELEMENTS_AT_ONCE", block)
         with Runner() as runner:
             files = [ModelSource(runner.folder / f"{n}.onnx", proto) for n, proto in enumerate((original, lowered))]
             comparison = NodeComparison(files[0], files[1], runner, rl.Check(), None)

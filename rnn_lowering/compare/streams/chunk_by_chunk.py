@@ -12,9 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, untaken_branches, zero_weights
-from rnn_lowering.compare.judgement.integers import UncertainIntegers
-from rnn_lowering.compare.judgement.precision import least_precise
-from rnn_lowering.compare.judgement.tolerance import compare
+from rnn_lowering.compare.judgement import compare, least_precise
 from rnn_lowering.compare.options import Check, Tolerance
 from rnn_lowering.compare.result import (
     CHUNKED,
@@ -25,6 +23,7 @@ from rnn_lowering.compare.result import (
     Verification,
     over_all,
 )
+from rnn_lowering.compare.rounding import UncertainIntegers
 from rnn_lowering.compare.runs.runner import Chunks, Outcome, Runner, SessionError
 from rnn_lowering.compare.runs.sessions import Session, has_fixed, nodes_by_output, session_with
 from rnn_lowering.compare.streams.sequences import (

@@ -16,16 +16,20 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 
-from rnn_lowering.compare.inputs.feeds import candidate_feeds
-from rnn_lowering.compare.inputs.given import take_feeds
-from rnn_lowering.compare.inputs.interfaces import recorded_inputs
-from rnn_lowering.compare.inputs.sizes import given_in_runs
-from rnn_lowering.compare.inputs.uses import length_inputs
-from rnn_lowering.compare.judgement.rounding import moved_by_half_a_rounding
+from rnn_lowering.compare.feeds import candidate_feeds, recorded_inputs, take_feeds
 from rnn_lowering.compare.options import Check
-from rnn_lowering.compare.runs.misread import misread_nodes, repairs_note
+from rnn_lowering.compare.rounding import moved_by_half_a_rounding
 from rnn_lowering.compare.runs.runner import Chunks, Outcome, Runner, SessionError
-from rnn_lowering.compare.runs.sessions import Session, recurrent_inputs, session_of, session_with, states_returned
+from rnn_lowering.compare.runs.sessions import (
+    Session,
+    misread_nodes,
+    recurrent_inputs,
+    repairs_note,
+    session_of,
+    session_with,
+    states_returned,
+)
+from rnn_lowering.compare.sizes import given_in_runs, length_inputs
 from rnn_lowering.errors import ModelFileError, OptionError
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.streaming.metadata import KEY, State, StreamPlan, frames_in

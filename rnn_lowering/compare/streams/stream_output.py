@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from rnn_lowering.compare.judgement.tolerance import allowance, compare, distance
+from rnn_lowering.compare.judgement import allowance, compare, distance
 from rnn_lowering.compare.options import Tolerance
 from rnn_lowering.compare.result import OutputCheck
 from rnn_lowering.streaming.metadata import StreamPlan
