@@ -24,7 +24,7 @@ ANNEXES = {
     "opening": ("lone_export", "open_dims"),
     "streaming": ("metadata", "stage"),
     "decomposition": ("adaptations", "stage"),
-    "files": ("atomic", "external_data", "one_file", "reading", "scratch"),
+    "files": ("atomic", "data_folders", "external_data", "one_file", "reading", "scratch"),
     "compare": ("float64.node_reference",),
 }
 """What else can be done to a model, and the doors of each room: the modules of it that other rooms import."""

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.emit.composites import taps, zeros
-from rnn_lowering.emit.open_scopes import NODE, Names
+from rnn_lowering.emit.draft import NODE, Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.facts.constants import dims_of

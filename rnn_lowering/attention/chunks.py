@@ -41,7 +41,7 @@ from typing import Any
 
 import numpy as np
 
-from rnn_lowering.attention.linear_attention import LinearParts, LinearRecurrence, linear_attention
+from rnn_lowering.attention.linear_equivalent import LinearParts, LinearRecurrence, linear_attention
 from rnn_lowering.emit.composites import first_rows, followed_by_zeros
 from rnn_lowering.emit.constants import literal, zeros_of
 from rnn_lowering.emit.ops import Ops

@@ -13,13 +13,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from rnn_lowering.attention.linear_attention import (
-    DEFAULT_RULE,
-    RULES,
-    LinearAttentionSpec,
-    lower_linear_attention,
-    rows_of,
-)
+from rnn_lowering.attention.linear_attention import DEFAULT_RULE, RULES, LinearAttentionSpec
+from rnn_lowering.attention.linear_equivalent import lower_linear_attention, rows_of
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.nodes.connections import SpecifiedShape

@@ -30,7 +30,7 @@ from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison, first_
 from rnn_lowering.compare.streams.sequences import FEW, ChunkedSequence, Expected
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import UnsupportedError, counted, printable
-from rnn_lowering.files.one_file import external_entries
+from rnn_lowering.files.data_folders import external_entries
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.targets.drivers.jobs import write_arrays

@@ -17,10 +17,10 @@ from rnn_lowering.compare.float64.node_reference import NodeReference, Symbols, 
 from rnn_lowering.compare.float64.widening import widen
 from rnn_lowering.compare.runs.runner import SessionError
 from rnn_lowering.compare.runs.sessions import quantizes_inputs
-from rnn_lowering.emit.open_scopes import NODE
+from rnn_lowering.emit.draft import NODE
 from rnn_lowering.facts.constants import Evaluation, constant_of
 from rnn_lowering.facts.operators import default_opset, is_used
-from rnn_lowering.files.one_file import from_the_root, refer
+from rnn_lowering.files.data_folders import from_the_root, refer
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.copying import clone, inline_functions
 from rnn_lowering.model.fixed_inputs import at_sizes, recorded

@@ -26,8 +26,9 @@ from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison
 from rnn_lowering.compare.streams.proofs import stream_proofs
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import OptionError, UnsupportedError, boundary
+from rnn_lowering.files.data_folders import check_locations
 from rnn_lowering.files.external_data import save
-from rnn_lowering.files.one_file import LARGE, check_locations, move_out, text_format
+from rnn_lowering.files.one_file import LARGE, move_out, text_format
 from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
 from rnn_lowering.libraries import without_onnxruntime
 from rnn_lowering.limits import limited

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, inputs_and_attributes
 from rnn_lowering.model.model_sizes import inferred_values, take_over

@@ -19,7 +19,7 @@ from rnn_lowering.decomposition.adaptations import adapted_first, replaced_nodes
 from rnn_lowering.decomposition.formulas import body_of, call_of
 from rnn_lowering.decomposition.operands import Operand
 from rnn_lowering.decomposition.rewrites.quantized import products_as_floats
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError, counted
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import is_of_default_domain, is_used

@@ -21,7 +21,7 @@ import onnx
 
 from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError
 from rnn_lowering.files import one_file
-from rnn_lowering.files.one_file import external_entries, rename_data
+from rnn_lowering.files.data_folders import external_entries, rename_data
 from rnn_lowering.files.scratch import cannot_write, scratch_folder, uninterrupted, writing
 
 _KINDS = {

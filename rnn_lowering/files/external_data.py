@@ -13,7 +13,8 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import ModelFileError, UnsupportedError, deepest_cause
 from rnn_lowering.files import one_file
-from rnn_lowering.files.one_file import SMALL, DataFolders, TensorInside, is_parameter, text_format
+from rnn_lowering.files.data_folders import SMALL, DataFolders, is_parameter
+from rnn_lowering.files.one_file import TensorInside, text_format
 from rnn_lowering.model.protobuf import to_message
 from rnn_lowering.model.scopes import all_graphs
 from rnn_lowering.types import in_memory

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import ModelFileError
 from rnn_lowering.files import external_data as external
 from rnn_lowering.files import one_file
-from rnn_lowering.files.one_file import DataFolders, external_entries
+from rnn_lowering.files.data_folders import DataFolders, external_entries
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.model.from_message import from_proto
 

@@ -10,7 +10,8 @@ from functools import partial
 import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import PLAIN, Dialect
-from rnn_lowering.emit.open_scopes import Finish, Names, Rule
+from rnn_lowering.emit.draft import Names
+from rnn_lowering.emit.open_scopes import Finish, Rule
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
 from rnn_lowering.facts.operators import (

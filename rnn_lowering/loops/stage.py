@@ -22,7 +22,7 @@ from rnn_lowering.errors import (
 from rnn_lowering.facts.operators import default_opset, with_bodies
 from rnn_lowering.loops.body import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
-from rnn_lowering.loops.raising.raised_loop import raise_loops
+from rnn_lowering.loops.raising.raised_model import raise_loops
 from rnn_lowering.loops.rolling.rolling import raise_all
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.folding import folded, with_constants

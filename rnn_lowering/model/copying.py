@@ -11,7 +11,7 @@ from typing import TypeVar
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NAME, InvalidNodeError, UnsupportedError, deepest_cause, printable
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
 from rnn_lowering.model.growth import MOST_CALLED

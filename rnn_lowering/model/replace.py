@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant, leaf
-from rnn_lowering.emit.open_scopes import NODE, OPERATOR, Names
+from rnn_lowering.emit.draft import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import boundary
 from rnn_lowering.facts.constants import constant_of

@@ -126,7 +126,7 @@ KINDS = (
     Kind(
         [("", "LinearAttention"), (DOMAIN, "LinearAttention")],
         "attention.linear_attention.LinearAttentionSpec",
-        "attention.linear_attention.lower_linear_attention",
+        "attention.linear_equivalent.lower_linear_attention",
         "attention.references.LinearAttentionReference",
     ),
     Kind(

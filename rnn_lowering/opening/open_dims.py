@@ -11,7 +11,7 @@ from shlex import quote
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import OptionError, UnsupportedError, warn
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.files.reading import ModelSource, parse_file

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.size import Shape, Size, Symbol, size

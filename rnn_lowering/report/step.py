@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import networkx as nx
 import onnx
 
-from rnn_lowering.emit.open_scopes import STEP, SYMBOLS, WEIGHTS
+from rnn_lowering.emit.draft import STEP, SYMBOLS, WEIGHTS
 
 _Labels = dict[str, str]
 

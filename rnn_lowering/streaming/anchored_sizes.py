@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import SizingError, add_initializers

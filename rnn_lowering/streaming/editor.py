@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.operators import bodies_of, detach, inputs_and_attributes, inputs_of, reached

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from rnn_lowering import argument_checks
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef, RnnLoweringError, UnsupportedError, boundary, counted, documented, warn
 from rnn_lowering.facts.operators import default_opset, in_order, operator_of, values_used
 from rnn_lowering.loops.door import LoopForms, LoopLimits, LoopReport, lower_loops

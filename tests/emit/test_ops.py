@@ -15,7 +15,8 @@ from rnn_lowering.emit import composites
 from rnn_lowering.emit.composites import COMPOSED, can_flip, count, flip, zeros
 from rnn_lowering.emit.constants import Literal, literal
 from rnn_lowering.emit.dialect import Dialect, Versioned
-from rnn_lowering.emit.open_scopes import Names, OpenScopes
+from rnn_lowering.emit.draft import Names
+from rnn_lowering.emit.open_scopes import OpenScopes
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence import weights

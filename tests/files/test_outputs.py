@@ -26,7 +26,7 @@ from texts import random_feed
 from thinning import by_turns, exhaustive, thinned
 
 import rnn_lowering as rl
-from rnn_lowering.files.one_file import external_entries
+from rnn_lowering.files.data_folders import external_entries
 
 UNIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and FIFOs differ")
 IN, OUT = "in.onnx", "out.onnx"

@@ -10,7 +10,7 @@ from cases import Array
 from running import run
 
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.forms import Recurrence, Tensors, loop, scan, unroll

@@ -20,7 +20,7 @@ from thinning import thinned
 import rnn_lowering as rl
 from rnn_lowering.emit.composites import by_columns
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.targets import target as targets

@@ -8,7 +8,7 @@ from copy import deepcopy
 import onnx
 from onnx import helper
 
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.model.protobuf import bodies_in, nodes_in
 from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM
 

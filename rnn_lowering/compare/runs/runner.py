@@ -16,7 +16,7 @@ from rnn_lowering.child import Child, ChildError, ChildOwner, Message
 from rnn_lowering.compare.options import Check
 from rnn_lowering.compare.runs.sessions import Session
 from rnn_lowering.compare.runs.worker import StoredArrays, read_steps, write_arrays
-from rnn_lowering.files.one_file import external_entries
+from rnn_lowering.files.data_folders import external_entries
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.limits import RUN_FACTOR, most_bytes
 from rnn_lowering.types import Array

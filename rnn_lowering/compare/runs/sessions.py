@@ -15,7 +15,7 @@ import onnx
 
 from rnn_lowering.compare.coverage import Branch, observe
 from rnn_lowering.facts.operators import moved_inputs, operator_of
-from rnn_lowering.files.one_file import from_the_root, read_parameters
+from rnn_lowering.files.data_folders import from_the_root, read_parameters
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.protobuf import bodies_in, graphs_in, nodes_in
 from rnn_lowering.model.scopes import REPEATING

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.constants import computed
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain, operator_of, reached
 from rnn_lowering.loops.lowering import LoopReport
-from rnn_lowering.loops.raising.raised_loop import Raised, raise_loops
+from rnn_lowering.loops.raising.raised_model import Raised, raise_loops
 from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph, ProductChain, chains
 from rnn_lowering.loops.rolling.steps import NotRolledError, RolledSteps, StepBefore
 from rnn_lowering.loops.rolling.writing import ScanWriter, name_of

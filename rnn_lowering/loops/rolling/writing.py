@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.facts.operators import inputs_and_attributes, is_used
 from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph
 from rnn_lowering.loops.rolling.steps import RolledSteps, Row, StepCount

@@ -20,8 +20,8 @@ from rnn_lowering.facts.size import Shape
 from rnn_lowering.streaming.alignment import FramesRead
 from rnn_lowering.streaming.attention.masks import Bias, Mask, by_distance
 from rnn_lowering.streaming.attention.position_rows import replace_shape, shift_in_call
+from rnn_lowering.streaming.counts import frame_indices, frames_before, numbers_in_call
 from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
-from rnn_lowering.streaming.frame_numbers import frame_indices, frames_before, numbers_in_call
 from rnn_lowering.streaming.frames import Flow, Pairs
 from rnn_lowering.streaming.operators.pooling import lowest
 from rnn_lowering.streaming.sizes import in_chunk, least_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.open_scopes import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.facts.contrib_schemas import DOMAIN
 from rnn_lowering.facts.operators import TO_THE_END, default_opset, input_at, inputs_and_attributes, is_used
 from rnn_lowering.model.onnx_checks import infer_shapes

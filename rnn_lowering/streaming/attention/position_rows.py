@@ -22,8 +22,8 @@ from rnn_lowering.facts.numbers import evaluate
 from rnn_lowering.facts.operators import axes_by_rule, operator_of
 from rnn_lowering.facts.size import ONE, Shape, Size, size
 from rnn_lowering.streaming.attention.masks import Mask
+from rnn_lowering.streaming.counts import frames_before, numbers_in_call
 from rnn_lowering.streaming.editor import Editor, Emitter, home, input_of
-from rnn_lowering.streaming.frame_numbers import frames_before, numbers_in_call
 from rnn_lowering.streaming.frames import (
     ByDistance,
     DistanceRows,

@@ -14,8 +14,8 @@ from rnn_lowering.facts.numbers import concatenated
 from rnn_lowering.facts.operators import TO_THE_END, input_at, parameter
 from rnn_lowering.facts.size import Counter, Size, size
 from rnn_lowering.streaming.alignment import Wait
+from rnn_lowering.streaming.counts import frame_indices, frames_before, numbers_in_call, past_or_first
 from rnn_lowering.streaming.editor import Editor, input_of
-from rnn_lowering.streaming.frame_numbers import frame_indices, frames_before, numbers_in_call, past_or_first
 from rnn_lowering.streaming.frames import (
     FirstFrame,
     Flow,

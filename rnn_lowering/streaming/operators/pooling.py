@@ -25,8 +25,8 @@ import onnx_ir as ir
 
 from rnn_lowering.facts.operators import operator_of, parameter
 from rnn_lowering.streaming.alignment import FramesEdit, FramesRead, coupled_axes, frame_by_frame, known_axes
+from rnn_lowering.streaming.counts import counts_so_far
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of
-from rnn_lowering.streaming.frame_numbers import counts_so_far
 from rnn_lowering.streaming.frames import Delay, Flow, Frames, Framing, Pooled, Unframed
 
 

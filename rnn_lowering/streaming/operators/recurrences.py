@@ -21,8 +21,8 @@ from rnn_lowering.facts.size import size
 from rnn_lowering.loops.door import ScanBody, checked_axis, read_body
 from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM, cell_of, has_cell, has_steps, is_recurrent, node_ref
 from rnn_lowering.streaming.alignment import joined
+from rnn_lowering.streaming.counts import frames_before, missing_frames, numbers_in_call, past_or_first
 from rnn_lowering.streaming.editor import Editor, Emitter, input_of, label_of
-from rnn_lowering.streaming.frame_numbers import frames_before, missing_frames, numbers_in_call, past_or_first
 from rnn_lowering.streaming.frames import (
     MAIN_GRAPH,
     Delay,

@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from rnn_lowering.facts.operators import TO_THE_END
 from rnn_lowering.facts.size import size
+from rnn_lowering.streaming.counts import frame_indices, frames_before
 from rnn_lowering.streaming.editor import Editor, input_of
-from rnn_lowering.streaming.frame_numbers import frame_indices, frames_before
 from rnn_lowering.streaming.frames import Flow, Frames, Framing
 from rnn_lowering.streaming.operators.cuts_and_joins import trimmed
 from rnn_lowering.streaming.operators.windows import (

@@ -11,7 +11,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.open_scopes import WEIGHTS, add_weights
+from rnn_lowering.emit.draft import WEIGHTS, add_weights
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.targets.native import COMMON, Excluded, NativeRule, Speed, features
