@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar
@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NAME, InvalidNodeError, UnsupportedError, deepest_cause, printable
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset, is_used
 from rnn_lowering.model.growth import MOST_CALLED
 from rnn_lowering.model.scopes import RecurrentNode, all_graphs, names_in, nodes_in_scopes, recurrent_nodes
 from rnn_lowering.nodes.kinds import node_ref
@@ -44,7 +44,48 @@ def clone(model: ir.Model) -> ir.Model:
     return copied
 
 
-def clone_graph(graph: ir.Graph) -> ir.Graph:
+def clone_around(model: ir.Model, nodes: Collection[ir.Node]) -> tuple[ir.Model, dict[ir.Value, ir.Value]]:
+    """Return a copy of some sorted nodes of a main graph without bodies, and the copy of each value.
+
+    It has what computes their inputs too; of the first input, and of what a Shape reads, only constants and what is
+    between the nodes. Other values that are read are its inputs; what is read of their outputs are its outputs.
+    """
+    behind, fixed, kept = set(nodes), set[ir.Node](), set(nodes)
+    for node in model.graph:
+        sources = [v.producer() for v in node.inputs if v is not None and not _is_constant(v)]
+        if not behind.isdisjoint(sources):
+            behind.add(node)
+        elif fixed.issuperset(sources):
+            fixed.add(node)
+    for node in filter(kept.__contains__, reversed(model.graph)):
+        for slot, value in enumerate(node.inputs):
+            source = None if value is None else value.producer()
+            is_cut = slot == 0 and (node in nodes or node.op_type in ("Shape", "Size"))
+            if source is not None and not (is_cut and source not in behind and source not in fixed):
+                kept.add(source)
+    return _copy_of_part(model, [node for node in model.graph if node in kept], nodes)
+
+
+def _copy_of_part(
+    model: ir.Model, kept: Sequence[ir.Node], nodes: Collection[ir.Node]
+) -> tuple[ir.Model, dict[ir.Value, ir.Value]]:
+    """Return a model of some nodes of a graph, and the copy of each value; outputs of `nodes` are its outputs."""
+    made = {value for node in kept for value in node.outputs}
+    given = dict.fromkeys(v for node in kept for v in node.inputs if v is not None and v not in made)
+    inputs = [value for value in given if not _is_constant(value)]
+    constants = [value for value in given if _is_constant(value)]
+    outputs = [value for node in kept if node in nodes for value in node.outputs if is_used(value)]
+    view = ir.GraphView(inputs, outputs, nodes=kept, initializers=constants, opset_imports=model.opset_imports)
+    copied = ir.Model(clone_graph(view), ir_version=model.ir_version)
+    computed = ([v for node in each for v in node.outputs] for each in (kept, copied.graph))
+    return copied, dict(zip(inputs, copied.graph.inputs, strict=True)) | dict(zip(*computed, strict=True))
+
+
+def _is_constant(value: ir.Value) -> bool:
+    return value.is_initializer() and not value.is_graph_input()
+
+
+def clone_graph(graph: ir.Graph | ir.GraphView) -> ir.Graph:
     """Return a copy that shares the tensors.
 
     Raises:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import OptionError, callers
 from rnn_lowering.facts.operators import default_opset
-from rnn_lowering.model.copying import clone, inline_functions
+from rnn_lowering.model.copying import clone, clone_around, inline_functions
 from rnn_lowering.model.model_sizes import computed_values, known_inputs
 from rnn_lowering.model.opsets import NEW_OPSET, OLDEST_LOWERED_OPSET, modernize
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, sort_nodes
@@ -51,9 +51,12 @@ class PreparedModel:
         return replace(self, known=known_inputs(self.model, self.wanted, inferred=self.inferred))
 
     def copied(self) -> PreparedModel:
-        """Return it with a copy of the model, and without the nodes."""
-        copy = clone(self.model)
-        twins = dict(zip(computed_values(self.model), computed_values(copy), strict=True))
+        """Return it with a copy of what the wanted nodes are compared by, and without the nodes."""
+        if self.model.functions or next(iter(self.model.graph.subgraphs()), None) is not None:
+            copy = clone(self.model)
+            twins = dict(zip(computed_values(self.model), computed_values(copy), strict=True))
+        else:
+            copy, twins = clone_around(self.model, {entry.node for entry in self.wanted})
         known = {twins[value]: known for value, known in self.known.items()}
         return replace(self, model=copy, found=(), wanted=(), known=known)
 
