@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from time import monotonic
 
 import onnx
 import onnx_ir as ir
@@ -31,6 +32,9 @@ from rnn_lowering.model.protobuf import graphs_in, message_for_inference, nodes_
 
 CHECK_SECONDS, INFERENCE_SECONDS = 30, 10
 """Time limits of a conversion, and of the inference of an invalid model: each needs about a second if large."""
+
+MOST_SECONDS = 30
+"""Time limit of all inferences of a block: a Loop is inferred many times."""
 
 _LARGEST = 2**31 - 1
 
@@ -301,8 +305,8 @@ _current: ContextVar[_Native | None] = ContextVar("current", default=None)
 
 @contextmanager
 def one_child() -> Iterator[None]:
-    """Use one child process for the whole block, nested blocks included. After a crash nothing more is inferred:
-    the model would crash it again.
+    """Use one child process for the whole block, nested blocks included. After a crash, or `MOST_SECONDS` of work,
+    nothing more is inferred: the model would crash it again.
     """
     if _current.get() is not None:
         yield
@@ -327,7 +331,7 @@ class _Native(ChildOwner):
     """The child process of one block, started with its first job."""
 
     def __init__(self) -> None:
-        self._crashed = False
+        self._crashed, self._seconds = False, 0.0
 
     def run(self, task: str, proto: onnx.ModelProto) -> onnx.ModelProto:
         """Infer shapes, or convert to the opset that `task` names.
@@ -337,12 +341,15 @@ class _Native(ChildOwner):
         """
         infer = task == "infer"
         if infer and self._crashed:
-            raise NativeError("onnx's own code crashed on the model before")
+            raise NativeError("onnx's own code crashed on the model before, or took too long")
         self._child = self._child or Child("rnn_lowering.model.onnx_checks")
         seconds = INFERENCE_SECONDS if infer else CHECK_SECONDS
         job = {"task": task, "memory": RUN_FACTOR * most_bytes(), "payload": proto.SerializeToString()}
+        began = monotonic()
         try:
             (answer,) = self._child.ask(job, seconds)
+            self._seconds += monotonic() - began
+            self._crashed = self._seconds > MOST_SECONDS
         except ChildError as error:
             self._crashed = True
             self.end_child()
