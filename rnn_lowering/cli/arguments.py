@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from rnn_lowering.argument_checks import GROUPS, Option, meant
 from rnn_lowering.cli.texts import TEXTS, folder, model_file, one_of
 from rnn_lowering.compare.options import Check, Tolerance
-from rnn_lowering.errors import printable, version
+from rnn_lowering.errors import OptionError, printable, version
 from rnn_lowering.files.options import Files
 from rnn_lowering.options import Lowering
 
@@ -115,9 +115,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_general(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("-h", "--help", action=_Show, show=_print_brief, help="show the most used options, and exit")
-    full = argparse.ArgumentParser.print_help
-    group.add_argument("--help-all", action=_Show, show=full, help="show all options, and exit")
+    group.add_argument(
+        "-h", "--help", action=_Show, show=lambda p, _: print_brief(p), help="show the most used options, and exit"
+    )
+    group.add_argument("--help-all", action=_Show, show=_print_help, help="show all options, and exit")
     group.add_argument(
         "--list",
         "--dry-run",
@@ -126,7 +127,12 @@ def _add_general(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--json", action="store_true", help="with --list: print JSON, an entry for each model")
     group.add_argument(
-        "--targets", action=_Show, show=_print_targets, help="show what each runtime supports, and exit"
+        "--targets",
+        action=_Show,
+        show=_print_targets,
+        nargs="*",
+        metavar="NAME",
+        help="show what each runtime supports, or those that are named, and exit",
     )
     group.add_argument(
         "-q", "--quiet", action="store_true", help="print errors, and a comparison that a limit ended"
@@ -178,36 +184,43 @@ _BRIEF = {
 """The options of --help, each with a line."""
 
 
-def _print_brief(p: argparse.ArgumentParser) -> None:
-    """Print a help that fits on a screen of 80 x 40."""
+def print_brief(p: argparse.ArgumentParser, file: Any = None) -> None:
+    """Print a help that fits on a screen of 80 x 40; to stdout, or another file."""
     lines = []
     for flag, text in _BRIEF.items():
         action = p._option_string_actions[flag]
         metavar = _SHORT.get(flag, action.metavar or "")
         lines.append(f"  {f'{flag} {metavar}':<28}{text}".rstrip())
     text = "\n".join([f"usage: {_USAGE}", "", _DESCRIPTION, "", "options:", *lines, "", _CODES, ""])
-    p._print_message(text, sys.stdout)
+    p._print_message(text, file or sys.stdout)
 
 
-def _print_targets(_: argparse.ArgumentParser) -> None:
+def _print_help(p: argparse.ArgumentParser, _: Sequence[str]) -> None:
+    p.print_help()
+
+
+def _print_targets(p: argparse.ArgumentParser, names: Sequence[str]) -> None:
     from rnn_lowering.cli.console import print_targets
 
-    print_targets()
+    try:
+        print_targets(names)
+    except OptionError as error:
+        p.error(str(error))
 
 
-_SHORT = {"--to": "FORM", "--report": "FILE.html"}
+_SHORT = {"--to": "FORM", "--report": "FILE.html", "--targets": ""}
 """What stands for a value there, if it is shorter."""
 
 
 class _Show(argparse.Action):
     """Print something and exit, even if other arguments are missing."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, show: Any, **options: Any) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, **options)
+    def __init__(self, option_strings: Sequence[str], dest: str, show: Any, nargs: Any = 0, **options: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=nargs, **options)
         self.show = show
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        self.show(parser)
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, *_: Any) -> None:
+        self.show(parser, values)
         parser.exit()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from rnn_lowering.cli.arguments import parser
+from rnn_lowering.cli.arguments import parser, print_brief
 from rnn_lowering.cli.signals import Interrupted, printing, unwinding
 from rnn_lowering.cli.texts import options_of
 from rnn_lowering.compare.options import Check, Tolerance
@@ -83,6 +83,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     p = parser()
     try:
         with printing():
+            if not (sys.argv[1:] if argv is None else argv):
+                print_brief(p, sys.stderr)
+                p.exit(2)
             args = p.parse_args(argv)
             args.command = shlex.join(["rnn-lower", *(sys.argv[1:] if argv is None else argv)])
     except SystemExit:
@@ -128,6 +131,10 @@ def _contradictions(args: argparse.Namespace) -> Iterator[str]:
         yield "--require-verified needs a comparison; drop it, or compare 1 run or more"
     if "require_proven" in args and vars(args).get("runs") == 0:
         yield "--require-proven needs a comparison; drop it, or compare 1 run or more"
+    if "calibrate" in args and "stream" not in args:
+        yield "only a stream can be calibrated; add --stream AXIS=1"
+    if "target_python" in args and "run_in_target" not in args:
+        yield "--target-python needs a run; add --run-in-target, or drop it"
     if "bits" in args and "calibrate" not in args:
         yield "--bits needs a calibration; add --calibrate, or drop --bits"
     if args.list and "report" in args:
@@ -161,7 +168,7 @@ def _asks_for_axes(args: argparse.Namespace) -> bool:
 
 
 def _show_axes(args: argparse.Namespace) -> int:
-    """List the axes of the model's inputs; that is an error if a file was to be written, or the nodes listed."""
+    """List the axes of the model's inputs; that is an error if a file was to be written."""
     from rnn_lowering.files.reading import load_model
     from rnn_lowering.streaming.sizes import time_inputs
 
@@ -169,7 +176,7 @@ def _show_axes(args: argparse.Namespace) -> int:
     try:
         time_inputs(model, {})
     except UnsupportedError as error:
-        if args.output is not None or args.list:
+        if args.output is not None:
             return _fail(error, 2, args.verbose)
         with printing():
             print(printable(f"{args.input}: {error.hint}"))

@@ -150,16 +150,18 @@ def _style(check: OutputCheck | None) -> str:
     return "" if check is None or check.passed else "red"
 
 
-def print_targets() -> None:
-    """Print the table of targets, and what its words for the evidence mean."""
+def print_targets(names: Sequence[str] = ()) -> None:
+    """Print the table of targets, or of those that are named, their other names, and what its words for the
+    evidence mean."""
     from rnn_lowering.targets.installed import all_found
-    from rnn_lowering.targets.table import TARGETS
+    from rnn_lowering.targets.table import TARGETS, any_target_named
     from rnn_lowering.targets.target import EVIDENCE
 
     limits, here = ("opsets", "sequence_lens", "known sizes", "unsupported operators"), all_found()
     titles = ("target", "evidence", "version", "found here", "forms", *limits)
     table = Table(titles, folds=(*limits[::-1], "found here", "version"))
-    for target in TARGETS.values():
+    shown = [any_target_named(name) for name in names] or list(TARGETS.values())
+    for target in shown:
         opsets = {"from": target.oldest_opset, "to": target.newest_opset}
         table.add(
             target.name,
@@ -175,6 +177,9 @@ def print_targets() -> None:
     print_table(table)
     for evidence, meaning in EVIDENCE.items():
         print_line(f"{evidence}: {meaning}")
+    others = [f"{target.name} ({', '.join(target.other_names)})" for target in shown if target.other_names]
+    if others:
+        print_line(f"other names: {', '.join(others)}")
 
 
 @contextmanager

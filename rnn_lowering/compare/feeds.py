@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from rnn_lowering.argument_checks import array_of_type, listed
 from rnn_lowering.compare.options import Check
@@ -149,7 +149,8 @@ def lost_defaults(original: onnx.ModelProto, lowered: onnx.ModelProto) -> list[s
 
 
 def other_names(original: onnx.ModelProto, lowered: onnx.ModelProto) -> str:
-    """Return which inputs and outputs only one of the models has, if they cannot be compared; else "".
+    """Return which inputs and outputs only one of the models has, or with another type or rank, if they cannot be
+    compared; else "".
 
     The lowered model may have inputs of the original as constants, and more inputs. Inputs with defaults do not
     count.
@@ -158,10 +159,27 @@ def other_names(original: onnx.ModelProto, lowered: onnx.ModelProto) -> str:
     lost_inputs = [name for name in lost_inputs if name not in recorded_inputs(original, lowered)]
     more_inputs, more_outputs = _lacking(lowered, original)
     if not (lost_inputs or lost_outputs or more_outputs):
-        return ""
+        return _other_kinds(original, lowered)
     lost, more = _named(lost_inputs, lost_outputs), _named(more_inputs, more_outputs)
     facts = (lost and f"the lowered model has no {lost}", more and f"the original has no {more}")
     return "; ".join(filter(None, facts))
+
+
+def _other_kinds(original: onnx.ModelProto, lowered: onnx.ModelProto) -> str:
+    """Return which input has another type or rank in the lowered model; else ""."""
+    before = {value.name: value for value in original.graph.input}
+    for value in lowered.graph.input:
+        kinds = [_kind(each) for each in (before.get(value.name, value), value)]
+        if all(kinds) and kinds[0] != kinds[1]:
+            texts = [f"{TensorProto.DataType.Name(dtype).lower()} of rank {rank}" for dtype, rank in kinds]
+            return f"input '{value.name}' is {texts[0]} in the original, and {texts[1]} in the lowered model"
+    return ""
+
+
+def _kind(value: onnx.ValueInfoProto) -> tuple[int, ...]:
+    """Return the element type and the rank of an input; nothing if it does not declare both."""
+    tensor = value.type.tensor_type
+    return (tensor.elem_type, len(tensor.shape.dim)) if tensor.elem_type and tensor.HasField("shape") else ()
 
 
 def _lacking(one: onnx.ModelProto, other: onnx.ModelProto) -> tuple[list[str], list[str]]:

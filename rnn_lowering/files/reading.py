@@ -176,4 +176,5 @@ def _refuse_device(path: Path) -> None:
 
 
 def _cannot_read(path: Path, error: Exception) -> ModelFileError:
-    return ModelFileError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}")
+    hint = "name the files in it: FOLDER/*.onnx" if isinstance(error, IsADirectoryError) else ""
+    return ModelFileError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}", hint=hint)

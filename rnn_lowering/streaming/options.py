@@ -99,7 +99,7 @@ class StreamOptions:
         None,
         "make a stream: a model that you call chunk by chunk, with its states as inputs and outputs. AXIS: the "
         "time dimension, by name or as INPUT:AXIS. FRAMES: frames in each call (default: any number); inputs may "
-        "have different numbers: mic=160,features=1. Without AXIS: list the axes",
+        "have different numbers: mic=160,features=1. Of IN.onnx alone, without AXIS: list the axes",
         argument_checks.optional(_stream),
     )
     delay: bool | int = SIZES.option(

@@ -112,7 +112,6 @@ REFUSED: dict[str, tuple[onnx.ModelProto, str, int, str]] = {
         "input 'X' has 1 and 2 frames in a call; give one number",
     ),
     "no value": (GRU, "OUT --stream", 2, NO_AXIS),
-    "no value for a list": (GRU, "--list --stream", 2, NO_AXIS),
     "sizes that are one fault, not all that follow": (
         enhancer()[0],
         "OUT --stream spectra:2 --set-dim time=0",
@@ -135,8 +134,11 @@ def test_what_is_refused_is_one_line_and_nothing_is_written(
     assert not paths[1].exists()
 
 
-def test_without_an_axis_and_a_file_the_axes_are_listed(paths: tuple[Path, Path], rnn_lower: Command) -> None:
-    outcome = rnn_lower(paths[0], "--stream")
+@pytest.mark.parametrize("options", [("--stream",), ("--list", "--stream")])
+def test_without_an_axis_and_a_file_the_axes_are_listed(
+    options: tuple[str, ...], paths: tuple[Path, Path], rnn_lower: Command
+) -> None:
+    outcome = rnn_lower(paths[0], *options)
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == f"{paths[0]}: {NO_AXIS.partition('; ')[2]}"
 

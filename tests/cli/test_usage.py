@@ -92,7 +92,6 @@ def test_what_cannot_be_lowered_is_refused(rnn_lower: Command, tmp_path: Path, n
 
 
 WRONG_USAGE = {
-    "": "the following arguments are required: IN.onnx",
     "IN": "",
     "IN OUT third": "several models need a folder for their results: add --out-dir DIR, or --list",
     "IN OUT --unknown": "",
@@ -161,6 +160,12 @@ def test_wrong_usage(source: Path, rnn_lower: Command, tmp_path: Path, arguments
     assert lines[0].startswith("rnn-lower: error: ")
     assert lines[0].endswith(WRONG_USAGE[arguments])
     assert files(tmp_path).keys() == {"in.onnx"}
+
+
+def test_without_arguments_the_help_is_shown(rnn_lower: Command) -> None:
+    outcome = rnn_lower()
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == rnn_lower("--help").out
 
 
 @pytest.mark.few(2)

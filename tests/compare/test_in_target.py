@@ -327,7 +327,7 @@ def test_wrong_options(small: Path, tmp_path: Path, rnn_lower: Command) -> None:
         (("--run-in-target",), 1, "portable is no runtime, so the result cannot be run there"),
         (("--run-in-target", "--target", "coreml"), 1, "no driver runs models in coreml"),
         (("--run-in-target", "--target", "tract", "--verify", "0"), 2, "drop --verify 0"),
-        (("--target", "tract", "--target-python", "python"), 1, "nothing runs there; add --run-in-target"),
+        (("--target", "tract", "--target-python", "python"), 2, "--target-python needs a run; add --run-in-target"),
     ]
     for given, code, reason in options:
         done = rnn_lower(small, tmp_path / "out.onnx", *given)
@@ -335,6 +335,10 @@ def test_wrong_options(small: Path, tmp_path: Path, rnn_lower: Command) -> None:
     with pytest.raises(rl.OptionError, match=r"no target is named; name it: target=\.\.\."):
         rl.verify(small, small, run_in_target=True)
     source = saved(tmp_path / "in.onnx", without_recurrent_nodes())
+    with pytest.raises(rl.OptionError, match=r"but nothing runs there; add run_in_target=True"):
+        rl.lower_file(source, tmp_path / "o.onnx", target="tract", target_python="python")
+    with pytest.raises(rl.OptionError, match=r"only a stream can be calibrated; add stream="):
+        rl.lower_file(source, tmp_path / "o.onnx", calibrate=[])
     with pytest.raises(rl.OptionError, match=r"a quantized stream .* drop run_in_target=True or calibrate"):
         rl.lower_file(source, tmp_path / "o.onnx", target="tract", stream="n=1", calibrate=[], run_in_target=True)
 

@@ -162,6 +162,13 @@ def test_other_inputs_and_outputs_are_named(change: tuple[str, str], reason: str
     assert check.reason == (reason and f"the models have different inputs or outputs: {reason}")
 
 
+def test_an_input_of_another_rank_is_named() -> None:
+    one, other = (parse(f"main (float[{n}] X) => (float[{n}] Y) {{ Y = Tanh (X) }}") for n in ("N,2", "T,N,2"))
+    check = rl.verify(one, other)
+    assert check.status == "failed"
+    assert "input 'X' is float of rank 2 in the original, and float of rank 3 in the lowered model" in check.reason
+
+
 def test_an_input_with_a_default_that_nothing_reads_any_more() -> None:
     original = with_defaults(parse(NODE.replace("FACTOR", "k")), "k")
     ignored = with_defaults(parse(NODE.replace("FACTOR", "l")), "k")

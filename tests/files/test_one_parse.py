@@ -148,5 +148,5 @@ def test_a_model_is_prepared_once(tmp_path: Path, options: Any, monkeypatch: pyt
     report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", **options)
     assert report.verification
     assert report.verification.nodes
-    assert done.keys() == {"clone", "check_model", "infer_shapes"}
+    assert done.keys() >= {"check_model", "infer_shapes"}
     assert max(done.values()) <= 4, done
