@@ -49,6 +49,7 @@ from rnn_lowering.decomposition.rewrites.rows import (
     rows_by_gather,
     rows_taken,
     simplify_indices,
+    skip_by_gather,
 )
 from rnn_lowering.decomposition.rewrites.spelled import (
     bound_by_max,
@@ -62,6 +63,7 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     refuse_same_pads,
     same_padded,
     shape_as_scales,
+    spell_axes_of_sums,
     spell_orders,
     spell_pads,
     spell_same_pads,
@@ -74,7 +76,7 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     write_tensors,
 )
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.facts.operators import operator_of
+from rnn_lowering.facts.operators import bodies_of, operator_of
 from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
 from rnn_lowering.nodes.kinds import is_recurrent, node_ref
 from rnn_lowering.targets.target import Target
@@ -184,6 +186,24 @@ def _refuse_sequences(model: AdaptedModel, target: Target) -> Iterator[Unsupport
             )
 
 
+def _refuse_unlike_branches(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each If whose branches return values of other ranks; where the sizes of all inputs are known,
+    one branch goes."""
+    if all(value.shape is not None and value.shape.is_static() for value in model.graph.inputs):
+        return
+    for scope, node in nodes_in_scopes(model.model):
+        branches = [body.outputs for body in bodies_of(node)] if node.op_type == "If" else []
+        for pair in zip(*branches, strict=False):
+            shapes = [model.shape_of(value) for value in pair]
+            ranks = {len(shape) for shape in shapes if shape is not None}
+            if len(ranks) > 1:
+                yield UnsupportedError(
+                    f"{target.name} takes no branches that return other numbers of axes",
+                    hint="fix the sizes of the inputs (--set-dim), so that one goes; or use another runtime",
+                    node=origin_of(node, scope.text),
+                )
+
+
 def _converts(cast: ir.Node, model: AdaptedModel) -> bool:
     """Whether a Cast changes the type of what it reads."""
     value = cast.inputs[0]
@@ -199,6 +219,11 @@ ADAPTATIONS = {
     ),
     "no sequences": Adaptation(refuse=_refuse_sequences),
     "repeats as Gather": Adaptation(repeat_by_gather, "fails on repeated rows: wrote {} Tile and Expand as Gather"),
+    "steps as Gather": Adaptation(skip_by_gather, "fails on rows that are skipped: wrote {} Slice as Gather"),
+    "axes as scalars": Adaptation(
+        spell_axes_of_sums, "takes the axis of a CumSum as a scalar only: wrote {} so"
+    ),
+    "branches of one rank": Adaptation(refuse=_refuse_unlike_branches),
     "numbers of sizes": Adaptation(
         make_numbers, "rejects sizes as numbers: put a CastLike in {} places", unconverted
     ),

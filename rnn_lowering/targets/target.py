@@ -183,7 +183,7 @@ EVIDENCE = {
 """By `Target.evidence`, what is known of a target."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Target:
     """A runtime, and which emitted forms and operators it supports.
 
@@ -247,6 +247,10 @@ class Target:
     converted_only: bool = False
     documented: Documented | None = None
     native: NativeRule | None = None
+
+    def __repr__(self) -> str:
+        shown = ("name", "version", "evidence", "forms")
+        return f"Target({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     @property
     def evidence(self) -> str:

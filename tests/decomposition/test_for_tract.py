@@ -65,6 +65,50 @@ def test_repeats_that_stay(name: str) -> None:
     assert operators(net) & {"Tile", "Expand"} <= operators(rl.lower(net, target="tract"))
 
 
+SKIPS = {
+    "from the start": ("0", "9999", "1", "2"),
+    "from a row to another": ("1", "-1", "1", "2"),
+    "along two axes": ("0, 3", "99, -99", "1, 2", "2, -1"),
+    "a known number of rows": ("1", "4", "-1", "2"),
+}
+
+
+@pytest.mark.parametrize("name", SKIPS)
+def test_rows_that_are_skipped_are_gathered(name: str) -> None:
+    """It puts such a Slice before a Scan, and fails; along an open axis it has none."""
+    bounds = "".join(f"{n} = Constant <value_ints = [{v}]> () " for n, v in zip("abcd", SKIPS[name], strict=True))
+    net = parse(f"g (float[N, T, 4] z) => (float[N, M, K] y) {{ {bounds} y = Slice (z, a, b, c, d) }}", 17)
+    lowered, report = rl.lower(net, target="tract", full=True)
+    assert report.notes == ["tract fails on rows that are skipped: wrote 1 Slice as Gather"]
+    for T in (1, 5, 8):
+        feed = random_feed(net, N=2, T=T)
+        assert_close(run(lowered, feed), run(net, feed))
+
+
+def test_the_axis_of_a_sum_is_a_scalar() -> None:
+    net = parse("g (float[N, T] x) => (float[N, T] y) <int64[1] one = {1}> { y = CumSum (x, one) }", 17)
+    lowered, report = rl.lower(net, target="tract", full=True)
+    assert report.notes == ["tract takes the axis of a CumSum as a scalar only: wrote 1 so"]
+    (axis,) = [tensor for tensor in lowered.graph.initializer if tensor.name in lowered.graph.node[0].input]
+    assert list(axis.dims) == []
+    feed = random_feed(net, N=2, T=5)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+UNLIKE = """g (float[N, T, 4] z) => (float[N, a, b] y) <int64[1] one = {1}, int64 first = {1}> {
+    s = Shape (z) t = Gather (s, first) f = Squeeze (one) c = Equal (t, f)
+    y = If (c) <then_branch = a () => (p) { p = Squeeze (z, one) }, else_branch = b () => (q) { q = Identity (z) }>
+}"""
+
+
+@pytest.mark.parametrize("target", ["tract", "openvino"])
+def test_branches_of_other_ranks_are_refused_but_at_known_sizes(target: Any) -> None:
+    net = parse(UNLIKE, 17)
+    with pytest.raises(rl.UnsupportedError, match=r"other numbers of axes; fix the sizes of the inputs \(dims\)"):
+        rl.lower(net, target=target)
+    rl.lower(net, target=target, dims={"N": 2, "T": 5})
+
+
 SIZES = {
     "TopK": "l = Cast <to = 7> (n) v, i = TopK (l, one)",
     "ArgMax": "s = Shape (x) v = ArgMax <axis = 0> (s)",

@@ -1,7 +1,8 @@
-"""Rows that are repeated, taken by indices or split into a sequence, as a Gather that the runtime takes.
+"""Rows that are repeated, skipped, taken by indices or split into a sequence, as a Gather that the runtime takes.
 
 tract puts a product before the Tile or the Expand of its operand. It then rejects the model, or with an open length
-returns one row without an error. It leaves a Gather where it is.
+returns one row without an error. It also puts a Slice that skips rows before a Scan, and fails. It leaves a Gather where
+it is.
 
 pnnx runs a model on uninitialized integers, so it crashes if such an integer is an index beyond the table. It makes
 an Embed of a Gather without the attribute axis. If the Gather says `axis = 0`, ncnn does not load it.
@@ -141,6 +142,49 @@ def _is_size(value: ir.Value | _SizeAt | None) -> bool:
             return False
         value = node.inputs[0]
     return False
+
+
+# A Slice that skips rows
+
+_OF_INPUTS = 10
+"""The first opset whose Slice has its bounds as inputs."""
+
+
+def skip_by_gather(model: AdaptedModel) -> int:
+    """Write, in place, the steps of each Slice that skips rows as Gather; return the number of such Slices."""
+    found = model.nodes("Slice", since=_OF_INPUTS, in_functions=False)
+    return sum(_skip(node, model) for node in found if len(node.inputs) == len(("data", *_BOUNDS)))
+
+
+_BOUNDS = ("starts", "ends", "axes", "steps")
+
+
+def _skip(node: ir.Node, model: AdaptedModel) -> bool:
+    """Put a Slice without steps and Gathers in the place of a Slice; return False if it skips no rows."""
+    x, starts, ends, axes, _ = node.inputs
+    given = [model.constant_of(value) for value in node.inputs[3:]]
+    if None in given or x is None:
+        return False
+    along, steps = (tensor.numpy().reshape(-1).tolist() for tensor in given if tensor is not None)
+    if all(step <= 1 for step in steps):
+        return False
+    value = model.before(node, "Slice", [x, starts, ends, axes, model.constant(node, [min(s, 1) for s in steps])])
+    made = model.shape_of(node.outputs[0])
+    for axis, step in zip(along, steps, strict=True):
+        if step > 1:
+            count = None if made is None else made[axis]
+            rows = model.constant(node, [*range(0, step * count, step)]) if isinstance(count, int) else None
+            rows = _every(value, axis, step, node, model) if rows is None else rows
+            value = model.before(node, "Gather", [value, rows], axis=axis)
+    model.replace(node, value)
+    return True
+
+
+def _every(value: ir.Value, axis: int, step: int, node: ir.Node, model: AdaptedModel) -> ir.Value:
+    """Return the indices of every so many rows of a value, for a node."""
+    sizes = model.before(node, "Shape", [value])
+    count = model.before(node, "Gather", [sizes, model.constant(node, axis)], axis=0)
+    return model.before(node, "Range", [model.constant(node, 0), count, model.constant(node, step)])
 
 
 # Rows of a constant

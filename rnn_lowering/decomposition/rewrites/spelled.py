@@ -147,6 +147,16 @@ def _spell_split(node: ir.Node, model: AdaptedModel) -> bool:
     return True
 
 
+def spell_axes_of_sums(model: AdaptedModel) -> int:
+    """Make scalars, in place, of the constant axes of CumSums that are vectors; return their number."""
+    found = [node for node in model.nodes("CumSum") if (axis := model.constant_of(node.inputs[1])) and axis.shape]
+    for node in found:
+        axis = model.constant_of(node.inputs[1])
+        assert axis is not None
+        node.replace_input_with(1, model.constant(node, axis.numpy().reshape(()), axis.dtype.numpy()))
+    return len(found)
+
+
 def spell_orders(model: AdaptedModel) -> int:
     """Write the order of axes of each Transpose that has none, in place; return their number."""
     shapes = {n: model.shape_of(n.outputs[0]) for n in model.nodes("Transpose") if "perm" not in n.attributes}
