@@ -187,8 +187,8 @@ def _refuse_sequences(model: AdaptedModel, target: Target) -> Iterator[Unsupport
 
 
 def _refuse_unlike_branches(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
-    """Yield an error for each If whose branches return values of other ranks; where the sizes of all inputs are known,
-    one branch goes."""
+    """Yield an error for each If whose branches return values of other ranks; at known sizes of all inputs one
+    branch goes."""
     if all(value.shape is not None and value.shape.is_static() for value in model.graph.inputs):
         return
     for scope, node in nodes_in_scopes(model.model):

@@ -1,8 +1,8 @@
 """Rows that are repeated, skipped, taken by indices or split into a sequence, as a Gather that the runtime takes.
 
 tract puts a product before the Tile or the Expand of its operand. It then rejects the model, or with an open length
-returns one row without an error. It also puts a Slice that skips rows before a Scan, and fails. A Gather stays where
-it is.
+returns one row without an error. It also puts a Slice that skips rows before a Scan, and fails. A Gather stays
+where it is.
 
 pnnx runs a model on uninitialized integers, so it crashes if such an integer is an index beyond the table. It makes
 an Embed of a Gather without the attribute axis. If the Gather says `axis = 0`, ncnn does not load it.
