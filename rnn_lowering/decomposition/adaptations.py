@@ -220,9 +220,7 @@ ADAPTATIONS = {
     "no sequences": Adaptation(refuse=_refuse_sequences),
     "repeats as Gather": Adaptation(repeat_by_gather, "fails on repeated rows: wrote {} Tile and Expand as Gather"),
     "steps as Gather": Adaptation(skip_by_gather, "fails on rows that are skipped: wrote {} Slice as Gather"),
-    "axes as scalars": Adaptation(
-        spell_axes_of_sums, "takes the axis of a CumSum as a scalar only: wrote {} so"
-    ),
+    "axes as scalars": Adaptation(spell_axes_of_sums, "takes the axis of a CumSum as a scalar only: wrote {} so"),
     "branches of one rank": Adaptation(refuse=_refuse_unlike_branches),
     "numbers of sizes": Adaptation(
         make_numbers, "rejects sizes as numbers: put a CastLike in {} places", unconverted
