@@ -19,6 +19,7 @@ from rnn_lowering.decomposition.rewrites.apart import (
     set_batches_apart,
     set_sums_apart,
     subtract_from_erf,
+    subtract_rotations,
     sum_outputs,
     swap_differences,
 )
@@ -278,6 +279,9 @@ ADAPTATIONS = {
         plain_scatters, 'loses an axis behind a reduction: left out the "none" of {} ScatterElements'
     ),
     "exact Gelu": Adaptation(subtract_from_erf, "rounds a Gelu: wrote {} sums of an Erf as differences"),
+    "rotations as differences": Adaptation(
+        subtract_rotations, "computes rotary embeddings wrongly: wrote {} sums as differences"
+    ),
     "spelled strides": Adaptation(spell_strides, "crashes at pools of one axis without strides: wrote them in {}"),
     "sums apart": Adaptation(
         set_sums_apart, "rejects a sum of sums that are joined too: put a Reshape behind {} of them"

@@ -22,7 +22,13 @@ from rnn_lowering.decomposition.operands import (
     integers,
     of_onnx,
 )
-from rnn_lowering.decomposition.products import einsum, integer_power, integer_product, integer_square
+from rnn_lowering.decomposition.products import (
+    einsum,
+    integer_power,
+    integer_product,
+    integer_remainder,
+    integer_square,
+)
 from rnn_lowering.decomposition.reductions import REDUCTIONS
 from rnn_lowering.types import Array
 
@@ -398,6 +404,7 @@ FORMULAS: dict[str, Formula] = {
     "Mul": integer_square,
     "Pow": integer_power,
     "Compress": _compress,
+    "Mod": integer_remainder,
     "IsInf": _is_inf,
     "IsNaN": _is_nan,
     "ScatterND": _scatter_nd,

@@ -151,6 +151,13 @@ def sum_square_17(x: Real, given: INT64[...], keepdims: int) -> Real:
 
 
 @script()
+def integer_remainder(a: T, b: T) -> T:
+    """a modulo b with the sign of b, by a Div that rounds towards 0."""
+    near = a - op.Div(a, b) * b + b
+    return near - op.Div(near, b) * b
+
+
+@script()
 def is_nan(x: Real, zero: Real) -> BOOL[...]:
     """Neither below zero nor from it on; MNN says of NaN that it equals itself."""
     return op.Not(op.Or(x < zero, x >= zero))

@@ -112,5 +112,11 @@ def integer_power(node: ir.Node, opset: int, operands: Operands) -> onnx.Functio
     return function_of("square", {}, "x, two") if opset >= OLDEST_OPSET and is_square else None
 
 
+def integer_remainder(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """A Mod of integers with the sign of the divisor."""
+    is_floored = not node.attributes.get_int("fmod", 0) and _is_integer(operands[0])
+    return function_of("integer_remainder", {}) if opset >= OLDEST_OPSET and is_floored else None
+
+
 def _is_integer(operand: Operand) -> bool:
     return operand.dtype is not None and operand.dtype.is_integer()

@@ -85,6 +85,14 @@ def test_rows_that_are_skipped_are_gathered(name: str) -> None:
         assert_close(run(lowered, feed), run(net, feed))
 
 
+def test_remainders_of_sizes_stay() -> None:
+    """They are right, and tract divides no sizes by others."""
+    net = parse(
+        "g (float[N, T] x) => (int64[2] y) <int64 n = {4}> { s = Shape (x) t = Add (s, n) y = Mod (t, n) }", 17
+    )
+    assert "Mod" in operators(rl.lower(net, target="tract"))
+
+
 def test_the_axis_of_a_sum_is_a_scalar() -> None:
     net = parse("g (float[N, T] x) => (float[N, T] y) <int64[1] one = {1}> { y = CumSum (x, one) }", 17)
     lowered, report = rl.lower(net, target="tract", full=True)

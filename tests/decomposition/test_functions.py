@@ -94,6 +94,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "(float[5, 3, 4] x, float[4, 2] b) => (float[5, 3, 2] y) { y = MatMul (x, b) }",
         {"last": np.array([-1]), "before": np.array([-3]), "along": np.array([-2])},
     ),
+    "integer_remainder": ("(int64[12] n, int64[12] d) => (int64[12] y) { y = Mod (n, d) }", {}),
     "square": ("(float[3, 4] x) => (float[3, 4] y) { y = Mul (x, x) }", {}),
     "scatter_nd_sum": (
         "(float[2, 3, 2] x, int64[3, 2] j, float[3, 2] u) => (float[2, 3, 2] y)"
@@ -176,6 +177,7 @@ def test_a_function_computes_its_operator(name: str) -> None:
     feed |= {"c": np.array([True, False, True])} if "[3] c" in text else {}
     feed |= {"j": np.array([[0, 2], [-1, 0], [0, -1]])} if "[3, 2] j" in text else {}
     feed |= {"x": np.array([1, np.nan, np.inf, -np.inf], np.float32)} if "bool[4] y" in text else {}
+    feed |= {"n": np.arange(-6, 6), "d": np.array([3, -3, 4, -1] * 3)} if "int64[12] n" in text else {}
     y = getattr(functions, name)(*(feed[each.name] for each in model.graph.input), **given)
     assert_close({"y": y}, run(model, feed), "float32")
 

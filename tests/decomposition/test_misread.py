@@ -104,6 +104,18 @@ NETS |= {
         "IsInf",
         "(float[N, 4] x) => (bool[N, 4] y) <float z = {0}> { l = Div (x, z) y = IsInf (l) }",
     ),
+    "large numbers in Softplus": (
+        "tract",
+        "Softplus",
+        "(float[N, 4] x) => (float[N, 4] y) <float k = {200}> { e = Mul (x, k) y = Softplus (e) }",
+    ),
+    "alpha of Celu": ("tract", "Celu", "(float[N, 4] x) => (float[N, 4] y) { y = Celu <alpha = 1.5> (x) }"),
+    "remainders of negative integers": (
+        "tract",
+        "Mod",
+        """(float[N, 4] x) => (int64[N, 4] y) <float k = {9}, int64[4] n = {3, -3, 4, -1}>
+        { e = Mul (x, k) i = Cast <to = 7> (e) y = Mod (i, n) }""",
+    ),
     "an infinity of doubles": (
         "tract",
         "IsInf",

@@ -147,6 +147,20 @@ def subtract_from_erf(model: AdaptedModel) -> int:
     return count
 
 
+def subtract_rotations(model: AdaptedModel) -> int:
+    """Write each sum of two products, one of a Concat, as a difference, in place; return their number."""
+    count = 0
+    for node in model.nodes("Add"):
+        sources = [None if value is None else value.producer() for value in node.inputs]
+        products = [source for source in sources if source is not None and source.op_type == "Mul"]
+        read = [value.producer() for source in products for value in source.inputs if value is not None]
+        if len(products) == len(sources) and any(part is not None and part.op_type == "Concat" for part in read):
+            first, second = node.inputs
+            model.replace(node, model.before(node, "Sub", [first, model.before(node, "Neg", [second])]))
+            count += 1
+    return count
+
+
 def swap_differences(model: AdaptedModel) -> int:
     """Swap the terms of each sum of a product and a product with a Neg, in place; return their number."""
     nodes = [node for node in model.nodes("Add") if _is_product(node.inputs[0]) and _has_negative(node.inputs[1])]

@@ -205,7 +205,9 @@ OPENVINO = Target(
     # When a bias of one number per channel follows ReduceSum, it adds channel 0's number to every channel.
     unsupported=("ReduceSum",),
     instead=(("HardSigmoid", _hard_sigmoid),),
-    model=ModelTraits(adaptations=("rows of sequences", "branches of one rank"), misreads=_misread),
+    model=ModelTraits(
+        adaptations=("rows of sequences", "branches of one rank", "rotations as differences"), misreads=_misread
+    ),
     dialect=Dialect(dequantize_inside=True, join_up_to=128, stack_up_to=128),
     native=RULE,
 )
