@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--target", help="with --command: also run the models that are lowered for this target")
     run.add_argument("--to", help="with --command: also run the models that are lowered to this form")
     run.add_argument("--streams", action="store_true", help="run only the streams of the models, frame by frame")
-    run.add_argument("--only", default="", help="only features whose name contains this text")
+    run.add_argument("--only", default="", help="only features whose name has this text; stored results stay")
     run.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes and their reasons")
     actions.add_parser("table", help="print the tables of the stored outcomes")
     return p
@@ -141,22 +141,18 @@ def _keep(given: argparse.Namespace, entry: dict[str, Outcomes]) -> None:
     if given.json:
         rows = {kind: {name: vars(outcome) for name, outcome in of.items()} for kind, of in entry.items()}
         given.json.write_text(json.dumps(rows, indent=1) + "\n")
-    if given.runtime:
+    if given.runtime and not given.only:  # a part is no result
         _store(given, entry)
 
 
 def _store(given: argparse.Namespace, entry: dict[str, Outcomes]) -> None:
-    """Store outcomes and reasons; with --only, those of the other features stay."""
-    held: dict[str, Any] = scoreboard.read().get(given.runtime, {}) if given.only else {}
+    """Store outcomes and reasons."""
     told: dict[str, Any] = {"version": version(given.runtime)}
-    if given.only and held.get("version") != told["version"]:
-        return
     for kind, outcomes in entry.items():
-        told[kind] = held.get(kind, {}) | {name: outcome.kind for name, outcome in outcomes.items()}
+        told[kind] = {name: outcome.kind for name, outcome in outcomes.items()}
         if key := REASONS.get(kind):
-            old = {name: reason for name, reason in held.get(key, {}).items() if name not in outcomes}
-            told[key] = old | {name: of.reason for name, of in outcomes.items() if of.reason}
-    if not given.only and not given.streams:
+            told[key] = {name: of.reason for name, of in outcomes.items() if of.reason}
+    if not given.streams:
         told["date"] = date.today().isoformat()
     scoreboard.store(given.runtime, told)
 

@@ -282,6 +282,11 @@ def preview(
 def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[NodeSpec]:
     """Return the specification of each recurrent node, in the order of the model.
 
+    A specification has `node` (name, operator and scope), `op_type`, `version`, `direction`, `dtype`, the sizes
+    `seq_length`, `batch_size`, `input_size` and `hidden_size` (None if unknown), the connected `inputs` and
+    `outputs` by their names in the operator specification, `constants`, and `warnings`; of RNN, GRU and LSTM also
+    their attributes, such as `activations`, `clip` and `layout`.
+
     Raises:
         InvalidNodeError, UnsupportedError: A node that cannot be read.
         ModelFileError: The path is not an ONNX model.

@@ -35,7 +35,7 @@ _EXIT = """exit codes:
   1  cannot lower, bad model, or a file cannot be read or written; nothing is written unless the message says so
   2  wrong usage
   3  verification failed, or the target does not run the result (--run-in-target); OUT.onnx is not written
-  4  --list found nodes, and all can be lowered
+  4  --list found recurrent nodes, or Loops and Scans that would be lowered, and none is refused
   5  --require-verified or --run-in-target, and no comparison was possible; OUT.onnx is not written
      --require-proven, and a node is not proven; OUT.onnx is not written
   130  interrupted (129 SIGHUP, 143 SIGTERM); nothing is written unless the message says so

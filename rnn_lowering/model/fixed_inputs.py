@@ -203,6 +203,11 @@ def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]
         expected = sizes.setdefault(name, size) if name else dim if isinstance(dim, int) and dim >= 0 else size
         if expected != size:
             what = f"dimension '{name}'" if name else f"axis {axis} of input '{value.name}'"
+            if not name:
+                way = f"--open-dim {quote(f'{value.name}:{axis}=NAME')}"
+                raise UnsupportedError(
+                    f"{what} is {expected} and cannot be {size}", hint=f"if the exporter fixed it, open it: {way}"
+                )
             raise UnsupportedError(f"{what} is {expected} and cannot be {size}")
     return shape
 

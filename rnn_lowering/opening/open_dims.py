@@ -57,7 +57,23 @@ def open_axes(work: Work) -> None:
 
         raise_cells(work)
         also = [raise_all(export, lowering).model for export in also]
-    work.report.notes += open_dims(work.model, lowering.open_dims, lowering.max_nodes, work.exported, also)
+    try:
+        work.report.notes += open_dims(work.model, lowering.open_dims, lowering.max_nodes, work.exported, also)
+    except UnsupportedError as error:
+        if lowering.raise_loops or not also or not _is_traced(work.model):
+            raise
+        told = UnsupportedError(
+            error.reason, hint="a loop was traced step by step: add --raise-loops", node=error.node
+        )
+        told.page = "loops.md#a-loop-that-was-traced-step-by-step"
+        raise told from error
+
+
+def _is_traced(model: ir.Model) -> bool:
+    """Whether the steps of a loop are nodes of a model, as in an export that was traced."""
+    from rnn_lowering.loops.door import traced_loops
+
+    return any(traced_loops(model))
 
 
 def _exported_dims(model: ir.Model, axes: Mapping[str, str], dims: Sizes) -> dict[str, SizeOrSizes]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.compare.result import EACH_NODE
 from rnn_lowering.errors import counted
 from rnn_lowering.flags import spelled
 from rnn_lowering.streaming.metadata import State, StreamPlan
@@ -39,13 +40,19 @@ def next_steps(report: FileReport) -> Iterator[str]:
     call = _call(report)
     if report.stream is not None:
         yield from host_loop(report.stream, report.target).splitlines()
-    elif call is not None:
+    elif call is not None and not _has_no_kernel(report):
         where = "" if report.target in _IN_ONNXRUNTIME else f" in {report.target}"
         yield f"run it{where}: {_line(call, report) or spelled(_ON_PAGE)}"
     if report.target in _IN_ONNXRUNTIME or report.verification.in_target is not None:
         return
     if is_here(report.target):
         yield f"{report.target} is installed: --run-in-target runs the result in it"
+
+
+def _has_no_kernel(report: FileReport) -> bool:
+    """Whether the result is for onnxruntime, which did not run the original, and has other operators."""
+    fails = report.target in _IN_ONNXRUNTIME and report.verification.method == EACH_NODE
+    return fails and any("::" in operator for operator in report.operators_after)
 
 
 def commands(report: FileReport) -> list[str]:
@@ -137,12 +144,13 @@ def host_loop(plan: StreamPlan, target: str) -> str:
     several = f" of a multiple of {plan.unit} frames" if plan.unit > 1 else ""
     chunk = f"each chunk{several}" if plan.frames is None else f"each chunk of {counted(plan.frames, 'frame')}"
     inputs = ", ".join(f'"{name}": {name}' for name in plan.inputs)
-    lines = ["states = {"]
-    lines += [f'    "{s.input}": {_text_of_first(s)},' for s in plan.states]
-    lines += ["}", f"for {chunk}{_text_of_axes(plan)}:"]
+    states = [f'    "{s.input}": {_text_of_first(s)},' for s in plan.states]
+    lines = ["states = {", *states, "}"] if states else []
+    lines += [f"for {chunk}{_text_of_axes(plan)}:"]
     lines += [f"    {name} = the length of each row in this chunk, 0 after its end" for name in plan.lengths]
-    lines += [f"    outputs = run({{{inputs}, **states}})"]
-    lines += ["    states = {", *(f'        "{s.input}": outputs["{s.output}"],' for s in plan.states), "    }"]
+    lines += [f"    outputs = run({{{inputs}{', **states' if states else ''}}})"]
+    after = [f'        "{s.input}": outputs["{s.output}"],' for s in plan.states]
+    lines += ["    states = {", *after, "    }"] if after else []
     if plan.frames_late:
         lines.append(f"then the same with {counted(plan.frames_late, 'frame')} of zeros: the outputs come late")
     if same := [name for name, axis in plan.inputs.items() if axis is None and name not in plan.lengths]:
@@ -205,16 +213,19 @@ def host_code(plan: StreamPlan, inputs: Sequence[Port], outputs: Sequence[Port])
     states, late = {state.input for state in plan.states}, plan.frames_late
     chunk = [port for port in inputs if port.name not in states]
     lines = ["chunks = [{  # the first one of a sequence: add the others", *arrays(chunk), "}]"]
-    lines += ["states = {", *(f"    {s.input!r}: {_first(s)}," for s in plan.states), "}"]
+    if states:
+        lines += ["states = {", *(f"    {s.input!r}: {_first(s)}," for s in plan.states), "}"]
     behind = ""
     if late:
         lines += ["zeros = chunks[-1] | {  # behind the sequence: outputs come late", *_zeros(plan, chunk), "}"]
         behind = f" + [zeros] * {late // (plan.frames or late)}"
-    lines += ["results = []", f"for chunk in chunks{behind}:", "    feed = {**chunk, **states}"]
+    lines += ["results = []", f"for chunk in chunks{behind}:"]
+    lines += ["    feed = {**chunk, **states}" if states else "    feed = chunk"]
     lines += [f"    arrays = run({{name: feed[name] for name in {_names(inputs)}}})"]
-    lines += [f"    results.append(dict(zip({_names(outputs)}, arrays)))", "    states = {"]
-    lines += [f"        {s.input!r}: np.asarray(results[-1][{s.output!r}], {s.dtype!r})," for s in plan.states]
-    return [*lines, "    }", *_joined(plan)]
+    lines += [f"    results.append(dict(zip({_names(outputs)}, arrays)))"]
+    after = [f"        {s.input!r}: np.asarray(results[-1][{s.output!r}], {s.dtype!r})," for s in plan.states]
+    lines += ["    states = {", *after, "    }"] if after else []
+    return [*lines, *_joined(plan)]
 
 
 def _names(ports: Sequence[Port]) -> list[str]:

@@ -214,7 +214,15 @@ def _documented(row: Mapping[str, Any]) -> Target:
 
 _ROWS = json.loads(files(__package__).joinpath("documented.json").read_text("utf-8"))
 
-TARGETS = {target.name: target for target in (*_RUN, *map(_documented, _ROWS))}
+
+class Targets(dict[str, Target]):
+    """Targets by name."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} targets: {', '.join(self)}>"
+
+
+TARGETS = Targets({target.name: target for target in (*_RUN, *map(_documented, _ROWS))})
 """Every target that `target=` accepts, by name."""
 
 

@@ -220,7 +220,7 @@ REFUSED: dict[str, tuple[onnx.ModelProto, dict[str, Any], str]] = {
     "a static size without names": (
         chain(*STACKED, dims=(5, "batch")),
         {"input_shapes": {"X": [6, 2, 3]}},
-        "axis 0 of input 'X' is 5 and cannot be 6",
+        "axis 0 of input 'X' is 5 and cannot be 6; if the exporter fixed it, open it: open_dims=",
     ),
     "rank": (annotated(), {"input_shapes": {"X": [6, 2]}}, "3 dimensions, not 2"),
     "no dimensions": (annotated(), {"input_shapes": {"X": []}}, "3 dimensions, not 0"),

@@ -232,6 +232,8 @@ def test_lowered_for_a_runtime(target: Any) -> None:
 @pytest.mark.parametrize("trace", [Trace(head=True, states=True), Trace("GRU", layers=2, rows="Split")])
 def test_two_exports_open_the_number_of_steps(trace: Trace, steps: int) -> None:
     short, long = (replace(trace, T=T, nodes=[], constants={}).model() for T in (11, steps))
+    with pytest.raises(rl.UnsupportedError, match=r"a loop was traced step by step: add raise_loops=True"):
+        rl.lower(short, open_dims={"x:1": "time"}, also=[long])
     new = rl.lower(short, raise_loops=True, open_dims={"x:1": "time"}, also=[long])
     assert new.graph.input[0].type.tensor_type.shape.dim[1].dim_param == "time"
     for old in (short, long):

@@ -159,6 +159,7 @@ def test_the_tables(ragged: Path) -> None:
     parsed, folder = Page(ragged), ragged.parent
     assert re.search(r"Verified\s+3 runs \(onnxruntime\), largest difference", parsed.text)
     assert "1 of 1 node proven for every length and input, up to rounding" in parsed.text
+    assert re.search(r"Proofs\s+LSTM node .*: proven", parsed.text)
     node = ["LSTM-14", "bidirectional", "?", "?", "2", "4", "float", "scan first choice for target portable"]
     assert parsed.row("recurrent main graph")[1:] == node
     assert parsed.row("LSTM")[1:] == ["1", "0"]
@@ -315,7 +316,7 @@ def test_a_hostile_name(tmp_path: Path, form: str) -> None:
     assert parsed.plots == 3
     assert parsed.tags["style"] == 1
     assert parsed.row(f"{HOSTILE} main graph")[1] == "GRU-14"
-    assert parsed.text.count(HOSTILE) == 2
+    assert parsed.text.count(HOSTILE) == 3  # the node, its plots, its proof
     assert sum(HOSTILE in label for label in parsed.values("aria-label")) == 3
 
 

@@ -13,12 +13,14 @@ import onnx
 import pytest
 from cases import Case, model
 from chains import Link, chain
+from commands import saved
 from one_process import run_workers_here
 from paths import ROOT
 from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering.recurrence import cells
+from rnn_lowering.report.use import Port, host_code, host_loop
 
 DOCUMENT = ROOT / "docs" / "report.md"
 TYPES: dict[str, Callable[[Any], bool]] = {
@@ -258,3 +260,25 @@ def test_what_is_infinite_is_null(reports: Reports) -> None:
     assert (folder / data["kept"]).exists()
     assert reports["verified"][1]["written"] is True
     assert reports["verified"][1]["kept"] == ""
+
+
+def test_a_stream_without_states_has_no_dictionary_of_them() -> None:
+    original = parse("g (float[T,2] X) => (float[T,2] Y) { Y = Tanh (X) }")
+    with pytest.warns(rl.RnnLoweringWarning, match="no state is carried"):
+        plan = rl.lower(original, stream="T=1", full=True)[1].stream
+    assert plan is not None
+    inputs, outputs = [Port("X", "float32", (1, 2))], [Port("Y", "float32", (1, 2))]
+    code = "\n".join(host_code(plan, inputs, outputs) or ())
+    assert "states" not in host_loop(plan, "tract") + code
+    found: dict[str, Any] = {"run": lambda feed: [np.tanh(feed["X"])], "np": np}
+    exec(code, found)
+    assert found["outputs"]["Y"].shape == (1, 2)
+
+
+def test_what_onnxruntime_has_no_kernel_for_is_not_run_in_it(tmp_path: Path) -> None:
+    nodes = "{ Z = my.Foo (X), Y = RNN <hidden_size = 4> (Z, W, R) }"
+    weights = "<float[1,4,3] W = {}, float[1,4,4] R = {}>"
+    original = parse(f"g (float[seq,2,3] X) => (float[seq,1,2,4] Y) {weights} {nodes}", domains=', "my": 1')
+    report = rl.lower_file(saved(tmp_path / "in.onnx", original), tmp_path / "out.onnx", verify=1)
+    assert report.verification.status == "verified"
+    assert "run it" not in str(report)

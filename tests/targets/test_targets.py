@@ -708,3 +708,7 @@ def test_lengths_that_no_option_makes_constant(nodes: str, hint: str) -> None:
     with pytest.raises(rl.UnknownLengthsError) as caught:
         rl.lower(model, target="coreml")
     assert caught.value.hint.startswith(hint)
+
+
+def test_the_table_prints_short() -> None:
+    assert repr(TARGETS).startswith(f"<{len(TARGETS)} targets: portable, onnxruntime, ")
