@@ -13,7 +13,7 @@ PICTURE = Path(__file__).with_name("report.png")
 MODEL = PICTURE.parents[1] / "examples" / "model.onnx"
 COMMAND = "model.onnx out.onnx --to unroll --set-shape X:16,1,80 --report out.html"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SIZE = (900, 560)
+SIZE = (900, 584)
 """Width and height of the picture, of the top of the page."""
 
 
