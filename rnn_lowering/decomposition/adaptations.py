@@ -15,6 +15,7 @@ from rnn_lowering.decomposition.rewrites.apart import (
     compute_copies,
     end_convolutions,
     part_outputs,
+    part_pairs,
     part_reshapes,
     set_batches_apart,
     set_sums_apart,
@@ -26,6 +27,7 @@ from rnn_lowering.decomposition.rewrites.apart import (
 from rnn_lowering.decomposition.rewrites.axes import (
     add_biases,
     add_output_channels,
+    keep_axes,
     reduce_by_attributes,
     reductions_by_attributes,
     refuse_reductions,
@@ -55,6 +57,7 @@ from rnn_lowering.decomposition.rewrites.rows import (
 from rnn_lowering.decomposition.rewrites.spelled import (
     bound_by_max,
     bound_integers,
+    bound_tanh,
     copy_lone_operands,
     crop_by_slice,
     drop_unused_constants,
@@ -313,6 +316,13 @@ ADAPTATIONS = {
     "clipped norms": Adaptation(bound_by_max, "normalizes along another axis: wrote {} Clip as Max"),
     "bounded integers": Adaptation(bound_integers, "clips no integers: wrote {} Clip as Max and Min"),
     "parted Reshapes": Adaptation(part_reshapes, "joins two Reshapes wrongly: put an Identity in front of {}"),
+    "parted pairs": Adaptation(
+        part_pairs, "loses a Cast behind a Mul, or the sum in a Log: put an Identity in front of {}"
+    ),
+    "numbers with axes": Adaptation(
+        keep_axes, "rejects numbers that reductions give: let {} keep their axes, with a Squeeze behind"
+    ),
+    "bounded Tanh": Adaptation(bound_tanh, "computes Tanh as NaN between 45 and 88: clipped what {} read"),
     "parted outputs": Adaptation(
         part_outputs, "loses outputs that nodes read, or their shapes: returned {} by a Transpose"
     ),

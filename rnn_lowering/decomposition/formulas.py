@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper, parser
 
+from rnn_lowering.decomposition.comparisons import absolute, equal, negative, trilu
 from rnn_lowering.decomposition.operands import (
     OLDEST_OPSET,
     Formula,
@@ -405,6 +406,10 @@ FORMULAS: dict[str, Formula] = {
     "Pow": integer_power,
     "Compress": _compress,
     "Mod": integer_remainder,
+    "Abs": absolute,
+    "Equal": equal,
+    "Neg": negative,
+    "Trilu": trilu,
     "IsInf": _is_inf,
     "IsNaN": _is_nan,
     "ScatterND": _scatter_nd,

@@ -164,6 +164,42 @@ def is_nan(x: Real, zero: Real) -> BOOL[...]:
 
 
 @script()
+def equal(a: Real, b: Real) -> BOOL[...]:
+    """Neither is less than the other, nor NaN."""
+    return op.And(op.LessOrEqual(a, b), op.GreaterOrEqual(a, b))
+
+
+@script()
+def equal_booleans(a: BOOL[...], b: BOOL[...]) -> BOOL[...]:
+    """Not one without the other."""
+    return op.Not(op.Xor(a, b))
+
+
+@script()
+def absolute(x: Real, zero: Real) -> Real:
+    """The larger of x and -x."""
+    return op.Max(x, zero - x)
+
+
+@script()
+def negative(x: Real, zero: Real) -> Real:
+    """0 - x."""
+    return op.Sub(zero, x)
+
+
+@script()
+def trilu(x: T, k: INT64[...], mask: BOOL[...], zero: T) -> T:
+    """What a mask keeps."""
+    return op.Where(mask, x, zero)
+
+
+@script()
+def triangle(x: T, mask: BOOL[...], zero: T) -> T:
+    """The same of the main diagonal."""
+    return op.Where(mask, x, zero)
+
+
+@script()
 def is_inf(x: Real, number: Real) -> BOOL[...]:
     """|x| is infinite."""
     return op.Equal(op.Abs(x), number)

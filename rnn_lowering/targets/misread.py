@@ -34,6 +34,19 @@ def by_operator(found: Mapping[str, Misreading]) -> Misreads:
     return misreads
 
 
+def reduces(node: ir.Node) -> bool:
+    """Return whether a scatter adds, multiplies or compares what it writes."""
+    return node.attributes.get_string("reduction", "none") != "none"
+
+
+_PAIR = 2
+
+
+def einsum_of_several(node: ir.Node, known: KnownValue, opset: int) -> str:
+    """A `Misreading`: an Einsum of more operands than two."""
+    return "of two operands only" if len(node.inputs) > _PAIR else ""
+
+
 def of_large_numbers(node: ir.Node) -> str:
     """Return how a runtime computes logarithms that exponentials are inside of, or "": by these, not by their
     differences from the largest."""

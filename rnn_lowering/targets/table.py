@@ -21,7 +21,8 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import OptionError
 from rnn_lowering.targets.native import Excluded, NativeRule
-from rnn_lowering.targets.runtimes.devices import ESPDL, LITERT, MNN, NCNN
+from rnn_lowering.targets.runtimes.devices import ESPDL, LITERT, NCNN
+from rnn_lowering.targets.runtimes.mnn import MNN
 from rnn_lowering.targets.runtimes.onnxruntime import ONNXRUNTIME, QNN, WEB, WEBGPU
 from rnn_lowering.targets.runtimes.opencv import OPENCV
 from rnn_lowering.targets.runtimes.openvino import OPENVINO

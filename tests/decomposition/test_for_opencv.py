@@ -78,3 +78,54 @@ def test_integers_are_gathered_by_initializers() -> None:
     assert [node.input[1] in stored for node in nodes(lowered) if node.op_type == "Gather"] == [True, False]
     feed = random_feed(net) | {"m": np.array([[1, 2, 3], [4, 5, 6]])}
     assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+def test_a_cast_does_not_read_a_product_of_floats(opset: int) -> None:
+    net = parse(
+        """g (float[2, 3] x) => (int64[2, 3] y, float[2, 3] z) <float k = {3.0}, int64 n = {2}> {
+        a = Mul (x, k) y = Cast <to = 7> (a) b = Mul (y, n) z = Cast <to = 1> (b) }""",
+        opset,
+    )
+    lowered = rl.lower(net, target="opencv")
+    assert [node.op_type for node in nodes(lowered)] == ["Mul", "Identity", "Cast", "Mul", "Cast"]
+    feed = random_feed(net)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+def test_a_tanh_is_bounded_once(opset: int) -> None:
+    net = parse("g (float[2, 3] x) => (float[2, 3] y) { a = Tanh (x) b = Neg (a) y = Tanh (b) }", opset)
+    lowered = rl.lower(net, target="opencv")
+    assert [node.op_type for node in nodes(lowered)] == ["Clip", "Tanh", "Neg", "Clip", "Tanh"]
+    assert rl.lower(lowered, target="opencv").SerializeToString() == lowered.SerializeToString()
+    feed = {"x": np.array([[-60, 60, 0.5], [50, 1, 0]], np.float32)}
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize(("number", "apart"), [("2.0", True), ("1.0", False)])
+def test_a_logarithm_reads_no_sum_of_an_exponential(number: str, apart: bool) -> None:
+    """Of 1 + exp(x) it is a Softplus."""
+    net = parse(
+        f"""g (float[2, 3] x) => (float[2, 3] y) {{ k = Constant <value = float[1] {{{number}}}> ()
+        a = Exp (x) b = Add (a, k) y = Log (b) }}"""
+    )
+    lowered = rl.lower(net, target="opencv")
+    assert ("Identity" in {node.op_type for node in nodes(lowered)}) == apart
+    feed = random_feed(net)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize("opset", [11, 18])
+def test_a_reduction_to_a_number_keeps_its_axes(opset: int) -> None:
+    net = parse(
+        """g (float[2, 3] x) => (float y) { a = ReduceMax <keepdims = 0> (x) b = ReduceMin <keepdims = 0> (x)
+        c = Sub (a, b) d = Div (x, c) y = ReduceMean <keepdims = 0> (d) }""",
+        opset,
+    )
+    net.graph.output[0].type.tensor_type.shape.SetInParent()
+    lowered = rl.lower(net, target="opencv")
+    kept = [node.op_type for node in nodes(lowered)]
+    assert kept == ["ReduceMax", "Squeeze", "ReduceMin", "Squeeze", "Sub", "Div", "ReduceMean"]
+    feed = random_feed(net)
+    assert_close(run(lowered, feed), run(net, feed))

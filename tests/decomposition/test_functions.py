@@ -80,6 +80,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "(float[3, 4] x) => (float[1, 4] y) <int64[1] a = {0}> { y = ReduceSumSquare (x, a) }",
         {"given": np.array([0]), "keepdims": 1},
     ),
+    "equal": ("(float[3] x, float[3] z) => (bool[3] y) { y = Equal (x, z) }", {}),
+    "equal_booleans": ("(bool[3] c, bool[3] d) => (bool[3] y) { y = Equal (c, d) }", {}),
+    "absolute": ("(float[3] x) => (float[3] y) { y = Abs (x) }", floats(zero=0)),
+    "negative": ("(float[3] x) => (float[3] y) { y = Neg (x) }", floats(zero=0)),
+    "trilu": (
+        "(float[3, 2] x) => (float[3, 2] y) <int64 k = {1}> { y = Trilu (x, k) }",
+        {"k": np.array(1), "mask": np.triu(np.ones((3, 2), bool), 1), **floats(zero=0)},
+    ),
+    "triangle": (
+        "(float[3, 2] x) => (float[3, 2] y) { y = Trilu (x) }",
+        {"mask": np.triu(np.ones((3, 2), bool)), **floats(zero=0)},
+    ),
     "is_nan": ("(float[4] x) => (bool[4] y) { y = IsNaN (x) }", floats(zero=0)),
     "is_inf": ("(float[4] x) => (bool[4] y) { y = IsInf (x) }", floats(number=np.inf)),
     "is_equal": ("(float[4] x) => (bool[4] y) { y = IsInf <detect_negative = 0> (x) }", floats(number=np.inf)),
@@ -174,7 +186,7 @@ def test_a_function_computes_its_operator(name: str) -> None:
     model = parse(f"g {text}".replace("'", '"'), opset=18)
     feed = random_feed(model) | ({"i": np.array([3, 1, 2], np.int64)} if "[3] i" in text else {})
     feed |= {"i": np.array([3, 1], np.int64)} if "[2] i" in text else {}
-    feed |= {"c": np.array([True, False, True])} if "[3] c" in text else {}
+    feed |= {name: np.array([True, False, name == "c"]) for name in "cd" if f"bool[3] {name}" in text}
     feed |= {"j": np.array([[0, 2], [-1, 0], [0, -1]])} if "[3, 2] j" in text else {}
     feed |= {"x": np.array([1, np.nan, np.inf, -np.inf], np.float32)} if "bool[4] y" in text else {}
     feed |= {"n": np.arange(-6, 6), "d": np.array([3, -3, 4, -1] * 3)} if "int64[12] n" in text else {}

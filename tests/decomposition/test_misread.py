@@ -154,7 +154,44 @@ NETS |= {
         ("ReverseSequence", "ReverseSequence", "3, 4", "y = ReverseSequence (i, n)"),
     )
 }
+NETS |= {
+    "Equal of floats": (
+        "mnn",
+        "Equal",
+        "(float[N, 4] x) => (bool[N, 4] y) { r = Floor (x) n = Neg (r) y = Equal (r, n) }",
+    ),
+    "Equal of booleans": (
+        "opencv",
+        "Equal",
+        "(float[N, 4] x) => (bool[N, 4] y) { n = Neg (x) a = Less (x, n) b = Greater (x, x) y = Equal (a, b) }",
+    ),
+    "Abs of integers": (
+        "opencv",
+        "Abs",
+        "(float[N, 4] x) => (float[N, 4] y) { i = Cast <to = 7> (x) j = Abs (i) y = Cast <to = 1> (j) }",
+    ),
+    "Neg of int32": (
+        "opencv",
+        "Neg",
+        "(float[N, 4] x) => (float[N, 4] y) { i = Cast <to = 6> (x) j = Neg (i) y = Cast <to = 1> (j) }",
+    ),
+    **{
+        f"Softplus for {target}": (
+            target,
+            "Softplus",
+            "(float[N, 4] x) => (float[N, 4] y) { e = Exp (x) y = Softplus (e) }",
+        )
+        for target in ("mnn", "opencv")
+    },
+}
 FINE: dict[str, tuple[Any, str]] = {
+    "Equal of integers": ("mnn", "(int64[N, 4] x) => (bool[N, 4] y) { n = Neg (x) y = Equal (x, n) }"),
+    "a pool of whole windows": (
+        "opencv",
+        "(float[1, 4, 8] x) => (float[1, 4, 2] y)"
+        " { y = AveragePool <ceil_mode = 1, kernel_shape = [4], strides = [4]> (x) }",
+    ),
+    "a sum of doubles": ("opencv", "(double[N, 4] x) => (double[N, 4] y) { y = Add (x, x) }"),
     "no 0": ("openvino", "(float[N, 4] x) => (float[N, 4] y) { y = HardSigmoid <alpha = 1.0> (x) }"),
     "floats": ("tract", "(float[N, 4] x) => (float[N, 4] y) { y = Softmax (x) }"),
     "a product": ("tract", INTEGERS.format("o = Softmax (b) p = Transpose (o) c = MatMul (o, p)")),
@@ -535,3 +572,51 @@ def test_log_softmax_and_doubles_in_litert() -> None:
     doubles = parse("g (float[2] x) => (bool[2] y) { d = Cast <to = 11> (x)  y = IsInf (d) }", 17)
     with pytest.raises(rl.UnsupportedError, match="computes it in float32 only"):
         rl.lower(doubles, target="litert")
+
+
+REFUSED: dict[str, tuple[Any, str, str]] = {
+    "MaxPool": ("mnn", "y = MaxPool <kernel_shape = [2], dilations = [2]> (x)", "without its dilations"),
+    "Sign": ("opencv", "i = Cast <to = 7> (x) j = Sign (i) y = Cast <to = 1> (j)", "of floats only"),
+    "Pad": (
+        "mnn",
+        'p = Constant <value = int64[6] {0, 0, 1, 0, 0, 1}> () y = Pad <mode = "wrap"> (x, p)',
+        "in other modes only",
+    ),
+    "Mod": ("mnn", "y = Mod <fmod = 1> (x, x)", "with the sign of the divisor"),
+    "AveragePool": (
+        "opencv",
+        "y = AveragePool <kernel_shape = [3], strides = [3], ceil_mode = 1, count_include_pad = 1> (x)",
+        "with ceil_mode as if what is beyond the pads were counted",
+    ),
+    "MatMul": (
+        "opencv",
+        "d = Cast <to = 11> (x) t = Transpose <perm = [0, 2, 1]> (d) f = MatMul (d, t) y = Cast <to = 1> (f)",
+        "in float32 only",
+    ),
+    "Mul": (
+        "opencv",
+        "k = Constant <value = double[1] {2.0}> () d = Cast <to = 11> (x) f = Mul (d, k) y = Cast <to = 1> (f)",
+        "in float32 only",
+    ),
+}
+
+
+@pytest.mark.parametrize("operator", REFUSED)
+def test_what_no_function_computes_is_refused(operator: str) -> None:
+    target, body, how = REFUSED[operator]
+    model = parse(f"g (float[2, 4, 7] x) => (float[2, a, b] y) {{ {body} }}", 19)
+    with pytest.raises(rl.UnsupportedError, match=f"{operator} node .*computes it {how}; export"):
+        rl.lower(model, target=target)
+
+
+@pytest.mark.parametrize(("upper", "k"), [(1, 1), (1, -2), (0, 1)])
+@pytest.mark.parametrize(("rows", "columns"), [(9, 4), (4, 9), (5, 5)])
+def test_opencv_keeps_a_triangle_of_many_rows_by_a_mask(upper: int, k: int, rows: int, columns: int) -> None:
+    model = parse(
+        f"""g (float[2, {rows}, {columns}] x) => (float[2, {rows}, {columns}] y) <int64 k = {{{k}}}>
+        {{ y = Trilu <upper = {upper}> (x, k) }}"""
+    )
+    lowered = rl.lower(model, target="opencv")
+    assert ("Trilu" in operators(lowered)) == (not upper or rows <= columns)
+    feed = random_feed(model)
+    assert np.array_equal(run(lowered, feed)["y"], run(model, feed)["y"])

@@ -10,7 +10,8 @@ that nodes read too in another shape, or not at all.
 MNN makes a Gelu of x * (Erf(x / sqrt 2) + 1) / 2, and computes that by its approximation with Tanh, which is off by
 up to 5e-4. Of a difference, Erf(...) - -1, it makes none.
 
-OpenCV makes one of two Reshapes in a row, in which a 0 means a size of what the first one reads.
+OpenCV makes one of two Reshapes in a row, in which a 0 means a size of what the first one reads. It leaves out a
+Cast behind a Mul of floats and a constant, and takes the Log of a sum of an Exp and any number for a Softplus.
 
 ncnn takes batches out of tensors: a Conv, an embedding or a norm makes a batch of its first axis there, and so of
 that axis wherever it goes. ncnn then computes each row by itself, also what acts along that axis, and each row
@@ -132,6 +133,33 @@ def part_reshapes(model: AdaptedModel) -> int:
             node.replace_input_with(0, model.before(node, "Identity", [x]))
             count += 1
     return count
+
+
+def part_pairs(model: AdaptedModel) -> int:
+    """Put an Identity between each Cast and the Mul of floats that it reads, and each Log and the sum of an Exp and
+    another number than 1; return their number."""
+    found = [node for node in model.nodes("Cast", "Log") if _joins(node, model)]
+    for node in found:
+        node.replace_input_with(0, model.before(node, "Identity", node.inputs[:1]))
+    return len(found)
+
+
+def _joins(node: ir.Node, model: AdaptedModel) -> bool:
+    x = node.inputs[0]
+    before, dtype = None if x is None else x.producer(), model.dtype_of(x)
+    if before is None or dtype is None or not dtype.is_floating_point():
+        return False
+    if node.op_type == "Cast":
+        return before.op_type == "Mul" and dtype != node.attributes.get_int("to", 0)
+    if before.op_type != "Add" or not any(_is_exponential(value) for value in before.inputs):
+        return False
+    constants = [numbers for value in before.inputs if (numbers := model.constant_of(value)) is not None]
+    return not any((array_of(numbers) == 1).all() for numbers in constants)
+
+
+def _is_exponential(value: ir.Value | None) -> bool:
+    node = None if value is None else value.producer()
+    return node is not None and node.op_type == "Exp"
 
 
 def subtract_from_erf(model: AdaptedModel) -> int:

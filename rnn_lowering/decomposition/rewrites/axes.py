@@ -327,3 +327,28 @@ def _rewrite(reduction: _Reduction, model: AdaptedModel) -> None:
         number = model.constant(node, count, reduction.dtype.numpy(), "count")
         value = model.before(node, "Mul", [value, number])
     model.replace(node, value, node.inputs[1:])
+
+
+def keep_axes(model: AdaptedModel) -> int:
+    """Let each reduction to a number that a node reads, or that is one of several outputs, keep its axes, in place,
+    with a Squeeze behind it; return their number."""
+    several, count = len(model.graph.outputs) > 1, 0
+    for node in model.nodes(*REDUCTIONS, in_functions=False):
+        value = node.outputs[0]
+        shape, x = model.shape_of(value), model.shape_of(node.inputs[0])
+        read = bool(value.uses()) or (several and value.is_graph_output())
+        if shape is None or len(shape) > 0 or not x or not read:
+            continue
+        axes = list(range(len(x)))
+        node.attributes["keepdims"] = ir.AttrInt64("keepdims", 1)
+        if model.opset >= _AXES_OF_INPUTS:
+            model.behind(value, "Squeeze", [model.constant(node, axes)], suffix="kept")
+        else:
+            model.behind(value, "Squeeze", [], {"axes": axes}, suffix="kept")
+        value.shape = None
+        count += 1
+    return count
+
+
+_AXES_OF_INPUTS = 13
+"""The first opset of a Squeeze whose axes are an input."""

@@ -2,7 +2,7 @@
 
 ncnn loads a Pad with its mode, a pad for each axis and the number that fills, and crashes at a Split without sizes.
 Of a norm that is clipped and expanded pnnx makes one along another axis, but not with a Max. OpenCV clips no
-integers but int32.
+integers but int32, and its Tanh is NaN between 45 and 88.
 
 OpenCV pads both sides alike where a Conv or a pool is to keep a size (auto_pad). tract crashes at negative pads,
 which crop, and MNN computes them wrongly: they are a Slice. MNN loses the axis of a ScatterElements that is written
@@ -21,6 +21,7 @@ constant of int64 makes plain numbers of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -252,6 +253,41 @@ def bound_integers(model: AdaptedModel) -> int:
         return dtype is not None and dtype.is_integer() and dtype != ir.DataType.INT32
 
     return _bound(model, [clip for clip in _clips(model) if is_integer(clip.inputs[0])])
+
+
+_FLAT = 20.0
+"""From here on tanh is 1 in every element type."""
+
+_NAN_FROM = 45.0
+"""From here on it is NaN in OpenCV."""
+
+
+def bound_tanh(model: AdaptedModel) -> int:
+    """Clip what each Tanh of floats reads, in place; return how many had no bounds."""
+    count = 0
+    for node in model.nodes("Tanh"):
+        x = node.inputs[0]
+        before, dtype = None if x is None else x.producer(), model.dtype_of(x)
+        if dtype is None or (before is not None and _is_bounded(before, model)):
+            continue
+        if model.opset < _OF_INPUTS:
+            bounded = model.before(node, "Clip", [x], min=-_FLAT, max=_FLAT)
+        else:
+            bounds = [model.constant(node, number, dtype.numpy(), "bound") for number in (-_FLAT, _FLAT)]
+            bounded = model.before(node, "Clip", [x, *bounds])
+        node.replace_input_with(0, bounded)
+        count += 1
+    return count
+
+
+def _is_bounded(node: ir.Node, model: AdaptedModel) -> bool:
+    """Whether a node is a Clip that keeps what a Tanh reads below, as that of a lowered node."""
+    if node.op_type != "Clip":
+        return False
+    high = input_at(node, 2)
+    number = model.constant_of(high) if model.opset >= _OF_INPUTS else None
+    most = number.numpy().item() if number is not None else node.attributes.get_float("max", math.inf)
+    return bool(most < _NAN_FROM)
 
 
 def _clips(model: AdaptedModel) -> list[ir.Node]:

@@ -1,175 +1,20 @@
-"""Runtimes for phones and chips: MNN, LiteRT, esp-ppq for ESP-DL, and ncnn."""
+"""Runtimes for phones and chips: LiteRT, esp-ppq for ESP-DL, and ncnn. MNN has a module of its own."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.composites import as_sum_with_zero, as_transpose, by_columns, max_of_outputs
-from rnn_lowering.emit.constants import zeros_of
+from rnn_lowering.emit.composites import as_sum_with_zero, as_transpose, max_of_outputs
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor, static
 from rnn_lowering.facts.constants import constant_of, integers_at
 from rnn_lowering.facts.operators import parameter
-from rnn_lowering.targets.misread import AXES_OF_COMPOSED, by_operator
-from rnn_lowering.targets.native import (
-    COMMON,
-    OTHER_ACTIVATIONS,
-    RESET_AFTER,
-    Excluded,
-    NativeRule,
-    Speed,
-    features,
-)
-from rnn_lowering.targets.target import (
-    STATIC,
-    AttentionTraits,
-    KnownValue,
-    LoopTraits,
-    ModelTraits,
-    Target,
-)
-from rnn_lowering.types import Dims
-
-# MNN (`pip install MNN`): no Scan; its own recurrent operators are wrong with most attributes.
-
-
-def _zeros_of_float32(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
-    """Emit ConstantOfShape in float32 and cast it: in float16 it stays unset."""
-    value = zeros_of(ir.DataType.FLOAT, (1,)).tensor("")
-    made = op.emit("ConstantOfShape", [shape], dims, ir.DataType.FLOAT, value=value)
-    return op.cast(made, op.dtype)
-
-
-def _conv_of_images(op: Ops, x: Tensor, weight: Tensor, bias: Tensor, dilation: int) -> Tensor:
-    """Emit a Conv of one row of pixels: an output that a Conv of rank 3 computes has a fourth axis in MNN."""
-    (N, C, frames), k = x.shape, weight.shape[-1]
-    rows, weights = op.unsqueeze(x, [2]), op.unsqueeze(weight, [2])
-    shape = (N, C, 1, None if frames is None or k is None else frames - (k - 1) * dilation)
-    inputs = [rows, weights] if bias.is_zero else [rows, weights, bias]
-    sizes = {"group": C, "kernel_shape": [1, k], "dilations": [1, dilation]}
-    return op.squeeze(op.emit("Conv", inputs, shape, **sizes), [2])
-
-
-_MNN_RULE = NativeRule(
-    "3.6.1",
-    "2026-11-23",
-    features(
-        "RNN, GRU, LSTM, forward, bidirectional, linear_before_reset, initial state, constant initial state,"
-        "no initial_h, initial_c without initial_h, initial_c of zeros or none, Y_c beside others,"
-        "named outputs, written hidden_size, a shared X, I = 1, T = 1, N above 1, no activations, open T,"
-        "open N, float, opset 7 to 21, opset 22, flipped X and Y, transposed X and Y"
-    )
-    | COMMON,
-    (
-        Excluded(("flipped X and Y", "open T"), "computes reverse wrongly, and flips an open T wrongly"),
-        *(Excluded((name,), f"ignores {name}") for name in ("clip", "input_forget", "P", "sequence_lens")),
-        *(Excluded((name,), "ignores activations") for name in OTHER_ACTIVATIONS),
-        Excluded(("linear_before_reset 0",), "computes linear_before_reset 0 wrongly"),
-        Excluded(("GRU", "open T"), "computes a GRU wrongly if T is open"),
-        Excluded(("LSTM", "open T", "initial state"), "crashes with an initial state of an LSTM if T is open"),
-        Excluded(("T = 1", "initial_c without initial_h"), "crashes with initial_c and no initial_h if T is 1"),
-        Excluded(("computed weights",), "rejects weights that are no constants"),
-    ),
-    (
-        Speed(("LSTM",), 100, 1, {16: 0.18, 32: 0.23, 64: 0.71, 128: 0.78, 256: 0.86}),
-        Speed(("LSTM",), 10, 8, {16: 0.29, 32: 0.39, 64: 0.63, 128: 1.16, 256: 1.41}),
-        Speed(RESET_AFTER, 100, 1, {16: 0.47, 32: 0.23, 64: 0.48, 128: 0.81, 256: 0.84}),
-        Speed(RESET_AFTER, 10, 8, {16: 0.27, 32: 0.37, 64: 0.59, 128: 1.09, 256: 1.31}),
-        Speed(("LSTM",), 1, 1, {32: 0.95}),
-        Speed(RESET_AFTER, 1, 1, {32: 0.95}),
-        Speed(("RNN",), 1, 1, {32: 1.01, 128: 1.0}),
-        Speed(("RNN",), 10, 1, {16: 1.15, 32: 1.18, 64: 1.27, 128: 2.87, 256: 1.75}),
-        Speed(("RNN",), 100, 8, {16: 2.07, 32: 1.84, 64: 1.64, 128: 1.83, 256: 1.92}),
-        Speed(("RNN",), 50, 1, {8: 1.02, 32: 1.12, 64: 1.84}, nodes=2),
-        Speed(("RNN",), 50, 1, {8: 0.5, 32: 0.6}, nodes=4),
-        Speed(("RNN", "bidirectional"), 50, 1, {8: 2.08, 32: 1.24, 64: 1.07, 128: 2.13}),
-        Speed(("RNN", "bidirectional"), 50, 8, {8: 1.21, 32: 1.51, 64: 2.85, 128: 2.32}),
-        Speed(("RNN", "open T"), 100, 1, {16: 2.0, 32: 3.01, 64: 2.79, 128: 3.76, 256: 3.15}),
-        Speed(("RNN", "open T"), 100, 8, {16: 2.9, 32: 3.04, 64: 3.28, 128: 1.84, 256: 1.61}),
-        Speed(("LSTM", "open T"), 100, 1, {32: 0.75, 128: 1.0}),  # runs gave 0.7 to 0.8, and 0.8 to 1.2
-    ),
-)
-"""Measured with 897 random nodes in it. An output without a name makes others wrong, so each gets one."""
-
-
-def _reduces(node: ir.Node) -> bool:
-    return node.attributes.get_string("reduction", "none") != "none"
-
-
-_OF_PLANES = ("AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
-
-_AXES_OF_VOLUMES, _PAIR = 5, 2
-"""The axes of a tensor with three of space; the operands of an Einsum that it takes."""
-
-
-def _misread(node: ir.Node, known: KnownValue) -> str:
-    """Return how MNN computes a node wrongly, or "".
-
-    It keeps what follows a Conv in another order of axes, which its ReverseSequence does not know.
-    """
-    if node.op_type == "ReverseSequence":
-        return "wrongly behind a Conv"
-    if node.op_type == "Gelu" and node.attributes.get_string("approximate", "none") == "none":
-        return "by its approximation with Tanh"
-    if node.op_type in AXES_OF_COMPOSED:
-        return "along all axes, or without the axes of size 1"
-    if node.op_type in ("ScatterElements", "ScatterND") and _reduces(node):
-        return "without its reduction"
-    if node.op_type == "Einsum" and len(node.inputs) > _PAIR:
-        return "of two operands only"
-    if node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") == "cubic":
-        return "wrongly if it is cubic"
-    if node.op_type == "LogSoftmax" and "axis" not in node.attributes:
-        return "only if its axis is written"
-    shape = known(node.inputs[0]).shape if node.op_type in _OF_PLANES and node.inputs[0] is not None else None
-    if shape is not None and len(shape) >= _AXES_OF_VOLUMES:
-        return "wrongly along three axes"
-    bytes_made = node.op_type == "Cast" and node.attributes.get_int("to", 0) == ir.DataType.UINT8
-    return "wrongly, or crashes" if bytes_made or node.op_type == "DequantizeLinear" else ""
-
-
-MNN = Target(
-    "mnn",
-    "3.6.1",
-    ("unroll", "loop"),
-    attention=AttentionTraits(("unroll", "loop", "chunked")),
-    unsupported=("Softplus",),
-    integer_products=False,
-    model=ModelTraits(
-        # QuantizeLinear is computed by the range of the data, whatever the scale is; DequantizeLinear with many
-        # scales is 0, and with one it is wrong as the weight of a Conv, and of computed integers.
-        adaptations=(
-            *("rounding of floats", "no products of integers", "tables of floats", "differences of floats"),
-            *("inputs with elements", "rows of sequences", "typed fills", "constants as tensors"),
-            *("no vectors", "crops as Slice", "spelled strides", "ended convolutions", "parted outputs"),
-            *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart"),
-        ),
-        folds=True,
-        # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if
-        # an activation, Abs, Neg, Exp or Clip reads it.
-        outputs_apart=as_transpose,
-        misreads=_misread,
-    ),
-    loops=LoopTraits(loop_from=128),
-    # It computes a Slice with step -1 of unknown length wrongly.
-    dialect=Dialect(reverse_in_loop=True, join_up_to=128, stack_up_to=128),
-    # Products of a batch are 1.3 to 60 times faster by columns; those of one row are not.
-    instead=(
-        ("MatMul", partial(by_columns, least=1, batch=2)),
-        ("ConstantOfShape", _zeros_of_float32),
-        ("Conv", _conv_of_images),
-    ),
-    # It fuses Relu with Add, Sub, Mul, Div, Max, Min or Softsign before it, and loses what these compute ("Can't
-    # find output"): the cell state of Keras' LSTM(activation="relu").
-    finish=(max_of_outputs,),
-    native=_MNN_RULE,
-)
-
+from rnn_lowering.targets.misread import by_operator, einsum_of_several, reduces
+from rnn_lowering.targets.target import STATIC, KnownValue, ModelTraits, Target
 
 # LiteRT, formerly TensorFlow Lite (`pip install onnx2tf`, with Python 3.12 or later; it needs no TensorFlow).
 # onnx2tf 2.6.9 ignores alpha of Elu, and computes Softplus as Log(Exp(x) + 1), which is infinite from x = 89 on.
@@ -189,10 +34,6 @@ def _split_of_rank_3(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> lis
     before, behind = (math.prod(static(part)) for part in (x.shape[:axis], x.shape[axis + 1 :]))
     parts = op.split(op.reshape(x, (before, sum(sizes), behind)), sizes, axis=1)
     return [op.reshape(part, x.shape_with(axis, n)) for part, n in zip(parts, sizes, strict=True)]
-
-
-def _einsum(node: ir.Node, known: KnownValue, opset: int) -> str:
-    return "of two operands only" if len(node.inputs) > _PAIR else ""
 
 
 _AXES_OF_IMAGES = 4
@@ -224,14 +65,14 @@ def _reverse_sequence(node: ir.Node, known: KnownValue, opset: int) -> str:
 
 
 def _scatter(node: ir.Node, known: KnownValue, opset: int) -> str:
-    return "without a reduction only" if _reduces(node) else ""
+    return "without a reduction only" if reduces(node) else ""
 
 
 _IN_LITERT = {
     "ReverseSequence": _reverse_sequence,
     "ScatterND": _scatter,
     "ScatterElements": _scatter,
-    "Einsum": _einsum,
+    "Einsum": einsum_of_several,
     "ConvInteger": _conv_of_integers,
     "LogSoftmax": _log_softmax,
     "IsInf": _of_doubles,

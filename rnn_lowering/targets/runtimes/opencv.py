@@ -6,12 +6,16 @@ recurrent nodes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.targets.misread import of_large_numbers
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.operators import operator_of
+from rnn_lowering.targets.misread import Misreading, by_operator, of_large_numbers, opset_of
 from rnn_lowering.targets.native import OTHER_ACTIVATIONS, RESET_BEFORE, Excluded, NativeRule, Speed, features
 from rnn_lowering.targets.target import AttentionTraits, KnownValue, LoopTraits, ModelTraits, Target
 
@@ -90,18 +94,79 @@ RULE = NativeRule(
 """Measured with 900 random nodes in it. Where runs disagreed, as from H = 64 on, the lowest ratio stands."""
 
 
-def _misread(node: ir.Node, known: KnownValue) -> str:
-    """Return how OpenCV computes a node wrongly, or rejects it; or ""."""
-    if node.op_type == "ScatterElements" and _has_more_updates(node, known):
-        return "with at most as many updates as rows"
+def _large(node: ir.Node, known: KnownValue, opset: int) -> str:
     return of_large_numbers(node)
 
 
-def _has_more_updates(node: ir.Node, known: KnownValue) -> bool:
+def _softplus(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "as infinity from 89 on"
+
+
+def _scatter(node: ir.Node, known: KnownValue, opset: int) -> str:
     """Whether an axis of the updates is longer than that of the data."""
     data, indices = (None if value is None else known(value).shape for value in node.inputs[:2])
     sizes = [] if data is None or indices is None else zip(data, indices, strict=False)
-    return any(isinstance(a, int) and isinstance(b, int) and b > a for a, b in sizes)
+    longer = any(isinstance(a, int) and isinstance(b, int) and b > a for a, b in sizes)
+    return "with at most as many updates as rows" if longer else ""
+
+
+def _average_pool(node: ir.Node, known: KnownValue, opset: int) -> str:
+    counts = all(node.attributes.get_int(name, 0) for name in ("ceil_mode", "count_include_pad"))
+    return "with ceil_mode as if what is beyond the pads were counted" if counts else ""
+
+
+def _trilu(node: ir.Node, known: KnownValue, opset: int) -> str:
+    shape = None if node.inputs[0] is None else known(node.inputs[0]).shape
+    rows, columns = (None, None) if shape is None else shape[-2:]
+    if not node.attributes.get_int("upper", 1) or (isinstance(rows, int) and rows == columns):
+        return ""
+    fits = isinstance(rows, int) and isinstance(columns, int) and rows <= columns
+    return "" if fits else "with at most as many rows as columns"
+
+
+def _equal(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "of numbers only" if _dtype(node, known) == ir.DataType.BOOL else ""
+
+
+def _of_floats(node: ir.Node, known: KnownValue, opset: int) -> str:
+    dtype = _dtype(node, known)
+    return "of floats only" if dtype is not None and dtype.is_integer() else ""
+
+
+def _neg(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "of other types than int32" if _dtype(node, known) == ir.DataType.INT32 else ""
+
+
+def _dtype(node: ir.Node, known: KnownValue) -> ir.DataType | None:
+    return None if node.inputs[0] is None else known(node.inputs[0]).dtype
+
+
+_MISREAD: Mapping[str, Misreading] = {
+    "Abs": _of_floats,
+    "Neg": _neg,
+    "Relu": _of_floats,
+    "Sign": _of_floats,
+    "Equal": _equal,
+    "ScatterElements": _scatter,
+    "LogSoftmax": _large,
+    "ReduceLogSumExp": _large,
+    "Softplus": _softplus,
+    "AveragePool": _average_pool,
+    "Trilu": _trilu,
+}
+
+
+def _misread(node: ir.Node, known: KnownValue) -> str:
+    """Return how OpenCV computes a node wrongly, or rejects it; or "". It makes float32 of constants of doubles."""
+    found = by_operator(_MISREAD)(node, known)
+    if found or operator_of(node).moves or node.op_type in ("Cast", "Constant", "Identity"):
+        return found
+    of_doubles = [v for v in node.inputs if v is not None and known(v).dtype == ir.DataType.DOUBLE]
+    lost = node.op_type in _PRODUCTS or any(constant_of(v, opset_of(node)) is not None for v in of_doubles)
+    return "in float32 only" if of_doubles and lost else ""
+
+
+_PRODUCTS = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
 
 
 OPENCV = Target(
@@ -132,6 +197,9 @@ OPENCV = Target(
             "equal batches",
             "no vectors",
             "parted Reshapes",
+            "parted pairs",
+            "numbers with axes",
+            "bounded Tanh",
             "bounded integers",
             "no unused constants",
             "rounding of floats",
