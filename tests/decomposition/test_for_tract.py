@@ -67,6 +67,7 @@ def test_repeats_that_stay(name: str) -> None:
 
 SKIPS = {
     "from the start": ("0", "9999", "1", "2"),
+    "by int32": ("0", "9999", "1", "2"),
     "from a row to another": ("1", "-1", "1", "2"),
     "along two axes": ("0, 3", "99, -99", "1, 2", "2, -1"),
     "a known number of rows": ("1", "4", "-1", "2"),
@@ -77,7 +78,9 @@ SKIPS = {
 def test_rows_that_are_skipped_are_gathered(name: str) -> None:
     """It puts such a Slice before a Scan, and fails; along an open axis it has none."""
     bounds = "".join(f"{n} = Constant <value_ints = [{v}]> () " for n, v in zip("abcd", SKIPS[name], strict=True))
-    net = parse(f"g (float[N, T, 4] z) => (float[N, M, K] y) {{ {bounds} y = Slice (z, a, b, c, d) }}", 17)
+    casts = "".join(f"{n}32 = Cast <to = 6> ({n}) " for n in "abcd")
+    names = "a32, b32, c32, d32" if name == "by int32" else "a, b, c, d"
+    net = parse(f"g (float[N, T, 4] z) => (float[N, M, K] y) {{ {bounds} {casts} y = Slice (z, {names}) }}", 17)
     lowered, report = rl.lower(net, target="tract", full=True)
     assert report.notes == ["tract fails on rows that are skipped: wrote 1 Slice as Gather"]
     for T in (1, 5, 8):

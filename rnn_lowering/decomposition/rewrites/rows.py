@@ -163,12 +163,11 @@ def _skip(node: ir.Node, model: AdaptedModel) -> bool:
     """Put a Slice without steps and Gathers in the place of a Slice; return False if it skips no rows."""
     x, starts, ends, axes, _ = node.inputs
     given = [model.constant_of(value) for value in node.inputs[3:]]
-    if None in given or x is None:
+    along, steps = ([] if tensor is None else tensor.numpy().reshape(-1).tolist() for tensor in given)
+    if given[1] is None or len(along) < len(steps) or all(step <= 1 for step in steps):
         return False
-    along, steps = (tensor.numpy().reshape(-1).tolist() for tensor in given if tensor is not None)
-    if all(step <= 1 for step in steps):
-        return False
-    value = model.before(node, "Slice", [x, starts, ends, axes, model.constant(node, [min(s, 1) for s in steps])])
+    plain = model.constant(node, [min(step, 1) for step in steps], given[1].dtype.numpy())
+    value = model.before(node, "Slice", [x, starts, ends, axes, plain])
     made = model.shape_of(node.outputs[0])
     for axis, step in zip(along, steps, strict=True):
         if step > 1:
