@@ -124,6 +124,10 @@ def _misread(node: ir.Node, _: object) -> str:
     """Return how it computes a node wrongly: a HardSigmoid or Selu with a 0, some reductions up to opset 17."""
     if node.op_type in ("ReduceL1", "ReduceLogSum", "ReduceLogSumExp") and "axes" in node.attributes:
         return "along all axes"
+    if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "wrap":
+        return "in other modes only"
+    if node.op_type == "NegativeLogLikelihoodLoss" and "ignore_index" in node.attributes:
+        return "without ignore_index only"
     zeros = [name for name in _DEFAULT_FOR_0.get(node.op_type, ()) if node.attributes.get_float(name, 1.0) == 0]
     return f"with the default of {' and '.join(zeros)}, not 0" if zeros else ""
 

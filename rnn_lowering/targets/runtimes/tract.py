@@ -81,6 +81,10 @@ def _misread(node: ir.Node, known: KnownValue) -> str:
         return "of floats only"
     if node.op_type == "Mod" and dtype is not None and dtype.is_integer() and not _counts(first):
         return "" if node.attributes.get_int("fmod", 0) else "with the sign of the dividend"
+    if node.op_type == "Equal" and dtype == ir.DataType.BOOL:
+        return "of numbers only"
+    if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "wrap":
+        return "in other modes only"
     if node.op_type == "Softplus" or (node.op_type == "Celu" and node.attributes.get_float("alpha", 1.0) != 1):
         return "as infinity from 89 on" if node.op_type == "Softplus" else "with alpha = 1 only"
     return of_large_numbers(node) or _softmax_of_integers(node)
