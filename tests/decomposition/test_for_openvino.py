@@ -1,5 +1,8 @@
 """What OpenVINO computes wrongly around recurrent nodes is written in another way, with the same numbers."""
 
+from typing import Any
+
+import pytest
 from running import assert_close, operators, run
 from texts import parse, random_feed
 
@@ -19,4 +22,21 @@ def test_a_rotary_embedding_is_a_difference() -> None:
     assert report.notes == ["openvino computes rotary embeddings wrongly: wrote 1 sums as differences"]
     assert "Add" not in operators(lowered)
     feed = random_feed(net, N=2, T=5)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize("target", ["openvino", "tract"])
+def test_pads_that_wrap_are_refused(target: Any) -> None:
+    pads = "<int64[6] p = {0, 1, 0, 0, 0, 0}>"
+    net = parse(f'g (float[N, T, 4] x) => (float[N, U, 4] y) {pads} {{ y = Pad <mode = "wrap"> (x, p) }}', 19)
+    with pytest.raises(rl.UnsupportedError, match=r"Pad node .* computes it in other modes only"):
+        rl.lower(net, target=target)
+
+
+def test_a_loss_that_ignores_an_index_is_composed() -> None:
+    text = 'y = NegativeLogLikelihoodLoss <ignore_index = -100, reduction = "mean"> (x, i)'
+    net = parse(f"g (float[N, 4] x) => (float y) {{ i = ArgMax <axis = 1, keepdims = 0> (x) {text} }}", 17)
+    lowered = rl.lower(net, target="openvino")
+    assert "NegativeLogLikelihoodLoss" not in operators(lowered)
+    feed = random_feed(net, N=3)
     assert_close(run(lowered, feed), run(net, feed))

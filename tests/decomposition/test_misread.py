@@ -109,6 +109,11 @@ NETS |= {
         "Softplus",
         "(float[N, 4] x) => (float[N, 4] y) <float k = {200}> { e = Mul (x, k) y = Softplus (e) }",
     ),
+    "booleans that are equal": (
+        "tract",
+        "Equal",
+        "(float[N, 4] x) => (bool[N, 4] y) <float k = {0}> { a = Less (x, k) b = Greater (x, k) y = Equal (a, b) }",
+    ),
     "alpha of Celu": ("tract", "Celu", "(float[N, 4] x) => (float[N, 4] y) { y = Celu <alpha = 1.5> (x) }"),
     "remainders of negative integers": (
         "tract",
