@@ -1,6 +1,7 @@
 """The conformance suite: its models are valid, its numbers are onnxruntime's where that is right, and programs are
 judged."""
 
+import argparse
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from conformance import judging, scoreboard, streams, suite
-from conformance.__main__ import main
+from conformance.__main__ import _keep, main
 from conformance.features import features
 
 NOT_IN_ONNXRUNTIME = {
@@ -283,3 +284,12 @@ def test_each_feature_of_each_runtime_is_stored(capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr().out
     assert all(f"| {label} |" in printed for _, label in labels.values())
     assert all(f"| {runtime} {entry['version']} |" in printed for runtime, entry in scoreboard.read().items())
+
+
+def test_a_part_of_the_suite_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoreboard, "RESULTS", tmp_path / "results.json")
+    scoreboard.RESULTS.write_text("{}")
+    for only, kept in (("lstm", set()), ("", {"tract"})):
+        given = argparse.Namespace(json=None, runtime="tract", only=only, streams=False)
+        _keep(given, {"native": {"lstm": judging.Outcome("right")}})
+        assert set(scoreboard.read()) == kept

@@ -175,8 +175,10 @@ def print_targets(names: Sequence[str] = ()) -> None:
             ", ".join(target.unsupported),
         )
     print_table(table)
+    evident = {target.evidence for target in shown}
     for evidence, meaning in EVIDENCE.items():
-        print_line(f"{evidence}: {meaning}")
+        if evidence in evident:
+            print_line(f"{evidence}: {meaning}")
     others = [f"{target.name} ({', '.join(target.other_names)})" for target in shown if target.other_names]
     if others:
         print_line(f"other names: {', '.join(others)}")

@@ -195,7 +195,9 @@ def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]
     """Check a shape against the declared one of an input, and add the sizes of its symbolic names to `sizes`."""
     declared = list(value.shape) if value.shape is not None else [None] * len(shape)
     if len(declared) != len(shape):
-        raise UnsupportedError(f"input '{value.name}' has {len(declared)} dimensions, not {len(shape)}")
+        dims = [getattr(dim, "value", dim) for dim in declared]
+        known = ", ".join("?" if dim is None else str(dim) for dim in dims)
+        raise UnsupportedError(f"input '{value.name}' [{known}] has {len(declared)} dimensions, not {len(shape)}")
     for axis, (dim, size) in enumerate(zip(declared, shape, strict=True)):
         name = dim.value if isinstance(dim, ir.SymbolicDim) else None
         if size < 0:

@@ -222,7 +222,7 @@ REFUSED: dict[str, tuple[onnx.ModelProto, dict[str, Any], str]] = {
         {"input_shapes": {"X": [6, 2, 3]}},
         "axis 0 of input 'X' is 5 and cannot be 6; if the exporter fixed it, open it: open_dims=",
     ),
-    "rank": (annotated(), {"input_shapes": {"X": [6, 2]}}, "3 dimensions, not 2"),
+    "rank": (annotated(), {"input_shapes": {"X": [6, 2]}}, r"'X' \[seq, batch, 3\] has 3 dimensions, not 2"),
     "no dimensions": (annotated(), {"input_shapes": {"X": []}}, "3 dimensions, not 0"),
     "two shapes": (annotated(), {"input_shapes": {"X": [6, 2, 3], "scale": [3, 1]}}, "'batch'"),
     "name and shape": (annotated(), {"dims": {"seq": 5}, "input_shapes": {"X": [6, 2, 3]}}, "'seq' is 5 .* 6"),

@@ -712,3 +712,12 @@ def test_lengths_that_no_option_makes_constant(nodes: str, hint: str) -> None:
 
 def test_the_table_prints_short() -> None:
     assert repr(TARGETS).startswith(f"<{len(TARGETS)} targets: portable, onnxruntime, ")
+
+
+def test_only_words_that_are_shown_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--targets", "tvm", "apachetvm"])
+    said = capsys.readouterr().out
+    assert "measured: " in said
+    assert "documented: " not in said
+    assert "other names: tvm (apachetvm)" in said
