@@ -36,6 +36,7 @@ from rnn_lowering.decomposition.rewrites.axes import (
     write_batches,
     write_vectors,
 )
+from rnn_lowering.decomposition.rewrites.bounds import bound_by_max, bound_integers, bound_tanh
 from rnn_lowering.decomposition.rewrites.quantized import (
     nodes_of_tables,
     refuse_products,
@@ -55,9 +56,6 @@ from rnn_lowering.decomposition.rewrites.rows import (
     skip_by_gather,
 )
 from rnn_lowering.decomposition.rewrites.spelled import (
-    bound_by_max,
-    bound_integers,
-    bound_tanh,
     copy_lone_operands,
     crop_by_slice,
     drop_unused_constants,

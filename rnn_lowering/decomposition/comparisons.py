@@ -1,12 +1,27 @@
-"""Equal, Abs, Neg and Trilu as functions: by comparisons that a runtime computes right, and by a mask."""
+"""Comparisons, Abs, Neg and Trilu as functions: by comparisons that a runtime computes right, and by a mask."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx import parser
 
 from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operands, function_of
+
+
+def repeated(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """The same comparison of tensors of one shape, which is known."""
+    shapes = [operand.shape for operand in operands]
+    if opset < OLDEST_OPSET or any(shape is None or None in shape for shape in shapes) or shapes[0] == shapes[1]:
+        return None
+    sizes = np.broadcast_shapes(*(tuple(size or 0 for size in shape or ()) for shape in shapes))
+    numbers = f"int64[{len(sizes)}] {{{', '.join(map(str, sizes))}}}"
+    text = f"""<domain: "", opset_import: ["" : {opset}]> f (a_in, b_in) => (y) {{
+        s = Constant <value = {numbers}> () a = Expand (a_in, s) b = Expand (b_in, s)
+        y = {node.op_type} (a, b) }}"""
+    return parser.parse_function(text)
+
 
 _MOST_NUMBERS = 1 << 20
 """Maximum numbers of a mask."""

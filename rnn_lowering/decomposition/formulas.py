@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper, parser
 
-from rnn_lowering.decomposition.comparisons import absolute, equal, negative, trilu
+from rnn_lowering.decomposition.comparisons import absolute, equal, negative, repeated, trilu
 from rnn_lowering.decomposition.operands import (
     OLDEST_OPSET,
     Formula,
@@ -408,6 +408,9 @@ FORMULAS: dict[str, Formula] = {
     "Mod": integer_remainder,
     "Abs": absolute,
     "Equal": equal,
+    "Greater": repeated,
+    "GreaterOrEqual": repeated,
+    "LessOrEqual": repeated,
     "Neg": negative,
     "Trilu": trilu,
     "IsInf": _is_inf,

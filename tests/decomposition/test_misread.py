@@ -190,6 +190,7 @@ NETS |= {
     },
 }
 FINE: dict[str, tuple[Any, str]] = {
+    "a comparison with a row": ("mnn", "(float[N, 4] x, float[4] b) => (bool[N, 4] y) { y = Greater (x, b) }"),
     "Equal of integers": ("mnn", "(int64[N, 4] x) => (bool[N, 4] y) { n = Neg (x) y = Equal (x, n) }"),
     "a pool of whole windows": (
         "opencv",
@@ -623,5 +624,18 @@ def test_opencv_keeps_a_triangle_of_many_rows_by_a_mask(upper: int, k: int, rows
     )
     lowered = rl.lower(model, target="opencv")
     assert ("Trilu" in operators(lowered)) == (not upper or rows <= columns)
+    feed = random_feed(model)
+    assert np.array_equal(run(lowered, feed)["y"], run(model, feed)["y"])
+
+
+@pytest.mark.parametrize("operator", ["Greater", "GreaterOrEqual", "Less", "LessOrEqual"])
+def test_mnn_compares_no_row_with_a_column(operator: str) -> None:
+    model = parse(
+        f"""g (float[5, 4] x, float[5] b) => (bool[5, 4, 5] y) <int64[3] s = {{5, 4, 1}}>
+        {{ c = Reshape (x, s) y = {operator} (c, b) }}"""
+    )
+    lowered, report = rl.lower(model, target="mnn", full=True)
+    assert [each.node.operator for each in report.replaced] == [operator]
+    assert [node.op_type for node in lowered.graph.node].count("Expand") == 2
     feed = random_feed(model)
     assert np.array_equal(run(lowered, feed)["y"], run(model, feed)["y"])

@@ -1,8 +1,6 @@
-"""Nodes and constants with all that they mean by default, or in other words: pads, orders, numbers, bounds.
+"""Nodes and constants with all that they mean by default, or in other words: pads, orders, numbers.
 
 ncnn loads a Pad with its mode, a pad for each axis and the number that fills, and crashes at a Split without sizes.
-Of a norm that is clipped and expanded pnnx makes one along another axis, but not with a Max. OpenCV clips no
-integers but int32, and its Tanh is NaN between 45 and 88.
 
 OpenCV pads both sides alike where a Conv or a pool is to keep a size (auto_pad). tract crashes at negative pads,
 which crop, and MNN computes them wrongly: they are a Slice. MNN loses the axis of a ScatterElements that is written
@@ -21,15 +19,13 @@ constant of int64 makes plain numbers of them.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
-from rnn_lowering.decomposition.rewrites.axes import REDUCTIONS
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import input_at, is_of_default_domain, is_used, parameter
 from rnn_lowering.model.model_sizes import computed_values, take_over
@@ -231,84 +227,6 @@ def _shape_of_weights(node: ir.Node, model: AdaptedModel) -> list[int] | None:
 def _ints(node: ir.Node, name: str, default: list[int] | None) -> list[int] | None:
     attribute = node.attributes.get(name)
     return default if attribute is None else list(attribute.as_ints())
-
-
-# Bounds
-
-
-_MAX_OF_ALL = 12
-"""The first opset at which Clip and Max take the same types."""
-
-
-def bound_by_max(model: AdaptedModel) -> int:
-    """Write each Clip of a reduction by a lower bound only as Max, in place; return their number."""
-    return _bound(model, [clip for clip in _clips(model) if _is_lower_bound(clip)])
-
-
-def bound_integers(model: AdaptedModel) -> int:
-    """Write each Clip of integers but int32 as Max and Min, in place; return their number."""
-
-    def is_integer(x: ir.Value | None) -> bool:
-        dtype = model.dtype_of(x)
-        return dtype is not None and dtype.is_integer() and dtype != ir.DataType.INT32
-
-    return _bound(model, [clip for clip in _clips(model) if is_integer(clip.inputs[0])])
-
-
-_FLAT = 20.0
-"""From here on tanh is 1 in every element type."""
-
-_NAN_FROM = 45.0
-"""From here on it is NaN in OpenCV."""
-
-
-def bound_tanh(model: AdaptedModel) -> int:
-    """Clip what each Tanh of floats reads, in place; return how many had no bounds."""
-    count = 0
-    for node in model.nodes("Tanh"):
-        x = node.inputs[0]
-        before, dtype = None if x is None else x.producer(), model.dtype_of(x)
-        if dtype is None or (before is not None and _is_bounded(before, model)):
-            continue
-        if model.opset < _OF_INPUTS:
-            bounded = model.before(node, "Clip", [x], min=-_FLAT, max=_FLAT)
-        else:
-            bounds = [model.constant(node, number, dtype.numpy(), "bound") for number in (-_FLAT, _FLAT)]
-            bounded = model.before(node, "Clip", [x, *bounds])
-        node.replace_input_with(0, bounded)
-        count += 1
-    return count
-
-
-def _is_bounded(node: ir.Node, model: AdaptedModel) -> bool:
-    """Whether a node is a Clip that keeps what a Tanh reads below, as that of a lowered node."""
-    if node.op_type != "Clip":
-        return False
-    high = input_at(node, 2)
-    number = model.constant_of(high) if model.opset >= _OF_INPUTS else None
-    most = number.numpy().item() if number is not None else node.attributes.get_float("max", math.inf)
-    return bool(most < _NAN_FROM)
-
-
-def _clips(model: AdaptedModel) -> list[ir.Node]:
-    return [node for node in model.nodes("Clip", since=_MAX_OF_ALL) if any(node.inputs[1:])]
-
-
-def _bound(model: AdaptedModel, clips: Sequence[ir.Node]) -> int:
-    """Write Clips as Max and Min; return their number."""
-    for node in clips:
-        value = node.inputs[0]
-        for operator, bound in zip(("Max", "Min"), node.inputs[1:], strict=False):
-            value = value if bound is None else model.before(node, operator, [value, bound])
-        assert value is not None
-        model.replace(node, value)
-    return len(clips)
-
-
-def _is_lower_bound(clip: ir.Node) -> bool:
-    x, (low, high, *_) = clip.inputs[0], (*clip.inputs[1:], None, None)
-    source = None if x is None else x.producer()
-    return source is not None and source.op_type in REDUCTIONS and low is not None and high is None
 
 
 # Constants

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import zip_longest
 
 import onnx_ir as ir
 
@@ -126,6 +127,15 @@ def _equal(node: ir.Node, known: KnownValue, opset: int) -> str:
     return "as if 0 and -0 were two numbers" if _has_floats(node, known) else ""
 
 
+def _comparison(node: ir.Node, known: KnownValue, opset: int) -> str:
+    first, second = (None if value is None else known(value).shape for value in node.inputs)
+    if first is None or second is None:
+        return ""
+    pairs = [*zip_longest(reversed(list(first)), reversed(list(second)), fillvalue=1)]
+    both = all(any(pair[at] == 1 != pair[1 - at] for pair in pairs) for at in (0, 1))
+    return "wrongly where both operands are repeated" if both else ""
+
+
 def _mod(node: ir.Node, known: KnownValue, opset: int) -> str:
     return "with the sign of the divisor" if _has_floats(node, known) else ""
 
@@ -153,6 +163,7 @@ _MISREAD: Mapping[str, Misreading] = {
     "Cast": _cast,
     "DequantizeLinear": _wrong("wrongly, or crashes"),
     "Equal": _equal,
+    **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _comparison),
     "Mod": _mod,
     "Pad": _pad,
     "Softplus": _wrong("as 87 from there on"),
