@@ -126,7 +126,7 @@ def _misread(node: ir.Node, _: object) -> str:
         return "along all axes"
     if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "wrap":
         return "in other modes only"
-    if node.op_type == "NegativeLogLikelihoodLoss" and "ignore_index" in node.attributes:
+    if node.op_type == "NegativeLogLikelihoodLoss":
         return "without ignore_index only"
     zeros = [name for name in _DEFAULT_FOR_0.get(node.op_type, ()) if node.attributes.get_float(name, 1.0) == 0]
     return f"with the default of {' and '.join(zeros)}, not 0" if zeros else ""
