@@ -19,8 +19,8 @@ from rnn_lowering.decomposition.rewrites.apart import (
     part_reshapes,
     set_batches_apart,
     set_sums_apart,
+    sign_rotations,
     subtract_from_erf,
-    subtract_rotations,
     sum_outputs,
     swap_differences,
 )
@@ -280,8 +280,8 @@ ADAPTATIONS = {
         plain_scatters, 'loses an axis behind a reduction: left out the "none" of {} ScatterElements'
     ),
     "exact Gelu": Adaptation(subtract_from_erf, "rounds a Gelu: wrote {} sums of an Erf as differences"),
-    "rotations as differences": Adaptation(
-        subtract_rotations, "computes rotary embeddings wrongly: wrote {} sums as differences"
+    "rotations by signs": Adaptation(
+        sign_rotations, "computes rotary embeddings wrongly: multiplied {} of them by signs"
     ),
     "spelled strides": Adaptation(spell_strides, "crashes at pools of one axis without strides: wrote them in {}"),
     "sums apart": Adaptation(

@@ -13,6 +13,8 @@ up to 5e-4. Of a difference, Erf(...) - -1, it makes none.
 OpenCV makes one of two Reshapes in a row, in which a 0 means a size of what the first one reads. It leaves out a
 Cast behind a Mul of floats and a constant, and takes the Log of a sum of an Exp and any number for a Softplus.
 
+OpenVINO takes a product with a Concat that has a negative part for a rotary embedding, whatever the tables are.
+
 ncnn takes batches out of tensors: a Conv, an embedding or a norm makes a batch of its first axis there, and so of
 that axis wherever it goes. ncnn then computes each row by itself, also what acts along that axis, and each row
 meets all rows of a constant. Where rows of one batch meet, a tensor of one axis is put in between: it has no batch.
@@ -24,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
@@ -175,18 +178,31 @@ def subtract_from_erf(model: AdaptedModel) -> int:
     return count
 
 
-def subtract_rotations(model: AdaptedModel) -> int:
-    """Write each sum of two products, one of a Concat, as a difference, in place; return their number."""
-    count = 0
-    for node in model.nodes("Add"):
-        sources = [None if value is None else value.producer() for value in node.inputs]
-        products = [source for source in sources if source is not None and source.op_type == "Mul"]
-        read = [value.producer() for source in products for value in source.inputs if value is not None]
-        if len(products) == len(sources) and any(part is not None and part.op_type == "Concat" for part in read):
-            first, second = node.inputs
-            model.replace(node, model.before(node, "Sub", [first, model.before(node, "Neg", [second])]))
-            count += 1
-    return count
+def sign_rotations(model: AdaptedModel) -> int:
+    """Let a product with signs take the place of the Neg in each Concat that is multiplied, in place; return how
+    many were changed."""
+    return sum(_sign(node, model) for node in model.nodes("Concat"))
+
+
+def _sign(node: ir.Node, model: AdaptedModel) -> bool:
+    """Put a Concat and a product with 1 and -1 in the place of a Concat; return False if nothing is negative."""
+    sources = [None if value is None else value.producer() for value in node.inputs]
+    negative = [source is not None and source.op_type == "Neg" for source in sources]
+    axis, shapes = node.attributes.get_int("axis", 0), [model.shape_of(value) for value in node.inputs]
+    sizes = [shape[axis] for shape in shapes if shape is not None]
+    known = [size for size in sizes if isinstance(size, int)]
+    dtype = model.dtype_of(node.outputs[0])
+    is_read = any(use.node.op_type == "Mul" for use in node.outputs[0].uses())
+    if not any(negative) or not is_read or len(known) < len(shapes) or dtype is None:
+        return False
+    rank = len(shapes[0] or ())
+    signs = np.repeat(np.where(negative, -1, 1), known)
+    row = signs.reshape([-1 if n == axis % rank else 1 for n in range(rank)])
+    parts = [s.inputs[0] if s and n else v for v, s, n in zip(node.inputs, sources, negative, strict=True)]
+    joined, unused = model.before(node, "Concat", parts, axis=axis), list(node.inputs)
+    signed = model.before(node, "Mul", [joined, model.constant(node, row, dtype.numpy(), "signs")])
+    model.replace(node, signed, unused)
+    return True
 
 
 def swap_differences(model: AdaptedModel) -> int:
