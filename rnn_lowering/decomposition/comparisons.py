@@ -7,20 +7,22 @@ import onnx
 import onnx_ir as ir
 from onnx import parser
 
-from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operands, function_of
+from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operands, function_of, is_integer
 
 
 def repeated(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """The same comparison of tensors of one shape, which is known."""
+    """The same comparison of tensors of one shape; of floats, whose difference may be NaN, only a known one."""
     shapes = [operand.shape for operand in operands]
-    if opset < OLDEST_OPSET or any(shape is None or None in shape for shape in shapes) or shapes[0] == shapes[1]:
+    known = not any(shape is None or None in shape for shape in shapes)
+    if opset < OLDEST_OPSET or shapes[0] == shapes[1] or not (known or all(map(is_integer, operands))):
         return None
-    sizes = np.broadcast_shapes(*(tuple(size or 0 for size in shape or ()) for shape in shapes))
-    numbers = f"int64[{len(sizes)}] {{{', '.join(map(str, sizes))}}}"
-    text = f"""<domain: "", opset_import: ["" : {opset}]> f (a_in, b_in) => (y) {{
-        s = Constant <value = {numbers}> () a = Expand (a_in, s) b = Expand (b_in, s)
-        y = {node.op_type} (a, b) }}"""
-    return parser.parse_function(text)
+    text = "c = Sub (a_in, a_in) d = Sub (b_in, b_in) a = Add (a_in, d) b = Add (b_in, c)"
+    if known:
+        sizes = np.broadcast_shapes(*(tuple(size or 0 for size in shape or ()) for shape in shapes))
+        numbers = f"int64[{len(sizes)}] {{{', '.join(map(str, sizes))}}}"
+        text = f"s = Constant <value = {numbers}> () a = Expand (a_in, s) b = Expand (b_in, s)"
+    head = f'<domain: "", opset_import: ["" : {opset}]> f (a_in, b_in) => (y)'
+    return parser.parse_function(f"{head} {{ {text} y = {node.op_type} (a, b) }}")
 
 
 _MOST_NUMBERS = 1 << 20

@@ -75,6 +75,10 @@ def function_of(
     return proto
 
 
+def is_integer(operand: Operand) -> bool:
+    return operand.dtype is not None and operand.dtype.is_integer()
+
+
 def integers(numbers: Sequence[int]) -> Array:
     return np.array(numbers, np.int64)
 

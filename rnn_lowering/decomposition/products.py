@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operand, Operands, function_of, integers
+from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operands, function_of, integers, is_integer
 
 
 def einsum(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
@@ -94,7 +94,7 @@ _MATRIX, _SQUARE = 2, 2
 def integer_product(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """A MatMul of integers as a sum of products."""
     ranks = [0 if each.shape is None else len(each.shape) for each in operands]
-    if opset < OLDEST_OPSET or not _is_integer(operands[0]) or min(ranks) < _MATRIX:
+    if opset < OLDEST_OPSET or not is_integer(operands[0]) or min(ranks) < _MATRIX:
         return None
     axes = {"last": -1, "before": -3, "along": -2}
     return function_of("product_as_sum", {name: integers([axis]) for name, axis in axes.items()})
@@ -102,21 +102,17 @@ def integer_product(node: ir.Node, opset: int, operands: Operands) -> onnx.Funct
 
 def integer_square(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """A Mul of integers by themselves."""
-    is_square = node.inputs[0] is node.inputs[1] and _is_integer(operands[0])
+    is_square = node.inputs[0] is node.inputs[1] and is_integer(operands[0])
     return function_of("square", {}, "x, same") if opset >= OLDEST_OPSET and is_square else None
 
 
 def integer_power(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """A Pow of integers whose exponent is 2."""
-    is_square = operands[1].integer == _SQUARE and _is_integer(operands[0])
+    is_square = operands[1].integer == _SQUARE and is_integer(operands[0])
     return function_of("square", {}, "x, two") if opset >= OLDEST_OPSET and is_square else None
 
 
 def integer_remainder(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """A Mod of integers with the sign of the divisor."""
-    is_floored = not node.attributes.get_int("fmod", 0) and _is_integer(operands[0])
+    is_floored = not node.attributes.get_int("fmod", 0) and is_integer(operands[0])
     return function_of("integer_remainder", {}) if opset >= OLDEST_OPSET and is_floored else None
-
-
-def _is_integer(operand: Operand) -> bool:
-    return operand.dtype is not None and operand.dtype.is_integer()

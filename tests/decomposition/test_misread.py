@@ -639,3 +639,18 @@ def test_mnn_compares_no_row_with_a_column(operator: str) -> None:
     assert [node.op_type for node in lowered.graph.node].count("Expand") == 2
     feed = random_feed(model)
     assert np.array_equal(run(lowered, feed)["y"], run(model, feed)["y"])
+
+
+def test_a_row_of_open_size_is_compared_with_a_column() -> None:
+    """MNN compares integers of one shape only, as the lengths of sequences with the numbers of steps."""
+    net = parse(
+        "g (float[T, N] x) => (bool[T, N] y)"
+        " <int64 z = {0}, int64 o = {1}, int64[2] c = {-1, 1}, int64[2] r = {1, -1}>"
+        "{ s = Shape (x) t = Gather (s, z) n = Gather (s, o) a = Range (z, t, o) b = Range (z, n, o)"
+        "  p = Reshape (a, c) q = Reshape (b, r) y = Greater (p, q) }",
+        17,
+    )
+    lowered = rl.lower(net, target="mnn")
+    assert [node.op_type for node in lowered.graph.node][-3:] == ["Add", "Add", "Greater"]
+    feed = random_feed(net, T=5, N=3)
+    assert_close(run(lowered, feed), run(net, feed))
