@@ -27,7 +27,7 @@ ACTIVATIONS: dict[str, Function] = {
     "tanh_of_large": lambda x: torch.tanh(x * 40),
     "sigmoid_of_large": lambda x: torch.sigmoid(x * 60),
     "logsigmoid": fn.logsigmoid,
-    "logsigmoid_of_large": lambda x: fn.logsigmoid(x * 20),
+    "logsigmoid_of_large": lambda x: fn.logsigmoid(x * 60),
     "tanhshrink": fn.tanhshrink,
     "softshrink": fn.softshrink,
     "hardshrink": fn.hardshrink,

@@ -94,7 +94,7 @@ LAYERS: dict[str, Make] = {
     "BatchNorm2d": lambda: OfPlanes(batch_norm(nn.BatchNorm2d(1))),
     "LayerNorm": lambda: nn.LayerNorm(8),
     "LayerNorm_plain": lambda: nn.LayerNorm(8, elementwise_affine=False),
-    "LayerNorm_of_planes": lambda: OfPlanes(nn.Conv2d(1, 2, 3, padding=1), nn.LayerNorm([8])),
+    "LayerNorm_of_planes": lambda: OfPlanes(nn.Conv2d(1, 2, 1), nn.LayerNorm([8])),
     "RMSNorm": lambda: nn.RMSNorm(8),
     "GroupNorm": lambda: OfTime(nn.GroupNorm(4, 8)),
     "GroupNorm_1": lambda: OfTime(nn.GroupNorm(1, 8)),
