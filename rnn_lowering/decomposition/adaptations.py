@@ -36,7 +36,12 @@ from rnn_lowering.decomposition.rewrites.axes import (
     write_batches,
     write_vectors,
 )
-from rnn_lowering.decomposition.rewrites.bounds import bound_by_max, bound_integers, bound_tanh
+from rnn_lowering.decomposition.rewrites.bounds import (
+    bound_by_max,
+    bound_integers,
+    bound_tanh,
+    write_logarithms,
+)
 from rnn_lowering.decomposition.rewrites.quantized import (
     nodes_of_tables,
     refuse_products,
@@ -321,6 +326,9 @@ ADAPTATIONS = {
         keep_axes, "rejects numbers that reductions give: let {} keep their axes, with a Squeeze behind"
     ),
     "bounded Tanh": Adaptation(bound_tanh, "computes Tanh as NaN between 45 and 88: clipped what {} read"),
+    "logarithms of Sigmoid": Adaptation(
+        write_logarithms, "loses Sigmoids that are almost 0: wrote {} Log of them by a bounded Exp"
+    ),
     "parted outputs": Adaptation(
         part_outputs, "loses outputs that nodes read, or their shapes: returned {} by a Transpose"
     ),

@@ -654,3 +654,12 @@ def test_a_row_of_open_size_is_compared_with_a_column() -> None:
     assert [node.op_type for node in lowered.graph.node][-3:] == ["Add", "Add", "Greater"]
     feed = random_feed(net, T=5, N=3)
     assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize("opset", [9, 18])
+@pytest.mark.parametrize("target", ["tract", "opencv", "mnn", "openvino"])
+def test_the_logarithm_of_a_sigmoid_is_right_where_the_sigmoid_is_0(target: Any, opset: int) -> None:
+    text = "g (float[2, 4] x) => (float[2, 4] y, float[2, 4] s) { s = Sigmoid (x) y = Log (s) }"
+    x = np.array([[-180, -100, -60, -17], [-1, 0, 5, 180]], np.float32)
+    got = run(rl.lower(parse(text, opset), target=target), {"x": x})
+    assert_close(got, {"y": -np.logaddexp(0, -x.astype(np.float64)), "s": got["s"]})

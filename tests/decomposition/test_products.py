@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from running import operators, run
+from running import evaluated, operators, run
 from texts import parse
 
 import rnn_lowering as rl
@@ -259,7 +259,7 @@ CONVS = {
 @pytest.mark.parametrize("name", CONVS)
 @pytest.mark.parametrize("target", ["tvm", "litert"])
 def test_a_conv_of_integers_that_a_runtime_lacks_becomes_one_of_floats(name: str, target: Any) -> None:
-    """LiteRT has one of images with constant weights."""
+    """LiteRT has one of images with constant weights. Sums of onnxruntime itself are wrong on some processors."""
     inputs, node = CONVS[name]
     model = parse(f"g ({inputs}) => (int32[A, B, C] y) {{ y = ConvInteger {node} }}", 17)
     del model.graph.output[0].type.tensor_type.shape.dim[:]
@@ -272,7 +272,7 @@ def test_a_conv_of_integers_that_a_runtime_lacks_becomes_one_of_floats(name: str
         feed[value.name] = rng.integers(low, high, shape).astype(dtype)
     lowered = rl.lower(model, target=target)
     assert "ConvInteger" not in operators(lowered)
-    np.testing.assert_array_equal(run(lowered, feed)["y"], run(model, feed)["y"])
+    np.testing.assert_array_equal(run(lowered, feed)["y"], evaluated(model, feed)["y"])
 
 
 def test_a_conv_of_integers_that_no_float_holds_stays() -> None:

@@ -2,6 +2,9 @@
 
 Of a norm that is clipped and expanded pnnx makes one along another axis, but not with a Max. OpenCV clips no
 integers but int32, and its Tanh is NaN between 45 and 88.
+
+A Sigmoid of a large negative number is 0, or bounded, long before its logarithm is out of range: from -15 on in
+tract, -87 in MNN, -88 in OpenCV and OpenVINO.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.decomposition.rewrites.axes import REDUCTIONS
-from rnn_lowering.facts.operators import input_at
+from rnn_lowering.facts.operators import input_at, is_of_default_domain
 
 _OF_INPUTS = 11
 """The first opset of a Clip whose bounds are inputs."""
@@ -91,3 +94,32 @@ def _is_bounded(node: ir.Node, model: AdaptedModel) -> bool:
     number = model.constant_of(high) if model.opset >= _OF_INPUTS else None
     most = number.numpy().item() if number is not None else node.attributes.get_float("max", math.inf)
     return bool(most < _NAN_FROM)
+
+
+_MIN_OF_ANY = 8
+"""The first opset of a Min that broadcasts."""
+
+
+def write_logarithms(model: AdaptedModel) -> int:
+    """Write each Log of a Sigmoid of x as min(x, 0) - log(1 + exp(-|x|)), in place; return their number."""
+    found = [node for node in model.nodes("Log", since=_MIN_OF_ANY) if _reads_sigmoid(node)]
+    return sum(_write_logarithm(node, model) for node in found)
+
+
+def _reads_sigmoid(node: ir.Node) -> bool:
+    source = None if node.inputs[0] is None else node.inputs[0].producer()
+    return source is not None and source.op_type == "Sigmoid" and is_of_default_domain(source)
+
+
+def _write_logarithm(node: ir.Node, model: AdaptedModel) -> bool:
+    sigmoid, dtype = node.inputs[0], model.dtype_of(node.inputs[0])
+    source = None if sigmoid is None else sigmoid.producer()
+    if source is None or dtype is None:
+        return False
+    zero, one = (model.constant(node, number, dtype.numpy(), "number") for number in (0, 1))
+    x = source.inputs[0]
+    power = model.before(node, "Exp", [model.before(node, "Neg", [model.before(node, "Abs", [x])])])
+    curve = model.before(node, "Log", [model.before(node, "Add", [power, one])])
+    low = model.before(node, "Min", [x, zero])
+    model.replace(node, model.before(node, "Sub", [low, curve]), [sigmoid])
+    return True

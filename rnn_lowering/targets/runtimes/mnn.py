@@ -183,7 +183,7 @@ MNN = Target(
             *("rounding of floats", "no products of integers", "tables of floats", "differences of floats"),
             *("inputs with elements", "rows of sequences", "typed fills", "constants as tensors"),
             *("no vectors", "crops as Slice", "spelled strides", "ended convolutions", "parted outputs"),
-            *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart"),
+            *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart", "logarithms of Sigmoid"),
         ),
         folds=True,
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if

@@ -200,6 +200,7 @@ OPENCV = Target(
             "parted pairs",
             "numbers with axes",
             "bounded Tanh",
+            "logarithms of Sigmoid",
             "bounded integers",
             "no unused constants",
             "rounding of floats",

@@ -224,6 +224,7 @@ TRACT = Target(
             "axes as scalars",
             "branches of one rank",
             "crops as Slice",
+            "logarithms of Sigmoid",
             "numbers of sizes",
             "typed fills",
             "no declared shapes",
