@@ -42,6 +42,7 @@ from rnn_lowering.decomposition.rewrites.bounds import (
     bound_tanh,
     write_logarithms,
 )
+from rnn_lowering.decomposition.rewrites.norms import centre_norms
 from rnn_lowering.decomposition.rewrites.quantized import (
     nodes_of_tables,
     refuse_products,
@@ -250,6 +251,9 @@ ADAPTATIONS = {
     ),
     "rank 4": Adaptation(run_in_rank_4, "rejects some Resize and norms of three axes: gave {} a fourth one"),
     "Resize of rank 4": Adaptation(resize_in_rank_4, "computes Resize of three axes wrongly: gave {} a fourth one"),
+    "centred norms": Adaptation(
+        centre_norms, "normalizes numbers that are close together wrongly: subtracted the mean before {} norms"
+    ),
     "norms apart": Adaptation(swap_differences, "normalizes along other axes: swapped the terms of {} sums"),
     "no unused constants": Adaptation(
         drop_unused_constants, "crashes on unused initializers: removed {}", if_changed=True

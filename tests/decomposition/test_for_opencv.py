@@ -129,3 +129,38 @@ def test_a_reduction_to_a_number_keeps_its_axes(opset: int) -> None:
     assert kept == ["ReduceMax", "Squeeze", "ReduceMin", "Squeeze", "Sub", "Div", "ReduceMean"]
     feed = random_feed(net)
     assert_close(run(lowered, feed), run(net, feed))
+
+
+WRITTEN = """m = ReduceMean <axes = [-1]> (x) d = Sub (x, m) q = Pow (d, two) v = ReduceMean <axes = [-1]> (q)
+    e = Add (v, eps) s = Sqrt (e) o = Div (d, s) y = Mul (o, w)"""
+NORMS = {
+    "a layer": ("y = LayerNormalization <axis = 2> (x, w)", 17, ["ReduceMean", "Sub", "LayerNormalization"]),
+    "layers": ("y = LayerNormalization <axis = -2> (x, of_two)", 17, ["ReduceMean", "Sub", "LayerNormalization"]),
+    "written out": (WRITTEN, 13, ["ReduceMean", "Sub", "ReduceMean", "Sub", "Pow"]),
+    "channels": (
+        "y = InstanceNormalization (x, c, z)",
+        17,
+        ["ReduceMean", "Sub", "Unsqueeze", "InstanceNormalization"],
+    ),
+    "groups": (
+        "y = GroupNormalization <num_groups = 2> (x, c, z)",
+        21,
+        ["Reshape", "ReduceMean", "Sub", "Reshape", "Unsqueeze", "GroupNormalization"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_read_numbers_less_their_mean(name: str) -> None:
+    text, opset, operators = NORMS[name]
+    net = parse(
+        f"""g (float[2, 4, 6] x) => (float[2, 4, 6] y) <float[6] w = {{1, 2, 3, 4, 5, 6}},
+        float eps = {{1e-5}}, float[4, 6] of_two = {{}}, float[4] c = {{1, 2, 3, 4}}, float[4] z = {{0, 0, 0, 1}},
+        float two = {{2}}> {{ {text} }}""",
+        opset,
+    )
+    lowered = rl.lower(net, target="opencv")
+    assert [node.op_type for node in nodes(lowered)][: len(operators)] == operators
+    assert rl.lower(lowered, target="opencv").SerializeToString() == lowered.SerializeToString()
+    feed = random_feed(net)
+    assert_close(run(lowered, feed), run(net, feed))

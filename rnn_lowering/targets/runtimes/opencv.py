@@ -192,6 +192,7 @@ OPENCV = Target(
             "constants as tensors",
             "stored indices",
             "zero points as scales",
+            "centred norms",
             "rank 4",
             "spelled same pads",
             "equal batches",
