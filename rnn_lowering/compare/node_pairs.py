@@ -61,7 +61,7 @@ class LoweredFile:
         self._tensors: dict[tuple[ScopePath, str], onnx.TensorProto] = {}
         self._opset = default_opset({entry.domain: entry.version for entry in source.proto.opset_import})
         functions = {(f.domain, f.name, f.overload): f for f in source.proto.functions}
-        numbers = count()
+        names, numbers = {f.name for f in source.proto.functions}, count()
         for path, graph in _graphs(
             {("",): source.proto.graph} | {("::".join(i),): f for i, f in functions.items()}
         ):
@@ -75,7 +75,7 @@ class LoweredFile:
                 if (
                     is_recurrent(node)
                     and not _is_emitted(node)
-                    and not calls_function(ir.serde.deserialize_node(node), functions)
+                    and not (node.op_type in names and calls_function(ir.serde.deserialize_node(node), functions))
                 ):
                     self.left.append((path, node))
 

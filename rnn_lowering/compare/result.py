@@ -252,6 +252,9 @@ class Verification:
         return asdict(self) | {"max_abs": self.max_abs, "whole": self.whole, "in_target": in_target}
 
 
+NOT_ASKED_FOR = Verification(NOT_COMPARED, reason="no run was asked for")
+
+
 def _passed(checks: Iterable[OutputCheck]) -> tuple[OutputCheck, ...]:
     return tuple(replace(check, passed=True) for check in checks)
 

@@ -20,7 +20,7 @@ from rnn_lowering.compare.feeds import take_feeds
 from rnn_lowering.compare.judgement import distance
 from rnn_lowering.compare.node_by_node import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
 from rnn_lowering.compare.options import Check, CheckOptions, check_of
-from rnn_lowering.compare.result import ACCEPTED_ONLY, NOTHING_LOWERED, UNCHANGED, Verification
+from rnn_lowering.compare.result import ACCEPTED_ONLY, NOT_ASKED_FOR, NOTHING_LOWERED, UNCHANGED, Verification
 from rnn_lowering.compare.runs.runner import Runner
 from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison
 from rnn_lowering.compare.streams.proofs import stream_proofs
@@ -88,7 +88,7 @@ def verify(
 
     Returns:
         A result that is true only if something was compared and agreed in every run; "not verified" where
-        onnxruntime is not installed.
+        onnxruntime is not installed, "not compared" without a run.
 
     Raises:
         UnsupportedError: Neither model runs at the fixed sizes; or the runtime of the target is not installed.
@@ -106,6 +106,8 @@ def verify(
     progress = given_progress(progress)
     first = argument_checks.model_or_path("original", original)
     second = argument_checks.model_or_path("lowered", lowered)
+    if not (check.runs or check.feeds):
+        return NOT_ASKED_FOR
     if absent := without_onnxruntime("a comparison"):
         return Verification("not verified", reason=absent)
     with (
@@ -149,6 +151,8 @@ def verify_stream(
     trust = argument_checks.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
     models = argument_checks.model_or_path("original", original), argument_checks.model_or_path("stepped", stepped)
+    if not (check.runs or check.feeds):
+        return NOT_ASKED_FOR
     if absent := without_onnxruntime("a comparison"):
         return Verification("not verified", reason=absent)
     with boundary(), Runner(check.timeout) as runner:

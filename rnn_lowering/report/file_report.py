@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx_ir as ir
 
-from rnn_lowering.compare.result import NOT_COMPARED, UNCHANGED, Verification
+from rnn_lowering.compare.result import NOT_ASKED_FOR, UNCHANGED, Verification
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.files.atomic import Place, replacing
@@ -21,9 +21,6 @@ from rnn_lowering.report.use import Port, next_steps
 if TYPE_CHECKING:  # they import what runs models
     from rnn_lowering.compare.verify import RunNodes
     from rnn_lowering.streaming.integers.quantization import Quantization
-
-
-_NOT_COMPARED = Verification(NOT_COMPARED, reason="no run was asked for")
 
 
 def _texts(ports: Sequence[Port]) -> str:
@@ -84,7 +81,7 @@ class FileReport(Report):
     source: Path
     destination: Path
     command: str = ""
-    verification: Verification = _NOT_COMPARED
+    verification: Verification = NOT_ASKED_FOR
     quantization: Quantization | None = None
     written: bool = True
     kept: str = ""

@@ -213,6 +213,19 @@ class StreamPlan:
         model.metadata_props[KEY] = self.to_json()
 
     @classmethod
+    def of(cls, metadata: Mapping[str, str]) -> StreamPlan:
+        """Read the metadata of a model.
+
+        Raises:
+            ModelFileError: They are not those of a stream.
+        """
+        if KEY not in metadata:
+            raise ModelFileError(
+                f"the model is not a stream: its metadata has no {KEY}", hint="make one with --stream AXIS"
+            )
+        return cls.from_json(metadata[KEY])
+
+    @classmethod
     def from_json(cls, text: str) -> StreamPlan:
         """Read the JSON of a model.
 

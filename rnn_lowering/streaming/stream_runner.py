@@ -11,7 +11,7 @@ import numpy as np
 from rnn_lowering.argument_checks import array_of_type, integer, wrong
 from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError, counted
 from rnn_lowering.libraries import onnxruntime
-from rnn_lowering.streaming.metadata import KEY, State, StreamPlan, frames_in
+from rnn_lowering.streaming.metadata import State, StreamPlan, frames_in
 from rnn_lowering.types import Array, ArrayLike, PathLike
 
 if TYPE_CHECKING:
@@ -51,12 +51,7 @@ class Stream:
 
     def __init__(self, model: onnx.ModelProto | ir.Model | PathLike | bytes | Any) -> None:
         self.session = _session(model)
-        text = self.session.get_modelmeta().custom_metadata_map.get(KEY)
-        if text is None:
-            raise ModelFileError(
-                "the model is not a stream: its metadata has no " + KEY, hint="make one with --stream"
-            )
-        self.plan = StreamPlan.from_json(text)
+        self.plan = StreamPlan.of(self.session.get_modelmeta().custom_metadata_map)
         self._declared = {value.name: value.shape for value in self.session.get_inputs()}
         self._types = {value.name: _dtype(value.type) for value in self.session.get_inputs()}
         self._outputs = [value.name for value in self.session.get_outputs()]

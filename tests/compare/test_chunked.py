@@ -250,7 +250,7 @@ def test_given_feeds_are_whole_sequences_and_a_tolerance_counts() -> None:
 
 
 def test_a_stream_without_metadata_is_refused() -> None:
-    with pytest.raises(rl.ModelFileError, match="is not a stream"):
+    with pytest.raises(rl.ModelFileError, match=r"^the model is not a stream: .*; make one with stream="):
         verified(TWO, TWO)
 
 

@@ -320,8 +320,13 @@ def test_given_feeds_decide() -> None:
 
 def test_no_runs_verify_nothing() -> None:
     check = verify(lstm(), rl.lower(lstm()), runs=0)
-    assert check.status == "not verified"
+    assert str(check) == "not compared with the original: no run was asked for"
     assert not check
+
+
+def test_a_model_that_is_not_lowered_is_compared_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    assert verify(lstm(), lstm(), runs=1).max_abs == 0
+    assert not caplog.records
 
 
 @pytest.mark.exhaustive

@@ -30,9 +30,9 @@ from rnn_lowering.compare.runs.sessions import (
     states_returned,
 )
 from rnn_lowering.compare.sizes import given_in_runs, length_inputs
-from rnn_lowering.errors import ModelFileError, OptionError
+from rnn_lowering.errors import OptionError
 from rnn_lowering.files.reading import ModelSource
-from rnn_lowering.streaming.metadata import KEY, State, StreamPlan, frames_in
+from rnn_lowering.streaming.metadata import State, StreamPlan, frames_in
 from rnn_lowering.types import CHUNKS, ORIGINAL, Array, Progress, counter
 
 _FRAMES = (19, 7, 50)
@@ -267,7 +267,7 @@ class StreamRuns:
         self, original: ModelSource, stepped: ModelSource, runner: Runner, check: Check, progress: Progress | None
     ) -> None:
         self.runner, self._progress = runner, progress
-        self.plan = _plan(stepped)
+        self.plan = StreamPlan.of({entry.key: entry.value for entry in stepped.proto.metadata_props})
         self.axes = _time_axes(self.plan)
         _check_axes(original, self.axes)
         late = {name: n for name, n in self.plan.delay.items() if name not in self.plan.outputs}
@@ -399,13 +399,6 @@ class StreamRuns:
             returned,
         )
         return [[sequence.started] for sequence in sequences], chunks
-
-
-def _plan(stepped: ModelSource) -> StreamPlan:
-    text = next((entry.value for entry in stepped.proto.metadata_props if entry.key == KEY), None)
-    if text is None:
-        raise ModelFileError(f"'{stepped.path}' is not a stream: its metadata has no {KEY}")
-    return StreamPlan.from_json(text)
 
 
 def _declared_frames(graph: onnx.GraphProto, plan: StreamPlan) -> int | None:
