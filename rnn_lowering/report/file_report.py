@@ -34,6 +34,7 @@ class ModelFile:
     Attributes:
         name: Its name without the folder.
         bytes: Its size, files of external data included.
+        data: The names of its files of external data.
         opset: The version of the default operator set.
         inputs: Its inputs without those that have a default.
         outputs: Its outputs.
@@ -41,16 +42,18 @@ class ModelFile:
 
     name: str
     bytes: int
+    data: tuple[str, ...]
     opset: int
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
 
     @classmethod
     def of(cls, path: Path, data: Iterable[Path], model: ir.Model) -> ModelFile:
-        size = sum(file.stat().st_size for file in {path, *data})
+        files = {path, *data}
+        size, beside = sum(file.stat().st_size for file in files), sorted(file.name for file in files - {path})
         inputs = tuple(Port.of(v) for v in model.graph.inputs if not v.is_initializer())
         outputs = tuple(Port.of(v) for v in model.graph.outputs)
-        return cls(path.name, size, default_opset(model.opset_imports), inputs, outputs)
+        return cls(path.name, size, tuple(beside), default_opset(model.opset_imports), inputs, outputs)
 
 
 @dataclass(kw_only=True)
@@ -119,7 +122,8 @@ class FileReport(Report):
         if self.quantization is not None:
             yield str(self.quantization)
         if self.written:
-            yield f"written to {self.destination}"
+            files = [self.destination, *map(self.destination.with_name, self.lowered.data)]
+            yield f"written to {' and '.join(map(str, files))}"
         if self.written and self.lowered_any:
             yield from next_steps(self)
 

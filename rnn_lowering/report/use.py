@@ -14,11 +14,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.compare.result import EACH_NODE
-from rnn_lowering.errors import counted
+from rnn_lowering.errors import counted, documentation
 from rnn_lowering.flags import spelled
 from rnn_lowering.streaming.metadata import State, StreamPlan
 from rnn_lowering.targets.calls import CALLS, Snippet
 from rnn_lowering.targets.installed import PACKAGES, is_here
+from rnn_lowering.targets.table import TARGETS
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _IN_ONNXRUNTIME = ("portable", "onnxruntime")
 """Targets whose models run in onnxruntime, which is here."""
 
-_ON_PAGE = "its report page has the code (--report FILE.html)"
+_ON_PAGE = "; for this model: --report FILE.html"
 
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "int32": "i32", "int64": "i64"}
 """Types as pnnx spells them."""
@@ -37,16 +38,28 @@ _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "int32": "i32", 
 
 def next_steps(report: FileReport) -> Iterator[str]:
     """Yield the lines after that of the written file: how it is run."""
-    call = _call(report)
     if report.stream is not None:
         yield from host_loop(report.stream, report.target).splitlines()
-    elif call is not None and not _has_no_kernel(report):
+    elif not _has_no_kernel(report) and (how := _how(report)):
         where = "" if report.target in _IN_ONNXRUNTIME else f" in {report.target}"
-        yield f"run it{where}: {_line(call, report) or spelled(_ON_PAGE)}"
+        yield f"run it{where}: {how}"
     if report.target in _IN_ONNXRUNTIME or report.verification.in_target is not None:
         return
     if is_here(report.target):
         yield f"{report.target} is installed: --run-in-target runs the result in it"
+
+
+def _how(report: FileReport) -> str:
+    """Return one line of code, or which page has the code; "" if none has it."""
+    call, page = _call(report), recipe(report)
+    line = "" if call is None else _line(call, report)
+    return line or (page and f"{page} has the code{spelled(_ON_PAGE) if call is not None else ''}")
+
+
+def recipe(report: FileReport) -> str:
+    """Return the page that has code for the target; "" where none has."""
+    listed = TARGETS[report.target].documented is not None
+    return "" if listed else documentation("runtimes.md") or "docs/runtimes.md"
 
 
 def _has_no_kernel(report: FileReport) -> bool:

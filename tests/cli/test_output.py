@@ -31,6 +31,32 @@ def three(tmp_path: Path) -> Path:
     return saved(tmp_path / "in.onnx", chain(*THREE))
 
 
+@pytest.mark.parametrize(
+    ("target", "lines"),
+    [("coreml", ["run it in coreml: docs/runtimes.md has the code"]), ("onnx2c", [])],
+)
+def test_the_next_step_of_a_target_without_code(
+    target: str, lines: list[str], rnn_lower: Command, tmp_path: Path
+) -> None:
+    """A page of the documents has it, unless no test runs that target."""
+    file = saved(tmp_path / "in.onnx", model(Case("next_step", "LSTM", x="static"), 17))
+    outcome = rnn_lower(
+        file, tmp_path / "out.onnx", "--target", target, "--verify", "0", "--report", tmp_path / "p.html"
+    )
+    written = outcome.lines.index(f"written to {tmp_path / 'out.onnx'}")
+    assert outcome.lines[written + 1 :] == lines
+    assert ("docs/runtimes.md" in (tmp_path / "p.html").read_text(encoding="utf-8")) == bool(lines)
+
+
+def test_the_data_file_is_named_too(rnn_lower: Command, tmp_path: Path) -> None:
+    file = saved(tmp_path / "in.onnx", model(Case("with_data", "LSTM", H=16), 17))
+    options = ("--verify", "0", "--external-data", "always", "--report", tmp_path / "r.json")
+    outcome = rnn_lower(file, tmp_path / "out.onnx", *options)
+    assert f"written to {tmp_path / 'out.onnx'} and {tmp_path / 'out.onnx.data'}" in outcome.lines
+    assert (tmp_path / "out.onnx.data").exists()
+    assert json.loads((tmp_path / "r.json").read_text())["files"]["after"]["data"] == ["out.onnx.data"]
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["mnn", "ncnn"])
 def test_the_next_step_where_the_code_is_long(target: str, rnn_lower: Command, tmp_path: Path) -> None:
@@ -39,7 +65,8 @@ def test_the_next_step_where_the_code_is_long(target: str, rnn_lower: Command, t
     outcome = rnn_lower(
         file, tmp_path / "out.onnx", "--target", target, "--verify", "0", "--report", tmp_path / "p.html"
     )
-    assert outcome.lines[-1] == f"run it in {target}: its report page has the code (--report FILE.html)"
+    where = "docs/runtimes.md has the code; for this model: --report FILE.html"
+    assert outcome.lines[-1] == f"run it in {target}: {where}"
     assert f"import {'MNN' if target == 'mnn' else 'ncnn'}" in (tmp_path / "p.html").read_text(encoding="utf-8")
 
 

@@ -110,7 +110,7 @@ SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
     ),
     "node by node": (model(Case("report_layout", "GRU", {"layout": 1}, optional=("sequence_lens",)), 17), {}),
     "warned, one left": (chain(AFFINE, Link("GRU", "kept")), {"only": ["RNN"]}),
-    "brought to another opset": (model(Case("report_old", "LSTM"), 6), {}),
+    "brought to another opset, with a data file": (model(Case("report_old", "LSTM", H=16), 6), {}),
     "failed": (chain(Link("RNN", "wrong")), {"keep_failed": "kept.onnx"}),
     "not verified": (chain(Link("RNN", "unchecked")), {"verify": 0}),
     "set": (parse("g (float[n] a, float[1] s) => (float[n] b) { b = Mul (a, s) }"), {"set_inputs": {"s": 2.0}}),
@@ -146,7 +146,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
 
 def report(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     proto, options = SCENARIOS[name]
-    onnx.save(proto, folder / "in.onnx")
+    with_data = "data file" in name
+    onnx.save_model(proto, folder / "in.onnx", save_as_external_data=with_data, location="w.bin", size_threshold=0)
     if name == "failed":
         without_numbers(monkeypatch)
         options = {**options, "keep_failed": folder / options["keep_failed"]}
