@@ -42,7 +42,7 @@ class BodyWriter(BodyValues):
         repeat: Emits the equivalent of the Loop or Scan.
         limits: The limits of all nested steps, and of nodes.
         nested: Emits the equivalents of the Loops and Scans in its body; `repeat` by default.
-        needs_rows: Whether a Scan that scans nothing is refused.
+        strict_scans: Whether a Scan that scans nothing, or cuts at computed positions, is refused.
         needs_steps: Whether a Scan that may have no step gets no If around it.
         stays: Loops and Scans that keep their operators in a body.
         some_rows: Whether no size is 0, and step i may read row i only, as in a stream.
@@ -61,13 +61,13 @@ class BodyWriter(BodyValues):
         limits: LoopLimits,
         *,
         nested: RepeatBody | None = None,
-        needs_rows: bool = False,
+        strict_scans: bool = False,
         needs_steps: bool = False,
         stays: Collection[ir.Node] = (),
         some_rows: bool = False,
     ) -> None:
         super().__init__(op, facts, limits)
-        self.needs_rows, self.needs_steps = needs_rows, needs_steps
+        self.strict_scans, self.needs_steps = strict_scans, needs_steps
         self.stays = stays
         self.some_rows = some_rows
         self.steps, self.assumes_steps = 0, False

@@ -89,6 +89,7 @@ def _scan(writer: BodyWriter, r: LoopRecurrence) -> Sequence[ir.Value]:
         kinds = [writer.facts.kind(item) for item in outputs]
         body = writer.body_graph([*states, *rows, *i], outputs, [value.type for value in r.returned])
     _check_shapes(writer, r, firsts, kinds)
+    _check_cuts(writer, r, body)
     for value, kind in zip(body.outputs, kinds, strict=True):
         writer.facts.declare(value, kind)
     attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(xs))]
@@ -107,7 +108,7 @@ def _takes_numbers(writer: BodyWriter, r: LoopRecurrence) -> bool:
     if r.xs and not numbered:
         return False
     long = trips is None or trips.static_count is None or trips.static_count > writer.limits.steps
-    if writer.needs_rows and not (numbered and long):
+    if writer.strict_scans and not (numbered and long):
         taken = "the numbers of its steps" if numbered else "no rows"
         raise UnsupportedError(f"a Scan would take {taken}, which the target refuses", hint=_WAY, node=loop.ref)
     return True
@@ -137,6 +138,15 @@ def _check_shapes(
             )
     if any(kind is None or kind.shape is None for kind in kinds):
         raise UnsupportedError("the rank of what its steps return is not known", hint=_WAY, node=r.loop.ref)
+
+
+def _check_cuts(writer: BodyWriter, r: LoopRecurrence, body: ir.Graph) -> None:
+    """Check that no step cuts a value at positions that it computes, for a runtime that fails at such a Scan."""
+    for node in body if writer.strict_scans else ():
+        kind = writer.facts.kind(node.outputs[0]) if node.op_type == "Slice" else None
+        if kind is not None and (kind.shape is None or None in kind.shape):
+            reason = "a step of a Scan would cut a value at positions that it computes, where the target fails"
+            raise UnsupportedError(reason, hint=_WAY, node=r.loop.ref)
 
 
 def _guarded(writer: BodyWriter, loop: LoopBody, trips: LoopTrips) -> list[Item]:

@@ -93,7 +93,7 @@ class LoopForms:
         optional: Whether the node stays if it can have none of the forms, instead of an error.
         repeat: What emits the equivalent, for a form that is not one of `loop_forms`. If it refuses the node, those
             in its body are lowered.
-        runs_no_steps, scans_need_rows: As in `LoopTraits`.
+        runs_no_steps, strict_scans: As in `LoopTraits`.
         check: Raises an error if one of the operators emitted for a node is not supported.
         dialect, instead, finish: Arguments of `Ops`.
     """
@@ -106,7 +106,7 @@ class LoopForms:
     optional: bool = False
     repeat: RepeatBody | None = None
     runs_no_steps: bool = True
-    scans_need_rows: bool = False
+    strict_scans: bool = False
     check: Callable[[frozenset[str], NodeRef], None] | None = None
     dialect: Dialect = PLAIN
     instead: Mapping[str, Rule] = field(default_factory=dict)
@@ -318,7 +318,7 @@ class _LoopLowering:
             repeat,
             self.limits,
             nested=_as_it_is if wanted.nested_stay else repeat,
-            needs_rows=wanted.scans_need_rows,
+            strict_scans=wanted.strict_scans,
             needs_steps=not wanted.runs_no_steps,
             stays=self.stays,
             some_rows=self.some_rows,

@@ -244,7 +244,7 @@ def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
         LoopForms,
         optional=not asked,
         runs_no_steps=runtime.loops.runs_no_steps,
-        scans_need_rows=runtime.loops.scans_need_rows,
+        strict_scans=runtime.loops.strict_scans,
         check=partial(check_operators, target=runtime),
         dialect=runtime.loops.dialect or PLAIN,
         instead=runtime.rules(opset),

@@ -50,7 +50,8 @@ class LoopTraits:
         runs_exported: Whether it runs those of exporters as they are, where it runs Loop or Scan.
         nested_scans: Whether a Scan in the body of a Scan starts from its initial states each time.
         runs_no_steps: Whether it runs an If around a Scan that may have no step; if not, the Scan has at least one.
-        scans_need_rows: Whether a step of a Scan must use a row of what is scanned.
+        strict_scans: Whether a step of a Scan must use a row of what is scanned, and cut nothing at positions that
+            it computes.
         constants_in_scan: Whether the body of a Scan may use no computed value of the graph around it.
         dialect: The dialect in loops of float32 from `LOOP_DIALECT_OPSET` on; None for `Target.dialect`.
         finish: More rewrites where `dialect` is used.
@@ -64,7 +65,7 @@ class LoopTraits:
     runs_exported: bool = True
     nested_scans: bool = True
     runs_no_steps: bool = True
-    scans_need_rows: bool = False
+    strict_scans: bool = False
     constants_in_scan: bool = False
     dialect: Dialect | None = None
     finish: tuple[Finish, ...] = ()

@@ -18,6 +18,7 @@ REPEATS = {
         q = Constant <value_ints = [-1, -1, -1]> () r = Concat <axis = 0> (w, t, w)
         k = Equal (r, q) e = Where (k, ones, r) y = Expand (x1, e)""",
     "Expand to the sizes of another value": "y = Expand (x1, s)",
+    "Expand of the last row": "l = Slice (z, minus, end, one) y = Expand (l, s)",
     "Expand with fewer sizes": "r = Concat <axis = 0> (t, one) y = Expand (x1, r)",
     "what repeats nothing": "y0 = Expand (x1, ones) y = Tile (y0, by_t)",
     "in a body": """y = If (c) <then_branch = a () => (float[N, T, 4] p)
@@ -25,7 +26,8 @@ REPEATS = {
         { q = Identity (z) }>""",
 }
 NET = """g (float[N, T, 4] z, bool c) => (float[N, T, 4] y)
-    <int64[1] one = {{1}}, int64[3] ones = {{1, 1, 1}}, int64[3] three = {{1, 3, 1}}> {{
+    <int64[1] minus = {{-1}}, int64[1] end = {{9223372036854775807}}, int64[1] one = {{1}},
+    int64[3] ones = {{1, 1, 1}}, int64[3] three = {{1, 3, 1}}> {{
     x1 = ReduceMax <axes = [1], keepdims = 1> (z) s = Shape (z) t = Shape <start: int = 1, end: int = 2> (z)
     as_x = Concat <axis = 0> (one, t, one) by_t = Concat <axis = 0> (one, t, one) {} }}"""
 

@@ -1052,6 +1052,28 @@ def test_a_negative_size_is_an_open_one(size: int) -> None:
     assert rl.lower(negative(NESTED, size), target="onnxruntime") == negative(NESTED, size)
 
 
+CUTS = """<ir_version: 8, opset_import: ["": 17]> g (float[9, 3] x, int64[{n}] starts, int64[{n}] ends)
+    => (float[m, 3] y) <int64[1] zero = {{0}}, bool go = {{1}}> {{
+    s = Shape (starts) n = Squeeze (s) y = Loop (n, go) <body = b (int64 i, bool c) => (bool d, float[3] row) {{
+        d = Identity (c) f = Gather (starts, i) l = Gather (ends, i) p = Unsqueeze (f, zero)
+        q = Unsqueeze (l, zero) part = Slice (x, p, q) row = ReduceMean <axes = [0], keepdims = 0> (part) }}> }}"""
+
+
+@pytest.mark.parametrize("steps", ["3", "n"])
+def test_tract_gets_no_scan_that_cuts_at_computed_positions(steps: str) -> None:
+    """As the bags of an EmbeddingBag do."""
+    model = parser.parse_model(CUTS.format(n=steps))
+    if steps == "n":
+        with pytest.raises(rl.UnsupportedError, match="steps is not known"):
+            rl.lower(model, target="tract")
+        return
+    lowered, report = rl.lower(model, target="tract", full=True)
+    assert [(each.form, each.steps) for each in report.loops] == [("unroll", 3)]
+    x = np.random.default_rng(0).standard_normal((9, 3)).astype(np.float32)
+    feed = {"x": x, "starts": np.array([0, 2, 5]), "ends": np.array([2, 5, 9])}
+    assert_same(run(lowered, feed), run(model, feed))
+
+
 def test_a_scan_for_tract_has_at_least_one_step() -> None:
     """It rejects an If around a Scan, so there is none, and the report says so."""
     text = """g (float[T, 4] x) => (float[4] y, float[K, 4] rows) <bool go = {1}, float[4] h0 = {0, 0, 0, 0}> {

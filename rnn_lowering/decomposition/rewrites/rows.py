@@ -17,8 +17,8 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
-from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import inputs_of, is_of_default_domain, reached
+from rnn_lowering.facts.constants import constant_of, integers_at
+from rnn_lowering.facts.operators import TO_THE_END, inputs_of, is_of_default_domain, reached
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import standard_nodes
 
@@ -45,6 +45,7 @@ def _repeat(node: ir.Node, model: AdaptedModel) -> bool:
     if x is None or shape is None or numbers is None or len(numbers) > len(shape):
         return False
     numbers = [*[1] * (len(shape) - len(numbers)), *numbers]
+    shape = ir.Shape([1 if axis in _last_rows(x, model) else size for axis, size in enumerate(shape)])
     if not all(shape[n] == 1 or number == 1 or _keeps(node, n, shape, model) for n, number in enumerate(numbers)):
         return False
     value = x
@@ -56,6 +57,18 @@ def _repeat(node: ir.Node, model: AdaptedModel) -> bool:
     model.known[value] = model.known.get(node.outputs[0], value)
     model.replace(node, value, [counts])
     return True
+
+
+def _last_rows(value: ir.Value, model: AdaptedModel) -> list[int]:
+    """Return the axes along which a value is the last row of another one, or nothing of nothing."""
+    node, rank = value.producer(), len(model.shape_of(value) or ())
+    if node is None or node.op_type != "Slice" or not is_of_default_domain(node):
+        return []
+    starts, ends, axes, steps = (integers_at(node, name, model.opset) for name in _BOUNDS)
+    if starts is None or ends is None or axes is None or steps is None:
+        return []
+    bounds = zip(axes or range(rank), starts, ends, steps or [1] * rank, strict=False)
+    return [axis % rank for axis, start, end, step in bounds if start == -1 and end >= TO_THE_END and step == 1]
 
 
 class _SizeAt(NamedTuple):

@@ -211,7 +211,7 @@ TRACT = Target(
         # unrolled in the body of a Scan kept the analysis busy for more than a minute.
         nested_scans=False,
         runs_no_steps=False,
-        scans_need_rows=True,
+        strict_scans=True,
     ),
     unsupported=("Softplus",),
     integer_products=True,
