@@ -88,6 +88,7 @@ def lower_nodes(work: Work) -> Edit:
         raise refusal
     work.report.notes += map(str, work.report.loops)
     work.report.nodes += map(NodeReport.of, plan.every)
+    work.report.notes += _not_as_requested(work.lowering.to, plan.nodes)
     work.report.notes += plan.native.notes(plan.every) if plan.native else ()
     return lambda: _replace(work, plan)
 
@@ -100,6 +101,13 @@ def _replace(work: Work, plan: ModelPlan) -> None:
     name_cut_axes(model)
     if plan.opset < default_opset(model.opset_imports):
         notes += import_opset(model, plan.opset)
+
+
+def _not_as_requested(to: str, nodes: Iterable[NodePlan]) -> Iterator[str]:
+    """Yield why nodes are unrolled though another form was requested."""
+    unrolled = (node.choice for node in nodes if node.choice.form == "unroll")
+    reasons = dict.fromkeys(choice.reason for choice in unrolled if to not in ("auto", "unroll"))
+    return (f"unroll in place of {to}: {reason}" for reason in reasons)
 
 
 def _dequantized(spec: NodeSpec) -> str:

@@ -31,6 +31,15 @@ def three(tmp_path: Path) -> Path:
     return saved(tmp_path / "in.onnx", chain(*THREE))
 
 
+@pytest.mark.parametrize("to", ["scan", "auto", "unroll"])
+def test_a_form_that_is_not_the_requested_one_is_told(
+    to: str, three: Path, rnn_lower: Command, tmp_path: Path
+) -> None:
+    outcome = rnn_lower(three, tmp_path / "out.onnx", "--verify", "0", "--to", to, "--set-dim", "seq=1")
+    assert "lowered 1 GRU node: unroll" in outcome.lines
+    assert ("unroll in place of scan: sequence length 1 needs no loop" in outcome.lines) == (to == "scan")
+
+
 @pytest.mark.parametrize(
     ("target", "lines"),
     [("coreml", ["run it in coreml: docs/runtimes.md has the code"]), ("onnx2c", [])],
