@@ -5,6 +5,7 @@ difference, and what operators make of them, of each type.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,7 +21,7 @@ from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import SizingError, add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.streaming.attention.distances import Distances, Positions, PositionTable, cut_table
-from rnn_lowering.streaming.attention.positions import Numbers, Unknown
+from rnn_lowering.streaming.attention.positions import Numbers, UnknownError
 from rnn_lowering.streaming.sizes import FRAMES, StreamValues
 
 Rng = np.random.Generator
@@ -283,12 +284,13 @@ class PositionGraph:
                 continue
         positions = Positions(known)
         for value in model.graph.outputs:
-            yield value.name or "", positions.of(value)
+            with suppress(UnknownError):
+                yield value.name or "", positions.of(value)
 
 
 def fault(found: Any, arrays: dict[int, Array]) -> str | None:
     """What is wrong of what is said of a value, given its numbers by the number of frames; None if it is right."""
-    if isinstance(found, Unknown | PositionTable):
+    if isinstance(found, PositionTable):
         return None
     for frames, array in arrays.items():
         wrong = (

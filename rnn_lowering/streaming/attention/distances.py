@@ -12,7 +12,7 @@ so the result is a function of the distance, and constant beyond a distance of 1
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -33,7 +33,7 @@ from rnn_lowering.streaming.attention.positions import (
     LINEAR,
     TAILS,
     Numbers,
-    Unknown,
+    UnknownError,
     bound_of,
     decision_of,
     difference_of,
@@ -88,9 +88,9 @@ _ROUNDING = ("Add", "Cast", "Div", "Mul", "Sub", "Sum")
 _LARGEST_REAL, _ROUNDED_BOUND = 1 << 64, 1 + 2.0**-20
 """The largest factor of distances that real numbers hold, and by what rounding multiplies a bound."""
 
-_ROUNDED = Unknown("rounds positions, or multiplies them by large numbers")
+_ROUNDED = "rounds positions, or multiplies them by large numbers"
 
-Found = Numbers | Distances | PositionTable | Unknown
+Found = Numbers | Distances | PositionTable
 
 
 class Positions:
@@ -102,13 +102,20 @@ class Positions:
 
     def __init__(self, known: KnownValues) -> None:
         self.known = known
-        self._found: dict[ir.Value, Found] = {}
+        self._found: dict[ir.Value, Found | UnknownError] = {}
 
     def of(self, value: ir.Value) -> Found:
-        """Return what is known of a value that is computed from positions and constants."""
+        """Return what is known of a value that is computed from positions and constants.
+
+        Raises:
+            UnknownError: It is not known to depend on the distance alone.
+        """
         for current in in_order(value, self._needed, self._found):
-            self._found[current] = self._computed(current)
-        return self._found[value]
+            try:
+                self._found[current] = self._computed(current)
+            except UnknownError as error:
+                self._found[current] = error
+        return _known(self._found[value])
 
     def _needed(self, value: ir.Value) -> list[ir.Value]:
         return [] if value in self.known.contents else inputs_of(value)
@@ -118,14 +125,15 @@ class Positions:
         if held is not None:
             return held
         if node is None or node.domain or len(node.outputs) != 1:
-            return Unknown("is an input, or computed from the stream")
+            raise UnknownError("is an input, or computed from the stream")
         row, shape = operator_of(node), self.known.shapes.get(value)
         if shape is None:
-            return Unknown("has no known shape")
+            raise UnknownError("has no known shape")
         if row.elementwise:
             return self._elementwise(node, shape)
-        rule = _RULES.get(node.op_type)
-        return Unknown(f"is computed by {node.op_type}") if rule is None else rule(self, node, shape)
+        if node.op_type not in _RULES:
+            raise UnknownError(f"is computed by {node.op_type}")
+        return _RULES[node.op_type](self, node, shape)
 
     def _read(self, value: ir.Value) -> Found | None:
         """Return a constant, or a size; None for other values."""
@@ -134,24 +142,30 @@ class Positions:
             return None
         if array.dtype != object:
             if array.dtype.kind not in "iufb" or not array.size or np.isnan(array.astype(np.float64)).any():
-                return Unknown("has no numbers")
+                raise UnknownError("has no numbers")
             numbers = array.astype(np.float64)
             if array.dtype.kind in "iu" and np.abs(numbers).max() > _LARGEST_INTEGER:
-                return Unknown("has too large numbers")
+                raise UnknownError("has too large numbers")
             return Numbers(low=float(numbers.min()), high=float(numbers.max()))
         sizes_held = {size(n) for n in array.reshape(-1)}
         form = linear(in_whole(next(iter(sizes_held))))
         if len(sizes_held) > 1 or form is None:
-            return Unknown("depends on sizes")
+            raise UnknownError("depends on sizes")
         frames, constant = form
         sizes = Numbers(frames=frames, low=float(constant), high=float(constant))
         dtype = self.known.types.get(value)
         whole = replace(sizes, frames=Fraction(round(frames))) if dtype and dtype.is_integer() else sizes
-        return sizes if is_exact(whole) and dtype in _EXACT_CASTS else Unknown(_OF_LENGTH)
+        if not is_exact(whole) or dtype not in _EXACT_CASTS:
+            raise UnknownError(_OF_LENGTH)
+        return sizes
+
+    def found(self, node: ir.Node, slot: int = 0) -> Found | UnknownError:
+        """Return what is known of an input, or why nothing is."""
+        value = input_at(node, slot)
+        return UnknownError("is absent") if value is None else self._found[value]
 
     def input(self, node: ir.Node, slot: int = 0) -> Found:
-        value = input_at(node, slot)
-        return Unknown("is absent") if value is None else self._found[value]
+        return _known(self.found(node, slot))
 
     def dims(self, node: ir.Node, slot: int = 0) -> tuple[Size, ...] | None:
         value = input_at(node, slot)
@@ -160,45 +174,37 @@ class Positions:
     # Element by element
 
     def _elementwise(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
-        given: list[Found] = []
-        for slot, value in enumerate(node.inputs):
-            if value is None:
-                continue
-            found, dims = self._found[value], self.dims(node, slot)
-            if isinstance(found, Unknown):
-                given.append(found)
-                continue
-            offset = len(shape) - len(dims or ())
-            fits = dims is not None and all(d in (ONE, shape[n + offset]) for n, d in enumerate(dims))
-            given.append(_moved(found, lambda axis, by=offset: axis + by) if fits else Unknown("has other sizes"))
-        return self._absorbed(node, given) or self._of_all(node, given)
+        given: list[Found | UnknownError] = []
+        for slot in (slot for slot, value in enumerate(node.inputs) if value is not None):
+            try:
+                given.append(self._broadcast(node, slot, shape))
+            except UnknownError as error:
+                given.append(error)
+        return self._absorbed(node, given) or self._of_all(node, [_known(each) for each in given])
 
-    def _absorbed(self, node: ir.Node, given: Sequence[Found]) -> Found | None:
+    def _broadcast(self, node: ir.Node, slot: int, shape: tuple[Size, ...]) -> Found:
+        """Return an input on the axes of the output."""
+        found, dims = self.input(node, slot), self.dims(node, slot)
+        offset = len(shape) - len(dims or ())
+        if dims is None or any(d not in (ONE, shape[n + offset]) for n, d in enumerate(dims)):
+            raise UnknownError("has other sizes")
+        return _moved(found, lambda axis: axis + offset)
+
+    def _absorbed(self, node: ir.Node, given: Sequence[Found | UnknownError]) -> Found | None:
         """Return a result that one input decides: `False and x`, and a Where whose condition is constant."""
         uniform = [each.uniform if isinstance(each, Numbers) else None for each in given]
         decisive = {"And": 0.0, "Or": 1.0}.get(node.op_type)
         if decisive is not None and decisive in uniform:
             return Numbers(low=decisive, high=decisive)
         if node.op_type == "Where" and uniform[0] is not None:
-            return given[1 if uniform[0] else 2]
+            return _known(given[1 if uniform[0] else 2])
         return None
 
     def _of_all(self, node: ir.Node, given: Sequence[Found]) -> Found:
-        for each in given:
-            if isinstance(each, Unknown):
-                return each
-            if isinstance(each, PositionTable):
-                return Unknown("is a table that is cut along one axis only")
         numbers = [each for each in given if isinstance(each, Numbers)]
-        if len(numbers) == len(given):
-            found = self._of_numbers(node, numbers)
-            if found is not None:
-                return found
-        distances = [as_distances(each) if isinstance(each, Numbers) else each for each in given]
-        for each in distances:
-            if isinstance(each, Unknown):
-                return each
-        return self._of_distances(node, [each for each in distances if isinstance(each, Distances | Numbers)])
+        if len(numbers) == len(given) and (found := self._of_numbers(node, numbers)) is not None:
+            return found
+        return self._of_distances(node, [as_distances(each) for each in given])
 
     def _of_numbers(self, node: ir.Node, given: Sequence[Numbers]) -> Found | None:
         """Return a sum of positions, or a constant; None for other functions of positions."""
@@ -206,19 +212,19 @@ class Positions:
         linear = CURVED if rule is None else rule(self.known, node, given, 0)[0]
         if linear.steps or linear.frames:
             if not self._holds_positions(node):
-                return Unknown(_cast_reason(node))
+                raise UnknownError(_cast_reason(node))
             if is_exact(linear):
                 return linear
-            unknown = [each for each in map(as_distances, given) if isinstance(each, Unknown)]
-            return (unknown[0] if unknown[0].reason == _OF_LENGTH else _ROUNDED) if unknown else None
+            try:
+                list(map(as_distances, given))
+            except UnknownError as error:
+                raise error if str(error) == _OF_LENGTH else UnknownError(_ROUNDED) from None
+            return None
         if node.op_type in COMPARED:
             difference = difference_of(given)
             if (decided := decision_of(node.op_type, difference)) is not None:
                 return Numbers(low=float(decided), high=float(decided))
-            distances = as_distances(difference)
-            if isinstance(distances, Unknown):
-                return distances
-            if isinstance(distances, Distances):
+            if isinstance(distances := as_distances(difference), Distances):
                 return self._of_distances(node, [distances, Numbers()])
         if all(each.is_constant for each in given):
             value = self._scalar(node, [each.uniform for each in given])
@@ -233,9 +239,9 @@ class Positions:
         varying = [each for each in given if isinstance(each, Distances)]
         axes = {each.axes for each in varying}
         if len(axes) != 1:
-            return Unknown("compares more than two positions")
+            raise UnknownError("compares more than two positions")
         if not self._holds_positions(node) and any(not t.is_constant for each in varying for t in each.tails):
-            return Unknown(_cast_reason(node))
+            raise UnknownError(_cast_reason(node))
         reach, tails = max(each.reach for each in varying), list[Numbers]()
         for side in (0, 1):
             parts = [each.tails[side] if isinstance(each, Distances) else each for each in given]
@@ -308,103 +314,82 @@ class Positions:
     # Moving elements
 
     def _rearranged(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
-        before, found = self.dims(node), self.input(node)
-        if isinstance(found, Unknown | PositionTable) or before is None:
-            return found if isinstance(found, Unknown) else Unknown("rearranges a table")
-        old = [n for n, dim in enumerate(before) if dim != ONE]
+        found, before = self.input(node), self.dims(node)
+        old = [n for n, dim in enumerate(before or ()) if dim != ONE]
         new = [n for n, dim in enumerate(shape) if dim != ONE]
-        if [before[n] for n in old] != [shape[n] for n in new]:
-            return Unknown("mixes positions with other axes")
-        places = dict(zip(old, new, strict=True))
-        return _moved(found, lambda axis: places[axis])
+        if before is None or [before[n] for n in old] != [shape[n] for n in new]:
+            raise UnknownError("mixes positions with other axes")
+        return _moved(found, dict(zip(old, new, strict=True)).__getitem__)
 
     def _transposed(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
         perm = list(node.attributes.get_ints("perm", ()) or reversed(range(len(shape))))
-        found = self.input(node)
-        if isinstance(found, PositionTable):
-            return Unknown("transposes a table")
-        return found if isinstance(found, Unknown) else _moved(found, perm.index)
+        return _moved(self.input(node), perm.index)
 
     def _expanded(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
-        before, found = self.dims(node), self.input(node)
-        if before is None or isinstance(found, Unknown | PositionTable):
-            return found if isinstance(found, Unknown) else Unknown("expands a table")
-        offset = len(shape) - len(before)
-        if any(dim not in (ONE, shape[n + offset]) for n, dim in enumerate(before)):
-            return Unknown("has other sizes")
-        return _moved(found, lambda axis: axis + offset)
+        return self._broadcast(node, 0, shape)
 
     def _ranged(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
-        first, step = self.input(node, 0), self.input(node, 2)
-        if not isinstance(first, Numbers) or first.steps or not isinstance(step, Numbers):
-            return Unknown("counts in a way that is not known")
-        if not step.uniform or not shape[0].varies or not self._holds_positions(node):
-            return Unknown("counts in a way that is not known")
-        counted = replace(first, steps={0: Fraction(step.uniform)})
-        return counted if is_exact(counted) else Unknown("counts in steps that are rounded")
+        first, step = self.found(node, 0), self.found(node, 2)
+        uniform = step.uniform if isinstance(step, Numbers) else None
+        known = shape[0].varies and self._holds_positions(node)
+        if not isinstance(first, Numbers) or first.steps or not uniform or not known:
+            raise UnknownError("counts in a way that is not known")
+        counted = replace(first, steps={0: Fraction(uniform)})
+        if not is_exact(counted):
+            raise UnknownError("counts in steps that are rounded")
+        return counted
 
     def _triangle(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
         found = self.input(node)
-        has_k = len(node.inputs) > 1 and node.inputs[1] is not None
-        k = self.input(node, 1) if has_k else Numbers()
-        if isinstance(found, Unknown):
-            return found
+        k = Numbers() if input_at(node, 1) is None else self.found(node, 1)
         if not isinstance(k, Numbers) or k.uniform is None:
-            return Unknown(_OF_LENGTH)
+            raise UnknownError(_OF_LENGTH)
         axes = (len(shape) - 2, len(shape) - 1)
-        before = as_distances(found) if isinstance(found, Numbers) else found
-        if isinstance(before, Unknown | PositionTable):
-            return before if isinstance(before, Unknown) else Unknown("is a triangle of a table")
+        before = as_distances(found)
         if shape[axes[0]] != shape[axes[1]] or not shape[axes[0]].varies:
-            return Unknown("is a triangle of other axes")
-        if isinstance(before, Distances) and before.axes != axes:
-            return Unknown("compares more than two positions")
-        parts = before.tails if isinstance(before, Distances) else (before, before)
+            raise UnknownError("is a triangle of other axes")
+        if isinstance(before, Numbers):
+            before = Distances(axes, 0, (before, before))
+        if before.axes != axes:
+            raise UnknownError("compares more than two positions")
         # `upper` keeps the keys behind the query: negative distances
         upper = bool(node.attributes.get_int("upper", 1))
-        tails = (parts[0], Numbers()) if upper else (Numbers(), parts[1])
-        reach = max(before.reach if isinstance(before, Distances) else 0, abs(int(k.uniform)) + 1)
-        cell, rows = (before.cell, before.rows) if isinstance(before, Distances) else (1, None)
-        return Distances(axes, reach, tails, cell, rows)
+        tails = (before.tails[0], Numbers()) if upper else (Numbers(), before.tails[1])
+        return replace(before, reach=max(before.reach, abs(int(k.uniform)) + 1), tails=tails)
 
     def _picked(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
         """Rows of a constant, by a function of the distance."""
-        table, index, dims = self.input(node), self.input(node, 1), self.dims(node)
-        if isinstance(index, Unknown):
-            return index
+        index, table, dims = self.input(node, 1), self.found(node), self.dims(node)
         if not isinstance(table, Numbers) or not table.is_constant or dims is None:
-            return Unknown("picks from a table that is not constant")
-        distances = as_distances(index) if isinstance(index, Numbers) else index
+            raise UnknownError("picks from a table that is not constant")
+        distances = as_distances(index)
         if not isinstance(distances, Distances):
-            return distances if isinstance(distances, Unknown) else Unknown("picks by numbers that are not known")
+            raise UnknownError("picks by numbers that are not known")
         axis = (node.attributes.get_int("axis", 0) or 0) % len(dims) if node.op_type == "Gather" else 0
         if node.op_type == "GatherND" and (node.attributes.get_int("batch_dims", 0) or 0) > 0:
-            return Unknown("picks from several tables")
+            raise UnknownError("picks from several tables")
         tails = [Numbers.tail(Fraction(0), table.bound) if t.is_constant else CURVED for t in distances.tails]
         picked = replace(distances, tails=(tails[0], tails[1]))
         return _moved(picked, lambda own: own + axis)
 
     def _cut(self, node: ir.Node, shape: tuple[Size, ...]) -> Found:
         """A constant that is cut to the number of frames."""
-        value, dims = node.inputs[0], self.dims(node)
-        found = self.input(node)
+        value, dims, found = input_at(node, 0), self.dims(node), self.found(node)
         bounds = None if dims is None else slice_bounds(self.known, node, len(dims))
-        array = None if value is None else self.known.constant(value)
+        array, cut = self.known.constant(value), frozenset[int]()
         if isinstance(found, PositionTable):
             array, cut = found.array, found.axes
-        else:
-            cut = frozenset()
         if array is None or bounds is None or dims is None:
-            return Unknown("cuts positions")
+            raise UnknownError("cuts positions")
         known = [array.shape[n] if n in cut and n < array.ndim else dim.constant or 0 for n, dim in enumerate(dims)]
         if known != [*array.shape]:
-            return Unknown("cuts positions")
+            raise UnknownError("cuts positions")
         for axis, (first, last, step) in bounds.items():
             whole = first == size(0) and step == size(1)
             if whole and last.varies and last == shape[axis] and axis not in cut:
                 cut |= {axis}
             elif not (whole and last.constant is not None and last.constant >= array.shape[axis]):
-                return Unknown("cuts a table elsewhere than at the number of frames")
+                raise UnknownError("cuts a table elsewhere than at the number of frames")
         return _of_table(PositionTable(array, cut))
 
 
@@ -424,13 +409,18 @@ def cut_table(known: KnownValues, node: ir.Node) -> None:
     known.shapes[output] = tuple(dims)
 
 
-def _moved(found: Numbers | Distances | PositionTable, place: object) -> Found:
+def _known(found: Found | UnknownError) -> Found:
+    if isinstance(found, UnknownError):
+        raise found
+    return found
+
+
+def _moved(found: Found, place: Callable[[int], int]) -> Found:
     """Return what is known of a value whose axes have other places."""
-    assert callable(place)
     if isinstance(found, Numbers):
         return replace(found, steps={place(axis): step for axis, step in found.steps.items()})
     if isinstance(found, PositionTable):
-        return Unknown("moves a table")
+        raise UnknownError("moves a table")
     first, second = (place(axis) for axis in found.axes)
     if first < second:
         return replace(found, axes=(first, second))
@@ -447,12 +437,12 @@ def _of_table(table: PositionTable) -> Found:
     if len(table.axes) < _MATRIX_RANK:
         return table
     if len(table.axes) > _MATRIX_RANK:
-        return Unknown("is a table of more than two positions")
+        raise UnknownError("is a table of more than two positions")
     axes = sorted(table.axes)
     rows = min(table.array.shape[axis] for axis in axes)
     matrix = np.moveaxis(table.array, axes, (-2, -1))[..., :rows, :rows]
     if not np.array_equal(matrix[..., 1:, 1:], matrix[..., :-1, :-1]):
-        return Unknown(_OF_POSITION)
+        raise UnknownError(_OF_POSITION)
     past, ahead = matrix[..., :, 0], matrix[..., 0, :]
     tails, reach = list[Numbers](), 0
     for line in (ahead, past):
@@ -471,15 +461,24 @@ def _is_short(number: Fraction | float | None) -> bool:
     return abs(exact) <= LARGEST_STEP and (exact * LARGEST_STEP).denominator == 1
 
 
-def as_distances(numbers: Numbers) -> Distances | Numbers | Unknown:
-    """Return a sum of positions as a function of the distance; a constant as it is."""
+def as_distances(found: Found) -> Distances | Numbers:
+    """Return a sum of positions as a function of the distance; a constant as it is.
+
+    Raises:
+        UnknownError: It depends on the position itself.
+    """
+    if isinstance(found, PositionTable):
+        raise UnknownError(_OF_POSITION)
+    if isinstance(found, Distances):
+        return found
+    numbers = found
     if numbers.frames:
-        return Unknown(_OF_LENGTH)
+        raise UnknownError(_OF_LENGTH)
     if not numbers.steps:
         return numbers
     axes = tuple(sorted(numbers.steps))
     if len(axes) != _MATRIX_RANK or numbers.steps[axes[0]] != -numbers.steps[axes[1]]:
-        return Unknown(_OF_POSITION)
+        raise UnknownError(_OF_POSITION)
     slope, cell = numbers.steps[axes[0]], numbers.cell
     tail = Numbers({DISTANCE: slope}, low=numbers.low, high=numbers.high)
     if cell > 1:

@@ -18,8 +18,8 @@ from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.node_outputs import compute_node
 from rnn_lowering.facts.operators import in_order, inputs_of
 from rnn_lowering.facts.size import Size, Symbol, size
-from rnn_lowering.streaming.attention.distances import Distances, Positions, PositionTable, as_distances
-from rnn_lowering.streaming.attention.positions import Numbers, Unknown
+from rnn_lowering.streaming.attention.distances import Distances, Positions, as_distances
+from rnn_lowering.streaming.attention.positions import Numbers, UnknownError
 from rnn_lowering.streaming.editor import input_of
 from rnn_lowering.streaming.frames import Flow, Pairs, Term
 from rnn_lowering.streaming.sizes import CHUNK, TIME, least_of
@@ -252,19 +252,18 @@ def _not_constant(flow: Flow, term: Term) -> UnsupportedError:
 def _distances(flow: Flow, positions: Positions, term: Term, pairs: Pairs) -> Distances | None:
     """Return what is known of a term by the distance i - j; None if it is the same for all pairs."""
     value = input_of(term.node, term.slot)
-    followed = positions.of(value)
-    found = as_distances(followed) if isinstance(followed, Numbers) else followed
+    try:
+        found = as_distances(positions.of(value))
+    except UnknownError as error:
+        raise flow.refuse(
+            term.node, f"its mask or bias '{value.name}' {error}", "use a mask or a bias of i - j"
+        ) from error
     if isinstance(found, Numbers):
         least = min(found.low * term.factor, found.high * term.factor)
         kept = least > REMOVES if term.removes is None else found.uniform == float(not term.removes)
         if not kept:
             raise flow.refuse(term.node, "removes keys at all distances", "use a mask or a bias of i - j")
         return None
-    if isinstance(found, Unknown | PositionTable):
-        reason = (
-            found.reason if isinstance(found, Unknown) else "depends on the position itself, not on the distance"
-        )
-        raise flow.refuse(term.node, f"its mask or bias '{value.name}' {reason}", "use a mask or a bias of i - j")
     offset = len(flow.shape(term.node.outputs[0], term.node)) - len(flow.shape(value, term.node))
     axes = tuple(axis + offset for axis in found.axes)
     if axes != tuple(sorted(term.axes)):

@@ -20,11 +20,8 @@ DISTANCE = 0
 """What the tail of a function of the distance counts, in place of an axis."""
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """A value that is not known to depend on the distance alone, and why."""
-
-    reason: str
+class UnknownError(Exception):
+    """Why a value is not known to depend on the distance alone."""
 
 
 @dataclass(frozen=True)
