@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -315,27 +314,26 @@ class RuntimeRuns:
     def _drive(self, folder: Path, jobs: int) -> str:
         """Run the driver; return the last line that it prints."""
         seconds = _LONGEST if self.timeout is None else min(self.timeout, _LONGEST)
-        process = subprocess.Popen(
-            [self.runtime.python, str(self.runtime.driver), str(folder), f"{seconds:g}"],
-            env=self.runtime.environment,
-            cwd=folder,
-            stdin=subprocess.PIPE,  # the driver ends when it is closed
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        printed = _Printed(process)
-        start = max(seconds, _TO_START)
-        try:
-            process.wait(start + jobs * (seconds + 1))
-        except subprocess.TimeoutExpired:
-            return f"{_LATE} {start:.0f} s"
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # what it started too
-            process.wait()
-            printed.end()
-        return printed.last_line
+        start, said = max(seconds, _TO_START), folder / "driver.txt"
+        with said.open("wb") as printed:
+            process = subprocess.Popen(
+                [self.runtime.python, str(self.runtime.driver), str(folder), f"{seconds:g}"],
+                env=self.runtime.environment,
+                cwd=folder,
+                stdin=subprocess.PIPE,  # the driver ends when it is closed
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        with process:
+            try:
+                process.wait(start + jobs * (seconds + 1))
+            except subprocess.TimeoutExpired:
+                return f"{_LATE} {start:.0f} s"
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # what it started too
+        return _last(_text_of(said))
 
     def _read(self, job: Path, feed: Mapping[str, Array], said: str) -> dict[str, Array]:
         if (job / "result.npz").exists() and not (job / "error.txt").exists():
@@ -378,28 +376,3 @@ def _short(text: str) -> str:
 def _sizes(feed: Mapping[str, Array]) -> str:
     name, array = next(iter(feed.items()), ("no inputs", None))
     return f"with {name} {list(array.shape)}" if array is not None else f"with {name}"
-
-
-class _Printed:
-    """The end of what a process prints."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process, self._end = process, b""
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with suppress(ValueError, OSError):  # it is closed
-            while part := os.read(self._process.stdout.fileno(), 1 << 16):
-                self._end = (self._end + part)[-(1 << 16) :]
-
-    def end(self) -> None:
-        self._reader.join(1)
-        for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):
-                pipe and pipe.close()
-
-    @property
-    def last_line(self) -> str:
-        return _last(self._end.decode(errors="replace"))
