@@ -25,24 +25,24 @@ from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET, import_opset, modern
 from rnn_lowering.model.preparation import NodePlan, read
 from rnn_lowering.model.replace import prefix_of, replace_nodes
 from rnn_lowering.model.scopes import ORIGIN, all_names, recurrent_nodes, sort_nodes
-from rnn_lowering.nodes.kinds import has_steps, node_ref
+from rnn_lowering.nodes.kinds import has_cell, has_steps, node_ref
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.nodes import opset_behind, planned
 from rnn_lowering.passes.report import NodeReport
 from rnn_lowering.passes.stages import Edit, StreamInputs, Work
 from rnn_lowering.streaming.anchored_sizes import AnchoredSizes, anchor_sizes
 from rnn_lowering.streaming.attention.expansion import InPlaceOf, expand_attention
-from rnn_lowering.streaming.editor import dim_of, input_of, remove_unused
+from rnn_lowering.streaming.editor import remove_unused
 from rnn_lowering.streaming.follow_frames import follow
 from rnn_lowering.streaming.frames import MAIN_GRAPH, Delay, Flow, Frames
 from rnn_lowering.streaming.loop_branches import choose_in_loops
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
-from rnn_lowering.streaming.operators.recurrences import lengths_of, steps_and_batch
+from rnn_lowering.streaming.operators.recurrences import axis_of_steps, lengths_of
 from rnn_lowering.streaming.options import Stream, check_whole_calls, parse_delay, parse_stream
 from rnn_lowering.streaming.sizes import TimeInputs, time_inputs
 from rnn_lowering.streaming.states import expose, late_outputs, states_of
 
-_WHATEVER_THE_LENGTH = "train a forward model"
+_WHATEVER_THE_LENGTH = ("train a forward model", "name the time axis")
 """The hint of a node that is no stream at any length."""
 
 _ENDLESS = "--max-frames had no effect: the stream has no attention to all past frames"
@@ -218,7 +218,7 @@ class StreamPass(ir.passes.InPlacePass):
             try:
                 result, text = self._streamed(model)
             except UnsupportedError as error:
-                if error.hint != _WHATEVER_THE_LENGTH and (options := self._opening(model)):
+                if not error.hint.startswith(_WHATEVER_THE_LENGTH) and (options := self._opening(model)):
                     error.advise(f"the exporter fixed the length: add {options}")
                 raise
         if text:
@@ -388,10 +388,8 @@ def _nothing_carried(work: ir.Model, time: TimeInputs, flow: Flow) -> str:
         node = entry.node
         sources = [_rearranged(value) for value in node.inputs[5:7]]
         states |= {v.name: None for v in sources if v is not None and v.name and v.name in time.axes}
-        with suppress(UnsupportedError, KeyError):
-            axis, x = steps_and_batch(node)[0], input_of(node)
-            size = dim_of(flow.known.shapes[x][axis], axis, x.name)
-            runs.setdefault(f"'{size}'" if isinstance(size, str) else f"an axis of {size}", entry.ref)
+        if has_cell(node) and (steps := axis_of_steps(flow, node)):
+            runs.setdefault(steps, entry.ref)
     said = [f"no state is carried from chunk to chunk along {axes}"]
     said += [f"{ref} runs along {axis}" for axis, ref in list(runs.items())[:3]]
     said += [f"'{name}' is an initial state" for name in states]

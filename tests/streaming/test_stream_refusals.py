@@ -565,6 +565,17 @@ def test_a_delay_that_does_not_help_is_not_advised(head: str, message: str, node
     assert message.split(" ... ")[0] in refusal(ir.from_proto(over(head, nodes)), delay=False)
 
 
+@pytest.mark.parametrize("layout", [0, 1])
+def test_the_features_are_not_the_time(layout: int) -> None:
+    """The error says which axis is; another export would not help."""
+    dims = "time, 2, 3" if layout == 0 else "2, time, 3"
+    net = over(f"float[{dims}] X", f"Y = GRU <hidden_size = 4, layout = {layout}> (X, W, R)")
+    with pytest.raises(rl.UnsupportedError) as refused:
+        rl.lower(net, stream="X:2=1")
+    assert refused.value.reason == "takes the frames as features of one step"
+    assert refused.value.hint == "name the time axis; the steps of the node are along 'time'"
+
+
 def test_an_axis_that_does_not_help_is_not_to_be_opened() -> None:
     fixed = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
         main (float[5,1,3] X, float[2,16,3] W, float[2,16,4] R) => (float[5,2,1,4] Y) {

@@ -22,7 +22,7 @@ from rnn_lowering.loops.door import ScanBody, checked_axis, read_body
 from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM, cell_of, has_cell, has_steps, is_recurrent, node_ref
 from rnn_lowering.streaming.alignment import joined
 from rnn_lowering.streaming.counts import frames_before, missing_frames, numbers_in_call, past_or_first
-from rnn_lowering.streaming.editor import Editor, Emitter, input_of, label_of
+from rnn_lowering.streaming.editor import Editor, Emitter, dim_of, input_of, label_of
 from rnn_lowering.streaming.frames import (
     MAIN_GRAPH,
     Delay,
@@ -70,6 +70,10 @@ def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     sequence, batch = steps_and_batch(node)
     if framing.axis == batch:
         return _frames_as_batch(flow, node, framing)
+    if framing.axis not in (sequence, batch) and framing.outer == size(1):
+        steps = axis_of_steps(flow, node)
+        way_out = f"name the time axis; the steps of the node are along {steps}" if steps else "name the time axis"
+        raise flow.refuse(node, "takes the frames as features of one step", way_out)
     if framing.axis != sequence or framing.outer != size(1):
         raise flow.refuse(node, "its frames are merged with another axis", "undo the Reshape before it")
     _check_forward(flow, node, others, framing)
@@ -414,6 +418,15 @@ def lengths_of(node: ir.Node) -> ir.Value | None:
 def steps_and_batch(node: ir.Node) -> tuple[int, int]:
     """Return the axes of the steps and of the batch in X and Y of an RNN, GRU or LSTM."""
     return (1, 0) if node.attributes.get_int("layout", 0) == 1 else (0, 1)
+
+
+def axis_of_steps(flow: Flow, node: ir.Node) -> str:
+    """Return the axis along which an RNN, GRU or LSTM runs, for a message; "" if it is not known."""
+    axis, x = steps_and_batch(node)[0], input_of(node)
+    with suppress(UnsupportedError, KeyError):
+        steps = dim_of(flow.known.shapes[x][axis], axis, x.name)
+        return f"'{steps}'" if isinstance(steps, str) else f"an axis of {steps}"
+    return ""
 
 
 def input_name(node: ir.Node, kind: str) -> str:
