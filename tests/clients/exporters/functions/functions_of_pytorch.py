@@ -4,11 +4,13 @@
 
 PLACE is `after` the GRU, or `before` it. EXPORTER is `older` or `dynamo`, with an open time axis, or `fixed`
 (dynamo). An export takes seconds, so one has many functions; each becomes a model of its own. What an exporter
-cannot write leaves NAME.PLACE.EXPORTER.error.
+cannot write leaves NAME.PLACE.EXPORTER.error. NAME.PLACE.EXPORTER.exact.npz has the runs in float64.
 """
 
 # mypy: disable-error-code="misc, no-any-return"
 
+import contextlib
+import copy
 import multiprocessing
 import sys
 import tempfile
@@ -107,10 +109,15 @@ def save(names: list[str], place: str, exporter: str, folder: Path) -> None:
             with torch.no_grad():
                 return [value.numpy() for value in _pytree.tree_leaves(each(torch.from_numpy(feed["x"])))]
 
+        def compute_exactly(feed: Any, each: nn.Module = each) -> Any:
+            return compute({"x": feed["x"].astype("float64")}, copy.deepcopy(each).double())
+
         feeds = [{"x": given(steps).numpy()} for steps in lengths]
         count, path = len(compute(feeds[0])), folder / f"{name}.{place}.{exporter}.onnx"
         onnx.save(part(whole, returned[:count]), path)
         save_runs(path, feeds, compute)
+        with contextlib.suppress(RuntimeError):  # of a function that takes float32 only
+            save_runs(path.with_suffix(".exact.onnx"), feeds, compute_exactly)
         returned = returned[count:]
 
 
