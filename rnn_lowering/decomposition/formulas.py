@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper, parser
+from onnx import parser
 
 from rnn_lowering.decomposition.comparisons import absolute, equal, negative, repeated, trilu
+from rnn_lowering.decomposition.cuts import gather, pad, reverse_sequence, tile
 from rnn_lowering.decomposition.operands import (
     OLDEST_OPSET,
     Formula,
@@ -36,85 +37,8 @@ from rnn_lowering.types import Array
 _MOST_NUMBERS = 1 << 22
 """Maximum elements of a matrix of sines."""
 
-_MOST_COPIES = 1 << 12
-"""Maximum copies of a tensor in a Concat."""
-
-_MOST_CUTS = 1 << 10
-"""Maximum parts that a tensor is cut into and joined of, where constants choose them."""
-
 OLDEST_LESS, OLDEST_MAX, OLDEST_WHERE = 7, 8, 9
 """The first opsets at which Less and Greater, Max and Min, and Where broadcast as they do today."""
-
-
-def _reverse_sequence(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    x = operands[0]
-    if opset < OLDEST_OPSET or x.shape is None:
-        return None
-    rank, axis, lengths = len(x.shape), node.attributes.get_int("time_axis", 0), operands[1].numbers
-    steps = x.shape[axis]
-    if steps and lengths is not None and (lengths == steps).all():
-        return _reversed_rows(steps, axis)
-    if steps and lengths is not None and 0 < lengths.size * steps <= _MOST_CUTS:
-        return _each_reversed(steps, axis, [int(length) for length in lengths])
-    if axis == 1:
-        return function_of("reverse_sequence_of_rows", {"swap": [1, 0, *range(2, rank)]})
-    numbers = {"zero": 0, "one": 1, "two": 2, "rest": [-1], "column": [-1, 1], "row": [1, -1]}
-    numbers |= {"others": [*range(2, rank)]} if rank > 2 else {}
-    name = "reverse_sequence" if rank > 2 else "reverse_sequence_of_numbers"
-    return function_of(name, {constant: np.array(number, np.int64) for constant, number in numbers.items()})
-
-
-def _reversed_rows(steps: int, axis: int) -> onnx.FunctionProto:
-    """Split an axis into rows, and join them in reverse.
-
-    pnnx ignores the step of most Slices, and MNN crashes at a step of -1 in tensors of 4 axes.
-    """
-    rows = [f"row_{n}" for n in range(steps)]
-    nodes = [*_split("x", rows, [1] * steps, axis), helper.make_node("Concat", rows[::-1], ["y"], axis=axis)]
-    return helper.make_function("", "", ["x", "lengths"], ["y"], nodes, [])
-
-
-def _each_reversed(steps: int, axis: int, lengths: Sequence[int]) -> onnx.FunctionProto:
-    """Split a tensor into its sequences, cut each into rows and what is behind its length, and join them again."""
-    parts, nodes = [f"sequence_{n}" for n in range(len(lengths))], list[onnx.NodeProto]()
-    nodes += _split("x", parts, [1] * len(lengths), 1 - axis)
-    for part, length in zip(parts, lengths, strict=True):
-        sizes = [*[1] * length, *([steps - length] if length < steps else [])]
-        rows = [f"{part}_{n}" for n in range(len(sizes))]
-        nodes += _split(part, rows, sizes, axis)
-        nodes.append(
-            helper.make_node("Concat", rows[:length][::-1] + rows[length:], [f"{part}_reversed"], axis=axis)
-        )
-    nodes.append(helper.make_node("Concat", [f"{part}_reversed" for part in parts], ["y"], axis=1 - axis))
-    return helper.make_function("", "", ["x", "lengths"], ["y"], nodes, [])
-
-
-def _split(value: str, parts: Sequence[str], sizes: Sequence[int], axis: int) -> list[onnx.NodeProto]:
-    """Return the nodes that cut a value into parts; onnx2torch fails at a Split into one."""
-    if len(parts) == 1:
-        return [helper.make_node("Identity", [value], parts)]
-    numbers = numpy_helper.from_array(integers(sizes))
-    return [
-        helper.make_node("Constant", [], [f"{value}_sizes"], value=numbers),
-        helper.make_node("Split", [value, f"{value}_sizes"], parts, axis=axis),
-    ]
-
-
-def _tile(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """Copies of x along each axis that is repeated."""
-    counts = operands[1].numbers if len(operands) > 1 else None  # a number for each axis from opset 6 on
-    if opset < OLDEST_OPSET or counts is None or min(counts, default=0) < 1 or max(counts) > _MOST_COPIES:
-        return None
-    nodes, value = list[onnx.NodeProto](), "x"
-    for axis, count in enumerate(counts):
-        if count > 1:
-            nodes.append(helper.make_node("Concat", [value] * int(count), [f"copies_{axis}"], axis=axis))
-            value = f"copies_{axis}"
-    if nodes:
-        nodes[-1].output[0] = "y"  # pnnx has no Identity of an output
-    else:
-        nodes = [helper.make_node("Identity", ["x"], ["y"])]
-    return helper.make_function("", "", ["x", "repeats"], ["y"], nodes, [])
 
 
 def _dft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
@@ -239,36 +163,6 @@ def _softplus(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionPro
     return None if opset < OLDEST_MAX or dtype is None else _of_floats("softplus", dtype, zero=0.0, one=1.0)
 
 
-def _gather(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    axis, shape, numbers = node.attributes.get_int("axis", 0), operands[0].shape, operands[1].numbers
-    if shape is None:
-        return None
-    if axis < 0:
-        return function_of("gather", {"axis": axis + len(shape)})
-    whole = [*shape[:axis], *(numbers.shape if numbers is not None else ()), *shape[axis + 1 :]]
-    steps, known = shape[axis], whole.count(None) <= 1
-    if opset < OLDEST_OPSET or numbers is None or not steps or not 0 < numbers.size <= _MOST_CUTS or not known:
-        return None
-    rows = [int(n) % steps for n in numbers.reshape(-1)]
-    return _joined_cuts(rows, axis, integers([-1 if size is None else size for size in whole]))
-
-
-def _joined_cuts(rows: Sequence[int], axis: int, shape: Array) -> onnx.FunctionProto:
-    """Cut each run of rows that follow each other out of x, and join them."""
-    starts = [n for n, row in enumerate(rows) if n == 0 or row != rows[n - 1] + 1]
-    nodes, cuts = list[onnx.NodeProto](), [f"cut_{n}" for n in starts]
-    for cut, first, end in zip(cuts, starts, [*starts[1:], len(rows)], strict=True):
-        bounds = {"start": rows[first], "end": rows[end - 1] + 1, "axis": axis}
-        for name, number in bounds.items():
-            value = numpy_helper.from_array(integers([number]))
-            nodes.append(helper.make_node("Constant", [], [f"{cut}_{name}"], value=value))
-        nodes.append(helper.make_node("Slice", ["x", *(f"{cut}_{name}" for name in bounds)], [cut]))
-    nodes.append(helper.make_node("Concat", cuts, ["rows"], axis=axis))
-    nodes.append(helper.make_node("Constant", [], ["shape"], value=numpy_helper.from_array(shape)))
-    nodes.append(helper.make_node("Reshape", ["rows", "shape"], ["y"]))
-    return helper.make_function("", "", ["x", "indices"], ["y"], nodes, [])
-
-
 def _scatter_elements(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """Sums: the updates have a row for each row of the data, but along the axis."""
     (data, indices), axis = operands[:2], node.attributes.get_int("axis", 0)
@@ -387,7 +281,7 @@ def _centred(name: str, shape: Sequence[int], has_zero: bool) -> str:
 
 FORMULAS: dict[str, Formula] = {
     "ConvInteger": _conv_integer,
-    "Gather": _gather,
+    "Gather": gather,
     "Squeeze": _without_negative_axes,
     "Unsqueeze": _without_negative_axes,
     "Celu": _celu,
@@ -395,9 +289,10 @@ FORMULAS: dict[str, Formula] = {
     "Selu": _selu,
     "Softplus": _softplus,
     "Less": _less,
-    "ReverseSequence": _reverse_sequence,
+    "ReverseSequence": reverse_sequence,
     "ScatterElements": _scatter_elements,
-    "Tile": _tile,
+    "Tile": tile,
+    "Pad": pad,
     "DFT": _dft,
     "STFT": _stft,
     "Einsum": einsum,

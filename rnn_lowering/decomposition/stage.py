@@ -133,9 +133,11 @@ def unsupported_error(node: UnsupportedNode, lowering: Lowering) -> UnsupportedE
         node.reason,
         hint="end the model before it, use another runtime, or keep the node (--keep-rest)"
         if refused
+        else "use another runtime, or drop --require-supported"
+        if not isinstance(node.tests, Misread)
         else "export the model without it, or quantized otherwise; or use another runtime, or --keep-rest"
-        if isinstance(node.tests, Misread)
-        else "use another runtime, or drop --require-supported",
+        if "Quant" in f"{node.node.operator} {node.reason}"
+        else "export the model without it, use another runtime, or keep the node (--keep-rest)",
         node=node.node,
     )
 

@@ -26,7 +26,7 @@ def test_a_rotary_embedding_has_signs() -> None:
 
 
 @pytest.mark.parametrize("target", ["openvino", "tract"])
-def test_pads_that_wrap_are_refused(target: Any) -> None:
+def test_pads_that_wrap_along_an_open_axis_are_refused(target: Any) -> None:
     pads = "<int64[6] p = {0, 1, 0, 0, 0, 0}>"
     net = parse(f'g (float[N, T, 4] x) => (float[N, U, 4] y) {pads} {{ y = Pad <mode = "wrap"> (x, p) }}', 19)
     with pytest.raises(rl.UnsupportedError, match=r"Pad node .* computes it in other modes only"):

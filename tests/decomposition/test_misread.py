@@ -583,11 +583,6 @@ def test_log_softmax_and_doubles_in_litert() -> None:
 REFUSED: dict[str, tuple[Any, str, str]] = {
     "MaxPool": ("mnn", "y = MaxPool <kernel_shape = [2], dilations = [2]> (x)", "without its dilations"),
     "Sign": ("opencv", "i = Cast <to = 7> (x) j = Sign (i) y = Cast <to = 1> (j)", "of floats only"),
-    "Pad": (
-        "mnn",
-        'p = Constant <value = int64[6] {0, 0, 1, 0, 0, 1}> () y = Pad <mode = "wrap"> (x, p)',
-        "in other modes only",
-    ),
     "Mod": ("mnn", "y = Mod <fmod = 1> (x, x)", "with the sign of the divisor"),
     "AveragePool": (
         "opencv",
@@ -613,6 +608,19 @@ def test_what_no_function_computes_is_refused(operator: str) -> None:
     model = parse(f"g (float[2, 4, 7] x) => (float[2, a, b] y) {{ {body} }}", 19)
     with pytest.raises(rl.UnsupportedError, match=f"{operator} node .*computes it {how}; export"):
         rl.lower(model, target=target)
+
+
+@pytest.mark.parametrize("pads", ["0, 0, 1, 0, 0, 2", "0, 5, 0, 0, 9, 3"])
+@pytest.mark.parametrize("target", ["mnn", "openvino", "tract"])
+def test_pads_that_wrap_are_cut_and_joined(target: Any, pads: str) -> None:
+    """Also those of more rows than there are."""
+    text = f'p = Constant <value = int64[6] {{{pads}}}> () y = Pad <mode = "wrap"> (x, p)'
+    model = parse(f"g (float[2, 4, 7] x) => (float[a, b, c] y) {{ {text} }}", 19)
+    lowered = rl.lower(model, target=target)
+    assert operators(lowered) <= {"Slice", "Concat", "Identity", "Constant"}
+    x = random_feed(model)["x"]
+    widths = np.array(pads.split(", "), int).reshape(2, 3).T
+    assert np.array_equal(run(lowered, {"x": x})["y"], np.pad(x, widths, "wrap"))
 
 
 @pytest.mark.parametrize(("upper", "k"), [(1, 1), (1, -2), (0, 1)])
