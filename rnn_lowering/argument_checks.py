@@ -15,6 +15,7 @@ from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rnn_lowering.errors import OptionError, callers
+from rnn_lowering.flags import is_for_command
 from rnn_lowering.types import Array, ArrayLike, Progress, SizeOrSizes
 
 if TYPE_CHECKING:  # the command's --help needs none
@@ -311,7 +312,7 @@ class OptionGroup:
     def option(self, flag: str, kind: str, default: T, help: str, take: Take[Any] | None = None, **more: Any) -> T:
         """Return a field of a dataclass with this default and these metadata (see `Option`)."""
         name, _, metavar = flag.partition(" ")
-        take = one_of(metavar, more["choices"]) if "choices" in more else take or TAKES[kind]
+        take = take or (one_of(metavar, more["choices"]) if "choices" in more else TAKES[kind])
         given: Any = {"default_factory": dict} if default == {} else {"default": default}
         metadata = {"option": Option(name, kind, take, help, self.title, metavar or None, **more)}
         made: Any = field(**given, metadata=metadata)
@@ -343,7 +344,9 @@ FORM, SIZES, LIMITS, COMPARISON, QUANTIZATION, FILES = GROUPS
 def take_fields(options: object) -> None:
     """Check and convert every field of a frozen dataclass by its metadata."""
     for each in fields(options):  # type: ignore[arg-type]
-        taken = each.metadata["option"].take(each.name, getattr(options, each.name))
+        option = each.metadata["option"]
+        name = option.flag if option.flag and is_for_command() else each.name
+        taken = option.take(name, getattr(options, each.name))
         object.__setattr__(options, each.name, taken)
 
 

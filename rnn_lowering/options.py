@@ -36,6 +36,12 @@ Selection = str | Iterable[str] | Callable[["ir.Node"], bool]
 """Which nodes: an operator or a shell glob of names, several of them, or a function that decides for each node."""
 
 
+def _form(name: str, given: Any) -> str:
+    if isinstance(given, str) and given in get_args(TargetName):
+        raise OptionError(f"form '{given}' does not exist", hint=f"it is a target: --target {given}")
+    return argument_checks.one_of("form", FORMS)(name, given)
+
+
 def _target(name: str, given: Any) -> str:
     from rnn_lowering.targets.target import target_named
 
@@ -99,6 +105,7 @@ class NodeOptions:
         "form of the lowered nodes, and of the model's Loops and Scans: a Scan, a Loop, straight-line code without "
         "a loop (unroll), or several steps at once (chunked, for LinearAttention); keep: do not lower them "
         "(default: {default}, the form that the target prefers)",
+        _form,
         choices=FORMS,
     )
     target: TargetName = FORM.option(

@@ -71,8 +71,9 @@ _OTHER_WORDS = {
 
 def _meant(unknown: str, known: Collection[str]) -> str:
     """Return "did you mean ...?" for a flag that does not exist."""
-    of_others = (flag for flag, words in _OTHER_WORDS.items() if unknown in words)
-    flag = next(of_others, "")
+    of_others = [flag for flag, words in _OTHER_WORDS.items() if unknown in words]
+    begun = [flag for flag in known if flag.startswith(unknown)]
+    flag = next(iter(of_others or begun), "")
     return f"; did you mean {flag}?" if flag else meant(unknown, known)
 
 
@@ -101,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EXIT,
         formatter_class=_Help,
         add_help=False,
+        allow_abbrev=False,
     )
     p.add_argument("models", type=model_file, metavar="IN.onnx", nargs="+", help="the model; - is stdin")
     _add_general(p.add_argument_group("general"))

@@ -135,6 +135,8 @@ def _contradictions(args: argparse.Namespace) -> Iterator[str]:
         yield "only a stream can be calibrated; add --stream AXIS=1"
     if "target_python" in args and "run_in_target" not in args:
         yield "--target-python needs a run; add --run-in-target, or drop it"
+    if "run_in_target" in args and vars(args).get("target", "portable") == "portable":
+        yield "--run-in-target needs a runtime; add --target NAME"
     if "bits" in args and "calibrate" not in args:
         yield "--bits needs a calibration; add --calibrate, or drop --bits"
     if args.list and "report" in args:

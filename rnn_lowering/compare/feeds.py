@@ -68,7 +68,7 @@ def _feed(given: Mapping[str, Array], declared: Mapping[str, onnx.ValueInfoProto
 
 def _input(declared: Mapping[str, onnx.ValueInfoProto], name: str) -> onnx.ValueInfoProto:
     if name not in declared:
-        raise OptionError(f"the model has no input '{name}'", hint=f"its inputs are {listed(declared, name)}")
+        raise OptionError(f"the model has no input '{name}'", hint=f"its inputs: {listed(declared, name)}")
     return declared[name]
 
 

@@ -197,7 +197,10 @@ def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]
     if len(declared) != len(shape):
         dims = [getattr(dim, "value", dim) for dim in declared]
         known = ", ".join("?" if dim is None else str(dim) for dim in dims)
-        raise UnsupportedError(f"input '{value.name}' [{known}] has {len(declared)} dimensions, not {len(shape)}")
+        raise UnsupportedError(
+            f"input '{value.name}' [{known}] has {len(declared)} dimensions, not {len(shape)}",
+            hint="give a size for each",
+        )
     for axis, (dim, size) in enumerate(zip(declared, shape, strict=True)):
         name = dim.value if isinstance(dim, ir.SymbolicDim) else None
         if size < 0:
@@ -210,7 +213,7 @@ def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]
                 raise UnsupportedError(
                     f"{what} is {expected} and cannot be {size}", hint=f"if the exporter fixed it, open it: {way}"
                 )
-            raise UnsupportedError(f"{what} is {expected} and cannot be {size}")
+            raise UnsupportedError(f"{what} is {expected} and cannot be {size}", hint="give it one size")
     return shape
 
 
@@ -297,7 +300,7 @@ def _shaped(value: ir.Value, array: Array) -> Array:
         for size, given in zip(shape, array.shape, strict=True)
     )
     if not fits:
-        declared = ",".join(str(size) if isinstance(size, int) else size.value or "?" for size in shape)
+        declared = ", ".join(str(size) if isinstance(size, int) else size.value or "?" for size in shape)
         raise OptionError(
             f"input '{value.name}' has the shape [{declared}], the given value {list(array.shape)}",
             hint=f"give an array of that shape (--set-input {quote(f'{value.name}=')}FILE.npy)",

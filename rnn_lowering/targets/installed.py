@@ -169,10 +169,13 @@ def _version(target: str) -> str:
 
 def _package(name: str) -> Package:
     if name not in PACKAGES:
+        known = ", ".join(PACKAGES)
         what = "portable is no runtime" if name == "portable" else f"no driver runs models in {name}"
         raise OptionError(
             f"{what}, so the result cannot be run there",
-            hint=f"targets with a driver are {', '.join(PACKAGES)}",
+            hint=f"add --target: one of {known}"
+            if name == "portable"
+            else f"drop --run-in-target; targets with a driver are {known}",
         )
     return PACKAGES[name]
 

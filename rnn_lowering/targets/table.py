@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.resources import files
-from typing import Any
+from typing import Any, get_args
 
 import onnx_ir as ir
 
@@ -20,6 +20,7 @@ from rnn_lowering.emit.composites import by_columns, constant_minus
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import OptionError
+from rnn_lowering.targets.names import FormName
 from rnn_lowering.targets.native import Excluded, NativeRule
 from rnn_lowering.targets.runtimes.devices import ESPDL, LITERT, NCNN
 from rnn_lowering.targets.runtimes.mnn import MNN
@@ -231,6 +232,8 @@ def any_target_named(name: str) -> Target:
     """Return the target of a name, as `target_named`."""
     names = {name: (_letters(name), *target.other_names) for name, target in TARGETS.items()}
     found = {other: known for known, others in names.items() for other in others}
+    if name in get_args(FormName):
+        raise OptionError(f"target '{name}' does not exist", hint=f"it is a form: --to {name}")
     if _letters(name) not in found:
         like = meant(str(name), (each for t in TARGETS.values() for each in (t.name, *t.other_names)))
         known = "--targets lists them" if like else f"known are {', '.join(TARGETS)}"

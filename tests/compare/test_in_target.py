@@ -324,7 +324,7 @@ def test_verify_says_the_same_without_a_file(small: Path, here: Path, monkeypatc
 
 def test_wrong_options(small: Path, tmp_path: Path, rnn_lower: Command) -> None:
     options = [
-        (("--run-in-target",), 1, "portable is no runtime, so the result cannot be run there"),
+        (("--run-in-target",), 2, "--run-in-target needs a runtime; add --target NAME"),
         (("--run-in-target", "--target", "coreml"), 1, "no driver runs models in coreml"),
         (("--run-in-target", "--target", "tract", "--verify", "0"), 2, "drop --verify 0"),
         (("--target", "tract", "--target-python", "python"), 2, "--target-python needs a run; add --run-in-target"),
@@ -332,6 +332,8 @@ def test_wrong_options(small: Path, tmp_path: Path, rnn_lower: Command) -> None:
     for given, code, reason in options:
         done = rnn_lower(small, tmp_path / "out.onnx", *given)
         assert (done.code, reason in done.err) == (code, True), done
+    with pytest.raises(rl.OptionError, match=r"portable is no runtime, .*; add target: one of onnxruntime, "):
+        rl.lower_file(small, tmp_path / "out.onnx", run_in_target=True)
     with pytest.raises(rl.OptionError, match=r"no target is named; name it: target=\.\.\."):
         rl.verify(small, small, run_in_target=True)
     source = saved(tmp_path / "in.onnx", without_recurrent_nodes())

@@ -129,8 +129,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "not a number": ({"sr": float("nan")}, "'sr' is of type int64"),
     "text": ({"sr": "16000"}, "not numbers"),
     "another rank": ({"sr": [16000]}, r"'sr' has the shape \[\], the given value \[1\]"),
-    "one number for many": ({"X": 1.0}, r"'X' has the shape \[seq,batch,3\], the given value \[\].*\.npy"),
-    "another shape": ({"X": np.zeros((5, 2, 4))}, r"\[seq,batch,3\], the given value \[5, 2, 4\]"),
+    "one number for many": ({"X": 1.0}, r"'X' has the shape \[seq, batch, 3\], the given value \[\].*\.npy"),
+    "another shape": ({"X": np.zeros((5, 2, 4))}, r"\[seq, batch, 3\], the given value \[5, 2, 4\]"),
     "a ragged list": ({"X": [[1], [1, 2]]}, "'X'"),
 }
 
