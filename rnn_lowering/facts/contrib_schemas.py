@@ -217,34 +217,20 @@ def _linear_attention(context: InferenceContext) -> None:
 
 
 def _fused_matmul(context: InferenceContext) -> None:
+    """Infer the MatMul of inputs whose last two axes may change places; where others do too, nothing."""
     if _number(context, "transBatchA", 0) or _number(context, "transBatchB", 0):
         return
-    shapes = []
+    factors: dict[str, onnx.TypeProto] = {}
     for slot, name in enumerate(("transA", "transB")):
-        found = _type_of(context, slot)
-        if found is None or not found.tensor_type.HasField("shape"):
+        factor = _type_of(context, slot)
+        if factor is None or not factor.tensor_type.HasField("shape"):
             return
-        dims = list(found.tensor_type.shape.dim)
+        factors[name], dims = factor, factor.tensor_type.shape.dim
         if _number(context, name, 0) and len(dims) > 1:
-            dims[-2:] = dims[:-3:-1]
-        shapes.append(dims)
-    a, b = shapes
-    if a and b:
-        rows, columns = a[-2:-1], b[-1:] if len(b) > 1 else []
-        _set(context, 0, 0, (*_broadcast(a[:-2], b[:-2]), *rows, *columns))
-
-
-def _broadcast(first: Sequence[_Dim], second: Sequence[_Dim]) -> list[_Dim]:
-    rank = max(len(first), len(second))
-    padded = [[_Dim(dim_value=1)] * (rank - len(dims)) + list(dims) for dims in (first, second)]
-    return [_larger(*pair) for pair in zip(*padded, strict=True)]
-
-
-def _larger(first: _Dim, second: _Dim) -> _Dim:
-    """Return the size of two that are broadcast; one that is unknown where either may be 1."""
-    if second.dim_value == 1 or first.dim_value > 1 or first == second:
-        return first
-    return second if first.dim_value == 1 or second.dim_value > 1 else _Dim()
+            dims.extend([dims.pop(), dims.pop()])
+    product = onnx.helper.make_node("MatMul", [*factors], ["Y"])
+    found = onnx.shape_inference.infer_node_outputs(onnx.defs.get_schema("MatMul", 13), product, factors)
+    context.set_output_type(0, found["Y"])
 
 
 def _causal_conv(context: InferenceContext) -> None:

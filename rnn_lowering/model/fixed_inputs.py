@@ -18,9 +18,7 @@ import onnx_ir as ir
 
 from rnn_lowering.argument_checks import listed
 from rnn_lowering.errors import OptionError, UnsupportedError
-from rnn_lowering.facts.operators import (
-    default_opset,
-)
+from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.model_sizes import (
@@ -32,16 +30,11 @@ from rnn_lowering.model.model_sizes import (
     with_sizes,
 )
 from rnn_lowering.model.onnx_checks import fault_of
+from rnn_lowering.model.scopes import constant_nodes
 from rnn_lowering.types import Array, ArrayLike, Shapes
 
 _KEY = "rnn_lowering.set_inputs"
 """Key of the values in the metadata."""
-
-_FIRST_OPSET_OF_CAST = 6
-"""As it is today; ONNX's converter does not know the earlier one: https://onnx.ai/onnx/operators/onnx__Cast.html."""
-
-_FIRST_OPSET_OF_INTEGERS = 9
-"""Of Constant: https://onnx.ai/onnx/operators/onnx__Constant.html."""
 
 TRIAL = 960
 """A size of inputs that most models accept: large, and a multiple of many."""
@@ -224,7 +217,7 @@ def _fix_inputs(model: ir.Model, arrays: Mapping[str, Array]) -> None:
         model.graph.inputs.remove(value)
         model.graph.initializers.pop(name, None)
         tensor = ir.Tensor(arrays[name], dtype=dtype, name=name)
-        nodes = _constant(tensor, default_opset(model.opset_imports))
+        nodes = constant_nodes(tensor, default_opset(model.opset_imports))
         constant = nodes[-1].outputs[0]
         constant.type, constant.shape = value.type, ir.Shape(tensor.shape)
         value.replace_all_uses_with(constant, replace_graph_outputs=True)
@@ -233,16 +226,6 @@ def _fix_inputs(model: ir.Model, arrays: Mapping[str, Array]) -> None:
             model.graph.insert_before(model.graph[0], nodes)
         else:
             model.graph.extend(nodes)
-
-
-def _constant(tensor: ir.TensorProtocol, opset: int) -> list[ir.Node]:
-    """Return the nodes that produce a tensor; before opset 9 a Constant holds only floats, which are then cast."""
-    floats_only = _FIRST_OPSET_OF_CAST <= opset < _FIRST_OPSET_OF_INTEGERS
-    if not floats_only or tensor.dtype.is_floating_point():
-        return [ir.node("Constant", [], {"value": tensor}, num_outputs=1)]
-    floats = ir.Tensor(tensor.numpy().astype(np.float64))
-    source = ir.node("Constant", [], {"value": floats}, num_outputs=1)
-    return [source, ir.node("Cast", source.outputs, {"to": int(tensor.dtype)}, num_outputs=1)]
 
 
 # Values of inputs

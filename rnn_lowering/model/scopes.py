@@ -220,6 +220,23 @@ def add_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Va
     return value
 
 
+_FIRST_OPSET_OF_CAST = 6
+"""As it is today; ONNX's converter does not know the earlier one: https://onnx.ai/onnx/operators/onnx__Cast.html."""
+
+_FIRST_OPSET_OF_INTEGERS = 9
+"""Of Constant: https://onnx.ai/onnx/operators/onnx__Constant.html."""
+
+
+def constant_nodes(tensor: ir.TensorProtocol, opset: int) -> list[ir.Node]:
+    """Return the nodes that produce a tensor; before opset 9 a Constant holds only floats, which are then cast."""
+    floats_only = _FIRST_OPSET_OF_CAST <= opset < _FIRST_OPSET_OF_INTEGERS
+    if not floats_only or tensor.dtype.is_floating_point():
+        return [ir.node("Constant", [], {"value": tensor}, num_outputs=1)]
+    floats = ir.tensor(tensor.numpy().astype("float64"))
+    source = ir.node("Constant", [], {"value": floats}, num_outputs=1)
+    return [source, ir.node("Cast", source.outputs, {"to": int(tensor.dtype)}, num_outputs=1)]
+
+
 SORTED = "sorted the nodes by their dependencies"
 
 

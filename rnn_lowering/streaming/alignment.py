@@ -73,8 +73,7 @@ class FramesRead:
             within = emit("Where", missing, index, editor.start.counts([delay.frames - 1]))
             fill = emit("Gather", fill, within, axis=axis)
         if editor.own_frames(delay.rate) != 1:
-            axes = range(len(editor.known.shapes[self.value]))
-            missing = emit("Reshape", missing, emit.constant([-1 if n == axis else 1 for n in axes]))
+            missing = emit.along(missing, axis, len(editor.known.shapes[self.value]))
         return emit.chosen(missing, fill, value, dtype)
 
 

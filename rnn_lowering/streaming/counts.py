@@ -48,8 +48,7 @@ def _size_of_input(editor: Editor) -> ir.Value:
     """Return the number of frames of the stream in this call, from the shape of an input."""
     name, axis = next(iter(editor.time.axes.items()))
     source = next(v for v in editor.model.graph.inputs if v.name == name)
-    start = editor.start
-    return start.as_counts(start("Gather", start("Shape", source), start.constant([axis]), axis=0))
+    return editor.start.as_counts(editor.start.size_of(source, axis))
 
 
 @_computed_once
@@ -103,9 +102,7 @@ def numbers_in_call(editor: Editor, rate: Fraction, more: int = 0) -> tuple[ir.V
 
 @_computed_once
 def _indices_in_call(editor: Editor, number: ir.Value) -> ir.Value:
-    start = editor.start
-    first, step = (start.constant(n, editor.count_type) for n in (0, 1))
-    return start("Range", first, start("Squeeze", number, axes=[0]), step)
+    return editor.start.indices(number)
 
 
 @_computed_once

@@ -24,7 +24,7 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.operators import bodies_of, detach, inputs_and_attributes, inputs_of, reached
 from rnn_lowering.facts.size import Size
-from rnn_lowering.model.scopes import add_constant, all_names, origin_of
+from rnn_lowering.model.scopes import add_constant, all_names, constant_nodes, origin_of
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of
 from rnn_lowering.streaming.sizes import TimeInputs
@@ -142,11 +142,11 @@ class Editor:
         """Let an input of the model take a state of a node."""
         self._carried[past] = _Carried(node, kind, dims)
 
-    def add_present(self, past: ir.Value, inner: ir.Value, initial: Array | None = None) -> None:
+    def add_present(self, past: ir.Value, inner: ir.Value, initial: ArrayLike | None = None) -> None:
         """Return `inner`, a value in the graph of the node, as the next value of the state `past`.
 
         Args:
-            initial: What the first call receives, an array that broadcasts to the state; None for zeros.
+            initial: What the first call receives, a number or what broadcasts to the state; None for zeros.
         """
         carried = self._carried[past]
         graph = self.model.graph if carried.node is None else home(carried.node)
@@ -157,7 +157,7 @@ class Editor:
             present.shape = ir.Shape(dims)
         self._add_state(past, present, carried, initial)
 
-    def _add_state(self, past: ir.Value, present: ir.Value, carried: _Carried, initial: Array | None) -> None:
+    def _add_state(self, past: ir.Value, present: ir.Value, carried: _Carried, initial: ArrayLike | None) -> None:
         """Add a state to the metadata."""
         node, shape = carried.node, tuple(carried.dims)
         least = math.prod(d for d in shape if isinstance(d, int))
@@ -169,7 +169,8 @@ class Editor:
             )
         dtype = (past.dtype or ir.DataType.FLOAT).numpy().name
         names = past.name or "", present.name or "", "" if node is None else node_ref(node, "").name
-        self.states.append(State(*names, carried.kind, shape, dtype, initial_of(initial), carried.grows))
+        first = None if initial is None else np.reshape(initial, np.shape(initial) or (1,) * len(shape))
+        self.states.append(State(*names, carried.kind, shape, dtype, initial_of(first), carried.grows))
 
     def add_pair(
         self, node: ir.Node, kind: str, past: ir.Value, output: ir.Value, dims: Sequence[Dim], initial: Array | None
@@ -265,16 +266,12 @@ class Editor:
         tensor = ir.Tensor(array, name=name)
         if self.model.ir_version >= 4:
             return add_constant(graph, name, tensor)
-        cast = self.opset < 9 and not tensor.dtype.is_floating_point()  # such a Constant has floats only
-        stored = ir.Tensor(array.astype(np.float64), name=name) if cast else tensor
-        nodes = [ir.Node("", "Constant", [], [ir.AttrTensor("value", stored)], name=name)]
-        if cast:
-            nodes[0].outputs[0].name = self.name(f"{name}_float")
-            to = ir.AttrInt64("to", int(tensor.dtype))
-            nodes.append(ir.Node("", "Cast", nodes[0].outputs, [to], name=self.name(f"{name}_Cast")))
-        nodes[-1].outputs[0].name = name
+        *floats, last = nodes = constant_nodes(tensor, self.opset)
+        for node in floats:
+            node.name = node.outputs[0].name = self.name(f"{name}_float")
+        last.name = last.outputs[0].name = name
         graph.insert_before(graph[0], nodes)
-        return nodes[-1].outputs[0]
+        return last.outputs[0]
 
     def replace(self, old: ir.Value, new: ir.Value, graph: ir.Graph) -> None:
         """Replace `old` with `new`, a value of the same graph, everywhere."""
@@ -357,6 +354,19 @@ class Emitter:
     def counts(self, numbers: Sequence[int]) -> ir.Value:
         """Return numbers of frames as a constant."""
         return self.constant(numbers, self.editor.count_type)
+
+    def indices(self, number: ir.Value) -> ir.Value:
+        """Return the indices from 0 up to a number of frames."""
+        first, step = (self.constant(n, self.editor.count_type) for n in (0, 1))
+        return self("Range", first, self("Squeeze", number, axes=[0]), step)
+
+    def size_of(self, value: ir.Value, axis: int) -> ir.Value:
+        """Return the size of an axis as an int64 [1]."""
+        return self("Gather", self("Shape", value), self.constant([axis]), axis=0)
+
+    def along(self, values: ir.Value, axis: int, rank: int) -> ir.Value:
+        """Return values of rank 1 along one of so many axes."""
+        return self("Reshape", values, self.constant([-1 if n == axis else 1 for n in range(rank)]))
 
     def as_counts(self, numbers: ir.Value) -> ir.Value:
         """Return numbers of frames, computed as int64, in the type in which frames are counted."""

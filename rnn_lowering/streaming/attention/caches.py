@@ -7,7 +7,7 @@ chunk. The mask is made anew. With one frame per call, the mask only removes the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -252,11 +252,8 @@ class _Call:
         if self.count is not None and self.past is not None:
             return self.emit.counts(range(self._keys))
         if self._indices is None:
-            emit, first = self.emit, self.editor.count_type
-            axis = emit.constant([self.edit.keys.frames.axis])
-            number = emit.as_counts(emit("Gather", emit("Shape", self.everything), axis, axis=0))
-            zero, one = (emit.constant(n, first) for n in (0, 1))
-            self._indices = emit("Range", zero, emit("Squeeze", number, axes=[0]), one)
+            number = self.emit.size_of(self.everything, self.edit.keys.frames.axis)
+            self._indices = self.emit.indices(self.emit.as_counts(number))
         return self._indices
 
     def _distance(self, cell: int) -> ir.Value:
@@ -276,10 +273,10 @@ class _Call:
         return emit("Sub", self._on_rows(rows), self._on_columns(columns))
 
     def _on_rows(self, value: ir.Value) -> ir.Value:
-        return self._reshaped(value, {self.row_axis: -1})
+        return self.emit.along(value, self.row_axis, self.rank)
 
     def _on_columns(self, value: ir.Value) -> ir.Value:
-        return value if self.column_axis == self.rank - 1 else self._reshaped(value, {self.column_axis: -1})
+        return value if self.column_axis == self.rank - 1 else self.emit.along(value, self.column_axis, self.rank)
 
     def _on_axes(self, matrix: ir.Value) -> ir.Value:
         """Return a matrix of queries and keys on their axes."""
@@ -287,10 +284,8 @@ class _Call:
             matrix = self.emit("Transpose", matrix, perm=[1, 0])
         if (self.row_axis, self.column_axis) == (self.rank - 2, self.rank - 1):
             return matrix
-        return self._reshaped(matrix, {self.row_axis: self.count or 1, self.column_axis: self._keys})
-
-    def _reshaped(self, value: ir.Value, sizes: Mapping[int, int]) -> ir.Value:
-        return self.emit("Reshape", value, self.emit.constant([sizes.get(n, 1) for n in range(self.rank)]))
+        sizes = {self.row_axis: self.count or 1, self.column_axis: self._keys}
+        return self.emit("Reshape", matrix, self.emit.constant([sizes.get(n, 1) for n in range(self.rank)]))
 
     # What is added
 

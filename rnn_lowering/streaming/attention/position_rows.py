@@ -480,8 +480,7 @@ class _Shift:
         queries, before = self._numbers(emit)
         number = emit("Add", before, emit.counts([1]) if self.count == 1 else emit("Add", queries, queries))
         most = emit("Add", emit("Add", queries, before), emit.counts([-1 - self.ahead]))
-        first, one = (emit.constant(n, self.editor.count_type) for n in (0, 1))
-        distances = emit("Sub", most, emit("Range", first, emit("Squeeze", number, axes=[0]), one))
+        distances = emit("Sub", most, emit.indices(number))
         least = self.each.rows.least
         return distances if least is None else emit("Max", distances, emit.counts([least]))
 

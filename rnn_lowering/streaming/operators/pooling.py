@@ -163,8 +163,7 @@ class RunningPool(FramesEdit):
     def finish(self, emit: Emitter, past: ir.Value, total: ir.Value, neutral: float = 0.0) -> None:
         """Make `total` the output of the node and the next state."""
         emit.instead_of(self.node.outputs[0], total)
-        initial = None if neutral == 0 else np.full((1,) * len(past.shape or ()), neutral)
-        emit.editor.add_present(past, total, initial)
+        emit.editor.add_present(past, total, neutral)
 
     def apply(self, editor: Editor) -> None:
         node, value, own = self.node, self.node.outputs[0], editor.known.types[self.value]
@@ -237,21 +236,20 @@ class RunningSum(FramesEdit):
         dims, own = editor.dims(self.value, {self.frames.axis: 1}), editor.known.types[self.value]
         node.replace_input_with(0, self.without_missing(editor, input_of(node), neutral))
         past = editor.add_past(node, "sum", _summed_in_float32(editor, node, (0,), own), dims)
-        initial = np.full((1,) * len(past.shape or ()), neutral) if neutral else None
         source = input_of(node)
         exclusive = node.attributes.get_int("exclusive", 0)
         if editor.own_frames(self.frames.rate) == 1 and not self.frames.overlap and not exclusive:
             emit = editor.before(node)
             present = emit(join, source, past)
             present.type = value.type
-            editor.add_present(past, present, initial)
+            editor.add_present(past, present, neutral)
             editor.replace_node(node, present)
             return
         emit = editor.after(node)
         total = emit(join, value, past)
         emit.instead_of(value, total)
         present = self.last(emit, emit(join, total, source) if exclusive else total, 1)
-        editor.add_present(past, present, initial)
+        editor.add_present(past, present, neutral)
 
 
 def contracted(flow: Flow, node: ir.Node) -> list[Framing] | None:
@@ -315,8 +313,7 @@ class RunningSoftmax(FramesEdit):
         weights = weights if dtype == own else emit("Cast", weights, to=int(own))
         weights.type = node.outputs[0].type
         editor.replace(node.outputs[0], weights, emit.graph)
-        initial = np.full((1,) * len(past.shape or ()), lowest(own))
-        editor.add_present(past, total, initial)
+        editor.add_present(past, total, lowest(own))
 
 
 def deviating(flow: Flow, node: ir.Node) -> list[Framing] | None:

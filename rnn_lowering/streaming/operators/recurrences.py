@@ -541,7 +541,7 @@ def _start_at_frame_0(editor: Editor, node: ir.Node, delay: Delay, dtype: ir.Dat
     length = start("Sub", number, missing)
     x, y, emit = input_of(node), node.outputs[0], editor.before(node)
     moved = emit("Gather", x, from_frame_0, axis=sequence)
-    rows = emit("Gather", emit("Shape", x), emit.constant([batch]), axis=0)
+    rows = emit.size_of(x, batch)
     lengths = emit("Expand", emit("Cast", length, to=ir.DataType.INT32.value), rows)
     node.resize_inputs(max(len(node.inputs), 5))
     node.replace_input_with(0, moved)

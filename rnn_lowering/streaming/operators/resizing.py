@@ -172,7 +172,7 @@ def _repeat_first(editor: Editor, node: ir.Node, frames: Frames, rows: int) -> N
     before = emit("Sub", frames_before(editor, rate), emit.counts(range(rows, 0, -1)))
     index = emit("Concat", before, frame_indices(editor, rate), axis=0)
     here = emit("Equal", index, emit.counts([frames.delay.frames - 1]))
-    mask = emit("Reshape", here, emit.constant([-1 if n == axis else 1 for n in range(rank)]))
+    mask = emit.along(here, axis, rank)
     next_rows = emit.sliced(value, [axis], [1], [TO_THE_END])
     last = emit.sliced(value, [axis], [-1], [TO_THE_END])
     dtype = editor.known.types[node.outputs[0]]

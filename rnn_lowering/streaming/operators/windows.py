@@ -87,8 +87,7 @@ class KeepRows(FramesEdit):
             own = emit.sliced(value, [axis], [max(-self.rows, 0)], [-self.drop or TO_THE_END])
         node.replace_input_with(self.slot, own)
         if past is not None:
-            first = np.asarray(self._before_frame_0(delay + self.rows, self.rows))
-            first = first.reshape(first.shape or (1,) * len(editor.known.shapes[self.value]))
+            first = self._before_frame_0(delay + self.rows, self.rows)
             editor.add_present(past, self.last(editor.after(node), value, self.rows), first)
 
     def _before_frame_0(self, first: int, count: int) -> float | Array:
@@ -210,8 +209,8 @@ def _multiply_first(editor: Editor, node: ir.Node, frames: Frames, factors: Sequ
     index = frame_indices(editor, frames.delay.rate)
     index = emit("Where", emit("Less", index, limit), index, limit)
     factor = emit("Gather", emit.constant([*[1.0] * frames.delay.frames, *factors, 1.0], dtype), index, axis=0)
-    shape = [-1 if axis == frames.axis else 1 for axis in range(len(editor.known.shapes[value]))]
-    emit.instead_of(value, emit("Mul", value, emit("Reshape", factor, emit.constant(shape))))
+    along = emit.along(factor, frames.axis, len(editor.known.shapes[value]))
+    emit.instead_of(value, emit("Mul", value, along))
 
 
 def paddings(pads: Sequence[int], axis: int, left: int = 0, right: int = 0) -> dict[str, ir.Attr | None]:
