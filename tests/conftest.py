@@ -7,7 +7,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,24 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what only combines anew as exhaustive, and leave out exhaustive tests of other shares; tests that take
-    long start first, so that no process waits for one at the end."""
-    for item in rest_of_products(items):
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector: pytest.Module) -> Generator[None, Any, Any]:
+    """Mark what only combines anew as exhaustive; where exhaustive tests are not to run, they are not collected."""
+    found = yield
+    if not isinstance(found, list):
+        return found
+    for item in rest_of_products(found):
         if item.nodeid not in expected():
             item.add_marker(pytest.mark.exhaustive)
+    marks = collector.config.option.markexpr
+    if "not exhaustive" not in marks or " or " in marks:
+        return found
+    return [item for item in found if item.get_closest_marker("exhaustive") is None]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out exhaustive tests of other shares; tests that take long start first, so that no process waits for
+    one at the end."""
     if (shares := config.getoption("--share")) > 1:
         left = {item for item in items if _is_of_another_share(item, shares)}
         config.hook.pytest_deselected(items=[*left])

@@ -1,7 +1,8 @@
 """The tests of this folder have the mark `clients`; those of an environment that is absent are skipped, and those
 whose run passed before (see runs.py)."""
 
-from pathlib import Path
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 
@@ -11,10 +12,11 @@ PARAMETERS = ("client", "exporter", "tool")
 """Those of tests that name an environment."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.clients)
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makemodule() -> Generator[None, Any, Any]:
+    module = yield
+    module.add_marker(pytest.mark.clients)
+    return module
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """Which of many parameters the default run leaves to the exhaustive one."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,22 +29,23 @@ def exhaustive(parameter: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
-def rest_of_products(items: Sequence[Any]) -> Iterator[Any]:
-    """Yield tests that only repeat what others have: where a function has several `parametrize`, those that stay
-    have each value of each of them, by turns. With the mark `few` so many of them stay, at equal distances. All
-    stay with the mark `every_pair`."""
-    tests, marks = defaultdict(list), ("exhaustive", "every_pair", "clients")
-    for item in items:
-        if hasattr(item, "callspec") and not any(map(item.get_closest_marker, marks)):
-            tests[item.parent, item.originalname].append(item)
-    for combined in tests.values():
-        columns = zip(*(item.callspec._idlist for item in combined), strict=True)
-        values = [list(dict.fromkeys(column)) for column in columns]
-        turns = {tuple(column[n % len(column)] for column in values) for n in range(max(map(len, values)))}
-        stay = [item for item in combined if tuple(item.callspec._idlist) in turns]
-        if few := combined[0].get_closest_marker("few"):
-            stay = _spread(stay, *few.args)
-        yield from (item for item in combined if item not in stay)
+def rest_of_products(tests: Sequence[Any]) -> Iterator[Any]:
+    """Yield those tests of a function that only repeat what others have: where it has several `parametrize`, those
+    that stay have each value of each of them, by turns. With the mark `few` so many of them stay, at equal
+    distances. All stay with the mark `every_pair`."""
+    others = ("exhaustive", "every_pair", "clients")
+    combined = [
+        test for test in tests if hasattr(test, "callspec") and not any(map(test.get_closest_marker, others))
+    ]
+    if not combined:
+        return
+    columns = zip(*(test.callspec._idlist for test in combined), strict=True)
+    values = [list(dict.fromkeys(column)) for column in columns]
+    turns = {tuple(column[n % len(column)] for column in values) for n in range(max(map(len, values)))}
+    stay = [test for test in combined if tuple(test.callspec._idlist) in turns]
+    if few := combined[0].get_closest_marker("few"):
+        stay = _spread(stay, *few.args)
+    yield from (test for test in combined if test not in stay)
 
 
 def _spread(items: list[Any], count: int) -> list[Any]:
