@@ -55,11 +55,11 @@ from rnn_lowering.decomposition.rewrites.quantized import (
 )
 from rnn_lowering.decomposition.rewrites.rows import (
     bound_lookups,
+    parts_taken,
     repeat_by_gather,
-    rows_by_gather,
-    rows_taken,
     simplify_indices,
     skip_by_gather,
+    take_parts,
 )
 from rnn_lowering.decomposition.rewrites.spelled import (
     copy_lone_operands,
@@ -222,8 +222,8 @@ _OF_SIZES = ("Shape", "Size")
 
 
 ADAPTATIONS = {
-    "rows of sequences": Adaptation(
-        rows_by_gather, "has no sequences: wrote {} SequenceAt as Gather", replaces=rows_taken
+    "parts of sequences": Adaptation(
+        take_parts, "has no sequences: wrote {} SequenceAt as Gather or Slice", replaces=parts_taken
     ),
     "no sequences": Adaptation(refuse=_refuse_sequences),
     "repeats as Gather": Adaptation(repeat_by_gather, "fails on repeated rows: wrote {} Tile and Expand as Gather"),

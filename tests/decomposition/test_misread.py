@@ -445,13 +445,18 @@ SEQUENCES = {
     "a row of another axis": "s = SplitToSequence <axis = -1, keepdims = 0> (x) y = SequenceAt (s, last)",
     "a row that keeps its axis": "s = SplitToSequence <axis = 1> (x) y = SequenceAt (s, n)",
     "a part of one row": "s = SplitToSequence <axis = 1> (x, one) y = SequenceAt (s, last)",
+    "a part of two rows": "s = SplitToSequence <axis = -1> (x, two) y = SequenceAt (s, one)",
+    "the rest of the rows": "s = SplitToSequence <axis = 1> (x, two) y = SequenceAt (s, one)",
+    "a part of its own size": "s = SplitToSequence <axis = 2> (x, parts) y = SequenceAt (s, one)",
+    "the last part": "s = SplitToSequence <axis = 2> (x, parts) y = SequenceAt (s, last)",
 }
 
 
 @pytest.mark.parametrize("target", ["tract", "openvino", "opencv", "ncnn", "litert", "mnn"])
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_rows_of_a_sequence_are_gathered(name: str, target: Any) -> None:
-    text = "g (float[2, 3, 4] x, int64 n) => (float[I] y) <int64 one = {1}, int64 last = {-1}> { "
+    text = "g (float[2, 3, 4] x, int64 n) => (float[I] y) <int64 one = {1}, int64 last = {-1}, int64 two = {2},"
+    text += " int64[3] parts = {1, 2, 1}> { "
     net = parse(f"{text}{SEQUENCES[name]} }}", 17)
     net.graph.output[0].type.tensor_type.ClearField("shape")
     if target == "ncnn" and "(s, n)" in SEQUENCES[name]:
@@ -464,17 +469,18 @@ def test_rows_of_a_sequence_are_gathered(name: str, target: Any) -> None:
     assert_close(run(lowered, feed), run(net, feed))
 
 
-def test_sequences_of_parts_stay() -> None:
-    text = "g (float[4, 3] x) => (float[2, 3] y) <int64 two = {2}, int64 one = {1}> { s = SplitToSequence (x, two) "
-    net = parse(text + "y = SequenceAt (s, one) }", 17)
+def test_parts_at_computed_places_stay() -> None:
+    text = "g (float[4, 3] x, int64 n) => (float[2, 3] y) <int64 two = {2}> { s = SplitToSequence (x, two) "
+    net = parse(text + "y = SequenceAt (s, n) }", 17)
     assert "SequenceAt" in operators(rl.lower(net, target="openvino"))
 
 
 @pytest.mark.parametrize("target", ["tract", "opencv", "ncnn", "litert"])
 def test_sequences_that_stay_are_refused(target: Any) -> None:
-    """Parts of two rows are no rows."""
-    net = parse("""g (float[4, 3] x) => (float[a, b] y) <int64 one = {1}, int64[2] two = {2, 2}> {
-        s = SplitToSequence <axis = 0> (x, two) y = SequenceAt (s, one) }""")
+    """All but one of the rows."""
+    net = parse("""g (float[4, 3] x) => (float[a, b] y) <int64 one = {1}> {
+        s = SplitToSequence <axis = 0> (x) t = SequenceErase (s, one)
+        y = ConcatFromSequence <axis = 0> (t) }""")
     with pytest.raises(
         rl.UnsupportedError, match="has no sequences of tensors; export the model with Split or Slice"
     ):

@@ -1,4 +1,5 @@
-"""Rows that are repeated, skipped, taken by indices or split into a sequence, as a Gather that the runtime takes.
+"""Rows that are repeated, skipped, taken by indices or split into a sequence, as a Gather or Slice that the runtime
+takes.
 
 tract puts a product before the Tile or the Expand of its operand. It then rejects the model, or with an open length
 returns one row without an error. It also puts a Slice that skips rows before a Scan, and fails. A Gather stays
@@ -14,13 +15,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.facts.constants import constant_of, integers_at
-from rnn_lowering.facts.operators import TO_THE_END, inputs_of, is_of_default_domain, reached
+from rnn_lowering.facts.operators import TO_THE_END, input_at, inputs_of, is_of_default_domain, reached
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import standard_nodes
+from rnn_lowering.types import Array
 
 # Tile and Expand of axes of size 1
 
@@ -300,43 +303,67 @@ def _clip(node: ir.Node, rows: int, model: AdaptedModel) -> bool:
     return True
 
 
-# Rows of a sequence
+# Parts of a sequence
 
 
-def rows_taken(model: AdaptedModel) -> set[ir.Node]:
-    """Return the nodes that `rows_by_gather` replaces."""
-    return {node for pair in _rows_of_sequences(model) for node in pair}
+class _Taken(NamedTuple):
+    """A SequenceAt, the SplitToSequence before it, and the bounds of the part that it takes; None for one row."""
+
+    node: ir.Node
+    split: ir.Node
+    bounds: tuple[int, int] | None
 
 
-def _rows_of_sequences(model: AdaptedModel) -> list[tuple[ir.Node, ir.Node]]:
+def parts_taken(model: AdaptedModel) -> set[ir.Node]:
+    """Return the nodes that `take_parts` replaces."""
+    return {node for taken in _parts_of_sequences(model) for node in (taken.node, taken.split)}
+
+
+def _parts_of_sequences(model: AdaptedModel) -> list[_Taken]:
     found = standard_nodes(model.model, "SequenceAt")
-    return [(node, split) for scope, node in found if (split := _split_before(node, scope.opset))]
+    return [taken for scope, node in found if (taken := _taken(node, scope.opset))]
 
 
-def rows_by_gather(model: AdaptedModel) -> int:
-    """Write, in place, each SequenceAt of a tensor that is split into its rows as Gather; return their number."""
-    found = _rows_of_sequences(model)
-    for node, split in found:
-        axis = split.attributes.get_int("axis", 0)
-        row = model.before(node, "Gather", [split.inputs[0], node.inputs[1]], axis=axis)
-        if split.attributes.get_int("keepdims", 1):
-            row = model.before(node, "Unsqueeze", [row], axes=[axis])
-        model.replace(node, row)
-    for split in {split for _, split in found}:
+def take_parts(model: AdaptedModel) -> int:
+    """Write, in place, each SequenceAt of a tensor that is split into rows as Gather, or into known parts as Slice;
+    return their number."""
+    found = _parts_of_sequences(model)
+    for node, split, bounds in found:
+        axis, x = split.attributes.get_int("axis", 0), split.inputs[0]
+        if bounds is not None:
+            part = model.before(node, "Slice", [x], starts=[bounds[0]], ends=[bounds[1]], axes=[axis])
+        else:
+            part = model.before(node, "Gather", [x, node.inputs[1]], axis=axis)
+            if split.attributes.get_int("keepdims", 1):
+                part = model.before(node, "Unsqueeze", [part], axes=[axis])
+        model.replace(node, part)
+    for split in {split for _, split, _ in found}:
         if not split.outputs[0].uses() and not split.outputs[0].is_graph_output() and split.graph is not None:
             split.graph.remove(split, safe=True)
     return len(found)
 
 
-def _split_before(node: ir.Node, opset: int) -> ir.Node | None:
-    """Return the SplitToSequence whose rows a SequenceAt takes; None if it takes others."""
+def _taken(node: ir.Node, opset: int) -> _Taken | None:
+    """Return what a SequenceAt takes; None if that is not known."""
     split = None if node.inputs[0] is None else node.inputs[0].producer()
     if split is None or split.op_type != "SplitToSequence" or not is_of_default_domain(split):
         return None
-    size = split.inputs[1] if len(split.inputs) > 1 else None
-    if size is None:
-        return split
-    number = constant_of(size, opset)
-    is_row = number is not None and not number.shape and number.numpy().item() == 1
+    given, index = input_at(split, 1), node.inputs[1]
+    sizes, place = (None if value is None else constant_of(value, opset) for value in (given, index))
+    if given is None:
+        return _Taken(node, split, None)
     # ONNX ignores keepdims = 0 here, and onnxruntime does not: such a node stays.
-    return split if is_row and split.attributes.get_int("keepdims", 1) else None
+    if sizes is None or not split.attributes.get_int("keepdims", 1):
+        return None
+    if not sizes.shape and sizes.numpy().item() == 1:
+        return _Taken(node, split, None)
+    bounds = None if place is None else _bounds(sizes.numpy(), int(place.numpy().item()))
+    return None if bounds is None else _Taken(node, split, bounds)
+
+
+def _bounds(sizes: Array, place: int) -> tuple[int, int] | None:
+    """Return the bounds of a part, of which all have one size or each its own; None if they are not known."""
+    if not sizes.ndim:
+        return None if place < 0 else (place * sizes.item(), (place + 1) * sizes.item())
+    ends = np.cumsum(sizes)
+    return int((ends - sizes)[place]), int(ends[place])

@@ -97,7 +97,7 @@ LITERT = Target(
     model=ModelTraits(
         outputs_apart=as_sum_with_zero,
         adaptations=(
-            *("rows of sequences", "no sequences", "no lone operands", "outputs as sums", "computed copies"),
+            *("parts of sequences", "no sequences", "no lone operands", "outputs as sums", "computed copies"),
             *("constants as tensors", "sums apart"),
         ),
         misreads=by_operator(_IN_LITERT),
@@ -253,7 +253,7 @@ NCNN = Target(
     model=ModelTraits(
         # pnnx has no QuantizeLinear, and crashes at inputs and outputs without elements.
         adaptations=(
-            *("rows of sequences", "no sequences", "rounding of floats", "no products of integers"),
+            *("parts of sequences", "no sequences", "rounding of floats", "no products of integers"),
             *("tables of floats", "computed copies", "bounded lookups", "crops as Slice", "spelled pads"),
             *("spelled splits", "spelled orders", "vectors as biases", "rank 4", "clipped norms"),
             *(

@@ -186,7 +186,7 @@ OPENCV = Target(
         # It crashes on an unused constant of booleans. Between DequantizeLinear and QuantizeLinear it computes Sub
         # as Add, and drops a Sigmoid after an Add.
         adaptations=(
-            "rows of sequences",
+            "parts of sequences",
             "no sequences",
             "typed fills",
             "constants as tensors",

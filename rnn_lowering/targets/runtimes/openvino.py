@@ -210,7 +210,7 @@ OPENVINO = Target(
     unsupported=("ReduceSum",),
     instead=(("HardSigmoid", _hard_sigmoid),),
     model=ModelTraits(
-        adaptations=("rows of sequences", "branches of one rank", "rotations by signs", "logarithms of Sigmoid"),
+        adaptations=("parts of sequences", "branches of one rank", "rotations by signs", "logarithms of Sigmoid"),
         misreads=_misread,
     ),
     dialect=Dialect(dequantize_inside=True, join_up_to=128, stack_up_to=128),

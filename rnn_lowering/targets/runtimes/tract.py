@@ -217,7 +217,7 @@ TRACT = Target(
     integer_products=True,
     model=ModelTraits(
         adaptations=(
-            "rows of sequences",
+            "parts of sequences",
             "no sequences",
             "repeats as Gather",
             "steps as Gather",
