@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.compare.float64.as_floats import widen
 from rnn_lowering.compare.float64.node_reference import NodeReference, Symbols, reference_of
-from rnn_lowering.compare.float64.widening import widen
 from rnn_lowering.compare.runs.runner import SessionError
 from rnn_lowering.compare.runs.sessions import quantizes_inputs
 from rnn_lowering.emit.draft import NODE
