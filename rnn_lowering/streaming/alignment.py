@@ -22,7 +22,7 @@ from rnn_lowering.facts.numbers import numbers_vary
 from rnn_lowering.facts.operators import TO_THE_END, axes_by_rule, operator_of, reached, values_used
 from rnn_lowering.facts.size import ONE, Shape, Size, product
 from rnn_lowering.streaming.counts import counts_so_far, frame_indices, missing_frames, of_type, past_or_first
-from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, home, input_of
+from rnn_lowering.streaming.editor import Editor, Emitter, home, input_of
 from rnn_lowering.streaming.frames import NO_DELAY, FirstFrame, Flow, Frames, Framing, Unframed
 from rnn_lowering.streaming.sizes import in_whole, linear
 from rnn_lowering.types import ArrayLike
@@ -77,13 +77,8 @@ class FramesRead:
         return emit.chosen(missing, fill, value, dtype)
 
 
-@dataclass(frozen=True)
-class FramesEdit(FramesRead, NodeEdit):
-    """An edit of a node along the frames that it reads, which may add a state."""
-
-
 # Values that meet in a node: their frames must be the same, and the earlier ones wait for the latest. `joined`
-# decides the common framing. An operator that looks ahead returns a late value (`Frames.ready`): `Wait` delays
+# decides the common framing. An operator that looks ahead returns a late value (`Frames.ready`): `wait` delays
 # the earlier values that it meets. Example: with delay 2 and chunks of 3 frames, the first chunk holds [missing,
 # missing, frame 0] and the second [frame 1, frame 2, frame 3].
 
@@ -98,7 +93,7 @@ def joined(flow: Flow, node: ir.Node, slots: Sequence[int]) -> tuple[Frames | Un
     for slot, value in values.items():
         first = flow.framings.get(value)
         if isinstance(first, FirstFrame) and framings and operator_of(node).elementwise:
-            flow.edits.append(KeepFirst(node, value, slot))
+            flow.keep(node, partial(_keep_first, node, value, slot))
             continue
         constant = next((same for own in framings if (same := _in_every_frame(flow, value, own)) is not None), None)
         framing = constant or _length(flow, node, slot, list(values.values())) or flow.read(value, node)
@@ -197,66 +192,47 @@ def _wait(flow: Flow, node: ir.Node, slot: int, framing: Frames, later: Frames) 
         )
     past = later.delay.frames - framing.delay.frames
     drop = past + framing.overlap - later.overlap
-    flow.edits.append(Wait(node, value, framing, slot, past, drop))
+    wait(flow, FramesRead(node, value, framing), slot, past, drop)
 
 
-@dataclass(frozen=True)
-class Wait(FramesEdit):
-    """Delays an input of a node until it has the delay of the other inputs.
+def wait(flow: Flow, read: FramesRead, slot: int, past: int, drop: int) -> None:
+    """Delay an input of a node until it has the delay of the other inputs.
 
-    Attributes:
+    Args:
+        read: What the node reads.
         slot: The slot of the input.
         past: The number of frames of the added delay.
         drop: The number of frames at the end of the input that only the next chunk uses.
     """
+    node, frames = read.node, read.frames
 
-    slot: int
-    past: int
-    drop: int
+    def delayed(editor: Editor, value: ir.Value) -> ir.Value:
+        emit = editor.before(node)
+        if past:
+            state = read.past_input(editor, "x", past)
+            value = emit("Concat", state, value, axis=frames.axis)
+            editor.add_present(state, read.last(emit, value, past))
+        return emit.sliced(value, [frames.axis], [0], [-drop])
 
-    @property
-    def carries(self) -> bool:  # type: ignore[override]
-        return self.past > 0
+    def make(editor: Editor) -> None:
+        source = input_of(node, slot)
+        key = ("wait", source, home(node), frames.axis, past, frames.overlap, drop)
+        node.replace_input_with(slot, editor.once(key, lambda: delayed(editor, source)))
 
-    def apply(self, editor: Editor) -> None:
-        source = input_of(self.node, self.slot)
-        frames = self.frames
-        key = ("wait", source, home(self.node), frames.axis, self.past, frames.overlap, self.drop)
-        self.node.replace_input_with(self.slot, editor.once(key, lambda: self._delayed(editor, source)))
-
-    def _delayed(self, editor: Editor, value: ir.Value) -> ir.Value:
-        emit, axis = editor.before(self.node), self.frames.axis
-        if self.past:
-            past = self.past_input(editor, "x", self.past)
-            value = emit("Concat", past, value, axis=axis)
-            editor.add_present(past, self.last(emit, value, self.past))
-        return emit.sliced(value, [axis], [0], [-self.drop])
+    flow.keep(node, make, carries=past > 0)
 
 
-@dataclass(frozen=True)
-class KeepFirst(NodeEdit):
-    """Lets a node read a value of frame 0 in each chunk: it is a state, and in the first call that of the chunk.
+def _keep_first(node: ir.Node, value: ir.Value, slot: int, editor: Editor) -> None:
+    """Let a node read a value of frame 0 in each chunk: it is a state, and in the first call that of the chunk."""
+    first = input_of(node, slot)
 
-    Attributes:
-        node: The node.
-        value: The value of frame 0.
-        slot: The input of the node that is this value.
-    """
+    def kept() -> ir.Value:
+        past = editor.add_past(node, "x", editor.known.types[value], editor.dims(value))
+        chosen = past_or_first(editor, node, past, first)
+        editor.add_present(past, chosen)
+        return chosen
 
-    node: ir.Node
-    value: ir.Value
-    slot: int
-
-    def apply(self, editor: Editor) -> None:
-        first = input_of(self.node, self.slot)
-        kept = editor.once(("first", first, home(self.node)), lambda: self._kept(editor, first))
-        self.node.replace_input_with(self.slot, kept)
-
-    def _kept(self, editor: Editor, first: ir.Value) -> ir.Value:
-        past = editor.add_past(self.node, "x", editor.known.types[self.value], editor.dims(self.value))
-        kept = past_or_first(editor, self.node, past, first)
-        editor.add_present(past, kept)
-        return kept
+    node.replace_input_with(slot, editor.once(("first", first, home(node)), kept))
 
 
 def _count_so_far(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -41,28 +40,19 @@ _CHOSEN_AS = {
 """Types for which onnxruntime has no Where -> a type in which it computes the same."""
 
 
-class NodeEdit(ABC):
-    """A change of a node for a stream, with the state that the change adds."""
-
-    node: ir.Node
-    carries: bool = True
-    """Whether the change adds a state."""
-
-    @abstractmethod
-    def apply(self, editor: Editor) -> None:
-        """Edit the node."""
-
-
 @dataclass(frozen=True)
-class Change(NodeEdit):
-    """A change of a node that adds no state: what a function does."""
+class NodeEdit:
+    """A change of a node for a stream.
+
+    Attributes:
+        node: The node.
+        make: Makes the change.
+        carries: Whether it adds a state.
+    """
 
     node: ir.Node
     make: Callable[[Editor], None]
-    carries = False
-
-    def apply(self, editor: Editor) -> None:
-        self.make(editor)
+    carries: bool = False
 
 
 @dataclass(frozen=True)

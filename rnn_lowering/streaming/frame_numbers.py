@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -175,7 +176,7 @@ def _pick_rows(editor: Editor, node: ir.Node, axis: int, frames: Frames, first: 
             reader.replace_input_with(slot, picked)
 
 
-def continued_numbers(flow: Flow, used: Collection[ir.Node] | None = None) -> Iterator[ContinuedNumbers]:
+def continued_numbers(flow: Flow, used: Collection[ir.Node] | None = None) -> Iterator[NodeEdit]:
     """Yield the edits of the frame numbers that nodes read as data; of these nodes only, if they are given."""
     for value, all_readers in flow.numbers_read.items():
         readers = [node for node in all_readers if used is None or node in used]
@@ -183,52 +184,53 @@ def continued_numbers(flow: Flow, used: Collection[ir.Node] | None = None) -> It
             continue
         numbers = flow.framings[value]
         assert isinstance(numbers, FrameNumbers)
-        yield ContinuedNumbers(producer(value), value, numbers, readers, flow.known.types[value])
+        yield NodeEdit(producer(value), partial(_continue, value, numbers, readers, flow.known.types[value]))
 
 
-@dataclass(frozen=True)
-class ContinuedNumbers(NodeEdit):
-    """Adds the number of frames before the chunk to frame numbers that nodes read as data.
+def _continue(
+    value: ir.Value, numbers: FrameNumbers, nodes: Sequence[ir.Node], dtype: ir.DataType, editor: Editor
+) -> None:
+    """Add the number of frames before the chunk to frame numbers that nodes read as data.
 
-    Attributes:
-        node: The node that computes them.
+    Args:
         value: Their value.
         numbers: Their step and offsets.
-        readers: The nodes that read the value as data.
+        nodes: The nodes that read the value as data.
         dtype: The element type of the value.
     """
+    readers = dict.fromkeys(nodes)
+    as_indices = [reader for reader in readers if _picks_rows(reader, value)]
+    if as_indices and dtype == ir.DataType.INT64 != editor.count_type:
+        own = editor.after(producer(value))("Cast", value, to=int(editor.count_type))
+        _add_frames_before(editor, value, own, numbers, as_indices, editor.count_type)
+        readers = dict.fromkeys(reader for reader in readers if reader not in as_indices)
+    if readers:
+        _add_frames_before(editor, value, value, numbers, [*readers], dtype)
 
-    node: ir.Node
-    value: ir.Value
-    numbers: FrameNumbers
-    readers: Sequence[ir.Node]
-    dtype: ir.DataType
 
-    def apply(self, editor: Editor) -> None:
-        readers = list(dict.fromkeys(self.readers))
-        as_indices = [reader for reader in readers if self._picks_rows(reader)]
-        if as_indices and self.dtype == ir.DataType.INT64 != editor.count_type:
-            own = editor.after(self.node)("Cast", self.value, to=int(editor.count_type))
-            self._continue(editor, own, as_indices, editor.count_type)
-            readers = [reader for reader in readers if reader not in as_indices]
-        if readers:
-            self._continue(editor, self.value, readers, self.dtype)
+def _picks_rows(reader: ir.Node, value: ir.Value) -> bool:
+    """Whether a node reads a value as indices only, which may have any type of integers."""
+    slots = [slot for slot, read in enumerate(reader.inputs) if read is value]
+    return reader.op_type == "Gather" and not reader.domain and slots == [1]
 
-    def _picks_rows(self, reader: ir.Node) -> bool:
-        """Whether a node reads them as indices only, which may have any type of integers."""
-        slots = [slot for slot, read in enumerate(reader.inputs) if read is self.value]
-        return reader.op_type == "Gather" and not reader.domain and slots == [1]
 
-    def _continue(self, editor: Editor, own: ir.Value, readers: Sequence[ir.Node], dtype: ir.DataType) -> None:
-        """Give nodes the numbers in the chunk plus the number of the frames before it."""
-        emit, before = editor.after(producer(own)), frames_before(editor, self.numbers.frames.rate)
-        if self.numbers.step != 1:
-            before = emit("Mul", before, emit.counts([self.numbers.step]))
-        continued = emit("Add", own, of_type(emit, readers[0], before, dtype))
-        for reader in readers:
-            for slot, read in enumerate(reader.inputs):
-                if read is self.value:
-                    reader.replace_input_with(slot, continued)
+def _add_frames_before(
+    editor: Editor,
+    value: ir.Value,
+    own: ir.Value,
+    numbers: FrameNumbers,
+    readers: Sequence[ir.Node],
+    dtype: ir.DataType,
+) -> None:
+    """Give nodes that read a value the numbers in the chunk plus the number of the frames before it."""
+    emit, before = editor.after(producer(own)), frames_before(editor, numbers.frames.rate)
+    if numbers.step != 1:
+        before = emit("Mul", before, emit.counts([numbers.step]))
+    continued = emit("Add", own, of_type(emit, readers[0], before, dtype))
+    for reader in readers:
+        for slot, read in enumerate(reader.inputs):
+            if read is value:
+                reader.replace_input_with(slot, continued)
 
 
 # Comparisons of two sizes whose result follows from the least number of frames of a sequence. A convolution of
@@ -270,7 +272,7 @@ def _replace_by(editor: Editor, node: ir.Node, result: ir.Value | Array) -> None
 
 # What is computed from frame 0 alone: the first call computes it, later calls get it as a state. A value of frame
 # 0 has no frames. Every call computes it, from its own first frame. Where it meets frames
-# (`alignment.KeepFirst`), comes before them or is an initial state, the value of the first call stays.
+# (`alignment._keep_first`), comes before them or is an initial state, the value of the first call stays.
 
 
 def of_first_frame(flow: Flow, node: ir.Node) -> list[Framing] | None:

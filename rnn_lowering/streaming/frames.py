@@ -28,7 +28,7 @@ from rnn_lowering.facts.numbers import numbers_vary
 from rnn_lowering.facts.size import ONE, Shape, Size
 from rnn_lowering.model.scopes import origin_of
 from rnn_lowering.nodes.kinds import node_ref
-from rnn_lowering.streaming.editor import Change, Editor, NodeEdit
+from rnn_lowering.streaming.editor import Editor, NodeEdit
 from rnn_lowering.streaming.sizes import CHUNK, FRAMES, TIME, StreamValues, least_of
 from rnn_lowering.types import Array
 
@@ -427,7 +427,11 @@ class Flow:
         **kwargs: P.kwargs,
     ) -> None:
         """Record a change of a node that adds no state: a call of a function."""
-        self.edits.append(Change(node, lambda editor: function(editor, node, *args, **kwargs)))
+        self.edits.append(NodeEdit(node, lambda editor: function(editor, node, *args, **kwargs)))
+
+    def keep(self, node: ir.Node, make: Callable[[Editor], None], *, carries: bool = True) -> None:
+        """Record a change of a node that adds a state, if it carries one."""
+        self.edits.append(NodeEdit(node, make, carries))
 
     def require_frames(self, frames: Frames, count: int) -> None:
         """Require a sequence in which a value has so many frames."""

@@ -313,7 +313,7 @@ def expose(
     used = _used_nodes(flow, graph)
     for edit in (*continued_numbers(flow, used), *flow.edits):
         if edit.node not in kept and (used is None or edit.node in used):
-            edit.apply(editor)
+            edit.make(editor)
     fold_sizes(flow, editor)
     return _plan(editor, flow, inputs, framings, late)
 

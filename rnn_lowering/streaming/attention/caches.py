@@ -21,7 +21,7 @@ from rnn_lowering.streaming.alignment import FramesRead
 from rnn_lowering.streaming.attention.masks import Bias, Mask, by_distance
 from rnn_lowering.streaming.attention.position_rows import replace_shape, shift_in_call
 from rnn_lowering.streaming.counts import frame_indices, frames_before, numbers_in_call
-from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
+from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.frames import Flow, Pairs
 from rnn_lowering.streaming.operators.pooling import lowest
 from rnn_lowering.streaming.sizes import in_chunk, least_of
@@ -92,7 +92,7 @@ class Kept(FramesRead):
 
 
 @dataclass(frozen=True)
-class KeepKeys(NodeEdit):
+class KeepKeys:
     """Lets an attention weigh past values: keys and values are states, and the mask is made for each call.
 
     Attributes:

@@ -17,7 +17,7 @@ from rnn_lowering.facts.numbers import evaluate
 from rnn_lowering.facts.operators import operator_of, values_used
 from rnn_lowering.facts.size import ONE, Shape, size
 from rnn_lowering.nodes.kinds import node_ref
-from rnn_lowering.streaming.alignment import Wait, check_parameters, joined, known_axes
+from rnn_lowering.streaming.alignment import FramesRead, check_parameters, joined, known_axes, wait
 from rnn_lowering.streaming.attention.caches import (
     KeepKeys,
     Kept,
@@ -337,7 +337,7 @@ def _weighed(flow: Flow, node: ir.Node, pairs: Pairs, slot: int) -> Frames:
     edit = KeepKeys(softmax, pairs, mask, kept, *both, biases_of(flow, pairs, mask, kept), last)
     if mask.ahead:
         _let_queries_wait(flow, node, pairs, mask.ahead)
-    flow.edits.append(edit)
+    flow.keep(softmax, edit.apply)
     flow.replaced |= {(term.node, term.slot) for term in (*pairs.terms, *pairs.again)}
     if mask.cell > 1:
         if not pairs.frames.even:
@@ -408,4 +408,4 @@ def _let_queries_wait(flow: Flow, node: ir.Node, pairs: Pairs, ahead: int) -> No
     for product, slot in ((pairs.product, 1 - pairs.columns), *((each.product, 0) for each in pairs.by_distance)):
         queries = input_of(product, slot)
         frames = _compared_frames(flow, node, pairs, queries)
-        flow.edits.append(Wait(product, queries, frames, slot, ahead, ahead))
+        wait(flow, FramesRead(product, queries, frames), slot, ahead, ahead)

@@ -13,7 +13,7 @@ from rnn_lowering.facts.infer import pads, position, slice_bounds
 from rnn_lowering.facts.numbers import concatenated
 from rnn_lowering.facts.operators import TO_THE_END, input_at, parameter
 from rnn_lowering.facts.size import Counter, Size, size
-from rnn_lowering.streaming.alignment import Wait
+from rnn_lowering.streaming.alignment import FramesRead, wait
 from rnn_lowering.streaming.counts import frame_indices, frames_before, numbers_in_call, past_or_first
 from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.frames import (
@@ -150,9 +150,9 @@ def _around(flow: Flow, node: ir.Node, framing: Frames, table: FrameNumbers) -> 
     ready = min(framing.windows(int(offsets.max()) + 1, table.step).ready, frames.ready)
     after = replace(frames, axis=framing.axis + frames.axis, ready=ready)
     if beyond := frames.ready - after.overlap:  # windows at the end of the table read frames of the next chunk
-        flow.edits.append(Wait(node, input_of(node, 1), frames, slot=1, past=0, drop=beyond))
+        wait(flow, FramesRead(node, input_of(node, 1), frames), slot=1, past=0, drop=beyond)
     if rows := rows_before(framing, after, stride=table.step):
-        flow.edits.append(KeepRows(node, input_of(node), framing, 0, rows))
+        KeepRows(node, input_of(node), framing, 0, rows).record(flow)
     return [flow.resampled(node, node.outputs[0], framing, after)]
 
 
@@ -336,7 +336,7 @@ def _with_first_frames(
     final = settled(flow, node, framing, late, right)
     if reflects:
         flow.require_frames(framing, max(left, right) + 1)
-    flow.edits.append(KeepRows(node, node.outputs[0], framing, 0, left + later))
+    KeepRows(node, node.outputs[0], framing, 0, left + later).record(flow)
     flow.change(node, _reflect if reflects else _repeat_first, framing, left)
     return [flow.resampled(node, node.outputs[0], framing, final)]
 

@@ -3,9 +3,9 @@
 Example: the mean of 4 frames is 2.0, and a chunk of 4 frames has the mean 4.0: the mean so far is 3.0.
 
 * Sums, products, maxima, means and the like, and products that sum over the frames of both inputs: `RunningPool`.
-* Sums and products at each frame, CumSum and CumProd: `RunningSum`.
-* Sums with the weights of a softmax over the frames (attention pooling): `RunningSoftmax`, `RunningWeightedSum`.
-* Variances: `RunningVariance`.
+* Sums and products at each frame, CumSum and CumProd: `_cumulate`.
+* Sums with the weights of a softmax over the frames (attention pooling): `_normalize_so_far`, `_sum_weighted`.
+* Variances: `_join_variances`.
 
 The weights of a softmax depend on all frames, and so do deviations from their mean. `Pooled` marks both until a sum
 or a mean of them follows.
@@ -18,15 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.operators import operator_of, parameter
-from rnn_lowering.streaming.alignment import FramesEdit, FramesRead, coupled_axes, frame_by_frame, known_axes
+from rnn_lowering.streaming.alignment import FramesRead, coupled_axes, frame_by_frame, known_axes
 from rnn_lowering.streaming.counts import counts_so_far
-from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of
+from rnn_lowering.streaming.editor import Editor, Emitter, input_of
 from rnn_lowering.streaming.frames import Delay, Flow, Frames, Framing, Pooled, Unframed
 
 
@@ -122,7 +123,7 @@ def pooled(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     edit = _running_pool(flow, node, framing)
     if edit is None:
         return None
-    flow.edits.append(edit)
+    flow.keep(node, edit.apply)
     return [Unframed.LAST]
 
 
@@ -147,7 +148,7 @@ def _is_exact(framing: Frames) -> bool:
 
 
 @dataclass(frozen=True)
-class RunningPool(FramesEdit):
+class RunningPool(FramesRead):
     """Joins the pooled value of a chunk with the value so far.
 
     Attributes:
@@ -215,7 +216,7 @@ def summed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
         raise flow.refuse(node, f"{verb} from the last frame on, which a stream has not seen yet", "drop reverse")
     if not framing.plain:
         raise flow.refuse(node, "its frames are merged with another axis", "undo the Reshape before it")
-    flow.edits.append(RunningSum(node, value, framing))
+    flow.keep(node, partial(_cumulate, FramesRead(node, value, framing)))
     return [flow.framed(node, node.outputs[0], framing)]
 
 
@@ -223,33 +224,30 @@ _CUMULATIONS = {"CumProd": ("Mul", 1.0), "CumSum": ("Add", 0.0)}
 """What joins a value with the next one, and the number that changes nothing."""
 
 
-@dataclass(frozen=True)
-class RunningSum(FramesEdit):
-    """Adds the sum so far to a CumSum along the frames, or multiplies a CumProd by the product so far.
+def _cumulate(read: FramesRead, editor: Editor) -> None:
+    """Add the sum so far to a CumSum along the frames, or multiply a CumProd by the product so far.
 
     Frames that are missing because of a delay count as 0, or as 1.
     """
-
-    def apply(self, editor: Editor) -> None:
-        node, value = self.node, self.node.outputs[0]
-        join, neutral = _CUMULATIONS[node.op_type]
-        dims, own = editor.dims(self.value, {self.frames.axis: 1}), editor.known.types[self.value]
-        node.replace_input_with(0, self.without_missing(editor, input_of(node), neutral))
-        past = editor.add_past(node, "sum", _summed_in_float32(editor, node, (0,), own), dims)
-        source = input_of(node)
-        exclusive = node.attributes.get_int("exclusive", 0)
-        if editor.own_frames(self.frames.rate) == 1 and not self.frames.overlap and not exclusive:
-            emit = editor.before(node)
-            present = emit(join, source, past)
-            present.type = value.type
-            editor.add_present(past, present, neutral)
-            editor.replace_node(node, present)
-            return
-        emit = editor.after(node)
-        total = emit(join, value, past)
-        emit.instead_of(value, total)
-        present = self.last(emit, emit(join, total, source) if exclusive else total, 1)
+    node, value = read.node, read.node.outputs[0]
+    join, neutral = _CUMULATIONS[node.op_type]
+    dims, own = editor.dims(read.value, {read.frames.axis: 1}), editor.known.types[read.value]
+    node.replace_input_with(0, read.without_missing(editor, input_of(node), neutral))
+    past = editor.add_past(node, "sum", _summed_in_float32(editor, node, (0,), own), dims)
+    source = input_of(node)
+    exclusive = node.attributes.get_int("exclusive", 0)
+    if editor.own_frames(read.frames.rate) == 1 and not read.frames.overlap and not exclusive:
+        emit = editor.before(node)
+        present = emit(join, source, past)
+        present.type = value.type
         editor.add_present(past, present, neutral)
+        editor.replace_node(node, present)
+        return
+    emit = editor.after(node)
+    total = emit(join, value, past)
+    emit.instead_of(value, total)
+    present = read.last(emit, emit(join, total, source) if exclusive else total, 1)
+    editor.add_present(past, present, neutral)
 
 
 def contracted(flow: Flow, node: ir.Node) -> list[Framing] | None:
@@ -271,7 +269,7 @@ def contracted(flow: Flow, node: ir.Node) -> list[Framing] | None:
             "sums products of frames that were padded, cut or moved before",
             "multiply exactly the frames of the stream",
         )
-    flow.edits.append(RunningPool(node, values[0], first, FramesRead(node, values[1], second)))
+    flow.keep(node, RunningPool(node, values[0], first, FramesRead(node, values[1], second)).apply)
     return [Unframed.LAST]
 
 
@@ -286,34 +284,31 @@ def softmaxed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | Non
         raise flow.refuse(
             node, "weighs all frames, after some were padded, cut or moved", "pad on the left only, or not at all"
         )
-    flow.edits.append(RunningSoftmax(node, input_of(node), framing))
+    flow.keep(node, partial(_normalize_so_far, FramesRead(node, input_of(node), framing)))
     error = flow.refuse(
         node, "weighs each frame by all of them", "a stream can only have the sum of the weighted frames"
     )
     return [Pooled("weights", framing, node, error)]
 
 
-@dataclass(frozen=True)
-class RunningSoftmax(FramesEdit):
-    """Computes the softmax of a chunk over the frames so far; "share" is what that leaves of the weights before."""
-
-    def apply(self, editor: Editor) -> None:
-        node, axis, own = self.node, self.frames.axis, editor.known.types[self.value]
-        scores = self.without_missing(editor, input_of(node), lowest(own))
-        dtype, emit = wide_type(own), editor.before(node)
-        past = editor.add_past(node, "pool", dtype, editor.dims(self.value, {axis: 1}))
-        scores = scores if dtype == own else emit("Cast", scores, to=int(dtype))
-        largest = emit("Max", past, emit("ReduceMax", scores, axes=[axis], keepdims=1))
-        exponentials = emit("Exp", emit("Sub", scores, largest))
-        in_chunk = emit("ReduceSum", exponentials, axes=[axis], keepdims=1)
-        before = emit("Exp", emit("Sub", past, largest))
-        total = emit("Add", largest, _log_of_sum(emit, before, in_chunk))
-        weights = emit("Exp", emit("Sub", scores, total))
-        editor.made["share", node] = emit("Exp", emit("Sub", past, total))
-        weights = weights if dtype == own else emit("Cast", weights, to=int(own))
-        weights.type = node.outputs[0].type
-        editor.replace(node.outputs[0], weights, emit.graph)
-        editor.add_present(past, total, lowest(own))
+def _normalize_so_far(read: FramesRead, editor: Editor) -> None:
+    """Compute the softmax of a chunk over the frames so far; "share" is what that leaves of the weights before."""
+    node, axis, own = read.node, read.frames.axis, editor.known.types[read.value]
+    scores = read.without_missing(editor, input_of(node), lowest(own))
+    dtype, emit = wide_type(own), editor.before(node)
+    past = editor.add_past(node, "pool", dtype, editor.dims(read.value, {axis: 1}))
+    scores = scores if dtype == own else emit("Cast", scores, to=int(dtype))
+    largest = emit("Max", past, emit("ReduceMax", scores, axes=[axis], keepdims=1))
+    exponentials = emit("Exp", emit("Sub", scores, largest))
+    in_chunk = emit("ReduceSum", exponentials, axes=[axis], keepdims=1)
+    before = emit("Exp", emit("Sub", past, largest))
+    total = emit("Add", largest, _log_of_sum(emit, before, in_chunk))
+    weights = emit("Exp", emit("Sub", scores, total))
+    editor.made["share", node] = emit("Exp", emit("Sub", past, total))
+    weights = weights if dtype == own else emit("Cast", weights, to=int(own))
+    weights.type = node.outputs[0].type
+    editor.replace(node.outputs[0], weights, emit.graph)
+    editor.add_present(past, total, lowest(own))
 
 
 def deviating(flow: Flow, node: ir.Node) -> list[Framing] | None:
@@ -406,9 +401,9 @@ def _pooled_again(flow: Flow, node: ir.Node, pending: Pooled) -> Unframed | None
     mean = _mean_of_all(flow, input_of(pending.origin, 1)) if pending.kind == "squares" else None
     if pending.kind == "weighted" and sums:
         squeezed = None if node.attributes.get_int("keepdims", 1) else pending.axis
-        flow.edits.append(RunningWeightedSum(node, pool, pending, squeezed))
+        flow.keep(node, partial(_sum_weighted, pool, pending, squeezed, 0))
     elif mean and coupled_axes(flow, mean) == axes and (node.op_type == "ReduceMean" or sums):
-        flow.edits.append(RunningVariance(node, pool, pending, mean))
+        flow.keep(node, partial(_join_variances, pool, pending, mean))
     else:
         return None
     return Unframed.LAST
@@ -425,77 +420,60 @@ def _matrix_product(flow: Flow, node: ir.Node, slot: int, pending: Pooled) -> Un
     if (pending.frames.axis, framing.axis) != inner_axes or min(rank, own_rank) < 2:
         return None
     pool = RunningPool(node, value, framing)
-    flow.edits.append(RunningWeightedSum(node, pool, pending, None, 1 - slot))
+    flow.keep(node, partial(_sum_weighted, pool, pending, None, 1 - slot))
     return Unframed.LAST
 
 
-@dataclass(frozen=True)
-class RunningWeightedSum(NodeEdit):
-    """Sums frames with the weights of a softmax: each chunk reduces the share of the frames before.
+def _sum_weighted(pool: RunningPool, pending: Pooled, squeezed: int | None, slot: int, editor: Editor) -> None:
+    """Sum frames with the weights of a softmax: each chunk reduces the share of the frames before.
 
-    Attributes:
+    Args:
         pool: The sum.
         pending: The origin of the weights, and the nodes that moved them.
         squeezed: The axis of the frames in the weights, if the sum drops it.
         slot: The input of the sum that has the frames.
     """
-
-    node: ir.Node
-    pool: RunningPool
-    pending: Pooled
-    squeezed: int | None
-    slot: int = 0
-
-    def apply(self, editor: Editor) -> None:
-        self.pool.skip_missing(editor, slot=self.slot)
-        slots = (0, 1) if self.node.op_type == "MatMul" else (self.slot,)
-        dtype = _summed_in_float32(editor, self.node, slots, editor.known.types[self.pool.value])
-        past, emit = self.pool.pooled_past(editor, dtype), editor.after(self.node)
-        share = editor.made["share", self.pending.origin]
-        for node in self.pending.moves:
-            share = emit.put(editor.again(node, share))
-        if self.squeezed is not None:
-            share = emit("Squeeze", share, axes=[self.squeezed])
-        self.pool.finish(emit, past, emit("Add", emit("Mul", past, share), self.node.outputs[0]))
+    pool.skip_missing(editor, slot=slot)
+    slots = (0, 1) if pool.node.op_type == "MatMul" else (slot,)
+    dtype = _summed_in_float32(editor, pool.node, slots, editor.known.types[pool.value])
+    past, emit = pool.pooled_past(editor, dtype), editor.after(pool.node)
+    share = editor.made["share", pending.origin]
+    for node in pending.moves:
+        share = emit.put(editor.again(node, share))
+    if squeezed is not None:
+        share = emit("Squeeze", share, axes=[squeezed])
+    pool.finish(emit, past, emit("Add", emit("Mul", past, share), pool.node.outputs[0]))
 
 
-@dataclass(frozen=True)
-class RunningVariance(NodeEdit):
-    """Joins the mean or sum of squared deviations of a chunk, from its own mean, with that of the frames before.
+def _join_variances(pool: RunningPool, pending: Pooled, mean_node: ir.Node, editor: Editor) -> None:
+    """Join the mean or sum of squared deviations of a chunk, from its own mean, with that of the frames before.
 
-    Attributes:
+    Args:
         pool: The mean or sum.
         pending: The origin of the deviations: the node that subtracts the mean.
-        mean: The node of the mean.
+        mean_node: The node of the mean.
     """
-
-    node: ir.Node
-    pool: RunningPool
-    pending: Pooled
-    mean: ir.Node
-
-    def apply(self, editor: Editor) -> None:
-        node, origin, mean = self.node, self.pending.origin, editor.made["raw", self.mean]
-        delay, own_type = self.pool.frames.delay, editor.known.types[self.pool.value]
-        self.pool.skip_missing(editor)
-        dtype = _summed_in_float32(editor, node, (0,), own_type)
-        emit = editor.before(origin) if delay else editor.after(node)
-        before, in_chunk, total = _counts_as(emit, delay, dtype)
-        own = in_chunk
-        if delay:
-            own = emit("Sub", total, before)
-            mean = emit("Mul", mean, emit("Div", in_chunk, own))
-            emit = editor.after(node)
-        subtracted = mean if dtype == own_type else editor.before(origin)("Cast", mean, to=int(own_type))
-        origin.replace_input_with(1, subtracted)
-        past = self.pool.pooled_past(editor, dtype)
-        shift = emit("Sub", mean, editor.made["past", self.mean])
-        squares = emit.put(editor.again(node, emit("Mul", shift, shift)))
-        share, rest = emit("Div", before, total), emit("Div", own, total)
-        if node.op_type == "ReduceMean":
-            new = emit("Mul", node.outputs[0], emit("Div", in_chunk, total))
-            within = emit("Add", emit("Mul", past, share), new)
-            between = emit("Mul", squares, emit("Mul", share, rest))
-        else:
-            within, between = emit("Add", past, node.outputs[0]), emit("Mul", squares, emit("Mul", before, rest))
-        self.pool.finish(emit, past, emit("Add", within, between))
+    node, origin, mean = pool.node, pending.origin, editor.made["raw", mean_node]
+    delay, own_type = pool.frames.delay, editor.known.types[pool.value]
+    pool.skip_missing(editor)
+    dtype = _summed_in_float32(editor, node, (0,), own_type)
+    emit = editor.before(origin) if delay else editor.after(node)
+    before, in_chunk, total = _counts_as(emit, delay, dtype)
+    own = in_chunk
+    if delay:
+        own = emit("Sub", total, before)
+        mean = emit("Mul", mean, emit("Div", in_chunk, own))
+        emit = editor.after(node)
+    subtracted = mean if dtype == own_type else editor.before(origin)("Cast", mean, to=int(own_type))
+    origin.replace_input_with(1, subtracted)
+    past = pool.pooled_past(editor, dtype)
+    shift = emit("Sub", mean, editor.made["past", mean_node])
+    squares = emit.put(editor.again(node, emit("Mul", shift, shift)))
+    share, rest = emit("Div", before, total), emit("Div", own, total)
+    if node.op_type == "ReduceMean":
+        new = emit("Mul", node.outputs[0], emit("Div", in_chunk, total))
+        within = emit("Add", emit("Mul", past, share), new)
+        between = emit("Mul", squares, emit("Mul", share, rest))
+    else:
+        within, between = emit("Add", past, node.outputs[0]), emit("Mul", squares, emit("Mul", before, rest))
+    pool.finish(emit, past, emit("Add", within, between))

@@ -131,7 +131,7 @@ def _interpolated(flow: Flow, node: ir.Node, framing: Frames, times: Fraction) -
     after = framing.padded(left, 1).windows(left + 2, 1)
     final = settled(flow, node, framing, after, 1)
     rows = rows_before(framing, final, left)
-    flow.edits.append(KeepRows(node, input_of(node), framing, 0, rows, drop=after.ready - final.ready))
+    KeepRows(node, input_of(node), framing, 0, rows, drop=after.ready - final.ready).record(flow)
     if repeats_first:
         flow.change(node, _repeat_first, framing, rows)
     flow.change(node, _cut_ends, framing.axis, left * number, number)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -20,7 +21,7 @@ import onnx_ir as ir
 from rnn_lowering.facts.known import shape_of
 from rnn_lowering.facts.operators import TO_THE_END, input_at
 from rnn_lowering.facts.size import Size, size
-from rnn_lowering.streaming.alignment import FramesEdit
+from rnn_lowering.streaming.alignment import FramesRead
 from rnn_lowering.streaming.counts import frame_indices, past_or_first
 from rnn_lowering.streaming.editor import Editor, Emitter, input_of
 from rnn_lowering.streaming.frames import Flow, Frames, Framing
@@ -53,7 +54,7 @@ Initial = float | Array | Computed
 
 
 @dataclass(frozen=True)
-class KeepRows(FramesEdit):
+class KeepRows(FramesRead):
     """Lets a node read rows of an input before the chunk: they are a state.
 
     Attributes:
@@ -70,9 +71,10 @@ class KeepRows(FramesEdit):
     left: int = 0
     drop: int = 0
 
-    @property
-    def carries(self) -> bool:  # type: ignore[override]
-        return self.rows > 0 or (self.left > 0 and bool(self.frames.delay))
+    def record(self, flow: Flow) -> None:
+        """Record the change."""
+        missing = self.left > 0 and bool(self.frames.delay)
+        flow.keep(self.node, self.apply, carries=self.rows > 0 or missing)
 
     def apply(self, editor: Editor) -> None:
         node, axis, delay = self.node, self.frames.axis, self.frames.delay.frames
@@ -138,7 +140,7 @@ def read_window(flow: Flow, node: ir.Node, before: Frames, window: Window, slot:
         )
     if rows or window.left or window.right:
         value = node.outputs[0] if node.op_type == "Pad" else input_of(node, slot)
-        flow.edits.append(KeepRows(node, value, before, slot, rows, window.initial, window.left, drop))
+        KeepRows(node, value, before, slot, rows, window.initial, window.left, drop).record(flow)
     return [flow.resampled(node, node.outputs[0], before, final)]
 
 
@@ -371,46 +373,37 @@ def transposed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | No
     if past or (delay and reached) or (pads and list(pads.as_ints()), padding) != (own_pads, output_padding):
         if padding != output_padding:
             attributes["output_padding"] = ir.AttrInt64s("output_padding", padding)
-        flow.edits.append(KeepRows(node, input_of(node), framing, 0, past, left=reached))
+        KeepRows(node, input_of(node), framing, 0, past, left=reached).record(flow)
         flow.change(node, set_attributes, attributes)
     return [flow.resampled(node, node.outputs[0], framing, final)]
 
 
-@dataclass(frozen=True)
-class OverlapAdd(FramesEdit):
-    """Puts past columns before those of the chunk in a Col2Im with one column for each frame, in a larger image.
+def _overlap_add(read: FramesRead, past: int, added: int, rank: int, stride: int, cut: int, editor: Editor) -> None:
+    """Put past columns before those of the chunk in a Col2Im with one column for each frame, in a larger image.
 
     Columns that are missing because of a delay count as 0.
 
-    Attributes:
+    Args:
+        read: The columns.
         past: The number of columns before the chunk that add to the chunk.
         added: The image axis along which the columns are added, from 0.
         rank: The number of image axes.
         stride: The distance of two columns in the image.
         cut: The part of the image after the chunk: the next chunk computes it, or it is beyond the end.
     """
-
-    past: int
-    added: int
-    rank: int
-    stride: int
-    cut: int
-
-    def apply(self, editor: Editor) -> None:
-        node, result, more = self.node, self.node.outputs[0], self.past * self.stride
-        columns = self.without_missing(editor, input_of(node), 0.0)
-        if self.past:
-            past, emit = self.past_input(editor, "x", self.past), editor.before(node)
-            columns = emit("Concat", past, columns, axis=2)
-            present = self.last(emit, columns, self.past)
-            wider = emit.constant([more if n == self.added else 0 for n in range(self.rank)])
-            node.replace_input_with(1, emit("Add", input_of(node, 1), wider))
-            editor.add_present(past, present)
-        node.replace_input_with(0, columns)
-        if self.past or self.cut:
-            emit = editor.after(node)
-            own = emit.sliced(result, [2 + self.added], [more], [-self.cut or TO_THE_END])
-            emit.instead_of(result, own)
+    node, result, more = read.node, read.node.outputs[0], past * stride
+    columns = read.without_missing(editor, input_of(node), 0.0)
+    if past:
+        state, emit = read.past_input(editor, "x", past), editor.before(node)
+        columns = emit("Concat", state, columns, axis=2)
+        present = read.last(emit, columns, past)
+        wider = emit.constant([more if n == added else 0 for n in range(rank)])
+        node.replace_input_with(1, emit("Add", input_of(node, 1), wider))
+        editor.add_present(state, present)
+    node.replace_input_with(0, columns)
+    if past or cut:
+        emit = editor.after(node)
+        emit.instead_of(result, emit.sliced(result, [2 + added], [more], [-cut or TO_THE_END]))
 
 
 def overlapped(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
@@ -443,5 +436,6 @@ def overlapped(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | No
     final = settled(flow, node, framing, whole, span - stride)
     cut = span - stride + whole.ready - final.ready
     past = (span - 1) // stride
-    flow.edits.append(OverlapAdd(node, input_of(node), framing, past, axis, rank, stride, cut))
+    read = FramesRead(node, input_of(node), framing)
+    flow.keep(node, partial(_overlap_add, read, past, axis, rank, stride, cut))
     return [flow.resampled(node, node.outputs[0], framing, replace(final, axis=2 + axis))]
