@@ -7,7 +7,9 @@ import logging
 import posixpath
 import re
 import sys
+from itertools import groupby
 from pathlib import Path
+from textwrap import dedent
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -40,14 +42,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+_FIRST = ("lower_file", "lower", "verify", "inspect", "preview")
+
+
 def python_reference() -> str:
-    """Return the page of the Python interface: functions, then classes, then errors.
+    """Return the page of the Python interface: what most programs call, other functions, classes, errors.
 
     Raises:
         PluginError: A public name has no docstring.
     """
     sections = ["# Python reference"]
-    for name in sorted((n for n in rl.__all__ if n != "__version__"), key=_rank):
+    others = [name for name in rl.__all__ if name not in ("__version__", *_FIRST)]
+    for name in (*_FIRST, *sorted(others, key=_rank)):
         public = getattr(rl, name)
         if callable(public) and not public.__doc__:
             raise PluginError(f"{name} has no docstring")
@@ -83,4 +89,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"[{text}]({path.removeprefix('docs/')}{anchor})"
         return f"{text} (`{path}`)" if text != path else f"`{path}`"
 
-    return _CODE_OR_LINK.sub(lead, tables.in_place(markdown))
+    return _BLOCK.sub(_apart, _CODE_OR_LINK.sub(lead, tables.in_place(markdown)))
+
+
+_BLOCK = re.compile(r"^```.*?^```|(?<=\n\n)    [^\n]+(?:\n+    [^\n]+)*", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"(rnn-lower|python3?|pip|npm|pnnx|uvx|cp|\.venv/bin/\w+|PYTHONPATH=\S+) ")
+
+
+def _apart(block: re.Match[str]) -> str:
+    """Return the commands of a block and what they print as blocks of their own: a button copies commands only."""
+    parts = dedent(block[0]).split("\n\n")
+    if not any(map(_COMMAND.match, parts)):
+        return block[0]
+    blocks = ((typed, "\n\n".join(each)) for typed, each in groupby(parts, lambda part: bool(_COMMAND.match(part))))
+    return "\n\n".join(f"```{'sh' if typed else ' { .text .no-copy }'}\n{text}\n```" for typed, text in blocks)

@@ -114,9 +114,19 @@ def test_the_menu_has_the_names_of_the_pages(site: Path) -> None:
 def test_the_first_page_has_a_picture_a_command_and_its_output(site: Path) -> None:
     (picture,) = re.findall(r'<img [^>]*src="([^"]*)"', home(site))
     assert (site / picture).stat().st_size > 20_000
-    (block,) = re.findall(r"<pre>.*?</pre>", home(site), re.DOTALL)
-    assert text(block).startswith("rnn-lower model.onnx ")
-    assert "verified (onnxruntime)" in text(block)
+    commands, printed = re.findall(r"<pre>.*?</pre>", home(site), re.DOTALL)
+    assert "rnn-lower model.onnx " in text(commands)
+    assert "verified (onnxruntime)" in text(printed)
+
+
+def test_the_button_copies_commands_without_what_they_print(site: Path) -> None:
+    page = (site / "getting-started" / "index.html").read_text(encoding="utf-8")
+    blocks = re.findall(r'<div class="([^"]*)highlight">(.*?)</div>', page, re.DOTALL)
+    shown = [(text(code), "no-copy" in classes) for classes, code in blocks]
+    printed = [code for code, is_printed in shown if "lowered 1 LSTM node" in code]
+    assert printed
+    assert all(is_printed == ("lowered 1 LSTM node" in code) for code, is_printed in shown)
+    assert not any("rnn-lower " in code for code in printed)
 
 
 def home(site: Path) -> str:
