@@ -79,6 +79,7 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     spell_strides,
     store_constants,
     store_indices,
+    type_exponents,
     unconverted,
     write_fills,
     write_tensors,
@@ -234,6 +235,9 @@ ADAPTATIONS = {
         make_numbers, "rejects sizes as numbers: put a CastLike in {} places", unconverted
     ),
     "typed fills": Adaptation(write_fills, "fails on fills without a number: wrote it in {} ConstantOfShape"),
+    "typed exponents": Adaptation(
+        type_exponents, "computes no powers of another type: gave {} Pow exponents of theirs"
+    ),
     "constants as tensors": Adaptation(
         write_tensors, "reads constants as tensors only: made them of the numbers of {}"
     ),

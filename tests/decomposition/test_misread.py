@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from nets_for_mnn import OF_ONE_AXIS, of_one_axis
-from running import assert_close, operators, run
+from running import assert_close, nodes, operators, run
 from texts import parse, random_feed
 
 import rnn_lowering as rl
@@ -614,6 +614,19 @@ def test_what_no_function_computes_is_refused(operator: str) -> None:
     model = parse(f"g (float[2, 4, 7] x) => (float[2, a, b] y) {{ {body} }}", 19)
     with pytest.raises(rl.UnsupportedError, match=f"{operator} node .*computes it {how}; export"):
         rl.lower(model, target=target)
+
+
+@pytest.mark.parametrize("exponent", ["three", "n"])
+def test_mnn_gets_exponents_of_the_type_of_the_base(exponent: str) -> None:
+    model = parse(
+        f"g (float[2, 4] x, int32[4] n) => (float[2, 4] y) <int64 three = {{3}}> {{ y = Pow (x, {exponent}) }}", 17
+    )
+    lowered = rl.lower(model, target="mnn")
+    (pow_node,) = (node for node in nodes(lowered) if node.op_type == "Pow")
+    assert pow_node.input[1] != exponent
+    feed = random_feed(model) | {"n": np.array([0, 1, 2, 3], np.int32)}
+    assert_close(run(lowered, feed), run(model, feed))
+    assert rl.lower(lowered, target="mnn").SerializeToString() == lowered.SerializeToString()
 
 
 @pytest.mark.parametrize("pads", ["0, 0, 1, 0, 0, 2", "0, 5, 0, 0, 9, 3"])

@@ -11,6 +11,7 @@ run. TVM, onnx2tf and esp-ppq read only the tensor of a Constant; OpenCV and MNN
 jaxonnxruntime takes sizes and axes from initializers only.
 OpenCV compares the shapes of a scale and its zero point; onnxruntime's quantizer writes the scale of a bias with an
 axis, and its zero point without.
+MNN computes no Pow whose exponents are integers, but for a 2.
 onnx2tf writes a Concat, a Sum or a Max of one tensor as an operator that LiteRT lacks: it is an Identity.
 
 tract computes Shape, Size and Cast to int64 in a type of its own, which some operators reject. A CastLike of a
@@ -253,6 +254,27 @@ def write_tensors(model: AdaptedModel) -> int:
                 tensor = ir.tensor(np.array(node.attributes.pop(name).value, dtype))
                 node.attributes.add(ir.AttrTensor("value", tensor))
                 count += 1
+    return count
+
+
+_TYPES_APART = 12
+"""The first opset of a Pow whose exponents may have another type than the base."""
+
+
+def type_exponents(model: AdaptedModel) -> int:
+    """Write the exponents of each Pow in the type of its base, in place; return how many had another."""
+    count = 0
+    for node in model.nodes("Pow", since=_TYPES_APART):
+        dtype, given = (model.dtype_of(value) for value in node.inputs)
+        if dtype is None or given in (None, dtype):
+            continue
+        numbers = model.constant_of(node.inputs[1])
+        if numbers is None:
+            exponents = model.before(node, "Cast", node.inputs[1:], to=int(dtype))
+        else:
+            exponents = model.constant(node, array_of(numbers), dtype.numpy(), "exponents")
+        node.replace_input_with(1, exponents)
+        count += 1
     return count
 
 

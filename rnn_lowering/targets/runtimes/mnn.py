@@ -181,7 +181,13 @@ MNN = Target(
         # scales is 0, and with one it is wrong as the weight of a Conv, and of computed integers.
         adaptations=(
             *("rounding of floats", "no products of integers", "tables of floats", "differences of floats"),
-            *("inputs with elements", "parts of sequences", "typed fills", "constants as tensors"),
+            *(
+                "inputs with elements",
+                "parts of sequences",
+                "typed fills",
+                "typed exponents",
+                "constants as tensors",
+            ),
             *("no vectors", "crops as Slice", "spelled strides", "ended convolutions", "parted outputs"),
             *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart", "logarithms of Sigmoid"),
         ),
