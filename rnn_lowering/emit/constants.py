@@ -68,17 +68,17 @@ class Constant:
     def sliced(self, axis: int, start: int, end: int) -> Constant:
         """Return the slice from `start` to before `end` along an axis."""
         shape = (*self.shape[:axis], end - start, *self.shape[axis + 1 :])
-        return Sliced(self.dtype, shape, self.name, self, axis, start, end)
+        return Computed(self.dtype, shape, self.name, _sliced, (self,), (axis, start, end))
 
     def reshaped(self, shape: tuple[int, ...]) -> Constant:
-        return Reshaped(self.dtype, shape, self.name, self)
+        return Computed(self.dtype, shape, self.name, np.reshape, (self,), (shape,))
 
     def flipped(self) -> Constant:
         """Return the tensor reversed along axis 0."""
-        return Flipped(self.dtype, self.shape, self.name, self)
+        return Computed(self.dtype, self.shape, self.name, np.flip, (self,), (0,))
 
     def cast(self, dtype: ir.DataType) -> Constant:
-        return Cast(dtype, self.shape, self.name, self)
+        return Computed(dtype, self.shape, self.name, np.asarray, (self,))
 
     def followed_by(self, others: Sequence[Constant], axis: int) -> Constant:
         """Return the concatenation of this tensor and others along an axis."""
@@ -167,38 +167,26 @@ class Transposed(Constant):
 
 
 @dataclass(frozen=True)
-class Sliced(Constant):
-    of: Constant
-    axis: int
-    start: int
-    end: int
+class Computed(Constant):
+    """What a function of NumPy returns of constants, in the type of this one.
+
+    Attributes:
+        function: The function.
+        parts: The constants.
+        parameters: What it takes behind them.
+    """
+
+    function: Callable[..., Array]
+    parts: tuple[Constant, ...]
+    parameters: tuple[Hashable, ...] = ()
 
     def read(self) -> Array:
-        return self.of.read()[(slice(None),) * self.axis + (slice(self.start, self.end),)]
+        found = self.function(*(part.read() for part in self.parts), *self.parameters)
+        return found.astype(self.dtype.numpy(), copy=False)
 
 
-@dataclass(frozen=True)
-class Reshaped(Constant):
-    of: Constant
-
-    def read(self) -> Array:
-        return self.of.read().reshape(self.shape)
-
-
-@dataclass(frozen=True)
-class Flipped(Constant):
-    of: Constant
-
-    def read(self) -> Array:
-        return self.of.read()[::-1]
-
-
-@dataclass(frozen=True)
-class Cast(Constant):
-    of: Constant
-
-    def read(self) -> Array:
-        return self.of.read().astype(self.dtype.numpy())
+def _sliced(array: Array, axis: int, start: int, end: int) -> Array:
+    return array[(slice(None),) * axis + (slice(start, end),)]
 
 
 @dataclass(frozen=True)
@@ -217,19 +205,6 @@ class Concat(Constant):
         return super().sliced(axis, start, end)
 
 
-@dataclass(frozen=True)
-class Elementwise(Constant):
-    """A binary operator, one of `_FUNCTIONS`, with broadcasting."""
-
-    op_type: str
-    a: Constant
-    b: Constant
-
-    def read(self) -> Array:
-        result: Array = _FUNCTIONS[self.op_type](self.a.read(), self.b.read())
-        return result
-
-
 _FUNCTIONS: dict[str, Callable[[Array, Array], Any]] = {
     "Add": np.add,
     "Sub": np.subtract,
@@ -239,43 +214,29 @@ _FUNCTIONS: dict[str, Callable[[Array, Array], Any]] = {
 }
 
 
-def elementwise(op_type: str, a: Constant, b: Constant) -> Elementwise:
-    """Return `a` and `b`, of one type, combined by Add, Sub, Mul, Div or Less."""
+def elementwise(op_type: str, a: Constant, b: Constant) -> Constant:
+    """Return `a` and `b`, of one type, combined by Add, Sub, Mul, Div or Less, with broadcasting."""
     dtype, name = (ir.DataType.BOOL, "mask") if op_type == "Less" else (a.dtype, a.name)
-    return Elementwise(dtype, np.broadcast_shapes(a.shape, b.shape), name, op_type, a, b)
+    return Computed(dtype, np.broadcast_shapes(a.shape, b.shape), name, _FUNCTIONS[op_type], (a, b))
 
 
-@dataclass(frozen=True)
-class RowProduct(Constant):
-    """The product of a row and a matrix, computed in float64 and rounded once."""
-
-    row: Constant
-    matrix: Constant
-
-    def read(self) -> Array:
-        matrix = self.matrix.read().astype(np.float64)
-        row = np.broadcast_to(self.row.read().astype(np.float64), matrix.shape[:1])
-        return (row @ matrix).astype(self.dtype.numpy())
+def row_product(row: Constant, matrix: Constant) -> Constant:
+    """Return row [m] @ matrix [m, n]: [n], computed in float64 and rounded once; a row of one number stands for m
+    equal ones."""
+    return Computed(matrix.dtype, matrix.shape[1:], "added", _product, (row, matrix))
 
 
-def row_product(row: Constant, matrix: Constant) -> RowProduct:
-    """Return row [m] @ matrix [m, n]: [n]; a row of one number stands for m equal ones."""
-    return RowProduct(matrix.dtype, matrix.shape[1:], "added", row, matrix)
+def _product(row: Array, matrix: Array) -> Array:
+    return np.broadcast_to(row.astype(np.float64), matrix.shape[:1]) @ matrix.astype(np.float64)
 
 
-@dataclass(frozen=True)
-class OneHot(Constant):
-    """One-hot rows: row n is 1 at position index[n] and 0 elsewhere, [index.size, count]."""
-
-    index: Constant
-
-    def read(self) -> Array:
-        rows: Array = self.index.read().reshape(-1, 1) == np.arange(self.shape[1])
-        return rows.astype(self.dtype.numpy())
+def one_hot(index: Constant, count: int, dtype: ir.DataType) -> Constant:
+    """Return one-hot rows: row n is 1 at position index[n] and 0 elsewhere, [index.size, count]."""
+    return Computed(dtype, (index.size, count), "chosen", _chosen, (index,), (count,))
 
 
-def one_hot(index: Constant, count: int, dtype: ir.DataType) -> OneHot:
-    return OneHot(dtype, (index.size, count), "chosen", index)
+def _chosen(index: Array, count: int) -> Array:
+    return index.reshape(-1, 1) == np.arange(count)  # type: ignore[no-any-return]
 
 
 def _contiguous(view: Array) -> Array:
@@ -293,16 +254,6 @@ def _contiguous(view: Array) -> Array:
         copy[block] = view[block]
         base.madvise(mmap.MADV_DONTNEED)
     return copy
-
-
-@dataclass(frozen=True)
-class Spread(Constant):
-    """A constant, broadcast to a larger shape."""
-
-    of: Constant
-
-    def read(self) -> Array:
-        return np.broadcast_to(self.of.read(), self.shape)
 
 
 @dataclass(frozen=True)
@@ -408,7 +359,10 @@ class Dequantized(Constant):
         return (self.scale.key(), self.zero_point.key()) if self.scale.shape == () else None
 
     def _spread(self) -> Dequantized:
-        full = [Spread(part.dtype, self.shape, part.name, part) for part in (self.scale, self.zero_point)]
+        full = [
+            Computed(part.dtype, self.shape, part.name, np.broadcast_to, (part,), (self.shape,))
+            for part in (self.scale, self.zero_point)
+        ]
         return Dequantized(self.dtype, self.shape, self.name, self.integers, *full)
 
     def _moved(self, move: Callable[..., Constant], *others: Dequantized) -> Dequantized:
