@@ -125,6 +125,7 @@ def verify_stream(
     trust_external_data: bool = False,
     progress: Progress | None = None,
     target: TargetName | None = None,
+    **options: Unpack[CheckOptions],
 ) -> Verification:
     """Run the original on whole sequences and a stream on their chunks, and compare all outputs of the original.
 
@@ -135,18 +136,21 @@ def verify_stream(
         trust_external_data: Read data files outside the folders of the models.
         progress: Called as progress(phase, done, total) when a phase begins and after each run.
         target: Then run the stream in the runtime of this target too, as `verify` does.
+        options: The attributes of `Check` as keywords.
 
     Returns:
         A result that is true only if every sequence agreed with every chunk size; `method` names the sizes.
 
     Raises:
         ModelFileError: `stepped` is not a stream.
+        OptionError: As `verify`.
 
     Examples:
-        >>> bool(rl.verify_stream(model, rl.lower(model, stream="seq"), check=rl.Check(runs=1)))
+        >>> bool(rl.verify_stream(model, rl.lower(model, stream="seq"), runs=1))
         True
     """
-    check = check_of(check, {})
+    refuse_unknown(options, Check, verify_stream)
+    check = check_of(check, options)
     runtime = runtime_of(check, target)
     trust = argument_checks.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import onnx_ir as ir
 
 from rnn_lowering.compare.result import NOT_ASKED_FOR, UNCHANGED, Verification
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import OptionError
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.files.atomic import Place, replacing
 from rnn_lowering.files.scratch import writing
@@ -151,13 +151,13 @@ class ReportWriter:
     """Writes reports to a file, as JSON or as an HTML page by the ending of its name; None: it writes nothing.
 
     Raises:
-        UnsupportedError: The name ends in neither .json nor .html.
+        OptionError: The name ends in neither .json nor .html.
         RnnLoweringError: The libraries that a page needs are missing.
     """
 
     def __init__(self, file: Path | None) -> None:
         if file is not None and file.suffix not in (".json", ".html"):
-            raise UnsupportedError(f"report '{file}' ends in neither .json nor .html")
+            raise OptionError(f"report '{file}' ends in neither .json nor .html")
         self._file = file
         self._render = _page() if file is not None and file.suffix == ".html" else _json
 

@@ -34,7 +34,7 @@ TWO = net(
 
 
 def verified(original: onnx.ModelProto, stepped: onnx.ModelProto, **check: Any) -> rl.Verification:
-    return rl.verify_stream(original, stepped, check=rl.Check(**check))
+    return rl.verify_stream(original, stepped, **check)
 
 
 def with_plan(model: onnx.ModelProto, change: Callable[[dict[str, Any]], Any]) -> onnx.ModelProto:
