@@ -15,7 +15,7 @@ from rnn_lowering.compare.verify import LOWERED_NODE, ORIGINAL_NODE, NodeRun, Ru
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.libraries import onnxruntime, without_onnxruntime
 from rnn_lowering.report.file_report import FileReport, Graphs
-from rnn_lowering.report.use import code, commands, host_loop, install, recipe
+from rnn_lowering.report.use import code, commands, elsewhere, host_loop, install
 
 try:
     import jinja2
@@ -78,7 +78,7 @@ def render(report: FileReport, run_nodes: RunNodes, graphs: Graphs) -> str:
         use=_whole(code(report)) if report.written else [],
         commands=_whole(commands(report)),
         install=install(report),
-        recipe=recipe(report),
+        elsewhere=elsewhere(report),
         host=host_loop(report.stream, report.target).splitlines() if report.stream is not None else [],
         end=Markup("\n"),
         versions={"rnn-lowering": version(), "onnx": onnx.__version__, **_runtime()},

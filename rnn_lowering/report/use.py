@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from rnn_lowering.compare.result import EACH_NODE
 from rnn_lowering.errors import counted, documentation
+from rnn_lowering.files.one_file import text_format
 from rnn_lowering.flags import spelled
 from rnn_lowering.streaming.metadata import State, StreamPlan
 from rnn_lowering.targets.calls import CALLS, Snippet
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _IN_ONNXRUNTIME = ("portable", "onnxruntime")
 """Targets whose models run in onnxruntime, which is here."""
+
+_TO_BINARY = "convert it to .onnx first, with onnx.load and onnx.save"
 
 _ON_PAGE = "; for this model: --report FILE.html"
 
@@ -51,12 +54,25 @@ def next_steps(report: FileReport) -> Iterator[str]:
 
 def _how(report: FileReport) -> str:
     """Return one line of code, or which page has the code; "" if none has it."""
-    call, page = _call(report), recipe(report)
+    if text_format(report.destination):
+        return _TO_BINARY
+    call, page = _call(report), _recipe(report)
     line = "" if call is None else _line(call, report)
     return line or (page and f"{page} has the code{spelled(_ON_PAGE) if call is not None else ''}")
 
 
-def recipe(report: FileReport) -> str:
+def elsewhere(report: FileReport) -> str:
+    """Return what to do where there is no code."""
+    if text_format(report.destination):
+        return f"To run it, {_TO_BINARY}."
+    if page := _recipe(report):
+        if report.stream is None:
+            return f"The code for {report.target} is in {page}."
+        return f"The code for {report.target}, and for streams, is in {page} and docs/streaming.md."
+    return f"No test runs {report.target}: its own documentation says how."
+
+
+def _recipe(report: FileReport) -> str:
     """Return the page that has code for the target; "" where none has."""
     listed = TARGETS[report.target].documented is not None
     return "" if listed else documentation("runtimes.md") or "docs/runtimes.md"
@@ -88,6 +104,8 @@ def install(report: FileReport) -> str:
 
 def code(report: FileReport) -> list[str]:
     """Return Python code that runs the result in its target, line by line; none where no row has it."""
+    if text_format(report.destination):
+        return []
     if report.stream is not None and report.target in _IN_ONNXRUNTIME:
         return _by_stream(report)
     start, inputs, outputs = _functions(report), report.lowered.inputs, report.lowered.outputs

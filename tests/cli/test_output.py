@@ -57,6 +57,16 @@ def test_the_next_step_of_a_target_without_code(
     assert ("docs/runtimes.md" in (tmp_path / "p.html").read_text(encoding="utf-8")) == bool(lines)
 
 
+def test_a_runtime_reads_no_text(rnn_lower: Command, tmp_path: Path) -> None:
+    file, page = saved(tmp_path / "in.onnx", model(Case("as_json", "LSTM"), 17)), tmp_path / "p.html"
+    outcome = rnn_lower(file, tmp_path / "out.json", "--verify", "0", "--report", page)
+    way_out = "convert it to .onnx first, with onnx.load and onnx.save"
+    assert outcome.lines[-1] == f"run it: {way_out}"
+    text = page.read_text(encoding="utf-8")
+    assert f"To run it, {way_out}." in text
+    assert "InferenceSession" not in text
+
+
 def test_the_data_file_is_named_too(rnn_lower: Command, tmp_path: Path) -> None:
     file = saved(tmp_path / "in.onnx", model(Case("with_data", "LSTM", H=16), 17))
     options = ("--verify", "0", "--external-data", "always", "--report", tmp_path / "r.json")
