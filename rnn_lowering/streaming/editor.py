@@ -21,8 +21,9 @@ import onnx_ir as ir
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
-from rnn_lowering.facts.operators import bodies_of, detach, inputs_and_attributes, inputs_of, reached
+from rnn_lowering.facts.operators import inputs_and_attributes
 from rnn_lowering.facts.size import Size
+from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import add_constant, all_names, constant_nodes, origin_of
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of
@@ -439,24 +440,8 @@ def label_of(node: ir.Node) -> str:
 
 def remove_unused(model: ir.Model) -> None:
     """Remove the nodes and initializers on which no output of a model depends."""
-
-    def before(value: ir.Value) -> list[ir.Value]:
-        node = value.producer()
-        bodies = [] if node is None else bodies_of(node)
-        return [*inputs_of(value), *(v for body in bodies for v in body.outputs)]
-
-    values = {*reached(model.graph.outputs, before)}
-    used = values | {value.producer() for value in values}
-    constants = [v for graph in model.graphs() for v in graph.initializers.values() if not v.is_graph_input()]
-    everything: set[ir.Node | ir.Value] = {*model.graph.all_nodes(), *constants}
-    for item in everything - used:
-        if isinstance(item, ir.Value):
-            if item.graph is not None:
-                item.graph.initializers.pop(item.name or "")
-            continue
-        detach(item)
-        if not any(v.is_graph_output() for v in item.outputs):  # such a node is in a body that is removed
-            home(item).remove(item)
+    constants = [value for graph in model.graphs() for value in graph.initializers.values()]
+    drop_unused([*constants, *(value for node in model.graph.all_nodes() for value in node.outputs)])
 
 
 def home(node: ir.Node) -> ir.Graph:
