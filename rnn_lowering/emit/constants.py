@@ -68,17 +68,17 @@ class Constant:
     def sliced(self, axis: int, start: int, end: int) -> Constant:
         """Return the slice from `start` to before `end` along an axis."""
         shape = (*self.shape[:axis], end - start, *self.shape[axis + 1 :])
-        return Computed(self.dtype, shape, self.name, _sliced, (self,), (axis, start, end))
+        return Derived(self.dtype, shape, self.name, _sliced, (self,), (axis, start, end))
 
     def reshaped(self, shape: tuple[int, ...]) -> Constant:
-        return Computed(self.dtype, shape, self.name, np.reshape, (self,), (shape,))
+        return Derived(self.dtype, shape, self.name, np.reshape, (self,), (shape,))
 
     def flipped(self) -> Constant:
         """Return the tensor reversed along axis 0."""
-        return Computed(self.dtype, self.shape, self.name, np.flip, (self,), (0,))
+        return Derived(self.dtype, self.shape, self.name, np.flip, (self,), (0,))
 
     def cast(self, dtype: ir.DataType) -> Constant:
-        return Computed(dtype, self.shape, self.name, np.asarray, (self,))
+        return Derived(dtype, self.shape, self.name, np.asarray, (self,))
 
     def followed_by(self, others: Sequence[Constant], axis: int) -> Constant:
         """Return the concatenation of this tensor and others along an axis."""
@@ -167,7 +167,7 @@ class Transposed(Constant):
 
 
 @dataclass(frozen=True)
-class Computed(Constant):
+class Derived(Constant):
     """What a function of NumPy returns of constants, in the type of this one.
 
     Attributes:
@@ -217,13 +217,13 @@ _FUNCTIONS: dict[str, Callable[[Array, Array], Any]] = {
 def elementwise(op_type: str, a: Constant, b: Constant) -> Constant:
     """Return `a` and `b`, of one type, combined by Add, Sub, Mul, Div or Less, with broadcasting."""
     dtype, name = (ir.DataType.BOOL, "mask") if op_type == "Less" else (a.dtype, a.name)
-    return Computed(dtype, np.broadcast_shapes(a.shape, b.shape), name, _FUNCTIONS[op_type], (a, b))
+    return Derived(dtype, np.broadcast_shapes(a.shape, b.shape), name, _FUNCTIONS[op_type], (a, b))
 
 
 def row_product(row: Constant, matrix: Constant) -> Constant:
     """Return row [m] @ matrix [m, n]: [n], computed in float64 and rounded once; a row of one number stands for m
     equal ones."""
-    return Computed(matrix.dtype, matrix.shape[1:], "added", _product, (row, matrix))
+    return Derived(matrix.dtype, matrix.shape[1:], "added", _product, (row, matrix))
 
 
 def _product(row: Array, matrix: Array) -> Array:
@@ -232,7 +232,7 @@ def _product(row: Array, matrix: Array) -> Array:
 
 def one_hot(index: Constant, count: int, dtype: ir.DataType) -> Constant:
     """Return one-hot rows: row n is 1 at position index[n] and 0 elsewhere, [index.size, count]."""
-    return Computed(dtype, (index.size, count), "chosen", _chosen, (index,), (count,))
+    return Derived(dtype, (index.size, count), "chosen", _chosen, (index,), (count,))
 
 
 def _chosen(index: Array, count: int) -> Array:
@@ -360,7 +360,7 @@ class Dequantized(Constant):
 
     def _spread(self) -> Dequantized:
         full = [
-            Computed(part.dtype, self.shape, part.name, np.broadcast_to, (part,), (self.shape,))
+            Derived(part.dtype, self.shape, part.name, np.broadcast_to, (part,), (self.shape,))
             for part in (self.scale, self.zero_point)
         ]
         return Dequantized(self.dtype, self.shape, self.name, self.integers, *full)
