@@ -1,7 +1,7 @@
 """Lowered nodes are proven; no wrong one is. The judge of mutants is the oracle in float64, at sizes that no proof
 uses."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +13,17 @@ import onnxruntime as ort
 import pytest
 from cases import Case, model
 from commands import Command
-from impostors import IMPOSTORS, Impostor
+from distant import AXES, KINDS, Mask, at_a_distance, under_masks
+from impostors import IMPOSTORS, Edit, Impostor
 from mutants import mutant
 from oracle import evaluate
 from running import session
 from thinning import thinned
 
 import rnn_lowering as rl
+from rnn_lowering.compare.proof.axes import RunSizes
 from rnn_lowering.compare.proof.obligations import Claim, prove
 from rnn_lowering.compare.proof.polynomials import UnprovenError
-from rnn_lowering.compare.proof.sizes import RunSizes
 
 STATES = ("B", "sequence_lens", "initial_h", "initial_c")
 CASES = [
@@ -37,6 +38,9 @@ CASES = [
 ]
 ODD = ((1, 1), (2, 5), (7, 3), (64, 2), (230, 1))
 """(T, N) of the runs that judge a mutant."""
+LARGE = ((2, 2), (29, 2), (12, 12), (29, 29))
+"""Those of the runs that show a fault that only large sizes have, or a small pair."""
+
 FAR = 2e-5
 
 
@@ -80,6 +84,36 @@ def test_no_wrong_mutant_is_proven(first: int) -> None:
     assert proven < 10
 
 
+@pytest.mark.few(6)
+@pytest.mark.parametrize("lengths", [False, True], ids=["", "lengths"])
+@pytest.mark.parametrize("form", ["scan", "loop"])
+@pytest.mark.parametrize("distance", [4, 6, 12])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_fault_at_a_distance_is_proven(kind: str, axis: int, distance: int, form: Any, lengths: bool) -> None:
+    if axis in AXES.get(kind, (0, 1)):
+        refuse(at_a_distance(kind, axis, distance), form, lengths, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("first", thinned([*range(0, 300, 5)], 30))
+def test_no_fault_in_few_rows_is_proven(first: int) -> None:
+    for seed in range(first, first + 5):
+        rng = np.random.default_rng(seed)
+        masks = {axis: Mask(rng) for axis in ((0,), (1,), (0, 1))[seed % 3]}
+        refuse(under_masks(masks), ("scan", "loop")[seed // 3 % 2], bool(seed // 6 % 2), rng)
+
+
+def refuse(edit: Edit, form: Any, lengths: bool, rng: np.random.Generator) -> None:
+    """Check that a fault is one, at large sizes, and that it is not proven."""
+    given = ("B", "sequence_lens") if lengths else ("B",)
+    case = Case("far", "RNN", I=19, H=23, optional=given, x="symbolic")
+    original, right, wrong = Impostor("", case, edit=edit).models(form)
+    prove(claim(case, original, right))
+    assert max(distances(case, original, wrong, rng, LARGE)) > FAR
+    with pytest.raises(UnprovenError):
+        prove(claim(case, original, wrong))
+
+
 def claim(case: Case, original: onnx.ModelProto, lowered: onnx.ModelProto) -> Claim:
     """The claim that a model computes what a node does."""
     dirs, H = len(case.reverse), case.H
@@ -95,7 +129,11 @@ def claim(case: Case, original: onnx.ModelProto, lowered: onnx.ModelProto) -> Cl
 
 
 def distances(
-    case: Case, original: onnx.ModelProto, wrong: onnx.ModelProto, rng: np.random.Generator
+    case: Case,
+    original: onnx.ModelProto,
+    wrong: onnx.ModelProto,
+    rng: np.random.Generator,
+    sizes: Sequence[tuple[int, int]] = ODD,
 ) -> Iterator[float]:
     """Yield how far a model is from the oracle; a model that is no valid one is none that is proven."""
     try:
@@ -103,7 +141,7 @@ def distances(
     except (ort.capi.onnxruntime_pybind11_state.Fail, ort.capi.onnxruntime_pybind11_state.InvalidGraph):
         return
     weights = {t.name: onnx.numpy_helper.to_array(t) for t in original.graph.initializer}
-    for T, N in ODD:
+    for T, N in sizes:
         sized = replace(case, T=T if case.x == "symbolic" else case.T, N=case.N if case.x == "static" else N)
         feed = {}
         for name, dims in claim(replace(sized, x="static"), original, wrong).shapes.items():
@@ -166,10 +204,10 @@ def test_sizes_of_0(case: Case) -> None:
 
 def test_no_size_chooses_a_row_of_a_constant() -> None:
     axes = RunSizes({"T": 37, "N": 11}, frozenset({4}))
-    axes.check_rows(37, axes.of(37), -1)
-    axes.check_rows(4, 3)
+    axes.chosen(37, axes.of(37), -1)
+    axes.chosen(4, 3)
     with pytest.raises(UnprovenError, match="a size chooses a row of a constant"):
-        axes.check_rows(4, axes.of(11))
+        axes.chosen(4, axes.of(11))
 
 
 def max_size(lowered: onnx.ModelProto) -> int:

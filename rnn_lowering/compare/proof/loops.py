@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from rnn_lowering.compare.proof.axes import Moves
 from rnn_lowering.compare.proof.machine import Machine, Operator, Values, is_symbolic
 from rnn_lowering.compare.proof.polynomials import UnprovenError
 from rnn_lowering.compare.proof.sizes import SymbolicSize, symbol
@@ -28,17 +29,19 @@ def scan(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
         raise UnprovenError("a Scan of opset 8")
     states, rows = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
     axes, backwards = (attributes.get(f"scan_input_{what}") or [0] * count for what in ("axes", "directions"))
+    moves = [m.moves(x) for x in rows]
     rows = [np.moveaxis(x, axis, 0) for x, axis in zip(rows, axes, strict=True)]
     rows = [x[::-1] if back else x for x, back in zip(rows, backwards, strict=True)]
     if len({len(x) for x in rows}) != 1:
         raise UnprovenError("rows of a Scan do not fit")
     is_open = m.axes.is_open(len(rows[0]))
-    steps = [[x[t] for x in rows] for t in range(len(rows[0]))]
+    steps = [list(map(m.moved, (x[t, ...] for x in rows), moves)) for t in range(len(rows[0]))]
     finals, stacked = _repeat(m, node, outer, states, steps, is_open)
     count = len(stacked)
     axes, backwards = (attributes.get(f"scan_output_{what}") or [0] * count for what in ("axes", "directions"))
     turned = [x[::-1] if back else x for x, back in zip(stacked, backwards, strict=True)]
-    return [*finals, *(np.moveaxis(x, 0, axis) for x, axis in zip(turned, axes, strict=True))]
+    turned = [np.moveaxis(x, 0, axis) for x, axis in zip(turned, axes, strict=True)]
+    return [*finals, *map(m.moved, turned, map(m.moves, stacked))]
 
 
 def loop(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
@@ -63,7 +66,8 @@ def branch(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
     condition = outer[node.input[0]]
     if condition.dtype != np.bool_:
         raise UnprovenError("an If depends on data")
-    return m.run(_attributes(node)["then_branch" if condition.flat[0] else "else_branch"], outer)
+    outputs = m.run(_attributes(node)["then_branch" if condition.flat[0] else "else_branch"], outer)
+    return [m.moved(x, m.moves(x, condition)) for x in outputs]
 
 
 _MOST_STEPS = 1 << 12
@@ -99,6 +103,7 @@ def _repeat(
     body, name = _attributes(node)["body"], m.rows.fresh(*node.output)
     ys: list[list[Array]] = []
     invariant = _Invariant(m, states)
+    moves: list[Moves] | None = None
     for n, of_step in enumerate(steps):
         step = partial(m.run, body, outer, [*of_step, *going, *states] if going else [*states, *of_step])
         outputs = m.stepped(step, slice(len(going), len(going) + len(states)), name, n + 1)
@@ -107,6 +112,9 @@ def _repeat(
         ys.append(outputs[len(states) :])
         if is_open:
             invariant.check(states, n + 1)
+            moves = moves or [m.moves(x) for x in states]  # which are those after each step
+            states = [m.known(x, far) for x, far in zip(states, moves, strict=True)]
+            ys[-1] = [m.known(y, m.moves(y)) for y in ys[-1]]
         if not all(map(_is_true, conditions)):
             if m.axes.fixed is not None or conditions[0].dtype != np.bool_:
                 raise UnprovenError("a Loop ends by a condition")
@@ -118,9 +126,10 @@ def _repeat(
 
 
 def _stack(m: Machine, parts: Sequence[Array]) -> Array:
+    moves = m.moves(*parts)
     if any(map(is_symbolic, parts)):
         parts = [m.lifted(part) for part in parts]
-    return np.stack(parts)
+    return m.moved(np.stack(parts), moves)
 
 
 class _Invariant:

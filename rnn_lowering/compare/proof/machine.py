@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
+from rnn_lowering.compare.proof.axes import CHOSEN, Moves, RunSizes
 from rnn_lowering.compare.proof.polynomials import (
     ZERO,
     Algebra,
@@ -28,7 +29,6 @@ from rnn_lowering.compare.proof.polynomials import (
     equal,
     number,
 )
-from rnn_lowering.compare.proof.sizes import RunSizes
 from rnn_lowering.types import Array, array_of
 
 Values = Mapping[str, Array]
@@ -77,6 +77,10 @@ def _columns(matrix: Array) -> Iterator[Array]:
     width = max(1, _COLUMNS_AT_ONCE // max(1, len(matrix)))
     for first in range(0, matrix.shape[1], width):
         yield np.ascontiguousarray(floats(matrix[:, first : first + width]).T)
+
+
+def _listed(outputs: Any) -> list[Any]:
+    return outputs if isinstance(outputs, list) else [outputs]
 
 
 def _lanes(array: Array) -> int:
@@ -289,6 +293,32 @@ class Machine:
         self.rows, self.algebra, self.axes, self.rounding = rows, rows.algebra, axes, rounding
         self.control, self.operators = control, operators
         self._lifted: dict[int, tuple[Array, Array]] = {}
+        self._moves: dict[int, tuple[Array, Moves]] = {}
+        self._shapes: dict[int, Array] = {}
+
+    def moves(self, *arrays: Array | None) -> Moves:
+        """Return how far rows of these arrays were moved."""
+        return reduce(Moves.__or__, (self._moves[id(x)][1] for x in arrays if id(x) in self._moves), Moves())
+
+    def moved(self, array: Array, moves: Moves) -> Array:
+        """Return an array, of which is noted how far its rows were moved."""
+        if self.axes.noted(moves):
+            self._moves[id(array)] = array, moves
+        return array
+
+    def known(self, array: Array, moves: Moves) -> Array:
+        """Return an array, of which is noted how far its rows were moved; how they were chosen does not matter any
+        more if all are states of the node, or zeros."""
+        if moves[CHOSEN] and is_symbolic(array):
+            parts = [part for _, _, (part,) in self.rows.runs(array)]
+            labels = [self.algebra.label(part) for part in parts if part.terms]
+            if all(label and label[0][:1] == ("state",) for label in labels):
+                moves = Moves({name: far for name, far in moves.items() if name != CHOSEN})
+        return array if self.moves(array) == moves else self.moved(array.view(), moves)
+
+    def rows_of(self, array: Array, axis: int) -> int:
+        """Return how many rows an array has; 0 for a shape, whose rows are no rows of an open axis."""
+        return 0 if id(array) in self._shapes else array.shape[axis]
 
     def stepped(self, step: Callable[[], list[Array]], states: slice, name: Hashable, number: int) -> list[Array]:
         """Return what a step of a loop returns; `equations` names the states among it."""
@@ -319,8 +349,12 @@ class Machine:
         inputs = [values[name] if name else None for name in node.input]
         shapes = (array.shape[::-1] for array in inputs if array is not None)
         refuse_large(*map(max, zip_longest(*shapes, fillvalue=1)))
-        outputs = self.operators[node.op_type](self, attributes, *inputs)
-        return [_array(x) for x in (outputs if isinstance(outputs, list) else [outputs])]
+        outputs = list(map(_array, _listed(self.operators[node.op_type](self, attributes, *inputs))))
+        if node.op_type == "Shape" or (node.op_type in ("Gather", "Slice") and id(inputs[0]) in self._shapes):
+            self._shapes[id(outputs[0])] = outputs[0]
+            return outputs
+        moves = self.moves(*inputs)
+        return [self.moved(x, moves | self.moves(x)) for x in outputs]
 
     def lifted(self, array: Array) -> Array:
         """Return numbers as elements."""
@@ -382,6 +416,8 @@ class Machine:
         """Return the product of matrices, [..., M, K] and [..., K, J]."""
         if not (is_symbolic(a) or is_symbolic(b)):
             refuse_large(*a.shape[:-1], *b.shape[:-2], b.shape[-1])
+            if self.axes.is_open(a.shape[-1]):
+                raise UnprovenError("a sum over an open axis")
             if b.ndim != 2 or not b.size:
                 return np.asarray(np.matmul(floats(a), floats(b)))
             return np.concatenate([np.matmul(floats(a), columns.T) for columns in _columns(b)], -1)
@@ -389,6 +425,8 @@ class Machine:
             return np.swapaxes(self.product(np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2)), -1, -2)
         if a.shape[-1] != b.shape[-2]:
             raise UnprovenError("matrices do not fit")
+        if self.axes.is_open(a.shape[-1]):
+            raise UnprovenError("a sum over an open axis")
         of_each = self._symbolic_product if is_symbolic(b) else self._product
         if a.ndim == b.ndim == 2:
             return of_each(a, b)

@@ -1,7 +1,8 @@
 """What must hold so that a lowered node is proven, and `prove`, which checks it.
 
 1. The node and what replaced it compute equal polynomials, output by output, at a few lengths and batch sizes.
-2. Sizes, lengths and counters meet only each other and -1, 0 and 1, so both do the same at all sizes (`sizes`).
+2. Sizes, lengths and counters meet only each other and -1, 0 and 1 (`sizes`), and all moves of rows along an open axis
+   are less than those sizes (`axes`), so both do the same at all sizes.
 3. After each step, each state of a loop is a state of the node, so they are equal at every length (`loops`).
 """
 
@@ -15,12 +16,13 @@ from itertools import product
 import numpy as np
 import onnx
 
+from rnn_lowering.compare.proof.axes import Moves, RunSizes
 from rnn_lowering.compare.proof.equations import Specification
 from rnn_lowering.compare.proof.loops import CONTROL
 from rnn_lowering.compare.proof.machine import Machine, SymbolicRows
 from rnn_lowering.compare.proof.operators import OPERATORS
 from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
-from rnn_lowering.compare.proof.sizes import RunSizes, symbol
+from rnn_lowering.compare.proof.sizes import LENGTH, symbol
 from rnn_lowering.types import Array
 
 _LEAST = {"N": 3}
@@ -62,38 +64,52 @@ def prove(claim: Claim, effort: Effort | None = None) -> int | None:
     Raises:
         UnprovenError: It is not proven, with the reason.
     """
-    rows, taken = SymbolicRows(effort or Effort()), []
-    for sizes, axes in _sizes(claim):
-        for lengths in _lengths(claim, sizes):
-            taken.append(_check_run(claim, rows, sizes, axes, lengths))
-    return taken[0]
-
-
-def _sizes(claim: Claim) -> Iterator[tuple[dict[str, int], RunSizes]]:
-    """Yield the sizes of each run, and which are open there: first those that no constant has, then small ones."""
+    rows = SymbolicRows(effort or Effort())
     known = {name: size for name, size in claim.sizes.items() if size is not None}
     names = [name for name, size in claim.sizes.items() if size is None]
-    if names:
-        fixed = frozenset({0, 1, *_integers(claim)})
-        axes = (RunSizes(dict(zip(names, numbers, strict=True)), fixed) for numbers in _candidates(names))
-        numbers, found = next(
-            (pair for pair in zip(_candidates(names), axes, strict=False) if pair[1].is_clear()), (None, None)
-        )
-        if numbers is None or found is None:
-            raise UnprovenError("too large")
-        yield known | dict(zip(names, numbers, strict=True)), found
-    ones = dict.fromkeys(names, 1)
-    small = [ones, *(ones | {name: size} for name in names for size in ((2, 3) if name != "T" else (2,)))]
-    for sizes in small if names else [{}]:
-        yield known | sizes, RunSizes({}, None)
+    if not names:
+        return _check_at(claim, rows, known, RunSizes({}, None))
+    taken, large, moves = _large_sizes(claim, rows, known, names)
+    every = [(*range(1, 1 + max(1, 2 * moves[name])), size) for name, size in large.items()]
+    for sizes in product(*every):
+        if sizes != tuple(large.values()):
+            _check_at(claim, rows, known | dict(zip(large, sizes, strict=True)), RunSizes({}, None))
+    return taken
 
 
-def _candidates(names: Sequence[str]) -> list[tuple[int, ...]]:
-    """Return sizes to try, the smallest first."""
-    if len(names) > _MOST_SIZES:
+def _large_sizes(
+    claim: Claim, rows: SymbolicRows, known: dict[str, int], names: Sequence[str]
+) -> tuple[int | None, dict[str, int], Moves]:
+    """Compare the outputs at sizes that no constant has, and so large that rows in the middle stay in the middle;
+    return how many steps the claimed node takes, these sizes, and how far rows are moved."""
+    fixed = frozenset({0, 1, *_integers(claim)})
+    moves, large, taken = Moves(N=bool(claim.lengths)), dict[str, int](), None  # a row of zeros is often appended
+    while True:
+        least = {name: _least(name, moves[name], bool(claim.lengths)) for name in names}
+        if large and all(large[name] >= size for name, size in least.items()):
+            return taken, large, moves
+        large, axes = _clear_sizes(least, fixed)
+        taken = _check_at(claim, rows, known | large, axes)
+        moves = axes.farthest
+
+
+def _clear_sizes(least: Mapping[str, int], fixed: frozenset[int]) -> tuple[dict[str, int], RunSizes]:
+    """Return the smallest sizes from these on that no constant has."""
+    if len(least) > _MOST_SIZES:
         raise UnprovenError("too many sizes are open")
-    ranges = (range(_LEAST.get(name, _LEAST_OF_OTHERS), 40 if len(names) < _MOST_SIZES else 20) for name in names)
-    return sorted(product(*ranges), key=math.prod)
+    most = 40 if len(least) < _MOST_SIZES else 20
+    for numbers in sorted(product(*(range(size, most) for size in least.values())), key=math.prod):
+        sizes = dict(zip(least, numbers, strict=True))
+        axes = RunSizes(sizes, fixed)
+        if axes.is_clear():
+            return sizes, axes
+    raise UnprovenError("too large")
+
+
+def _least(name: str, far: int, has_lengths: bool) -> int:
+    """Return the least size at which a row is far from both ends, and from a length that is far from them."""
+    parts = 3 if name == "T" and has_lengths else 2
+    return max(_LEAST.get(name, _LEAST_OF_OTHERS), parts * far + 2)
 
 
 def _integers(claim: Claim) -> Iterator[int]:
@@ -134,6 +150,12 @@ def _lengths(claim: Claim, sizes: Mapping[str, int]) -> Iterator[list[int]]:
     yield from ([length] * N for length in {0, max(T - 1, 0)} if N > 1)
 
 
+def _check_at(claim: Claim, rows: SymbolicRows, sizes: Mapping[str, int], axes: RunSizes) -> int | None:
+    """Compare the outputs at some sizes; return how many steps the claimed node takes, None if that is open."""
+    taken = [_check_run(claim, rows, sizes, axes, lengths) for lengths in _lengths(claim, sizes)]
+    return taken[0]
+
+
 def _check_run(
     claim: Claim, rows: SymbolicRows, sizes: Mapping[str, int], axes: RunSizes, lengths: list[int]
 ) -> int | None:
@@ -165,5 +187,5 @@ def _lengths_input(lengths: list[int], axes: RunSizes) -> Array:
     if axes.fixed is None:
         return np.array(lengths, np.int64)
     array = np.empty(len(lengths), object)
-    array[:] = [symbol(value, f"length {n}") for n, value in enumerate(lengths)]
+    array[:] = [symbol(value, f"{LENGTH}{n}") for n, value in enumerate(lengths)]
     return array

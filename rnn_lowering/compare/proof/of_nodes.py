@@ -68,9 +68,14 @@ def _proof(name: str, claim: Callable[[], Claim], effort: Effort) -> NodeProof:
 def _claim_of_loop(loop: LoopPair) -> Claim:
     if loop.original is None or loop.lowered is None:
         raise UnprovenError(loop.reason)
-    names = dict.fromkeys(size for shape in loop.shapes.values() for size in shape if isinstance(size, str))
-    sizes = dict[str, int | None](dict.fromkeys(names))
-    return Claim([loop.original], loop.lowered, loop.shapes, sizes, frozenset(), _HALF_ROUNDINGS[loop.dtype])
+    given = dict.fromkeys(size for shape in loop.shapes.values() for size in shape if isinstance(size, str))
+    names = {size: f"size {n}" for n, size in enumerate(given)}  # none is that of a counter
+    shapes = {
+        name: [names[size] if isinstance(size, str) else size for size in shape]
+        for name, shape in loop.shapes.items()
+    }
+    sizes = dict[str, int | None](dict.fromkeys(names.values()))
+    return Claim([loop.original], loop.lowered, shapes, sizes, frozenset(), _HALF_ROUNDINGS[loop.dtype])
 
 
 def _claim(node: NodePair) -> Claim:

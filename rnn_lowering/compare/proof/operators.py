@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
+from rnn_lowering.compare.proof.axes import Moves
 from rnn_lowering.compare.proof.machine import Machine, Operator, floats, is_symbolic, numbers_of, refuse_large
 from rnn_lowering.compare.proof.polynomials import ONE, ZERO, Algebra, BoundedPolynomial, UnprovenError, number
 from rnn_lowering.compare.proof.sizes import SymbolicSize, difference, symbol
@@ -188,8 +189,9 @@ def _reduced(name: str) -> Operator:
         along = tuple(range(x.ndim)) if axes is None else tuple(a % x.ndim for a in axes)
         if name == "Add" and not is_symbolic(x) and x.dtype.kind != "f":
             raise UnprovenError("integers are added up")
-        if name == "Add" and any(m.axes.is_open(x.shape[axis]) for axis in along):
-            raise UnprovenError("a sum over an open axis")
+        is_open = [m.axes.is_open(size) for size in x.shape]
+        if any(is_open[axis] for axis in along) and (name == "Add" or sum(is_open) > 1):
+            raise UnprovenError("a sum or extreme over an open axis")
         parts = x
         for axis in sorted(along, reverse=True):
             if not parts.shape[axis]:
@@ -219,13 +221,19 @@ def _reshape(m: Machine, attributes: Mapping[str, Any], x: Array, shape: Array) 
     wanted = _plain(shape)
     if not attributes.get("allowzero"):
         wanted = [x.shape[n] if size == 0 else size for n, size in enumerate(wanted)]
-    return x.reshape(wanted)
+    return _reshaped(m, x, wanted)
+
+
+def _reshaped(m: Machine, x: Array, shape: Sequence[int]) -> Array:
+    result = x.reshape(shape)
+    m.axes.check_order(x.shape, result.shape)
+    return result
 
 
 def _flatten(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
     axis = attributes.get("axis", 1)
     axis += x.ndim * (axis < 0)
-    return x.reshape(int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:])))
+    return _reshaped(m, x, [int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:]))])
 
 
 def _squeeze(m: Machine, attributes: Mapping[str, Any], x: Array, given: Array | None = None) -> Array:
@@ -243,9 +251,12 @@ def _concat(m: Machine, attributes: Mapping[str, Any], *parts: Array) -> Array:
     axis = attributes["axis"]
     if any(map(is_symbolic, parts)):
         parts = tuple(map(m.lifted, parts))
-    result = np.concatenate(parts, axis)
-    if len(parts) > 1 and any(m.axes.is_open(part.shape[axis]) for part in parts):
+    result, sizes = np.concatenate(parts, axis), [part.shape[axis] for part in parts]
+    opened = list(filter(m.axes.is_open, sizes))
+    if len(parts) > 1 and opened:
         m.axes.check_new(result.shape[axis])
+        moves = [m.axes.beside(size, sum(sizes) - sum(opened)) for size in opened]
+        m.moved(result, reduce(Moves.__or__, moves) + m.moves(*parts))
     return result
 
 
@@ -270,12 +281,13 @@ def _slice(m: Machine, attributes: Mapping[str, Any], x: Array, *given: Array | 
     axes = parts.get("axes", range(len(parts["starts"])))
     for n, axis in enumerate(map(int, axes)):
         start, end, step = parts["starts"][n], parts["ends"][n], parts.get("steps", [1] * len(parts["starts"]))[n]
-        size = x.shape[axis]
-        m.axes.check_rows(size, start, end)
-        if abs(step) != 1 and m.axes.is_open(size):
+        size, is_open = x.shape[axis], m.axes.is_open(m.rows_of(x, axis))
+        moves = m.axes.chosen(is_open * size, start) + m.axes.chosen(is_open * size, end)
+        if abs(step) != 1 and is_open:
             raise UnprovenError("an open axis is sliced in steps")
-        x = np.take(x, _rows(size, int(start), int(end), int(step)), axis)
-        if m.axes.is_open(size):
+        rows = _rows(size, int(start), int(end), int(step))
+        x = m.moved(np.take(x, rows, axis), reduce(Moves.__add__, map(m.moves, (x, *given)), moves))
+        if is_open:
             m.axes.check_new(x.shape[axis])
     return x
 
@@ -289,12 +301,12 @@ def _rows(size: int, start: int, end: int, step: int) -> list[int]:
 
 def _gather(m: Machine, attributes: Mapping[str, Any], x: Array, index: Array) -> Array:
     axis = attributes.get("axis", 0)
-    m.axes.check_rows(x.shape[axis], *index.flat)
+    moves = m.axes.chosen(m.rows_of(x, axis), *index.flat) + m.moves(x) + m.moves(index)
     rows = index.astype(np.int64)
     if rows.size and not (-x.shape[axis] <= rows.min() and rows.max() < x.shape[axis]):
         raise UnprovenError("an index is beyond its axis")
     refuse_large(x.size // max(1, x.shape[axis]), np.size(rows))
-    return np.take(x, rows, axis)
+    return m.moved(np.take(x, rows, axis), moves)
 
 
 def _shape(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:

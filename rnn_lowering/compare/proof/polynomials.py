@@ -195,7 +195,7 @@ class Algebra:
         self._labels[symbol.atom or 0] = label
         return symbol
 
-    def label(self, value: BoundedPolynomial) -> tuple[Hashable, int] | None:
+    def label(self, value: BoundedPolynomial) -> tuple[Any, int] | None:
         """Return which input or state has a polynomial as a part, and where that begins."""
         whole, first = self._whole.get(value.atom or 0, (value.atom or 0, 0))
         return (self._labels[whole], first) if whole in self._labels else None

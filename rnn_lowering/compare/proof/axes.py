@@ -1,0 +1,191 @@
+"""`RunSizes`: the axes of a run that stand for open ones, and how far their rows are moved.
+
+What a graph does to an open axis moves each row by -1, 0 or 1 from where it was, takes it from the other end, or
+from where a counter or a length says. So after D such moves it depends only on which of the first D rows a row is,
+which of the last D, or which other one. A run shows that at each size up to 2 D and at one that is clearly larger.
+
+| moves | how far |
+|---|---|
+| Slice, Gather | the number that is no size, counter or length, beyond that of the rows and of the indices |
+| Concat | the rows of constants that come beside open ones |
+| Reshape | none: it joins axes, or takes apart what it joined, in the same order |
+| all others | none: they take their inputs row by row |
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from itertools import chain, combinations
+from typing import Any
+
+from rnn_lowering.compare.proof.polynomials import UnprovenError
+from rnn_lowering.compare.proof.sizes import LENGTH, Form, SymbolicSize, Symbols, check_constant, sized
+
+_UNBOUNDED = 2**31 - 1
+"""A bound of a Slice from here on means the end."""
+
+_MOST_CHOICES = 3
+"""So often in a row a counter or a length may choose rows."""
+
+Moves = Counter[str]
+"""How far rows are moved along the axis of each open size; `CHOSEN`: how often one is chosen by a counter."""
+
+CHOSEN = ""
+
+
+class RunSizes:
+    """The sizes of axes in a run at sizes that no constant of the models has.
+
+    Args:
+        sizes: Those that are open, by name; the number of a product of two is none of them either.
+        fixed: The sizes and integers of the models; None if nothing is open.
+
+    Attributes:
+        farthest: How far rows were moved in the run.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], fixed: frozenset[int] | None) -> None:
+        self.fixed = fixed
+        self.farthest = Moves()
+        self._parts: dict[int, tuple[int, ...]] = {}
+        self._forms: dict[int, Form] = {value: {(name,): 1} for name, value in sizes.items()}
+        self._names = set(sizes)
+        self._is_one_to_one = True
+        for (a, m), (b, n) in combinations(sorted(sizes.items()), 2):
+            self._is_one_to_one &= m != n and m * n not in self._forms
+            self._forms[m * n] = {(a, b): 1}
+
+    def is_clear(self) -> bool:
+        """Whether each size that is open, times those that are not, is none of all others."""
+        assert self.fixed is not None
+        products = {value * size for value in self._forms for size in self.fixed if size > 1}
+        others = {*self._forms, max(self._forms) + 1}  # all rows, and one of zeros
+        return self._is_one_to_one and products.isdisjoint(others) and not self.fixed & (products | others)
+
+    def is_open(self, size: int) -> bool:
+        """Whether an axis of this size is open."""
+        return self.fixed is not None and size not in self.fixed
+
+    def of(self, size: int) -> int:
+        """Return a size of an array as what it is at every size."""
+        if not self.is_open(size):
+            return size
+        if size not in self._forms:
+            raise UnprovenError("a size is not one of the input's")
+        return sized(size, self._forms[size])
+
+    def check_new(self, size: int) -> None:
+        """Raise if an axis that became longer or shorter has the size of a constant."""
+        if size > 1 and self.fixed is not None and size in self.fixed:
+            raise UnprovenError("a size cannot be told from a constant")
+
+    # Moves
+
+    def noted(self, moves: Moves) -> bool:
+        """Note how far rows are moved; return whether they are.
+
+        Raises:
+            UnprovenError: Counters choose rows too often for few sizes to show what they choose.
+        """
+        if moves:
+            self.farthest |= moves
+        if moves[CHOSEN] > _MOST_CHOICES:
+            raise UnprovenError("counters choose rows of chosen rows again and again")
+        return any(moves.values())
+
+    def chosen(self, size: int, *numbers: Any) -> Moves:
+        """Return how far numbers move rows of an axis that they choose.
+
+        Raises:
+            UnprovenError: They choose in a way that few sizes do not show.
+        """
+        moves = Moves()
+        for value in numbers:
+            if isinstance(value, SymbolicSize):
+                moves |= self._moved_by(size, value)
+            elif self.is_open(size) and abs(int(value)) < _UNBOUNDED:
+                check_constant(value)
+                moves |= self.beside(size, abs(int(value)))
+        return moves
+
+    def _moved_by(self, size: int, value: SymbolicSize) -> Moves:
+        """Return how far a number that follows from sizes moves rows, whichever open size the axis has."""
+        if not self.is_open(size):
+            raise UnprovenError("a size chooses a row of a constant")
+        own = self._own(size)
+        if not own:
+            raise UnprovenError("a size chooses rows of an axis of another size")
+        return reduce(Moves.__or__, (self._moved_along(known, symbols, value.form) for known, symbols in own))
+
+    def _moved_along(self, size: int, own: Symbols, form: Form) -> Moves:
+        """Return what is left of a number without the size of the axis, without counters and lengths, and without
+        the 1 between a length and its last row."""
+        units = self._units(size, own)
+        rest, choices, has_end = Moves(), 0, False
+        for symbols, count in form.items():
+            of_sizes = tuple(name for name in symbols if name in self._names)
+            choices |= of_sizes != symbols
+            has_end |= count > 0 and (symbols == own or any(name.startswith(LENGTH) for name in symbols))
+            if of_sizes not in units and symbols != own:
+                raise UnprovenError("a size chooses rows of an axis of another size")
+            if of_sizes == symbols != own:
+                rest[units[symbols]] = count
+        ends = [name for name, far in rest.items() if far < 0][:has_end]
+        return Moves({name: abs(far) - (name in ends) for name, far in rest.items()} | {CHOSEN: choices})
+
+    def _units(self, size: int, own: Symbols) -> dict[Symbols, str]:
+        """Return which size of an axis a row, or so many as a size, goes along: of two that were joined, a row goes
+        along the second, and so many as that has along the first. None of two of which that is not known."""
+        if len(own) == 1:
+            return {(): own[0]}
+        names = [symbols for part in self._parts.get(size, ()) for symbols in self._forms.get(part, ())]
+        if len(names) != 2:
+            return {}
+        (first,), (second,) = names
+        return {(): second, (second,): first}
+
+    def _own(self, size: int) -> list[tuple[int, Symbols]]:
+        """Return which open sizes an axis may have that is as long, or longer or shorter by what came and went."""
+        near = max((far for name, far in self.farthest.items() if name != CHOSEN), default=0)
+        return [(known, s) for known, form in self._forms.items() if abs(known - size) <= near for s in form]
+
+    def beside(self, size: int, rows: int) -> Moves:
+        """Return how far other rows are moved by rows that come or go."""
+        axes = [(symbols, self._units(known, symbols)) for known, symbols in self._own(size)]
+        names = {name for symbols, units in axes for name in ([units[()]] if units else symbols)}
+        return Moves(dict.fromkeys(names or self._names, rows))
+
+    # Reshape
+
+    def check_order(self, before: Sequence[int], after: Sequence[int]) -> None:
+        """Raise if a Reshape takes an open axis apart into others than it was made of, or in another order."""
+        if self.fixed is None or 0 in before:
+            return
+        rest = [list(before), list(after)]
+        while any(rest):
+            groups = [[sizes.pop(0)] if sizes else [1] for sizes in rest]
+            while (products := list(map(math.prod, groups))) and products[0] != products[1]:
+                shorter = products.index(min(products))
+                groups[shorter].append(rest[shorter].pop(0))
+            self._check_group(*groups)
+
+    def _check_group(self, before: Sequence[int], after: Sequence[int]) -> None:
+        for one, other in ((before, after), (after, before)):
+            joined = [size for size in one if size != 1]
+            if len(joined) == 1 and self.is_open(joined[0]) and joined != [size for size in other if size != 1]:
+                self._parts.setdefault(joined[0], tuple(self._expanded(other)))
+        if self._expanded(before) != self._expanded(after):
+            raise UnprovenError("an open axis is taken apart in another order")
+
+    def _expanded(self, shape: Iterable[int]) -> list[int]:
+        """Return the open sizes that axes are made of, and the products of the sizes between them."""
+        sizes = [1]
+        for part in chain.from_iterable(self._parts.get(size, (size,)) for size in shape):
+            if self.is_open(part):
+                sizes += [part, 1]
+            else:
+                sizes[-1] *= part
+        return sizes

@@ -1,0 +1,219 @@
+"""Edits of a lowered model whose fault shows only at some sizes: moves by one row, one after another."""
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+
+import numpy as np
+from cases import Array
+from impostors import Edit, entering
+
+Far = Callable[[int, int], str]
+"""Nodes that make FAR of X, by an axis and a distance: zeros at sizes up to that distance."""
+
+_CONSTANTS = """
+    none = Sub (X, X) thousandth = Constant <value = float {{0.001}}> ()
+    zero = Constant <value_ints = [0]> () one = Constant <value_ints = [1]> ()
+    last = Constant <value_ints = [-1]> ()
+    end = Constant <value_ints = [9223372036854775807]> () axes = Constant <value_ints = [{axis}]> ()
+    all = Shape (X) size = Gather (all, axes) row = Slice (none, zero, one, axes)
+"""
+
+
+def at_a_distance(kind: str, axis: int, distance: int) -> Edit:
+    """Let X be another if an axis is longer than a distance."""
+    made = KINDS[kind](axis, distance)
+    nodes = f"{_CONSTANTS.format(axis=axis)} {made} little = Mul (FAR, thousandth) WRONG = Add (X, little)"
+    return entering("X", nodes)
+
+
+def _rows_later(axis: int, a: str, b: str) -> str:
+    """A row of zeros comes in front, the last row goes."""
+    return f"{b}_in = Concat <axis = {axis}> (row, {a}) {b} = Slice ({b}_in, zero, last, axes)"
+
+
+def _rows_earlier(axis: int, a: str, b: str) -> str:
+    """A row of zeros comes behind, the first row goes."""
+    return f"{b}_in = Concat <axis = {axis}> ({a}, row) {b} = Slice ({b}_in, one, end, axes)"
+
+
+def _chain(count: int, link: Callable[[str, str], str], end: str = "FAR", first: str = "X") -> str:
+    names = [first, *(f"{end}_{n}" for n in range(1, count)), end]
+    return " ".join(link(a, b) for a, b in pairwise(names))
+
+
+def _shifted(axis: int, far: int) -> str:
+    return _chain(far, lambda a, b: _rows_later(axis, a, b))
+
+
+def _cut(far: int) -> str:
+    return _chain(far, lambda a, b: f"{b} = Slice ({a}, one, end, axes)", "cut")
+
+
+def _cut_and_filled(axis: int, far: int) -> str:
+    fill = _chain(far, lambda a, b: f"{b} = Concat <axis = {axis}> ({a}, row)", "filled", "cut")
+    return f"{_cut(far)} {fill} FAR = Slice (filled, zero, size, axes)"
+
+
+def _first_row_that_is_left(axis: int, far: int) -> str:
+    """The first row of what is cut, with zeros behind it, goes to all rows."""
+    return f"""{_cut(far)} filled = Concat <axis = {axis}> (cut, row) first = Slice (filled, zero, one, axes)
+        FAR = Add (none, first)"""
+
+
+def _both_ends(axis: int, far: int) -> str:
+    """What is shifted to the end, times what is shifted to the front."""
+    back = _chain(far // 2, lambda a, b: _rows_later(axis, a, b), "back")
+    front = _chain(far - far // 2, lambda a, b: _rows_earlier(axis, a, b), "front")
+    return f"{back} {front} FAR = Mul (back, front)"
+
+
+def _rows_at_once(axis: int, far: int) -> str:
+    """So many rows of zeros come in front, and the model takes as many as there were."""
+    return f"""rows = Concat <axis = {axis}> ({", ".join(["row"] * far)})
+        filled = Concat <axis = {axis}> (rows, X) FAR = Slice (filled, zero, size, axes)"""
+
+
+def _in_a_loop(axis: int, far: int) -> str:
+    """A Loop of so many steps shifts by one row."""
+    return f"""trips = Constant <value_int = {far}> ()
+        FAR = Loop <body = shift (int64 n, bool go, float[a, b, c] given) => (bool still, float[a, b, c] moved) {{
+            still = Identity (go) {_rows_later(axis, "given", "moved")} }}> (trips, , X)"""
+
+
+def _in_products(axis: int, far: int) -> str:
+    """The matrix that shifts by one row, so often a factor."""
+    product = _chain(far, lambda a, b: f"{b} = MatMul (matrix, {a})", "product", "flat")
+    return f"""float_zero = Constant <value = float {{0}}> () nothing = Constant <value_int = 0> ()
+        by = Constant <value_int = 1> () length = Squeeze (size, zero) numbers = Range (nothing, length, by)
+        column = Unsqueeze (numbers, one) same = Equal (numbers, column) ones = Cast <to = 1> (same)
+        zeros = Mul (ones, float_zero) zeros_row = Slice (zeros, zero, one, zero)
+        taller = Concat <axis = 0> (zeros_row, ones) matrix = Slice (taller, zero, last, zero)
+        shape = Concat <axis = 0> (size, last) flat = Reshape (X, shape) {product} FAR = Reshape (product, all)"""
+
+
+def _dilated(axis: int, far: int) -> str:
+    """A row of zeros comes behind each row, the first half stays; so row `far` is the first that is not zero behind
+    row 0, which goes."""
+    two = "two = Constant <value_ints = [2]> () fronts = Concat <axis = 0> (two, all)"
+    link = (
+        "{b}_wide = Unsqueeze ({a}, one) {b}_none = Sub ({b}_wide, {b}_wide) "
+        "{b}_both = Concat <axis = 1> ({b}_wide, {b}_none) {b}_turned = Reshape ({b}_both, fronts) "
+        "{b}_half = Gather ({b}_turned, zero) {b} = Squeeze ({b}_half, zero)"
+    )
+    steps = _chain(far.bit_length() - 1, lambda a, b: link.format(a=a, b=b), "thin")
+    return f"""{two} {steps} top = Slice (thin, zero, one, axes) tail = Slice (none, one, end, axes)
+        head = Concat <axis = {axis}> (top, tail) FAR = Sub (thin, head)"""
+
+
+def _at_one_pair(axis: int, far: int) -> str:
+    """X itself where both sizes are 2."""
+    parts = []
+    for name, of in (("T", 0), ("N", 1)):
+        parts.append(f"""{name}_axis = Constant <value_ints = [{of}]> () {name}_size = Gather (all, {name}_axis)
+            {name}_ones = ConstantOfShape <value = float[1] {{1}}> ({name}_size)
+            {name}_row = Constant <value_floats = [0.0]> ()
+            {name}_back_in = Concat <axis = 0> ({name}_row, {name}_ones)
+            {name}_back = Slice ({name}_back_in, zero, last, zero)
+            {name}_front_in = Concat <axis = 0> ({name}_ones, {name}_row)
+            {name}_front = Slice ({name}_front_in, one, end, zero)
+            {name}_inner = Mul ({name}_back, {name}_front)
+            {name}_2 = ReduceMax ({name}_back) {name}_3 = ReduceMax ({name}_inner)
+            {name}_is = Sub ({name}_2, {name}_3)""")
+    return " ".join(parts) + " both = Mul (T_is, N_is) FAR = Mul (X, both)"
+
+
+KINDS: dict[str, Far] = {
+    "shifted": _shifted,
+    "cut and filled": _cut_and_filled,
+    "first row that is left": _first_row_that_is_left,
+    "both ends": _both_ends,
+    "rows at once": _rows_at_once,
+    "in a loop": _in_a_loop,
+    "in products": _in_products,
+    "dilated": _dilated,
+    "at one pair": _at_one_pair,
+}
+
+AXES = {"in products": (0,), "dilated": (0,), "at one pair": (0,)}
+"""The axes along which some kinds are made."""
+
+Row = tuple[str, int, int]
+"""An operation of a `Mask`: its name, and the numbers of one or two masks before it."""
+
+
+class Mask:
+    """Zeros and ones for the rows of an axis, by random operations, each of which moves rows by at most one.
+
+    They are zero at the smallest sizes, and not at a later one.
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rows: list[Row] = []
+        while not self._is_hidden():
+            length, weights = int(rng.integers(6, 16)), [weight for _, _, weight in OPERATIONS.values()]
+            names = rng.choice(list(OPERATIONS), length, p=np.divide(weights, sum(weights)))
+            of = [rng.integers(max(0, n - 3), n + 1, 2) for n in range(length)]
+            self.rows = [(str(name), int(a), int(b)) for name, (a, b) in zip(names, of, strict=True)]
+
+    def at(self, size: int) -> Array:
+        """The mask at a size."""
+        masks: list[Array] = [np.ones(size)]
+        for name, a, b in self.rows:
+            masks.append(OPERATIONS[name][0](masks[a], masks[b]))
+        return masks[-1]
+
+    def _is_hidden(self) -> bool:
+        return not any(self.at(size).any() for size in (5, 1, 2, 3, 4)) and any(
+            self.at(n).any() for n in range(6, 30)
+        )
+
+    def nodes(self, name: str, axis: int) -> str:
+        """Nodes that make it, shaped so that X can be multiplied by it."""
+        text = f"{name}_axis = Constant <value_ints = [{axis}]> () {name}_size = Gather (all, {name}_axis)"
+        text += f" {name}_0 = ConstantOfShape <value = float[1] {{1}}> ({name}_size)"
+        for n, (operation, a, b) in enumerate(self.rows, 1):
+            text += " " + OPERATIONS[operation][1].format(to=f"{name}_{n}", a=f"{name}_{a}", b=f"{name}_{b}")
+        others = [n for n in range(3) if n != axis]
+        axes = f"{name}_axes = Constant <value_ints = [{others[0]}, {others[1]}]> ()"
+        return f"{text} {axes} {name} = Unsqueeze ({name}_{len(self.rows)}, {name}_axes)"
+
+
+Operation = tuple[Callable[[Array, Array], Array], str, int]
+"""What an operation computes, its nodes, and how often it is drawn."""
+
+
+def _later(number: int, often: int) -> Operation:
+    """A number comes in front, the last one goes."""
+    nodes = f"{{to}}_in = Concat <axis = 0> (float_{number}, {{a}}) {{to}} = Slice ({{to}}_in, zero, last, zero)"
+    return lambda a, _: np.concatenate([[number], a[:-1]]), nodes, often
+
+
+def _earlier(number: int, often: int) -> Operation:
+    """A number comes behind, the first one goes."""
+    nodes = f"{{to}}_in = Concat <axis = 0> ({{a}}, float_{number}) {{to}} = Slice ({{to}}_in, one, end, zero)"
+    return lambda a, _: np.concatenate([a[1:], [number]]), nodes, often
+
+
+OPERATIONS: dict[str, Operation] = {
+    "later": _later(0, 5),
+    "later, 1 in front": _later(1, 1),
+    "earlier": _earlier(0, 5),
+    "earlier, 1 behind": _earlier(1, 1),
+    "both": (np.multiply, "{to} = Mul ({a}, {b})", 4),
+    "one of both": (np.maximum, "{to} = Max ({a}, {b})", 2),
+    "not": (lambda a, _: 1 - a, "{to} = Sub (float_1, {a})", 1),
+    "reversed": (lambda a, _: a[::-1], "{to} = Slice ({a}, last, low, zero, last)", 1),
+}
+
+
+def under_masks(masks: Mapping[int, Mask]) -> Edit:
+    """Let X be another in the rows of masks, by axis."""
+    parts = [mask.nodes(f"mask{axis}", axis) for axis, mask in masks.items()]
+    names = ["little", *(f"mask{axis}" for axis in masks)]
+    products = [f"{b}_all = Mul ({a}{'_all' * (n > 0)}, {b})" for n, (a, b) in enumerate(pairwise(names))]
+    return entering(
+        "X",
+        f"""{_CONSTANTS.format(axis=0)} float_0 = Constant <value_floats = [0.0]> ()
+        float_1 = Constant <value_floats = [1.0]> () low = Constant <value_ints = [-9223372036854775807]> ()
+        little = Mul (X, thousandth) {" ".join(parts)} {" ".join(products)} WRONG = Add (X, {names[-1]}_all)""",
+    )
