@@ -1,8 +1,8 @@
 """What must hold so that a lowered node is proven, and `prove`, which checks it.
 
 1. The node and what replaced it compute equal polynomials, output by output, at a few lengths and batch sizes.
-2. Sizes, lengths and counters meet only each other and -1, 0 and 1 (`sizes`), and all moves of rows along an open axis
-   are less than those sizes (`axes`), so both do the same at all sizes.
+2. Sizes, lengths and counters meet only each other and -1, 0 and 1 (`sizes`), and those sizes are larger than all
+   moves of rows along an open axis (`axes`), so both do the same at all sizes.
 3. After each step, each state of a loop is a state of the node, so they are equal at every length (`loops`).
 """
 
