@@ -42,6 +42,9 @@ _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "int32": "i32", 
 def next_steps(report: FileReport) -> Iterator[str]:
     """Yield the lines after that of the written file: how it is run."""
     if report.stream is not None:
+        if report.target in _IN_ONNXRUNTIME and not (_has_no_kernel(report) or text_format(report.destination)):
+            stream = f"stream = rnn_lowering.Stream({str(report.destination)!r})"
+            yield f"run it: {stream}; stream({_feed(report.stream.inputs)}) for each chunk; in another host:"
         yield from host_loop(report.stream, report.target).splitlines()
     elif not _has_no_kernel(report) and (how := _how(report)):
         where = "" if report.target in _IN_ONNXRUNTIME else f" in {report.target}"
@@ -135,13 +138,22 @@ def _call(report: FileReport) -> Snippet | None:
 
 
 def _line(call: Snippet, report: FileReport) -> str:
-    named = [(port.name, port.name if port.name.isidentifier() else "...") for port in report.lowered.inputs]
+    names = [port.name for port in report.lowered.inputs]
     return call.line.format(
         file=repr(str(report.destination)),
-        feed="{" + ", ".join(f"{name!r}: {value}" for name, value in named) + "}",
-        values=f"[{', '.join(value for _, value in named)}]",
+        feed=_feed(names),
+        values=f"[{', '.join(map(_variable, names))}]",
         outputs=repr([port.name for port in report.lowered.outputs]),
     )
+
+
+def _feed(names: Iterable[str]) -> str:
+    """Return a dictionary of arrays in one line."""
+    return "{" + ", ".join(f"{name!r}: {_variable(name)}" for name in names) + "}"
+
+
+def _variable(name: str) -> str:
+    return name if name.isidentifier() else "..."
 
 
 def _by_stream(report: FileReport) -> list[str]:

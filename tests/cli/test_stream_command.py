@@ -53,6 +53,18 @@ def test_the_command_tells_states_loop_and_chunks(paths: tuple[Path, Path], rnn_
     assert wanted in ncnn.out
 
 
+def test_the_class_that_runs_a_stream_is_named(paths: tuple[Path, Path], rnn_lower: Command) -> None:
+    """Where it is for onnxruntime; its line is Python."""
+    line = next(line for line in rnn_lower(*paths, "--stream", "time=1").lines if line.startswith("run it: "))
+    code, _, rest = line.removeprefix("run it: ").partition(" for each chunk")
+    assert rest == "; in another host:"
+    names = {"rnn_lowering": rl, "X": random((1, 2, 3))}
+    begin, call = code.split("; ")
+    exec(begin, names)
+    assert eval(call, names)["Y"].shape == (1, 1, 2, 4)
+    assert "rnn_lowering.Stream" not in rnn_lower(*paths, "--stream", "time=1", "--target", "tract", "--force").out
+
+
 def test_recurrent_nodes_may_stay(paths: tuple[Path, Path], rnn_lower: Command) -> None:
     outcome = rnn_lower(*paths, "--stream", "X:0", "--to", "keep")
     assert outcome.code == 0
