@@ -12,7 +12,14 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.node_outputs import NodeModel
-from rnn_lowering.facts.operators import integers_of, is_of_default_domain, moved_inputs, operator_of, parameter
+from rnn_lowering.facts.operators import (
+    in_order,
+    integers_of,
+    is_of_default_domain,
+    moved_inputs,
+    operator_of,
+    parameter,
+)
 from rnn_lowering.limits import excess, most_bytes
 from rnn_lowering.types import Array, Dims, array_of
 
@@ -63,22 +70,47 @@ def computed(
 
 
 class Evaluation:
-    """Nodes that are evaluated in their order, as often as they get other leaves."""
+    """Nodes that are evaluated in their order, as often as they get other leaves; their graph may lose them."""
 
     def __init__(self, nodes: Iterable[ir.Node], opset: int) -> None:
-        self._steps = [_ChainNode.of(node, opset) for node in nodes]
+        self._steps = [(NodeModel.of(node, opset), tuple(node.inputs), tuple(node.outputs)) for node in nodes]
 
     def computed(self, value: ir.Value, leaves: Mapping[ir.Value, ir.TensorProtocol]) -> ir.TensorProtocol:
         """Return a value, a large tensor late; raise whatever the evaluator raises."""
         most = most_bytes()  # a lazy tensor is computed again when another limit may hold
 
         def evaluate() -> ir.TensorProtocol:
-            return _evaluate(value, self._steps, leaves, most)
+            return self._evaluate(value, leaves, most)
 
         tensor = evaluate()
         if tensor.nbytes <= KEPT_BYTES:
             return tensor
         return ir.LazyTensor(evaluate, tensor.dtype, ir.Shape(tensor.shape.numpy()), name=value.name)
+
+    def _evaluate(
+        self, value: ir.Value, leaves: Mapping[ir.Value, ir.TensorProtocol], most: int
+    ) -> ir.TensorProtocol:
+        """Compute a constant with onnx's reference evaluator, node by node; a tensor is held until its last use.
+
+        Raises:
+            MemoryError: The outputs of a node would have more than `most` bytes.
+            ValueError: onnxruntime may compute something else.
+        """
+        last = {given: n for n, (_, inputs, _) in enumerate(self._steps) for given in inputs}
+        known = dict(leaves)
+        for n, (alone, inputs, outputs) in enumerate(self._steps):
+            arrays = {given: array_of(known[given]) for given in inputs if given is not None}
+            feed = [None if given is None else arrays[given] for given in inputs]
+            if fault := excess(alone.node.op_type, alone.bytes_of_outputs(feed), most):
+                raise MemoryError(fault)
+            results = alone.compute(feed)
+            if results is None:
+                raise ValueError(f"{alone.node.op_type} cannot be computed")
+            known |= {v: ir.tensor(array, name=v.name) for v, array in zip(outputs, results, strict=True)}
+            for given in arrays:
+                if last[given] == n:
+                    del known[given]
+        return known[value]
 
 
 def dims_of(shape: Iterable[object] | None) -> Dims | None:
@@ -141,53 +173,6 @@ def _is_foldable(node: ir.Node) -> bool:
 
 
 @dataclass(frozen=True)
-class _ChainNode:
-    """A node of a chain, which the graph may lose before the chain is computed."""
-
-    alone: NodeModel
-    inputs: tuple[ir.Value | None, ...]
-    outputs: tuple[ir.Value, ...]
-
-    @classmethod
-    def of(cls, node: ir.Node, opset: int) -> _ChainNode:
-        return cls(NodeModel.of(node, opset), tuple(node.inputs), tuple(node.outputs))
-
-    @property
-    def given(self) -> list[ir.Value]:
-        return [value for value in dict.fromkeys(self.inputs) if value is not None]
-
-    def run(self, tensors: Mapping[ir.Value, ir.TensorProtocol], most: int) -> dict[ir.Value, ir.TensorProtocol]:
-        """Return the tensors of the outputs.
-
-        Raises:
-            MemoryError: They would have more than `most` bytes.
-            ValueError: onnxruntime may compute something else.
-        """
-        arrays = {value: array_of(tensors[value]) for value in self.given}
-        inputs = [None if value is None else arrays[value] for value in self.inputs]
-        if fault := excess(self.alone.node.op_type, self.alone.bytes_of_outputs(inputs), most):
-            raise MemoryError(fault)
-        results = self.alone.compute(inputs)
-        if results is None:
-            raise ValueError(f"{self.alone.node.op_type} cannot be computed")
-        return {v: ir.tensor(array, name=v.name) for v, array in zip(self.outputs, results, strict=True)}
-
-
-def _evaluate(
-    value: ir.Value, steps: Sequence[_ChainNode], leaves: Mapping[ir.Value, ir.TensorProtocol], most: int
-) -> ir.TensorProtocol:
-    """Compute a constant with onnx's reference evaluator, node by node; a tensor is held until its last use."""
-    last = {given: step for step in steps for given in step.given}
-    known = dict(leaves)
-    for step in steps:
-        known |= step.run(known, most)
-        for given in step.given:
-            if last[given] is step:
-                del known[given]
-    return known[value]
-
-
-@dataclass(frozen=True)
 class QuantizedTensor:
     """A constant: (integers - zero_point) * scale.
 
@@ -239,24 +224,24 @@ def quantized_of(value: ir.Value, opset: int) -> QuantizedTensor | None:
 def _moves_and_sources(value: ir.Value) -> tuple[list[ir.Node], list[ir.Value]] | None:
     """Return the nodes that move the outputs of DequantizeLinear nodes, in order, and these outputs; None where any
     other node is behind a value."""
-    moves: dict[ir.Node, None] = {}
-    sources: dict[ir.Value, None] = {}
-    pending: list[ir.Value | ir.Node | None] = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, ir.Node):
-            moves[item] = None
-            continue
-        node = None if item is None else item.producer()
-        if item is None or node is None or not is_of_default_domain(node):
+    moves, sources, done = dict[ir.Node, None](), list[ir.Value](), set[ir.Value]()
+
+    def moved(value: ir.Value) -> Sequence[ir.Value | None]:
+        node = value.producer()
+        return () if node is None or not operator_of(node).moves else node.inputs[: moved_inputs(node)]
+
+    for current in in_order(value, moved, done):
+        done.add(current)
+        node = current.producer()
+        if node is None or not is_of_default_domain(node):
             return None
         if node.op_type == "DequantizeLinear":
-            sources[item] = None
-        elif not operator_of(node).moves:
+            sources.append(current)
+        elif operator_of(node).moves:
+            moves[node] = None
+        else:
             return None
-        elif node not in moves:
-            pending += [node, *node.inputs[: moved_inputs(node)]]
-    return list(moves), list(sources)
+    return list(moves), sources
 
 
 def _dequantized(value: ir.Value, opset: int) -> QuantizedTensor | None:

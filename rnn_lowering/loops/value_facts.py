@@ -174,18 +174,17 @@ class Facts:
         """Follow the sizes of a value from node to node, where ONNX's inference does not know them."""
         if value in self._followed or not self._has_vague_sizes(value):
             return
-        pending = [value]
-        while pending:
-            current = pending[-1]
-            node = current.producer()
-            missing = []
-            if current not in self._followed:
-                self._followed.add(current)
-                missing = [v for v in node.inputs if v is not None and self._is_open(v)] if node is not None else []
-            pending += missing
-            if not missing:
-                pending.pop()
-                self._learn(current, node)
+        learned = set[ir.Value]()
+        for current in in_order(value, self._open_inputs, learned):
+            learned.add(current)
+            self._learn(current, current.producer())
+
+    def _open_inputs(self, value: ir.Value) -> list[ir.Value]:
+        """Return the inputs of a value's node that must be followed before it; none at the second call."""
+        if value in self._followed:
+            return []
+        self._followed.add(value)
+        return list(filter(self._is_open, inputs_of(value)))
 
     def _is_open(self, value: ir.Value) -> bool:
         """Whether a value was not followed yet, and its sizes are vague or its numbers may be sizes."""

@@ -15,6 +15,7 @@ from rnn_lowering.facts.operators import (
     default_opset,
     graphs_of,
     is_of_default_domain,
+    reached,
     with_bodies,
 )
 from rnn_lowering.nodes.kinds import calls_function, is_recurrent, node_ref
@@ -99,11 +100,7 @@ def nodes_with_functions(model: ir.Model) -> Iterator[tuple[NodeRef, bool]]:
 
 def scopes(model: ir.Model) -> Iterator[Scope]:
     """Yield every scope of a model, outer ones before their inner ones."""
-    pending = list(_roots(model))
-    while pending:
-        scope = pending.pop()
-        yield scope
-        pending += [inner for node in scope.graph for inner in inner_scopes(node, scope)]
+    return reached(_roots(model), lambda scope: (s for node in scope.graph for s in inner_scopes(node, scope)))
 
 
 def nodes_in_scopes(model: ir.Model) -> Iterator[tuple[Scope, ir.Node]]:
