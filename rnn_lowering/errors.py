@@ -138,10 +138,10 @@ class UnsupportedError(RnnLoweringError):
 
     Examples:
         >>> try:
-        ...     rl.lower(model, target="tinygrad")
+        ...     rl.lower(model, "scan", target="tinygrad")
         ... except rl.UnsupportedError as error:
         ...     print(error.hint)
-        fix the sizes of the inputs, with a number for each ?: dims={"seq": ?}
+        use to="unroll"
     """
 
 

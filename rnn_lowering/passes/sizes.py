@@ -90,6 +90,9 @@ TRIED = (2, TRIAL)
 
 _SIZES_ONLY = ("Shape", "Size")
 
+_ONE_STEP = "try a stream of one step a call (--stream AXIS=1)"
+"""The hint for a forward node of unknown length, where no other form is possible."""
+
 
 def advise(
     error: UnknownSizeError | UnknownLengthsError,
@@ -102,7 +105,8 @@ def advise(
     if isinstance(error, UnknownSizeError):
         axes = tuple(map(spec.axes(spec.data).index, error.sizes))
         sizes = open_sizes(model, spec.inputs[spec.data], axes, stream=stream)
-        error.advise_options(_options(sizes), error.hint)
+        steps = "T" in error.sizes and spec.direction == "forward" and lowering.stream is None
+        error.advise_options(_options(sizes), error.hint or (_ONE_STEP if steps else ""))
     elif stream.has_lengths:
         error.advise("export the model without sequence_lens")
     elif stream.fewest:  # the lengths start a layer that is late

@@ -134,7 +134,13 @@ def test_refuses_what_it_does_not_support(target: Any) -> None:
         rl.lower(model(case, opset), target=target)
 
 
-@pytest.mark.parametrize(("target", "hint"), [("tvm", r"dims=\{.seq.: \?\}$"), ("tract", "or use to=.scan.$")])
+@pytest.mark.parametrize(
+    ("target", "hint"),
+    [
+        ("tvm", r"dims=\{.seq.: \?\}, or try a stream of one step a call \(stream=.AXIS=1.\)$"),
+        ("tract", "or use to=.scan.$"),
+    ],
+)
 def test_a_hint_names_forms_that_the_target_supports(target: Any, hint: str) -> None:
     with pytest.raises(rl.UnsupportedError, match=hint):
         rl.lower(model(UNKNOWN, 17), "unroll", target=target)
