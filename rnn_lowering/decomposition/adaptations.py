@@ -28,6 +28,7 @@ from rnn_lowering.decomposition.rewrites.axes import (
     add_biases,
     add_output_channels,
     keep_axes,
+    part_reductions,
     reduce_by_attributes,
     reductions_by_attributes,
     refuse_reductions,
@@ -329,6 +330,9 @@ ADAPTATIONS = {
     "parted Reshapes": Adaptation(part_reshapes, "joins two Reshapes wrongly: put an Identity in front of {}"),
     "parted pairs": Adaptation(
         part_pairs, "loses a Cast behind a Mul, or the sum in a Log: put an Identity in front of {}"
+    ),
+    "parted reductions": Adaptation(
+        part_reductions, "reduces tensors of five and more axes wrongly: did so along two at a time in {} nodes"
     ),
     "numbers with axes": Adaptation(
         keep_axes, "rejects numbers that reductions give: let {} keep their axes, with a Squeeze behind"

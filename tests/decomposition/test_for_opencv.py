@@ -164,3 +164,25 @@ def test_norms_read_numbers_less_their_mean(name: str) -> None:
     assert rl.lower(lowered, target="opencv").SerializeToString() == lowered.SerializeToString()
     feed = random_feed(net)
     assert_close(run(lowered, feed), run(net, feed))
+
+
+REDUCED = {
+    "a mean": ("ReduceMean <axes = [1, 2, 4], keepdims = 0> (x)", 2),
+    "a mean that keeps axes": ("ReduceMean <axes = [0, -2, 1, 2]> (x)", 5),
+    "all": ("ReduceMax <keepdims = 0> (x)", 0),
+    "squares": ("ReduceSumSquare <axes = [1, 2, 3]> (x)", 5),
+    "a sum": ("ReduceSum <keepdims = 0> (x, three)", 2),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_tensors_of_five_axes_are_reduced_along_two_at_a_time(name: str) -> None:
+    text, rank = REDUCED[name]
+    out = f"float[{', '.join('abcde'[:rank])}]" if rank else "float"
+    net = parse(f"g (float[2, 3, 2, 4, 3] x) => ({out} y) <int64[3] three = {{1, 2, 3}}> {{ y = {text} }}")
+    lowered = rl.lower(net, target="opencv")
+    reductions = [node for node in nodes(lowered) if node.op_type.startswith("Reduce")]
+    assert len(reductions) > 1
+    assert rl.lower(lowered, target="opencv").SerializeToString() == lowered.SerializeToString()
+    feed = random_feed(net)
+    assert_close(run(lowered, feed), run(net, feed))

@@ -5,6 +5,8 @@ A linear Resize of a height of 1 reads other memory in OpenCV; of a width of 1 i
 of two and more axes of batches right only where both have the same; neither it nor MNN multiplies vectors. pnnx
 adds constant vectors to a Gemm only, and leaves out alpha without them.
 
+It reduces tensors of five and more axes right along two of them at once, and along some of three.
+
 pnnx ignores axes that are an input, as all reductions have them from opset 18 on and ReduceSum from 13 on, or ncnn
 does not load them. It loads no ReduceMax or ReduceMin of several axes.
 
@@ -327,6 +329,40 @@ def _rewrite(reduction: _Reduction, model: AdaptedModel) -> None:
         number = model.constant(node, count, reduction.dtype.numpy(), "count")
         value = model.before(node, "Mul", [value, number])
     model.replace(node, value, node.inputs[1:])
+
+
+_PARTED = {
+    **{f"Reduce{kind}": f"Reduce{kind}" for kind in ("L1", "L2", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum")},
+    "ReduceSumSquare": "ReduceSum",
+}
+"""By reduction what reduces its result along further axes."""
+
+_MANY_AXES, _AT_ONCE = 5, 2
+"""From so many axes of a tensor on OpenCV reduces so many of them right."""
+
+
+def part_reductions(model: AdaptedModel) -> int:
+    """Let each reduction of a tensor of many axes along several of them be several reductions, in place; return
+    their number."""
+    return sum(_part(node, model) for node in model.nodes(*_PARTED))
+
+
+def _part(node: ir.Node, model: AdaptedModel) -> bool:
+    shape, axes = model.shape_of(node.inputs[0]), integers_at(node, "axes", model.opset)
+    keeps_all = node.attributes.get_int("noop_with_empty_axes", 0) != 0
+    if shape is None or axes is None or len(shape) < _MANY_AXES or keeps_all:
+        return False
+    axes = sorted({axis % len(shape) for axis in axes or range(len(shape))})
+    parts = [axes[n : n + _AT_ONCE] for n in range(0, len(axes), _AT_ONCE)]
+    if len(parts) == 1:
+        return False
+    value = model.before(node, node.op_type, node.inputs[:1], axes=parts[0], keepdims=1)
+    for part in parts[1:]:
+        value = model.before(node, _PARTED[node.op_type], [value], axes=part, keepdims=1)
+    if not node.attributes.get_int("keepdims", 1):
+        value = model.before(node, "Squeeze", [value], axes=axes)
+    model.replace(node, value, node.inputs[1:])
+    return True
 
 
 def keep_axes(model: AdaptedModel) -> int:

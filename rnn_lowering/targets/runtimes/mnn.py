@@ -181,15 +181,10 @@ MNN = Target(
         # scales is 0, and with one it is wrong as the weight of a Conv, and of computed integers.
         adaptations=(
             *("rounding of floats", "no products of integers", "tables of floats", "differences of floats"),
-            *(
-                "inputs with elements",
-                "parts of sequences",
-                "typed fills",
-                "typed exponents",
-                "constants as tensors",
-            ),
+            *("inputs with elements", "parts of sequences", "typed fills", "constants as tensors"),
             *("no vectors", "crops as Slice", "spelled strides", "ended convolutions", "parted outputs"),
             *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart", "logarithms of Sigmoid"),
+            "typed exponents",
         ),
         folds=True,
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if

@@ -199,6 +199,7 @@ OPENCV = Target(
             "no vectors",
             "parted Reshapes",
             "parted pairs",
+            "parted reductions",
             "numbers with axes",
             "bounded Tanh",
             "logarithms of Sigmoid",
