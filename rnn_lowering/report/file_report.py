@@ -15,7 +15,7 @@ from rnn_lowering.errors import OptionError
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.files.atomic import Place, replacing
 from rnn_lowering.files.scratch import writing
-from rnn_lowering.passes.report import Report
+from rnn_lowering.passes.report import ASSUMED, Report
 from rnn_lowering.report.use import Port, next_steps
 
 if TYPE_CHECKING:  # they import what runs models
@@ -112,8 +112,8 @@ class FileReport(Report):
         if not self.lowered_any:
             now = f"the inputs are now {_texts(self.lowered.inputs)}" if self.interface_changed else "unchanged"
             yield f"{self.source}: nothing to lower; {now}"
-        yield from super().lines()
         check = self.verification
+        yield from (line for line in super().lines() if not (line.startswith(ASSUMED) and line in check.reason))
         if check.status == UNCHANGED and check.in_target is not None:
             check = check.in_target
         changed = self.lowered_any or self.interface_changed or check is not self.verification
