@@ -233,6 +233,7 @@ class NodePair:
             lowered model has no such part.
         beside: The nodes that share a loop with this node. Their inputs are also inputs of `cut`.
         below: The layer whose Y is X of this node, if both share a loop. X is then no input of `cut`.
+        between: The nodes from Y of the layer `below` to X of this node, in order.
         moves: Returns X of this node for Y of the layer `below`.
     """
 
@@ -242,6 +243,7 @@ class NodePair:
     cut: onnx.ModelProto | None = None
     beside: Sequence[NodePair] = ()
     below: NodePair | None = None
+    between: Sequence[ir.Node] = ()
     moves: Callable[[Array], Array] = lambda Y: Y
 
     @property
@@ -257,6 +259,17 @@ class NodePair:
     def whole(self) -> onnx.ModelProto:
         """Return the node itself as a model."""
         return original_model(self.entry, self.spec, self.feeds)
+
+    def layer(self) -> onnx.ModelProto:
+        """Return the node itself behind what is between it and the layer below, as a model."""
+        model = self.whole()
+        nodes = [*map(ir.to_proto, self.between), *model.graph.node]
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+        for value, constant in _constants(self.between, self.entry.opset).items():
+            if value is not None and constant is not None:
+                model.graph.initializer.append(message_of(constant, value.name or ""))
+        return model
 
     def layers_below(self) -> Iterator[NodePair]:
         """Yield the layer below, the layer below that one, and so on."""
@@ -426,7 +439,7 @@ def _on_its_layers(node: NodePair, others: Sequence[NodePair], inputs: Collectio
     if below is None:
         return node
     moves = _Moves(between, node.entry.opset) if between else node.moves
-    return replace(node, below=_on_its_layers(below, others, inputs), moves=moves)
+    return replace(node, below=_on_its_layers(below, others, inputs), between=between, moves=moves)
 
 
 def _layer_below(node: NodePair, others: Sequence[NodePair]) -> tuple[NodePair | None, list[ir.Node]]:
@@ -445,14 +458,18 @@ def _moved_input(node: ir.Node, opset: int) -> ir.Value | None:
     return node.inputs[int(added)] if node.inputs else None
 
 
+def _constants(path: Sequence[ir.Node], opset: int) -> dict[ir.Value | None, ir.TensorProtocol | None]:
+    """Return the other inputs of nodes that move what they get."""
+    inputs = (v for node in path for v in node.inputs if v is not _moved_input(node, opset))
+    return {value: None if value is None else constant_of(value, opset) for value in inputs}
+
+
 class _Moves:
     """Makes X of a layer of Y of the layer below, by the nodes between them in onnx's reference evaluator."""
 
     def __init__(self, path: Sequence[ir.Node], opset: int) -> None:
-        moved = [_moved_input(node, opset) for node in path]
-        inputs = (v for node, of_node in zip(path, moved, strict=True) for v in node.inputs if v is not of_node)
-        self._first, self._last = moved[0], path[-1].outputs[0]
-        self._constants = {value: None if value is None else constant_of(value, opset) for value in inputs}
+        self._first, self._last = _moved_input(path[0], opset), path[-1].outputs[0]
+        self._constants = _constants(path, opset)
         self._chain = Evaluation(path, opset)
 
     def __call__(self, Y: Array) -> Array:

@@ -22,7 +22,7 @@ from itertools import chain, combinations
 from typing import Any
 
 from rnn_lowering.compare.proof.polynomials import UnprovenError
-from rnn_lowering.compare.proof.sizes import LENGTH, Form, SymbolicSize, Symbols, check_constant, sized
+from rnn_lowering.compare.proof.sizes import LENGTH, Form, SymbolicSize, Symbols, sized
 
 _UNBOUNDED = 2**31 - 1
 """A bound of a Slice from here on means the end."""
@@ -58,12 +58,20 @@ class RunSizes:
             self._is_one_to_one &= m != n and m * n not in self._forms
             self._forms[m * n] = {(a, b): 1}
 
-    def is_clear(self) -> bool:
-        """Whether each size that is open, times those that are not, is none of all others."""
+    def is_clear(self, moves: Moves) -> bool:
+        """Whether each size that is open, also times those that are not, is none of all others, nor becomes one by
+        rows that come or go: of two that were joined, by one of zeros."""
         assert self.fixed is not None
         products = {value * size for value in self._forms for size in self.fixed if size > 1}
-        others = {*self._forms, max(self._forms) + 1}  # all rows, and one of zeros
-        return self._is_one_to_one and products.isdisjoint(others) and not self.fixed & (products | others)
+        near = [
+            range(value, value + 2)
+            if len(symbols) > 1
+            else range(value - moves[symbols[0]], value + moves[symbols[0]] + 1)
+            for value, (symbols,) in self._forms.items()
+        ]
+        others = set(chain.from_iterable(near))
+        is_one_to_one = self._is_one_to_one and len(others) == sum(map(len, near))
+        return is_one_to_one and products.isdisjoint(others) and not self.fixed & (products | others)
 
     def is_open(self, size: int) -> bool:
         """Whether an axis of this size is open."""
@@ -96,8 +104,11 @@ class RunSizes:
             raise UnprovenError("counters choose rows of chosen rows again and again")
         return any(moves.values())
 
-    def chosen(self, size: int, *numbers: Any) -> Moves:
+    def chosen(self, size: int, *numbers: Any, past: int = 0) -> Moves:
         """Return how far numbers move rows of an axis that they choose.
+
+        Args:
+            past: How far a number is past the row that it means: 1 for an end, -1 for one of rows in reverse.
 
         Raises:
             UnprovenError: They choose in a way that few sizes do not show.
@@ -105,24 +116,24 @@ class RunSizes:
         moves = Moves()
         for value in numbers:
             if isinstance(value, SymbolicSize):
-                moves |= self._moved_by(size, value)
+                moves |= self._moved_by(size, value, past)
             elif self.is_open(size) and abs(int(value)) < _UNBOUNDED:
-                check_constant(value)
-                moves |= self.beside(size, abs(int(value)))
+                row = int(value) - past
+                moves |= self.beside(size, row if row >= 0 else -row - 1)
         return moves
 
-    def _moved_by(self, size: int, value: SymbolicSize) -> Moves:
+    def _moved_by(self, size: int, value: SymbolicSize, past: int) -> Moves:
         """Return how far a number that follows from sizes moves rows, whichever open size the axis has."""
         if not self.is_open(size):
             raise UnprovenError("a size chooses a row of a constant")
         own = self._own(size)
         if not own:
             raise UnprovenError("a size chooses rows of an axis of another size")
-        return reduce(Moves.__or__, (self._moved_along(known, symbols, value.form) for known, symbols in own))
+        return reduce(Moves.__or__, (self._moved_along(known, symbols, value.form, past) for known, symbols in own))
 
-    def _moved_along(self, size: int, own: Symbols, form: Form) -> Moves:
-        """Return what is left of a number without the size of the axis, without counters and lengths, and without
-        the 1 between a length and its last row."""
+    def _moved_along(self, size: int, own: Symbols, form: Form, past: int) -> Moves:
+        """Return what is left of a number without the size of the axis, without counters and lengths, and, if it is
+        no end, without the 1 between a length and its last row."""
         units = self._units(size, own)
         rest, choices, has_end = Moves(), 0, False
         for symbols, count in form.items():
@@ -133,7 +144,8 @@ class RunSizes:
                 raise UnprovenError("a size chooses rows of an axis of another size")
             if of_sizes == symbols != own:
                 rest[units[symbols]] = count
-        ends = [name for name, far in rest.items() if far < 0][:has_end]
+        rest[units.get((), own[0])] += min(past, 0)
+        ends = [name for name, far in rest.items() if far < 0][: has_end and not past]
         return Moves({name: abs(far) - (name in ends) for name, far in rest.items()} | {CHOSEN: choices})
 
     def _units(self, size: int, own: Symbols) -> dict[Symbols, str]:

@@ -36,6 +36,39 @@ _NO_SIZES = ("axis", "axes", "perm", "to")
 
 
 @dataclass(frozen=True)
+class Stack:
+    """Layers that share a loop, in which each is a step ahead of the one above: it takes rows of zeros at the end.
+
+    Attributes:
+        layers: Models of the layers, the lowest first, each from Y of the one below.
+        names: X of the lowest, and Y of each that has one above.
+        axis: The axis of their rows.
+        backwards: Whether they begin with the last row.
+    """
+
+    layers: Sequence[onnx.ModelProto]
+    names: Sequence[str]
+    axis: int
+    backwards: bool
+
+    def name_states(self, specified: Specification, inputs: Mapping[str, Array]) -> None:
+        """Let the specification take the steps of each layer that the loop takes."""
+        known = dict(inputs)
+        for n, (layer, name) in enumerate(zip(self.layers, self.names, strict=True)):
+            known[name] = self._shorter(known[name]) if n else self._longer(specified, known[name])
+            outputs = specified.run(layer.graph, known)
+            known.update(zip((v.name for v in layer.graph.output), outputs, strict=True))
+
+    def _longer(self, specified: Specification, x: Array) -> Array:
+        zeros = np.repeat(np.take(x, [0], self.axis), len(self.layers) - 1, self.axis)
+        parts = [specified.rows.zeros(zeros.shape), x]
+        return np.concatenate(parts if self.backwards else parts[::-1], self.axis)
+
+    def _shorter(self, y: Array) -> Array:
+        return np.delete(y, 0 if self.backwards else -1, self.axis)
+
+
+@dataclass(frozen=True)
 class Claim:
     """That a graph computes what nodes do.
 
@@ -47,6 +80,7 @@ class Claim:
         lengths: The inputs that are lengths of sequences.
         rounding: Half a rounding of 1 in the type of the node.
         rounds: Whether products of the node round their operands to 8 bits.
+        ahead: The layers that share a loop with the node; None if it has its own.
     """
 
     nodes: Sequence[onnx.ModelProto]
@@ -56,6 +90,7 @@ class Claim:
     lengths: frozenset[str]
     rounding: float
     rounds: bool = False
+    ahead: Stack | None = None
 
 
 def prove(claim: Claim, effort: Effort | None = None) -> int | None:
@@ -83,25 +118,27 @@ def _large_sizes(
     """Compare the outputs at sizes that no constant has, and so large that rows in the middle stay in the middle;
     return how many steps the claimed node takes, these sizes, and how far rows are moved."""
     fixed = frozenset({0, 1, *_integers(claim)})
-    moves, large, taken = Moves(N=bool(claim.lengths)), dict[str, int](), None  # a row of zeros is often appended
+    large, taken = dict[str, int](), None
+    steps = 0 if claim.ahead is None else len(claim.ahead.layers) - 1
+    moves = Moves(N=bool(claim.lengths), T=2 * steps)  # a first guess: rows of zeros
     while True:
         least = {name: _least(name, moves[name], bool(claim.lengths)) for name in names}
         if large and all(large[name] >= size for name, size in least.items()):
             return taken, large, moves
-        large, axes = _clear_sizes(least, fixed)
+        large, axes = _clear_sizes(least, fixed, moves)
         taken = _check_at(claim, rows, known | large, axes)
         moves = axes.farthest
 
 
-def _clear_sizes(least: Mapping[str, int], fixed: frozenset[int]) -> tuple[dict[str, int], RunSizes]:
+def _clear_sizes(least: Mapping[str, int], fixed: frozenset[int], moves: Moves) -> tuple[dict[str, int], RunSizes]:
     """Return the smallest sizes from these on that no constant has."""
     if len(least) > _MOST_SIZES:
         raise UnprovenError("too many sizes are open")
-    most = 40 if len(least) < _MOST_SIZES else 20
+    most = 64 if len(least) < _MOST_SIZES else 20
     for numbers in sorted(product(*(range(size, most) for size in least.values())), key=math.prod):
         sizes = dict(zip(least, numbers, strict=True))
         axes = RunSizes(sizes, fixed)
-        if axes.is_clear():
+        if axes.is_clear(moves):
             return sizes, axes
     raise UnprovenError("too large")
 
@@ -168,6 +205,8 @@ def _check_run(
         for name, shape in claim.shapes.items()
     }
     specified = Specification(rows, axes, rounds=claim.rounds)
+    if claim.ahead is not None:
+        claim.ahead.name_states(specified, inputs)
     outputs: list[Array] = []
     known = dict(inputs)
     for model in claim.nodes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.compare.node_pairs import NodePair
-from rnn_lowering.compare.proof.obligations import Claim, prove
+from rnn_lowering.compare.proof.obligations import Claim, Stack, prove
 from rnn_lowering.compare.proof.of_loops import LoopPair, loop_pairs
 from rnn_lowering.compare.proof.polynomials import MOST_FUNCTIONS, Effort, UnprovenError
 from rnn_lowering.compare.result import NOT_PROVEN, PROVEN, NodeProof
@@ -39,6 +39,7 @@ def proofs_of(
 ) -> tuple[NodeProof, ...]:
     """Return the proof of each lowered node, or why there is none; and of each Loop or Scan that was converted,
     if the models are given."""
+    nodes = list(nodes)
     effort, of_nodes, of_loops = Effort(), [], dict[ScopePath, NodeProof]()
     for loop in () if original is None or lowered is None else loop_pairs(original, lowered):
         of_loops[loop.path] = _proof(str(loop.ref), partial(_claim_of_loop, loop), effort)
@@ -47,7 +48,7 @@ def proofs_of(
         if node.cut is None and around is not None:
             of_nodes.append(replace(around, node=str(node.spec.node)))
         else:
-            of_nodes.append(_proof(str(node.spec.node), partial(_claim, node), effort))
+            of_nodes.append(_proof(str(node.spec.node), partial(_claim, node, _stack_of(node, nodes)), effort))
     return (*of_nodes, *of_loops.values())
 
 
@@ -78,32 +79,51 @@ def _claim_of_loop(loop: LoopPair) -> Claim:
     return Claim([loop.original], loop.lowered, shapes, sizes, frozenset(), _HALF_ROUNDINGS[loop.dtype])
 
 
-def _claim(node: NodePair) -> Claim:
+def _stack_of(node: NodePair, nodes: Iterable[NodePair]) -> list[NodePair]:
+    """Return the layers that share a loop with a node, and that node, the lowest first."""
+    stacks = ([top, *top.layers_below()][::-1] for top in nodes)
+    return max((stack for stack in stacks if any(layer.place == node.place for layer in stack)), key=len)
+
+
+def _claim(node: NodePair, stack: Sequence[NodePair]) -> Claim:
     spec = node.spec
     if node.cut is None:
         raise UnprovenError("it has no part of the lowered model for itself")
-    if node.below is not None:
-        raise UnprovenError("it shares a loop with the layer below")
     steps, rows = (least if size is None else size for size, least in ((spec.seq_length, 5), (spec.batch_size, 3)))
     weights = sum(math.prod(tensor.shape.numpy()) for tensor in spec.stored.values())
     of_states = getattr(spec, "state_heads", 0) * getattr(spec, "key_size", 0)  # those of a LinearAttention
     functions = max(_FUNCTIONS, _FUNCTIONS_OF_ROW * of_states)
     if steps * rows * len(spec.directions) * functions > MOST_FUNCTIONS or weights > _MOST_WEIGHTS:
         raise UnprovenError("too large")
-    shapes: dict[str, tuple[int | str, ...]] = {}
-    for pair in (node, *node.beside):
-        shapes |= _shapes(pair)
-    lengths = {pair.feeds[s] for pair in (node, *node.beside) for s in pair.feeds if s == "sequence_lens"}
-    models = [pair.whole() for pair in (*node.beside, node)]
+    pairs = {pair.place: pair for pair in (*node.beside, *stack)}.values()
+    shapes = {name: shape for pair in pairs for name, shape in _shapes(pair).items()}
+    lengths = {pair.feeds[s] for pair in pairs for s in pair.feeds if s == "sequence_lens"}
+    places = [layer.place for layer in stack]
+    under = stack[: places.index(node.place)]
+    models = [pair.whole() for pair in node.beside if pair.place not in places]
+    models += [layer.layer() for layer in (*under, node)]
     rounding = _HALF_ROUNDINGS[spec.dtype]
     sizes = {"T": spec.seq_length, "N": spec.batch_size}
-    return Claim(models, node.cut, shapes, sizes, frozenset(lengths), rounding, spec.rounds)
+    ahead = _ahead(stack) if len(stack) > 1 else None
+    return Claim(models, node.cut, shapes, sizes, frozenset(lengths), rounding, spec.rounds, ahead)
+
+
+def _ahead(stack: Sequence[NodePair]) -> Stack:
+    """Return layers of a loop, in which each is a step ahead of the one above."""
+    lowest = stack[0].spec
+    if lowest.rounds or any("sequence_lens" in layer.spec.inputs for layer in stack):
+        raise UnprovenError("it shares a loop with the layer below")
+    names = [stack[0].feeds[lowest.data], *(layer.spec.outputs["Y"].name or "" for layer in stack[:-1])]
+    axis = lowest.axes(lowest.data).index("T")
+    return Stack([layer.layer() for layer in stack], names, axis, lowest.directions == ("reverse",))
 
 
 def _shapes(node: NodePair) -> dict[str, tuple[int | str, ...]]:
     """Return the shapes of the inputs of a node; "T" and "N" for the length and the batch size."""
     spec = node.spec
     arrays = node.fed(node.random_values(spec.seq_length or 1, spec.batch_size or 1))
+    if node.below is not None:
+        arrays = {symbol: array for symbol, array in arrays.items() if symbol != spec.data}
     shapes = {}
     for symbol, array in arrays.items():
         axes = spec.axes(symbol) if symbol != "sequence_lens" else ("N",)

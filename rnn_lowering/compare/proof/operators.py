@@ -282,7 +282,7 @@ def _slice(m: Machine, attributes: Mapping[str, Any], x: Array, *given: Array | 
     for n, axis in enumerate(map(int, axes)):
         start, end, step = parts["starts"][n], parts["ends"][n], parts.get("steps", [1] * len(parts["starts"]))[n]
         size, is_open = x.shape[axis], m.axes.is_open(m.rows_of(x, axis))
-        moves = m.axes.chosen(is_open * size, start) + m.axes.chosen(is_open * size, end)
+        moves = m.axes.chosen(is_open * size, start) + m.axes.chosen(is_open * size, end, past=int(np.sign(step)))
         if abs(step) != 1 and is_open:
             raise UnprovenError("an open axis is sliced in steps")
         rows = _rows(size, int(start), int(end), int(step))
