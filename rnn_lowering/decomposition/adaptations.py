@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import onnx_ir as ir
 
@@ -44,6 +45,7 @@ from rnn_lowering.decomposition.rewrites.bounds import (
     write_logarithms,
 )
 from rnn_lowering.decomposition.rewrites.norms import centre_norms
+from rnn_lowering.decomposition.rewrites.pools import part_pools, pools_of_volumes
 from rnn_lowering.decomposition.rewrites.quantized import (
     nodes_of_tables,
     refuse_products,
@@ -54,6 +56,7 @@ from rnn_lowering.decomposition.rewrites.quantized import (
     written_as_differences,
     written_as_floats,
 )
+from rnn_lowering.decomposition.rewrites.resizes import cubic_resizes, multiply_cubic
 from rnn_lowering.decomposition.rewrites.rows import (
     bound_lookups,
     parts_taken,
@@ -340,6 +343,17 @@ ADAPTATIONS = {
     "bounded Tanh": Adaptation(bound_tanh, "computes Tanh as NaN between 45 and 88: clipped what {} read"),
     "logarithms of Sigmoid": Adaptation(
         write_logarithms, "loses Sigmoids that are almost 0: wrote {} Log of them by a bounded Exp"
+    ),
+    "cubic products": Adaptation(
+        multiply_cubic, "resizes cubically wrongly: wrote {} Resize as products", replaces=cubic_resizes
+    ),
+    "cubic products at edges": Adaptation(
+        partial(multiply_cubic, excluding=True),
+        "resizes cubically wrongly at edges: wrote {} Resize as products",
+        replaces=partial(cubic_resizes, excluding=True),
+    ),
+    "pools of planes": Adaptation(
+        part_pools, "pools along three axes wrongly: wrote {} pools as two", replaces=pools_of_volumes
     ),
     "parted outputs": Adaptation(
         part_outputs, "loses outputs that nodes read, or their shapes: returned {} by a Transpose"

@@ -318,8 +318,8 @@ def test_reductions_whose_axes_are_an_input(operator: str, target: Any) -> None:
 def test_mnn_is_refused_volumes() -> None:
     """It computes only the first of a batch right, or crashes."""
     model = parse(
-        """g (float[2, 3, 4, 5, 6] x) => (float[2, 3, 2, 2, 3] y)
-        { y = MaxPool <kernel_shape = [2, 2, 2], strides = [2, 2, 2]> (x) }""",
+        """g (float[2, 3, 4, 5, 6] x) => (float[2, 2, 3, 4, 5] y) <float[2, 3, 2, 2, 2] k = {}>
+        { y = Conv (x, k) }""",
         17,
     )
     with pytest.raises(rl.UnsupportedError, match=r"mnn .* computes it wrongly along three axes; export"):

@@ -184,7 +184,7 @@ MNN = Target(
             *("inputs with elements", "parts of sequences", "typed fills", "constants as tensors"),
             *("no vectors", "crops as Slice", "spelled strides", "ended convolutions", "parted outputs"),
             *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart", "logarithms of Sigmoid"),
-            "typed exponents",
+            *("typed exponents", "pools of planes", "cubic products"),
         ),
         folds=True,
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if

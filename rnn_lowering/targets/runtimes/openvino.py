@@ -126,6 +126,8 @@ def _misread(node: ir.Node, _: object) -> str:
         return "along all axes"
     if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "wrap":
         return "in other modes only"
+    if node.op_type == "Resize" and node.attributes.get_int("exclude_outside", 0) != 0:
+        return "as if nothing outside were excluded"
     if node.op_type == "NegativeLogLikelihoodLoss":
         return "without ignore_index only"
     zeros = [name for name in _DEFAULT_FOR_0.get(node.op_type, ()) if node.attributes.get_float(name, 1.0) == 0]
@@ -210,7 +212,10 @@ OPENVINO = Target(
     unsupported=("ReduceSum",),
     instead=(("HardSigmoid", _hard_sigmoid),),
     model=ModelTraits(
-        adaptations=("parts of sequences", "branches of one rank", "rotations by signs", "logarithms of Sigmoid"),
+        adaptations=(
+            *("parts of sequences", "branches of one rank", "rotations by signs", "logarithms of Sigmoid"),
+            "cubic products at edges",
+        ),
         misreads=_misread,
     ),
     dialect=Dialect(dequantize_inside=True, join_up_to=128, stack_up_to=128),

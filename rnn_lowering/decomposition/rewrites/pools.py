@@ -1,0 +1,65 @@
+"""Pools along three axes, which MNN computes wrongly, as two: along the last two axes, then along the first.
+
+The largest number of a box, or its mean, is that of its columns' own, also at the edges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from rnn_lowering.decomposition.adapted_model import AdaptedModel
+
+_VOLUME = 3
+"""The axes along which these pools are."""
+
+_OF_INPUTS = 5
+"""The first opset of a Reshape whose shape is an input."""
+
+
+def pools_of_volumes(model: AdaptedModel) -> set[ir.Node]:
+    """Return the pools that `part_pools` replaces: of known sizes, save the batch, not dilated or rounded up."""
+    return {node for node in model.nodes("AveragePool", "MaxPool", since=_OF_INPUTS) if _can_part(node, model)}
+
+
+def part_pools(model: AdaptedModel) -> int:
+    """Write, in place, each of them as two pools; return their number."""
+    found = pools_of_volumes(model)
+    for node in found:
+        _part(node, model)
+    return len(found)
+
+
+def _can_part(node: ir.Node, model: AdaptedModel) -> bool:
+    shape = model.shape_of(node.inputs[0])
+    if shape is None or not _known(shape[1:]) or len(node.attributes.get_ints("kernel_shape", ())) != _VOLUME:
+        return False
+    plain = node.attributes.get_string("auto_pad", "NOTSET") in ("NOTSET", "VALID") and len(node.outputs) == 1
+    dilated = max(node.attributes.get_ints("dilations", (1,))) > 1
+    return plain and not dilated and not node.attributes.get_int("ceil_mode", 0)
+
+
+def _known(sizes: Iterable[int | ir.SymbolicDim]) -> bool:
+    return all(isinstance(size, int) for size in sizes)
+
+
+def _part(node: ir.Node, model: AdaptedModel) -> None:
+    N, C, *sizes = (size if isinstance(size, int) else -1 for size in model.shape_of(node.inputs[0]) or ())
+    kernel, others = list(node.attributes.get_ints("kernel_shape")), dict(node.attributes)
+    strides = list(node.attributes.get_ints("strides", (1,) * _VOLUME))
+    pads = list(node.attributes.get_ints("pads", (0,) * 2 * _VOLUME))
+    whole = [size + pads[n] + pads[n + _VOLUME] for n, size in enumerate(sizes)]
+    found = [(size - k) // stride + 1 for size, k, stride in zip(whole, kernel, strides, strict=True)]
+    for name in ("auto_pad", "kernel_shape", "strides", "pads", "dilations"):
+        others.pop(name, None)
+
+    def pool(x: ir.Value | None, shape: list[int], k: list[int], s: list[int], p: list[int]) -> ir.Value:
+        planes = model.before(node, "Reshape", [x], shape=shape)
+        return model.before(node, node.op_type, [planes], kernel_shape=k, strides=s, pads=p, **others)
+
+    rows = pool(node.inputs[0], [N, C * sizes[0], *sizes[1:]], kernel[1:], strides[1:], [*pads[1:3], *pads[4:]])
+    columns = [N, C, sizes[0], math.prod(found[1:])]
+    value = pool(rows, columns, [kernel[0], 1], [strides[0], 1], [pads[0], 0, pads[_VOLUME], 0])
+    model.replace(node, model.before(node, "Reshape", [value], shape=[N, C, *found]))

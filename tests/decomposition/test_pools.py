@@ -1,0 +1,38 @@
+"""Pools along three axes are written as two where a runtime has none."""
+
+import pytest
+from running import assert_close, nodes, run
+from texts import parse, random_feed
+
+import rnn_lowering as rl
+
+POOLS = {
+    "a mean": "AveragePool <kernel_shape = [2, 3, 2], strides = [2, 1, 2]>",
+    "no pads": "AveragePool <kernel_shape = [3, 2, 3], pads = [1, 0, 1, 2, 1, 1], strides = [2, 1, 1]>",
+    "with pads": "AveragePool <kernel_shape = [3, 3, 3], pads = [1, 1, 1, 1, 1, 1], count_include_pad = 1>",
+    "the largest": "MaxPool <kernel_shape = [2, 3, 3], pads = [1, 0, 1, 0, 1, 1], strides = [1, 2, 1]>",
+    "along channels": "AveragePool <kernel_shape = [3, 1, 1], pads = [1, 0, 0, 1, 0, 0]>",
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_a_pool_of_volumes_is_two_of_planes(name: str) -> None:
+    net = parse(f"g (float[N, 3, 5, 4, 6] x) => (float[N, b, c, d, e] y) {{ y = {POOLS[name]} (x) }}", 17)
+    lowered = rl.lower(net, target="mnn")
+    kernels = [
+        list(attribute.ints)
+        for node in nodes(lowered)
+        for attribute in node.attribute
+        if attribute.name == "kernel_shape"
+    ]
+    assert [len(kernel) for kernel in kernels] == [2, 2]
+    feed = random_feed(net, N=2)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize("attribute", ["ceil_mode = 1", 'auto_pad = "SAME_UPPER"'])
+def test_one_whose_edges_are_rounded_is_refused(attribute: str) -> None:
+    pool = f"MaxPool <kernel_shape = [2, 3, 3], strides = [2, 2, 2], {attribute}>"
+    net = parse(f"g (float[2, 3, 5, 4, 6] x) => (float[a, b, c, d, e] y) {{ y = {pool} (x) }}", 17)
+    with pytest.raises(rl.UnsupportedError, match=r"MaxPool node .*computes it wrongly along three axes"):
+        rl.lower(net, target="mnn")

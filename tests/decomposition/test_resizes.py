@@ -1,0 +1,43 @@
+"""A cubic Resize is products with matrices where a runtime computes it wrongly."""
+
+import pytest
+from running import assert_close, operators, run
+from texts import parse, random_feed
+
+import rnn_lowering as rl
+
+RESIZES = {
+    "twice": 'Resize <mode = "cubic"> (x, "", scales)',
+    "to a size": 'Resize <mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1> (x, "", "", sizes)',
+    "corners": 'Resize <mode = "cubic", coordinate_transformation_mode = "align_corners"> (x, "", "", sizes)',
+    "one axis": 'Resize <mode = "cubic", coordinate_transformation_mode = "asymmetric"> (x, "", one_axis)',
+}
+TEXT = """g (float[{N}, 3, 5, 4] x) => (float[{N}, 3, c, d] y) <float[4] scales = {{1, 1, 2, 1.5}},
+    float[4] one_axis = {{1, 1, 2, 1}}, int64[4] sizes = {{2, 3, 8, 3}}> {{ y = {text} }}"""
+
+
+@pytest.mark.parametrize("name", RESIZES)
+def test_a_cubic_resize_is_products(name: str) -> None:
+    net = parse(TEXT.format(N="N" if "scales" in RESIZES[name] else 2, text=RESIZES[name]), 17)
+    lowered = rl.lower(net, target="mnn")
+    assert operators(lowered) == {"MatMul"}
+    feed = random_feed(net, N=2)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+def test_one_that_crops_is_refused() -> None:
+    mode = 'mode = "cubic", coordinate_transformation_mode = "tf_crop_and_resize"'
+    net = parse(TEXT.format(N=2, text=f"Resize <{mode}> (x, one_axis, scales)"), 17)
+    with pytest.raises(rl.UnsupportedError, match=r"Resize node .*computes it wrongly if it is cubic"):
+        rl.lower(net, target="mnn")
+
+
+@pytest.mark.parametrize("outside", [0, 1])
+def test_openvino_gets_none_that_excludes_what_is_outside(outside: int) -> None:
+    net = parse(
+        TEXT.format(N="N", text=f'Resize <mode = "cubic", exclude_outside = {outside}> (x, "", scales)'), 17
+    )
+    lowered = rl.lower(net, target="openvino")
+    assert operators(lowered) == {"MatMul" if outside else "Resize"}
+    feed = random_feed(net, N=2)
+    assert_close(run(lowered, feed), run(net, feed))
