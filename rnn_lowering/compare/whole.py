@@ -162,8 +162,7 @@ class ModelComparison(Comparison):
             return Verification("failed", reason=f"outputs {self.names} became {names}")
         if lost := lost_defaults(self.original.proto, self.lowered.proto):
             return Verification("failed", reason=f"the model has lost the inputs with defaults {lost}")
-        self.contradicted = self._contradicted(found.values())
-        if wrong := self._wrong_shape(found.values()):
+        if wrong := self._check_shapes(found.values()):
             return Verification("failed", reason=wrong)
         pairs: Pairs = {feed: (expected[feed], found[feed]) for feed in expected}
         result = self._compare(pairs)
@@ -354,16 +353,13 @@ class ModelComparison(Comparison):
             return not outcome.runs or bool(outcome.accepted(all_must_run=False))
         return False
 
-    def _wrong_shape(self, found: Iterable[Outputs]) -> str:
-        """Return which output of the lowered model has another shape than it declares; "" if none has."""
+    def _check_shapes(self, found: Iterable[Outputs]) -> str:
+        """Return which output of the lowered model has another shape than it declares; "" if none has. Note what
+        both declare, and a run contradicts."""
         declared = DeclaredShapes(self.original.proto, self.lowered.proto)
-        arrays = ((name, a) for outputs in found for name, a in tensors_by_name(self.names, outputs).items())
+        arrays = [each for outputs in found for each in tensors_by_name(self.names, outputs).items()]
+        self.contradicted = {(name, axis) for name, a in arrays for axis in declared.contradicted(name, a)}
         return next((f"output '{name}' {fault}" for name, a in arrays if (fault := declared.fault(name, a))), "")
-
-    def _contradicted(self, found: Iterable[Outputs]) -> set[tuple[str, int]]:
-        declared = DeclaredShapes(self.original.proto, self.lowered.proto)
-        arrays = ((name, a) for outputs in found for name, a in tensors_by_name(self.names, outputs).items())
-        return {(name, axis) for name, a in arrays for axis in declared.contradicted(name, a)}
 
     def _only_sizes(self, groups: list[Alternatives], found: Verification) -> str:
         """Return a note about axes of which the original accepted only one of several tried sizes; else ""."""
