@@ -363,9 +363,12 @@ def test_growth_amplifies_the_rounding_of_float64_but_hides_no_fault() -> None:
     assert rl.verify(original, lowered, shapes=shapes).status == "failed"
 
 
-def test_each_layer_of_a_loop_is_computed_twice_for_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("counts", [(2, 3), (4, 5)], ids=["proven", "not proven"])
+def test_each_layer_of_a_loop_is_computed_twice_for_each_run(
+    counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In float64 and in float32, with X moved by its rounding in the same batch, whatever layers are above."""
-    counted: list[int] = []
+    counted, proven = list[int](), list[bool]()
     evaluate = rnn_reference.evaluate
 
     def counting(*args: Any, **options: Any) -> Any:
@@ -373,7 +376,7 @@ def test_each_layer_of_a_loop_is_computed_twice_for_each_run(monkeypatch: pytest
         return evaluate(*args, **options)
 
     monkeypatch.setattr(rnn_reference, "evaluate", counting)
-    for count in (2, 3, 4):
+    for count in counts:
         layers = [
             f"y{n} = LSTM <hidden_size = 4> (x{n}, W, R) x{n + 1} = Squeeze (y{n}, one)" for n in range(count)
         ]
@@ -384,4 +387,7 @@ def test_each_layer_of_a_loop_is_computed_twice_for_each_run(monkeypatch: pytest
         counted.append(0)
         check = rl.verify(original, rl.lower(original), runs=1)
         assert (bool(check), len(check.nodes)) == (True, 1)
-    assert np.diff(counted).tolist() == [2 * len(rnn_reference._SIZES)] * 2
+        proven.append(all(check.proofs))
+    sizes = rnn_reference._SIZES_OF_PROVEN if proven[-1] else rnn_reference._SIZES
+    assert proven[0] == proven[1]
+    assert np.diff(counted).tolist() == [2 * len(sizes)]

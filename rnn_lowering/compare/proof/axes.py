@@ -59,19 +59,18 @@ class RunSizes:
             self._forms[m * n] = {(a, b): 1}
 
     def is_clear(self, moves: Moves) -> bool:
-        """Whether each size that is open, also times those that are not, is none of all others, nor becomes one by
-        rows that come or go: of two that were joined, by one of zeros."""
+        """Whether each size that is open, also times those that are not, is none of those that are not, nor becomes
+        another by rows that come and go: of two that were joined, by one of zeros."""
         assert self.fixed is not None
         products = {value * size for value in self._forms for size in self.fixed if size > 1}
         near = [
-            range(value, value + 2)
-            if len(symbols) > 1
-            else range(value - moves[symbols[0]], value + moves[symbols[0]] + 1)
+            range(value - came, value + max(came, len(symbols) - 1) + 1)
             for value, (symbols,) in self._forms.items()
+            for came in [(moves[symbols[0]] + 1) // 2 if len(symbols) == 1 else 0]
         ]
         others = set(chain.from_iterable(near))
         is_one_to_one = self._is_one_to_one and len(others) == sum(map(len, near))
-        return is_one_to_one and products.isdisjoint(others) and not self.fixed & (products | others)
+        return is_one_to_one and not self.fixed & (products | others)
 
     def is_open(self, size: int) -> bool:
         """Whether an axis of this size is open."""

@@ -120,14 +120,15 @@ def _large_sizes(
     fixed = frozenset({0, 1, *_integers(claim)})
     large, taken = dict[str, int](), None
     steps = 0 if claim.ahead is None else len(claim.ahead.layers) - 1
-    moves = Moves(N=bool(claim.lengths), T=2 * steps)  # a first guess: rows of zeros
+    near = Moves(T=2 * steps)  # a first guess: rows of zeros, and one for those that ended
+    moves = near | Moves(N=bool(claim.lengths))
     while True:
         least = {name: _least(name, moves[name], bool(claim.lengths)) for name in names}
         if large and all(large[name] >= size for name, size in least.items()):
             return taken, large, moves
-        large, axes = _clear_sizes(least, fixed, moves)
+        large, axes = _clear_sizes(least, fixed, near)
         taken = _check_at(claim, rows, known | large, axes)
-        moves = axes.farthest
+        near = moves = axes.farthest
 
 
 def _clear_sizes(least: Mapping[str, int], fixed: frozenset[int], moves: Moves) -> tuple[dict[str, int], RunSizes]:
