@@ -26,7 +26,7 @@ from clients.environments import HERE, ROOT, environment, requirements
 from clients.journeys import feeds, lowered
 
 SCRIPTS = HERE / "exporters" / "functions"
-HOMES = ("pytorch",)
+HOMES = ("pytorch", "keras")
 """The environments of the exporters."""
 
 TOGETHER = 40
@@ -52,8 +52,9 @@ def exported(folder: Path, names: Iterable[str]) -> list[Path]:
     """The files of nets; there is none of what an exporter cannot write."""
     paths = [folder / f"{name}.onnx" for name in names]
     absent = [p.stem for p in paths if not (p.exists() or p.with_suffix(".error").exists())]
-    if absent:
-        run_script("pytorch", folder, *absent)
+    for home in HOMES:
+        if of_home := [name for name in absent if (home == "keras") == name.endswith(".keras")]:
+            run_script(home, folder, *of_home)
     return [path for path in paths if path.with_suffix(".npz").exists()]
 
 

@@ -8,11 +8,17 @@ from clients import functions
 
 CLIENTS = ("opencv", "mnn")
 
-SAMPLE = ("to_long.after.older", "softplus_of_large.after.older", "triu.after.older", "equal.after.older")
-"""Those of the usual run: each was wrong in a runtime before."""
+SAMPLES = {
+    "pytorch": ("to_long.after.older", "softplus_of_large.after.older", "triu.after.older", "equal.after.older"),
+    "keras": ("log_sigmoid_of_large.after.keras", "GlobalMaxPooling3D.after.keras"),
+}
+"""By exporter those of the usual run: each was wrong in a runtime before."""
 
-PLACES = ("after.older", "after.dynamo", "after.fixed", "before.older")
-"""Before the recurrence dynamo writes the same nodes."""
+PLACES = (
+    *(("pytorch", place) for place in ("after.older", "after.dynamo", "after.fixed", "before.older")),
+    *(("keras", place) for place in ("after.keras", "before.keras")),
+)
+"""By exporter where functions stand: before the recurrence dynamo writes the same nodes."""
 
 
 def check(client: str, names: list[str], folder: Path) -> None:
@@ -23,17 +29,16 @@ def check(client: str, names: list[str], folder: Path) -> None:
         assert {name: what for name, what in judged.items() if what[0] not in ("right", "refused")} == {}
 
 
-@pytest.mark.environments("pytorch")
+@pytest.mark.parametrize("exporter", SAMPLES)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_some_functions_are_right(client: str, tmp_path: Path) -> None:
-    check(client, list(SAMPLE), tmp_path)
+def test_some_functions_are_right(client: str, exporter: str, tmp_path: Path) -> None:
+    check(client, list(SAMPLES[exporter]), tmp_path)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.long
-@pytest.mark.environments("pytorch")
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("exporter", "place"), PLACES)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_every_function_is_right_or_refused(client: str, place: str, tmp_path: Path) -> None:
-    names = [name for name in functions.run_script("pytorch").split() if name.endswith(place)]
+def test_every_function_is_right_or_refused(client: str, exporter: str, place: str, tmp_path: Path) -> None:
+    names = [name for name in functions.run_script(exporter).split() if name.endswith(place)]
     check(client, names, tmp_path)
