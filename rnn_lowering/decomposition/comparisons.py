@@ -37,6 +37,14 @@ def equal(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
     return function_of("equal_booleans" if dtype == ir.DataType.BOOL else "equal", {})
 
 
+def as_boolean(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """A Cast to booleans: not 0, which NaN is not either."""
+    dtype = operands[0].dtype
+    if opset < OLDEST_OPSET or dtype is None or node.attributes.get_int("to", 0) != ir.DataType.BOOL:
+        return None
+    return function_of("not_zero", {"zero": np.zeros((), dtype.numpy())})
+
+
 def absolute(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """The larger one of an integer and its negative."""
     return _of_integers("absolute", opset, operands)

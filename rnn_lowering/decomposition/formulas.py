@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from onnx import parser
 
-from rnn_lowering.decomposition.comparisons import absolute, equal, negative, repeated, trilu
+from rnn_lowering.decomposition.comparisons import absolute, as_boolean, equal, negative, repeated, trilu
 from rnn_lowering.decomposition.cuts import gather, pad, reverse_sequence, tile
 from rnn_lowering.decomposition.operands import (
     OLDEST_OPSET,
@@ -293,6 +293,7 @@ FORMULAS: dict[str, Formula] = {
     "ScatterElements": _scatter_elements,
     "Tile": tile,
     "Pad": pad,
+    "Cast": as_boolean,
     "DFT": _dft,
     "STFT": _stft,
     "Einsum": einsum,

@@ -170,6 +170,12 @@ def equal(a: Real, b: Real) -> BOOL[...]:
 
 
 @script()
+def not_zero(x: T, zero: T) -> BOOL[...]:
+    """Not equal to 0."""
+    return op.Not(op.Equal(x, zero))
+
+
+@script()
 def equal_booleans(a: BOOL[...], b: BOOL[...]) -> BOOL[...]:
     """Not one without the other."""
     return op.Not(op.Xor(a, b))

@@ -616,6 +616,17 @@ def test_what_no_function_computes_is_refused(operator: str) -> None:
         rl.lower(model, target=target)
 
 
+@pytest.mark.parametrize("dtype", ["float", "int64", "int32"])
+def test_mnn_gets_comparisons_where_numbers_become_booleans(dtype: str) -> None:
+    """It keeps the integer that a number is cut to."""
+    model = parse(f"g ({dtype}[6] x) => (float[6] y) {{ b = Cast <to = 9> (x) y = Cast <to = 1> (b) }}", 17)
+    lowered = rl.lower(model, target="mnn")
+    assert [node.attribute[0].i for node in nodes(lowered) if node.op_type == "Cast"] == [1]
+    numbers = np.array([-2, 0, 0.4, -0.0, 3, np.nan]) if dtype == "float" else np.array([-2, 0, 1, 0, 3, 9])
+    x = numbers.astype({"float": np.float32}.get(dtype, dtype))
+    assert run(lowered, {"x": x})["y"].tolist() == (x != 0).astype(float).tolist()
+
+
 @pytest.mark.parametrize("exponent", ["three", "n"])
 def test_mnn_gets_exponents_of_the_type_of_the_base(exponent: str) -> None:
     model = parse(

@@ -120,7 +120,10 @@ def _of_planes(node: ir.Node, known: KnownValue, opset: int) -> str:
 
 
 def _cast(node: ir.Node, known: KnownValue, opset: int) -> str:
-    return "wrongly, or crashes" if node.attributes.get_int("to", 0) == ir.DataType.UINT8 else ""
+    to, dtype = node.attributes.get_int("to", 0), None if node.inputs[0] is None else known(node.inputs[0]).dtype
+    if to == ir.DataType.BOOL and dtype != ir.DataType.BOOL:
+        return "as an integer that is kept"
+    return "wrongly, or crashes" if to == ir.DataType.UINT8 else ""
 
 
 def _equal(node: ir.Node, known: KnownValue, opset: int) -> str:
