@@ -44,6 +44,7 @@ from rnn_lowering.decomposition.rewrites.bounds import (
     bound_tanh,
     write_logarithms,
 )
+from rnn_lowering.decomposition.rewrites.indices import count_from_start
 from rnn_lowering.decomposition.rewrites.norms import centre_norms
 from rnn_lowering.decomposition.rewrites.pools import part_pools, pools_of_volumes
 from rnn_lowering.decomposition.rewrites.quantized import (
@@ -352,6 +353,17 @@ ADAPTATIONS = {
         "resizes cubically wrongly at edges: wrote {} Resize as products",
         replaces=partial(cubic_resizes, excluding=True),
     ),
+    **{
+        f"indices of {', '.join(operators)}": Adaptation(
+            partial(count_from_start, operators=operators),
+            "takes no negative indices: counted those of {} nodes from the start",
+        )
+        for operators in (
+            ("ScatterElements", "GatherElements", "GatherND"),
+            ("GatherND",),
+            ("GatherND", "ScatterND"),
+        )
+    },
     "pools of planes": Adaptation(
         part_pools, "pools along three axes wrongly: wrote {} pools as two", replaces=pools_of_volumes
     ),

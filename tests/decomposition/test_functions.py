@@ -81,6 +81,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"given": np.array([0]), "keepdims": 1},
     ),
     "equal": ("(float[3] x, float[3] z) => (bool[3] y) { y = Equal (x, z) }", {}),
+    "not_zero": ("(float[3] x) => (bool[3] y) { y = Cast <to = 9> (x) }", floats(zero=0)),
     "equal_booleans": ("(bool[3] c, bool[3] d) => (bool[3] y) { y = Equal (c, d) }", {}),
     "absolute": ("(float[3] x) => (float[3] y) { y = Abs (x) }", floats(zero=0)),
     "negative": ("(float[3] x) => (float[3] y) { y = Neg (x) }", floats(zero=0)),

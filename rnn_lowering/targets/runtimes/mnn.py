@@ -188,6 +188,7 @@ MNN = Target(
             *("no vectors", "crops as Slice", "spelled strides", "ended convolutions", "parted outputs"),
             *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart", "logarithms of Sigmoid"),
             *("typed exponents", "pools of planes", "cubic products"),
+            "indices of ScatterElements, GatherElements, GatherND",
         ),
         folds=True,
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if

@@ -204,6 +204,7 @@ OPENCV = Target(
             "bounded Tanh",
             "logarithms of Sigmoid",
             "bounded integers",
+            "indices of GatherND",
             "no unused constants",
             "rounding of floats",
             "no products of integers",

@@ -225,6 +225,7 @@ TRACT = Target(
             "branches of one rank",
             "crops as Slice",
             "logarithms of Sigmoid",
+            "indices of GatherND, ScatterND",
             "numbers of sizes",
             "typed fills",
             "no declared shapes",

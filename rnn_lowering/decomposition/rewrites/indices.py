@@ -1,0 +1,72 @@
+"""Indices counted from the start, where a runtime knows no negative ones.
+
+MNN takes other elements for a negative index of ScatterElements, GatherElements and GatherND. For one of GatherND
+OpenCV reads other memory, and tract ends the process; tract rejects one of ScatterND.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.types import Array, array_of
+
+_BY_ROWS = ("GatherND", "ScatterND")
+"""Operators whose indices have the places along several axes in their last axis."""
+
+_COUNTED = ("ArgMax", "ArgMin", "NonZero", "TopK")
+"""Operators that count from the start."""
+
+_COMPARES_INTEGERS = 9
+"""The first opset of a Where, and of a Greater of integers."""
+
+
+def count_from_start(model: AdaptedModel, operators: Collection[str]) -> int:
+    """Count the indices of nodes from the start, in place, where the sizes are known; return the number of nodes
+    whose indices may have been negative."""
+    return sum(_count(node, model) for node in model.nodes(*operators, since=_COMPARES_INTEGERS))
+
+
+def _count(node: ir.Node, model: AdaptedModel) -> bool:
+    indices, sizes = node.inputs[1], _sizes(node, model)
+    source, dtype = None if indices is None else indices.producer(), model.dtype_of(indices)
+    if indices is None or sizes is None or dtype is None or (source is not None and _counts(source)):
+        return False
+    numbers = model.constant_of(indices)
+    if numbers is not None:
+        given = array_of(numbers)
+        if (given >= 0).all():
+            return False
+        node.replace_input_with(1, model.constant(node, np.where(given < 0, given + sizes, given), given.dtype))
+        return True
+    zero, size = (model.constant(node, each, dtype.numpy()) for each in (0, sizes))
+    below = model.before(node, "Greater", [zero, indices])
+    behind = model.before(node, "Add", [indices, size])
+    node.replace_input_with(1, model.before(node, "Where", [below, behind, indices]))
+    return True
+
+
+def _counts(source: ir.Node) -> bool:
+    """Whether a node counts from the start, or is what this module writes."""
+    if source.op_type == "Where":
+        below = None if source.inputs[0] is None else source.inputs[0].producer()
+        return below is not None and below.op_type == "Greater" and below.inputs[1] is source.inputs[2]
+    return source.op_type in _COUNTED
+
+
+def _sizes(node: ir.Node, model: AdaptedModel) -> Array | None:
+    """Return the sizes along which indices count; None if one is not known."""
+    shape, places = (model.shape_of(value) for value in node.inputs[:2])
+    if shape is None or places is None:
+        return None
+    if node.op_type in _BY_ROWS:
+        first = node.attributes.get_int("batch_dims", 0)
+        depth = places[-1]
+        sizes = list(shape)[first : first + depth] if isinstance(depth, int) else [None]
+    else:
+        sizes = [shape[node.attributes.get_int("axis", 0)]]
+    known = [size for size in sizes if isinstance(size, int)]
+    return np.array(known) if len(known) == len(sizes) else None
