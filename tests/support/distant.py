@@ -122,6 +122,22 @@ def _at_one_pair(axis: int, far: int) -> str:
     return " ".join(parts) + " both = Mul (T_is, N_is) FAR = Mul (X, both)"
 
 
+def _at_one_pair_of_rows(axis: int, far: int) -> str:
+    """X itself where both sizes are 2: the row behind the first is the last."""
+    parts = []
+    for name, of in (("T", 0), ("N", 1)):
+        parts.append(f"""{name}_axis = Constant <value_ints = [{of}]> () {name}_size = Gather (all, {name}_axis)
+            {name}_zeros = ConstantOfShape ({name}_size) {name}_rest = Slice ({name}_zeros, one, end, zero)
+            {name}_one = Constant <value_floats = [1.0]> () {name}_zero = Constant <value_floats = [0.0]> ()
+            {name}_first = Concat <axis = 0> ({name}_one, {name}_rest)
+            {name}_last = Slice ({name}_first, last, low, zero, last)
+            {name}_more = Concat <axis = 0> ({name}_zero, {name}_first)
+            {name}_next = Slice ({name}_more, zero, last, zero)
+            {name}_both = Mul ({name}_next, {name}_last) {name}_is = Slice ({name}_both, last, end, zero)""")
+    low = "low = Constant <value_ints = [-9223372036854775807]> ()"
+    return f"{low} {' '.join(parts)} both = Mul (T_is, N_is) FAR = Mul (X, both)"
+
+
 KINDS: dict[str, Far] = {
     "shifted": _shifted,
     "cut and filled": _cut_and_filled,
@@ -132,9 +148,10 @@ KINDS: dict[str, Far] = {
     "in products": _in_products,
     "dilated": _dilated,
     "at one pair": _at_one_pair,
+    "at one pair of rows": _at_one_pair_of_rows,
 }
 
-AXES = {"in products": (0,), "dilated": (0,), "at one pair": (0,)}
+AXES = {"in products": (0,), "dilated": (0,), "at one pair": (0,), "at one pair of rows": (0,)}
 """The axes along which some kinds are made."""
 
 Row = tuple[str, int, int]

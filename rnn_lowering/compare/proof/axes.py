@@ -1,13 +1,16 @@
 """`RunSizes`: the axes of a run that stand for open ones, and how far their rows are moved.
 
-What a graph does to an open axis moves each row by -1, 0 or 1 from where it was, takes it from the other end, or
-from where a counter or a length says. So after D such moves it depends only on which of the first D rows a row is,
-which of the last D, or which other one. A run shows that at each size up to 2 D and at one that is clearly larger.
+A graph may move the rows of an open axis by a few, count them from the other end, or choose them by a counter or a
+length. If all moves in a row are by at most D, what becomes of a row depends on which of the first D + 1 it is, which
+of the last D + 1 (if sequences have lengths, also of those beside the end of its own), or that it is another; and on
+whether such rows are the same one, which they are at small sizes. So a run at each small size and at one where all
+kinds are there shows every size. What could tell of a row whether there are others is refused: sums and extremes over
+an open axis, but the largest of all lengths.
 
 | moves | how far |
 |---|---|
-| Slice, Gather | the number that is no size, counter or length, beyond that of the rows and of the indices |
-| Concat | the rows of constants that come beside open ones |
+| Slice, Gather | the number without size, counter and length, beyond how far the rows and the indices were moved |
+| Concat | the rows of constants in front; those behind, once rows are counted from the end |
 | Reshape | none: it joins axes, or takes apart what it joined, in the same order |
 | all others | none: they take their inputs row by row |
 """
@@ -34,6 +37,9 @@ Moves = Counter[str]
 """How far rows are moved along the axis of each open size; `CHOSEN`: how often one is chosen by a counter."""
 
 CHOSEN = ""
+
+_END = " from the end"
+"""Behind the name of a size: how many rows came behind. They move others only from the end."""
 
 
 class RunSizes:
@@ -66,7 +72,7 @@ class RunSizes:
         near = [
             range(value - came, value + max(came, len(symbols) - 1) + 1)
             for value, (symbols,) in self._forms.items()
-            for came in [(moves[symbols[0]] + 1) // 2 if len(symbols) == 1 else 0]
+            for came in [moves[symbols[0]] + moves[symbols[0] + _END] if len(symbols) == 1 else 0]
         ]
         others = set(chain.from_iterable(near))
         is_one_to_one = self._is_one_to_one and len(others) == sum(map(len, near))
@@ -102,6 +108,11 @@ class RunSizes:
         if moves[CHOSEN] > _MOST_CHOICES:
             raise UnprovenError("counters choose rows of chosen rows again and again")
         return any(moves.values())
+
+    @staticmethod
+    def from_the_end(moves: Moves) -> Moves:
+        """Return how far rows are moved that are counted from the end."""
+        return moves + Moves({name.removesuffix(_END): far for name, far in moves.items() if name.endswith(_END)})
 
     def chosen(self, size: int, *numbers: Any, past: int = 0) -> Moves:
         """Return how far numbers move rows of an axis that they choose.
@@ -164,10 +175,14 @@ class RunSizes:
         return [(known, s) for known, form in self._forms.items() if abs(known - size) <= near for s in form]
 
     def beside(self, size: int, rows: int) -> Moves:
-        """Return how far other rows are moved by rows that come or go."""
+        """Return how far other rows are moved by rows that come or go in front of them."""
         axes = [(symbols, self._units(known, symbols)) for known, symbols in self._own(size)]
         names = {name for symbols, units in axes for name in ([units[()]] if units else symbols)}
         return Moves(dict.fromkeys(names or self._names, rows))
+
+    def behind(self, size: int, rows: int) -> Moves:
+        """Return how far other rows are moved, from the end, by rows that come behind them."""
+        return Moves({name + _END: far for name, far in self.beside(size, rows).items()})
 
     # Reshape
 

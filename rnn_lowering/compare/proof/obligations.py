@@ -25,9 +25,8 @@ from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
 from rnn_lowering.compare.proof.sizes import LENGTH, symbol
 from rnn_lowering.types import Array
 
-_LEAST = {"N": 3}
-_LEAST_OF_OTHERS, _MOST_SIZES = 4, 3
-"""From where on sizes are tried that no constant has; of how many open sizes."""
+_MOST_SIZES = 3
+"""So many may be open."""
 
 _MOST_FIXED = 4096
 
@@ -36,7 +35,7 @@ _NO_SIZES = ("axis", "axes", "perm", "to")
 
 
 @dataclass(frozen=True)
-class Stack:
+class LayersAhead:
     """Layers that share a loop, in which each is a step ahead of the one above: it takes rows of zeros at the end.
 
     Attributes:
@@ -90,7 +89,16 @@ class Claim:
     lengths: frozenset[str]
     rounding: float
     rounds: bool = False
-    ahead: Stack | None = None
+    ahead: LayersAhead | None = None
+
+    def kinds_of_size(self, name: str, far: int) -> tuple[int, ...]:
+        """Return a size of an axis of each kind, if rows are moved so far; the last stands for all larger ones.
+
+        At that, a row may be far from its ends and from the end of a shorter sequence, and that from them; at the
+        others rows that are near these ends are the same ones.
+        """
+        ends = 2 if name == "T" and self.lengths else 1
+        return (*range(1, 2 * ends * far + ends + 1), 2 * ends * far + 3 * ends)
 
 
 def prove(claim: Claim, effort: Effort | None = None) -> int | None:
@@ -104,31 +112,30 @@ def prove(claim: Claim, effort: Effort | None = None) -> int | None:
     names = [name for name, size in claim.sizes.items() if size is None]
     if not names:
         return _check_at(claim, rows, known, RunSizes({}, None))
-    taken, large, moves = _large_sizes(claim, rows, known, names)
-    every = [(*range(1, 1 + max(1, 2 * moves[name])), size) for name, size in large.items()]
-    for sizes in product(*every):
-        if sizes != tuple(large.values()):
-            _check_at(claim, rows, known | dict(zip(large, sizes, strict=True)), RunSizes({}, None))
+    taken, moves = _large_sizes(claim, rows, known, names)
+    small = [claim.kinds_of_size(name, moves[name]) for name in names]
+    for sizes in product(*small):
+        if sizes != tuple(size for *_, size in small):
+            _check_at(claim, rows, known | dict(zip(names, sizes, strict=True)), RunSizes({}, None))
     return taken
 
 
 def _large_sizes(
     claim: Claim, rows: SymbolicRows, known: dict[str, int], names: Sequence[str]
-) -> tuple[int | None, dict[str, int], Moves]:
+) -> tuple[int | None, Moves]:
     """Compare the outputs at sizes that no constant has, and so large that rows in the middle stay in the middle;
-    return how many steps the claimed node takes, these sizes, and how far rows are moved."""
+    return how many steps the claimed node takes, and how far rows are moved."""
     fixed = frozenset({0, 1, *_integers(claim)})
     large, taken = dict[str, int](), None
     steps = 0 if claim.ahead is None else len(claim.ahead.layers) - 1
-    near = Moves(T=2 * steps)  # a first guess: rows of zeros, and one for those that ended
-    moves = near | Moves(N=bool(claim.lengths))
+    moves = Moves(T=steps)  # a first guess
     while True:
-        least = {name: _least(name, moves[name], bool(claim.lengths)) for name in names}
+        least = {name: claim.kinds_of_size(name, moves[name])[-1] for name in names}
         if large and all(large[name] >= size for name, size in least.items()):
-            return taken, large, moves
-        large, axes = _clear_sizes(least, fixed, near)
+            return taken, moves
+        large, axes = _clear_sizes(least, fixed, moves)
         taken = _check_at(claim, rows, known | large, axes)
-        near = moves = axes.farthest
+        moves = axes.farthest
 
 
 def _clear_sizes(least: Mapping[str, int], fixed: frozenset[int], moves: Moves) -> tuple[dict[str, int], RunSizes]:
@@ -142,12 +149,6 @@ def _clear_sizes(least: Mapping[str, int], fixed: frozenset[int], moves: Moves) 
         if axes.is_clear(moves):
             return sizes, axes
     raise UnprovenError("too large")
-
-
-def _least(name: str, far: int, has_lengths: bool) -> int:
-    """Return the least size at which a row is far from both ends, and from a length that is far from them."""
-    parts = 3 if name == "T" and has_lengths else 2
-    return max(_LEAST.get(name, _LEAST_OF_OTHERS), parts * far + 2)
 
 
 def _integers(claim: Claim) -> Iterator[int]:

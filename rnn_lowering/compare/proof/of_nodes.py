@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.compare.node_pairs import NodePair
-from rnn_lowering.compare.proof.obligations import Claim, Stack, prove
+from rnn_lowering.compare.proof.obligations import Claim, LayersAhead, prove
 from rnn_lowering.compare.proof.of_loops import LoopPair, loop_pairs
 from rnn_lowering.compare.proof.polynomials import MOST_FUNCTIONS, Effort, UnprovenError
 from rnn_lowering.compare.result import NOT_PROVEN, PROVEN, NodeProof
@@ -108,14 +108,14 @@ def _claim(node: NodePair, stack: Sequence[NodePair]) -> Claim:
     return Claim(models, node.cut, shapes, sizes, frozenset(lengths), rounding, spec.rounds, ahead)
 
 
-def _ahead(stack: Sequence[NodePair]) -> Stack:
+def _ahead(stack: Sequence[NodePair]) -> LayersAhead:
     """Return layers of a loop, in which each is a step ahead of the one above."""
     lowest = stack[0].spec
     if lowest.rounds or any("sequence_lens" in layer.spec.inputs for layer in stack):
         raise UnprovenError("it shares a loop with the layer below")
     names = [stack[0].feeds[lowest.data], *(layer.spec.outputs["Y"].name or "" for layer in stack[:-1])]
     axis = lowest.axes(lowest.data).index("T")
-    return Stack([layer.layer() for layer in stack], names, axis, lowest.directions == ("reverse",))
+    return LayersAhead([layer.layer() for layer in stack], names, axis, lowest.directions == ("reverse",))
 
 
 def _shapes(node: NodePair) -> dict[str, tuple[int | str, ...]]:

@@ -15,7 +15,7 @@ from onnx import helper
 from rnn_lowering.compare.proof.axes import Moves
 from rnn_lowering.compare.proof.machine import Machine, Operator, floats, is_symbolic, numbers_of, refuse_large
 from rnn_lowering.compare.proof.polynomials import ONE, ZERO, Algebra, BoundedPolynomial, UnprovenError, number
-from rnn_lowering.compare.proof.sizes import SymbolicSize, difference, symbol
+from rnn_lowering.compare.proof.sizes import LENGTH, SymbolicSize, difference, symbol
 from rnn_lowering.types import Array
 
 
@@ -183,14 +183,19 @@ def _exact(x: Array) -> Array:
     return x if is_symbolic(x) else x.astype(np.int64)
 
 
+def _are_lengths(x: Array) -> bool:
+    """Whether each element follows from the length of its own sequence."""
+    own = (any(f"{LENGTH}{n}" in s for s in getattr(element, "form", ())) for n, element in enumerate(x.flat))
+    return x.ndim == 1 and all(own)
+
+
 def _reduced(name: str) -> Operator:
     def operator(m: Machine, attributes: Mapping[str, Any], x: Array, given: Array | None = None) -> Array:
         axes = attributes.get("axes") if given is None else _plain(given)
         along = tuple(range(x.ndim)) if axes is None else tuple(a % x.ndim for a in axes)
         if name == "Add" and not is_symbolic(x) and x.dtype.kind != "f":
             raise UnprovenError("integers are added up")
-        is_open = [m.axes.is_open(size) for size in x.shape]
-        if any(is_open[axis] for axis in along) and (name == "Add" or sum(is_open) > 1):
+        if any(m.axes.is_open(x.shape[axis]) for axis in along) and (name == "Add" or not _are_lengths(x)):
             raise UnprovenError("a sum or extreme over an open axis")
         parts = x
         for axis in sorted(along, reverse=True):
@@ -255,7 +260,9 @@ def _concat(m: Machine, attributes: Mapping[str, Any], *parts: Array) -> Array:
     opened = list(filter(m.axes.is_open, sizes))
     if len(parts) > 1 and opened:
         m.axes.check_new(result.shape[axis])
-        moves = [m.axes.beside(size, sum(sizes) - sum(opened)) for size in opened]
+        first, closed = sizes.index(opened[0]), sum(sizes) - sum(opened)
+        in_front = closed if len(opened) > 1 else sum(sizes[:first])
+        moves = [m.axes.beside(size, in_front) + m.axes.behind(size, closed - in_front) for size in opened]
         m.moved(result, reduce(Moves.__or__, moves) + m.moves(*parts))
     return result
 
@@ -286,7 +293,8 @@ def _slice(m: Machine, attributes: Mapping[str, Any], x: Array, *given: Array | 
         if abs(step) != 1 and is_open:
             raise UnprovenError("an open axis is sliced in steps")
         rows = _rows(size, int(start), int(end), int(step))
-        x = m.moved(np.take(x, rows, axis), reduce(Moves.__add__, map(m.moves, (x, *given)), moves))
+        before = m.axes.from_the_end(m.moves(x)) if min(start, end, step) < 0 else m.moves(x)
+        x = m.moved(np.take(x, rows, axis), reduce(Moves.__add__, map(m.moves, given), moves + before))
         if is_open:
             m.axes.check_new(x.shape[axis])
     return x
@@ -301,7 +309,8 @@ def _rows(size: int, start: int, end: int, step: int) -> list[int]:
 
 def _gather(m: Machine, attributes: Mapping[str, Any], x: Array, index: Array) -> Array:
     axis = attributes.get("axis", 0)
-    moves = m.axes.chosen(m.rows_of(x, axis), *index.flat) + m.moves(x) + m.moves(index)
+    before = m.axes.from_the_end(m.moves(x)) if min(index.flat, default=0) < 0 else m.moves(x)
+    moves = m.axes.chosen(m.rows_of(x, axis), *index.flat) + before + m.moves(index)
     rows = index.astype(np.int64)
     if rows.size and not (-x.shape[axis] <= rows.min() and rows.max() < x.shape[axis]):
         raise UnprovenError("an index is beyond its axis")
