@@ -13,6 +13,7 @@ from typing import Any
 
 import one_thread  # noqa: F401  # before what imports NumPy
 import pytest
+from kept_proofs import keep_proofs
 from one_process import Kept, keep_processes, run_workers_here
 from provoked import expected, recorded
 from thinning import rest_of_products
@@ -85,6 +86,7 @@ def kept() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _children(request: pytest.FixtureRequest, kept: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_proofs(monkeypatch)
     if "own_processes" not in request.fixturenames:
         keep_processes(monkeypatch)
         if "workers_here" in request.fixturenames:

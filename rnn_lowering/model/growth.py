@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -103,8 +102,7 @@ def _may_grow(model: onnx.ModelProto) -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class _Bound:
+class _Bound(NamedTuple):
     """At most this rank, this number of elements, this number of elements that inference holds one by one (all of a
     value with one axis), and this number among the elements; and the numbers of a small constant."""
 

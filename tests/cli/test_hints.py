@@ -179,7 +179,9 @@ def test_no_converter_where_it_cannot_go() -> None:
 
 def flags_in(path: Path) -> set[str]:
     """Return the flags in the texts of a module."""
-    texts = (each.value for each in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(each, ast.Constant))
+    source = path.read_text("utf-8")
+    tree = ast.parse(source if "--" in source else "")
+    texts = (each.value for each in ast.walk(tree) if isinstance(each, ast.Constant))
     found = {flag for text in texts for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", str(text))}
     return found - {"--help", "--name", "--no-deps"}  # of docstrings, and of pip
 

@@ -488,12 +488,12 @@ def test_ncnn_is_refused() -> None:
 def test_one_output_that_is_used() -> None:
     form: Any
     for kept, form in product(("output", "present_state"), FORMS):
-        original = Attention().model()
+        case = Attention(T=3, B=1)
+        original = case.model()
         (other,) = (v for v in original.graph.output if v.name != kept)
         original.graph.output.remove(other)
         lowered = rl.lower(original, form)
-        got = run(lowered, Attention().feed())
-        assert error(got, {kept: Attention().expected(Attention().feed())[kept]}) < 2e-6
+        assert error(run(lowered, case.feed()), {kept: case.expected(case.feed())[kept]}) < 2e-6
         assert rl.verify(original, lowered, runs=1).status == "verified"
 
 
@@ -511,7 +511,7 @@ def test_it_is_listed_previewed_and_drawn(tmp_path: Path, capsys: pytest.Capture
     text = page.read_text()
     assert "Absolute error of output against float64" in text
     assert "One step as emitted" in text
-    assert main([str(path), str(tmp_path / "out.onnx"), "--report", str(data), "--force"]) == 0
+    assert main([str(path), str(tmp_path / "out.onnx"), "--report", str(data), "--force", "--verify", "0"]) == 0
     (node,) = json.loads(data.read_text())["nodes"]
     assert (node["form"], node["seq_length"], node["hidden_size"]) == ("chunked", 40, None)
 

@@ -1,0 +1,42 @@
+"""Proofs for tests: many models are compared in several tests, and a proof takes longer than the comparison."""
+
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+import onnx
+import pytest
+
+from rnn_lowering.compare.proof import of_nodes
+from rnn_lowering.compare.proof.obligations import Claim, prove
+from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
+
+_kept: dict[tuple[Any, ...], tuple[int | UnprovenError | None, int]] = {}
+"""By claim: the steps or why it is not proven, and what that took."""
+
+
+def keep_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a claim that an earlier test proved count as proven, and one that it did not as unproven."""
+    monkeypatch.setattr(of_nodes, "prove", _proved_once)
+
+
+def _proved_once(claim: Claim, effort: Effort) -> int | None:
+    models = [model.SerializeToString(deterministic=True) for model in (*claim.nodes, claim.lowered)]
+    key = (*(sha256(model).digest() for model in models), repr(replace(claim, nodes=(), lowered=onnx.ModelProto())))
+    if any(b"location" in model for model in models):  # numbers in a file, which may change
+        return prove(claim, effort)
+    if key in _kept:
+        effort.take(_kept[key][1])
+    else:
+        left = effort.left
+        try:
+            found: int | UnprovenError | None = prove(claim, effort)
+        except UnprovenError as error:
+            if effort.left < 0:  # because of the nodes before
+                raise
+            found = error
+        _kept[key] = found, left - effort.left
+    result, _ = _kept[key]
+    if isinstance(result, UnprovenError):
+        raise result
+    return result
