@@ -46,6 +46,17 @@ def test_indices_count_from_the_start(name: str, target: Any, is_constant: bool)
     assert_close(outputs, run(net, feed))
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_an_open_size_is_that_of_the_run(dtype: str) -> None:
+    net = parse(
+        f"g (float[3, T] x, {dtype}[3, 2] i) => (float[3, 2] y) {{ y = GatherElements <axis = -1> (x, i) }}", 17
+    )
+    lowered = rl.lower(net, target="mnn")
+    assert [node.op_type for node in nodes(lowered)][-2:] == ["Where", "GatherElements"]
+    feed = random_feed(net, T=5) | {"i": np.array(PLACES, dtype)}
+    assert_close(run(lowered, feed), run(net, feed))
+
+
 def test_what_counts_from_the_start_stays() -> None:
     net = parse(
         """g (float[3, 4] x) => (float[3, 2] y) <int64[1] k = {2}> {

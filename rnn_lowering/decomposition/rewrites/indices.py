@@ -25,28 +25,35 @@ _COMPARES_INTEGERS = 9
 
 
 def count_from_start(model: AdaptedModel, operators: Collection[str]) -> int:
-    """Count the indices of nodes from the start, in place, where the sizes are known; return the number of nodes
-    whose indices may have been negative."""
+    """Count the indices of nodes from the start, in place; return the number of nodes whose indices may have been
+    negative. The sizes along which GatherND and ScatterND count must be known."""
     return sum(_count(node, model) for node in model.nodes(*operators, since=_COMPARES_INTEGERS))
 
 
 def _count(node: ir.Node, model: AdaptedModel) -> bool:
     indices, sizes = node.inputs[1], _sizes(node, model)
     source, dtype = None if indices is None else indices.producer(), model.dtype_of(indices)
-    if indices is None or sizes is None or dtype is None or (source is not None and _counts(source)):
-        return False
     numbers = model.constant_of(indices)
-    if numbers is not None:
-        given = array_of(numbers)
-        if (given >= 0).all():
-            return False
+    given = None if numbers is None else array_of(numbers)
+    if indices is None or dtype is None or (source is not None and _counts(source)):
+        return False
+    if (given is not None and (given >= 0).all()) or (sizes is None and node.op_type in _BY_ROWS):
+        return False
+    if given is not None and sizes is not None:
         node.replace_input_with(1, model.constant(node, np.where(given < 0, given + sizes, given), given.dtype))
         return True
-    zero, size = (model.constant(node, each, dtype.numpy()) for each in (0, sizes))
-    below = model.before(node, "Greater", [zero, indices])
+    size = _size(node, dtype, model) if sizes is None else model.constant(node, sizes, dtype.numpy())
+    below = model.before(node, "Greater", [model.constant(node, 0, dtype.numpy()), indices])
     behind = model.before(node, "Add", [indices, size])
     node.replace_input_with(1, model.before(node, "Where", [below, behind, indices]))
     return True
+
+
+def _size(node: ir.Node, dtype: ir.DataType, model: AdaptedModel) -> ir.Value:
+    """Return the size of the axis along which indices count, as it is when the model runs."""
+    axis = model.constant(node, node.attributes.get_int("axis", 0))
+    size = model.before(node, "Gather", [model.before(node, "Shape", node.inputs[:1]), axis], axis=0)
+    return size if dtype == ir.DataType.INT64 else model.before(node, "Cast", [size], to=int(dtype))
 
 
 def _counts(source: ir.Node) -> bool:
