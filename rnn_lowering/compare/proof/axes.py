@@ -1,11 +1,11 @@
 """`RunSizes`: the axes of a run that stand for open ones, and how far their rows are moved.
 
 A graph may move the rows of an open axis by a few, count them from the other end, or choose them by a counter or a
-length. If all moves in a row are by at most D, what becomes of a row depends on which of the first D + 1 it is, which
-of the last D + 1 (if sequences have lengths, also of those beside the end of its own), or that it is another; and on
-whether such rows are the same one, which they are at small sizes. So a run at each small size and at one where all
-kinds are there shows every size. What could tell of a row whether there are others is refused: sums and extremes over
-an open axis, but the largest of all lengths.
+length. If all moves in a row are by at most D, what becomes of a row depends on which of the first D + 1 it is,
+which of the last D + 1 (if sequences have lengths, also of those beside the end of its own), or that it is
+another; and on whether such rows are the same one, which they are at small sizes. So a run at each small size and
+at one where all kinds are there shows every size. What could tell of a row whether there are others is refused:
+sums and extremes over an open axis, but the largest of all lengths.
 
 | moves | how far |
 |---|---|
