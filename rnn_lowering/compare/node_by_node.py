@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, groupby, repeat, zip_longest
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import onnx
@@ -86,8 +88,11 @@ class Comparison:
     prepared: PreparedModel | None = None
 
 
+@dataclass(frozen=True)
 class NodeComparison(Comparison):
-    """The comparison of lowered nodes, each on its own."""
+    """The comparison of lowered nodes, each on its own; `given_up` ends proofs that are being made."""
+
+    given_up: Event = field(default_factory=Event)
 
     @cached_property
     def pairs(self) -> list[NodePair]:
@@ -101,9 +106,17 @@ class NodeComparison(Comparison):
         """The proof of each lowered node and of each converted Loop or Scan, or why there is none."""
         repeats = not REPEATING.isdisjoint(operator_counts(self.original.proto))
         try:
-            return proofs_of(self.pairs, *((self.original.model, self.lowered.model) if repeats else ()))
+            original, lowered = (self.original.model, self.lowered.model) if repeats else (None, None)
+            return proofs_of(self.pairs, original, lowered, given_up=self.given_up)
         except RnnLoweringError:  # a node cannot be read
             return ()
+
+    def give_up_proofs(self, making: Future[object]) -> None:
+        """End another thread's making of the proofs. They are made anew for the next who asks."""
+        self.given_up.set()
+        wait([making])
+        self.given_up.clear()
+        vars(self).pop("proofs", None)
 
     def runs(self, places: Collection[NodePlace]) -> dict[NodePlace, NodeRun]:
         """Run the nodes at these places on one random input each, for a report. Nodes without a lowered form, and

@@ -73,6 +73,12 @@ class ModelComparison(Comparison):
             wait([self._proving])  # only one thread at a time looks into models (`libraries`)
         return self._nodes
 
+    def _give_up_proofs(self) -> None:
+        """Prove no model that differs; one that is judged right after all is proven anew."""
+        if self._proving is not None:
+            self._nodes.give_up_proofs(self._proving)
+            self._proving = None
+
     @cached_property
     def _nodes(self) -> NodeComparison:
         return NodeComparison(self.original, self.lowered, self.runner, self.check, self.progress, self.prepared)
@@ -110,7 +116,10 @@ class ModelComparison(Comparison):
     def result(self) -> Verification:
         """Compare the models, and prove the nodes if they agree; raise the errors of `verify`."""
         found = self._compared()
-        return replace(found, proofs=self.nodes_one_by_one.proofs) if found else found
+        if found:
+            return replace(found, proofs=self.nodes_one_by_one.proofs)
+        self._give_up_proofs()
+        return found
 
     def _compared(self) -> Verification:
         if other := other_names(self.original.proto, self.lowered.proto):
@@ -235,6 +244,7 @@ class ModelComparison(Comparison):
             session, pairs = defined
             result = self._compare(pairs)
         if not result and self.check.tolerance == Tolerance():
+            self._give_up_proofs()
             result = self.nodes_one_by_one.find_wrong_node(result, pairs, session.optimize)
         if result and defined is not None:
             result = replace(result, reason="; ".join(filter(None, (result.reason, OPTIMIZATIONS))))

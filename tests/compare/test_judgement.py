@@ -2,6 +2,7 @@
 one of the lowered model; and how models are judged that onnxruntime does not run."""
 
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ import rnn_lowering as rl
 from rnn_lowering import verify
 from rnn_lowering.compare.coverage import undetermined_outputs
 from rnn_lowering.compare.float64 import rnn_reference
+from rnn_lowering.compare.proof import of_nodes
+from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 
@@ -114,8 +117,27 @@ def test_rounding_that_a_network_amplifies_is_told_from_faults() -> None:
     assert check.max_abs > 1e-4
     assert check.method == "onnxruntime, differences judged by float64 NumPy"
     assert "as close to float64" in check.reason
+    assert all(check.proofs)
     for name in ("R", "factor"):
         assert verify(original, rl.lower(scaled(original, name, 1.001))).status == "failed"
+
+
+def test_outputs_that_differ_wait_for_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = list[bool]()
+
+    def endless(claim: object, effort: Effort) -> None:
+        until = monotonic() + 60
+        while not ended and monotonic() < until:
+            try:
+                effort.take(0)
+            except UnprovenError:
+                ended.append(True)
+                raise
+
+    monkeypatch.setattr(of_nodes, "prove", endless)
+    original = lstm("Y = Identity (y)")
+    assert verify(original, rl.lower(scaled(original, "R", 0.5))).status == "failed"
+    assert ended
 
 
 def test_constants_of_bfloat16_are_rounded() -> None:

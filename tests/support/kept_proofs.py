@@ -32,7 +32,7 @@ def _proved_once(claim: Claim, effort: Effort) -> int | None:
         try:
             found: int | UnprovenError | None = prove(claim, effort)
         except UnprovenError as error:
-            if effort.left < 0:  # because of the nodes before
+            if effort.is_spent:  # because of the nodes before, or since it was given up
                 raise
             found = error
         _kept[key] = found, left - effort.left

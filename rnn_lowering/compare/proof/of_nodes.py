@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from threading import Event
 
 import numpy as np
 import onnx_ir as ir
@@ -35,12 +36,15 @@ _MOST_WEIGHTS = 1 << 24
 
 
 def proofs_of(
-    nodes: Iterable[NodePair], original: ir.Model | None = None, lowered: ir.Model | None = None
+    nodes: Iterable[NodePair],
+    original: ir.Model | None = None,
+    lowered: ir.Model | None = None,
+    given_up: Event | None = None,
 ) -> tuple[NodeProof, ...]:
     """Return the proof of each lowered node, or why there is none; and of each Loop or Scan that was converted,
-    if the models are given."""
+    if the models are given. It ends early if the proofs are given up."""
     nodes = list(nodes)
-    effort, of_nodes, of_loops = Effort(), [], dict[ScopePath, NodeProof]()
+    effort, of_nodes, of_loops = Effort(given_up), [], dict[ScopePath, NodeProof]()
     for loop in () if original is None or lowered is None else loop_pairs(original, lowered):
         of_loops[loop.path] = _proof(str(loop.ref), partial(_claim_of_loop, loop), effort)
     for node in nodes:
@@ -53,7 +57,7 @@ def proofs_of(
 
 
 def _proof(name: str, claim: Callable[[], Claim], effort: Effort) -> NodeProof:
-    if effort.left < 0:
+    if effort.is_spent:
         return NodeProof(name, NOT_PROVEN, "the nodes before it are too large")
     try:
         steps = prove(claim(), effort)

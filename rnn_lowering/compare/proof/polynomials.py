@@ -9,6 +9,7 @@ arguments make the same atom, so equal results have the same terms.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,19 @@ class UnprovenError(Exception):
 
 
 class Effort:
-    """How many functions the proofs of a model may still compute: they stand beside runs that take seconds."""
+    """How many functions the proofs of a model may still compute: they stand beside runs that take seconds.
 
-    def __init__(self) -> None:
-        self.left = MOST_FUNCTIONS
+    Args:
+        given_up: Whether another thread, which asked for the proofs, needs them no more.
+    """
+
+    def __init__(self, given_up: Event | None = None) -> None:
+        self.left, self._given_up = MOST_FUNCTIONS, given_up or Event()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing more may be computed."""
+        return self.left < 0 or self._given_up.is_set()
 
     def take(self, functions: int) -> None:
         """Count functions that are computed.
@@ -45,7 +55,7 @@ class Effort:
             UnprovenError: They are too many.
         """
         self.left -= functions
-        if self.left < 0:
+        if self.is_spent:
             raise UnprovenError("too large")
 
 
@@ -136,6 +146,8 @@ def _product(a: Monomial, b: Monomial) -> Monomial:
     if not a or not b:
         return a or b
     atoms = sorted(a + b)
+    if atoms[0] >= 0:
+        return tuple(atoms)
     return tuple(x for n, x in enumerate(atoms) if x >= 0 or n == 0 or atoms[n - 1] != x)
 
 
