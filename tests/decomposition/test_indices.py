@@ -64,3 +64,15 @@ def test_what_counts_from_the_start_stays() -> None:
         17,
     )
     assert [node.op_type for node in nodes(rl.lower(net, target="mnn"))] == ["TopK", "GatherElements"]
+
+
+def test_a_choice_of_the_net_counts_nothing() -> None:
+    net = parse(
+        """g (float[3, 4] x, int64[3, 2] i) => (float[3, 2] y) <int64 most = {2}, int64 last = {-1}> {
+        above = Greater (most, i) chosen = Where (above, last, i) y = GatherElements <axis = 1> (x, chosen) }""",
+        17,
+    )
+    lowered = rl.lower(net, target="mnn")
+    assert [node.op_type for node in nodes(lowered)].count("Where") == 2
+    feed = random_feed(net) | {"i": np.array([[0, 3], [1, 2], [3, 2]])}
+    assert_close(run(lowered, feed), run(net, feed))

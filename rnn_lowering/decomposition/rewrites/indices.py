@@ -35,7 +35,7 @@ def _count(node: ir.Node, model: AdaptedModel) -> bool:
     source, dtype = None if indices is None else indices.producer(), model.dtype_of(indices)
     numbers = model.constant_of(indices)
     given = None if numbers is None else array_of(numbers)
-    if indices is None or dtype is None or (source is not None and _counts(source)):
+    if indices is None or dtype is None or (source is not None and _counts(source, model)):
         return False
     if (given is not None and (given >= 0).all()) or (sizes is None and node.op_type in _BY_ROWS):
         return False
@@ -56,12 +56,16 @@ def _size(node: ir.Node, dtype: ir.DataType, model: AdaptedModel) -> ir.Value:
     return size if dtype == ir.DataType.INT64 else model.before(node, "Cast", [size], to=int(dtype))
 
 
-def _counts(source: ir.Node) -> bool:
+def _counts(source: ir.Node, model: AdaptedModel) -> bool:
     """Whether a node counts from the start, or is what this module writes."""
-    if source.op_type == "Where":
-        below = None if source.inputs[0] is None else source.inputs[0].producer()
-        return below is not None and below.op_type == "Greater" and below.inputs[1] is source.inputs[2]
-    return source.op_type in _COUNTED
+    if source.op_type != "Where":
+        return source.op_type in _COUNTED
+    below, behind = (None if value is None else value.producer() for value in source.inputs[:2])
+    if below is None or behind is None or (below.op_type, behind.op_type) != ("Greater", "Add"):
+        return False
+    zero, indices = model.constant_of(below.inputs[0]), source.inputs[2]
+    is_below = zero is not None and not array_of(zero).any() and below.inputs[1] is indices
+    return is_below and behind.inputs[0] is indices
 
 
 def _sizes(node: ir.Node, model: AdaptedModel) -> Array | None:
