@@ -346,8 +346,9 @@ class NodeSpec(ABC):
         """Return what runs along each axis of an input or output."""
 
     def of_rows(self, arrays: Mapping[str, Array], rows: slice) -> dict[str, Array]:
-        """Return inputs or outputs of some rows of the batch, by symbol; weights have none."""
-        index = {s: (*[slice(None)] * axes.index("N"), rows) for s in arrays if "N" in (axes := self.axes(s))}
+        """Return inputs or outputs of some rows of the batch, by symbol; weights have none, nor wrong ranks."""
+        axes = {s: self.axes(s) for s, array in arrays.items() if array.ndim == self.rank(s)}
+        index = {s: (*[slice(None)] * names.index("N"), rows) for s, names in axes.items() if "N" in names}
         return {s: array[index[s]] if s in index else array for s, array in arrays.items()}
 
     def rank(self, symbol: str) -> int:

@@ -413,3 +413,15 @@ def test_each_layer_of_a_loop_is_computed_twice_for_each_run(
     sizes = rnn_reference._SIZES_OF_PROVEN if proven[-1] else rnn_reference._SIZES
     assert proven[0] == proven[1]
     assert np.diff(counted).tolist() == [2 * len(sizes)]
+
+
+def test_an_output_of_another_rank_is_wrong() -> None:
+    case = Case("rank", "GRU", x="symbolic")
+    original, lowered = model(case, 17), rl.lower(model(case, 17))
+    for node in lowered.graph.node:
+        node.output[:] = ["whole" if name == "Y" else name for name in node.output]
+    lowered.graph.initializer.append(numpy_helper.from_array(np.array([1]), "one"))
+    lowered.graph.node.add(op_type="Squeeze", input=["whole", "one"], output=["Y"])
+    check = rl.verify(original, lowered, runs=1)
+    assert check.status == "failed"
+    assert "shape" in check.reason
