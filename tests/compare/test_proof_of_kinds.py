@@ -107,23 +107,23 @@ main (float[N,4] h0, float[5,N,3] X) => (float[N,4] h, float[2,5,1,N,4] Ys)
             after = Squeeze (end, first)
         }>
 }"""
-_LAYERS = """
+_TWO_LAYERS = """
 main (float[T,N,3] X, float[1,N,4] h0) => (float[T,1,N,4] Y, float[1,N,4] low)
 <float[1,12,3] W0 = {}, float[1,12,4] R0 = {}, float[1,24] B0 = {}, int64[1] one = {1},
  float[1,12,4] W1 = {}, float[1,12,4] R1 = {}, float[1,24] B1 = {}> {
     Y0, low = GRU <hidden_size=4, linear_before_reset=1> (X, W0, R0, B0, "", h0)
     X1 = Squeeze (Y0, one)
-    Y = GRU <hidden_size=4> (X1, W1, R1, B1)
+    Y = GRU <hidden_size=4, linear_before_reset=1> (X1, W1, R1, B1)
 }"""
-_LAYERS_BACK = """
+_THREE_LAYERS = """
 main (float[T,N,3] X) => (float[T,1,N,2] Y)
-<float[1,8,3] W0 = {}, float[1,8,2] R0 = {}, float[1,2,2] W1 = {}, float[1,2,2] R1 = {}, int64[3] shape = {0, 0, 2},
- float[1,8,2] W2 = {}, float[1,8,2] R2 = {}, float[1,16] B2 = {}, float[1,6] P2 = {}> {
-    Y0 = LSTM <hidden_size=2, direction="reverse"> (X, W0, R0)
-    X1 = Reshape (Y0, shape)
-    Y1 = RNN <hidden_size=2, direction="reverse"> (X1, W1, R1)
-    X2 = Reshape (Y1, shape)
-    Y = LSTM <hidden_size=2, direction="reverse"> (X2, W2, R2, B2, "", "", "", P2)
+<float[1,6,3] W0 = {}, float[1,6,2] R0 = {}, float[1,6,2] W1 = {}, float[1,6,2] R1 = {}, int64[1] one = {1},
+ float[1,6,2] W2 = {}, float[1,6,2] R2 = {}, float[1,12] B2 = {}> {
+    Y0 = GRU <hidden_size=2, direction="reverse"> (X, W0, R0)
+    X1 = Squeeze (Y0, one)
+    Y1 = GRU <hidden_size=2, direction="reverse"> (X1, W1, R1)
+    X2 = Squeeze (Y1, one)
+    Y = GRU <hidden_size=2, direction="reverse"> (X2, W2, R2, B2)
 }"""
 
 
@@ -148,9 +148,9 @@ PROVEN = {
     "loop_to_scan": _text(_LOOP, to="scan"),
     "loop_to_loop": _text(_LOOP, to="loop", lower_loops=True),
     "captured": _text(_CAPTURED, "proven at 2 steps", to="scan"),
-    "layers": _text(_LAYERS, to="scan"),
-    "layers_back": _text(_LAYERS_BACK, to="loop"),
-    "layers_unrolled": _text(_LAYERS.replace("T,", "6,"), "proven at 6 steps", to="scan"),
+    "layers": _text(_THREE_LAYERS.replace(', direction="reverse"', ""), to="scan"),
+    "layers_back": _text(_THREE_LAYERS, to="loop"),
+    "layers_of_states": _text(_TWO_LAYERS.replace("T,", "6,"), "proven at 6 steps", to="scan"),
     "gated_delta": _attention(),
     "linear": _attention(rule="linear", domain="", state=False, scale=0.3, lowering={"to": "loop"}),
     "by_key": _attention(rule="gated", by_key=True, Hq=4, H=2),
