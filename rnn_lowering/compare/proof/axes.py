@@ -106,7 +106,7 @@ class RunSizes:
         if moves:
             self.farthest |= moves
         if moves[CHOSEN] > _MOST_CHOICES:
-            raise UnprovenError("counters choose rows of chosen rows again and again")
+            raise UnprovenError("counters choose rows of chosen rows too often")
         return any(moves.values())
 
     @staticmethod
@@ -204,7 +204,7 @@ class RunSizes:
             if len(joined) == 1 and self.is_open(joined[0]) and joined != [size for size in other if size != 1]:
                 self._parts.setdefault(joined[0], tuple(self._expanded(other)))
         if self._expanded(before) != self._expanded(after):
-            raise UnprovenError("an open axis is taken apart in another order")
+            raise UnprovenError("a Reshape takes an open axis apart in another order")
 
     def _expanded(self, shape: Iterable[int]) -> list[int]:
         """Return the open sizes that axes are made of, and the products of the sizes between them."""
