@@ -21,7 +21,8 @@ def keep_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _proved_once(claim: Claim, effort: Effort) -> int | None:
-    models = [model.SerializeToString(deterministic=True) for model in (*claim.nodes, claim.lowered)]
+    layers = () if claim.ahead is None else claim.ahead.layers
+    models = [model.SerializeToString(deterministic=True) for model in (*claim.nodes, *layers, claim.lowered)]
     key = (*(sha256(model).digest() for model in models), repr(replace(claim, nodes=(), lowered=onnx.ModelProto())))
     if any(b"location" in model for model in models):  # numbers in a file, which may change
         return prove(claim, effort)

@@ -29,9 +29,7 @@ def scan(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
         raise UnprovenError("a Scan of opset 8")
     states, rows = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
     axes, backwards = (attributes.get(f"scan_input_{what}") or [0] * count for what in ("axes", "directions"))
-    moves = [
-        m.axes.from_the_end(m.moves(x)) if back else m.moves(x) for x, back in zip(rows, backwards, strict=True)
-    ]
+    moves = list(map(partial(_moves_of_rows, m), rows, backwards))
     rows = [np.moveaxis(x, axis, 0) for x, axis in zip(rows, axes, strict=True)]
     rows = [x[::-1] if back else x for x, back in zip(rows, backwards, strict=True)]
     if len({len(x) for x in rows}) != 1:
@@ -43,10 +41,11 @@ def scan(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
     axes, backwards = (attributes.get(f"scan_output_{what}") or [0] * count for what in ("axes", "directions"))
     turned = [x[::-1] if back else x for x, back in zip(stacked, backwards, strict=True)]
     turned = [np.moveaxis(x, 0, axis) for x, axis in zip(turned, axes, strict=True)]
-    moves = [
-        m.axes.from_the_end(m.moves(x)) if back else m.moves(x) for x, back in zip(stacked, backwards, strict=True)
-    ]
-    return [*finals, *map(m.moved, turned, moves)]
+    return [*finals, *map(m.moved, turned, map(partial(_moves_of_rows, m), stacked, backwards))]
+
+
+def _moves_of_rows(m: Machine, x: Array, backwards: int) -> Moves:
+    return m.axes.from_the_end(m.moves(x)) if backwards else m.moves(x)
 
 
 def loop(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:

@@ -414,10 +414,10 @@ class Machine:
 
     def product(self, a: Array, b: Array) -> Array:
         """Return the product of matrices, [..., M, K] and [..., K, J]."""
+        if self.axes.is_open(a.shape[-1]):
+            raise UnprovenError("a sum over an open axis")
         if not (is_symbolic(a) or is_symbolic(b)):
             refuse_large(*a.shape[:-1], *b.shape[:-2], b.shape[-1])
-            if self.axes.is_open(a.shape[-1]):
-                raise UnprovenError("a sum over an open axis")
             if b.ndim != 2 or not b.size:
                 return np.asarray(np.matmul(floats(a), floats(b)))
             return np.concatenate([np.matmul(floats(a), columns.T) for columns in _columns(b)], -1)
@@ -425,8 +425,6 @@ class Machine:
             return np.swapaxes(self.product(np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2)), -1, -2)
         if a.shape[-1] != b.shape[-2]:
             raise UnprovenError("matrices do not fit")
-        if self.axes.is_open(a.shape[-1]):
-            raise UnprovenError("a sum over an open axis")
         of_each = self._symbolic_product if is_symbolic(b) else self._product
         if a.ndim == b.ndim == 2:
             return of_each(a, b)

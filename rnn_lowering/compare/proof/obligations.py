@@ -55,12 +55,12 @@ class LayersAhead:
         known = dict(inputs)
         for n, (layer, name) in enumerate(zip(self.layers, self.names, strict=True)):
             known[name] = self._shorter(known[name]) if n else self._longer(specified, known[name])
-            outputs = specified.run(layer.graph, known)
-            known.update(zip((v.name for v in layer.graph.output), outputs, strict=True))
+            _run(specified, layer, known)
 
     def _longer(self, specified: Specification, x: Array) -> Array:
-        zeros = np.repeat(np.take(x, [0], self.axis), len(self.layers) - 1, self.axis)
-        parts = [specified.rows.zeros(zeros.shape), x]
+        shape = list(x.shape)
+        shape[self.axis] = len(self.layers) - 1
+        parts = [specified.rows.zeros(shape), x]
         return np.concatenate(parts if self.backwards else parts[::-1], self.axis)
 
     def _shorter(self, y: Array) -> Array:
@@ -212,8 +212,7 @@ def _check_run(
     outputs: list[Array] = []
     known = dict(inputs)
     for model in claim.nodes:
-        outputs = specified.run(model.graph, known)
-        known.update(zip((v.name for v in model.graph.output), outputs, strict=True))
+        outputs = _run(specified, model, known)
     machine = Machine(rows, axes, claim.rounding, CONTROL, OPERATORS)
     where = ", ".join(f"{name} = {size}" for name, size in sizes.items())
     for expected, got in zip(outputs, machine.run(claim.lowered.graph, inputs), strict=True):
@@ -222,6 +221,13 @@ def _check_run(
         if not machine.equal(expected, got):
             raise UnprovenError(f"polynomials differ at {where}")
     return specified.taken
+
+
+def _run(specified: Specification, model: onnx.ModelProto, known: dict[str, Array]) -> list[Array]:
+    """Run a model on known values; return its outputs, which are then known by name too."""
+    outputs = specified.run(model.graph, known)
+    known.update(zip((v.name for v in model.graph.output), outputs, strict=True))
+    return outputs
 
 
 def _lengths_input(lengths: list[int], axes: RunSizes) -> Array:

@@ -17,7 +17,7 @@ from rnn_lowering.compare.proof.of_loops import LoopPair, loop_pairs
 from rnn_lowering.compare.proof.polynomials import MOST_FUNCTIONS, Effort, UnprovenError
 from rnn_lowering.compare.result import NOT_PROVEN, PROVEN, NodeProof
 from rnn_lowering.errors import RnnLoweringError, counted
-from rnn_lowering.model.scopes import ScopePath
+from rnn_lowering.model.scopes import NodePlace, ScopePath
 
 _HALF_ROUNDINGS = {
     ir.DataType.FLOAT: 2.0**-24,
@@ -44,6 +44,7 @@ def proofs_of(
     """Return the proof of each lowered node, or why there is none; and of each Loop or Scan that was converted,
     if the models are given. It ends early if the proofs are given up."""
     nodes = list(nodes)
+    stacks = _stacks(nodes)
     effort, of_nodes, of_loops = Effort(given_up), [], dict[ScopePath, NodeProof]()
     for loop in () if original is None or lowered is None else loop_pairs(original, lowered):
         of_loops[loop.path] = _proof(str(loop.ref), partial(_claim_of_loop, loop), effort)
@@ -52,7 +53,7 @@ def proofs_of(
         if node.cut is None and around is not None:
             of_nodes.append(replace(around, node=str(node.spec.node)))
         else:
-            of_nodes.append(_proof(str(node.spec.node), partial(_claim, node, _stack_of(node, nodes)), effort))
+            of_nodes.append(_proof(str(node.spec.node), partial(_claim, node, stacks[node.place]), effort))
     return (*of_nodes, *of_loops.values())
 
 
@@ -83,10 +84,13 @@ def _claim_of_loop(loop: LoopPair) -> Claim:
     return Claim([loop.original], loop.lowered, shapes, sizes, frozenset(), _HALF_ROUNDINGS[loop.dtype])
 
 
-def _stack_of(node: NodePair, nodes: Iterable[NodePair]) -> list[NodePair]:
-    """Return the layers that share a loop with a node, and that node, the lowest first."""
-    stacks = ([top, *top.layers_below()][::-1] for top in nodes)
-    return max((stack for stack in stacks if any(layer.place == node.place for layer in stack)), key=len)
+def _stacks(nodes: Iterable[NodePair]) -> dict[NodePlace, list[NodePair]]:
+    """Return each node and the layers that share its loop, the lowest first, by the places of all of them."""
+    found = dict[NodePlace, list[NodePair]]()
+    for top in nodes:
+        stack = [top, *top.layers_below()][::-1]
+        found |= {layer.place: max(found.get(layer.place, []), stack, key=len) for layer in stack}
+    return found
 
 
 def _claim(node: NodePair, stack: Sequence[NodePair]) -> Claim:

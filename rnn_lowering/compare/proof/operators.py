@@ -288,11 +288,12 @@ def _slice(m: Machine, attributes: Mapping[str, Any], x: Array, *given: Array | 
     axes = parts.get("axes", range(len(parts["starts"])))
     for n, axis in enumerate(map(int, axes)):
         start, end, step = parts["starts"][n], parts["ends"][n], parts.get("steps", [1] * len(parts["starts"]))[n]
-        size, is_open = x.shape[axis], m.axes.is_open(m.rows_of(x, axis))
-        moves = m.axes.chosen(is_open * size, start) + m.axes.chosen(is_open * size, end, past=int(np.sign(step)))
+        size = m.rows_of(x, axis)
+        is_open = m.axes.is_open(size)
+        moves = m.axes.chosen(size, start) + m.axes.chosen(size, end, past=int(np.sign(step)))
         if abs(step) != 1 and is_open:
             raise UnprovenError("an open axis is sliced in steps")
-        rows = _rows(size, int(start), int(end), int(step))
+        rows = _rows(x.shape[axis], int(start), int(end), int(step))
         before = m.axes.from_the_end(m.moves(x)) if min(start, end, step) < 0 else m.moves(x)
         x = m.moved(np.take(x, rows, axis), reduce(Moves.__add__, map(m.moves, given), moves + before))
         if is_open:

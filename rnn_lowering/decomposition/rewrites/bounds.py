@@ -102,19 +102,13 @@ _MIN_OF_ANY = 8
 
 def write_logarithms(model: AdaptedModel) -> int:
     """Write each Log of a Sigmoid of x as min(x, 0) - log(1 + exp(-|x|)), in place; return their number."""
-    found = [node for node in model.nodes("Log", since=_MIN_OF_ANY) if _reads_sigmoid(node)]
-    return sum(_write_logarithm(node, model) for node in found)
-
-
-def _reads_sigmoid(node: ir.Node) -> bool:
-    source = None if node.inputs[0] is None else node.inputs[0].producer()
-    return source is not None and source.op_type == "Sigmoid" and is_of_default_domain(source)
+    return sum(_write_logarithm(node, model) for node in model.nodes("Log", since=_MIN_OF_ANY))
 
 
 def _write_logarithm(node: ir.Node, model: AdaptedModel) -> bool:
     sigmoid, dtype = node.inputs[0], model.dtype_of(node.inputs[0])
     source = None if sigmoid is None else sigmoid.producer()
-    if source is None or dtype is None:
+    if source is None or source.op_type != "Sigmoid" or not is_of_default_domain(source) or dtype is None:
         return False
     zero, one = (model.constant(node, number, dtype.numpy(), "number") for number in (0, 1))
     x = source.inputs[0]

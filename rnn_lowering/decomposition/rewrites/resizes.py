@@ -41,16 +41,20 @@ class _Growth(NamedTuple):
 def cubic_resizes(model: AdaptedModel, *, excluding: bool = False) -> set[ir.Node]:
     """Return the nodes that `multiply_cubic` replaces: along the last two axes, of known sizes; with `excluding`
     only those that leave out what is outside."""
-    found = [node for node in model.nodes("Resize", since=_OF_FLOATS) if _growth(node, model) is not None]
-    return {node for node in found if node.attributes.get_int("exclude_outside", 0) or not excluding}
+    return set(_growths(model, excluding))
+
+
+def _growths(model: AdaptedModel, excluding: bool) -> dict[ir.Node, _Growth]:
+    nodes = model.nodes("Resize", since=_OF_FLOATS)
+    wanted = (node for node in nodes if node.attributes.get_int("exclude_outside", 0) or not excluding)
+    return {node: growth for node in wanted if (growth := _growth(node, model)) is not None}
 
 
 def multiply_cubic(model: AdaptedModel, *, excluding: bool = False) -> int:
     """Write, in place, each of them as products with matrices; return their number."""
-    found = {node: _growth(node, model) for node in cubic_resizes(model, excluding=excluding)}
+    found = _growths(model, excluding)
     for node, growth in found.items():
         value, shape, dtype = node.inputs[0], model.shape_of(node.inputs[0]), model.dtype_of(node.inputs[0])
-        assert growth is not None
         assert shape is not None
         assert dtype is not None
         for axis in (-1, -2):

@@ -20,7 +20,7 @@ import keras
 import onnx
 import tensorflow as tf
 from exported import numbers, save_runs
-from parts import part
+from parts import halves_left, part
 from table_of_keras import LAYERS, SIZE, STEPS
 
 TOGETHER = 16
@@ -73,15 +73,8 @@ def save(names: list[str], place: str, folder: Path) -> None:
 
 def attempt(names: list[str], place: str, folder: Path) -> None:
     """Write all at once, or each part that can be."""
-    try:
-        save(names, place, folder)
-    except Exception as error:
-        if len(names) == 1:
-            said = f"{type(error).__name__}: {str(error)[:2000]}"
-            (folder / f"{names[0]}.{place}.keras.error").write_text(said)
-            return
-        for half in (names[: len(names) // 2], names[len(names) // 2 :]):
-            attempt(half, place, folder)
+    for half in halves_left(names, lambda some: save(some, place, folder), folder, f"{place}.keras"):
+        attempt(half, place, folder)
 
 
 if __name__ == "__main__":

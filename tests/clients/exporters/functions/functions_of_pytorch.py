@@ -22,7 +22,7 @@ from typing import Any
 import onnx
 import torch
 from exported import numbers, save_runs
-from parts import part
+from parts import halves_left, part
 from table_of_elements import ELEMENTS
 from table_of_layers import LAYERS
 from table_of_rows import ROWS
@@ -124,15 +124,8 @@ def save(names: list[str], place: str, exporter: str, folder: Path) -> None:
 
 def attempt(names: list[str], place: str, exporter: str, folder: Path) -> None:
     """Write all at once, or each part that can be."""
-    try:
-        save(names, place, exporter, folder)
-    except Exception as error:
-        if len(names) == 1:
-            said = f"{type(error).__name__}: {str(error)[:2000]}"
-            (folder / f"{names[0]}.{place}.{exporter}.error").write_text(said)
-            return
-        for half in (names[: len(names) // 2], names[len(names) // 2 :]):
-            in_child(half, place, exporter, folder)
+    for half in halves_left(names, lambda some: save(some, place, exporter, folder), folder, f"{place}.{exporter}"):
+        in_child(half, place, exporter, folder)
 
 
 def in_child(*arguments: Any) -> None:

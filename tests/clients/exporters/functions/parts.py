@@ -1,6 +1,7 @@
-"""Models of some outputs of another one."""
+"""Parts of what is exported at once: models of some outputs, and halves of what failed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import onnx
 
@@ -33,3 +34,14 @@ def read(node: onnx.NodeProto) -> Iterator[str]:
         yield from (value.name for value in body.output)
         for inner in body.node:
             yield from read(inner)
+
+
+def halves_left(names: list[str], save: Callable[[list[str]], None], folder: Path, end: str) -> list[list[str]]:
+    """Write all at once, or return the halves to try; what fails alone leaves NAME.END.error."""
+    try:
+        save(names)
+    except Exception as error:
+        if len(names) > 1:
+            return [names[: len(names) // 2], names[len(names) // 2 :]]
+        (folder / f"{names[0]}.{end}.error").write_text(f"{type(error).__name__}: {str(error)[:2000]}")
+    return []
