@@ -1,4 +1,4 @@
-"""The constant tensor behind a value, through the nodes that compute it; its integers if it is quantized.
+"""The constant tensor behind a value, through the nodes that compute it; its integers if it is quantized; its sign.
 
 A quantized constant is behind a DequantizeLinear: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html.
 """
@@ -57,6 +57,37 @@ def integers_at(node: ir.Node, name: str, opset: int) -> list[int] | None:
         tensor = constant_of(held, opset)
         return None if tensor is None else integers_of(array_of(tensor))
     return [] if held is None else integers_of(held)
+
+
+_NOT_NEGATIVE = {
+    *("Add", "Cast", "Concat", "Expand", "Gather", "Identity", "Mul", "Range", "Reshape", "Slice", "Squeeze"),
+    *("Transpose", "Unsqueeze"),
+}
+"""Operators that make numbers from 0 on of such numbers."""
+
+_COUNTS = ("ArgMax", "ArgMin", "NonZero", "Shape", "Size", "TopK")
+"""Operators whose integers are sizes or places."""
+
+
+def never_negative(value: ir.Value | None, opset: int) -> bool:
+    """Whether integers follow from sizes, places and constants from 0 on, by operators that keep them there."""
+    pending, seen = [value], set[ir.Value]()
+    while pending:
+        value = pending.pop()
+        if value is None or value in seen:
+            continue
+        seen.add(value)
+        node, number = value.producer(), constant_of(value, opset)
+        if number is not None:
+            if (number.numpy() < 0).any():
+                return False
+        elif node is None or node.op_type not in (*_NOT_NEGATIVE, *_COUNTS):
+            return False
+        elif node.op_type not in _COUNTS:
+            pending += node.inputs[: moved_inputs(node) if operator_of(node).moves else None]
+        elif node.op_type == "TopK" and value is node.outputs[0]:
+            return False
+    return True
 
 
 def computed(

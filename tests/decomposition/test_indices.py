@@ -3,7 +3,9 @@
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from cases import Arrays
 from onnx import TensorProto, helper
 from running import assert_close, nodes, run
 from texts import parse, random_feed
@@ -38,32 +40,61 @@ def test_indices_count_from_the_start(name: str, target: Any, is_constant: bool)
     assert any("takes no negative indices" in note for note in report.notes)
     assert rl.lower(lowered, target=target).SerializeToString() == lowered.SerializeToString()
     feed = {"x": random_feed(net)["x"]} | ({} if is_constant else {"i": given})
-    (node,) = (node for node in nodes(lowered) if "ND" in node.op_type or "Elements" in node.op_type)
-    lowered.graph.node.append(helper.make_node("Identity", [node.input[1]], ["counted"]))
-    lowered.graph.output.append(helper.make_tensor_value_info("counted", TensorProto.INT64, None))
+    assert_counted(lowered, net, feed)
+
+
+def assert_counted(lowered: onnx.ModelProto, net: onnx.ModelProto, feed: Arrays) -> None:
+    """The last node gets indices from 0 on, and the results of both nets are the same."""
+    *_, last = nodes(lowered)
+    lowered.graph.node.append(helper.make_node("Identity", [last.input[1]], ["counted"]))
+    dtype = helper.np_dtype_to_tensor_dtype(feed["i"].dtype) if "i" in feed else TensorProto.INT64
+    lowered.graph.output.append(helper.make_tensor_value_info("counted", dtype, None))
     outputs = run(lowered, feed)
     assert (outputs.pop("counted") >= 0).all()
     assert_close(outputs, run(net, feed))
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int32"])
-def test_an_open_size_is_that_of_the_run(dtype: str) -> None:
-    net = parse(
-        f"g (float[3, T] x, {dtype}[3, 2] i) => (float[3, 2] y) {{ y = GatherElements <axis = -1> (x, i) }}", 17
-    )
+OPEN = {
+    "GatherElements": ("float[3, T] x, {} [3, 2] i", "y = GatherElements <axis = -1> (x, i)", PLACES),
+    "GatherND": ("float[T, U] x, {} [2, 2] i", "y = GatherND (x, i)", [[-1, -2], [1, 3]]),
+    "rows": ("float[T, U] x, {} [2, 1] i", "y = GatherND (x, i)", [[-1], [1]]),
+    "batches": ("float[3, T, U] x, {} [3, 1] i", "y = GatherND <batch_dims = 1> (x, i)", [[-1], [0], [2]]),
+}
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*((name, "int64") for name in OPEN), ("GatherElements", "int32")])
+def test_an_open_size_is_that_of_the_run(name: str, dtype: str) -> None:
+    inputs, text, places = OPEN[name]
+    net = parse(f"g ({inputs.format(dtype)}) => (float[a] y) {{ {text} }}", 17)
+    net.graph.output[0].type.tensor_type.ClearField("shape")
     lowered = rl.lower(net, target="mnn")
-    assert [node.op_type for node in nodes(lowered)][-2:] == ["Where", "GatherElements"]
-    feed = random_feed(net, T=5) | {"i": np.array(PLACES, dtype)}
-    assert_close(run(lowered, feed), run(net, feed))
+    assert [node.op_type for node in nodes(lowered)][-2] == "Where"
+    assert rl.lower(lowered, target="mnn").SerializeToString() == lowered.SerializeToString()
+    feed = random_feed(net, T=4, U=5) | {"i": np.array(places, dtype)}
+    assert_counted(lowered, net, feed)
 
 
-def test_what_counts_from_the_start_stays() -> None:
-    net = parse(
-        """g (float[3, 4] x) => (float[3, 2] y) <int64[1] k = {2}> {
-        v, i = TopK (x, k) y = GatherElements <axis = 1> (x, i) }""",
-        17,
-    )
-    assert [node.op_type for node in nodes(rl.lower(net, target="mnn"))] == ["TopK", "GatherElements"]
+FROM_THE_START = {
+    "TopK": ("<int64[1] k = {2}>", "v, i = TopK (x, k) y = GatherElements <axis = 1> (x, i)"),
+    "NonZero": ("", "p = NonZero (x) i = Transpose (p) y = GatherND (x, i)"),
+}
+UNKNOWN = {
+    "values of TopK": ("<int64[1] k = {2}>", "v, w = TopK (x, k) i = Cast <to = 7> (v) y = GatherND (x, i)"),
+    "a part": (
+        "<int64[1] z = {0}, int64[1] m = {-1}>",
+        "s = ReduceSum <keepdims = 0> (x) f = Cast <to = 7> (s) h = Reshape (f, m)"
+        " i = Concat <axis = 0> (z, h) y = GatherND (x, i)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*FROM_THE_START, *UNKNOWN])
+def test_what_counts_from_the_start_stays(name: str) -> None:
+    held, text = (FROM_THE_START | UNKNOWN)[name]
+    net = parse(f"g (float[3, 4] x) => (float[a] y) {held} {{ {text} }}", 17)
+    net.graph.output[0].type.tensor_type.ClearField("shape")
+    found = [node.op_type for node in nodes(rl.lower(net, target="mnn"))]
+    assert ("Where" in found) == (name in UNKNOWN)
 
 
 def test_a_choice_of_the_net_counts_nothing() -> None:

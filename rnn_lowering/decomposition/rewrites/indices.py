@@ -12,13 +12,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.facts.constants import never_negative
 from rnn_lowering.types import Array, array_of
 
 _BY_ROWS = ("GatherND", "ScatterND")
 """Operators whose indices have the places along several axes in their last axis."""
-
-_COUNTED = ("ArgMax", "ArgMin", "NonZero", "TopK")
-"""Operators that count from the start."""
 
 _COMPARES_INTEGERS = 9
 """The first opset of a Where, and of a Greater of integers."""
@@ -26,46 +24,52 @@ _COMPARES_INTEGERS = 9
 
 def count_from_start(model: AdaptedModel, operators: Collection[str]) -> int:
     """Count the indices of nodes from the start, in place; return the number of nodes whose indices may have been
-    negative. The sizes along which GatherND and ScatterND count must be known."""
+    negative."""
     return sum(_count(node, model) for node in model.nodes(*operators, since=_COMPARES_INTEGERS))
 
 
 def _count(node: ir.Node, model: AdaptedModel) -> bool:
     indices, sizes = node.inputs[1], _sizes(node, model)
-    source, dtype = None if indices is None else indices.producer(), model.dtype_of(indices)
-    numbers = model.constant_of(indices)
-    given = None if numbers is None else array_of(numbers)
-    if indices is None or dtype is None or (source is not None and _counts(source, model)):
+    dtype, numbers = model.dtype_of(indices), model.constant_of(indices)
+    if indices is None or dtype is None or never_negative(indices, model.opset) or _is_counted(indices, model):
         return False
-    if (given is not None and (given >= 0).all()) or (sizes is None and node.op_type in _BY_ROWS):
-        return False
-    if given is not None and sizes is not None:
+    if numbers is not None and sizes is not None:
+        given = array_of(numbers)
         node.replace_input_with(1, model.constant(node, np.where(given < 0, given + sizes, given), given.dtype))
         return True
-    size = _size(node, dtype, model) if sizes is None else model.constant(node, sizes, dtype.numpy())
+    size = _sizes_of_run(node, dtype, model) if sizes is None else model.constant(node, sizes, dtype.numpy())
     below = model.before(node, "Greater", [model.constant(node, 0, dtype.numpy()), indices])
     behind = model.before(node, "Add", [indices, size])
     node.replace_input_with(1, model.before(node, "Where", [below, behind, indices]))
     return True
 
 
-def _size(node: ir.Node, dtype: ir.DataType, model: AdaptedModel) -> ir.Value:
-    """Return the size of the axis along which indices count, as it is when the model runs."""
-    axis = model.constant(node, node.attributes.get_int("axis", 0))
-    size = model.before(node, "Gather", [model.before(node, "Shape", node.inputs[:1]), axis], axis=0)
+def _sizes_of_run(node: ir.Node, dtype: ir.DataType, model: AdaptedModel) -> ir.Value:
+    """Return the sizes of the axes along which indices count, as they are when the model runs."""
+    shape = model.before(node, "Shape", node.inputs[:1])
+    if node.op_type in _BY_ROWS:
+        first = node.attributes.get_int("batch_dims", 0)
+        depth = model.before(node, "Shape", [node.inputs[1]])
+        last = model.before(node, "Gather", [depth, model.constant(node, [-1])], axis=0)
+        behind = model.before(node, "Add", [last, model.constant(node, [first])])
+        size = model.before(node, "Slice", [shape, model.constant(node, [first]), behind])
+    else:
+        axis = model.constant(node, node.attributes.get_int("axis", 0))
+        size = model.before(node, "Gather", [shape, axis], axis=0)
     return size if dtype == ir.DataType.INT64 else model.before(node, "Cast", [size], to=int(dtype))
 
 
-def _counts(source: ir.Node, model: AdaptedModel) -> bool:
-    """Whether a node counts from the start, or is what this module writes."""
-    if source.op_type != "Where":
-        return source.op_type in _COUNTED
+def _is_counted(indices: ir.Value, model: AdaptedModel) -> bool:
+    """Whether indices are what this module writes."""
+    source = indices.producer()
+    if source is None or source.op_type != "Where":
+        return False
     below, behind = (None if value is None else value.producer() for value in source.inputs[:2])
     if below is None or behind is None or (below.op_type, behind.op_type) != ("Greater", "Add"):
         return False
-    zero, indices = model.constant_of(below.inputs[0]), source.inputs[2]
-    is_below = zero is not None and not array_of(zero).any() and below.inputs[1] is indices
-    return is_below and behind.inputs[0] is indices
+    zero, given = model.constant_of(below.inputs[0]), source.inputs[2]
+    is_below = zero is not None and not array_of(zero).any() and below.inputs[1] is given
+    return is_below and behind.inputs[0] is given
 
 
 def _sizes(node: ir.Node, model: AdaptedModel) -> Array | None:

@@ -9,8 +9,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import operator_of
+from rnn_lowering.facts.constants import constant_of, never_negative
 from rnn_lowering.targets.misread import of_large_numbers, opset_of
 from rnn_lowering.targets.native import (
     COMMON,
@@ -79,8 +78,9 @@ def _misread(node: ir.Node, known: KnownValue) -> str:
         return "in float32 only"
     if dtype is not None and dtype.is_integer() and (node.op_type in _OF_FLOATS or _is_square(node)):
         return "of floats only"
-    if node.op_type == "Mod" and dtype is not None and dtype.is_integer() and not _counts(first):
-        return "" if node.attributes.get_int("fmod", 0) else "with the sign of the dividend"
+    floors = node.op_type == "Mod" and not node.attributes.get_int("fmod", 0)
+    if floors and dtype is not None and dtype.is_integer() and not never_negative(first, opset_of(node)):
+        return "with the sign of the dividend"
     if node.op_type == "Equal" and dtype == ir.DataType.BOOL:
         return "of numbers only"
     if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "wrap":
@@ -88,33 +88,6 @@ def _misread(node: ir.Node, known: KnownValue) -> str:
     if node.op_type == "Softplus" or (node.op_type == "Celu" and node.attributes.get_float("alpha", 1.0) != 1):
         return "as infinity from 89 on" if node.op_type == "Softplus" else "with alpha = 1 only"
     return of_large_numbers(node) or _softmax_of_integers(node)
-
-
-_NOT_NEGATIVE = {
-    *("Add", "Cast", "Concat", "Expand", "Gather", "Identity", "Mul", "Range", "Reshape", "Shape", "Size", "Slice"),
-    *("Squeeze", "Unsqueeze"),
-}
-"""Operators that make numbers from 0 on of such integers."""
-
-
-def _counts(value: ir.Value | None) -> bool:
-    """Whether integers follow from sizes and constants from 0 on, by operators that keep them there."""
-    pending, seen = [value], set[ir.Value]()
-    while pending:
-        value = pending.pop()
-        if value is None or value in seen:
-            continue
-        seen.add(value)
-        node = value.producer()
-        number = constant_of(value, 0 if node is None else opset_of(node))
-        if number is not None:
-            if (number.numpy() < 0).any():
-                return False
-        elif node is None or node.op_type not in _NOT_NEGATIVE:
-            return False
-        elif node.op_type not in ("Shape", "Size"):
-            pending += node.inputs[: 1 if operator_of(node).moves else None]
-    return True
 
 
 _SQUARE = 2
