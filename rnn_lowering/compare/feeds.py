@@ -18,12 +18,12 @@ from rnn_lowering.compare.options import Check
 from rnn_lowering.compare.sizes import (
     ShapesByName,
     Use,
+    Uses,
     alternative_sizes,
     column,
     combinations_of,
     dims_of,
     is_known,
-    uses_of,
 )
 from rnn_lowering.errors import OptionError, RnnLoweringError, UnsupportedError
 from rnn_lowering.limits import excess
@@ -215,7 +215,12 @@ _MOST_DEFAULT = 1 << 20
 
 
 def candidate_feeds(
-    model: onnx.ModelProto, run: int, check: Check, declared: onnx.ModelProto, given: Mapping[str, Array]
+    model: onnx.ModelProto,
+    uses: Uses,
+    run: int,
+    check: Check,
+    declared: onnx.ModelProto,
+    given: Mapping[str, Array],
 ) -> Iterator[Feed]:
     """Yield feeds for one run of `model`, the likeliest to be accepted first.
 
@@ -223,6 +228,7 @@ def candidate_feeds(
 
     Args:
         model: The original model; its graph inputs that are not initializers are fed.
+        uses: What it does with them.
         run: The number of the run: each has other sizes for dynamic dimensions.
         check: Has the seed, and the user's inputs and shapes. A symbolic dimension has the same size in the other
             inputs.
@@ -234,11 +240,16 @@ def candidate_feeds(
     """
     others = {} if check.feeds is not None else _overridden_defaults(model, run, check.seed)
     for defaults in (others, {}) if others else ({},):
-        yield from _feeds(model, run, check, declared, {**defaults, **given})
+        yield from _feeds(model, uses, run, check, declared, {**defaults, **given})
 
 
 def _feeds(
-    model: onnx.ModelProto, run: int, check: Check, declared: onnx.ModelProto, given: Mapping[str, Array]
+    model: onnx.ModelProto,
+    uses: Uses,
+    run: int,
+    check: Check,
+    declared: onnx.ModelProto,
+    given: Mapping[str, Array],
 ) -> Iterator[Feed]:
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [v for v in declared.graph.input if v.name not in initializers]
@@ -246,10 +257,9 @@ def _feeds(
     if not made:
         yield dict(given)
         return
-    uses = uses_of(model.graph, [value.name for value in inputs])
     fixed = {name: list(shape) for name, shape in (check.shapes or {}).items()}
     fixed |= {name: list(array.shape) for name, array in given.items()}
-    switches = combinations_of(model.graph)
+    switches = combinations_of(model.graph, uses)
     sizes_of_run = alternative_sizes(inputs, uses, column(run, len(switches)), fixed)
     constants = switches[run % len(switches)]
     for sizes, seq in _within_limit(made, list(sizes_of_run)):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -43,9 +44,13 @@ _PASSING = ("Cast", "Identity")
 """Operators whose consumers count as those of their input."""
 
 
-def uses_of(graph: onnx.GraphProto, names: Iterable[str]) -> dict[str, Use]:
-    """Return the use of each input that says most, by name."""
-    names = list(names)
+Uses = Mapping[str, Use]
+"""The use of each input that says most, by name; of any other name none."""
+
+
+def uses_of(graph: onnx.GraphProto) -> Uses:
+    """Return the uses of the inputs of a graph."""
+    names = [value.name for value in graph.input]
     consumers: dict[str, list[tuple[onnx.NodeProto, int]]] = {name: [] for name in names}
     for node in nodes_in(graph):
         if consumers.keys().isdisjoint(node.input):
@@ -55,10 +60,11 @@ def uses_of(graph: onnx.GraphProto, names: Iterable[str]) -> dict[str, Use]:
                 consumers[name].append((node, slot))
         if node.op_type in _PASSING:
             consumers.setdefault(node.output[0], [])
-    return {name: _use(graph, name, list(_followed(consumers, name, 3))) for name in names}
+    starts = _starts_of_states(graph, {name: {name} for name in names})
+    return defaultdict(Use, {name: _use(graph, name in starts, [*_followed(consumers, name, 3)]) for name in names})
 
 
-def _use(graph: onnx.GraphProto, name: str, consumers: Sequence[tuple[onnx.NodeProto, int]]) -> Use:
+def _use(graph: onnx.GraphProto, starts_a_state: bool, consumers: Sequence[tuple[onnx.NodeProto, int]]) -> Use:
     for node, slot in consumers:
         role = role_of(node, slot) if is_recurrent(node) else InputRole()
         if role.axes or role.is_lengths:
@@ -68,7 +74,7 @@ def _use(graph: onnx.GraphProto, name: str, consumers: Sequence[tuple[onnx.NodeP
         if node.op_type.startswith("Gather") and slot == 1:
             table = next((t for t in graph.initializer if t.name == node.input[0]), None)
             return Use(bound=table.dims[0] if table is not None else 1)
-    if _starts_a_state(graph, {name}):
+    if starts_a_state:
         return Use(axes=(None, "N"))
     starts = any(_is_state_of_a_loop(node, slot) for node, slot in consumers)
     return Use(cases=tuple(_cases(graph, consumers)), starts_a_loop=starts)
@@ -92,24 +98,30 @@ def _cases(graph: onnx.GraphProto, consumers: Sequence[tuple[onnx.NodeProto, int
                 yield from numpy_helper.to_array(tensor).ravel().tolist()[:1]
 
 
-def _starts_a_state(graph: onnx.GraphProto, names: set[str]) -> bool:
-    """Return whether part of one of these values is the initial state of a node; the parts are added to `names`."""
+def _starts_of_states(graph: onnx.GraphProto, parts: dict[str, set[str]]) -> set[str]:
+    """Return the inputs of which a part is the initial state of a node.
+
+    Args:
+        graph: The graph.
+        parts: By value the inputs that it is a part of. Computed values are added.
+    """
+    found = set[str]()
     for node in graph.node:
-        bodies = list(bodies_in(node))
-        if not bodies and names.isdisjoint(node.input):
+        bodies = list(bodies_in(node)) if node.attribute else []
+        if not bodies and parts.keys().isdisjoint(node.input):
             continue
-        states = (name for n, name in enumerate(node.input) if is_recurrent(node) and role_of(node, n).is_state)
-        if not names.isdisjoint(states):
-            return True
-        takes_part = operator_of(node).moves or node.op_type == "Cast"
-        if takes_part and not names.isdisjoint(node.input[:1]):
-            names.update(filter(None, node.output))
+        if is_recurrent(node):
+            states = (name for n, name in enumerate(node.input) if role_of(node, n).is_state)
+            found.update(*(parts.get(name, ()) for name in states))
+        moved = node.input[:1] if operator_of(node).moves or node.op_type == "Cast" else ()
+        returned = [(name, source) for name in node.output for source in moved]
         for body in bodies:
-            if _starts_a_state(body, names):
-                return True
-            outer = zip(node.output, body.output, strict=False)
-            names.update(name for name, inner in outer if name and inner.name in names)
-    return False
+            found |= _starts_of_states(body, parts)
+            returned += zip(node.output, (value.name for value in body.output), strict=False)
+        for name, source in returned:
+            if name and source in parts:
+                parts.setdefault(name, set()).update(parts[source])
+    return found
 
 
 def _followed(
@@ -122,9 +134,9 @@ def _followed(
             yield from _followed(consumers, node.output[0], depth - 1)
 
 
-def length_inputs(graph: onnx.GraphProto) -> set[str]:
+def length_inputs(uses: Uses) -> set[str]:
     """Return the names of the inputs that are sequence lengths."""
-    return {name for name, use in uses_of(graph, [value.name for value in graph.input]).items() if use.lengths}
+    return {name for name, use in uses.items() if use.lengths}
 
 
 # Which runs there are: the sizes of open dimensions and the values of switches, independently of each other.
@@ -158,33 +170,34 @@ _FEW_RUNS = 3
 
 
 def given_in_runs(
-    check: Check, graph: onnx.GraphProto, declared: onnx.GraphProto | None = None
+    check: Check, graph: onnx.GraphProto, uses: Uses, declared: onnx.GraphProto | None = None
 ) -> Sequence[Mapping[str, Array]]:
     """Return the inputs that the user gives for each run; none in runs on random inputs.
 
     Args:
         check: The user's check.
         graph: The main graph of the original.
+        uses: What it does with its inputs.
         declared: The inputs with the sizes of the other model, which may fix some; None if all are known.
     """
     if check.feeds is not None:
         return check.feeds
     if not check.runs:
         return []
-    combinations, count = len(combinations_of(graph)), check.runs
+    combinations, count = len(combinations_of(graph, uses)), check.runs
     if check.runs >= _FEW_RUNS and declared is not None:
-        unknown = bool(_unknown_axes(fed_inputs(declared), uses_of(graph, [v.name for v in declared.input])))
+        unknown = bool(_unknown_axes(fed_inputs(declared), uses))
         each = _FEW_RUNS + unknown
         count = max(count, each * combinations if combinations <= _FEW_COMBINATIONS else 2 * combinations + each)
     return [{}] * max(count, combinations)
 
 
-def combinations_of(graph: onnx.GraphProto) -> list[dict[str, int | None]]:
+def combinations_of(graph: onnx.GraphProto, uses: Uses) -> list[dict[str, int | None]]:
     """Return the values of all switches, by input, of each run in turn.
 
     A switch is a single boolean, or an integer that is compared with constants; None is a random integer.
     """
-    switches = dict(_switches(graph))
+    switches = dict(_switches(graph, uses))
     count = math.prod(map(len, switches.values()))
     if count > _MOST_COMBINATIONS:
         each = {name: _in_random_order(name, options) for name, options in switches.items()}
@@ -212,11 +225,9 @@ def _in_random_order(name: str, options: Sequence[int | None]) -> list[int | Non
     return order
 
 
-def _switches(graph: onnx.GraphProto) -> Iterator[tuple[str, tuple[int | None, ...]]]:
+def _switches(graph: onnx.GraphProto, uses: Uses) -> Iterator[tuple[str, tuple[int | None, ...]]]:
     """Yield the inputs that may choose a branch, and their options."""
-    inputs = fed_inputs(graph)
-    uses = uses_of(graph, [value.name for value in inputs])
-    for value in inputs:
+    for value in fed_inputs(graph):
         cases = uses[value.name].cases
         shape = value.type.tensor_type.HasField("shape")
         if value.type.tensor_type.elem_type == onnx.TensorProto.BOOL:
@@ -227,7 +238,7 @@ def _switches(graph: onnx.GraphProto) -> Iterator[tuple[str, tuple[int | None, .
 
 
 def alternative_sizes(
-    inputs: Sequence[onnx.ValueInfoProto], uses: Mapping[str, Use], number: int, fixed: ShapesByName
+    inputs: Sequence[onnx.ValueInfoProto], uses: Uses, number: int, fixed: ShapesByName
 ) -> Iterator[tuple[ShapesByName, int]]:
     """Yield the shapes of all inputs, and the usual length, the preferred ones first.
 
@@ -264,7 +275,7 @@ def is_known(dim: onnx.TensorShapeProto.Dimension) -> bool:
     return dim.HasField("dim_value") and dim.dim_value >= 0
 
 
-def _unknown_axes(inputs: Sequence[onnx.ValueInfoProto], uses: Mapping[str, Use]) -> list[str]:
+def _unknown_axes(inputs: Sequence[onnx.ValueInfoProto], uses: Uses) -> list[str]:
     """Return the open dimensions of which neither a node nor their name says what they are: their names; the number
     of an axis without a name."""
     found: dict[str, None] = {}
@@ -292,7 +303,7 @@ def _axis_by_name(name: str) -> AxisName:
 
 def _shapes(
     inputs: Sequence[onnx.ValueInfoProto],
-    uses: Mapping[str, Use],
+    uses: Uses,
     by_axis: Mapping[AxisName, int],
     others: Mapping[str, int],
     fixed: ShapesByName,

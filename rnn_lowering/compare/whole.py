@@ -12,7 +12,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Thread
 
 import onnx
@@ -47,7 +47,7 @@ from rnn_lowering.compare.runs.sessions import (
     session_of,
     session_with,
 )
-from rnn_lowering.compare.sizes import fed_inputs, given_in_runs, length_inputs
+from rnn_lowering.compare.sizes import Uses, fed_inputs, given_in_runs, length_inputs, uses_of
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
@@ -89,9 +89,14 @@ class ModelComparison(Comparison):
         return [value.name for value in self.original.proto.graph.output]
 
     @cached_property
+    def uses(self) -> Uses:
+        """What the original does with its inputs."""
+        return uses_of(self.original.proto.graph)
+
+    @cached_property
     def lengths(self) -> set[str]:
         """The names of the original's inputs that are sequence lengths."""
-        return length_inputs(self.original.proto.graph)
+        return length_inputs(self.uses)
 
     @cached_property
     def misread(self) -> dict[str, str]:
@@ -148,10 +153,10 @@ class ModelComparison(Comparison):
         original, lowered, check = self.original.proto, self.lowered.proto, self.check
         recorded = recorded_inputs(original, lowered)
         declared = declared_as(original, lowered)
-        runs = given_in_runs(check, original.graph, lowered.graph)
+        runs = given_in_runs(check, original.graph, self.uses, lowered.graph)
+        candidates = partial(candidate_feeds, original, self.uses, check=check, declared=declared)
         return [
-            self.runner.write_feeds(candidate_feeds(original, run, check, declared, {**given, **recorded}))
-            for run, given in enumerate(runs)
+            self.runner.write_feeds(candidates(run, given={**given, **recorded})) for run, given in enumerate(runs)
         ]
 
     def _compare_whole(self, groups: list[Alternatives]) -> Verification:

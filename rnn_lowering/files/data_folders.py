@@ -100,7 +100,7 @@ def external_entries(model: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto,
 def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     graphs = [model.graph]
     for whole in (*model.functions, model.graph):
-        for node in nodes_in(whole):
+        for node in (each for each in nodes_in(whole) if each.attribute):
             graphs += bodies_in(node)
             for attribute in node.attribute:
                 yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)

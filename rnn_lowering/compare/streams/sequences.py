@@ -29,7 +29,7 @@ from rnn_lowering.compare.runs.sessions import (
     session_with,
     states_returned,
 )
-from rnn_lowering.compare.sizes import given_in_runs, length_inputs
+from rnn_lowering.compare.sizes import given_in_runs, length_inputs, uses_of
 from rnn_lowering.errors import OptionError
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.streaming.metadata import State, StreamPlan, frames_in
@@ -92,6 +92,7 @@ class Sequences:
 
     Attributes:
         axes: The time axes by input.
+        uses: What the original does with its inputs.
         constants: The values of inputs that the stream no longer has.
         lengths: Inputs that are lengths of sequences.
         fixed: The number of frames of each sequence, if the original computes no others.
@@ -111,7 +112,8 @@ class Sequences:
         self.fixed: int | None = None
         self.axes = _time_axes(plan)
         self.constants = recorded_inputs(whole, graph)
-        of_graph = {name for name in length_inputs(whole.graph) if name not in self.axes}
+        self.uses = uses_of(whole.graph)
+        of_graph = {name for name in length_inputs(self.uses) if name not in self.axes}
         self.lengths = set(plan.lengths) or of_graph  # older streams do not name them
 
     def in_calls(self, frames: int) -> int:
@@ -142,7 +144,7 @@ class Sequences:
 
     def feeds(self) -> Iterator[Iterator[dict[str, Array]]]:
         """Yield the alternative inputs of each run."""
-        for run, given in enumerate(given_in_runs(self.check, self.whole.graph)):
+        for run, given in enumerate(given_in_runs(self.check, self.whole.graph, self.uses)):
             yield self._alternatives(run, given)
 
     def _alternatives(self, run: int, given: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
@@ -155,7 +157,7 @@ class Sequences:
     ) -> Iterator[dict[str, Array]]:
         """Yield alternative inputs of one run; those that are not given have this many frames."""
         fixed, declared = {**given, **self.constants}, self._declared(self.fixed or frames)
-        for feed in candidate_feeds(self.whole, run, self.check, declared, fixed):
+        for feed in candidate_feeds(self.whole, self.uses, run, self.check, declared, fixed):
             yield self._with_lengths_in_range(self._with_an_end(feed))
 
     def _with_an_end(self, feed: Mapping[str, Array]) -> Mapping[str, Array]:
