@@ -21,8 +21,33 @@ from rnn_lowering.files.data_folders import DataFolders, external_entries
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.model.from_message import from_proto
 
-_OF_FRAMEWORKS = (".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tflite", ".pdmodel")
-"""Suffixes of the models of PyTorch, Keras, TensorFlow and Paddle."""
+_EXPORT = "export it to ONNX first"
+_UNPACK = "unpack it, and name the model in it"
+
+_FRAMEWORKS = {
+    **dict.fromkeys((".pt", ".pth", ".pt2", ".ckpt"), "PyTorch"),
+    **dict.fromkeys((".h5", ".keras"), "Keras"),
+    **dict.fromkeys((".pb", ".tflite"), "TensorFlow"),
+    ".pdmodel": "Paddle",
+}
+"""Whose models have a suffix."""
+
+_BEGINNINGS: tuple[tuple[int, bytes, str, str], ...] = (
+    (0, b"version https://git-lfs.github.com/spec/", "a Git LFS pointer", "git lfs pull gets the model"),
+    (0, b"PK\x03\x04", "a zip archive", _UNPACK),
+    (0, b"\x1f\x8b", "a gzip archive", _UNPACK),
+    (0, b"BZh", "a bzip2 archive", _UNPACK),
+    (0, b"\xfd7zXZ", "an xz archive", _UNPACK),
+    (0, b"7z\xbc\xaf", "a 7z archive", _UNPACK),
+    (257, b"ustar", "a tar archive", _UNPACK),
+    (0, b"\x89HDF", "an HDF5 file, as Keras writes them", _EXPORT),
+    *((0, bytes((128, protocol)), "a pickle, as PyTorch writes them", _EXPORT) for protocol in range(2, 6)),
+    (0, b"GGUF", "a GGUF file", _EXPORT),
+    (4, b"TFL3", "a model of TensorFlow Lite", _EXPORT),
+    (4, b"ORTM", "a model in the format of onnxruntime (.ort)", "give the .onnx file that it was made from"),
+    (8, b'{"', "weights without a graph (safetensors)", _EXPORT),
+)
+"""Where a file has which bytes, what it is then, and what to try."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +124,12 @@ def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Pat
     except OSError as error:
         raise _cannot_read(named, error) from error
     except Exception as error:  # protobuf, text and JSON parsers each have errors of their own
-        of_framework = named.suffix in _OF_FRAMEWORKS
-        if not of_framework and (not_binary := _what_it_is(path, named)):
-            raise not_binary from error
         reason = " ".join(str(error).split()) or type(error).__name__
-        hint = "export it to ONNX first" if of_framework else "is the file complete?"
-        raise ModelFileError(f"'{named}' is not an ONNX model: {reason}", hint=hint) from error
+        raise _no_model(path, named, reason) from error
     if not proto.ByteSize():
         raise ModelFileError(f"'{named}' is empty", hint="download or export it again")
+    if not proto.HasField("graph"):
+        raise _no_model(path, named, "no graph")
     if piped_from and (entry := next(external_entries(proto), None)):
         raise ModelFileError(
             f"'{named}' refers to data in '{entry[1].value}', but a model from a pipe has no folder",
@@ -115,28 +138,34 @@ def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Pat
     return ModelSource(path, proto, trust_external_data, piped_from)
 
 
-_LFS = b"version https://git-lfs.github.com/spec/"
+def _no_model(path: Path, named: Path, reason: str) -> ModelFileError:
+    """Return the error of a file that is no ONNX model, for a reason: what it is, if its first bytes or its name
+    tell."""
+    what, hint = _what_it_is(path)
+    if framework := _FRAMEWORKS.get(named.suffix):
+        what, hint = f"a model of {framework}", _EXPORT
+    if what:
+        return ModelFileError(f"'{named}' is {what}, not an ONNX model", hint=hint)
+    return ModelFileError(f"'{named}' is not an ONNX model: {reason}", hint="is the file complete?")
 
 
-def _what_it_is(path: Path, named: Path) -> ModelFileError | None:
-    """Return the error of a file that is a Git LFS pointer or other text; None if it is neither."""
-    if one_file.text_format(path):
-        return None
+def _what_it_is(path: Path) -> tuple[str, str]:
+    """Return what a file is, by its first bytes, and what to try; empty where they do not tell."""
     try:
         with path.open("rb") as file:
-            start = file.read(200)
+            start = file.read(300)
     except (OSError, ValueError):
-        return None
-    if start.startswith(_LFS):
-        return ModelFileError(f"'{named}' is a Git LFS pointer, not the model", hint="git lfs pull gets the model")
+        return "", ""
+    for at, content, what, hint in _BEGINNINGS:
+        if start[at:].startswith(content):
+            return what, hint
     try:
         line = start[:150].decode("ascii").strip().partition("\n")[0]
     except UnicodeDecodeError:
-        return None
-    if not line.isprintable():
-        return None
-    reason = f"'{named}' is text, not an ONNX model: it begins with '{line[:60]}'"
-    return ModelFileError(reason, hint="download or export it again, or name text of ONNX *.onnxtxt")
+        return "", ""
+    if one_file.text_format(path) or not line.isprintable():
+        return "", ""
+    return f"text that begins with '{line[:60]}'", "download or export it again, or name text of ONNX *.onnxtxt"
 
 
 @contextmanager

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Iterable
+
 import onnx
 import onnx_ir as ir
 
@@ -51,9 +55,10 @@ def _refuse_unsupported(proto: onnx.ModelProto, name: str) -> None:
 def _refuse_graph(graph: onnx.GraphProto, name: str) -> None:
     if not _is_text(graph):
         raise ModelFileError(f"{name} contains names that are not text", hint="is the file complete?")
-    untyped = next((t.name for t in graph.initializer if t.data_type == onnx.TensorProto.UNDEFINED), None)
-    if untyped is not None:
-        raise ModelFileError(f"{name}: tensor '{untyped}' has no type", hint="is the file complete?")
+    _refuse_twice("input", (value.name for value in graph.input), name)
+    _refuse_twice("initializer", (tensor.name for tensor in graph.initializer), name)
+    for tensor in graph.initializer:
+        _refuse_tensor(tensor, name)
     if graph.sparse_initializer:
         raise UnsupportedError(
             f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"
@@ -64,9 +69,43 @@ def _refuse_graph(graph: onnx.GraphProto, name: str) -> None:
                 f"{name}: attribute '{attribute.name}' of a node in a function is a graph that the caller passes",
                 hint="inline the function first (onnx.inliner.inline_local_functions)",
             )
+        for tensor in [attribute.t] if attribute.HasField("t") else attribute.tensors:
+            _refuse_tensor(tensor, name)
         if attribute.type in _SPARSE:
             which = f"{node.op_type} node '{node.name or ', '.join(node.output)}' in graph '{graph.name}'"
             raise UnsupportedError(f"{which} has a sparse tensor", hint="make it dense before lowering")
+
+
+def _refuse_twice(what: str, names: Iterable[str], model: str) -> None:
+    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
+        raise ModelFileError(f"{model}: {what} '{twice}' is declared twice", hint="keep one of them")
+
+
+_COMPLEX = (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
+_TYPED = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+"""The fields of a tensor that have a number in each entry; the bits of types of less than a byte are packed."""
+
+
+def _refuse_tensor(tensor: onnx.TensorProto, name: str) -> None:
+    """Refuse a tensor that has no type, or other data in the message than its shape says."""
+    if tensor.data_type == onnx.TensorProto.UNDEFINED:
+        raise ModelFileError(f"{name}: tensor '{tensor.name}' has no type", hint="is the file complete?")
+    if tensor.data_type not in {*map(int, ir.DataType)}:
+        reason = f"tensor '{tensor.name}' is of type {tensor.data_type}, which ONNX does not have"
+        raise ModelFileError(f"{name} is not a valid ONNX model: {reason}")
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return
+    dtype, size = ir.DataType(tensor.data_type), math.prod(tensor.dims)
+    bits = 8 if dtype == ir.DataType.STRING else dtype.bitwidth
+    if tensor.HasField("raw_data"):
+        unit, given, wanted = "bytes", len(tensor.raw_data), -(-size * bits // 8)
+    else:
+        unit, given = "numbers", sum(len(getattr(tensor, field)) for field in _TYPED)
+        wanted = math.ceil(size * (2 if dtype in _COMPLEX else min(bits, 8) / 8))
+    if given != wanted or min(tensor.dims, default=0) < 0:
+        shape = ",".join(map(str, tensor.dims))
+        reason = f"{name}: tensor '{tensor.name}' [{shape}] has {given} {unit} instead of {max(wanted, 0)}"
+        raise ModelFileError(reason, hint="is the file complete?")
 
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)

@@ -53,7 +53,7 @@ def test_a_bad_file_is_refused(rnn_lower: Command, tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("net.pt", "export it to ONNX first"), ("net.onnx", "is the file complete?")]
+    ("name", "hint"), [("net.pt", "export it to ONNX first"), ("net.onnx", "unpack it, and name the model in it")]
 )
 def test_a_model_of_a_framework_is_to_be_exported(rnn_lower: Command, tmp_path: Path, name: str, hint: str) -> None:
     (tmp_path / name).write_bytes(b"PK\x03\x04" + b"x" * 64)
@@ -181,12 +181,19 @@ def test_options_may_be_anywhere(source: Path, rnn_lower: Command, tmp_path: Pat
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab\nsize 12345\n"
 WHAT_IT_IS = {
-    "a pointer of Git LFS": (LFS, "'in.onnx' is a Git LFS pointer, not the model; git lfs pull gets the model"),
+    "a pointer of Git LFS": (LFS, "is a Git LFS pointer, not an ONNX model; git lfs pull gets the model"),
     "a page of an error": (
         b"<!doctype html>\n<title>404",
-        "is text, not an ONNX model: it begins with '<!doctype html>'",
+        "is text that begins with '<!doctype html>', not an ONNX model; download or export it again",
     ),
     "nothing": (b"", "'in.onnx' is empty; download or export it again"),
+    "a zip archive": (b"PK\x03\x04" + bytes(40), "'in.onnx' is a zip archive, not an ONNX model; unpack it"),
+    "a tar archive": (bytes(257) + b"ustar\x0000", "'in.onnx' is a tar archive, not an ONNX model; unpack it"),
+    "a pickle": (b"\x80\x04\x95abc", "is a pickle, as PyTorch writes them, not an ONNX model; export it"),
+    "a file of Keras": (b"\x89HDF\r\n\x1a\n" + b"x" * 50, "is an HDF5 file, as Keras writes them, not an ONNX"),
+    "TensorFlow Lite": (b"\x1c\0\0\0TFL3" + bytes(9), "is a model of TensorFlow Lite, not an ONNX model;"),
+    "an ORT file": (b"\0\0\0\0ORTM" + bytes(9), "of onnxruntime (.ort), not an ONNX model; give the .onnx file"),
+    "safetensors": (b"@" + bytes(7) + b'{"w":{}}', "is weights without a graph (safetensors), not an ONNX"),
     "bytes": (b"\x0a\xff\x00\x01", "'in.onnx' is not an ONNX model: "),
 }
 

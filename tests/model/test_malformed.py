@@ -1,6 +1,7 @@
 """Models as they are found: unsorted, unnamed, with shapes that are missing or wrong, unknown operators, or
 functions in the place of operators. onnxruntime runs them."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import causal_conv
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -388,6 +390,61 @@ def test_what_would_be_lost_is_refused(what: str, place: str, tmp_path: Path) ->
         with pytest.raises(rl.UnsupportedError, match=reason):
             call()
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
+
+
+def twice(field: str) -> Edit:
+    def edit(model: onnx.ModelProto) -> None:
+        (values := getattr(model.graph, field)).append(values[0])
+
+    return edit
+
+
+def data_of_w(change: Callable[[TensorProto], object]) -> Edit:
+    return lambda model: change(model.graph.initializer[0])
+
+
+def as_floats(tensor: TensorProto) -> None:
+    numbers = numpy_helper.to_array(tensor).ravel().tolist()
+    tensor.ClearField("raw_data")
+    tensor.float_data.extend(numbers[1:])
+
+
+CONTRADICTIONS: dict[str, tuple[Edit, str]] = {
+    "an input twice": (twice("input"), "input 'X' is declared twice; keep one of them"),
+    "an initializer twice": (twice("initializer"), "initializer 'W' is declared twice; keep one of them"),
+    "bytes that are missing": (
+        data_of_w(lambda w: setattr(w, "raw_data", w.raw_data[4:])),
+        "tensor 'W' [1,16,3] has 188 bytes instead of 192; is the file complete?",
+    ),
+    "more bytes": (data_of_w(lambda w: setattr(w, "raw_data", w.raw_data * 2)), "has 384 bytes instead of 192"),
+    "numbers that are missing": (data_of_w(as_floats), "tensor 'W' [1,16,3] has 47 numbers instead of 48"),
+    "a negative size": (data_of_w(lambda w: w.dims.__setitem__(0, -1)), "tensor 'W' [-1,16,3] has 192 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_a_model_that_contradicts_itself_is_refused(name: str, tmp_path: Path) -> None:
+    """Runtimes would read it in two ways, or not at all."""
+    original = parse(STEP)
+    edit, reason = CONTRADICTIONS[name]
+    edit(original)
+    onnx.save(original, tmp_path / "in.onnx")
+    for given in (original, tmp_path / "in.onnx"):
+        with pytest.raises(rl.ModelFileError, match=re.escape(reason)):
+            rl.lower(given)
+
+
+def test_packed_numbers_are_counted() -> None:
+    """Two numbers of four bits are in one entry."""
+    original = parse(STEP)
+    for raw in (False, True):
+        numbers = np.array([1, -2, 3], ml_dtypes.int4)
+        tensor = numpy_helper.from_array(numbers, f"packed{raw}")
+        if not raw:
+            tensor.ClearField("raw_data")
+            tensor.int32_data.extend([0xE1, 0x03])
+        original.graph.initializer.append(tensor)
+    rl.lower(original)
 
 
 def test_the_cause_of_what_cannot_be_read_is_told() -> None:
