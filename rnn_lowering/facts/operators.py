@@ -347,9 +347,14 @@ _UNKNOWN = Operator()
 
 def operator_of(node: ir.Node | onnx.NodeProto) -> Operator:
     """Return what the operator of a node does."""
-    if node.domain == "com.microsoft":
-        return OF_MICROSOFT.get(node.op_type, _UNKNOWN)
-    return OPERATORS.get(node.op_type, _UNKNOWN) if node.domain in DEFAULT_DOMAIN else _UNKNOWN
+    return operator_named(node.domain, node.op_type)
+
+
+def operator_named(domain: str, name: str) -> Operator:
+    """Return what an operator does."""
+    if domain == "com.microsoft":
+        return OF_MICROSOFT.get(name, _UNKNOWN)
+    return OPERATORS.get(name, _UNKNOWN) if domain in DEFAULT_DOMAIN else _UNKNOWN
 
 
 def axes_by_rule(

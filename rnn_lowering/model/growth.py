@@ -7,8 +7,9 @@ billion numbers. The numbers of a chain of Concat, and the rank of a chain of Ga
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import onnx
 from onnx import numpy_helper
 
 from rnn_lowering.facts.node_outputs import MOST_AXES, SHAPES_OF
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_of
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_named
 from rnn_lowering.model.protobuf import GraphMessage, bodies_in, graphs_in, nodes_in
 from rnn_lowering.types import Array
 
@@ -110,7 +111,7 @@ class _Bound(NamedTuple):
     size: float = math.inf
     held: float = -1
     greatest: float = math.inf
-    numbers: Array | None = None
+    numbers: tuple[float, ...] | None = None
 
     @property
     def computed(self) -> float:
@@ -119,6 +120,8 @@ class _Bound(NamedTuple):
         return 0 if self.rank > 1 else self.size if self.size < math.inf else _USUAL
 
 
+_UNKNOWN = _Bound()
+
 _Scope = Mapping[str, _Bound]
 
 _DOUBLE, _FEW = ("Concat", "Gather", "GatherND"), 5
@@ -126,6 +129,9 @@ _DOUBLE, _FEW = ("Concat", "Gather", "GatherND"), 5
 
 _LONG = _MOST_HELD >> _FEW
 """A value with one axis and more elements may become too long by fewer of them."""
+
+_DISTINCT = 1 << 12
+"""So many bounds are remembered: most nodes of a model are like another one."""
 
 _GROW = frozenset(["ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"])
 
@@ -150,36 +156,38 @@ class _Bounds:
         known |= {value.name: bound for value, bound in zip(graph.input, given, strict=False)}
         known |= {tensor.name: _of_tensor(tensor) for tensor in graph.initializer}
         self._walk_nodes(graph.node, known)
-        return [known.get(value.name, _Bound()) for value in graph.output]
+        return [known.get(value.name, _UNKNOWN) for value in graph.output]
 
     def _walk_nodes(self, nodes: Iterable[onnx.NodeProto], known: dict[str, _Bound]) -> None:
         for node in nodes:
-            outputs = self._outputs(node, [known.get(name, _Bound()) for name in node.input if name], known)
-            known |= {name: bound for name, bound in zip(node.output, outputs, strict=False) if name}
+            outputs = self._outputs(node, [known.get(name, _UNKNOWN) for name in node.input if name], known)
+            for name, bound in zip(node.output, outputs, strict=False):
+                known[name] = bound
 
     def _outputs(self, node: onnx.NodeProto, given: list[_Bound], known: _Scope) -> list[_Bound]:
         key = node.domain, node.op_type
         if key in self._functions:
             return self._call(key, given)
-        if found := [self.walk(body, known, _entering(node, given)) for body in bodies_in(node)]:
+        bodies = list(bodies_in(node)) if node.attribute else []
+        if found := [self.walk(body, known, _entering(node, given)) for body in bodies]:
             returned = [_largest(each) for each in zip(*found, strict=False)]
             return [
                 _Bound(b.rank + 1, b.size if node.op_type == "If" else math.inf) for b in returned[_first(node) :]
             ]
-        bound = _of_node(node, given) if node.domain in DEFAULT_DOMAIN else _Bound()
+        bound = _of_node(node, given) if node.domain in DEFAULT_DOMAIN else _UNKNOWN
         if bound.rank > MOST_AXES or (node.op_type == "Concat" and bound.computed > _MOST_HELD):
             self.large[id(node)] = node
-            bound = _Bound()
+            bound = _UNKNOWN
         return [bound] * len(node.output)
 
     def _call(self, key: tuple[str, str], given: list[_Bound]) -> list[_Bound]:
         function = self._functions[key]
         call = (key, *((b.rank, b.size, b.held, b.greatest, id(b.numbers)) for b in given))
         if call not in self._returned:
-            self._returned[call] = [_Bound()] * len(function.output)  # it may call itself
+            self._returned[call] = [_UNKNOWN] * len(function.output)  # it may call itself
             known = dict(zip(function.input, given, strict=False))
             self._walk_nodes(function.node, known)
-            self._returned[call] = [known.get(name, _Bound()) for name in function.output]
+            self._returned[call] = [known.get(name, _UNKNOWN) for name in function.output]
         return self._returned[call]
 
 
@@ -208,7 +216,8 @@ def _of_declared(value: onnx.ValueInfoProto) -> _Bound:
 
 def _of_tensor(tensor: onnx.TensorProto) -> _Bound:
     size = math.prod(tensor.dims)
-    held = size <= _SMALL and tensor.data_location == onnx.TensorProto.DEFAULT and tensor.data_type in _READ
+    most = 1 if tensor.data_type == onnx.TensorProto.FLOAT else _SMALL  # floats count as bounds of a Range only
+    held = size <= most and tensor.data_location == onnx.TensorProto.DEFAULT and tensor.data_type in _READ
     with suppress(Exception):  # damaged tensors raise whatever they raise; an error elsewhere names them
         if held:
             return _of_numbers(numpy_helper.to_array(tensor))
@@ -216,8 +225,8 @@ def _of_tensor(tensor: onnx.TensorProto) -> _Bound:
 
 
 def _of_numbers(numbers: Array) -> _Bound:
-    greatest = float(np.abs(numbers.astype(np.float64)).max(initial=0))
-    return _Bound(numbers.ndim, numbers.size, -1, greatest, numbers)
+    floats = numbers.astype(np.float64)
+    return _Bound(floats.ndim, floats.size, -1, float(np.abs(floats).max(initial=0)), tuple(floats.flat))
 
 
 _READ = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.FLOAT)
@@ -225,31 +234,38 @@ _READ = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.FLOAT)
 
 def _of_node(node: onnx.NodeProto, given: list[_Bound]) -> _Bound:
     """Return a bound of the outputs of a node that is no call and has no bodies."""
+    if node.op_type == "Constant":
+        return next(map(_of_attribute, node.attribute), _UNKNOWN)
+    integers = sum(len(attribute.ints) for attribute in node.attribute) if node.attribute else 0
+    return _of_operator(node.domain, node.op_type, integers, *given)
+
+
+@lru_cache(_DISTINCT)
+def _of_operator(domain: str, name: str, integers: int, *given: _Bound) -> _Bound:
+    """Return a bound of the outputs of an operator whose attributes have so many integers."""
     all_of = _largest(given)
     flat = all_of.rank <= 1
     size = all_of.size if flat else math.prod(bound.size for bound in given)
-    rank = all_of.rank + (node.op_type in ("Unsqueeze", "OneHot"))
-    operator = operator_of(node)
-    if node.op_type == "Constant":
-        return next(map(_of_attribute, node.attribute), _Bound())
-    if node.op_type in ("Shape", "Size"):
+    rank = all_of.rank + (name in ("Unsqueeze", "OneHot"))
+    operator = operator_named(domain, name)
+    if name in ("Shape", "Size"):
         return _Bound(1, all_of.rank, -1, all_of.size)
-    if node.op_type in SHAPES_OF:
-        rank = given[SHAPES_OF[node.op_type]].size if len(given) > SHAPES_OF[node.op_type] else 1
-        size = given[0].size if node.op_type == "Reshape" and given else _grown(node.op_type, given)
+    if name in SHAPES_OF:
+        rank = given[SHAPES_OF[name]].size if len(given) > SHAPES_OF[name] else 1
+        size = given[0].size if name == "Reshape" and given else _grown(name, given)
         return _Bound(rank, size)
-    if node.op_type in _GROW:
-        size = _grown(node.op_type, given)
-    elif node.op_type == "Concat":
+    if name in _GROW:
+        size = _grown(name, given)
+    elif name == "Concat":
         size = sum(bound.size for bound in given)
-    elif node.op_type in ("Gather", "GatherND"):
+    elif name in ("Gather", "GatherND"):
         rank, size = sum(bound.rank for bound in given), math.prod(bound.size for bound in given)
         size = given[-1].size if flat else size
-    elif node.op_type == "Unsqueeze":
-        rank = all_of.rank + (given[1].size if len(given) > 1 else sum(len(a.ints) for a in node.attribute))
-    elif not (operator.elementwise or operator.moves or operator.same_shape or node.op_type.startswith("Reduce")):
+    elif name == "Unsqueeze":
+        rank = all_of.rank + (given[1].size if len(given) > 1 else integers)
+    elif not (operator.elementwise or operator.moves or operator.same_shape or name.startswith("Reduce")):
         size = math.inf
-    if node.op_type == "Concat":
+    if name == "Concat":
         return _Bound(rank, size, sum(bound.computed for bound in given))
     return _Bound(rank, size)
 
@@ -261,14 +277,14 @@ def _of_attribute(attribute: onnx.AttributeProto) -> _Bound:
     return _of_numbers(numbers if numbers.size else np.array(attribute.i or attribute.f))
 
 
-def _grown(operator: str, given: list[_Bound]) -> float:
+def _grown(operator: str, given: Sequence[_Bound]) -> float:
     """Return the number of elements of an operator that follows from numbers, as far as they are constants."""
     numbers = [bound.numbers for bound in given]
-    if operator == "Range" and all(n is not None and n.size == 1 for n in numbers):
-        start, limit, delta = (float(n.item()) for n in numbers if n is not None)
+    if operator == "Range" and all(n is not None and len(n) == 1 for n in numbers):
+        start, limit, delta = (n[0] for n in numbers if n is not None)
         return max(0.0, (limit - start) / delta) if delta else math.inf
     if operator == "ConstantOfShape" and numbers:
-        return math.inf if given[0].size > _SMALL else float(max(given[0].greatest, 1) ** given[0].size)
+        return math.inf if given[0].size > _SMALL else math.prod([max(given[0].greatest, 1.0)] * int(given[0].size))
     if operator in ("Expand", "Tile") and len(numbers) > 1 and numbers[1] is not None:
-        return given[0].size * float(np.prod(np.maximum(np.abs(numbers[1].astype(np.float64)), 1)))
+        return given[0].size * math.prod(max(abs(n), 1.0) for n in numbers[1])
     return math.inf
