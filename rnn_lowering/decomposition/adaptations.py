@@ -89,6 +89,12 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     write_fills,
     write_tensors,
 )
+from rnn_lowering.decomposition.rewrites.windows import (
+    convolutions_of_volumes,
+    dilated_pools,
+    gather_pools,
+    part_convolutions,
+)
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import bodies_of, operator_of
 from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
@@ -366,6 +372,14 @@ ADAPTATIONS = {
     },
     "pools of planes": Adaptation(
         part_pools, "pools along three axes wrongly: wrote {} pools as two", replaces=pools_of_volumes
+    ),
+    "convolutions of planes": Adaptation(
+        part_convolutions,
+        "computes Conv along three axes wrongly: wrote {} as those of planes",
+        replaces=convolutions_of_volumes,
+    ),
+    "gathered windows": Adaptation(
+        gather_pools, "ignores the dilations of pools: wrote {} MaxPool as maxima", replaces=dilated_pools
     ),
     "parted outputs": Adaptation(
         part_outputs, "loses outputs that nodes read, or their shapes: returned {} by a Transpose"

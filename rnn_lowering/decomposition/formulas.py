@@ -163,11 +163,21 @@ def _softplus(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionPro
     return None if opset < OLDEST_MAX or dtype is None else _of_floats("softplus", dtype, zero=0.0, one=1.0)
 
 
+_SCATTERED = {
+    "add": ("ReduceSum", "Add", 0.0),
+    "max": ("ReduceMax", "Max", -math.inf),
+    "min": ("ReduceMin", "Min", math.inf),
+}
+"""By reduction: how updates of one element are reduced and joined with it, and what stands for none."""
+
+
 def _scatter_elements(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """Sums: the updates have a row for each row of the data, but along the axis."""
+    """Reductions: the updates have a row for each row of the data, but along the axis."""
     (data, indices), axis = operands[:2], node.attributes.get_int("axis", 0)
     reduction = node.attributes.get_string("reduction", "none")
-    if reduction != "add" or opset < OLDEST_OPSET or data.dtype is None or not data.shape or indices.shape is None:
+    if reduction not in _SCATTERED or opset < OLDEST_OPSET or data.dtype is None:
+        return None
+    if not data.shape or indices.shape is None or (reduction != "add" and not data.dtype.is_floating_point()):
         return None
     axis %= len(data.shape)
     steps, count = data.shape[axis], indices.shape[axis]
@@ -177,8 +187,12 @@ def _scatter_elements(node: ir.Node, opset: int, operands: Operands) -> onnx.Fun
     if steps is None or not known or math.prod(sizes) > _MOST_NUMBERS:
         return None
     rows = np.arange(steps, dtype=np.int64).reshape(-1, *[1] * (len(data.shape) - axis - 1))
-    numbers = {"rows": rows, "below": rows - steps, "zero": np.zeros((), data.dtype.numpy())}
-    return function_of("scatter_sum", numbers | {"behind": integers([axis + 1]), "along": integers([axis])})
+    reduces, joins, none = _SCATTERED[reduction]
+    numbers = {"rows": rows, "below": rows - steps, "zero": np.array(none, data.dtype.numpy())}
+    proto = function_of("scatter_sum", numbers | {"behind": integers([axis + 1]), "along": integers([axis])})
+    for each in proto.node:
+        each.op_type = {"ReduceSum": reduces, "Add": joins}.get(each.op_type, each.op_type)
+    return proto
 
 
 def _scatter_nd(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:

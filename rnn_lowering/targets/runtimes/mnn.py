@@ -187,7 +187,7 @@ MNN = Target(
             *("inputs with elements", "parts of sequences", "typed fills", "constants as tensors"),
             *("no vectors", "crops as Slice", "spelled strides", "ended convolutions", "parted outputs"),
             *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart", "logarithms of Sigmoid"),
-            *("typed exponents", "pools of planes", "cubic products"),
+            *("typed exponents", "pools of planes", "convolutions of planes", "gathered windows", "cubic products"),
             "indices of ScatterElements, GatherElements, GatherND",
         ),
         folds=True,

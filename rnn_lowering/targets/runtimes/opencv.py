@@ -137,6 +137,10 @@ def _neg(node: ir.Node, known: KnownValue, opset: int) -> str:
     return "of other types than int32" if _dtype(node, known) == ir.DataType.INT32 else ""
 
 
+def _bit_shift(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "of other types than uint64" if _dtype(node, known) == ir.DataType.UINT64 else ""
+
+
 def _dtype(node: ir.Node, known: KnownValue) -> ir.DataType | None:
     return None if node.inputs[0] is None else known(node.inputs[0]).dtype
 
@@ -144,6 +148,7 @@ def _dtype(node: ir.Node, known: KnownValue) -> ir.DataType | None:
 _MISREAD: Mapping[str, Misreading] = {
     "Abs": _of_floats,
     "Neg": _neg,
+    "BitShift": _bit_shift,
     "Relu": _of_floats,
     "Sign": _of_floats,
     "Equal": _equal,

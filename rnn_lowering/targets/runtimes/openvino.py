@@ -33,6 +33,7 @@ from rnn_lowering.targets.target import (
     COMPOSED,
     LOOP_DIALECT_OPSET,
     AttentionTraits,
+    KnownValue,
     LoopTraits,
     ModelTraits,
     StreamTraits,
@@ -120,8 +121,8 @@ _DEFAULT_FOR_0 = {"HardSigmoid": ("alpha", "beta"), "Selu": ("alpha", "gamma")}
 """By operator the attributes of which it takes the default in place of a 0."""
 
 
-def _misread(node: ir.Node, _: object) -> str:
-    """Return how it computes a node wrongly: a HardSigmoid or Selu with a 0, some reductions up to opset 17."""
+def _misread(node: ir.Node, known: KnownValue) -> str:
+    """Return how it computes a node wrongly; "" if it does not."""
     if node.op_type in ("ReduceL1", "ReduceLogSum", "ReduceLogSumExp") and "axes" in node.attributes:
         return "along all axes"
     if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "wrap":
@@ -130,6 +131,8 @@ def _misread(node: ir.Node, _: object) -> str:
         return "as if nothing outside were excluded"
     if node.op_type == "NegativeLogLikelihoodLoss":
         return "without ignore_index only"
+    if node.op_type == "BitShift" and node.inputs[0] is not None:
+        return "" if known(node.inputs[0]).dtype == ir.DataType.UINT32 else "of uint32 only"
     zeros = [name for name in _DEFAULT_FOR_0.get(node.op_type, ()) if node.attributes.get_float(name, 1.0) == 0]
     return f"with the default of {' and '.join(zeros)}, not 0" if zeros else ""
 

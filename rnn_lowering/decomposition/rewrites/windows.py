@@ -1,0 +1,135 @@
+"""Windows that are gathered: of convolutions along three axes, and of dilated pools, which MNN computes wrongly.
+
+A convolution of volumes reads the planes of each of its windows as channels of one plane. A dilated pool is a
+maximum of what its windows have along one axis, then along the next.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.types import Array, array_of
+
+_OLDEST_OPSET = 13
+"""The first opset of the operators that are written here."""
+
+_VOLUME, _PLANE = 3, 2
+"""The axes along which these convolutions are, and the most along which these pools are."""
+
+
+def convolutions_of_volumes(model: AdaptedModel) -> set[ir.Node]:
+    """Return the convolutions that `part_convolutions` replaces: of known sizes, save the batch, without groups."""
+    return {node for node in model.nodes("Conv", since=_OLDEST_OPSET) if _volume(node, model) is not None}
+
+
+def part_convolutions(model: AdaptedModel) -> int:
+    """Write, in place, each of them as one of planes; return their number."""
+    found = convolutions_of_volumes(model)
+    for node in found:
+        _convolve_planes(node, model)
+    return len(found)
+
+
+def dilated_pools(model: AdaptedModel) -> set[ir.Node]:
+    """Return the pools that `gather_pools` replaces: of known sizes, with an element in each window."""
+    return {node for node in model.nodes("MaxPool", since=_OLDEST_OPSET) if _pool_windows(node, model)}
+
+
+def gather_pools(model: AdaptedModel) -> int:
+    """Write, in place, each of them as maxima along one axis after the other; return their number."""
+    found = dilated_pools(model)
+    for node in found:
+        _pool_by_axis(node, model)
+    return len(found)
+
+
+def _volume(node: ir.Node, model: AdaptedModel) -> tuple[list[int], Array] | None:
+    """Return the sizes of the input of a convolution, but of the batch, and its weights."""
+    weights, sizes = model.constant_of(node.inputs[1]), _known_sizes(node, model)
+    plain = node.attributes.get_int("group", 1) == 1 and _has_pads(node)
+    if sizes is None or weights is None or len(sizes) != 1 + _VOLUME or not plain:
+        return None
+    return sizes, array_of(weights)
+
+
+def _known_sizes(node: ir.Node, model: AdaptedModel) -> list[int] | None:
+    shape = model.shape_of(node.inputs[0])
+    sizes = [] if shape is None else [size for size in shape[1:] if isinstance(size, int)]
+    return sizes if shape is not None and len(sizes) == len(shape) - 1 else None
+
+
+def _has_pads(node: ir.Node) -> bool:
+    return node.attributes.get_string("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+
+
+def _windows(node: ir.Node, sizes: list[int], kernel: list[int]) -> list[Array]:
+    """Return for each axis of space the places [windows, kernel] that a window reads; those outside are negative,
+    or the size and more."""
+    rank = len(kernel)
+    strides, dilations = (node.attributes.get_ints(name, (1,) * rank) for name in ("strides", "dilations"))
+    pads, found = node.attributes.get_ints("pads", (0,) * 2 * rank), list[Array]()
+    for axis, size in enumerate(sizes):
+        span = dilations[axis] * (kernel[axis] - 1) + 1
+        room = size + pads[axis] + pads[axis + rank] - span
+        steps = room // strides[axis] + 1
+        if node.attributes.get_int("ceil_mode", 0) and room % strides[axis]:
+            steps += steps * strides[axis] < size + pads[axis]
+        starts = np.arange(steps) * strides[axis] - pads[axis]
+        found.append(starts[:, None] + np.arange(kernel[axis]) * dilations[axis])
+    return found
+
+
+def _convolve_planes(node: ir.Node, model: AdaptedModel) -> None:
+    found = _volume(node, model)
+    assert found is not None
+    (channels, depth, *plane), weights = found
+    count, kernel = weights.shape[0], list(weights.shape[2:])
+    places, *others = _windows(node, [depth, *plane], kernel)
+    begin, end = max(0, -int(places.min())), max(0, int(places.max()) + 1 - depth)
+    planes = model.before(node, "Transpose", [node.inputs[0]], perm=[0, 2, 1, 3, 4])
+    if begin or end:
+        pads = model.constant(node, [0, begin, 0, 0, 0, 0, end, 0, 0, 0])
+        planes = model.before(node, "Pad", [planes, pads, model.constant(node, 0, weights.dtype)])
+    rows = model.constant(node, places.reshape(-1) + begin)
+    read = model.before(node, "Gather", [planes, rows], axis=1)
+    joined = model.before(node, "Reshape", [read], shape=[-1, kernel[0] * channels, *plane])
+    flat = weights.transpose(0, 2, 1, 3, 4).reshape(count, -1, *kernel[1:])
+    pads_of = node.attributes.get_ints("pads", (0,) * 2 * _VOLUME)
+    attributes = {name: node.attributes.get_ints(name, (1,) * _VOLUME)[1:] for name in ("strides", "dilations")}
+    attributes |= {"kernel_shape": kernel[1:], "pads": [*pads_of[1:_VOLUME], *pads_of[_VOLUME + 1 :]]}
+    inputs = [joined, model.constant(node, flat, weights.dtype), *node.inputs[2:]]
+    made = model.before(node, "Conv", inputs, **attributes)
+    shape = [-1, len(places), count, *map(len, others)]
+    value = model.before(node, "Reshape", [made], shape=shape)
+    model.replace(node, model.before(node, "Transpose", [value], perm=[0, 2, 1, 3, 4]))
+
+
+def _pool_windows(node: ir.Node, model: AdaptedModel) -> list[Array]:
+    """Return the places of a dilated pool; one outside is another one of its window. Nothing if it stays."""
+    sizes, kernel = _known_sizes(node, model), list(node.attributes.get_ints("kernel_shape", ()))
+    dilated = max(node.attributes.get_ints("dilations", (1,))) > 1
+    if sizes is None or not dilated or not _has_pads(node) or len(node.outputs) > 1 or len(kernel) > _PLANE:
+        return []
+    found = list[Array]()
+    for size, places in zip(sizes[1:], _windows(node, sizes[1:], kernel), strict=True):
+        inside = (places >= 0) & (places < size)
+        if not inside.any(1).all():
+            return []
+        first = places[np.arange(len(places)), inside.argmax(1)]
+        found.append(np.where(inside, places, first[:, None]))
+    return found
+
+
+def _pool_by_axis(node: ir.Node, model: AdaptedModel) -> None:
+    windows, sizes, value = _pool_windows(node, model), _known_sizes(node, model), node.inputs[0]
+    assert sizes is not None
+    for n, places in enumerate(windows):
+        rows = model.before(node, "Gather", [value, model.constant(node, places.reshape(-1))], axis=n + 2)
+        shape = [-1, *sizes[: n + 1], *places.shape, *sizes[n + 2 :]]
+        parts = model.before(node, "Reshape", [rows], shape=shape)
+        value = model.before(node, "ReduceMax", [parts], axes=[n + 3], keepdims=0)
+        sizes[n + 1] = len(places)
+    assert value is not None
+    model.replace(node, value)
