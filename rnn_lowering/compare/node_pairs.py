@@ -19,7 +19,7 @@ from rnn_lowering.compare.runs.runner import SessionError
 from rnn_lowering.compare.runs.sessions import quantizes_inputs
 from rnn_lowering.emit.draft import NODE
 from rnn_lowering.facts.constants import Evaluation, constant_of
-from rnn_lowering.facts.operators import default_opset, is_used
+from rnn_lowering.facts.operators import default_opset, is_used, nodes_within
 from rnn_lowering.files.data_folders import from_the_root, refer
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.copying import clone, inline_functions
@@ -370,7 +370,7 @@ def node_pairs(original: ir.Model, lowered: ModelSource) -> list[NodePair]:
     original = _at_sizes_of(original, result)
     if original.functions.keys() - result.functions.keys():
         original = clone(original)
-        most = max(Lowering.max_nodes, sum(1 for _ in result.graph.all_nodes()))  # a lowering makes no fewer
+        most = max(Lowering.max_nodes, sum(1 for _ in nodes_within(result.graph)))  # a lowering makes no fewer
         inline_functions(original, lambda entry: _function_of(entry) not in result.functions, most)
     folded = _fold_like(original, result)
     if folded is not original:
@@ -531,7 +531,7 @@ def _lacks_inputs(original: ir.Model, values: Container[tuple[ScopePath, str]]) 
 
 
 def _count_branches(model: ir.Model) -> int:
-    return sum(node.op_type == "If" for node in model.graph.all_nodes())
+    return sum(node.op_type == "If" for node in nodes_within(model.graph))
 
 
 def _values_by_name(model: ir.Model) -> set[tuple[ScopePath, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NAME, InvalidNodeError, UnsupportedError, deepest_cause, printable
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset, is_used
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset, graphs_within, is_used, nodes_within
 from rnn_lowering.model.growth import MOST_CALLED
 from rnn_lowering.model.scopes import RecurrentNode, all_graphs, names_in, nodes_in_scopes, recurrent_nodes
 from rnn_lowering.nodes.kinds import node_ref
@@ -156,6 +157,10 @@ class _BorrowedTensor(ir.serde.TensorProtoTensor):
     def name(self, name: str | None) -> None:
         self._own_name = name or ""
 
+    @cached_property
+    def shape(self) -> ir.Shape:  # type: ignore[override]  # the same, made once
+        return super().shape
+
     @property
     def raw(self) -> onnx.TensorProto:
         if self._own_name == self._proto.name:
@@ -287,7 +292,7 @@ def _with_callers(model: ir.Model, holders: Collection[ir.OperatorIdentifier]) -
         raise UnsupportedError(f"functions call themselves: {printable(circle, 3 * NAME)}") from error
     inlined: dict[ir.OperatorIdentifier, ir.Function] = {}
     for identifier in order:
-        called = {node.op_identifier() for node in model.functions[identifier].graph.all_nodes()}
+        called = {node.op_identifier() for node in nodes_within(model.functions[identifier].graph)}
         if identifier in holders or not inlined.keys().isdisjoint(called):
             inlined[identifier] = model.functions[identifier]
     return inlined
@@ -299,7 +304,7 @@ def _order(model: ir.Model) -> list[ir.OperatorIdentifier]:
     Raises:
         CycleError: They call themselves.
     """
-    calls = {i: {n.op_identifier() for n in f.graph.all_nodes()} for i, f in model.functions.items()}
+    calls = {i: {n.op_identifier() for n in nodes_within(f.graph)} for i, f in model.functions.items()}
     return list(TopologicalSorter({i: called & calls.keys() for i, called in calls.items()}).static_order())
 
 
@@ -321,17 +326,17 @@ def _check_size(
 
 
 def _nodes_when_inlined(graph: ir.Graph, sizes: Mapping[ir.OperatorIdentifier, int], plain: int = 1) -> int:
-    return sum(sizes.get(node.op_identifier(), plain) for node in graph.all_nodes())
+    return sum(sizes.get(node.op_identifier(), plain) for node in nodes_within(graph))
 
 
 def _inline_calls(graph: ir.Graph, inlined: _Functions, imports: dict[str, int]) -> None:
     """Inline every call of these functions in a graph and its subgraphs; `imports` are the graph's opsets."""
     names = None
-    for scope in (graph, *graph.subgraphs()):
+    for scope in [*graphs_within(graph)]:
         for node in list(scope):
             function = inlined.get(node.op_identifier())
             if function is not None:
-                names = names or Names(names_in((graph, *graph.subgraphs())))
+                names = names or Names(names_in(graphs_within(graph)))
                 _join_imports(imports, function)
                 _replace_call(node, function, names)
 
@@ -357,7 +362,7 @@ def _replace_call(call: ir.Node, function: ir.Function, names: Names) -> None:
     attributes = _arguments(call, function)
     body = clone_graph(function.graph)
     nodes, inputs, outputs = list(body), list(body.inputs), list(body.outputs)
-    for node in body.all_nodes():
+    for node in nodes_within(body):
         _resolve(node, attributes)
         node.metadata_props.update({**call.metadata_props, **node.metadata_props})
     _rename(body, names)
@@ -419,7 +424,7 @@ def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
 def _rename(body: ir.Graph, names: Names) -> None:
     """Rename nodes and values so that they do not clash with names around the call."""
     inputs = set(body.inputs)
-    for scope in (body, *body.subgraphs()):
+    for scope in [*graphs_within(body)]:
         for value in (*scope.inputs, *scope.initializers.values()):
             if value not in inputs:
                 value.name = names.unique(value.name or "value")

@@ -21,9 +21,11 @@ from rnn_lowering.facts.operators import (
     bodies_of,
     captured_values,
     default_opset,
+    graphs_within,
     input_at,
     is_of_default_domain,
     is_used,
+    nodes_within,
     operator_of,
 )
 from rnn_lowering.facts.size import size as exact_size
@@ -73,7 +75,7 @@ class _Folder:
     def __init__(self, opsets: Mapping[str, int], root: ir.Graph, *, is_function: bool = False) -> None:
         self._known = KnownValues({**opsets, "": default_opset(opsets)}, any_size=True)
         self._is_function = is_function
-        self._names = Counter(value.name for graph in (root, *root.subgraphs()) for value in _own_values(graph))
+        self._names = Counter(value.name for graph in graphs_within(root) for value in _own_values(graph))
 
     def fold(self, graph: ir.Graph) -> None:
         """Fold the nodes of a graph, in order."""
@@ -281,7 +283,7 @@ def folded(model: ir.Model, *, decide: bool = False, inferred: Inferred | None =
 def with_constants(model: ir.Model, *, sizes: bool = False) -> ir.Model | None:
     """Return a copy in which constants are folded; None if no node computes something from constants only, or
     with `sizes` from sizes. Declared shapes count as in `folded`."""
-    if not any(_is_constant(node) or (sizes and node.op_type == "Shape") for node in model.graph.all_nodes()):
+    if not any(_is_constant(node) or (sizes and node.op_type == "Shape") for node in nodes_within(model.graph)):
         return None
     trial = _inferred(model, inferred_values(model))
     if not is_sound(trial):
@@ -325,7 +327,7 @@ def _count_unknown(model: ir.Model, decide: bool, known: Inferred = MappingProxy
 
     A value that is not `known` has the shape that it declares.
     """
-    unknown = sum(node.op_type == "If" for node in model.graph.all_nodes()) if decide else 0
+    unknown = sum(node.op_type == "If" for node in nodes_within(model.graph)) if decide else 0
     for entry in recurrent_nodes(model):
         X, lengths = (input_at(entry.node, n) for n in (0, 4))
         if X is not None:

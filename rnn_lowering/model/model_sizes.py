@@ -19,7 +19,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.known import Known
-from rnn_lowering.facts.operators import default_opset
+from rnn_lowering.facts.operators import bodies_of, default_opset, graphs_within, nodes_within
 from rnn_lowering.model.copying import clone, refuse_undefined_inputs
 from rnn_lowering.model.onnx_checks import (
     ANONYMOUS,
@@ -31,7 +31,7 @@ from rnn_lowering.model.onnx_checks import (
     problem_of,
 )
 from rnn_lowering.model.protobuf import as_proto
-from rnn_lowering.model.scopes import RecurrentNode
+from rnn_lowering.model.scopes import RecurrentNode, all_graphs
 from rnn_lowering.nodes.connections import KnownInputs
 
 VARIES = "rnn_lowering_varies"
@@ -60,7 +60,7 @@ def inferred_values(model: ir.Model, asked: Callable[[ir.Value], bool] = lambda 
     Raises:
         UnsupportedError: A node has an input that nothing defines.
     """
-    if next(iter(model.graph.subgraphs()), None) is None:
+    if not any(map(bodies_of, model.graph)):
         return _inferred_without_bodies(model, asked)
     twin = clone(model)
     pairs = dict(zip(computed_values(model), computed_values(twin), strict=True))
@@ -93,7 +93,7 @@ def _inferred_without_bodies(model: ir.Model, asked: Callable[[ir.Value], bool])
 
 def computed_values(model: ir.Model) -> Iterator[ir.Value]:
     """Yield the values of a model and its subgraphs that are neither its inputs nor constants."""
-    for graph in model.graphs():
+    for graph in graphs_within(model.graph):
         if graph is not model.graph:
             yield from graph.inputs
         for node in graph:
@@ -120,7 +120,7 @@ _AssumedShapes = dict[_LoopValue, ir.Shape | None]
 
 
 def _carried(model: ir.Model) -> Iterator[_LoopValue]:
-    for graph in model.graphs():
+    for graph in graphs_within(model.graph):
         for node in graph:
             body = _body(node) if node.op_type == "Loop" else None
             if body is not None:
@@ -146,7 +146,7 @@ def _initial(model: ir.Model, carried: list[_LoopValue]) -> _AssumedShapes:
 
 def _infer(model: ir.Model, assumed: _AssumedShapes) -> None:
     """Remove all shapes of computed values, and infer them on the assumptions."""
-    for graph in model.graphs():
+    for graph in graphs_within(model.graph):
         for node in graph:
             for value in (*node.outputs, *_inputs_of_body(node)):
                 value.shape = None
@@ -188,7 +188,7 @@ def _body(node: ir.Node) -> ir.Graph | None:
 def _copy_constants_into_bodies(model: ir.Model) -> None:
     """Copy small outer constants into the bodies that use them: ONNX's inference does not look outside."""
     opset = model.opset_imports.get("", 1)
-    for graph in model.graph.subgraphs():
+    for graph in [*graphs_within(model.graph)][1:]:
         copies: dict[ir.Value, ir.Value] = {}
         for node in list(graph):
             for n, value in enumerate(node.inputs):
@@ -224,10 +224,9 @@ def open_negative_sizes(model: ir.Model) -> None:
 
 
 def _declaring_values(model: ir.Model) -> Iterator[ir.Value]:
-    for root in (model.graph, *(function.graph for function in model.functions.values())):
-        for graph in (root, *root.subgraphs()):
-            yield from graph.inputs
-            yield from (value for node in graph for value in node.outputs)
+    for graph in all_graphs(model):
+        yield from graph.inputs
+        yield from (value for node in graph for value in node.outputs)
 
 
 def _has_negative_sizes(value: ir.Value) -> bool:
@@ -352,7 +351,7 @@ def name_cut_axes(model: ir.Model) -> None:
     """Declare, in place, that an open axis which a Slice of opset 10 cuts has a size of its own: else onnxruntime
     takes it for the whole axis, puts values of both sizes into one buffer, and fails."""
     opset = default_opset(model.opset_imports)
-    if not any(is_misread(node, opset) for node in model.graph.all_nodes()):
+    if not any(is_misread(node, opset) for node in nodes_within(model.graph)):
         return
     twin = clone(model)
     infer_shapes(twin)

@@ -86,7 +86,7 @@ def modernize(model: ir.Model, opset: int) -> None:
         UnsupportedError: The model cannot be converted.
     """
     hint = "convert the model to opset 7 or later first, or fix its input shapes"
-    if model.functions or list(model.graph.subgraphs()):
+    if model.functions or any(map(bodies_of, model.graph)):
         raise UnsupportedError(
             f"opset {opset} with functions or subgraphs cannot be converted",
             hint=f"export the model at opset {OLDEST_LOWERED_OPSET} or later",

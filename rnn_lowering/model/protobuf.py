@@ -17,6 +17,9 @@ GraphMessage = onnx.GraphProto | onnx.FunctionProto
 SMALL = 1000
 """Maximum bytes of a tensor that keeps its numbers for inference, since it may be a shape."""
 
+_FIRST_WITH_OWN_INITIALIZERS = 4
+"""Before this IR version an initializer is an input, too."""
+
 _UNDECLARED = "rnn_lowering.undeclared"
 """Key of the mark in `ir.Value.meta`."""
 
@@ -125,16 +128,17 @@ def message_for_inference(model: ir.Model) -> onnx.ModelProto:
     )
     with _serializing():
         proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
-        _Description(proto.graph).write(model.graph, proto.graph)
+        _Description(proto).write(model.graph, proto.graph)
     return proto
 
 
 class _Description:
-    """Writes graphs without their large tensors into messages; `main` is the message of the main graph."""
+    """Writes graphs without their large tensors into the message of a model."""
 
-    def __init__(self, main: onnx.GraphProto) -> None:
-        self._main = main
-        self._declared: dict[str, onnx.ValueInfoProto] = {}
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._main = model.graph
+        self._are_inputs = model.ir_version < _FIRST_WITH_OWN_INITIALIZERS
+        self._declared: dict[str, onnx.ValueInfoProto | None] = {}
 
     def write(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
         proto.name = graph.name or "graph"
@@ -173,10 +177,15 @@ class _Description:
             name, tensor = value.name, value.const_value
             if not name or tensor is None:
                 continue
-            declared = name in inputs or self._declare(name, tensor, proto)
-            if not declared or tensor.nbytes <= SMALL:
-                proto.initializer.append(_with_data(tensor))
-                proto.initializer[-1].name = name
+            is_small = tensor.nbytes <= SMALL
+            if is_small and proto is self._main and not self._are_inputs:
+                self._declared.setdefault(name, None)
+            elif name not in inputs and not self._declare(name, tensor, proto):
+                is_small = True
+            if is_small:
+                message = proto.initializer.add()
+                ir.serde.serialize_tensor_into(message, _with_data(tensor))
+                message.name = name
 
     def _declare(self, name: str, tensor: ir.TensorProtocol, proto: onnx.GraphProto) -> bool:
         """Declare the type and shape of an initializer; return False if another body declares that name
@@ -191,9 +200,9 @@ class _Description:
         return same == info
 
 
-def _with_data(tensor: ir.TensorProtocol) -> onnx.TensorProto:
-    """Return the message of a tensor; data in another file is loaded, as the checker reads no files."""
+def _with_data(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a tensor whose data is loaded if it is in another file: the checker reads no files."""
     if isinstance(tensor, ir.ExternalTensor):
         with suppress(OSError, ValueError):  # it raises errors of its own when it is used
-            tensor = in_memory(tensor)
-    return ir.serde.serialize_tensor(tensor)
+            return in_memory(tensor)
+    return tensor

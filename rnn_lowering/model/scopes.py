@@ -11,10 +11,11 @@ import onnx_ir as ir
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.operators import (
     DEFAULT_DOMAIN,
-    bodies_of,
     default_opset,
     graphs_of,
+    graphs_within,
     is_of_default_domain,
+    nodes_within,
     reached,
     with_bodies,
 )
@@ -183,15 +184,7 @@ def inner_scopes(node: ir.Node, scope: Scope) -> Iterator[Scope]:
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """Yield the main graph, the graphs of functions, which `ir.Model.graphs` leaves out, and the bodies in each."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        yield from _with_bodies(graph)
-
-
-def _with_bodies(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """Yield a graph and the bodies in it. `ir.Graph.subgraphs` takes five times as long."""
-    yield graph
-    for node in graph:
-        for body in bodies_of(node):
-            yield from _with_bodies(body)
+        yield from graphs_within(graph)
 
 
 def all_names(model: ir.Model) -> Iterator[str]:
@@ -259,8 +252,8 @@ def sort_nodes(model: ir.Model) -> bool:
 def _is_sorted(graph: ir.Graph) -> bool:
     """Return whether every node, also in bodies, comes after those whose values it uses."""
     behind: set[ir.Node] = set()
-    homes = {graph, *graph.subgraphs()}
-    for node in graph.all_nodes():
+    homes = {*graphs_within(graph)}
+    for node in nodes_within(graph):
         for value in node.inputs:
             producer = None if value is None else value.producer()
             if producer is not None and producer.graph in homes and producer not in behind:

@@ -16,7 +16,7 @@ from rnn_lowering.errors import (
     UnsupportedError,
 )
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import bodies_of, default_opset, keeps_numbers, operator_of, reached
+from rnn_lowering.facts.operators import bodies_of, default_opset, keeps_numbers, nodes_within, operator_of, reached
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import TRIAL, at_sizes, fix_dimensions, input_arrays, record
 from rnn_lowering.model.folding import folded
@@ -300,7 +300,7 @@ def _is_small(value: ir.Value) -> bool:
 
 def _sources(value: ir.Value, model: ir.Model, stop: Container[str] = ()) -> set[ir.Value]:
     """Return the values that a value is computed from, but not through the operators `stop`."""
-    owners = {body: node for node in model.graph.all_nodes() for body in bodies_of(node)}
+    owners = {body: node for node in nodes_within(model.graph) for body in bodies_of(node)}
 
     def before(current: ir.Value) -> Sequence[ir.Value | None]:
         node = current.producer()
@@ -334,7 +334,7 @@ def deciding_input(model: ir.Model, is_valid: Callable[[ir.Model], bool]) -> str
 def _candidates(model: ir.Model) -> Iterator[tuple[str, int]]:
     """Yield inputs, and the integers that they are compared with, also one more and one less."""
     opset = default_opset(model.opset_imports)
-    for node in model.graph.all_nodes():
+    for node in nodes_within(model.graph):
         if not operator_of(node).boolean:
             continue
         for value, other in permutations(node.inputs, 2):
