@@ -144,7 +144,7 @@ def mapping(take: Take[T], give: str) -> Take[dict[str, T]]:
     def each(name: str, given: Any) -> dict[str, T]:
         if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
             raise wrong(name, given, give)
-        return {key: take(f"{name}['{key}']", value) for key, value in given.items()}
+        return {key: take(f"'{key}' of {name}", value) for key, value in given.items()}
 
     return each
 
@@ -237,6 +237,8 @@ def path(name: str, given: Any) -> Path:
         found = os.fspath(given)
     if not isinstance(found, str):
         raise wrong(name, given, "a path")
+    if not found:
+        raise OptionError("the name of a file is empty", hint="give a path")
     if re.match(r"[A-Za-z][\w+.-]+://", found):
         raise OptionError(f"'{found}' is an address, not a file", hint="download the file, and give its path")
     return Path(found)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
@@ -60,13 +61,14 @@ def constant_outputs(runs: Iterable[Mapping[str, Array]]) -> list[str]:
         for name, array in run.items():
             if array.dtype.kind != "f" or not array.size:
                 continue
-            low, high = ranges.get(name, (float("inf"), -float("inf")))
-            ranges[name] = min(low, float(array.min())), max(high, float(array.max()))
+            low, high = ranges.get(name, (float("nan"), float("nan")))
+            found = np.array([low, high, float(np.fmin.reduce(array, None)), float(np.fmax.reduce(array, None))])
+            ranges[name] = float(np.fmin.reduce(found)), float(np.fmax.reduce(found))
             sizes[name] = sizes.get(name, 0) + array.size
     return [
         f"output '{name}' is {low:g} throughout: comparing it proves little"
         for name, (low, high) in ranges.items()
-        if low == high and sizes[name] > 1
+        if (low == high or low != low) and sizes[name] > 1
     ]
 
 

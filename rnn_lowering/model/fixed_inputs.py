@@ -134,8 +134,18 @@ def _check_names(sizes: Mapping[str, int], model: ir.Model) -> None:
                 f"dimension '{name}' of '{following[name].name}' follows from the inputs"
                 if name in following
                 else f"no dimension is called '{name}'",
-                hint=f"the dimensions of the inputs: {listed(sorted(present), name)}",
+                hint=f"the dimensions of the inputs: {listed(sorted(present), name)}"
+                if present
+                else _unnamed(model),
             )
+
+
+def _unnamed(model: ir.Model) -> str:
+    """Return what to try where no input has a dimension with a name."""
+    shapes = ", ".join(f"{value.name} {value.shape}" for value in model.graph.inputs if value.shape is not None)
+    if any(isinstance(dim, ir.SymbolicDim) for value in model.graph.inputs for dim in value.shape or ()):
+        return f"the open sizes of {shapes} have no names: fix them with --set-shape"
+    return f"the sizes of the inputs are fixed: {shapes or 'none'}; to take others, open an axis with --open-dim"
 
 
 def _following(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, ir.Value]:

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import ModelFileError, UnsupportedError, deepest_cause
-from rnn_lowering.model.copying import own_tensors
+from rnn_lowering.model.copying import own_tensors, refuse_undefined_inputs
 from rnn_lowering.model.model_sizes import open_negative_sizes
 from rnn_lowering.model.opsets import refuse_imports
 from rnn_lowering.model.protobuf import graphs_in, mark_undeclared
@@ -22,6 +22,7 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
 
     Raises:
         ModelFileError: It is not a valid model, or imports an opset that cannot exist.
+        InvalidNodeError: A node has an input that nothing defines.
         UnsupportedError: It has sparse tensors or training information, which onnx_ir does not keep.
     """
     _refuse_unsupported(proto, name)
@@ -35,6 +36,7 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
         reason = " ".join(str(cause).split()) or type(cause).__name__
         raise ModelFileError(f"{name} is not a valid ONNX model: {reason}") from error
     refuse_imports(model, name)
+    refuse_undefined_inputs(model)
     return model
 
 

@@ -243,9 +243,7 @@ def sort_nodes(model: ir.Model) -> bool:
         for graph in graphs:
             graph.sort()
     except ValueError as error:
-        raise UnsupportedError(
-            f"the nodes cannot be sorted: {error}", hint="does a value depend on itself?"
-        ) from error
+        raise UnsupportedError("the nodes cannot be sorted", hint="does a value depend on itself?") from error
     return True
 
 

@@ -93,6 +93,7 @@ def test_what_cannot_be_lowered_is_refused(rnn_lower: Command, tmp_path: Path, n
 
 WRONG_USAGE = {
     "IN": "",
+    "'' OUT": "the name of a file is empty; give a path",
     "IN OUT third": "several models need a folder for their results: add --out-dir DIR, or --list",
     "IN OUT --unknown": "",
     "IN OUT --to": "",

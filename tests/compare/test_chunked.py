@@ -438,6 +438,13 @@ def test_weights_of_zeros_are_told() -> None:
     assert "output 'Y' is 0 throughout" in check.reason
 
 
+def test_outputs_without_a_number_are_told() -> None:
+    original = one("n = Sub (once, once)  m = Div (n, n)  Y = Mul (y, m)")
+    check = rl.verify(original, rl.lower(original))
+    assert check
+    assert "output 'Y' is nan throughout" in check.reason
+
+
 def test_an_optimization_that_changes_the_original() -> None:
     """onnxruntime takes the zeros before a maximum for minus infinity."""
     original = net(

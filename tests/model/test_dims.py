@@ -214,6 +214,16 @@ POSITIONS = parse(
 """A table of positions fits one length only."""
 REFUSED: dict[str, tuple[onnx.ModelProto, dict[str, Any], str]] = {
     "unknown name": (annotated(), {"dims": {"time": 6}}, "'time'.*batch, seq"),
+    "a name where all sizes are fixed": (
+        chain(*STACKED, dims=(5, 2)),
+        {"dims": {"seq": 6}},
+        r"'seq'; the sizes of the inputs are fixed: X \[5,2,3\]; to take others, open an axis with open_dims",
+    ),
+    "a name where open sizes have none": (
+        chain(*STACKED, dims=(None, 2)),
+        {"dims": {"seq": 6}},
+        r"'seq'; the open sizes of X \[.*2,3\] have no names: fix them with input_shapes",
+    ),
     "unknown input": (annotated(), {"input_shapes": {"Z": [6, 2, 3]}}, "'Z'.*X, scale"),
     "an output is no input": (annotated(), {"input_shapes": {"out": [6, 2, 4]}}, "'out'"),
     "a static size": (annotated(), {"input_shapes": {"X": [6, 2, 4]}}, "X.* 3 .* 4"),

@@ -13,6 +13,7 @@ import causal_conv
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from graphs import MS, value
 from onnx import TensorProto, helper, numpy_helper
@@ -459,5 +460,15 @@ def test_the_cause_of_what_cannot_be_read_is_told() -> None:
     inconsistent.graph.node[0].input[0] = "nothing"
     damaged = TensorProto(name="damaged", dims=[2], data_type=TensorProto.FLOAT, int32_data=[1, 2])
     inconsistent.graph.initializer.append(damaged)
-    with pytest.raises(rl.InvalidNodeError, match="its input 'nothing' is no output of a node"):
-        rl.lower(inconsistent, input_shapes={"X": (5, 2, 3)})
+    for given in (inconsistent, ir.from_proto(inconsistent)):
+        with pytest.raises(rl.InvalidNodeError, match="its input 'nothing' is no output of a node"):
+            rl.lower(given, input_shapes={"X": (5, 2, 3)})
+
+
+def test_weights_that_nothing_gives_are_named() -> None:
+    original = parse(STEP)
+    original.graph.node[1].input[1] = "nothing"
+    with pytest.raises(
+        rl.InvalidNodeError, match=r"^LSTM node '.*' in main graph: its input 'nothing' is no output"
+    ):
+        rl.lower(original)

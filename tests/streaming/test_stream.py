@@ -273,7 +273,7 @@ BAD_AXES = {
     "no axis is called 'T'; the model's inputs: X [time, batch, 3], lens [batch]": "T",
     "no axis is called 'X:7'": "X:7",
     "no axis is called 'Q:0'": "Q:0",
-    "stream['time'] cannot be 0": "time=0",
+    "'time' of stream cannot be 0": "time=0",
     "'x' is not a number of frames": "time=x",
     "input 'X' has two time axes, 0 and 2": {"time": None, "X:2": None},
     "input 'X' has 1 and 2 frames in a call": {"time": 1, "X:0": 2},
