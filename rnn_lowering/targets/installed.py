@@ -12,14 +12,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rnn_lowering.errors import OptionError, RnnLoweringError, UnsupportedError
-from rnn_lowering.targets.probe import missing, version_of
+from rnn_lowering.targets.probe import look, missing, version_of
 from rnn_lowering.targets.target import target_named
 from rnn_lowering.types import PathLike
 
@@ -136,7 +136,8 @@ def find(target: str, python: PathLike | None = None) -> Runtime:
         raise UnsupportedError("a runtime is run on Linux and macOS only", hint="drop --run-in-target")
     named = python or _of_variable(target)
     program, environment = _python(named)
-    found = _probe(program, environment, package)
+    asked = package.distribution, *package.modules, "numpy"
+    found = _probe(program, environment, asked) if named else look(*asked)
     if found["missing"]:
         raise UnsupportedError(
             f"{target} is not installed in {program}: it has no {' and no '.join(found['missing'])}",
@@ -197,9 +198,9 @@ def _python(named: PathLike | None) -> tuple[str, dict[str, str]]:
     return os.path.abspath(program) if program else os.fspath(named), others  # drivers run in another folder
 
 
-def _probe(python: str, environment: Mapping[str, str], package: Package) -> dict[str, Any]:
-    """Return what a Python says about a package."""
-    program: list[str | Path] = [python, _PROBE, package.distribution, *package.modules, "numpy"]
+def _probe(python: str, environment: Mapping[str, str], asked: Sequence[str]) -> dict[str, Any]:
+    """Return what `probe.look` finds in another Python."""
+    program = [python, _PROBE, *asked]
     try:
         done = subprocess.run(
             program, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=True

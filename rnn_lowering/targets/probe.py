@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 from importlib import metadata, util
+from typing import Any
 
 
 def missing(modules: Sequence[str]) -> list[str]:
@@ -35,8 +36,13 @@ def version_of(distribution: str, module: str) -> str:
     return metadata.version(others[0]) if others else "of unknown version"
 
 
+def look(distribution: str, *modules: str) -> dict[str, Any]:
+    """Return the version of this Python, which of the modules are missing, and the version of the distribution."""
+    absent = missing(modules)
+    version = "" if absent else version_of(distribution, modules[0])
+    return {"python": sys.version_info[:2], "missing": absent, "version": version}
+
+
 if __name__ == "__main__":
     del sys.path[0]  # the folder of this file
-    absent = missing(sys.argv[2:])
-    found = "" if absent else version_of(*sys.argv[1:3])
-    print(json.dumps({"python": sys.version_info[:2], "missing": absent, "version": found}))
+    print(json.dumps(look(*sys.argv[1:])))

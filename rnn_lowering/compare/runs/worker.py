@@ -49,6 +49,9 @@ from rnn_lowering.types import Array
 _ALIGNED = 64
 """Each array in a file begins at a multiple of this many bytes."""
 
+_SMALL = 1 << 16
+"""Bytes of an array that is read at once: to map it would take longer."""
+
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write arrays of any names into one file: the length of its index, the index as JSON, the bytes of each array.
@@ -77,7 +80,7 @@ def _first_byte(head: int) -> int:
 
 
 class StoredArrays(Mapping[str, Array]):
-    """The arrays in a file, by name. Each access maps the file anew, read-only, so that nothing stays in memory."""
+    """The arrays in a file, by name, read-only. Each access maps a large one anew, so that nothing stays in memory."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -90,6 +93,10 @@ class StoredArrays(Mapping[str, Array]):
         dtype, shape, start = self._index[name]
         if not math.prod(shape):  # nothing can be mapped
             return np.zeros(shape, dtype)
+        if math.prod(shape) * dtype.itemsize <= _SMALL:
+            with self._path.open("rb") as file:
+                file.seek(self._first + start)
+                return np.frombuffer(file.read(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
         return np.memmap(self._path, dtype, "r", self._first + start, shape)
 
     def __contains__(self, name: object) -> bool:
