@@ -200,7 +200,7 @@ def _python(named: PathLike | None) -> tuple[str, dict[str, str]]:
 
 def _probe(python: str, environment: Mapping[str, str], asked: Sequence[str]) -> dict[str, Any]:
     """Return what `probe.look` finds in another Python."""
-    program = [python, _PROBE, *asked]
+    program: list[str | Path] = [python, _PROBE, *asked]
     try:
         done = subprocess.run(
             program, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=True

@@ -80,7 +80,7 @@ def _first_byte(head: int) -> int:
 
 
 class StoredArrays(Mapping[str, Array]):
-    """The arrays in a file, by name, read-only. Each access maps a large one anew, so that nothing stays in memory."""
+    """The arrays in a file, by name, read-only. Each access maps a large one anew, so nothing stays in memory."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
