@@ -257,6 +257,8 @@ class NodeSpec(ABC):
     Examples:
         >>> [(spec.op_type, spec.seq_length, spec.direction, spec.details) for spec in rl.inspect(model)]
         [('LSTM', None, 'forward', 'Sigmoid, Tanh, Tanh'), ('GRU', None, 'forward', 'Sigmoid, Tanh')]
+        >>> print(rl.inspect(model)[0])
+        LSTM node '/lstm/LSTM' in main graph: version 14, float, forward, T ?, N 1, I 80, H 16, Sigmoid, Tanh, Tanh
     """
 
     node: NodeRef
@@ -325,6 +327,13 @@ class NodeSpec(ABC):
     def fits(cls, node: ir.Node) -> bool:
         """Return whether a node may be of this kind, where the model also has a function of the operator's name."""
         return True
+
+    def __str__(self) -> str:
+        """Return the node, its version and type, its sizes (?: not known) and its activations in one line."""
+        sizes = {"T": self.seq_length, "N": self.batch_size, "I": self.input_size, "H": self.hidden_size}
+        texts = [f"{symbol} {'?' if size is None else size}" for symbol, size in sizes.items()]
+        facts = [f"version {self.version}", self.dtype.name.lower(), self.direction, *texts, self.details]
+        return f"{self.node}: {', '.join(filter(None, facts))}"
 
     @property
     def op_type(self) -> str:

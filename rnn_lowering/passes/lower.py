@@ -49,11 +49,17 @@ class LoweringResult(ir.passes.PassResult):
         >>> result = rl.LowerRecurrentPass()(onnx_ir.load("model.onnx"))
         >>> result.modified, len(result.report.nodes)
         (True, 2)
+        >>> print(result)
+        lowered 1 LSTM node: scan
+        lowered 1 GRU node: scan
     """
 
     report: Report
     prepared: PreparedModel | None = None
     message: onnx.ModelProto | None = None
+
+    def __str__(self) -> str:
+        return str(self.report)
 
 
 class LowerRecurrentPass(ir.passes.InPlacePass):

@@ -58,6 +58,8 @@ class Preview:
     Examples:
         >>> [(each.spec.op_type, each.form) for each in rl.preview(model)]
         [('LSTM', 'scan'), ('GRU', 'scan')]
+        >>> print(rl.preview(model)[0])
+        LSTM node '/lstm/LSTM' in main graph: scan (first choice for target portable)
     """
 
     node: NodeRef
@@ -69,6 +71,9 @@ class Preview:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", spelled(self.reason))
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self.form} ({self.reason})" + (f"; {self.hint}" if self.hint else "")
 
     @classmethod
     def refused(cls, error: RnnLoweringError, node: NodeRef, spec: NodeSpec | None = None) -> Preview:

@@ -16,7 +16,6 @@ import onnx_ir as ir
 from rnn_lowering.compare.result import EACH_NODE
 from rnn_lowering.errors import counted, documentation
 from rnn_lowering.files.one_file import text_format
-from rnn_lowering.flags import spelled
 from rnn_lowering.streaming.metadata import State, StreamPlan
 from rnn_lowering.targets.calls import CALLS, Snippet
 from rnn_lowering.targets.installed import PACKAGES, is_here
@@ -33,8 +32,6 @@ _IN_ONNXRUNTIME = ("portable", "onnxruntime")
 
 _TO_BINARY = "convert it to .onnx first, with onnx.load and onnx.save"
 
-_ON_PAGE = "; for this model: --report FILE.html"
-
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "int32": "i32", "int64": "i64"}
 """Types as pnnx spells them."""
 
@@ -46,22 +43,29 @@ def next_steps(report: FileReport) -> Iterator[str]:
             stream = f"stream = rnn_lowering.Stream({str(report.destination)!r})"
             yield f"run it: {stream}; stream({_feed(report.stream.inputs)}) for each chunk; in another host:"
         yield from host_loop(report.stream, report.target).splitlines()
-    elif not _has_no_kernel(report) and (how := _how(report)):
-        where = "" if report.target in _IN_ONNXRUNTIME else f" in {report.target}"
-        yield f"run it{where}: {how}"
+    elif not _has_no_kernel(report):
+        yield from _in_runtime(report)
     if report.target in _IN_ONNXRUNTIME or report.verification.in_target is not None:
         return
     if is_here(report.target):
         yield f"{report.target} is installed: --run-in-target runs the result in it"
 
 
-def _how(report: FileReport) -> str:
-    """Return one line of code, or which page has the code; "" if none has it."""
-    if text_format(report.destination):
-        return _TO_BINARY
+def _in_runtime(report: FileReport) -> Iterator[str]:
+    """Yield how the result is called: the code, or which page has it; nothing where none has."""
     call, page = _call(report), _recipe(report)
-    line = "" if call is None else _line(call, report)
-    return line or (page and f"{page} has the code{spelled(_ON_PAGE) if call is not None else ''}")
+    where = "" if report.target in _IN_ONNXRUNTIME else f" in {report.target}"
+    if text_format(report.destination):
+        yield f"run it{where}: {_TO_BINARY}"
+    elif call is None:
+        yield from [f"run it{where}: {page} has the code"] if page else []
+    elif line := _line(call, report):
+        yield f"run it{where}: {line}"
+    else:
+        yield f"run it{where} ({install(report)}):"
+        file = str(report.destination)
+        yield from (f"$ {command}" for command in commands(report, file))
+        yield from "\n".join(code(report, file)).replace("\n\n\n", "\n\n").split("\n")
 
 
 def elsewhere(report: FileReport) -> str:
@@ -87,12 +91,13 @@ def _has_no_kernel(report: FileReport) -> bool:
     return fails and any("::" in operator for operator in report.operators_after)
 
 
-def commands(report: FileReport) -> list[str]:
-    """Return the commands that convert the result for its runtime; none where it reads ONNX."""
+def commands(report: FileReport, file: str = "") -> list[str]:
+    """Return the commands that convert the result, in `file` or beside the page, for its runtime; none where it
+    reads ONNX."""
     call, inputs = _call(report), report.lowered.inputs
     shapes = [f"[{','.join(map(str, port.sizes))}]{_SHORT.get(port.dtype or '', '')}" for port in inputs]
     texts = {
-        "path": shlex.quote(report.lowered.name),
+        "path": shlex.quote(file or report.lowered.name),
         "names": shlex.join(port.name for port in inputs),
         "shapes": shlex.quote(",".join(shapes)),
     }
@@ -105,25 +110,30 @@ def install(report: FileReport) -> str:
     return "" if package is None or report.target in _IN_ONNXRUNTIME else package.install
 
 
-def code(report: FileReport) -> list[str]:
-    """Return Python code that runs the result in its target, line by line; none where no row has it."""
+def code(report: FileReport, file: str = "") -> list[str]:
+    """Return Python code that runs the result, in `file` or beside the page, in its target; none where no row has
+    it."""
     if text_format(report.destination):
         return []
     if report.stream is not None and report.target in _IN_ONNXRUNTIME:
         return _by_stream(report)
-    start, inputs, outputs = _functions(report), report.lowered.inputs, report.lowered.outputs
+    start, inputs, outputs = (
+        _functions(report, file or report.lowered.name),
+        report.lowered.inputs,
+        report.lowered.outputs,
+    )
     once = ["outputs = run({", *arrays(inputs), "})"]
     use = once if report.stream is None else host_code(report.stream, inputs, outputs)
     return [*start, *use] if start and use else []
 
 
-def _functions(report: FileReport) -> list[str]:
-    """Return code that loads the result and has a function `run`; none where no row has it."""
+def _functions(report: FileReport, file: str) -> list[str]:
+    """Return code that loads the result from a file and has a function `run`; none where no row has it."""
     call, inputs, outputs = _call(report), report.lowered.inputs, report.lowered.outputs
     if call is None:
         return []
     texts = {
-        '"model.onnx"': repr(report.lowered.name),
+        '"model.onnx"': repr(file),
         "INPUTS": repr([port.name for port in inputs]),
         "OUTPUTS": repr([port.name for port in outputs]),
         "SHAPES": repr({port.name: port.sizes for port in inputs}),

@@ -1,5 +1,6 @@
 """What the command prints and writes, and what `--list` shows without writing."""
 
+import html
 import json
 import re
 import shlex
@@ -79,14 +80,19 @@ def test_the_data_file_is_named_too(rnn_lower: Command, tmp_path: Path) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["mnn", "ncnn"])
 def test_the_next_step_where_the_code_is_long(target: str, rnn_lower: Command, tmp_path: Path) -> None:
-    """It is on the page that the line names."""
+    """It is printed, and on the page."""
     file = saved(tmp_path / "in.onnx", model(Case("next_step", "LSTM", x="static"), 17))
     outcome = rnn_lower(
         file, tmp_path / "out.onnx", "--target", target, "--verify", "0", "--report", tmp_path / "p.html"
     )
-    where = "docs/runtimes.md has the code; for this model: --report FILE.html"
-    assert outcome.lines[-1] == f"run it in {target}: {where}"
-    assert f"import {'MNN' if target == 'mnn' else 'ncnn'}" in (tmp_path / "p.html").read_text(encoding="utf-8")
+    told = outcome.lines[outcome.lines.index(f"written to {tmp_path / 'out.onnx'}") + 1 :]
+    assert re.fullmatch(rf"run it in {target} \(pip install .*\):", told[0])
+    assert told[1].startswith(f"$ pnnx {tmp_path / 'out.onnx'} inputshape=") == (target == "ncnn")
+    program = [line for line in told[1:] if not line.startswith("$")]
+    compile("\n".join(program), "told", "exec")
+    assert f"import {'MNN' if target == 'mnn' else 'ncnn'}" in "\n".join(program)
+    page = html.unescape((tmp_path / "p.html").read_text(encoding="utf-8"))
+    assert all(line.replace(str(tmp_path / "out.onnx"), "out.onnx") in page for line in program)
 
 
 def test_success(three: Path, rnn_lower: Command, tmp_path: Path) -> None:
