@@ -27,6 +27,7 @@ from rnn_lowering.decomposition.rewrites.apart import (
 )
 from rnn_lowering.decomposition.rewrites.axes import (
     add_biases,
+    add_biases_of_halves,
     add_output_channels,
     keep_axes,
     part_reductions,
@@ -46,7 +47,7 @@ from rnn_lowering.decomposition.rewrites.bounds import (
 )
 from rnn_lowering.decomposition.rewrites.indices import count_from_start
 from rnn_lowering.decomposition.rewrites.norms import centre_norms
-from rnn_lowering.decomposition.rewrites.pools import part_pools, pools_of_volumes
+from rnn_lowering.decomposition.rewrites.pools import count_no_pads, part_pools, pools_of_volumes
 from rnn_lowering.decomposition.rewrites.quantized import (
     nodes_of_tables,
     refuse_products,
@@ -325,6 +326,12 @@ ADAPTATIONS = {
     ),
     "vectors as biases": Adaptation(
         add_biases, "takes vectors as the bias of a Gemm, without factors: wrote {} in steps"
+    ),
+    "biases of halves": Adaptation(
+        add_biases_of_halves, "rejects a Gemm of float16 with a bias: added those of {}"
+    ),
+    "uncounted edges": Adaptation(
+        count_no_pads, "counts what is beyond the pads where it rounds up: excluded pads of {} pools that have none"
     ),
     "no vectors": Adaptation(write_vectors, "multiplies no vectors: wrote those of {} MatMul as matrices"),
     "inputs with elements": Adaptation(refuse=_refuse_no_elements),

@@ -39,6 +39,12 @@ def reduces(node: ir.Node) -> bool:
     return node.attributes.get_string("reduction", "none") != "none"
 
 
+def pads(node: ir.Node) -> bool:
+    """Return whether a pool pads its input."""
+    by_itself = node.attributes.get_string("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
+    return by_itself or any(node.attributes.get_ints("pads", ()))
+
+
 _PAIR = 2
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from running import assert_close, operators, run
+from running import assert_close, nodes, operators, run
 from texts import parse, random_feed
 
 import rnn_lowering as rl
@@ -141,6 +141,32 @@ def test_sizes_become_numbers(name: str) -> None:
     assert "CastLike" in operators(lowered)
     feed = {"x": np.zeros((3, 5), np.float32), "n": np.array([2, 5, 4], np.int32)}
     assert_close(run(lowered, feed), run(net, feed))
+
+
+def test_an_output_of_sizes_that_nodes_read_stays_in_order() -> None:
+    net = parse(
+        """g (float[1, T] x) => (int64[2] v, float[A, T] y) <int64[2] k = {3, 1}> {
+        s = Shape (x) v = Mul (s, k) y = Expand (x, v) }""",
+        17,
+    )
+    lowered = rl.lower(net, target="tract")
+    assert [node.op_type for node in nodes(lowered)][-1] == "CastLike"
+    feed = random_feed(net, T=5)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize("factors", ["", "<alpha = 0.5, beta = 2.0, transB = 0>"])
+def test_a_bias_of_halves_is_added(factors: str) -> None:
+    net = parse(
+        f"""g (float16[N, 4] x) => (float16[N, 3] y) <float16[4, 3] w = {{}}, float16[3] b = {{}}>
+        {{ y = Gemm {factors} (x, w, b) }}""",
+        17,
+    )
+    lowered = rl.lower(net, target="tract")
+    assert [len(node.input) for node in nodes(lowered) if node.op_type == "Gemm"] == [2]
+    feed = random_feed(net, N=5)
+    assert_close(run(lowered, feed), run(net, feed), "float16")
+    assert rl.lower(lowered, target="tract").SerializeToString() == lowered.SerializeToString()
 
 
 def test_numbers_that_follow_no_sizes_stay() -> None:

@@ -599,7 +599,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "Mod": ("mnn", "y = Mod <fmod = 1> (x, x)", "with the sign of the divisor"),
     "AveragePool": (
         "opencv",
-        "y = AveragePool <kernel_shape = [3], strides = [3], ceil_mode = 1, count_include_pad = 1> (x)",
+        "y = AveragePool <kernel_shape = [3], pads = [1, 1], ceil_mode = 1, count_include_pad = 1> (x)",
         "with ceil_mode as if what is beyond the pads were counted",
     ),
     "MatMul": (

@@ -36,3 +36,14 @@ def test_one_whose_edges_are_rounded_is_refused(attribute: str) -> None:
     net = parse(f"g (float[2, 3, 5, 4, 6] x) => (float[a, b, c, d, e] y) {{ y = {pool} (x) }}", 17)
     with pytest.raises(rl.UnsupportedError, match=r"MaxPool node .*computes it wrongly along three axes"):
         rl.lower(net, target="mnn")
+
+
+@pytest.mark.parametrize("padded", ["", ', auto_pad = "NOTSET", pads = [0, 0]'])
+def test_pads_are_not_counted_where_there_are_none(padded: str) -> None:
+    """OpenCV counts what is beyond them where it rounds up; with pads it is refused."""
+    pool = f"AveragePool <kernel_shape = [3], strides = [2], ceil_mode = 1, count_include_pad = 1{padded}>"
+    net = parse(f"g (float[N, 2, 8] x) => (float[N, 2, a] y) {{ y = {pool} (x) }}", 19)
+    lowered = rl.lower(net, target="opencv")
+    assert not any(a.name == "count_include_pad" for node in nodes(lowered) for a in node.attribute)
+    feed = random_feed(net, N=2)
+    assert_close(run(lowered, feed), run(net, feed))

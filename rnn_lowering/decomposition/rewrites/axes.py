@@ -91,20 +91,35 @@ _OPTIONAL_BIAS = 11
 def add_biases(model: AdaptedModel) -> int:
     """Write each Gemm with factors, or with a bias that is no constant vector, in steps, in place; return their
     number."""
-    return sum(_add_bias(node, model) for node in model.nodes("Gemm", since=_OPTIONAL_BIAS))
+    return sum(
+        _add_bias(node, model) for node in model.nodes("Gemm", since=_OPTIONAL_BIAS) if _has_terms(node, model)
+    )
+
+
+def add_biases_of_halves(model: AdaptedModel) -> int:
+    """Write each Gemm of float16 with a bias in steps, in place; return their number."""
+    nodes = [node for node in model.nodes("Gemm", since=_OPTIONAL_BIAS) if input_at(node, 2) is not None]
+    return sum(_add_bias(n, model) for n in nodes if model.dtype_of(n.outputs[0]) == ir.DataType.FLOAT16)
+
+
+def _factors(node: ir.Node) -> list[float]:
+    return [node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
+
+
+def _has_terms(node: ir.Node, model: AdaptedModel) -> bool:
+    bias, shape = input_at(node, 2), model.shape_of(node.outputs[0])
+    constant = model.constant_of(bias)
+    is_vector = bias is None or (constant is not None and shape is not None and list(constant.shape) == [shape[1]])
+    return not is_vector or _factors(node)[: 1 if bias is None else 2] not in ([1], [1, 1])
 
 
 def _add_bias(node: ir.Node, model: AdaptedModel) -> bool:
-    bias, shape, dtype = input_at(node, 2), model.shape_of(node.outputs[0]), model.dtype_of(node.outputs[0])
-    if shape is None or dtype is None:
+    bias, dtype = input_at(node, 2), model.dtype_of(node.outputs[0])
+    if model.shape_of(node.outputs[0]) is None or dtype is None:
         return False
-    constant, attributes = model.constant_of(bias), dict(node.attributes)
-    factors = [attributes.pop(name).as_float() if name in attributes else 1.0 for name in ("alpha", "beta")]
-    is_vector = bias is None or (constant is not None and list(constant.shape) == [shape[1]])
-    if is_vector and factors[: 1 if bias is None else 2] in ([1], [1, 1]):
-        return False
+    attributes = {name: held for name, held in node.attributes.items() if name not in ("alpha", "beta")}
     terms = [model.before(node, "Gemm", node.inputs[:2], **attributes), *([] if bias is None else [bias])]
-    for n, factor in enumerate(factors[: len(terms)]):
+    for n, factor in enumerate(_factors(node)[: len(terms)]):
         if factor != 1:
             terms[n] = model.before(node, "Mul", [terms[n], model.constant(node, factor, dtype.numpy(), "factor")])
     model.replace(node, model.before(node, "Add", terms) if len(terms) > 1 else terms[0])

@@ -1,6 +1,7 @@
 """Pools along three axes, which MNN computes wrongly, as two: along the last two axes, then along the first.
 
-The largest number of a box, or its mean, is that of its columns' own, also at the edges.
+The largest number of a box, or its mean, is that of its columns' own, also at the edges. For OpenCV, means count no
+pads where there are none.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.targets.misread import pads
 
 _VOLUME = 3
 """The axes along which these pools are."""
@@ -49,8 +51,8 @@ def _part(node: ir.Node, model: AdaptedModel) -> None:
     N, C, *sizes = (size if isinstance(size, int) else -1 for size in model.shape_of(node.inputs[0]) or ())
     kernel, others = list(node.attributes.get_ints("kernel_shape")), dict(node.attributes)
     strides = list(node.attributes.get_ints("strides", (1,) * _VOLUME))
-    pads = list(node.attributes.get_ints("pads", (0,) * 2 * _VOLUME))
-    whole = [size + pads[n] + pads[n + _VOLUME] for n, size in enumerate(sizes)]
+    around = list(node.attributes.get_ints("pads", (0,) * 2 * _VOLUME))
+    whole = [size + around[n] + around[n + _VOLUME] for n, size in enumerate(sizes)]
     found = [(size - k) // stride + 1 for size, k, stride in zip(whole, kernel, strides, strict=True)]
     for name in ("auto_pad", "kernel_shape", "strides", "pads", "dilations"):
         others.pop(name, None)
@@ -59,7 +61,16 @@ def _part(node: ir.Node, model: AdaptedModel) -> None:
         planes = model.before(node, "Reshape", [x], shape=shape)
         return model.before(node, node.op_type, [planes], kernel_shape=k, strides=s, pads=p, **others)
 
-    rows = pool(node.inputs[0], [N, C * sizes[0], *sizes[1:]], kernel[1:], strides[1:], [*pads[1:3], *pads[4:]])
+    rows = pool(node.inputs[0], [N, C * sizes[0], *sizes[1:]], kernel[1:], strides[1:], [*around[1:3], *around[4:]])
     columns = [N, C, sizes[0], math.prod(found[1:])]
-    value = pool(rows, columns, [kernel[0], 1], [strides[0], 1], [pads[0], 0, pads[_VOLUME], 0])
+    value = pool(rows, columns, [kernel[0], 1], [strides[0], 1], [around[0], 0, around[_VOLUME], 0])
     model.replace(node, model.before(node, "Reshape", [value], shape=[N, C, *found]))
+
+
+def count_no_pads(model: AdaptedModel) -> int:
+    """Let each AveragePool that is rounded up and has no pads count none, in place; return their number."""
+    pools = [node for node in model.nodes("AveragePool") if node.attributes.get_int("ceil_mode", 0)]
+    found = [node for node in pools if node.attributes.get_int("count_include_pad", 0) and not pads(node)]
+    for node in found:
+        del node.attributes["count_include_pad"]
+    return len(found)

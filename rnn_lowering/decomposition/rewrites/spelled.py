@@ -365,13 +365,15 @@ def make_numbers(model: AdaptedModel) -> int:
         slot = _REJECTED_AT.get(node.op_type, 0)
         node.replace_input_with(slot, _plain(model, node, node.inputs[slot]))
     for value in returned:
-        name, plain = value.name, _plain(model, model.graph[-1], value)
+        name, uses, plain = value.name, [*value.uses()], _plain(model, model.graph[-1], value)
         cast = plain.producer()
         assert cast is not None
         model.graph.remove(cast)
         model.graph.append(cast)
         take_over(value, plain)
         cast.replace_input_with(0, value)
+        for use in uses:
+            use.node.replace_input_with(use.idx, value)
         value.name = model.unique(f"{name}/sizes")
     return len(fed) + len(returned)
 

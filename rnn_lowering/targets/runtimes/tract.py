@@ -201,6 +201,7 @@ TRACT = Target(
             "indices of GatherND, ScatterND",
             "numbers of sizes",
             "typed fills",
+            "biases of halves",
             "no declared shapes",
         ),
         folds=True,
