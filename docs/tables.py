@@ -1,6 +1,7 @@
 """The tables of the pages, made of what was measured: `python docs/tables.py NAME` prints one.
 
-The site shows a table where its page has the comment `<!-- table: NAME -->`.
+The site shows a table where its page has the comment `<!-- table: NAME -->`. A short table also stands below its
+comment, for whoever reads the page elsewhere: `python docs/tables.py --write` makes it anew.
 """
 
 import json
@@ -24,12 +25,22 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(f'the tables need {missing.name}: pip install -e ".[test]"')
 
-COMMENT = re.compile(r"^<!-- table: (.*?) -->$", re.MULTILINE)
+COMMENT = re.compile(r"^<!-- table: (.*?) -->(?P<below>\n(?:\n\|.*)+)?$", re.MULTILINE)
 
 
 def in_place(markdown: str) -> str:
     """Return a page with its tables."""
     return COMMENT.sub(lambda comment: TABLES[comment[1]](), markdown)
+
+
+def anew(markdown: str) -> str:
+    """Return a page whose tables are as the data say, where it has them."""
+
+    def written(comment: re.Match[str]) -> str:
+        below = f"\n\n{TABLES[comment[1]]()}" if comment["below"] else ""
+        return f"<!-- table: {comment[1]} -->{below}"
+
+    return COMMENT.sub(written, markdown)
 
 
 def by_a_list() -> str:
@@ -87,10 +98,13 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] and {*sys.argv[1:]} <= {*TABLES}:
+    if sys.argv[1:] == ["--write"]:
+        for page in Path(__file__).parent.glob("*.md"):
+            page.write_text(anew(page.read_text(encoding="utf-8")), encoding="utf-8")
+    elif sys.argv[1:] and {*sys.argv[1:]} <= {*TABLES}:
         try:
             print("\n\n".join(TABLES[name]() for name in sys.argv[1:]), flush=True)
         except BrokenPipeError:  # whoever reads has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     else:
-        sys.exit(f"python docs/tables.py NAME, with one of: {', '.join(TABLES)}")
+        sys.exit(f"python docs/tables.py --write, or NAME, with one of: {', '.join(TABLES)}")
