@@ -77,16 +77,17 @@ def _is_of_another_share(item: pytest.Item, shares: int) -> bool:
     return number % shares > 0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def kept() -> Iterator[None]:
-    """The child processes, which end with the last test."""
-    yield
+    """The proofs, also of fixtures that many tests share, and the child processes, which end with the last test."""
+    with pytest.MonkeyPatch.context() as patch:
+        keep_proofs(patch)
+        yield
     Kept.end_all()
 
 
 @pytest.fixture(autouse=True)
-def _children(request: pytest.FixtureRequest, kept: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_proofs(monkeypatch)
+def _children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "own_processes" not in request.fixturenames:
         keep_processes(monkeypatch)
         if "workers_here" in request.fixturenames:
