@@ -217,7 +217,10 @@ def test_every_function_is_tried() -> None:
 @pytest.mark.parametrize(("lowers", "imports"), [("", False), ("body_of(ir.node('Selu', [x]), 13, [one])", True)])
 def test_onnxscript_is_imported_when_a_node_needs_it(lowers: str, imports: bool) -> None:
     code = f"""
-import sys, onnx_ir as ir, rnn_lowering as rl
+import sys
+from rnn_lowering.libraries import load_late
+load_late()
+import onnx_ir as ir, rnn_lowering as rl
 from rnn_lowering.decomposition.formulas import Operand, body_of
 rl.lower(sys.argv[1], target="tract")
 x, one = ir.Value(name="x"), Operand(ir.DataType.FLOAT)

@@ -414,17 +414,17 @@ def equal_nodes(graph: onnx.GraphProto) -> Iterator[str]:
 
 @pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
 @pytest.mark.parametrize("form", ["portable", "onnxruntime", "openvino", "opencv", "tract", "loop", "unroll"])
-@pytest.mark.parametrize("share", thinned(range(24), 24))
+@pytest.mark.parametrize("share", thinned(range(48), 48))
 @pytest.mark.few(4)
 def test_nothing_is_emitted_twice(share: int, form: Any) -> None:
     options: dict[str, Any] = {"target": form} if form in TARGETS else {"lowering": form}
     lowered = 0
-    for case in CASES[share::24]:
+    for case in CASES[share::48]:
         with suppress(rl.UnsupportedError, rl.InvalidNodeError):
             graph = rl.lower(model(case, 17), **options).graph
             assert list(equal_nodes(graph)) == [], case.name
             lowered += 1
-    assert lowered > 7
+    assert lowered > 3
 
 
 def test_zeros_leave_no_trace() -> None:

@@ -292,6 +292,8 @@ def test_an_error_of_the_writer(
 
 CHILD = """
 import resource, sys
+from rnn_lowering.libraries import load_late
+load_late()
 import rnn_lowering as rl
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 try:

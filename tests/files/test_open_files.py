@@ -141,8 +141,8 @@ def test_a_lowering(way: str, size: str, source: str, tmp_path: Path, faults: li
     options = {"verify": 1} | WAYS[way]
     if "report" in options:
         options["report"] = tmp_path / options["report"]
-    for _ in range(2):
-        rl.lower_file(model, out, **options, overwrite=True)
+    rl.lower_file(model, out, verify=0)
+    rl.lower_file(model, out, **options, overwrite=True)
     assert faults == []
 
 
@@ -160,8 +160,8 @@ def test_a_comparison_that_fails(tmp_path: Path, faults: list[str], everything_i
 
 def test_a_stream(tmp_path: Path, faults: list[str]) -> None:
     onnx.save(parse(STREAMED), tmp_path / "in.onnx")
-    for _ in range(2):
-        rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", stream="time", verify=1, overwrite=True)
+    for runs in (0, 1):
+        rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", stream="time", verify=runs, overwrite=True)
     assert faults == []
 
 

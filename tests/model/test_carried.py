@@ -123,6 +123,6 @@ def test_many_loops_end() -> None:
     lines = [
         f"x{n + 1} = Loop (five, yes, x{n}) <body = b{n} (int64 i{n}, bool on{n}, float[] z{n}) => "
         f"(bool s{n}, float[] u{n}) {{ s{n} = Identity (on{n})  u{n} = Relu (z{n}) }}>"
-        for n in range(40)
+        for n in range(26)
     ]
-    check(parse(f"{OPENING} {{ {' '.join(lines)} , last = GRU <hidden_size = 3> (x40, W, R) }}"), "loop")
+    check(parse(f"{OPENING} {{ {' '.join(lines)} , last = GRU <hidden_size = 3> (x26, W, R) }}"), "loop")

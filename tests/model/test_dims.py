@@ -690,14 +690,14 @@ def test_arithmetic_of_known_sizes_is_folded_without_a_recurrent_node(target: An
 def test_an_output_that_declares_the_size_of_the_export_does_not_make_sizes_invalid(target: Any) -> None:
     """ONNX cannot infer Z, so the number that it declares meets another one behind it only."""
     original = parse(
-        """g (float[batch,time,6] X) => (float[2,11,3,2] Z, float[b,t,3,2] D, float[time,1,b,2] Y)
+        """g (float[batch,time,6] X) => (float[2,4,3,2] Z, float[b,t,3,2] D, float[time,1,b,2] Y)
         <float[1,8,6] W = {}, float[1,8,2] R = {}, int64[1] zero = {0}, int64[1] two = {2}, int64[1] five = {5},
          int64[2] tail = {3,2}, int64[1] k3 = {3}> {
         s = Shape (X) end = Mod (two, five) front = Slice (s, zero, end) c = Concat <axis = 0> (front, tail)
         Z = Reshape (X, c) m = ReduceMean <axes = [2]> (X) u = Unsqueeze (m, k3) D = Sub (u, Z)
         x = Transpose <perm = [1,0,2]> (X) Y = LSTM <hidden_size = 2> (x, W, R) }"""
     )
-    for frames in (11, 19):
+    for frames in (4, 7):
         lowered = rl.lower(original, target=target, input_shapes={"X": [2, frames, 6]})
         assert shape_of(lowered.graph.output[0])[1] in (frames, None)
-        assert rl.verify(original, lowered)
+        assert rl.verify(original, lowered, runs=1)

@@ -207,12 +207,12 @@ SILERO = SHARED / "models" / "github" / "snakers4__silero-vad" / "silero_vad_v6_
 def test_silero_is_straight_line(sr: int, samples: int) -> None:
     original = onnx.load(SILERO)
     shapes = {"input": [1, samples], "state": [2, 1, 128]}
-    if sr == 16000:
+    if sr == 8000:
         with pytest.raises(rl.RnnLoweringError, match=r'set_inputs=\{"sr": 16000\}\)$'):
             rl.lower(original, target="tvm", input_shapes=shapes)
     lowered = rl.lower(original, target="tvm", input_shapes=shapes, set_inputs={"sr": sr})
     assert not operators(lowered) & {"LSTM", "If", "Loop", "Scan"}
-    check = rl.verify(original, lowered, runs=2)
+    check = rl.verify(original, lowered, runs=1)
     assert check
     assert check.nodes
 

@@ -475,7 +475,7 @@ def test_joined_nodes_are_compared_with_float64(given: partial[Net]) -> None:
 
 def test_an_output_of_a_joined_node_may_be_the_first_state_of_another() -> None:
     own = ("B", "initial_h")
-    made = net(Member(inputs=own), Member(inputs=own), Member(taken={"initial_h": "Y_h0"}))
+    made = net(Member("RNN", inputs=own), Member("RNN", inputs=own), Member("RNN", taken={"initial_h": "Y_h0"}))
     result = compared(made, 2)
     assert result.status == "verified"
     assert {check.name.split(" of ")[0] for check in result.nodes if "node0" in check.name} == {"Y", "Y_h"}

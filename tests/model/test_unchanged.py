@@ -145,11 +145,8 @@ def test_what_is_given_stays_as_it_was(make: Callable[[], onnx.ModelProto], opti
 
 
 def test_there_are_refusals_of_each_kind() -> None:
-    refused = [
-        (name, how)
-        for name, make in GIVEN.items()
-        for how, options in OPTIONS.items()
-        if not attempt(partial(rl.lower, make(), **options))
-    ]
-    assert {name for name, _ in refused} == GIVEN.keys()
-    assert {how for _, how in refused} == OPTIONS.keys()
+    def refused(name: str, how: str) -> bool:
+        return not attempt(partial(rl.lower, GIVEN[name](), **OPTIONS[how]))
+
+    assert all(any(refused(name, how) for how in reversed(OPTIONS)) for name in GIVEN)
+    assert all(any(refused(name, how) for name in reversed(GIVEN)) for how in OPTIONS)

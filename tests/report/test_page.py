@@ -233,7 +233,7 @@ def test_how_a_late_stream_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("no_plots")
 @pytest.mark.parametrize("target", [name for name in CALLS if name != "onnxruntime"])
 def test_the_code_of_a_target(tmp_path: Path, target: str) -> None:
@@ -565,8 +565,10 @@ def test_a_missing_library(
 def test_the_libraries_are_imported_for_a_page_only(tmp_path: Path) -> None:
     onnx.save(chain(Link("RNN", "rnn")), tmp_path / "in.onnx")
     code = """import sys
+from rnn_lowering.libraries import load_late
+load_late()
 from rnn_lowering.cli.command import main
-assert main(["in.onnx", "out.onnx", "--report", "done.json", "--quiet"]) == 0
+assert main(["in.onnx", "out.onnx", "--report", "done.json", "--quiet", "--verify", "1"]) == 0
 print(*sorted({"jinja2", "matplotlib", "networkx"} & sys.modules.keys()))"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout.split() == []

@@ -74,6 +74,8 @@ def test_an_interrupt_ends_the_process_that_runs(started: list[subprocess.Popen[
 
 SLOW = """
 import sys, time
+from rnn_lowering.libraries import load_late
+load_late()
 from rnn_lowering.cli import command as cli
 from rnn_lowering.compare.whole import ModelComparison
 seconds, result = float(sys.argv.pop()), ModelComparison.result

@@ -123,7 +123,7 @@ WRONG: list[tuple[str, Case, dict[str, Any], str]] = [
 @pytest.mark.usefixtures("_fast")
 @pytest.mark.parametrize(("target", "case", "fields", "fault"), WRONG)
 def test_what_it_computes_wrongly_is_lowered(target: Any, case: Case, fields: dict[str, Any], fault: str) -> None:
-    changed = dataclasses.replace(case, **fields)
+    changed = dataclasses.replace(case, **{"T": 4, **fields})
     (preview,) = rl.preview(model(changed, 17), target=target, native=True)
     assert preview.form != "native"
     assert f"{target} {TARGETS[target].native.version} {fault}" in preview.reason or fault in preview.reason  # type: ignore[union-attr]
