@@ -10,7 +10,7 @@ import rnn_lowering as rl
 MADE = nets_for_ncnn()
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", MADE)
 def test_what_pnnx_cannot_convert_is_written_in_another_way(name: str) -> None:
     net, feed = MADE[name]

@@ -106,7 +106,7 @@ def test_a_page_is_made_by_the_process_of_the_verification(tmp_path: Path, monke
 
     monkeypatch.setattr(runner, "Child", Counted)
     onnx.save(MODEL, tmp_path / "in.onnx")
-    rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", report=tmp_path / "page.html")
+    rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", report=tmp_path / "page.html", verify=1)
     assert "Absolute error of Y" in (tmp_path / "page.html").read_text()
     assert len(started) == 1
 

@@ -147,14 +147,12 @@ def test_a_lowering(way: str, size: str, source: str, tmp_path: Path, faults: li
 
 
 def test_a_comparison_that_fails(tmp_path: Path, faults: list[str], everything_is_large: None) -> None:
-    model, kept = write(tmp_path / "in.onnx"), tmp_path / "kept.onnx"
-    for _ in range(2):
-        with pytest.raises(rl.VerificationError) as caught:
-            rl.lower_file(
-                model, tmp_path / "out.onnx", tolerance=Tolerance(0, 0), keep_failed=kept, overwrite=True, verify=1
-            )
-        assert "it is kept" in str(caught.value)
-        del caught
+    model, kept, out = write(tmp_path / "in.onnx"), tmp_path / "kept.onnx", tmp_path / "out.onnx"
+    rl.lower_file(model, kept, verify=0)
+    with pytest.raises(rl.VerificationError) as caught:
+        rl.lower_file(model, out, tolerance=Tolerance(0, 0), keep_failed=kept, overwrite=True, verify=1)
+    assert "it is kept" in str(caught.value)
+    del caught
     assert faults == []
 
 

@@ -424,6 +424,8 @@ if moment == "import":
 else:
     from pathlib import Path
     import subprocess
+    from rnn_lowering.libraries import load_late
+    load_late()
     from rnn_lowering import file_lowering
     from rnn_lowering.cli import console
     place, name, when = {

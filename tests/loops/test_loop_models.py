@@ -56,7 +56,7 @@ def test_a_model_of_an_exporter(entry: Entry, form: str) -> None:
             assert_same(run(new, feed), run(as_meant(model), feed))
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
 def test_a_trap(trap: Trap, form: Any) -> None:

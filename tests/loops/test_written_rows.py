@@ -147,7 +147,7 @@ KEPT = {
 }
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", KEPT)
 def test_other_writing_stays_a_state(name: str) -> None:
     model = KEPT[name]

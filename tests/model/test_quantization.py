@@ -19,7 +19,7 @@ from rnn_lowering.cli.command import main
 
 PATH = MODELS / "exported/nets/nsnet2_op12.onnx"
 DOCUMENT = ROOT / "docs" / "quantization.md"
-STEPS = 8
+STEPS = 3
 
 pytestmark = [
     pytest.mark.skipif(not PATH.exists(), reason=f"{MODELS.name} is not there"),

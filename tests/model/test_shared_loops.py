@@ -321,7 +321,7 @@ def test_layers_become_one_loop(name: str, form: str) -> None:
     assert loops(lowered(given, form, join=False)) == len(given.members)
 
 
-@pytest.mark.few(13)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", APART)
 def test_what_stays_apart(name: str) -> None:
     assert loops(lowered(APART[name](), "scan")) == 2

@@ -125,7 +125,7 @@ def state(given: ir.Model) -> list[Any]:
     return found
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
 @pytest.mark.parametrize("make", MODELS)
 def test_what_is_given_stays_as_it_was(make: Callable[[], onnx.ModelProto], options: dict[str, Any]) -> None:

@@ -204,7 +204,7 @@ def stored() -> list[Any]:
     return [pytest.param(e, id=e["file"], marks=pytest.mark.shared) for e in small if e["opsets"]["ai.onnx"] >= 7]
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("entry", stored())
 def test_stored_model(entry: dict[str, Any]) -> None:
     original = load(entry)

@@ -79,7 +79,7 @@ OTHER_OPSETS = {
 }
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", [*CHAINS, *OTHER_OPSETS])
 def test_a_chain_is_folded(name: str, form: str) -> None:
@@ -190,7 +190,7 @@ def used() -> Iterator[Any]:
     yield pytest.param(model(tensors, part, outputs=more), {"w", "sizes"}, 3, id="a part")
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("original", "kept", "first"), list(used()))
 def test_what_others_use_stays(original: onnx.ModelProto, kept: set[str], first: int) -> None:
     new = assert_same(original, random_feed(original))

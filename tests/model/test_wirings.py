@@ -20,14 +20,14 @@ def check(wiring: Wiring, form: str) -> None:
     assert_close(actual, wiring.expected, label=form)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("target", "symbol", "form"), by_turns(list(every_input()), FORMS))
 def test_each_output_is_each_input(target: str, symbol: str, form: str) -> None:
     for source, output in every_output():
         check(Wiring([Member(source), Member(target, {symbol: (0, output)})]), form)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("target", "symbol", "places"), by_turns(list(every_input()), list(product(PLACES, PLACES))[1:])
 )
@@ -37,7 +37,7 @@ def test_through_bodies_and_functions(target: str, symbol: str, places: tuple[st
         check(wiring, FORMS[n % len(FORMS)])
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("first", "second"), thinned(list(product(TAKEN, TAKEN)), 3))
 def test_three_nodes_in_a_row(first: str, second: str, form: str) -> None:

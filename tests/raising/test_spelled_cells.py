@@ -34,7 +34,7 @@ def check(cell: Spelled) -> None:
     assert is_raised(cell.model, cell.feeds())
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("choice", "value", "op_type"), EACH)
 def test_each_spelling(choice: str, value: str, op_type: str) -> None:
     check(spelled(ONE_OF_EACH.index((choice, value)), **{"op_type": op_type, choice: value}))
@@ -53,13 +53,13 @@ def test_a_cell_that_looks_odd(step: Odd) -> None:
     assert cells(rl.lower(step.model, raise_loops=True)) == [step.op_type]
 
 
-@pytest.mark.few(36)
+@pytest.mark.few(18)
 @pytest.mark.parametrize("step", odd(TRAPS), ids=str)
 def test_a_trap(step: Odd) -> None:
     assert not is_raised(step.model, [step.feed()])
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(12)
 @pytest.mark.parametrize("step", odd(EITHER), ids=str)
 def test_what_may_be_raised_is_right(step: Odd) -> None:
     is_raised(step.model, [step.feed()])

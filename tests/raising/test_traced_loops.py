@@ -53,7 +53,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("cell", CELLS)
 def test_steps_become_a_node(cell: str, variant: str) -> None:

@@ -28,7 +28,7 @@ def assert_right(case: ConvCase, got: dict[str, Array], given: dict[str, Array] 
     assert_near(got, wanted, FACTORS[case.dtype])
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_computes_what_float64_does_and_so_does_onnxruntime(name: str) -> None:
     case = RUNNABLE[name]
@@ -96,7 +96,7 @@ def test_calls_of_any_length_continue_each_other(target: Any) -> None:
     assert_right(whole, {"output": np.concatenate(outputs, axis=2), "present_state": state})
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_one_frame_of_an_open_length_in_onnxruntime(name: str) -> None:
     """It is chosen at run time: in every type, with axes of channels behind the frames or before."""

@@ -46,7 +46,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("model", KINDS, ids=str)
 def test_every_kind_of_weights(model: Model) -> None:
     assert_exact(model, model.feed(), ["scan"])

@@ -115,7 +115,7 @@ def _expected(case: Case) -> Arrays:
     return expected(case)
 
 
-@pytest.mark.few(180)
+@pytest.mark.few(100)
 @pytest.mark.parametrize(("case", "form", "opset"), picks())
 def test_lowered(case: Case, form: str, opset: int, caplog: pytest.LogCaptureFixture) -> None:
     original = model(case, opset)
@@ -143,7 +143,7 @@ def fused_picks() -> list[Any]:
     return found
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(5)
 @pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
 @pytest.mark.parametrize(("case", "form", "opset"), fused_picks())
 def test_dialect_of_onnxruntime(case: Case, form: Any, opset: int) -> None:
@@ -188,7 +188,7 @@ def test_forms_agree(case: Case) -> None:
         assert_close(results[other], results[first], case.dtype, f"{other} and {first}", tolerance)
 
 
-@pytest.mark.few(15)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", CORE)
 @pytest.mark.parametrize("opset", [7, 9, 28])
 def test_auto_lowers_every_case(name: str, opset: int) -> None:
@@ -202,7 +202,7 @@ def test_auto_lowers_every_case(name: str, opset: int) -> None:
     assert_close(run(lower(case, "auto", opset), feed(case)), expected(case), case.dtype)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", [n for n in CORE if BY_NAME[n].knows_length])
 @pytest.mark.parametrize("opset", [27, 28])
 def test_unrolled_in_the_reference_evaluator(name: str, opset: int) -> None:
@@ -222,7 +222,7 @@ def test_bfloat16_in_the_reference_evaluator(case: Case, opset: int) -> None:
     assert_close(results, expected(case), case.dtype)
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("opset", [7, 8, 9, 13])
 @pytest.mark.parametrize(
     "case",

@@ -138,7 +138,7 @@ NETS = {
 }
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("form", ["auto", "scan", "loop", "unroll", "chunked"])
 @pytest.mark.parametrize("name", NETS)
 def test_computes_what_float64_does(name: str, form: Any) -> None:

@@ -75,7 +75,7 @@ def in_turn(parameters: Sequence[Any]) -> list[Any]:
     return [p if always else exhaustive(p) for p, always in pairs]
 
 
-@pytest.mark.few(28)
+@pytest.mark.few(16)
 @pytest.mark.parametrize(("vector", "form"), in_turn(load_vectors("success")))
 def test_vector(vector: dict[str, Any], form: Any) -> None:
     known = WEIGHTS & vector["inputs"].keys()

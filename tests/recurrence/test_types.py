@@ -146,7 +146,7 @@ def between_casts(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", list(bfloat16_cases()), ids=lambda c: c.name)
 def test_bfloat16_runs_in_onnxruntime(case: Case, form: str) -> None:

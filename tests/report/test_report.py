@@ -36,7 +36,7 @@ OPEN = {"operators.before", "operators.after"}
 OPEN |= {f"stream.{name}" for name in ("inputs", "outputs", "rates", "delay", "short")} | {"quantization.snr"}
 """Objects whose keys are names."""
 
-RAGGED = Case("report", "LSTM", x="symbolic", optional=("B", "sequence_lens"))
+RAGGED = Case("report", "LSTM", x="symbolic", H=2, optional=("B", "sequence_lens"))
 AFFINE = Link("RNN", "affine", {"activations": ["Affine"], "activation_alpha": [0.5]})
 
 pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")

@@ -77,7 +77,7 @@ class Net(Graph):
 def qwen(domain: str = MS, width: int = 16, seed: int = 0) -> onnx.ModelProto:
     """Two layers as in Qwen3.5: of com.microsoft 2 query and key heads for 4 states, and gates of its own; of the
     standard 4 query heads for 2 states."""
-    net, d = Net(domain=domain, rng=np.random.default_rng(seed)), 8
+    net, d = Net(domain=domain, rng=np.random.default_rng(seed)), 4
     queries, states = (2, 4) if domain else (4, 2)
     keys = queries if domain else states
     sizes = [queries * d, keys * d, states * d]

@@ -211,7 +211,7 @@ UNRECOGNIZED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", UNRECOGNIZED)
 def test_an_lstm_that_it_does_not_recognize(name: str) -> None:
     """It is unrolled where it is known to be short, else a Loop."""

@@ -119,7 +119,7 @@ WRONG: list[tuple[str, Case, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.usefixtures("_fast")
 @pytest.mark.parametrize(("target", "case", "fields", "fault"), WRONG)
 def test_what_it_computes_wrongly_is_lowered(target: Any, case: Case, fields: dict[str, Any], fault: str) -> None:

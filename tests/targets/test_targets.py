@@ -35,7 +35,7 @@ def opset_for(target: str) -> int:
     return min(17, TARGETS[target].newest_opset or 17)
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("target", "op_type", "ragged"), thinned(list(product(TARGETS, ["RNN", "GRU", "LSTM"], [False, True])), 5)
 )
@@ -51,7 +51,7 @@ def test_preferred_form(target: Any, op_type: str, ragged: bool) -> None:
     assert_close(run(lowered, feed(case)), expected(case))
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("target", TARGETS)
 def test_other_forms_and_no_more(target: Any) -> None:
     case = fitting(Case("forms", "LSTM"), target)
@@ -247,7 +247,7 @@ def test_a_loop_that_the_data_ends(target: Any, tmp_path: Path, capsys: pytest.C
 COMPOSING = [name for name, target in TARGETS.items() if target.unsupported and not target.documented]
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     ("target", "opset", "function"), thinned(list(product(COMPOSING, [10, 14, 17], FUNCTIONS)), 4)
 )
