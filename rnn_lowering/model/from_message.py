@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import ModelFileError, UnsupportedError, deepest_cause
+from rnn_lowering.libraries import without_collector
 from rnn_lowering.model.copying import own_tensors, refuse_undefined_inputs
 from rnn_lowering.model.model_sizes import open_negative_sizes
 from rnn_lowering.model.opsets import refuse_imports
@@ -17,6 +18,7 @@ from rnn_lowering.model.protobuf import graphs_in, mark_undeclared
 from rnn_lowering.model.scopes import all_graphs
 
 
+@without_collector()
 def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
     """Return a model as an onnx_ir Model.
 
@@ -83,6 +85,7 @@ def _refuse_twice(what: str, names: Iterable[str], model: str) -> None:
         raise ModelFileError(f"{model}: {what} '{twice}' is declared twice", hint="keep one of them")
 
 
+_DTYPES = {int(dtype): dtype for dtype in ir.DataType}
 _COMPLEX = (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
 _TYPED = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 """The fields of a tensor that have a number in each entry; the bits of types of less than a byte are packed."""
@@ -92,12 +95,13 @@ def _refuse_tensor(tensor: onnx.TensorProto, name: str) -> None:
     """Refuse a tensor that has no type, or other data in the message than its shape says."""
     if tensor.data_type == onnx.TensorProto.UNDEFINED:
         raise ModelFileError(f"{name}: tensor '{tensor.name}' has no type", hint="is the file complete?")
-    if tensor.data_type not in {*map(int, ir.DataType)}:
+    dtype = _DTYPES.get(tensor.data_type)
+    if dtype is None:
         reason = f"tensor '{tensor.name}' is of type {tensor.data_type}, which ONNX does not have"
         raise ModelFileError(f"{name} is not a valid ONNX model: {reason}")
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return
-    dtype, size = ir.DataType(tensor.data_type), math.prod(tensor.dims)
+    size = math.prod(tensor.dims)
     bits = 8 if dtype == ir.DataType.STRING else dtype.bitwidth
     if tensor.HasField("raw_data"):
         unit, given, wanted = "bytes", len(tensor.raw_data), -(-size * bits // 8)
@@ -128,7 +132,7 @@ def _is_text(graph: onnx.GraphProto) -> bool:
             *node.output,
             *(a.name for a in node.attribute),
         ]
-    return all(isinstance(name, str) for name in names)
+    return {*map(type, names)} <= {str}
 
 
 def refuse_external(model: ir.Model) -> None:

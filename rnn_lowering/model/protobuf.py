@@ -110,8 +110,8 @@ def pairs_in(graph: ir.Graph, message: GraphMessage) -> Iterator[tuple[ir.Graph,
     """Yield a graph and the bodies in it, each with its message."""
     yield graph, message
     for node, described in zip(graph, message.node, strict=True):
-        if inner := list(bodies_in(described)):
-            for body, message_of_body in zip(bodies_of(node), inner, strict=True):
+        if described.attribute:
+            for body, message_of_body in zip(bodies_of(node), bodies_in(described), strict=True):
                 yield from pairs_in(body, message_of_body)
 
 

@@ -13,6 +13,7 @@ from typing_extensions import Unpack
 
 from rnn_lowering import argument_checks
 from rnn_lowering.errors import boundary, warn
+from rnn_lowering.libraries import without_collector
 from rnn_lowering.limits import limited
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import refuse_many_calls, take_over
@@ -23,7 +24,7 @@ from rnn_lowering.model.scopes import nodes_with_functions
 from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.nodes import ModelPlan, check_selection
 from rnn_lowering.passes.report import NodeReport, Report, count_operators, unsupported_texts
-from rnn_lowering.passes.stages import Edit, Work, run_stages, without_collector
+from rnn_lowering.passes.stages import Edit, Work, run_stages
 from rnn_lowering.targets.names import FormName
 
 if TYPE_CHECKING:

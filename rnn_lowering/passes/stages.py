@@ -5,9 +5,7 @@ Each stage is imported when the options or the model ask for it.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, RnnLoweringError
+from rnn_lowering.libraries import without_collector
 from rnn_lowering.model.copying import clone, order_restored
 from rnn_lowering.model.model_sizes import open_negative_sizes
 from rnn_lowering.model.scopes import SORTED, repeating_nodes, sort_nodes
@@ -183,15 +182,3 @@ class Work:
     def put(self, model: ir.Model) -> None:
         """Put a model in the place of the copy; of what it declares nothing is known."""
         self.model, self.inferred = model, False
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Pause the garbage collector: nothing that we emit is garbage, and collecting takes a quarter of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
