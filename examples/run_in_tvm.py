@@ -1,7 +1,7 @@
 """Run a model with recurrent nodes in TVM: fix its sizes, lower, compile, and compare with onnxruntime.
 
 pip install apache-tvm==0.27.0.post1
-python examples/run_in_tvm.py MODEL.onnx --set-dim b=1 --set-dim t=20
+python examples/run_in_tvm.py examples/denoiser.onnx --set-shape magnitude:1,4,129
 """
 
 import argparse

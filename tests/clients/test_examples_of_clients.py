@@ -46,6 +46,16 @@ def test_real_models_run_in_tvm(file: str) -> None:
     assert float(found[1]) < 1e-5
 
 
+@pytest.mark.environments("pytorch")
+def test_a_net_of_pytorch_is_taken_to_a_runtime(tmp_path: Path) -> None:
+    """The result computes what PyTorch does."""
+    path = tmp_path / "net.onnx"
+    script = ROOT / "examples" / "your_net.py"
+    printed = run_python("pytorch", script, path, "--target", "tract", lent=LENT, cwd=tmp_path)
+    assert recurrent_left(onnx.load(path)) == []
+    assert float(printed.split("largest difference to PyTorch ")[1]) < 1e-5
+
+
 @pytest.mark.environments("tvm")
 def test_inputs_can_be_given_and_differences_are_noticed(tmp_path: Path) -> None:
     """The denoiser of this repository, by numbers of its own; a tolerance of -1 is always exceeded."""
