@@ -15,6 +15,7 @@ from cases import Case, model
 from commands import Command
 from distant import AXES, KINDS, Mask, at_a_distance, under_masks
 from impostors import IMPOSTORS, Edit, Impostor
+from lengths_that_meet import CONDITIONS, random_condition, where_lengths_meet
 from mutants import mutant
 from oracle import evaluate
 from running import session
@@ -36,6 +37,7 @@ CASES = [
     Case("coupled", "LSTM", {"input_forget": 1}, x="batch"),
     Case("hard", "RNN", {"activations": ["HardSigmoid"], "activation_alpha": [0.3]}, x="symbolic"),
 ]
+RAGGED = Case("ragged", "RNN", T=6, I=19, H=23, optional=("B", "sequence_lens"), x="symbolic")
 ODD = ((1, 1), (2, 5), (7, 3), (64, 2), (230, 1))
 """(T, N) of the runs that judge a mutant."""
 LARGE = ((2, 2), (29, 2), (12, 12), (29, 29))
@@ -101,6 +103,36 @@ def test_no_fault_in_few_rows_is_proven(first: int) -> None:
         rng = np.random.default_rng(seed)
         masks = {axis: Mask(rng) for axis in ((0,), (1,), (0, 1))[seed % 3]}
         refuse(under_masks(masks), ("scan", "loop")[seed // 3 % 2], bool(seed // 6 % 2), rng)
+
+
+@pytest.mark.few(5)
+@pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
+@pytest.mark.parametrize("x", ["symbolic", "batch", "static"])
+@pytest.mark.parametrize("kind", CONDITIONS)
+def test_no_fault_of_several_lengths_is_proven(kind: str, x: Any, form: Any) -> None:
+    if x != "symbolic" or (form != "unroll" and kind != "two numbers"):
+        case = replace(RAGGED, x=x)
+        original, right, wrong = Impostor("", case, edit=where_lengths_meet(CONDITIONS[kind])).models(form)
+        prove(claim(case, original, right))
+        drawn = map(np.random.default_rng, range(100))
+        assert any(far > FAR for rng in drawn for far in distances(case, original, wrong, rng))
+        with pytest.raises(UnprovenError):
+            prove(claim(case, original, wrong))
+
+
+@pytest.mark.parametrize("first", thinned([*range(0, 400, 10)], 40))
+def test_no_fault_where_lengths_meet_is_proven(first: int) -> None:
+    for seed in range(first, first + 10):
+        rng = np.random.default_rng(seed)
+        case = replace(RAGGED, x=("symbolic", "batch", "static")[seed % 3])
+        edit = where_lengths_meet(random_condition(rng))
+        original, _, wrong = Impostor("", case, edit=edit).models("scan")
+        try:
+            prove(claim(case, original, wrong))
+        except UnprovenError:
+            continue
+        for far in distances(case, original, wrong, rng):
+            assert far < FAR, seed
 
 
 def refuse(edit: Edit, form: Any, lengths: bool, rng: np.random.Generator) -> None:

@@ -5,7 +5,7 @@ length. If all moves in a row are by at most D, what becomes of a row depends on
 which of the last D + 1 (if sequences have lengths, also of those beside the end of its own), or that it is
 another; and on whether such rows are the same one, which they are at small sizes. So a run at each small size and
 at one where all kinds are there shows every size. What could tell of a row whether there are others is refused:
-sums and extremes over an open axis, but the largest of all lengths.
+sums and extremes over an open axis.
 
 | moves | how far |
 |---|---|
@@ -202,7 +202,9 @@ class RunSizes:
         for one, other in ((before, after), (after, before)):
             joined = [size for size in one if size != 1]
             if len(joined) == 1 and self.is_open(joined[0]) and joined != [size for size in other if size != 1]:
-                self._parts.setdefault(joined[0], tuple(self._expanded(other)))
+                parts = self._parts.setdefault(joined[0], tuple(self._expanded(other)))
+                if len(parts[1::2]) == parts[-1] == 1 and parts[1] in self._forms:  # one, again and again
+                    self._forms[joined[0]] = {s: n * parts[0] for s, n in self._forms[parts[1]].items()}
         if self._expanded(before) != self._expanded(after):
             raise UnprovenError("a Reshape takes an open axis apart in another order")
 

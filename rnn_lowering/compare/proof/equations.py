@@ -18,6 +18,7 @@ from rnn_lowering.compare.proof.loops import CONTROL
 from rnn_lowering.compare.proof.machine import Machine, Operator, SymbolicRows, Values, is_symbolic
 from rnn_lowering.compare.proof.operators import OPERATORS
 from rnn_lowering.compare.proof.polynomials import Algebra, BoundedPolynomial, UnprovenError, number
+from rnn_lowering.compare.proof.sequences import marks_of
 from rnn_lowering.types import Array
 
 Function = Callable[[BoundedPolynomial], BoundedPolynomial]
@@ -47,7 +48,7 @@ class Specification(Machine):
     """
 
     def __init__(self, rows: SymbolicRows, axes: RunSizes, *, rounds: bool = False) -> None:
-        super().__init__(rows, axes, 0.0, CONTROL | RECURRENT, OPERATORS)
+        super().__init__(rows, axes, 0.0, CONTROL | RECURRENT, OPERATORS, marks_of)
         self.rounds = rounds
 
     def stepped(self, step: Callable[[], list[Array]], states: slice, name: Hashable, number: int) -> list[Array]:
@@ -244,9 +245,11 @@ def recurrent(m: Specification, node: onnx.NodeProto, values: Values) -> list[Ar
                 states.append(equation(k, x, *states[-1]))
         outputs.append(_outputs(m, states, lengths, back))
     m.taken = None if m.axes.is_open(T) else T
-    Y = np.stack([y for y, _ in outputs], 1)
-    finals = [np.stack(parts, 1 if batch_first else 0) for parts in zip(*(f for _, f in outputs), strict=True)]
-    return [Y.transpose(2, 0, 1, 3) if batch_first else Y, *finals]
+    found = [np.stack([y for y, _ in outputs], 1)]
+    found += [np.stack(parts) for parts in zip(*(finals for _, finals in outputs), strict=True)]
+    if "sequence_lens" in page:
+        found = [m.marked(x, np.arange(1, N + 1)[:, None]) for x in found]
+    return [m.arranged(x, lambda of: np.moveaxis(of, -2, 0)) for x in found] if batch_first else found
 
 
 _WEIGHTS = ("W", "R", "B", "P", "W_scale", "R_scale")

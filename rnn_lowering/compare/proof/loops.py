@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from onnx import helper
 from rnn_lowering.compare.proof.axes import Moves
 from rnn_lowering.compare.proof.machine import Machine, Operator, Values, is_symbolic
 from rnn_lowering.compare.proof.polynomials import UnprovenError
-from rnn_lowering.compare.proof.sizes import SymbolicSize, symbol
+from rnn_lowering.compare.proof.sizes import STEP, SymbolicSize, symbol
 from rnn_lowering.types import Array
 
 
@@ -29,23 +30,22 @@ def scan(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
         raise UnprovenError("a Scan of opset 8")
     states, rows = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
     axes, backwards = (attributes.get(f"scan_input_{what}") or [0] * count for what in ("axes", "directions"))
-    moves = list(map(partial(_moves_of_rows, m), rows, backwards))
-    rows = [np.moveaxis(x, axis, 0) for x, axis in zip(rows, axes, strict=True)]
-    rows = [x[::-1] if back else x for x, back in zip(rows, backwards, strict=True)]
+    rows = [_rows(m, x, axis, 0, back) for x, axis, back in zip(rows, axes, backwards, strict=True)]
     if len({len(x) for x in rows}) != 1:
         raise UnprovenError("rows of a Scan do not fit")
     is_open = m.axes.is_open(len(rows[0]))
-    steps = [list(map(m.moved, (x[t, ...] for x in rows), moves)) for t in range(len(rows[0]))]
+    steps = [[m.moved(m.arranged(x, itemgetter((t, ...))), m.moves(x)) for x in rows] for t in range(len(rows[0]))]
     finals, stacked = _repeat(m, node, outer, states, steps, is_open)
     count = len(stacked)
     axes, backwards = (attributes.get(f"scan_output_{what}") or [0] * count for what in ("axes", "directions"))
-    turned = [x[::-1] if back else x for x, back in zip(stacked, backwards, strict=True)]
-    turned = [np.moveaxis(x, 0, axis) for x, axis in zip(turned, axes, strict=True)]
-    return [*finals, *map(m.moved, turned, map(partial(_moves_of_rows, m), stacked, backwards))]
+    turned = (_rows(m, x, 0, axis, back) for x, axis, back in zip(stacked, axes, backwards, strict=True))
+    return [*finals, *turned]
 
 
-def _moves_of_rows(m: Machine, x: Array, backwards: int) -> Moves:
-    return m.axes.from_the_end(m.moves(x)) if backwards else m.moves(x)
+def _rows(m: Machine, x: Array, axis: int, to: int, backwards: int) -> Array:
+    """Return an array whose rows are along another axis, and in reverse if they are read or written backwards."""
+    rows = m.arranged(x, lambda of: np.moveaxis(np.flip(of, axis) if backwards else of, axis, to))
+    return m.moved(rows, m.axes.from_the_end(m.moves(x)) if backwards else m.moves(x))
 
 
 def loop(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
@@ -53,12 +53,13 @@ def loop(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
     trips, going = (outer[name] if name else None for name in node.input[:2])
     states = [outer[name] for name in node.input[2:]]
     yes = np.array(True) if going is None else going
+    _refuse_marked(m, trips, going)
     if not _is_true(yes):
         raise UnprovenError("a loop has no steps")
     count = _MOST_STEPS if trips is None else trips.flat[0]
     is_open = isinstance(count, SymbolicSize)
     most = min(int(count), _MOST_STEPS)
-    rows = ([np.array(symbol(n, "step"), object) if is_open else np.array(n)] for n in range(most))
+    rows = ([np.array(symbol(n, STEP), object) if is_open else np.array(n)] for n in range(most))
     finals, stacked = _repeat(m, node, outer, states, rows, is_open, [yes])
     if m.taken == _MOST_STEPS:
         raise UnprovenError("too large")
@@ -70,6 +71,7 @@ def branch(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
     condition = outer[node.input[0]]
     if condition.dtype != np.bool_:
         raise UnprovenError("an If depends on data")
+    _refuse_marked(m, condition)
     outputs = m.run(_attributes(node)["then_branch" if condition.flat[0] else "else_branch"], outer)
     return [m.moved(x, m.moves(x, condition)) for x in outputs]
 
@@ -82,6 +84,11 @@ CONTROL: dict[str, Operator] = {"Scan": scan, "Loop": loop, "If": branch}
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+def _refuse_marked(m: Machine, *arrays: Array | None) -> None:
+    if any(m.marks(x) is not None for x in arrays):
+        raise UnprovenError("a length decides which steps there are")
 
 
 def _is_true(condition: Array) -> bool:
@@ -119,6 +126,7 @@ def _repeat(
             moves = moves or [m.moves(x) for x in states]  # which are those after each step
             states = [m.known(x, far) for x, far in zip(states, moves, strict=True)]
             ys[-1] = [m.known(y, m.moves(y)) for y in ys[-1]]
+        _refuse_marked(m, *conditions)
         if not all(map(_is_true, conditions)):
             if m.axes.fixed is not None or conditions[0].dtype != np.bool_:
                 raise UnprovenError("a Loop ends by a condition")
@@ -130,10 +138,11 @@ def _repeat(
 
 
 def _stack(m: Machine, parts: Sequence[Array]) -> Array:
-    moves = m.moves(*parts)
+    moves, marks = m.moves(*parts), [m.marks(part) for part in parts]
     if any(map(is_symbolic, parts)):
         parts = [m.lifted(part) for part in parts]
-    return m.moved(np.stack(parts), moves)
+    of = [np.zeros(part.shape, np.int64) if of is None else of for part, of in zip(parts, marks, strict=True)]
+    return m.moved(m.marked(np.stack(parts), np.stack(of)), moves)
 
 
 class _Invariant:

@@ -277,6 +277,7 @@ class Machine:
             that it stands for.
         control: What runs loops and recurrent nodes, by operator.
         operators: The others.
+        marks_of: The marks of their outputs.
         taken: How many steps the last loop or node took; None if that is open.
     """
 
@@ -289,12 +290,14 @@ class Machine:
         rounding: float,
         control: Mapping[str, Operator],
         operators: Mapping[str, Operator],
+        marks_of: Operator,
     ) -> None:
         self.rows, self.algebra, self.axes, self.rounding = rows, rows.algebra, axes, rounding
-        self.control, self.operators = control, operators
+        self.control, self.operators, self.marks_of = control, operators, marks_of
         self._lifted: dict[int, tuple[Array, Array]] = {}
         self._moves: dict[int, tuple[Array, Moves]] = {}
         self._shapes: dict[int, Array] = {}
+        self._marks: dict[int, tuple[Array, Array]] = {}
 
     def moves(self, *arrays: Array | None) -> Moves:
         """Return how far rows of these arrays were moved."""
@@ -314,7 +317,24 @@ class Machine:
             labels = [self.algebra.label(part) for part in parts if part.terms]
             if all(label and label[0][:1] == ("state",) for label in labels):
                 moves = Moves({name: far for name, far in moves.items() if name != CHOSEN})
-        return array if self.moves(array) == moves else self.moved(array.view(), moves)
+        if self.moves(array) == moves:
+            return array
+        return self.moved(self.arranged(array, np.ndarray.view), moves)
+
+    def marks(self, array: Array | None) -> Array | None:
+        """Return which sequence each element follows; None if none does."""
+        return self._marks[id(array)][1] if id(array) in self._marks else None
+
+    def marked(self, array: Array, marks: Array) -> Array:
+        """Return an array, of which is noted which sequence each element follows."""
+        if marks.any():
+            self._marks[id(array)] = array, np.broadcast_to(marks, array.shape)
+        return array
+
+    def arranged(self, array: Array, arrange: Callable[[Array], Array]) -> Array:
+        """Return the elements of an array in another arrangement."""
+        result, marks = arrange(array), self.marks(array)
+        return result if marks is None else self.marked(result, arrange(marks))
 
     def rows_of(self, array: Array, axis: int) -> int:
         """Return how many rows an array has; 0 for a shape, whose rows are no rows of an open axis."""
@@ -353,6 +373,11 @@ class Machine:
         if node.op_type == "Shape" or (node.op_type in ("Gather", "Slice") and id(inputs[0]) in self._shapes):
             self._shapes[id(outputs[0])] = outputs[0]
             return outputs
+        marks = list(map(self.marks, inputs))
+        if any(of is not None for of in marks):
+            outputs = list(
+                map(self.marked, outputs, self.marks_of(self, node.op_type, attributes, inputs, marks, outputs))
+            )
         moves = self.moves(*inputs)
         return [self.moved(x, moves | self.moves(x)) for x in outputs]
 

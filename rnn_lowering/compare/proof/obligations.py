@@ -1,9 +1,10 @@
 """What must hold so that a lowered node is proven, and `prove`, which checks it.
 
 1. The node and what replaced it compute equal polynomials, output by output, at a few lengths and batch sizes.
-2. Sizes, lengths and counters meet only each other and -1, 0 and 1 (`sizes`), and those sizes are larger than all
+2. Each element follows the length of one sequence (`sequences`).
+3. Sizes, lengths and counters meet only each other and -1, 0 and 1 (`sizes`), and those sizes are larger than all
    moves of rows along an open axis (`axes`), so both do the same at all sizes.
-3. After each step, each state of a loop is a state of the node, so they are equal at every length (`loops`).
+4. After each step, each state of a loop is a state of the node, so they are equal at every length (`loops`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rnn_lowering.compare.proof.loops import CONTROL
 from rnn_lowering.compare.proof.machine import Machine, SymbolicRows
 from rnn_lowering.compare.proof.operators import OPERATORS
 from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
+from rnn_lowering.compare.proof.sequences import marks_of, within
 from rnn_lowering.compare.proof.sizes import LENGTH, symbol
 from rnn_lowering.types import Array
 
@@ -29,6 +31,9 @@ _MOST_SIZES = 3
 """So many may be open."""
 
 _MOST_FIXED = 4096
+
+_MOST_LENGTHS = 256
+"""So many at once are tried."""
 
 _NO_SIZES = ("axis", "axes", "perm", "to")
 """Attributes whose integers are no sizes."""
@@ -177,16 +182,15 @@ def _integers_in(tensor: onnx.TensorProto) -> Iterator[int]:
         yield from map(int, onnx.numpy_helper.to_array(tensor, "/").flat)
 
 
-def _lengths(claim: Claim, sizes: Mapping[str, int]) -> Iterator[list[int]]:
-    """Yield lengths of the sequences, so that each row has each length; the longest may be shorter than T."""
-    if not claim.lengths:
-        yield []
-        return
-    T, N = sizes["T"], sizes["N"]
-    every = [T, *range(T)]
-    for first in range(len(every)):
-        yield [every[(first + row) % len(every)] for row in range(N)]
-    yield from ([length] * N for length in {0, max(T - 1, 0)} if N > 1)
+def _lengths(claim: Claim, sizes: Mapping[str, int]) -> Iterator[Sequence[int]]:
+    """Yield lengths of the sequences: each row has each length; all together, if the node rounds by all rows."""
+    T, N = (sizes[size] if claim.lengths else 0 for size in ("T", "N"))
+    if claim.rounds:
+        if (T + 1) ** N > _MOST_LENGTHS:
+            raise UnprovenError("its rows round by one range, and have too many lengths")
+        yield from product([T, *range(T)], repeat=N)
+    else:
+        yield from ([(first + row) % (T + 1) for row in range(N)] for first in range(T, -1, -1))
 
 
 def _check_at(claim: Claim, rows: SymbolicRows, sizes: Mapping[str, int], axes: RunSizes) -> int | None:
@@ -196,12 +200,12 @@ def _check_at(claim: Claim, rows: SymbolicRows, sizes: Mapping[str, int], axes: 
 
 
 def _check_run(
-    claim: Claim, rows: SymbolicRows, sizes: Mapping[str, int], axes: RunSizes, lengths: list[int]
+    claim: Claim, rows: SymbolicRows, sizes: Mapping[str, int], axes: RunSizes, lengths: Sequence[int]
 ) -> int | None:
     """Compare the outputs at some sizes; return how many steps the claimed node takes, None if that is open."""
     rows.begin_run()
     inputs = {
-        name: _lengths_input(lengths, axes)
+        name: _lengths_input(lengths, axes.is_open(sizes["T"]))
         if name in claim.lengths
         else rows.symbols([sizes[size] if isinstance(size, str) else size for size in shape], "input", name)
         for name, shape in claim.shapes.items()
@@ -213,13 +217,17 @@ def _check_run(
     known = dict(inputs)
     for model in claim.nodes:
         outputs = _run(specified, model, known)
-    machine = Machine(rows, axes, claim.rounding, CONTROL, OPERATORS)
+    machine = Machine(rows, axes, claim.rounding, CONTROL, OPERATORS, marks_of)
+    for name in claim.lengths if not claim.rounds else ():
+        machine.marked(inputs[name], np.arange(1, len(lengths) + 1))
     where = ", ".join(f"{name} = {size}" for name, size in sizes.items())
     for expected, got in zip(outputs, machine.run(claim.lowered.graph, inputs), strict=True):
         if expected.shape != got.shape:
             raise UnprovenError(f"the shapes differ at {where}")
         if not machine.equal(expected, got):
             raise UnprovenError(f"polynomials differ at {where}")
+        if not within(specified.marks(expected), machine.marks(got)):
+            raise UnprovenError("an output depends on the length of another sequence")
     return specified.taken
 
 
@@ -230,8 +238,8 @@ def _run(specified: Specification, model: onnx.ModelProto, known: dict[str, Arra
     return outputs
 
 
-def _lengths_input(lengths: list[int], axes: RunSizes) -> Array:
-    if axes.fixed is None:
+def _lengths_input(lengths: Sequence[int], are_open: bool) -> Array:
+    if not are_open:
         return np.array(lengths, np.int64)
     array = np.empty(len(lengths), object)
     array[:] = [symbol(value, f"{LENGTH}{n}") for n, value in enumerate(lengths)]

@@ -15,7 +15,7 @@ from onnx import helper
 from rnn_lowering.compare.proof.axes import Moves
 from rnn_lowering.compare.proof.machine import Machine, Operator, floats, is_symbolic, numbers_of, refuse_large
 from rnn_lowering.compare.proof.polynomials import ONE, ZERO, Algebra, BoundedPolynomial, UnprovenError, number
-from rnn_lowering.compare.proof.sizes import LENGTH, SymbolicSize, difference, symbol
+from rnn_lowering.compare.proof.sizes import ROW, SymbolicSize, difference, symbol
 from rnn_lowering.types import Array
 
 
@@ -183,19 +183,13 @@ def _exact(x: Array) -> Array:
     return x if is_symbolic(x) else x.astype(np.int64)
 
 
-def _are_lengths(x: Array) -> bool:
-    """Whether each element follows from the length of its own sequence."""
-    own = (any(f"{LENGTH}{n}" in s for s in getattr(element, "form", ())) for n, element in enumerate(x.flat))
-    return x.ndim == 1 and all(own)
-
-
 def _reduced(name: str) -> Operator:
     def operator(m: Machine, attributes: Mapping[str, Any], x: Array, given: Array | None = None) -> Array:
         axes = attributes.get("axes") if given is None else _plain(given)
         along = tuple(range(x.ndim)) if axes is None else tuple(a % x.ndim for a in axes)
         if name == "Add" and not is_symbolic(x) and x.dtype.kind != "f":
             raise UnprovenError("integers are added up")
-        if any(m.axes.is_open(x.shape[axis]) for axis in along) and (name == "Add" or not _are_lengths(x)):
+        if any(m.axes.is_open(x.shape[axis]) for axis in along):
             raise UnprovenError("a sum or extreme over an open axis")
         parts = x
         for axis in sorted(along, reverse=True):
@@ -216,6 +210,14 @@ def _plain(array: Array | None) -> list[int]:
     return [] if array is None else [int(v) for v in array.flat]
 
 
+def _sizes(m: Machine, shape: Array) -> list[int]:
+    """Return the sizes of a new array."""
+    for size in shape.flat:
+        if isinstance(size, SymbolicSize):
+            m.axes.check_new(size)
+    return _plain(shape)
+
+
 def _axes(attributes: Mapping[str, Any], given: Array | None) -> list[int]:
     if given is not None and given.ndim != 1:
         raise UnprovenError("axes are no vector")
@@ -223,7 +225,7 @@ def _axes(attributes: Mapping[str, Any], given: Array | None) -> list[int]:
 
 
 def _reshape(m: Machine, attributes: Mapping[str, Any], x: Array, shape: Array) -> Array:
-    wanted = _plain(shape)
+    wanted = _sizes(m, shape)
     if not attributes.get("allowzero"):
         wanted = [x.shape[n] if size == 0 else size for n, size in enumerate(wanted)]
     return _reshaped(m, x, wanted)
@@ -326,7 +328,7 @@ def _shape(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
 
 def _constant_of_shape(m: Machine, attributes: Mapping[str, Any], shape: Array) -> Array:
     value = numbers_of(attributes["value"]) if "value" in attributes else np.zeros(1)
-    sizes = _plain(shape)
+    sizes = _sizes(m, shape)
     refuse_large(*sizes)
     return np.full(sizes, value.flat[0])
 
@@ -339,11 +341,11 @@ def _range(m: Machine, _: Any, start: Array, limit: Array, step: Array) -> Array
     if first != 0 or by != 1:
         raise UnprovenError("Range does not count from 0")
     name = " ".join("".join(symbols) for symbols in end.form)
-    return integers([symbol(n, f"row < {name}") for n in range(end)], (int(end),))
+    return integers([symbol(n, f"{ROW}{name}") for n in range(end)], (int(end),))
 
 
 def _expand(m: Machine, _: Any, x: Array, shape: Array) -> Array:
-    sizes = np.broadcast_shapes(x.shape, tuple(_plain(shape)))
+    sizes = np.broadcast_shapes(x.shape, tuple(_sizes(m, shape)))
     refuse_large(*sizes)
     return np.broadcast_to(x, sizes)
 
@@ -359,16 +361,12 @@ def _constant(m: Machine, attributes: Mapping[str, Any]) -> Array:
 
 _UNKNOWN = ("Celu", "Cos", "Erf", "Gelu", "HardSwish", "Mish", "Pow", "Reciprocal", "Selu", "Sin", "Sqrt")
 
-OPERATORS: dict[str, Operator] = {
+ELEMENTWISE: dict[str, Operator] = {
     "Add": _arithmetic(np.add, lambda a, b: a + b),
     "Sub": _arithmetic(np.subtract, lambda a, b: a - b),
     "Mul": _arithmetic(np.multiply, lambda a, b: a * b),
     "Neg": lambda m, _, x: m.elementwise(BoundedPolynomial.__neg__, x) if is_symbolic(x) else -x,
     "Div": lambda m, _, a, b: m.elementwise(m.algebra.divided, a, b),
-    "MatMul": _matmul,
-    "MatMulInteger": _integer_product,
-    "DynamicQuantizeLinear": _dynamic_quantize_linear,
-    "Gemm": _gemm,
     "Max": _extreme("maximum", lambda far: far >= 0),
     "Min": _extreme("minimum", lambda far: far <= 0),
     "Clip": _clip,
@@ -393,11 +391,12 @@ OPERATORS: dict[str, Operator] = {
     "Or": _logic(np.logical_or, lambda a, b: a + b - a * b),
     "Not": _logic(np.logical_not, BoundedPolynomial.complement),
     "Where": _where,
-    "ReduceMax": _reduced("Max"),
-    "ReduceMin": _reduced("Min"),
-    "ReduceSum": _reduced("Add"),
     "Cast": _cast,
     **{name: _unknown(name) for name in _UNKNOWN},
+}
+"""Those that compute each element from one of each input."""
+
+MOVES: dict[str, Operator] = {
     "Identity": lambda m, _, x: x,
     "Reshape": _reshape,
     "Flatten": _flatten,
@@ -408,10 +407,23 @@ OPERATORS: dict[str, Operator] = {
     "Split": _split,
     "Slice": _slice,
     "Gather": _gather,
+    "Expand": _expand,
+}
+"""Those that move the elements of their first input, or of all."""
+
+OPERATORS: dict[str, Operator] = {
+    **ELEMENTWISE,
+    **MOVES,
+    "MatMul": _matmul,
+    "MatMulInteger": _integer_product,
+    "DynamicQuantizeLinear": _dynamic_quantize_linear,
+    "Gemm": _gemm,
+    "ReduceMax": _reduced("Max"),
+    "ReduceMin": _reduced("Min"),
+    "ReduceSum": _reduced("Add"),
     "Shape": _shape,
     "ConstantOfShape": _constant_of_shape,
     "Range": _range,
-    "Expand": _expand,
     "Constant": _constant,
 }
 """By the name of the operator."""

@@ -1,9 +1,9 @@
 """`SymbolicSize`: an integer that follows from an open size, a length or a counter. What it meets decides whether a
 proof at a few sizes holds at every size.
 
-Each has a form: a polynomial of the open sizes T and N, lengths and counters, whose coefficients are small. So none
-can be the number 7, or 200, whatever a graph adds. Comparisons are of two such numbers, or of one with 0: the sizes
-of a proof have each of their outcomes.
+Each has a form: a polynomial of the open sizes T and N, lengths and counters, that has no number but -1, 0 and 1.
+So none can be the number 7, or 200, whatever a graph adds. Comparisons are of two such numbers, or of one with 0:
+the sizes of a proof have each of their outcomes. Several times a size is so many rows of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ Form = Mapping[Symbols, int]
 LENGTH = "length "
 """The names of lengths begin so."""
 
-_DEGREE = 3
+STEP = "step"
+ROW = "row < "
+"""The names of counters begin so."""
+
+_COUNTED = (LENGTH, STEP, ROW)
+
+_DEGREE, _TIMES = 3, 2
+"""So many factors may be in a product, and so often may one of lengths and counters occur."""
 
 
 class SymbolicSize(int):
@@ -50,7 +57,7 @@ class SymbolicSize(int):
     def __mul__(self, other: Any) -> Any:
         form: dict[tuple[str, ...], int] = {}
         for a, m in self.form.items():
-            for b, n in _form(other).items():
+            for b, n in getattr(other, "form", {(): int(other)}).items():
                 symbols = tuple(sorted(a + b))
                 form[symbols] = form.get(symbols, 0) + m * n
         return sized(int(self) * int(other), form)
@@ -70,7 +77,8 @@ def sized(value: int, form: Mapping[tuple[str, ...], int]) -> int:
         if plain != value:
             raise UnprovenError("numbers of one range are subtracted")
         return value
-    if abs(plain) > 1 or max(map(abs, form.values())) > 2 or max(map(len, form)) > _DEGREE:
+    counted = (abs(count) for symbols, count in form.items() if any(s.startswith(_COUNTED) for s in symbols))
+    if abs(plain) > 1 or max(counted, default=0) > _TIMES or max(map(len, form)) > _DEGREE:
         raise UnprovenError(f"a size is computed as {_text(form)}")
     size = SymbolicSize(value)
     size.form = form

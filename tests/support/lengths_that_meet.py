@@ -1,0 +1,42 @@
+"""Edits of a lowered model whose fault depends on the lengths of several sequences."""
+
+import numpy as np
+from impostors import Edit, entering
+
+_VALUES = """
+    zero = Constant <value_ints = [0]> () one = Constant <value_ints = [1]> ()
+    last = Constant <value_ints = [-1]> () low = Constant <value_ints = [-9223372036854775807]> ()
+    all = Shape (X) T = Gather (all, zero) own = Cast <to = 7> (sequence_lens)
+    first = Gather (own, zero) final = Gather (own, last)
+    opposite = Slice (own, last, low, zero, last)
+    none = Constant <value = int64 {0}> () by = Constant <value = int64 {1}> () end = Squeeze (T, zero)
+    steps = Range (none, end, by) step = Unsqueeze (steps, one)
+"""
+
+CONDITIONS = {
+    "shorter than the first": "a = Less (zero, own) b = Less (own, first) c = Less (first, T)",
+    "shorter than its opposite": "a = Less (zero, own) b = Less (own, opposite) c = Less (opposite, T)",
+    "shorter than the longest": """longest = ReduceMax <keepdims = 0> (own)
+        a = Less (zero, own) b = Less (own, longest) c = Less (longest, T)""",
+    "steps between two ends": "a = LessOrEqual (final, step) b = Less (step, first) c = Less (zero, final)",
+    "two numbers": """number = Constant <value_ints = [2]> () next = Constant <value_ints = [4]> ()
+        a = Equal (first, number) b = Equal (final, next) c = GreaterOrEqual (own, zero)""",
+}
+
+
+def where_lengths_meet(condition: str) -> Edit:
+    """Let rows of X be half as large again where all of a condition holds."""
+    return entering(
+        "X",
+        f"""{_VALUES} {condition} ab = And (a, b) abc = And (ab, c) rows = Unsqueeze (abc, last)
+        half = Constant <value = float {{0.5}}> () nothing = Constant <value = float {{0}}> ()
+        part = Where (rows, half, nothing) more = Mul (X, part) WRONG = Add (X, more)""",
+    )
+
+
+def random_condition(rng: np.random.Generator) -> str:
+    """Three comparisons of lengths, sizes and steps."""
+    values = ("own", "first", "final", "opposite", "zero", "T", "step")
+    operators = ("Less", "LessOrEqual", "Equal")
+    of = [(name, rng.choice(operators), *rng.choice(values, 2, replace=False)) for name in "abc"]
+    return " ".join(f"{name} = {operator} ({x}, {y})" for name, operator, x, y in of)
