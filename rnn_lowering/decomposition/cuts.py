@@ -122,6 +122,22 @@ def _joined_cuts(value: str, rows: Sequence[int], axis: int, joined: str) -> lis
     return [*nodes, helper.make_node("Concat", cuts, [joined], axis=axis)]
 
 
+def _wrapped_rows(value: str, begin: int, end: int, axis: int) -> list[onnx.NodeProto]:
+    """Return the nodes that gather the rows of an axis of any size, and so many before and behind them."""
+    made = f"axis_{axis}"
+    numbers = {"axis": axis, "first": -begin, "behind": end, "step": 1}
+    held = {f"{made}_{name}": numpy_helper.from_array(np.array(n, np.int64)) for name, n in numbers.items()}
+    return [
+        *(helper.make_node("Constant", [], [name], value=number) for name, number in held.items()),
+        helper.make_node("Shape", [value], [f"{made}_shape"]),
+        helper.make_node("Gather", [f"{made}_shape", f"{made}_axis"], [f"{made}_size"], axis=0),
+        helper.make_node("Add", [f"{made}_size", f"{made}_behind"], [f"{made}_end"]),
+        helper.make_node("Range", [f"{made}_first", f"{made}_end", f"{made}_step"], [f"{made}_places"]),
+        helper.make_node("Mod", [f"{made}_places", f"{made}_size"], [f"{made}_rows"]),
+        helper.make_node("Gather", [value, f"{made}_rows"], [made], axis=axis),
+    ]
+
+
 def pad(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """Rows that repeat (mode wrap), cut out of x and joined along each axis that is padded."""
     x, pads, _, given = [*operands, *[Operand()] * 2][:4]
@@ -137,9 +153,12 @@ def pad(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | N
         if begin or end:
             steps = x.shape[axis]
             rows = [n % steps for n in range(-begin, steps + end)] if steps else []
-            if not rows or len(rows) > _MOST_COPIES:
+            if steps is None:
+                nodes += _wrapped_rows(value, begin, end, axis)
+            elif not rows or len(rows) > _MOST_COPIES:
                 return None
-            nodes += _joined_cuts(value, rows, axis, f"axis_{axis}")
+            else:
+                nodes += _joined_cuts(value, rows, axis, f"axis_{axis}")
             value = f"axis_{axis}"
     nodes.append(helper.make_node("Identity", [value], ["y"]))
     return helper.make_function("", "", ["x", "pads", "number", "axes"][: len(operands)], ["y"], nodes, [])

@@ -660,6 +660,16 @@ def test_pads_that_wrap_are_cut_and_joined(target: Any, pads: str) -> None:
     assert np.array_equal(run(lowered, {"x": x})["y"], np.pad(x, widths, "wrap"))
 
 
+@pytest.mark.parametrize("steps", [1, 7])
+@pytest.mark.parametrize("target", ["mnn", "openvino", "tract"])
+def test_pads_that_wrap_at_an_open_size_are_gathered(target: Any, steps: int) -> None:
+    text = 'p = Constant <value = int64[4] {0, 3, 2, 2}> () y = Pad <mode = "wrap"> (x, p)'
+    lowered = rl.lower(parse(f"g (float[3, T] x) => (float[5, U] y) {{ {text} }}", 19), target=target)
+    assert "Pad" not in operators(lowered)
+    x = np.arange(3 * steps, dtype=np.float32).reshape(3, steps)
+    assert np.array_equal(run(lowered, {"x": x})["y"], np.pad(x, ((0, 2), (3, 2)), "wrap"))
+
+
 @pytest.mark.parametrize(("upper", "k"), [(1, 1), (1, -2), (0, 1)])
 @pytest.mark.parametrize(("rows", "columns"), [(9, 4), (4, 9), (5, 5)])
 def test_opencv_keeps_a_triangle_of_many_rows_by_a_mask(upper: int, k: int, rows: int, columns: int) -> None:
