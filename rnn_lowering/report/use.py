@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.compare.result import EACH_NODE
-from rnn_lowering.errors import counted, documentation
+from rnn_lowering.errors import LINE, counted, documentation
 from rnn_lowering.files.one_file import text_format
 from rnn_lowering.streaming.metadata import State, StreamPlan
 from rnn_lowering.targets.calls import CALLS, Snippet
@@ -42,7 +42,8 @@ def next_steps(report: FileReport) -> Iterator[str]:
         if report.target in _IN_ONNXRUNTIME and not (_has_no_kernel(report) or text_format(report.destination)):
             stream = f"stream = rnn_lowering.Stream({str(report.destination)!r})"
             yield f"run it: {stream}; stream({_feed(report.stream.inputs)}) for each chunk; in another host:"
-        yield from host_loop(report.stream, report.target).splitlines()
+        program = [] if report.target in _IN_ONNXRUNTIME else _program(report)
+        yield from program or host_loop(report.stream, report.target).splitlines()
     elif not _has_no_kernel(report):
         yield from _in_runtime(report)
     if report.target in _IN_ONNXRUNTIME or report.verification.in_target is not None:
@@ -57,15 +58,23 @@ def _in_runtime(report: FileReport) -> Iterator[str]:
     where = "" if report.target in _IN_ONNXRUNTIME else f" in {report.target}"
     if text_format(report.destination):
         yield f"run it{where}: {_TO_BINARY}"
-    elif call is None:
-        yield from [f"run it{where}: {page} has the code"] if page else []
-    elif line := _line(call, report):
+    elif call is not None and (line := _line(call, report)):
         yield f"run it{where}: {line}"
-    else:
-        yield f"run it{where} ({install(report)}):"
-        file = str(report.destination)
-        yield from (f"$ {command}" for command in commands(report, file))
-        yield from "\n".join(code(report, file)).replace("\n\n\n", "\n\n").split("\n")
+    elif program := _program(report):
+        yield from program
+    elif page:
+        yield f"run it{where}: {page} has the code"
+
+
+def _program(report: FileReport) -> list[str]:
+    """Return the commands and the code that run the result; none where no row has them, or a line is too long to be
+    shown whole."""
+    file = str(report.destination)
+    lines = "\n".join(code(report, file)).replace("\n\n\n", "\n\n").split("\n")
+    if lines == [""] or max(map(len, lines)) > LINE:
+        return []
+    converting = (f"$ {command}" for command in commands(report, file))
+    return [f"run it in {report.target} ({install(report)}):", *converting, *lines]
 
 
 def elsewhere(report: FileReport) -> str:

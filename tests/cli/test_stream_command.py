@@ -38,7 +38,7 @@ def told(model: onnx.ModelProto) -> dict[str, Any]:
 
 
 def test_the_command_tells_states_loop_and_chunks(paths: tuple[Path, Path], rnn_lower: Command) -> None:
-    shown = rnn_lower(*paths, "--stream", "time=1", "--target", "tvm", "--set-dim", "batch=2", "-v").out
+    shown = rnn_lower(*paths, "--stream", "time=1", "--to", "unroll", "--set-dim", "batch=2", "-v").out
     assert "past_only_h  present_only_h  only  1,2,4  float32  zeros" in shown
     assert '        "past_only_h": outputs["present_only_h"],' in shown
     assert "for each chunk of 1 frame (axis 0 of X):" in shown
@@ -47,10 +47,18 @@ def test_the_command_tells_states_loop_and_chunks(paths: tuple[Path, Path], rnn_
     assert recurrent_left(made) == []
     assert plan_of(made)["states"][0]["shape"] == [1, 2, 4]
     assert rl.Stream(paths[1])({"X": random((1, 2, 3))})["Y"].shape == (1, 1, 2, 4)
-    wanted = "pnnx writes the batch axis of each blob into *_ncnn.py: ncnn.Mat(array, batch_index=...)"
-    assert wanted not in shown
-    ncnn = rnn_lower(*paths, "--stream", "time=1", "--target", "ncnn", "--set-dim", "batch=1", "--force")
-    assert wanted in ncnn.out
+
+
+@pytest.mark.parametrize("target", ["tvm", "ncnn"])
+def test_the_code_of_a_stream_is_a_program(target: str, paths: tuple[Path, Path], rnn_lower: Command) -> None:
+    """It runs the chunks, and gives each call the states of the one before."""
+    outcome = rnn_lower(*paths, "--stream", "time=1", "--target", target, "--set-dim", "batch=1")
+    lines = outcome.lines[outcome.lines.index(f"written to {paths[1]}") + 1 :]
+    assert lines[0].startswith(f"run it in {target} (pip install ")
+    program = "\n".join(line for line in lines[1:] if not line.startswith("$ "))
+    compile(program, "program", "exec")
+    assert "        'past_only_h': np.asarray(results[-1]['present_only_h'], 'float32')," in program
+    assert ("batch_index=" in program) == (target == "ncnn")
 
 
 def test_the_class_that_runs_a_stream_is_named(paths: tuple[Path, Path], rnn_lower: Command) -> None:
