@@ -13,7 +13,7 @@ from typing import Any
 
 import one_thread  # noqa: F401  # before what imports NumPy
 import pytest
-from kept_proofs import keep_proofs
+from kept_proofs import keep_proofs, leave_out_proofs_of_streams
 from one_process import Kept, keep_processes, run_workers_here
 from provoked import expected, recorded
 from thinning import rest_of_products
@@ -40,6 +40,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
+    gc.set_threshold(50_000)  # models are many small objects, among which there is little garbage
     gc.enable()
 
 
@@ -88,6 +89,8 @@ def kept() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.path.parent.name in ("streaming", "opening"):
+        leave_out_proofs_of_streams(monkeypatch)
     if "own_processes" not in request.fixturenames:
         keep_processes(monkeypatch)
         if "workers_here" in request.fixturenames:

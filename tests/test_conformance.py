@@ -34,12 +34,13 @@ WRONG_IN_ONNXRUNTIME = {"rnn_softplus_saturated"}
 
 TOOL = """
 import pathlib, sys
-import numpy as np, onnx, onnxruntime
+import onnx
 from onnx import numpy_helper
 model, data, output, how = sys.argv[1:]
 kinds = {node.op_type for node in onnx.load(model).graph.node}
 if how == "rejects" or how == "no_lstm" and "LSTM" in kinds: sys.exit(print("no LSTM here", file=sys.stderr) or 3)
 if how == "crashes": import os; os.abort()
+import onnxruntime
 session = onnxruntime.InferenceSession(model)
 feed = {}
 for n, value in enumerate(session.get_inputs()):

@@ -51,7 +51,7 @@ def kept_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "Child", Kept)
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "first", "cases"), parts())
 def test_nothing_is_found(kind: str, first: int, cases: int) -> None:
@@ -183,7 +183,7 @@ def kinds_found(kind: str, cases: int) -> Counter[str]:
     return Counter(judged(kind_of(kind), case_of(kind_of(kind), SEED, number)).kind for number in range(cases))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 STEP = ("--stream", "seq=1", "--verify", "0")
-FRAMES = 20
+FRAMES = 12
 
 
 def sequence(seed: int, frames: int = FRAMES) -> Array:
@@ -179,7 +179,7 @@ def measured(exact: onnx.ModelProto, integers: onnx.ModelProto, sequences: list[
     return {name: pytest.approx(ratio(array, joined[1][name]), abs=0.02) for name, array in joined[0].items()}
 
 
-def signals(model: onnx.ModelProto, frames: tuple[int, ...] = (30, 20)) -> list[Arrays]:
+def signals(model: onnx.ModelProto, frames: tuple[int, ...] = (16, 12)) -> list[Arrays]:
     """Random sequences of so many frames; an input M is 0 or 1."""
     rng, found = np.random.default_rng(0), list[Arrays]()
     for count in frames:

@@ -45,7 +45,7 @@ def picks() -> list[Any]:
     return found
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("entry", "targets"), picks())
 def test_of_stored_models(entry: Entry, targets: Sequence[str]) -> None:
     original = load(entry)

@@ -61,7 +61,7 @@ def test_seed(rnn_lower: Command, tmp_path: Path) -> None:
 
 
 def test_verbose_shows_each_run(rnn_lower: Command, tmp_path: Path) -> None:
-    case = Case("cli_verbose", "LSTM", x="symbolic", optional=("B", "sequence_lens"))
+    case = Case("cli_verbose", "LSTM", x="batch", optional=("B", "sequence_lens"))
     outcome, check = reported(rnn_lower, saved(tmp_path / "in.onnx", model(case, 17)), "-v", "--verify", 2)
     assert (outcome.code, outcome.err) == (0, "")
     assert "compared by onnxruntime:" in outcome.lines
@@ -286,7 +286,7 @@ ENDLESS = """g (float[T,N,3] X) => (float[T,1,N,4] Y, int64 sum)
 @pytest.mark.parametrize("options", [[], ["-q"]])
 def test_a_comparison_that_ran_out_of_time(tmp_path: Path, options: list[str]) -> None:
     source, target = saved(tmp_path / "in.onnx", parse(ENDLESS)), tmp_path / "out.onnx"
-    done = child(str(source), str(target), "--verify-timeout", "1", *options)
+    done = child(str(source), str(target), "--verify-timeout", "0.2", *options)
     assert (done.returncode, target.exists()) == (0, True)
     assert done.stderr.startswith(
         "rnn-lower: warning: out.onnx is written, but not verified: the original timed out"
@@ -301,7 +301,7 @@ def test_python_is_warned_of_a_comparison_that_ran_out_of_time(tmp_path: Path) -
     with pytest.warns(
         rl.RnnLoweringWarning, match=r"raise the limit: .*timeout.*require_verified=True it would not"
     ):
-        report = rl.lower_file(source, target, check=rl.Check(timeout=1))
+        report = rl.lower_file(source, target, check=rl.Check(timeout=0.2))
     assert report.verification is not None
     assert report.verification.over_limit
 

@@ -98,7 +98,7 @@ def test_nodes_are_judged_a_few_rows_at_a_time(layout: int, wrong: bool, monkeyp
     """The whole batch is judged, whatever the number of rows at a time."""
     run_workers_here(monkeypatch)
     optional = ("B", "sequence_lens", "initial_h", "initial_c", "P")
-    original = model(Case("rows", "LSTM", {"layout": layout}, x="symbolic", optional=optional), 17)
+    original = model(Case("rows", "LSTM", {"layout": layout}, x="batch", optional=optional), 17)
     if wrong:
         lstm = cells.STEPS["LSTM"]
         monkeypatch.setitem(cells.STEPS, "LSTM", lambda *args: [s * args[0].constant(1.01) for s in lstm(*args)])

@@ -46,9 +46,9 @@ LARGE = ((2, 2), (29, 2), (12, 12), (29, 29))
 FAR = 2e-5
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("form", ["scan", "loop"])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES[::-1], ids=lambda case: case.name)
 @pytest.mark.usefixtures("workers_here")
 def test_proven(case: Case, form: Any) -> None:
     original = model(case, 17)
@@ -59,7 +59,7 @@ def test_proven(case: Case, form: Any) -> None:
     assert f"1 of 1 node proven for every {'length and ' * (case.x == 'symbolic')}input" in str(check)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("name", "impostor"), thinned(IMPOSTORS, 16))
 def test_no_impostor_is_proven(name: str, impostor: Impostor) -> None:
     original, right, wrong = impostor.models()
@@ -86,7 +86,7 @@ def test_no_wrong_mutant_is_proven(first: int) -> None:
     assert proven < 10
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("lengths", [False, True], ids=["", "lengths"])
 @pytest.mark.parametrize("form", ["scan", "loop"])
 @pytest.mark.parametrize("distance", [4, 6, 12])
@@ -97,7 +97,7 @@ def test_no_fault_at_a_distance_is_proven(kind: str, axis: int, distance: int, f
         refuse(at_a_distance(kind, axis, distance), form, lengths, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("first", thinned([*range(0, 300, 5)], 30))
+@pytest.mark.parametrize("first", thinned([*range(0, 300, 5)], 60))
 def test_no_fault_in_few_rows_is_proven(first: int) -> None:
     for seed in range(first, first + 5):
         rng = np.random.default_rng(seed)
@@ -188,7 +188,7 @@ def distances(
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
 def test_units_of_real_models(op: str) -> None:
     case = Case("large", op, {"direction": "bidirectional"}, I=40, H=200, optional=STATES, x="symbolic")
     original = model(case, 17)

@@ -119,11 +119,11 @@ _THREE_LAYERS = """
 main (float[T,N,3] X) => (float[T,1,N,2] Y)
 <float[1,6,3] W0 = {}, float[1,6,2] R0 = {}, float[1,6,2] W1 = {}, float[1,6,2] R1 = {}, int64[1] one = {1},
  float[1,6,2] W2 = {}, float[1,6,2] R2 = {}, float[1,12] B2 = {}> {
-    Y0 = GRU <hidden_size=2, direction="reverse"> (X, W0, R0)
+    Y0 = GRU <hidden_size=2> (X, W0, R0)
     X1 = Squeeze (Y0, one)
-    Y1 = GRU <hidden_size=2, direction="reverse"> (X1, W1, R1)
+    Y1 = GRU <hidden_size=2> (X1, W1, R1)
     X2 = Squeeze (Y1, one)
-    Y = GRU <hidden_size=2, direction="reverse"> (X2, W2, R2, B2)
+    Y = GRU <hidden_size=2> (X2, W2, R2, B2)
 }"""
 
 
@@ -148,8 +148,8 @@ PROVEN = {
     "loop_to_scan": _text(_LOOP, to="scan"),
     "loop_to_loop": _text(_LOOP, to="loop", lower_loops=True),
     "captured": _text(_CAPTURED, "proven at 2 steps", to="scan"),
-    "layers": _text(_THREE_LAYERS.replace(', direction="reverse"', ""), to="scan"),
-    "layers_back": _text(_THREE_LAYERS, to="loop"),
+    "layers": _text(_THREE_LAYERS, to="scan"),
+    "layers_back": _text(_TWO_LAYERS.replace("<hidden", '<direction="reverse", hidden'), to="loop"),
     "layers_of_states": _text(_TWO_LAYERS.replace("T,", "6,"), "proven at 6 steps", to="scan"),
     "gated_delta": _attention(),
     "linear": _attention(rule="linear", domain="", state=False, scale=0.3, lowering={"to": "loop"}),
@@ -172,9 +172,9 @@ def test_proven(name: str, tmp_path: Path) -> None:
     assert {(proof.status, proof.reason) for proof in found} == {(case.status, "")}
 
 
-@pytest.mark.parametrize("first", thinned([*range(0, 900, 10)], 30))
+@pytest.mark.parametrize("first", thinned([*range(0, 900, 5)], 180))
 def test_no_wrong_mutant_is_proven(first: int, tmp_path: Path) -> None:
-    for seed in range(first, first + 10):
+    for seed in range(first, first + 5):
         rng = np.random.default_rng(seed)
         case = PROVEN[[*PROVEN][rng.integers(len(PROVEN))]]
         original = case.model()

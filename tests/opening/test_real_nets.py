@@ -39,8 +39,8 @@ def test_gtcrn_is_opened_and_streamed() -> None:
     assert time.process_time() - begun < 5
     truth, feed = gtcrn()
     np.testing.assert_allclose(run(new, feed)["enh"], run(truth, feed)["enh"], 1e-4, 1e-5)
-    stream = rl.lower(first, open_dims={"mix:2": "time"}, also=[second], stream={"time": 1})
-    assert rl.verify_stream(truth, stream).status == "verified"
+    stream = rl.lower(new, stream={"time": 1})
+    assert rl.verify_stream(truth, stream, runs=1).status == "verified"
 
 
 # Each fixed axis of a stored model

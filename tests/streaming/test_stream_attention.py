@@ -327,7 +327,7 @@ def test_the_end_of_a_late_stream() -> None:
     model = attention(head, nodes)
     stepped = streamed(model, "time=1", max_frames=12)
     assert_equal(model, stepped, 12, [1], 2)
-    assert rl.verify_stream(model, stepped).status == "verified"
+    assert rl.verify_stream(model, stepped, runs=1).status == "verified"
     with pytest.raises(rl.UnsupportedError, match="ends after frame 12, and comes 1 late, which is no multiple"):
         streamed(model, "time=3", max_frames=12)
 
@@ -377,7 +377,7 @@ def test_zeros_behind_a_late_stream_come_before_the_end(frames: int | None) -> N
     most = {1: 10, 3: 9, None: 10}[frames]
     assert plan_of(stepped)["max_frames"] == most
     assert_equal(model, stepped, most, [frames or 5], 2)
-    assert rl.verify_stream(model, stepped).status == "verified"
+    assert rl.verify_stream(model, stepped, runs=1).status == "verified"
     with pytest.raises(rl.UnsupportedError, match="ends after 2 frames, of which 2 are the zeros behind"):
         streamed(model, "time=1", max_frames=2)
 
@@ -497,7 +497,7 @@ def test_learned_positions_end_the_stream(name: str, last: int) -> None:
     np.testing.assert_allclose(chunked(stepped, feed, [1])["Y"], run(model, feed)["Y"], rtol=0, atol=1e-5)
     with pytest.raises(Exception, match=r"out of data bounds|indices element"):
         chunked(stepped, feed_of(last + 1, 1), [1])
-    assert rl.verify_stream(model, stepped).status == "verified"
+    assert rl.verify_stream(model, stepped, runs=1).status == "verified"
 
 
 @pytest.mark.parametrize("rows", [(20, 12), (12, 20)], ids=str)
@@ -513,7 +513,7 @@ def test_the_zeros_behind_a_late_stream_have_learned_positions_too() -> None:
     model = over("float[1, time, 4] X", nodes)
     stepped = rl.lower(model, stream="time=1", delay=1)
     assert (plan_of(stepped)["max_frames"], plan_of(stepped)["delay"]) == (19, {"Y": 1})
-    assert rl.verify_stream(model, stepped).status == "verified"
+    assert rl.verify_stream(model, stepped, runs=1).status == "verified"
 
 
 def test_attention_in_float64_is_scaled_as_onnx_defines() -> None:
@@ -607,16 +607,16 @@ def test_the_comparison_finds(model: onnx.ModelProto, stream: str, most: int | N
         planted = onnx.ModelProto()
         planted.CopyFrom(stepped)
         fault(planted)
-        found[fault.__name__] = rl.verify_stream(model, planted).status
+        found[fault.__name__] = rl.verify_stream(model, planted, runs=1).status
     assert found == {fault.__name__: "failed" for fault in faults}
-    assert rl.verify_stream(model, stepped).status == "verified"
+    assert rl.verify_stream(model, stepped, runs=1).status == "verified"
 
 
 def test_the_comparison_finds_a_stream_that_goes_on() -> None:
     stepped = rl.lower(CAUSAL, stream="time=1", max_frames=12)
     node = _node(stepped, "Gather")
     _constant(stepped, node.input[0], lambda array: np.zeros(100, array.dtype))
-    result = rl.verify_stream(CAUSAL, stepped)
+    result = rl.verify_stream(CAUSAL, stepped, runs=1)
     assert (result.status, result.reason) == ("failed", "runs on after frame 12, the last one")
 
 

@@ -207,14 +207,14 @@ def test_paddings_of_the_input_end_exactly() -> None:
 def test_the_comparison_runs_late_streams_to_their_end() -> None:
     model = made(LAYERS)
     stepped = rl.lower(model, stream="time", delay=True)
-    found = rl.verify_stream(model, stepped)
+    found = rl.verify_stream(model, stepped, runs=1)
     assert found.status == "verified"
     assert "sequences of up to 1009 frames" in found.method
     for delay in ({"Y": 1}, {}):
         wrong = onnx.ModelProto.FromString(stepped.SerializeToString())
         (entry,) = [p for p in wrong.metadata_props if p.key == KEY]
         entry.value = json.dumps({**plan_of(stepped), "delay": delay})
-        assert rl.verify_stream(model, wrong).status == "failed"
+        assert rl.verify_stream(model, wrong, runs=1).status == "failed"
 
 
 @pytest.mark.few(2)
@@ -391,7 +391,7 @@ def test_the_states_after_flush_are_those_of_the_last_frame(name: str) -> None:
         assert {"hn"} <= got.keys() <= {"hn", "cn"}
         assert_same(got, expected, f"{frames} {sizes}")
     stepped = rl.lower(model, stream="time", delay=True)
-    assert rl.verify_stream(model, stepped).status == "verified"
+    assert rl.verify_stream(model, stepped, runs=1).status == "verified"
 
 
 @pytest.mark.usefixtures("workers_here")
@@ -402,11 +402,11 @@ def test_the_comparison_sees_a_state_of_another_frame() -> None:
     for nodes, wrong in ((RETURNED["a look-ahead"][0], delays), (inner, delays[2:])):
         model = with_states(nodes)
         stepped = rl.lower(model, stream="time", delay=True)
-        assert rl.verify_stream(model, stepped).status == "verified"
+        assert rl.verify_stream(model, stepped, runs=1).status == "verified"
         for delay in wrong:
             (entry,) = [p for p in stepped.metadata_props if p.key == KEY]
             entry.value = json.dumps({**plan_of(stepped), "delay": delay})
-            found = rl.verify_stream(model, stepped)
+            found = rl.verify_stream(model, stepped, runs=1)
             assert found.status == "failed"
             assert "output 'hn'" in found.reason or "output 'cn'" in found.reason
 
@@ -449,4 +449,4 @@ def test_states_that_come_at_different_times_need_outputs_of_their_own() -> None
     model = over(head, layers)
     stepped = streamed(model, "time", delay=True)
     assert plan_of(stepped)["delay"] == {"Y": 1, "q": 1}
-    assert rl.verify_stream(model, stepped).status == "verified"
+    assert rl.verify_stream(model, stepped, runs=1).status == "verified"

@@ -193,7 +193,7 @@ def test_models_in_the_shape_of_real_ones_keep_their_pairs(name: str) -> None:
     pairs = {(state.input, state.output) for state in report.stream.states}
     assert pairs == {(n, n.replace("past", "present")) for n in first_states(original)}
     if name.startswith("qwen"):
-        check = rl.verify_stream(original, stream)
+        check = rl.verify_stream(original, stream, runs=1)
         assert check.status == "verified", check.reason
 
 

@@ -229,7 +229,7 @@ def test_traps_are_refused(file: str) -> None:
         if frames is None and file == "pad_to_16.dynamo.onnx":
             stepped = rl.lower(model, stream={net["axis"]: None})
             assert plan_of(stepped)["unit"] == 16
-            assert rl.verify_stream(model, stepped)
+            assert rl.verify_stream(model, stepped, runs=1)
             continue
         with pytest.raises(rl.UnsupportedError):
             streamed(model, {net["axis"]: frames})

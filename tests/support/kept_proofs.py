@@ -7,6 +7,7 @@ from typing import Any
 import onnx
 import pytest
 
+from rnn_lowering.compare import verify
 from rnn_lowering.compare.proof import of_nodes
 from rnn_lowering.compare.proof.obligations import Claim, prove
 from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
@@ -18,6 +19,11 @@ _kept: dict[tuple[Any, ...], tuple[int | UnprovenError | None, int]] = {}
 def keep_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a claim that an earlier test proved count as proven, and one that it did not as unproven."""
     monkeypatch.setattr(of_nodes, "prove", _proved_once)
+
+
+def leave_out_proofs_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let streams be compared only, for tests that look at no proof."""
+    monkeypatch.setattr(verify, "stream_proofs", lambda *_: ())
 
 
 def _proved_once(claim: Claim, effort: Effort) -> int | None:
