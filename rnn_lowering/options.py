@@ -45,7 +45,9 @@ def _form(name: str, given: Any) -> str:
 def _target(name: str, given: Any) -> str:
     from rnn_lowering.targets.target import target_named
 
-    return target_named(argument_checks.text(name, given)).name
+    if not isinstance(given, str):
+        raise argument_checks.wrong(name, given, "the name of a target, such as tvm")
+    return target_named(given).name
 
 
 def _selection(name: str, given: Any) -> Selection:

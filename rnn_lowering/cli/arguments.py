@@ -74,7 +74,10 @@ def _meant(unknown: str, known: Collection[str]) -> str:
     of_others = [flag for flag, words in _OTHER_WORDS.items() if unknown in words]
     begun = [flag for flag in known if flag.startswith(unknown)]
     flag = next(iter(of_others or begun), "")
-    return f"; did you mean {flag}?" if flag else meant(unknown, known)
+    if flag:
+        return f"; did you mean {flag}?"
+    bare = meant(unknown.lstrip("-"), [flag.removeprefix("--") for flag in known])
+    return bare.replace("did you mean ", "did you mean --") or "; --help-all shows all options"
 
 
 class _Parser(argparse.ArgumentParser):

@@ -61,6 +61,7 @@ from rnn_lowering.decomposition.rewrites.quantized import (
 from rnn_lowering.decomposition.rewrites.resizes import cubic_resizes, multiply_cubic
 from rnn_lowering.decomposition.rewrites.rows import (
     bound_lookups,
+    open_far_ends,
     parts_taken,
     repeat_by_gather,
     simplify_indices,
@@ -326,6 +327,9 @@ ADAPTATIONS = {
     ),
     "vectors as biases": Adaptation(
         add_biases, "takes vectors as the bias of a Gemm, without factors: wrote {} in steps"
+    ),
+    "open ends": Adaptation(
+        open_far_ends, "takes the end of a Slice for a size: left {} of them open", if_changed=True
     ),
     "biases of halves": Adaptation(
         add_biases_of_halves, "rejects a Gemm of float16 with a bias: added those of {}"

@@ -198,6 +198,14 @@ def test_an_original_of_an_opset_that_onnxruntime_has_unreleased_is_run_as_a_who
     assert check.status == "verified", check.reason
 
 
+def test_why_onnxruntime_rejects_a_model_is_told_without_places_in_its_source() -> None:
+    original = model(Case("verify_new_ir", "GRU"), 17)
+    original.ir_version = 99
+    check = verify(original, rl.lower(original), runs=1)
+    assert "Unsupported model IR version: 99" in check.reason
+    assert "onnxruntime_src" not in check.reason
+
+
 def test_nothing_to_judge_by() -> None:
     check = verify(CUSTOM, CUSTOM)
     assert check.status == "not verified"

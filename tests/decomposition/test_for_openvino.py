@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
+from onnx import numpy_helper
 from running import assert_close, operators, run
 from texts import parse, random_feed
 
@@ -26,9 +28,8 @@ def test_a_rotary_embedding_has_signs() -> None:
 
 
 @pytest.mark.parametrize("target", ["openvino", "tract"])
-def test_pads_that_wrap_along_an_open_axis_are_refused(target: Any) -> None:
-    pads = "<int64[6] p = {0, 1, 0, 0, 0, 0}>"
-    net = parse(f'g (float[N, T, 4] x) => (float[N, U, 4] y) {pads} {{ y = Pad <mode = "wrap"> (x, p) }}', 19)
+def test_computed_pads_that_wrap_are_refused(target: Any) -> None:
+    net = parse('g (float[N, 4] x, int64[4] p) => (float[M, U] y) { y = Pad <mode = "wrap"> (x, p) }', 19)
     with pytest.raises(rl.UnsupportedError, match=r"Pad node .* computes it in other modes only"):
         rl.lower(net, target=target)
 
@@ -39,4 +40,23 @@ def test_a_loss_that_ignores_an_index_is_composed() -> None:
     lowered = rl.lower(net, target="openvino")
     assert "NegativeLogLikelihoodLoss" not in operators(lowered)
     feed = random_feed(net, N=3)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_a_far_end_of_a_slice_is_open(dtype: str) -> None:
+    """OpenVINO takes it for a size, and rejects a Loop that would need so much memory."""
+    net = parse(
+        f"""g (float[T, 1, 3] x) => (float[U, 1, 1, 2] y)
+        <float[1, 8, 3] W = {{}}, float[1, 8, 2] R = {{}}, {dtype}[1] start = {{1000000000}},
+        {dtype}[1] end = {{-1000000000}}, {dtype}[1] axis = {{0}}, {dtype}[1] step = {{-1}}>
+        {{ r = Slice (x, start, end, axis, step) y = LSTM <hidden_size = 2> (r, W, R) }}""",
+        17,
+    )
+    lowered = rl.lower(net, target="openvino")
+    held = {tensor.name: numpy_helper.to_array(tensor) for tensor in lowered.graph.initializer}
+    first = next(node for node in lowered.graph.node if node.op_type == "Slice")
+    limits = np.iinfo(dtype)
+    assert [held[name].tolist() for name in first.input[1:3]] == [[limits.max], [limits.min]]
+    feed = random_feed(net, T=5)
     assert_close(run(lowered, feed), run(net, feed))

@@ -30,6 +30,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -277,8 +278,12 @@ def _numbers_or_texts(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array.astype(str) if array.dtype == object else array
 
 
+_IN_CPP = re.compile(r"/onnxruntime_src/\S+ [^()]*\([^()]*\) ")
+"""A place in the source of onnxruntime: a file and the head of a function."""
+
+
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:500]
+    return _IN_CPP.sub("", " ".join(str(error).split()))[:500]
 
 
 NEW_OPSETS = {"ALLOW_RELEASED_ONNX_OPSET_ONLY": "0"}

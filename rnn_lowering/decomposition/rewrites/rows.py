@@ -8,6 +8,9 @@ where it is.
 pnnx runs a model on uninitialized integers, so it crashes if such an integer is an index beyond the table. It makes
 an Embed of a Gather without the attribute axis. If the Gather says `axis = 0`, ncnn does not load it.
 
+OpenVINO takes the end of a Slice for the largest size of its axis. It rejects a Loop that would need so much
+memory.
+
 Few runtimes have sequences. PyTorch's newer exporter takes the layers of a state so.
 """
 
@@ -173,6 +176,28 @@ def skip_by_gather(model: AdaptedModel) -> int:
 
 
 _BOUNDS = ("starts", "ends", "axes", "steps")
+
+
+_FAR = 10**9
+"""No axis has so many rows; TensorFlow's exporter writes it for an open end."""
+
+
+def open_far_ends(model: AdaptedModel) -> int:
+    """Write, in place, the largest number of its type for each bound of a Slice that is beyond every row; return
+    their number."""
+    slots = [(node, slot) for node in model.nodes("Slice", since=_OF_INPUTS) for slot in (1, 2)]
+    return sum(_open(node, slot, model) for node, slot in slots)
+
+
+def _open(node: ir.Node, slot: int, model: AdaptedModel) -> bool:
+    tensor = model.constant_of(node.inputs[slot])
+    given = np.zeros(0, np.int64) if tensor is None else tensor.numpy()
+    limits = np.iinfo(given.dtype)
+    opened = np.where(given >= _FAR, limits.max, np.where(given <= -_FAR, limits.min, given))
+    if (opened == given).all():
+        return False
+    node.replace_input_with(slot, model.constant(node, opened, given.dtype))
+    return True
 
 
 def _skip(node: ir.Node, model: AdaptedModel) -> bool:

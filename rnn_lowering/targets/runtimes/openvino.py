@@ -217,7 +217,7 @@ OPENVINO = Target(
     model=ModelTraits(
         adaptations=(
             *("parts of sequences", "branches of one rank", "rotations by signs", "logarithms of Sigmoid"),
-            "cubic products at edges",
+            *("cubic products at edges", "open ends"),
         ),
         misreads=_misread,
     ),
