@@ -560,12 +560,12 @@ def test_a_wrong_constant_fails_the_comparison(
     original: onnx.ModelProto, constant: Callable[[onnx.TensorProto], bool]
 ) -> None:
     fixed = rl.lower(original, "unroll", dims={"seq": 5, "batch": 2})
-    check = rl.verify(original, fixed, runs=2)
+    check = rl.verify(original, fixed, runs=1)
     assert check
     assert check.nodes
     tensor = next(t for t in fixed.graph.initializer if t.dims and constant(t))
     tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) + np.float32(0.5), tensor.name))
-    assert rl.verify(original, fixed, runs=2).status == "failed"
+    assert rl.verify(original, fixed, runs=1).status == "failed"
 
 
 SILERO = MODELS / "github" / "snakers4__silero-vad"

@@ -22,19 +22,24 @@ def cells(model: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in nodes(model) if node.op_type in GATES]
 
 
-def is_raised(model: onnx.ModelProto, feeds: Sequence[Arrays]) -> bool:
-    """Raise the one loop of a model; return whether it became a node.
+def raised(model: onnx.ModelProto, feeds: Sequence[Arrays]) -> onnx.ModelProto:
+    """Raise the one loop of a model; return the result.
 
-    If it did, the result computes the same; else nothing changed.
+    If it has a node, it computes the same; else nothing changed.
     """
-    new = rl.lower(model, raise_loops=True)
+    new: onnx.ModelProto = rl.lower(model, raise_loops=True)
     if not cells(new):
         assert new.SerializeToString(deterministic=True) == model.SerializeToString(deterministic=True)
-        return False
+        return new
     onnx.checker.check_model(new, full_check=True)
     for feed in feeds:
         assert_same_as(model, new, feed)
-    return True
+    return new
+
+
+def is_raised(model: onnx.ModelProto, feeds: Sequence[Arrays]) -> bool:
+    """Return whether the one loop of a model becomes a node; see `raised`."""
+    return bool(cells(raised(model, feeds)))
 
 
 def assert_same_as(model: onnx.ModelProto, new: onnx.ModelProto, feed: Arrays) -> None:

@@ -148,15 +148,15 @@ def test_large_nodes_are_loops_in_mnn(size: int, loops: set[str]) -> None:
 def test_gates_of_one_row_are_split_as_rows_in_tract(op_type: str, alike: int, opset: int) -> None:
     """It computes a product once for each part of it, but not where the parts are of a Reshape."""
     options: list[dict[str, Any]] = [{}, {"direction": "bidirectional"}, {"clip": 0.3}]
-    for (N, axis), optional in product(((1, 0), (2, 1), (5, 1)), (("B",), ALL_OPTIONAL)):
-        for attributes in options:
-            case = Case("row", op_type, attributes, N=N, H=5, optional=optional)
-            lowered = rl.lower(model(case, opset), "scan", target="tract")
-            body_nodes = [n for scan in nodes(lowered) for body in bodies(scan) for n in body.node]
-            gates = [n for n in body_nodes if n.op_type == "Split" and len(n.output) == alike]
-            assert {a.i for n in gates for a in n.attribute if a.name == "axis"} == {axis}
-            assert any(n.op_type == "Reshape" for n in body_nodes) == (N < 5)
-            assert_close(run(lowered, feed(case)), expected(case))
+    places = product(((1, 0), (2, 1), (5, 1)), (("B",), ALL_OPTIONAL))
+    for ((N, axis), optional), attributes in zip(places, options * 2, strict=True):
+        case = Case("row", op_type, attributes, N=N, H=5, optional=optional)
+        lowered = rl.lower(model(case, opset), "scan", target="tract")
+        body_nodes = [n for scan in nodes(lowered) for body in bodies(scan) for n in body.node]
+        gates = [n for n in body_nodes if n.op_type == "Split" and len(n.output) == alike]
+        assert {a.i for n in gates for a in n.attribute if a.name == "axis"} == {axis}
+        assert any(n.op_type == "Reshape" for n in body_nodes) == (N < 5)
+        assert_close(run(lowered, feed(case)), expected(case))
 
 
 @pytest.mark.parametrize(("x", "by_scan"), [("symbolic", True), ("static", False)])
