@@ -218,7 +218,7 @@ def test_several_in_branches_and_beside_recurrent_nodes(monkeypatch: pytest.Monk
     assert len(report.replaced) == 6
     assert not operators(lowered) & {"HardSwish", "HannWindow", "LayerNormalization", "GRU"}
     assert [output.name for output in lowered.graph.output] == ["Y", "Z", "W"]
-    assert rl.verify(model, lowered).status == "verified"
+    assert rl.verify(model, lowered, runs=1).status == "verified"
     assert any(
         "replaced 4 HardSwish nodes by Add, " in note or "replaced 4 HardSwish" in note for note in report.notes
     )

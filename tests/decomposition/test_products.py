@@ -80,7 +80,7 @@ def test_a_product_is_that_of_the_floats(name: str, dtype: str, target: Any) -> 
     step = (max(feed["x"].max(), 0) - min(feed["x"].min(), 0)) / 255
     rounded = step * np.abs((w - wz) * ws).sum()
     assert np.abs(found - run(model, feed, optimize=False)["y"]).max() <= rounded
-    result = rl.verify(model, lowered)
+    result = rl.verify(model, lowered, runs=1)
     assert result, str(result)
 
 
@@ -126,7 +126,7 @@ def test_wrong_weights_are_noticed() -> None:
     lowered = rl.lower(model, dequantize=True)
     (weights,) = [t for t in lowered.graph.initializer if list(t.dims) == [3, 4]]
     weights.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights) * np.float32(1.002), weights.name))
-    result = rl.verify(model, lowered)
+    result = rl.verify(model, lowered, runs=1)
     assert not result
     assert "compared with the original in floats" in str(result)
 
@@ -145,7 +145,7 @@ def test_in_a_body() -> None:
     assert not operators(lowered) & INTEGERS
     feed = {**feed_of(quantized(**PLAIN)), "go": np.array(True)}
     np.testing.assert_allclose(run(lowered, feed)["out"], run(model, feed)["out"], atol=0.1)
-    assert rl.verify(model, lowered)
+    assert rl.verify(model, lowered, runs=1)
 
 
 @pytest.mark.parametrize("target", ["opencv", "mnn", "ncnn"])

@@ -203,11 +203,11 @@ SILERO = SHARED / "models" / "github" / "snakers4__silero-vad" / "silero_vad_v6_
 
 
 @pytest.mark.skipif(not SILERO.exists(), reason=f"{SILERO.name} is not there")
-@pytest.mark.parametrize(("sr", "samples"), thinned([(16000, 576), (8000, 288)], 2))
+@pytest.mark.parametrize(("sr", "samples"), thinned([(8000, 288), (16000, 576)], 2))
 def test_silero_is_straight_line(sr: int, samples: int) -> None:
     original = onnx.load(SILERO)
     shapes = {"input": [1, samples], "state": [2, 1, 128]}
-    if sr == 8000:
+    if sr == 16000:
         with pytest.raises(rl.RnnLoweringError, match=r'set_inputs=\{"sr": 16000\}\)$'):
             rl.lower(original, target="tvm", input_shapes=shapes)
     lowered = rl.lower(original, target="tvm", input_shapes=shapes, set_inputs={"sr": sr})

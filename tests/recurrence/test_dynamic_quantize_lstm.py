@@ -118,7 +118,7 @@ def test_in_a_function() -> None:
     assert "DynamicQuantizeLSTM" not in {n.op_type for n in nodes(lowered)}
     for a, b in zip(run(original, model.feed()), run(lowered, model.feed()), strict=True):
         np.testing.assert_array_equal(a, b)
-    result = rl.verify(original, lowered)
+    result = rl.verify(original, lowered, runs=1)
     assert result, str(result)
     assert "one thread" in result.reason
     assert len(result.nodes) == 3
@@ -141,13 +141,13 @@ def test_dequantized_it_is_an_lstm_of_floats(form: Any) -> None:
 def test_without_rounding_the_verification_tells_the_measured_difference(tmp_path: Path) -> None:
     model = Model(1, dtype="uint8")
     onnx.save(model.proto(), tmp_path / "in.onnx")
-    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", dequantize=True)
+    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", dequantize=True, verify=1)
     assert report.verification is not None
     told = re.search(r"rounded to 8 bits any more, so outputs differ by up to (\S+)", report.verification.reason)
     assert told is not None
     assert float(told[1]) == pytest.approx(report.verification.max_abs, rel=0.05)
     assert 1e-4 < report.verification.max_abs < 2e-2
-    exact = rl.verify(model.proto(), rl.lower(model.proto()))
+    exact = rl.verify(model.proto(), rl.lower(model.proto()), runs=1)
     assert "differ" not in exact.reason
 
 
@@ -175,23 +175,23 @@ def test_a_small_fault_is_found(name: str, amount: float, model: Model) -> None:
     """Row by row the kernel is exact, so that its rounding hides nothing."""
     lowered = rl.lower(model.proto())
     assert planted(lowered.graph, name, amount)
-    assert rl.verify(model.proto(), lowered).status == "failed"
+    assert rl.verify(model.proto(), lowered, runs=1).status == "failed"
 
 
 def test_its_name_alone_asks_for_no_thread() -> None:
     named = chain(Link("LSTM", "DynamicQuantizeLSTM"))
-    assert "thread" not in rl.verify(named, rl.lower(named)).reason
+    assert "thread" not in rl.verify(named, rl.lower(named), runs=1).reason
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{}, {"dequantize": True}], ids=["exact", "floats"])
 def test_it_is_verified(options: Any) -> None:
     model = Model(2, lengths=True, peepholes=True)
-    check = rl.verify(model.proto(), rl.lower(model.proto(), **options))
+    check = rl.verify(model.proto(), rl.lower(model.proto(), **options), runs=1)
     assert check, str(check)
     assert "one thread" in check.reason or options
     other = replace(model, changed={"B": model.tensors()["B"] + np.float32(0.05)})
-    assert not rl.verify(model.proto(), rl.lower(other.proto(), **options))
+    assert not rl.verify(model.proto(), rl.lower(other.proto(), **options), runs=1)
 
 
 def test_targets_without_integer_products_refuse_it() -> None:

@@ -542,6 +542,6 @@ def test_random_inputs_of_a_model_let_no_state_grow() -> None:
     """Keys of random numbers would make the delta rule overflow after a few steps, in any implementation."""
     for T, opened in ((70, ""), (300, "BT")):
         case = Attention(T=T, B=1, H=1, Hq=1, dk=64, dv=2, open=opened)
-        check = rl.verify(case.model(), rl.lower(case.model(), "chunked"))
+        check = rl.verify(case.model(), rl.lower(case.model(), "chunked"), runs=1)
         assert check.status == "verified"
         assert max(output.max_abs for output in check.outputs) < 1e-3

@@ -135,7 +135,7 @@ def test_it_is_lowered_in_each_form_and_compared(direction: str, form: Any, targ
     lowered = rl.lower(given, form, target=target)
     assert NAME not in operators(lowered)
     assert_close(run(lowered, fed), expected(given, fed, reverse))
-    result = rl.verify(given, lowered)
+    result = rl.verify(given, lowered, runs=1)
     assert result.status == "verified", result.reason
     assert [node.name.split()[0] for node in result.nodes] == [*OUTPUTS]
 
@@ -162,7 +162,7 @@ def test_a_wrong_second_state_fails_the_comparison(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setitem(STEPS, NAME, forgetful)
     given = model()
-    assert rl.verify(given, rl.lower(given)).status == "failed"
+    assert rl.verify(given, rl.lower(given), runs=1).status == "failed"
 
 
 def test_both_states_are_streamed() -> None:

@@ -321,6 +321,7 @@ def test_a_hostile_name(tmp_path: Path, form: str) -> None:
     assert sum(HOSTILE in label for label in parsed.values("aria-label")) == 3
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_warnings_and_what_was_left(tmp_path: Path) -> None:
     proto = chain(Link("RNN", "/decoder/rnn", {"activations": ["Affine"]}), Link("GRU", "kept"))
     with pytest.warns(rl.RnnLoweringWarning, match="Affine"):

@@ -83,7 +83,7 @@ REPEATED = parse("""g (float[2] a) => (float[2] b) <bool yes = {1}, int64 M = {3
 FRAMES = np.random.default_rng(0).standard_normal((5, 1, 3)).astype(np.float32)
 GRID = np.random.default_rng(0).standard_normal((1, 5, 2, 2)).astype(np.float32)
 SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
-    "verified": (model(RAGGED, 17), {}),
+    "verified": (model(RAGGED, 17), {"verify": 3}),
     "a stream": (chain(Link("LSTM", "stepped")), {"stream": "seq"}),
     "a stream in integers": (
         chain(Link("LSTM", "stepped")),
@@ -108,7 +108,10 @@ SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
         ),
         {"stream": "time"},
     ),
-    "node by node": (model(Case("report_layout", "GRU", {"layout": 1}, optional=("sequence_lens",)), 17), {}),
+    "node by node": (
+        model(Case("report_layout", "GRU", {"layout": 1}, optional=("sequence_lens",)), 17),
+        {"verify": 3},
+    ),
     "warned, one left": (chain(AFFINE, Link("GRU", "kept")), {"only": ["RNN"]}),
     "brought to another opset, with a data file": (model(Case("report_old", "LSTM", H=16), 6), {}),
     "failed": (chain(Link("RNN", "wrong")), {"keep_failed": "kept.onnx"}),
@@ -152,7 +155,9 @@ def report(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str
         without_numbers(monkeypatch)
         options = {**options, "keep_failed": folder / options["keep_failed"]}
     try:
-        rl.lower_file(folder / "in.onnx", folder / "out.onnx", report=folder / "report.json", **options)
+        rl.lower_file(
+            folder / "in.onnx", folder / "out.onnx", report=folder / "report.json", **{"verify": 1, **options}
+        )
     except rl.VerificationError:
         assert name == "failed"
     data: dict[str, Any] = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
