@@ -110,7 +110,8 @@ class LoweredFile:
         nodes = [needed[number] for number in sorted(needed)]
         given = [info for name, info in inputs.items() if name in used]
         model = _model(nodes, tensors.values(), given, spec, self._opset)
-        from_the_root(model, self._source.path, trust=self._source.trust)
+        if self._source.is_external:
+            from_the_root(model, self._source.path, trust=self._source.trust)
         return _as_runnable(model)
 
 
@@ -148,7 +149,7 @@ def original_model(entry: RecurrentNode, spec: NodeSpec, feeds: Mapping[str, str
     """Return the node itself as a model from the values of `feeds` to its connected outputs."""
     tensors = [message_of(tensor, spec.inputs[symbol].name or "") for symbol, tensor in spec.stored.items()]
     inputs = inputs_of(spec, feeds).values()
-    return _as_runnable(_model([ir.to_proto(entry.node)], tensors, inputs, spec, entry.opset))
+    return _as_runnable(_model([ir.serde.serialize_node(entry.node)], tensors, inputs, spec, entry.opset))
 
 
 def inputs_of(spec: NodeSpec, feeds: Mapping[str, str]) -> dict[str, onnx.ValueInfoProto]:
@@ -201,8 +202,7 @@ def _as_runnable(model: onnx.ModelProto) -> onnx.ModelProto:
 def message_of(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
     """Return the message of a tensor: with its numbers, or with their place, from the root of the file system."""
     if not isinstance(tensor, ir.ExternalTensor):
-        message: onnx.TensorProto = ir.to_proto(ir.Tensor(array_of(tensor), tensor.dtype, name=name))
-        return message
+        return ir.serde.serialize_tensor(ir.Tensor(array_of(tensor), tensor.dtype, name=name))
     file = Path(tensor.path).resolve()
     proto = onnx.TensorProto(name=name, data_type=int(tensor.dtype), dims=list(tensor.shape.numpy()))
     refer(proto, file.relative_to(file.anchor).as_posix(), tensor.offset or 0, tensor.nbytes)
@@ -263,7 +263,7 @@ class NodePair:
     def layer(self) -> onnx.ModelProto:
         """Return the node itself behind what is between it and the layer below, as a model."""
         model = self.whole()
-        nodes = [*map(ir.to_proto, self.between), *model.graph.node]
+        nodes = [*map(ir.serde.serialize_node, self.between), *model.graph.node]
         del model.graph.node[:]
         model.graph.node.extend(nodes)
         for value, constant in _constants(self.between, self.entry.opset).items():
@@ -318,7 +318,8 @@ class NodePair:
         name, X = self.feeds[self.spec.data], self.moves(truth["Y"])
         T, N = (X.shape[self.spec.axes(self.spec.data).index(axis)] for axis in ("T", "N"))
         own = {name: X.astype(self.spec.dtype.numpy()), _ROUNDING + name: self.moves(allowed["Y"])}
-        return {**self.random_values(T, N), **own, **values}
+        is_fed = {*own, *values}.issuperset(self.feeds.values())
+        return {**({} if is_fed else self.random_values(T, N)), **own, **values}
 
     def rounding_of_X(self, values: Values) -> Array | None:
         """Return the allowed difference of X, if the layer below computes X in the same loop."""
@@ -402,13 +403,25 @@ def pairs_of_prepared(original: ir.Model, lowered: ModelSource, known: KnownInpu
         if spec.outputs:
             feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
             nodes.append(NodePair(entry, reference_of(entry.node, spec), feeds))
-    pairs = [_with_cut(node, nodes, file) for node in nodes]
+    given = dict[ScopePath, dict[str, onnx.ValueInfoProto]]()
+    for node in nodes:
+        given[node.entry.path] = inputs_of(node.spec, node.feeds) | given.get(node.entry.path, {})
+    pairs = [_with_cut(node, nodes, given[node.entry.path], file) for node in nodes]
     inner = {below.place for pair in pairs for below in pair.layers_below()}
     return [pair for pair in pairs if pair.cut is not None or pair.place not in inner]
 
 
-def _with_cut(node: NodePair, nodes: Sequence[NodePair], file: LoweredFile) -> NodePair:
-    """Return a node with its lowered form, if there is one: on its own, or with the nodes that share its loop."""
+def _with_cut(
+    node: NodePair, nodes: Sequence[NodePair], given: Mapping[str, onnx.ValueInfoProto], file: LoweredFile
+) -> NodePair:
+    """Return a node with its lowered form, if there is one: on its own, or with the nodes that share its loop.
+
+    Args:
+        node: The node.
+        nodes: All nodes.
+        given: The inputs of those in its graph.
+        file: The lowered model.
+    """
     path, spec = node.entry.path, node.spec
     found = {s: v for s, v in spec.outputs.items() if file.values.get((path, v.name or "")) is not None}
     if not found:
@@ -419,9 +432,7 @@ def _with_cut(node: NodePair, nodes: Sequence[NodePair], file: LoweredFile) -> N
     cut = file.part(path, inputs, outputs, spec) if is_whole else None
     if cut is None:
         others = [other for other in nodes if other is not node and other.entry.path == path]
-        for other in others:
-            inputs = inputs_of(other.spec, other.feeds) | inputs
-        cut = file.part(path, inputs, outputs, spec)
+        cut = file.part(path, {**given, **inputs}, outputs, spec)
         if cut is None:
             return node
         used = {value.name for value in cut.graph.input}
@@ -475,7 +486,7 @@ class _Moves:
     def __call__(self, Y: Array) -> Array:
         if self._first is None:
             return Y
-        leaves = {self._first: ir.tensor(Y)}
+        leaves: dict[ir.Value, ir.TensorProtocol] = {self._first: ir.Tensor(Y)}
         for value, constant in self._constants.items():
             if value is None or constant is None:
                 raise SessionError(f"'{'' if value is None else value.name}' is not a constant")

@@ -94,6 +94,7 @@ def evaluate(
     functions = _functions(attributes, default * dirs)
     Y, finals = np.zeros((T, dirs, N, H), dtype), []
     alive, rows = np.arange(T)[:, None, None] < lengths[:, None], np.arange(N)
+    all_alive: Array = np.all(alive, (1, 2))
     for d in range(dirs):
         order = _order(T, lengths, attributes.get("direction") == "reverse" or d == 1)
         states = [_initial(page, name, d, (N, H), batch_first) for name in cell.initial_states]
@@ -105,7 +106,7 @@ def evaluate(
                 h = np.where(t - 1 < lengths[:, None], states[0], 0.0) if ended == "zeros" and t else states[0]
                 given = [_rounded(h, h), *states[1:]]
             new = equation(k, x, *given)
-            if not alive[t].all():
+            if not all_alive[t]:
                 new = [np.where(alive[t], n, old) for n, old in zip(new, states, strict=True)]
             states, Y[t, d] = new, new[0]
         Y[:, d] = np.where(alive, Y[order, d, rows], 0.0)
@@ -212,49 +213,49 @@ class _Direction:
         bound = attributes.get("clip")
         self.bound = np.inf if bound is None or np.isnan(bound) or bound < 0 else bound
 
-    def of_X(self, X: Array, order: Array) -> Iterator[list[Array]]:
-        """Yield W Xt + Wb by gate, step by step in an order, [seq, batch]; many steps are multiplied at once."""
+    def of_X(self, X: Array, order: Array) -> Iterator[Array]:
+        """Yield W Xt + Wb, [gates, batch, hidden], step by step in an order, [seq, batch]; many steps are
+        multiplied at once."""
         (T, N), rows = order.shape, np.arange(order.shape[1])
         count = max(1, _LARGE // max(1, N * sum(self.W.shape)))
         for first in range(0, T, count):
             x = X[order[first : first + count], rows]
             product = _product(self.W, x.reshape(len(x) * N, X.shape[2])) + self.Wb
-            yield from map(self._by_gate, product.reshape(len(x), N, len(self.Wb)))
+            gates = self._by_gate(product)
+            yield from gates.reshape(len(gates), len(x), N, self.H).swapaxes(0, 1)
 
-    def of_H(self, h: Array, gate: int = 0) -> list[Array]:
-        """Return R h + Rb by gate, from a gate on."""
+    def of_H(self, h: Array, gate: int = 0) -> Array:
+        """Return R h + Rb, [gates, batch, hidden], from a gate on."""
         first = gate * self.H
         return self._by_gate(_product(self.R[first:], h) + self.Rb[first:])
 
-    def _by_gate(self, array: Array) -> list[Array]:
-        return [array[:, n : n + self.H] for n in range(0, array.shape[1], self.H)]
-
-    def seen(self, number: int, x: Array, c: Array) -> Array:
-        """Return a pre-activation with what its peephole sees of the state."""
-        return x if self.P is None else x + self.P[number] * c
+    def _by_gate(self, array: Array) -> Array:
+        return array.reshape(len(array), array.shape[1] // self.H, self.H).swapaxes(0, 1)
 
     def activated(self, number: int, x: Array) -> Array:
         """Return activation f (0), g (1) or h (2) of a clipped pre-activation."""
         return self.functions[number](x if self.bound == np.inf else np.clip(x, -self.bound, self.bound))
 
 
-def _rnn(k: _Direction, x: list[Array], h: Array) -> list[Array]:
+def _rnn(k: _Direction, x: Array, h: Array) -> list[Array]:
     return [k.activated(0, x[0] + k.of_H(h)[0])]
 
 
-def _gru(k: _Direction, x: list[Array], h: Array) -> list[Array]:
+def _gru(k: _Direction, x: Array, h: Array) -> list[Array]:
     of_h = k.of_H(h)
-    z, r = (k.activated(0, x[gate] + of_h[gate]) for gate in (0, 1))
+    z, r = k.activated(0, x[:2] + of_h[:2])
     hidden = r * of_h[2] if k.attributes.get("linear_before_reset", 0) else k.of_H(r * h, 2)[0]
     return [(1 - z) * k.activated(1, x[2] + hidden) + z * h]
 
 
-def _lstm(k: _Direction, x: list[Array], h: Array, c: Array) -> list[Array]:
-    i, o, f, g = (of_x + of_h for of_x, of_h in zip(x, k.of_H(h), strict=True))
-    i = k.activated(0, k.seen(0, i, c))
-    f = 1 - i if k.attributes.get("input_forget", 0) else k.activated(0, k.seen(2, f, c))
-    new = f * c + i * k.activated(1, g)
-    o = k.activated(0, k.seen(1, o, new))
+def _lstm(k: _Direction, x: Array, h: Array, c: Array) -> list[Array]:
+    gates = x + k.of_H(h)
+    i, o, f = k.activated(0, gates[:3]) if k.P is None else gates[:3]
+    if k.P is not None:
+        i, f = (k.activated(0, gate + P * c) for gate, P in ((i, k.P[0]), (f, k.P[2])))
+    f = 1 - i if k.attributes.get("input_forget", 0) else f
+    new = f * c + i * k.activated(1, gates[3])
+    o = o if k.P is None else k.activated(0, o + k.P[1] * new)
     return [o * k.functions[2](new), new]
 
 
@@ -263,8 +264,8 @@ EQUATIONS: dict[str, tuple[Callable[..., list[Array]], list[str]]] = {
     "GRU": (_gru, ["Sigmoid", "Tanh"]),
     "LSTM": (_lstm, ["Sigmoid", "Tanh", "Tanh"]),
 }
-"""By the operator of a `Cell`: the step from W Xt + Wb of each gate and the states to the next states, and the
-default activations."""
+"""By the operator of a `Cell`: the step from W Xt + Wb, [gates, batch, hidden], and the states to the next states,
+and the default activations."""
 
 
 def _same_rows(truth: Symbols, allowed: Symbols, batch_first: bool) -> Symbols:

@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -147,13 +148,24 @@ def _clear_sizes(least: Mapping[str, int], fixed: frozenset[int], moves: Moves) 
     """Return the smallest sizes from these on that no constant has."""
     if len(least) > _MOST_SIZES:
         raise UnprovenError("too many sizes are open")
+    sizes = _smallest_clear(tuple(least.items()), fixed, frozenset(moves.items()))
+    if sizes is None:
+        raise UnprovenError("too large")
+    return sizes, RunSizes(sizes, fixed)
+
+
+@lru_cache(32)
+def _smallest_clear(
+    least: Sequence[tuple[str, int]], fixed: frozenset[int], moves: Collection[tuple[str, int]]
+) -> dict[str, int] | None:
+    """Return the sizes of `_clear_sizes`, which are equal for equal nodes; None if they would be too large."""
     most = 64 if len(least) < _MOST_SIZES else 20
-    for numbers in sorted(product(*(range(size, most) for size in least.values())), key=math.prod):
-        sizes = dict(zip(least, numbers, strict=True))
-        axes = RunSizes(sizes, fixed)
-        if axes.is_clear(moves):
-            return sizes, axes
-    raise UnprovenError("too large")
+    names = [name for name, _ in least]
+    for numbers in sorted(product(*(range(size, most) for _, size in least)), key=math.prod):
+        sizes = dict(zip(names, numbers, strict=True))
+        if RunSizes(sizes, fixed).is_clear(Moves(dict(moves))):
+            return sizes
+    return None
 
 
 def _integers(claim: Claim) -> Iterator[int]:

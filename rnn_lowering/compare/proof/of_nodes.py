@@ -9,6 +9,7 @@ from functools import partial
 from threading import Event
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from rnn_lowering.compare.node_pairs import NodePair
@@ -107,23 +108,23 @@ def _claim(node: NodePair, stack: Sequence[NodePair]) -> Claim:
     shapes = {name: shape for pair in pairs for name, shape in _shapes(pair).items()}
     lengths = {pair.feeds[s] for pair in pairs for s in pair.feeds if s == "sequence_lens"}
     places = [layer.place for layer in stack]
-    under = stack[: places.index(node.place)]
+    layers = [layer.layer() for layer in stack]
     models = [pair.whole() for pair in node.beside if pair.place not in places]
-    models += [layer.layer() for layer in (*under, node)]
+    models += [*layers[: places.index(node.place)], node.layer()]
     rounding = _HALF_ROUNDINGS[spec.dtype]
     sizes = {"T": spec.seq_length, "N": spec.batch_size}
-    ahead = _ahead(stack) if len(stack) > 1 else None
+    ahead = _ahead(stack, layers) if len(stack) > 1 else None
     return Claim(models, node.cut, shapes, sizes, frozenset(lengths), rounding, spec.rounds, ahead)
 
 
-def _ahead(stack: Sequence[NodePair]) -> LayersAhead:
+def _ahead(stack: Sequence[NodePair], layers: Sequence[onnx.ModelProto]) -> LayersAhead:
     """Return layers of a loop, in which each is a step ahead of the one above."""
     lowest = stack[0].spec
     if lowest.rounds or any("sequence_lens" in layer.spec.inputs for layer in stack):
         raise UnprovenError("it shares a loop with the layer below")
     names = [stack[0].feeds[lowest.data], *(layer.spec.outputs["Y"].name or "" for layer in stack[:-1])]
     axis = lowest.axes(lowest.data).index("T")
-    return LayersAhead([layer.layer() for layer in stack], names, axis, lowest.directions == ("reverse",))
+    return LayersAhead(layers, names, axis, lowest.directions == ("reverse",))
 
 
 def _shapes(node: NodePair) -> dict[str, tuple[int | str, ...]]:
