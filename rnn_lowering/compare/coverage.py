@@ -146,6 +146,8 @@ def observe(proto: onnx.ModelProto) -> tuple[Branch, ...]:
     Branches with a constant condition are left out. In a model before opset 9, a condition gets no output.
     """
     graphs: list[GraphMessage] = [proto.graph, *proto.functions]
+    if not any(node.op_type == "If" for graph in graphs for node in nodes_in(graph)):
+        return ()
     taken = {name for graph in graphs for node in nodes_in(graph) for name in (*node.input, *node.output)}
     names = (name for n in count() if (name := f"condition_{n}") not in taken)
     observer = _Observer(names, {(f.domain, f.name): f for f in proto.functions})

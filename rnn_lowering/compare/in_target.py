@@ -24,7 +24,7 @@ import numpy as np
 from rnn_lowering.compare.options import Check
 from rnn_lowering.compare.result import IN_CHUNKS, JUDGED, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.compare.runs.runner import Alternatives, Outcome, Outputs, Runner, SessionError, memory_of
-from rnn_lowering.compare.runs.sessions import Session, operator_counts
+from rnn_lowering.compare.runs.sessions import Session
 from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison, first_wrong
 from rnn_lowering.compare.streams.sequences import FEW, ChunkedSequence, Expected
 from rnn_lowering.compare.whole import ModelComparison
@@ -85,7 +85,7 @@ class ModelInTarget(ModelComparison):
         Raises:
             SessionError: Neither model runs.
         """
-        rounds = DYNAMIC_QUANTIZE_LSTM in operator_counts(self.original.proto)
+        rounds = DYNAMIC_QUANTIZE_LSTM in self.original.operators
         why = "does not round X and H to 8 bits" if rounds else "cannot run the original"
         if not rounds:
             try:

@@ -191,7 +191,7 @@ class _Walk:
         if (node.domain, node.op_type) in self._functions:
             return self._call((node.domain, node.op_type), given)
         fewest = min((bits for bits in given if bits is not None), default=None)
-        for body in bodies_in(node):
+        for body in bodies_in(node) if node.attribute else ():
             inside = fewest
             for _ in range(len(_BITS)):  # what a step returns enters the next one
                 values = self.outputs(body, known, _EXACT if inside is None else inside)

@@ -31,7 +31,7 @@ from rnn_lowering.compare.result import (
 )
 from rnn_lowering.compare.rounding import Judge
 from rnn_lowering.compare.runs.runner import Outputs, Runner, SessionError
-from rnn_lowering.compare.runs.sessions import Session, operator_counts, session_with
+from rnn_lowering.compare.runs.sessions import Session, session_with
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.preparation import PreparedModel
@@ -104,7 +104,7 @@ class NodeComparison(Comparison):
     @cached_property
     def proofs(self) -> tuple[NodeProof, ...]:
         """The proof of each lowered node and of each converted Loop or Scan, or why there is none."""
-        repeats = not REPEATING.isdisjoint(operator_counts(self.original.proto))
+        repeats = not REPEATING.isdisjoint(self.original.operators)
         try:
             original, lowered = (self.original.model, self.lowered.model) if repeats else (None, None)
             return proofs_of(self.pairs, original, lowered, given_up=self.given_up)
@@ -257,7 +257,7 @@ class NodeComparison(Comparison):
         with suppress(SessionError, RnnLoweringError):  # nodes in subgraphs are compared alone only
             if where := self._first_wrong(pairs, optimize):
                 return replace(failed, reason=f"{failed.reason}; first in {where}")
-            if DYNAMIC_QUANTIZE_LSTM in operator_counts(self.original.proto):
+            if DYNAMIC_QUANTIZE_LSTM in self.original.operators:
                 return failed.judged(
                     "each lowered node is as close to float64 as the original, which rounds to 8 bits"
                 )

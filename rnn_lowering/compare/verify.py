@@ -269,7 +269,8 @@ def as_file(model: AnyModel, path: Path, trust: bool, pipes: ExitStack) -> Model
     parsed = _as_file(model, path, trust, pipes)
     if (count := called_nodes(parsed.proto)) > MOST_CALLED:
         raise UnsupportedError(f"the calls of functions make {count:,} nodes, more than {MOST_CALLED:,}")
-    check_locations(parsed.proto, parsed.path, trust=parsed.trust)
+    if parsed.is_external:
+        check_locations(parsed.proto, parsed.path, trust=parsed.trust)
     return parsed
 
 

@@ -49,6 +49,7 @@ from rnn_lowering.compare.runs.sessions import (
 )
 from rnn_lowering.compare.sizes import Uses, fed_inputs, given_in_runs, length_inputs, uses_of
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
+from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
 
@@ -398,7 +399,7 @@ class ModelComparison(Comparison):
         each = self.nodes_one_by_one.result("no node was compared on its own")
         if each.status == "failed":
             return each
-        changed = _what_changed(self.original.proto, self.lowered.proto, result.max_abs)
+        changed = _what_changed(self.original, self.lowered, result.max_abs)
         facts = [result.reason, *facts, *changed, repairs_note(self.misread), "" if each else each.reason]
         return replace(result, nodes=each.outputs, reason="; ".join(filter(None, facts)))
 
@@ -469,16 +470,15 @@ def _sizes_of_axes(runs: Iterable[Mapping[str, tuple[int, ...]]]) -> dict[tuple[
     return found
 
 
-def _what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: float) -> list[str]:
+def _what_changed(original: ModelSource, lowered: ModelSource, largest: float) -> list[str]:
     """Return notes on how DynamicQuantizeLSTM ran, and on what its rounding changes.
 
     Args:
         largest: The largest difference of the outputs.
     """
-    before = operator_counts(original)
-    if DYNAMIC_QUANTIZE_LSTM not in before:
+    if DYNAMIC_QUANTIZE_LSTM not in original.operators:
         return []
-    after = operator_counts(lowered)
+    before, after = operator_counts(original.proto), operator_counts(lowered.proto)
     facts = [f"ran with one thread: the results of {DYNAMIC_QUANTIZE_LSTM} depend on the number of threads"]
     if (
         after[DYNAMIC_QUANTIZE_LSTM] < before[DYNAMIC_QUANTIZE_LSTM]

@@ -20,6 +20,7 @@ from rnn_lowering.files import one_file
 from rnn_lowering.files.data_folders import DataFolders, external_entries
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.model.from_message import from_proto
+from rnn_lowering.model.protobuf import nodes_in
 
 _EXPORT = "export it to ONNX first"
 _UNPACK = "unpack it, and name the model in it"
@@ -84,6 +85,18 @@ class ModelSource:
     def model(self) -> ir.Model:
         """One such model, which all callers share: they do not change it."""
         return self.new_model()
+
+    @cached_property
+    def is_external(self) -> bool:
+        """Whether any of its tensors is in a data file."""
+        return next(external_entries(self.proto), None) is not None
+
+    @cached_property
+    def operators(self) -> frozenset[str]:
+        """The operators of its graphs and functions."""
+        return frozenset(
+            node.op_type for graph in (self.proto.graph, *self.proto.functions) for node in nodes_in(graph)
+        )
 
 
 def load_model(path: Path, *, trust_external_data: bool = False) -> ir.Model:

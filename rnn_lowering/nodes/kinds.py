@@ -159,7 +159,10 @@ KINDS = (
 def kind_of(node: ir.Node | onnx.NodeProto) -> Kind | None:
     """Return the kind of a recurrent node; None for other nodes."""
     operator = "" if node.domain in DEFAULT_DOMAIN else node.domain, node.op_type
-    return next((kind for kind in KINDS if operator in kind.operators), None)
+    for kind in KINDS:
+        if operator in kind.operators:
+            return kind
+    return None
 
 
 def kind_of_spec(spec: NodeSpec) -> Kind:

@@ -381,5 +381,6 @@ def _bytes_of_files(session: Session) -> int:
     folder = session.data or session.model.parent
     files = {session.model}
     with suppress(Exception):  # a model that cannot be read is onnxruntime's to refuse
-        files |= {folder / entry.value for _, entry in external_entries(session.parsed)}
+        if session.is_external:
+            files |= {folder / entry.value for _, entry in external_entries(session.parsed)}
     return sum(file.stat().st_size for file in files if file.is_file())

@@ -34,6 +34,8 @@ class Session:
         optimize: Whether onnxruntime optimizes the graph.
         proto: The parsed file; None to parse it on demand.
         branches: The branches whose conditions it returns.
+        operators: Those of the model; None if that is not known.
+        is_external: Whether tensors may be in data files.
     """
 
     model: Path
@@ -41,6 +43,8 @@ class Session:
     optimize: bool = True
     proto: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
     branches: tuple[Branch, ...] = field(default=(), repr=False, compare=False)
+    operators: Collection[str] | None = field(default=None, repr=False, compare=False)
+    is_external: bool = True
 
     @property
     def parsed(self) -> onnx.ModelProto:
@@ -50,7 +54,8 @@ class Session:
     def one_thread(self) -> bool:
         """Whether it runs with one thread, because its results depend on the number of threads."""
         with suppress(Exception):  # a model that cannot be read is onnxruntime's to refuse
-            return DYNAMIC_QUANTIZE_LSTM in operator_counts(self.parsed)
+            operators = operator_counts(self.parsed) if self.operators is None else self.operators
+            return DYNAMIC_QUANTIZE_LSTM in operators
         return False
 
     @property
@@ -85,7 +90,8 @@ def session_with(
         ModelFileError: Its data is missing, or outside its folder.
     """
     proto = deepcopy(original.proto)
-    read_parameters(proto, original.path, trust=original.trust)  # onnxruntime does not, and other runtimes may
+    if original.is_external:  # onnxruntime does not read them there, and other runtimes may
+        read_parameters(proto, original.path, trust=original.trust)
     _open_axes(proto, axes or {})
     _return_earlier_states(proto, late or {})
     inner = {name for node in proto.graph.node for name in node.output if name}
@@ -130,6 +136,8 @@ def states_returned(proto: onnx.ModelProto, output: str) -> dict[str, onnx.NodeP
 def _return_earlier_states(proto: onnx.ModelProto, late: Mapping[str, int]) -> None:
     """Let outputs return states of some frames before the end: copies of their nodes compute them."""
     earlier = {state: n for output, n in late.items() for state in states_returned(proto, output)}
+    if not earlier:
+        return
     nodes = list(proto.graph.node)
     del proto.graph.node[:]
     for node in nodes:
@@ -202,7 +210,7 @@ def session_of(model: ModelSource, scratch: Path, misread: Collection[str] = ())
     """
     repaired = with_identities(model.proto, misread)
     if repaired is model.proto:
-        return Session(model.path, proto=repaired)
+        return _session(model.path, None, repaired, model)
     return _saved(repaired, model, scratch / f"repaired_{model.path.name}", ())
 
 
@@ -211,9 +219,15 @@ def _saved(
 ) -> Session:
     proto = with_identities(proto, misread_nodes(proto) if misread is None else misread)
     # onnxruntime follows no links, and the copy is in another folder
-    from_the_root(proto, original.path, trust=original.trust)
+    if original.is_external:
+        from_the_root(proto, original.path, trust=original.trust)
     onnx.save(proto, path)
-    return Session(path, Path(original.path.anchor), proto=proto)
+    return _session(path, Path(original.path.anchor), proto, original)
+
+
+def _session(path: Path, data: Path | None, proto: onnx.ModelProto, source: ModelSource) -> Session:
+    """Return a session of a model that was made from the message of another."""
+    return Session(path, data, proto=proto, operators=source.operators, is_external=source.is_external)
 
 
 def recurrent_inputs(proto: onnx.ModelProto) -> Iterator[str]:
@@ -265,7 +279,7 @@ def repairs_note(nodes: Mapping[str, str]) -> str:
 def with_identities(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.ModelProto:
     """Return a model in which the bodies of these nodes return Identities, and all their outputs have names; the
     same model if it has none of the nodes."""
-    if not any(_key(node) in nodes for node in nodes_of(model) if _is_misread(node)):
+    if not nodes or not any(_key(node) in nodes for node in nodes_of(model) if _is_misread(node)):
         return model
     copy = deepcopy(model)
     taken = {name for node in nodes_of(copy) for name in (*node.input, *node.output)}
