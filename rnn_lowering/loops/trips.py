@@ -331,7 +331,7 @@ def simulated_trips(writer: BodyWriter, loop: LoopBody) -> int | None:
             return None
         if not going:
             return step + 1
-        if not nodes:
+        if not states and loop.number not in needed:  # each step decides as this one
             return limit if limit < ENDLESS else None
         after = [loop.state_outputs[n] for n in states]
         known = {loop.state_inputs[n]: known.get(v) or writer.item(v) for n, v in zip(states, after, strict=True)}

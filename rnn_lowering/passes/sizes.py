@@ -225,7 +225,7 @@ def open_trips(
 def _enough(names: list[str], is_known: Callable[[Sequence[str]], bool]) -> list[str]:
     """Return one of the sizes, or all, that make the numbers of steps known; none if they do not."""
     one = next(([name] for name in names if is_known([name])), None)
-    return one or (names if is_known(names) else [])
+    return one or (names if len(names) > 1 and is_known(names) else [])
 
 
 def tried_at(model: ir.Model, names: Iterable[str], size: int = TRIED[0]) -> ir.Model | None:

@@ -919,6 +919,15 @@ def test_a_condition_on_counters_is_a_number_of_steps(name: str, most: str) -> N
     assert_same(run(unrolled, feed), run(as_meant(model), feed))
 
 
+@pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
+def test_states_that_change_places_may_be_the_condition(form: Any) -> None:
+    model = parsed("""g (float[2] x) => (float[2] y) <bool yes = {1}, bool no = {0}, int64 five = {5}> {
+        p, q, y = Loop (five, yes, yes, no, x) <body = d (int64 i, bool c, bool a, bool b, float[2] s)
+            => (bool a, bool b, bool a, float[2] s1) { s1 = Add (s, s) }> }""")
+    lowered = rl.lower(model, form, lower_loops=True)
+    assert_same(run(lowered, {"x": numbers(2)}), run(model, {"x": numbers(2)}))
+
+
 def test_a_number_that_the_counter_has_passed_never_ends_the_loop() -> None:
     """i1 is above T from the first step on, so all nine steps are taken."""
     model = condition_net("j = Add (i1, three) d = Equal (j, T) c1 = Not (d)", "nine", "c0 = Identity (yes)")
