@@ -40,7 +40,7 @@ CASES = [
 RAGGED = Case("ragged", "RNN", T=6, I=19, H=23, optional=("B", "sequence_lens"), x="symbolic")
 ODD = ((1, 1), (2, 5), (7, 3), (64, 2), (230, 1))
 """(T, N) of the runs that judge a mutant."""
-LARGE = ((2, 2), (29, 2), (12, 12), (29, 29))
+LARGE = ((2, 2), (29, 2), (12, 12), (29, 29), (14, 29), (40, 17))
 """Those of the runs that show a fault that only large sizes have, or a small pair."""
 
 FAR = 2e-5

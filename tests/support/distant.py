@@ -138,6 +138,50 @@ def _at_one_pair_of_rows(axis: int, far: int) -> str:
     return f"{low} {' '.join(parts)} both = Mul (T_is, N_is) FAR = Mul (X, both)"
 
 
+def _between_ends(name: str, size: str, far: int) -> str:
+    """1 in the rows that are so far from both ends of an axis."""
+    more = f"{name}_ones = ConstantOfShape <value = float[1] {{1}}> ({size})"
+    more += f" {name}_0 = Constant <value_floats = [0.0]> ()"
+    for side, inputs, cut in (("front", "{0}_0, {1}", "zero, last"), ("back", "{1}, {0}_0", "one, end")):
+        link = f"{{b}}_in = Concat <axis = 0> ({inputs}) {{b}} = Slice ({{b}}_in, {cut}, zero)"
+        chain = _chain(
+            far, lambda a, b, link=link: link.format(name, a, a=a, b=b), f"{name}_{side}", f"{name}_ones"
+        )
+        more += f" {chain}"
+    return f"{more} {name} = Mul ({name}_front, {name}_back)"
+
+
+_BOTH = "T = Gather (all, zero) N = Gather (all, one) pair = Constant <value_ints = [1, 2]> ()"
+
+
+def _more_sequences_than_steps(axis: int, far: int) -> str:
+    """X itself, far from both ends, where the batch is larger than the length."""
+    return f"""{_BOTH} {_between_ends("middle", "T", far // 2)} fewer = Less (T, N) wide = Unsqueeze (middle, pair)
+        inner = Mul (X, wide) FAR = Where (fewer, inner, none)"""
+
+
+def _steps_past_the_sequences(axis: int, far: int) -> str:
+    """X itself at steps from the batch size on, in rows that are far from both ends: step t is row t // N."""
+    return f"""{_BOTH} {_between_ends("middle", "N", far // 2)} steps = ConstantOfShape <value = float[1] {{1}}> (T)
+        nothing = Constant <value_floats = [0.0]> () later_in = Concat <axis = 0> (nothing, steps)
+        later = Slice (later_in, zero, last, zero) column = Unsqueeze (later, one) both = Concat <axis = 0> (T, N)
+        table = Expand (column, both) flat = Reshape (table, last) first = Constant <value = int64 {{0}}> ()
+        by = Constant <value = int64 {{1}}> () count = Squeeze (T, zero) numbers = Range (first, count, by)
+        past = Gather (flat, numbers) rows = Unsqueeze (past, one) mask = Mul (rows, middle)
+        third = Constant <value_ints = [2]> () wide = Unsqueeze (mask, third) FAR = Mul (X, wide)"""
+
+
+def _in_the_middle(axis: int, far: int) -> str:
+    """X itself in the row in the middle of an even number, far from both ends: row 2 t - T of a row of zeros."""
+    return f"""{_BOTH} {_between_ends("middle", "T", far // 2)} steps = ConstantOfShape <value = float[1] {{1}}> (T)
+        nothing = Constant <value_floats = [0.0]> () later_in = Concat <axis = 0> (nothing, steps)
+        later = Slice (later_in, zero, last, zero) top = Sub (steps, later)
+        first = Constant <value = int64 {{0}}> () by = Constant <value = int64 {{1}}> ()
+        count = Squeeze (T, zero) numbers = Range (first, count, by) twice = Add (numbers, numbers) index = Sub (twice, T)
+        half = Gather (top, index) mask = Mul (half, middle)
+        wide = Unsqueeze (mask, pair) FAR = Mul (X, wide)"""
+
+
 KINDS: dict[str, Far] = {
     "shifted": _shifted,
     "cut and filled": _cut_and_filled,
@@ -149,9 +193,12 @@ KINDS: dict[str, Far] = {
     "dilated": _dilated,
     "at one pair": _at_one_pair,
     "at one pair of rows": _at_one_pair_of_rows,
+    "more sequences than steps": _more_sequences_than_steps,
+    "steps past the sequences": _steps_past_the_sequences,
+    "in the middle": _in_the_middle,
 }
 
-AXES = {"in products": (0,), "dilated": (0,), "at one pair": (0,), "at one pair of rows": (0,)}
+AXES = dict.fromkeys(list(KINDS)[-7:], (0,))
 """The axes along which some kinds are made."""
 
 Row = tuple[str, int, int]

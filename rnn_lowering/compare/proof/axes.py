@@ -25,7 +25,7 @@ from itertools import chain, combinations
 from typing import Any
 
 from rnn_lowering.compare.proof.polynomials import UnprovenError
-from rnn_lowering.compare.proof.sizes import LENGTH, Form, SymbolicSize, Symbols, sized
+from rnn_lowering.compare.proof.sizes import LENGTH, Form, SymbolicSize, Symbols, bound, is_counted, sized
 
 _UNBOUNDED = 2**31 - 1
 """A bound of a Slice from here on means the end."""
@@ -66,17 +66,25 @@ class RunSizes:
 
     def is_clear(self, moves: Moves) -> bool:
         """Whether each size that is open, also times those that are not, is none of those that are not, nor becomes
-        another by rows that come and go: of two that were joined, by one of zeros."""
+        one of them, or another, by rows that come and go."""
         assert self.fixed is not None
         products = {value * size for value in self._forms for size in self.fixed if size > 1}
-        near = [
-            range(value - came, value + max(came, len(symbols) - 1) + 1)
-            for value, (symbols,) in self._forms.items()
-            for came in [moves[symbols[0]] + moves[symbols[0] + _END] if len(symbols) == 1 else 0]
-        ]
-        others = set(chain.from_iterable(near))
-        is_one_to_one = self._is_one_to_one and len(others) == sum(map(len, near))
-        return is_one_to_one and not self.fixed & (products | others)
+        others = products.union(*self._near(moves).values())
+        return self._is_one_to_one and self.is_apart(moves) and not self.fixed & others
+
+    def is_apart(self, moves: Moves) -> bool:
+        """Whether no open size becomes another by rows that come and go, of two that were joined by one."""
+        near = self._near(moves).values()
+        return len(set(chain.from_iterable(near))) == sum(map(len, near))
+
+    def _near(self, moves: Moves) -> dict[int, range]:
+        """Return what each open size becomes by rows that come and go; those behind come only."""
+        near = {}
+        for known, form in self._forms.items():
+            (symbols,) = form
+            gone, behind = (sum(moves[name + end] for name in symbols) for end in ("", _END))
+            near[known] = range(known - gone, known + max(gone + behind, len(symbols) - 1) + 1)
+        return near
 
     def is_open(self, size: int) -> bool:
         """Whether an axis of this size is open."""
@@ -91,7 +99,7 @@ class RunSizes:
         return sized(size, self._forms[size])
 
     def check_new(self, size: int) -> None:
-        """Raise if an axis that became longer or shorter has the size of a constant."""
+        """Raise if an axis of a size that follows from open ones has that of a constant."""
         if size > 1 and self.fixed is not None and size in self.fixed:
             raise UnprovenError("a size cannot be told from a constant")
 
@@ -136,27 +144,37 @@ class RunSizes:
         """Return how far a number that follows from sizes moves rows, whichever open size the axis has."""
         if not self.is_open(size):
             raise UnprovenError("a size chooses a row of a constant")
-        own = self._own(size)
-        if not own:
-            raise UnprovenError("a size chooses rows of an axis of another size")
-        return reduce(Moves.__or__, (self._moved_along(known, symbols, value.form, past) for known, symbols in own))
+        reason, found = "a size chooses rows of an axis of another size", list[Moves]()
+        for known, symbols in self._own(size):  # one, where open sizes are apart
+            try:
+                found.append(self._moved_along(known, symbols, value.form, past))
+            except UnprovenError as error:
+                reason = str(error)
+        if not found:
+            raise UnprovenError(reason)
+        return reduce(Moves.__or__, found)
 
     def _moved_along(self, size: int, own: Symbols, form: Form, past: int) -> Moves:
         """Return what is left of a number without the size of the axis, without counters and lengths, and, if it is
         no end, without the 1 between a length and its last row."""
         units = self._units(size, own)
-        rest, choices, has_end = Moves(), 0, False
+        rest, counted, has_end = Moves(), Counter[tuple[str, bool]](), False
         for symbols, count in form.items():
-            of_sizes = tuple(name for name in symbols if name in self._names)
-            choices |= of_sizes != symbols
+            of_sizes = tuple(name for name in symbols if not is_counted(name))
             has_end |= count > 0 and (symbols == own or any(name.startswith(LENGTH) for name in symbols))
             if of_sizes not in units and symbols != own:
                 raise UnprovenError("a size chooses rows of an axis of another size")
             if of_sizes == symbols != own:
                 rest[units[symbols]] = count
+            for name in filter(is_counted, symbols):
+                counted[units[of_sizes], name.startswith(LENGTH)] += abs(count)
+                if bound(name) != units[of_sizes]:
+                    raise UnprovenError("a counter chooses rows of an axis of another size")
+        if any(count > 1 for count in counted.values()):
+            raise UnprovenError("several counters choose a row")
         rest[units.get((), own[0])] += min(past, 0)
         ends = [name for name, far in rest.items() if far < 0][: has_end and not past]
-        return Moves({name: abs(far) - (name in ends) for name, far in rest.items()} | {CHOSEN: choices})
+        return Moves({name: abs(far) - (name in ends) for name, far in rest.items()} | {CHOSEN: bool(counted)})
 
     def _units(self, size: int, own: Symbols) -> dict[Symbols, str]:
         """Return which size of an axis a row, or so many as a size, goes along: of two that were joined, a row goes
@@ -171,8 +189,8 @@ class RunSizes:
 
     def _own(self, size: int) -> list[tuple[int, Symbols]]:
         """Return which open sizes an axis may have that is as long, or longer or shorter by what came and went."""
-        near = max((far for name, far in self.farthest.items() if name != CHOSEN), default=0)
-        return [(known, s) for known, form in self._forms.items() if abs(known - size) <= near for s in form]
+        near = self._near(self.farthest)
+        return [(known, s) for known, form in self._forms.items() if size in near[known] for s in form]
 
     def beside(self, size: int, rows: int) -> Moves:
         """Return how far other rows are moved by rows that come or go in front of them."""

@@ -25,7 +25,7 @@ from rnn_lowering.compare.proof.machine import Machine, SymbolicRows
 from rnn_lowering.compare.proof.operators import OPERATORS
 from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
 from rnn_lowering.compare.proof.sequences import marks_of, within
-from rnn_lowering.compare.proof.sizes import LENGTH, symbol
+from rnn_lowering.compare.proof.sizes import LENGTH, counter
 from rnn_lowering.types import Array
 
 _MOST_SIZES = 3
@@ -132,12 +132,12 @@ def _large_sizes(
     """Compare the outputs at sizes that no constant has, and so large that rows in the middle stay in the middle;
     return how many steps the claimed node takes, and how far rows are moved."""
     fixed = frozenset({0, 1, *_integers(claim)})
-    large, taken = dict[str, int](), None
+    large, taken, axes = dict[str, int](), None, RunSizes({}, None)
     steps = 0 if claim.ahead is None else len(claim.ahead.layers) - 1
     moves = Moves(T=steps)  # a first guess
     while True:
         least = {name: claim.kinds_of_size(name, moves[name])[-1] for name in names}
-        if large and all(large[name] >= size for name, size in least.items()):
+        if large and axes.is_apart(moves) and all(large[name] >= size for name, size in least.items()):
             return taken, moves
         large, axes = _clear_sizes(least, fixed, moves)
         taken = _check_at(claim, rows, known | large, axes)
@@ -217,7 +217,7 @@ def _check_run(
     """Compare the outputs at some sizes; return how many steps the claimed node takes, None if that is open."""
     rows.begin_run()
     inputs = {
-        name: _lengths_input(lengths, axes.is_open(sizes["T"]))
+        name: _lengths_input(lengths, sizes["T"], axes)
         if name in claim.lengths
         else rows.symbols([sizes[size] if isinstance(size, str) else size for size in shape], "input", name)
         for name, shape in claim.shapes.items()
@@ -250,9 +250,9 @@ def _run(specified: Specification, model: onnx.ModelProto, known: dict[str, Arra
     return outputs
 
 
-def _lengths_input(lengths: Sequence[int], are_open: bool) -> Array:
-    if not are_open:
+def _lengths_input(lengths: Sequence[int], T: int, axes: RunSizes) -> Array:
+    if not axes.is_open(T):
         return np.array(lengths, np.int64)
     array = np.empty(len(lengths), object)
-    array[:] = [symbol(value, f"{LENGTH}{n}") for n, value in enumerate(lengths)]
+    array[:] = [counter(length, f"{LENGTH}{n}", axes.of(T)) for n, length in enumerate(lengths)]
     return array

@@ -15,7 +15,7 @@ from onnx import helper
 from rnn_lowering.compare.proof.axes import Moves
 from rnn_lowering.compare.proof.machine import Machine, Operator, floats, is_symbolic, numbers_of, refuse_large
 from rnn_lowering.compare.proof.polynomials import ONE, ZERO, Algebra, BoundedPolynomial, UnprovenError, number
-from rnn_lowering.compare.proof.sizes import ROW, SymbolicSize, difference, symbol
+from rnn_lowering.compare.proof.sizes import SymbolicSize, counter, difference
 from rnn_lowering.types import Array
 
 
@@ -340,8 +340,8 @@ def _range(m: Machine, _: Any, start: Array, limit: Array, step: Array) -> Array
         return np.arange(first, end, by)
     if first != 0 or by != 1:
         raise UnprovenError("Range does not count from 0")
-    name = " ".join("".join(symbols) for symbols in end.form)
-    return integers([symbol(n, f"{ROW}{name}") for n in range(end)], (int(end),))
+    m.axes.check_new(end)
+    return integers([counter(n, "row", end) for n in range(end)], (int(end),))
 
 
 def _expand(m: Machine, _: Any, x: Array, shape: Array) -> Array:

@@ -2,8 +2,8 @@
 proof at a few sizes holds at every size.
 
 Each has a form: a polynomial of the open sizes T and N, lengths and counters, that has no number but -1, 0 and 1.
-So none can be the number 7, or 200, whatever a graph adds. Comparisons are of two such numbers, or of one with 0:
-the sizes of a proof have each of their outcomes. Several times a size is so many rows of it.
+So none can be the number 7, or 200, whatever a graph adds. Comparisons are of two such numbers along the same axis,
+or of one with 0: the sizes of a proof have each of their outcomes. Several times a size is so many rows of it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ Form = Mapping[Symbols, int]
 LENGTH = "length "
 """The names of lengths begin so."""
 
-STEP = "step"
-ROW = "row < "
-"""The names of counters begin so."""
-
-_COUNTED = (LENGTH, STEP, ROW)
+_BELOW = " < "
+"""Between the name of a length or a counter and that of the size which it is below, or at most."""
 
 _DEGREE, _TIMES = 3, 2
 """So many factors may be in a product, and so often may one of lengths and counters occur."""
@@ -77,7 +74,7 @@ def sized(value: int, form: Mapping[tuple[str, ...], int]) -> int:
         if plain != value:
             raise UnprovenError("numbers of one range are subtracted")
         return value
-    counted = (abs(count) for symbols, count in form.items() if any(s.startswith(_COUNTED) for s in symbols))
+    counted = (abs(count) for symbols, count in form.items() if any(map(is_counted, symbols)))
     if abs(plain) > 1 or max(counted, default=0) > _TIMES or max(map(len, form)) > _DEGREE:
         raise UnprovenError(f"a size is computed as {_text(form)}")
     size = SymbolicSize(value)
@@ -90,6 +87,28 @@ def symbol(value: int, name: str) -> SymbolicSize:
     size = SymbolicSize(value)
     size.form = {(name,): 1}
     return size
+
+
+def counter(value: int, name: str, end: SymbolicSize) -> SymbolicSize:
+    """Return a number that counts from 0 to an end.
+
+    Raises:
+        UnprovenError: The end is not a size, or one more or less.
+    """
+    names = [symbols for symbols in end.form if symbols]
+    if len(names) != 1 or end.form[names[0]] != 1:
+        raise UnprovenError(f"a counter ends at {_text(end.form)}")
+    return symbol(value, f"{name}{_BELOW}{' '.join(names[0])}")
+
+
+def is_counted(name: str) -> bool:
+    """Whether the name of a symbol is that of a length or a counter."""
+    return _BELOW in name
+
+
+def bound(name: str) -> str:
+    """Return the name of the size that a symbol is below; that of a size is its own."""
+    return name.rpartition(_BELOW)[2]
 
 
 def _form(other: Any) -> Form:
@@ -109,14 +128,16 @@ def difference(a: Any, b: Any) -> int:
     """Return a - b, to compare two numbers.
 
     Raises:
-        UnprovenError: One follows from sizes, and their difference is not that of two symbols, or of one and 0.
+        UnprovenError: One follows from sizes, and their difference is not that of two symbols of one axis, or of
+            one and 0.
     """
     if not (isinstance(a, SymbolicSize) or isinstance(b, SymbolicSize)):
         return int(a) - int(b)
     far = a - b
     form = getattr(far, "form", {})
     symbols = form.keys() - {()}
-    if len(symbols) > 2 or any(len(s) > 1 or abs(form[s]) > 1 for s in symbols) or form.get(()):
+    axes = {bound(name) for names in symbols for name in names}
+    if len(symbols) > 2 or len(axes) > 1 or any(len(s) > 1 or abs(form[s]) > 1 for s in symbols) or form.get(()):
         raise UnprovenError(f"a comparison depends on {_text(form)}")
     return int(far)
 
