@@ -46,7 +46,7 @@ from rnn_lowering.decomposition.rewrites.bounds import (
     write_logarithms,
 )
 from rnn_lowering.decomposition.rewrites.indices import count_from_start
-from rnn_lowering.decomposition.rewrites.norms import centre_norms
+from rnn_lowering.decomposition.rewrites.norms import centre_norms, part_divisors
 from rnn_lowering.decomposition.rewrites.pools import count_no_pads, part_pools, pools_of_volumes
 from rnn_lowering.decomposition.rewrites.quantized import (
     nodes_of_tables,
@@ -91,11 +91,13 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     write_fills,
     write_tensors,
 )
+from rnn_lowering.decomposition.rewrites.tensors import refuse_axes, refuse_no_elements
 from rnn_lowering.decomposition.rewrites.windows import (
     convolutions_of_volumes,
     dilated_pools,
     gather_pools,
     part_convolutions,
+    widen_kernels,
 )
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import bodies_of, operator_of
@@ -129,46 +131,6 @@ class Adaptation:
 
 
 # What no rewrite makes right
-
-
-def _refuse_no_elements(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
-    """Yield an error for each node with an input or output of the model that has no elements."""
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        node = value.producer() or next((use.node for use in value.uses()), None)
-        if node is not None and value.shape is not None and 0 in value.shape:
-            kind = "output" if value.is_graph_output() else "input"
-            shape = f"[{', '.join(map(str, value.shape))}]"
-            reason = f"{target.name} takes no {kind} without elements, such as '{value.name}' {shape}"
-            yield UnsupportedError(
-                reason, hint=f"remove this {kind} from the model, or drop --target", node=origin_of(node)
-            )
-
-
-_MOST_AXES = 4
-
-
-def _refuse_axes(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
-    """Yield an error for each input and computed value of more than 4 axes, and each input without an axis."""
-    for value in model.graph.inputs:
-        uses = list(value.uses())
-        rank = None if value.shape is None else len(value.shape)
-        if rank is not None and uses and (rank == 0 or rank > _MOST_AXES):
-            reason = f"{target.name} takes inputs of 1 to {_MOST_AXES} axes, but '{value.name}' has {rank}"
-            yield UnsupportedError(
-                reason,
-                hint="export the model with fewer axes, or use another runtime",
-                node=node_ref(uses[0].node),
-            )
-    for scope, node in nodes_in_scopes(model.model):
-        shapes = map(model.shape_of, node.outputs)
-        rank = max((len(shape) for shape in shapes if shape is not None), default=0)
-        if rank > _MOST_AXES:
-            reason = f"{target.name} has tensors of at most {_MOST_AXES} axes, but this one has {rank}"
-            yield UnsupportedError(
-                reason,
-                hint="export the model with fewer axes, or use another runtime",
-                node=origin_of(node, scope.text),
-            )
 
 
 def _refuse_integers(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
@@ -328,6 +290,9 @@ ADAPTATIONS = {
     "vectors as biases": Adaptation(
         add_biases, "takes vectors as the bias of a Gemm, without factors: wrote {} in steps"
     ),
+    "tenth numbers": Adaptation(
+        widen_kernels, "computes kernels of nine numbers in a row wrongly: gave {} Conv a tenth one, 0"
+    ),
     "open ends": Adaptation(
         open_far_ends, "takes the end of a Slice for a size: left {} of them open", if_changed=True
     ),
@@ -338,7 +303,7 @@ ADAPTATIONS = {
         count_no_pads, "counts what is beyond the pads where it rounds up: excluded pads of {} pools that have none"
     ),
     "no vectors": Adaptation(write_vectors, "multiplies no vectors: wrote those of {} MatMul as matrices"),
-    "inputs with elements": Adaptation(refuse=_refuse_no_elements),
+    "inputs with elements": Adaptation(refuse=refuse_no_elements),
     "no products of integers": Adaptation(refuse=refuse_products),
     "tables of floats": Adaptation(
         tables_as_floats,
@@ -351,6 +316,9 @@ ADAPTATIONS = {
     "parted Reshapes": Adaptation(part_reshapes, "joins two Reshapes wrongly: put an Identity in front of {}"),
     "parted pairs": Adaptation(
         part_pairs, "loses a Cast behind a Mul, or the sum in a Log: put an Identity in front of {}"
+    ),
+    "parted divisors": Adaptation(
+        part_divisors, "rejects quotients by sums along several axes: put an Identity in front of {} divisors"
     ),
     "parted reductions": Adaptation(
         part_reductions, "reduces tensors of five and more axes wrongly: did so along two at a time in {} nodes"
@@ -396,7 +364,7 @@ ADAPTATIONS = {
         part_outputs, "loses outputs that nodes read, or their shapes: returned {} by a Transpose"
     ),
     "integers as indices": Adaptation(refuse=_refuse_integers),
-    "at most 4 axes": Adaptation(refuse=_refuse_axes),
+    "at most 4 axes": Adaptation(refuse=refuse_axes),
     "no lone operands": Adaptation(
         copy_lone_operands, "joins and compares no single tensor: made an Identity of {} nodes"
     ),

@@ -186,3 +186,68 @@ def test_tensors_of_five_axes_are_reduced_along_two_at_a_time(name: str) -> None
     assert rl.lower(lowered, target="opencv").SerializeToString() == lowered.SerializeToString()
     feed = random_feed(net)
     assert_close(run(lowered, feed), run(net, feed))
+
+
+KERNELS = {
+    "of one axis": ("2, 4, 20", "5, 4, 9", "pads = [4, 4]"),
+    "strides": ("2, 4, 20", "5, 4, 9", "pads = [4, 3], strides = [4]"),
+    "groups": ("2, 4, 20", "6, 2, 9", "group = 2"),
+    "a row": ("1, 2, 3, 20", "3, 2, 1, 9", "pads = [0, 4, 0, 4]"),
+    "a column": ("1, 2, 20, 3", "3, 2, 9, 1", 'auto_pad = "VALID"'),
+}
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_kernel_has_nine_numbers_in_a_row(name: str, is_constant: bool) -> None:
+    """OpenCV takes them for three by three."""
+    sizes, kernel, attributes = KERNELS[name]
+    given, held = (f", float[{kernel}] w", "") if not is_constant else ("", f"<float[{kernel}] w = {{}}>")
+    text = f"g (float[{sizes}] x{given}) => (float[a] y) {held} {{ y = Conv <{attributes}> (x, w) }}"
+    net = parse(text, 17)
+    net.graph.output[0].type.tensor_type.ClearField("shape")
+    lowered = rl.lower(net, target="opencv")
+    (node,) = (node for node in nodes(lowered) if node.op_type == "Conv")
+    assert [max(a.ints) for a in node.attribute if a.name == "kernel_shape"] == [10]
+    feed = random_feed(net)
+    assert_close(run(lowered, feed, optimize=False), run(net, feed))
+
+
+FINE = {
+    "a square": ("1, 2, 9, 9", "3, 2, 3, 3", ""),
+    "a dilated row": ("2, 4, 20", "5, 4, 9", "<dilations = [2]>"),
+    "a box": ("1, 2, 9, 9, 9", "3, 2, 9, 1, 1", ""),
+}
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_other_kernels_stay(name: str) -> None:
+    sizes, kernel, attributes = FINE[name]
+    out = ", ".join("abcde"[: sizes.count(",") + 1])
+    net = parse(
+        f"g (float[{sizes}] x) => (float[{out}] y) <float[{kernel}] w = {{}}> {{ y = Conv {attributes} (x, w) }}",
+        17,
+    )
+    assert rl.lower(net, target="opencv").graph.node == net.graph.node
+
+
+DIVIDED = {
+    "a Softmax": ("m = ReduceMax <axes = [1, 2]> (x) d = Sub (x, m) e = Exp (d) s = ReduceSum (e, two)", "e", True),
+    "of all": ("e = Exp (x) s = ReduceSum (e)", "e", True),
+    "a norm": ("s = ReduceL2 <axes = [1, 2]> (x)", "x", True),
+    "along one axis": ("e = Exp (x) s = ReduceSum (e, one)", "e", False),
+}
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_sums_along_several_axes_are_set_apart(name: str) -> None:
+    text, divided, is_apart = DIVIDED[name]
+    net = parse(
+        f"""g (float[2, 3, 4] x) => (float[2, 3, 4] y) <int64[1] one = {{1}}, int64[2] two = {{1, 2}}>
+        {{ {text} y = Div ({divided}, s) }}""",
+        17,
+    )
+    lowered = rl.lower(net, target="opencv")
+    assert ("Identity" in [node.op_type for node in nodes(lowered)]) == is_apart
+    feed = random_feed(net)
+    assert_close(run(lowered, feed), run(net, feed))

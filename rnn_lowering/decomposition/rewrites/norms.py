@@ -2,7 +2,8 @@
 
 OpenCV takes the mean of squares less the square of the mean for the variance: of numbers near 1 that differ by
 0.003 a LayerNormalization is off by 0.3 percent, also one that is written out, of which it makes its own. Numbers
-less their mean are normalized right.
+less their mean are normalized right. Where numbers are divided by a sum, it looks for a Softmax or a norm, and
+fails if that is along several axes.
 """
 
 from __future__ import annotations
@@ -92,3 +93,19 @@ def _centre_written(mean: ir.Node, model: AdaptedModel) -> bool:
     for node in (mean, *readers):
         node.replace_input_with(0, centred)
     return True
+
+
+def part_divisors(model: AdaptedModel) -> int:
+    """Put an Identity between each Div and the sum along several axes that it divides by; return their number."""
+    found = [node for node in model.nodes("Div") if _divides_by_sum(node, model)]
+    for node in found:
+        node.replace_input_with(1, model.before(node, "Identity", [node.inputs[1]]))
+    return len(found)
+
+
+def _divides_by_sum(node: ir.Node, model: AdaptedModel) -> bool:
+    before = None if node.inputs[1] is None else node.inputs[1].producer()
+    if before is None or before.op_type not in ("ReduceSum", "ReduceL2"):
+        return False
+    axes = integers_at(before, "axes", model.opset)
+    return axes is None or len(axes) != 1

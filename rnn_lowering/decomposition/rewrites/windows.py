@@ -1,10 +1,13 @@
-"""Windows that are gathered: of convolutions along three axes, and of dilated pools, which MNN computes wrongly.
+"""Windows of convolutions and pools that runtimes compute wrongly.
 
-A convolution of volumes reads the planes of each of its windows as channels of one plane. A dilated pool is a
-maximum of what its windows have along one axis, then along the next.
+MNN has no convolutions of volumes and no dilated pools. A convolution of volumes reads the planes of each of its
+windows as channels of one plane. A dilated pool is a maximum of what its windows have along one axis, then along
+the next. OpenCV takes each kernel of nine numbers for one of 3 rows and 3 columns.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import onnx_ir as ir
@@ -43,6 +46,48 @@ def gather_pools(model: AdaptedModel) -> int:
     for node in found:
         _pool_by_axis(node, model)
     return len(found)
+
+
+def widen_kernels(model: AdaptedModel) -> int:
+    """Give, in place, each kernel of nine numbers in a row a tenth one, 0, and a pad more; return their number."""
+    found = [node for node in model.nodes("Conv") if _has_nine_in_a_row(node, model)]
+    for node in found:
+        _widen(node, model)
+    return len(found)
+
+
+_NINE = 9
+"""So many numbers OpenCV takes for a square."""
+
+
+def _kernel(node: ir.Node, model: AdaptedModel) -> list[int]:
+    weights = model.shape_of(node.inputs[1])
+    sizes = [size for size in (weights or ())[2:] if isinstance(size, int)]
+    return list(node.attributes.get_ints("kernel_shape", sizes))
+
+
+def _has_nine_in_a_row(node: ir.Node, model: AdaptedModel) -> bool:
+    kernel = _kernel(node, model)
+    dilated = max(node.attributes.get_ints("dilations", (1,))) > 1
+    return len(kernel) <= _PLANE and max(kernel, default=0) == math.prod(kernel) == _NINE and not dilated
+
+
+def _widen(node: ir.Node, model: AdaptedModel) -> None:
+    kernel, weights = _kernel(node, model), model.constant_of(node.inputs[1])
+    rank, axis = len(kernel), kernel.index(_NINE)
+    behind = [int(n == axis + 2) for n in range(rank + 2)]
+    if weights is None:
+        wide = model.before(node, "Pad", [node.inputs[1]], pads=[0] * len(behind) + behind)
+    else:
+        numbers = np.pad(array_of(weights), [(0, count) for count in behind])
+        wide = model.constant(node, numbers, numbers.dtype)
+    pads = list(node.attributes.get_ints("pads", (0,) * 2 * rank))
+    pads[rank + axis] += 1
+    kernel[axis] += 1
+    node.replace_input_with(1, wide)
+    node.attributes.pop("auto_pad", None)
+    for name, held in (("kernel_shape", kernel), ("pads", pads)):
+        node.attributes.add(ir.AttrInt64s(name, held))
 
 
 def _volume(node: ir.Node, model: AdaptedModel) -> tuple[list[int], Array] | None:

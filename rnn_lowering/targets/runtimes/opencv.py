@@ -210,7 +210,7 @@ OPENCV = Target(
             "logarithms of Sigmoid",
             "bounded integers",
             "indices of GatherND",
-            "uncounted edges",
+            *("uncounted edges", "tenth numbers", "parted divisors"),
             "no unused constants",
             "rounding of floats",
             "no products of integers",

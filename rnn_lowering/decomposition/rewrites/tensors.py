@@ -1,0 +1,51 @@
+"""Tensors that a runtime takes none of: without elements, or of too many axes. Nodes with one are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
+from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.targets.target import Target
+
+
+def refuse_no_elements(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each node with an input or output of the model that has no elements."""
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        node = value.producer() or next((use.node for use in value.uses()), None)
+        if node is not None and value.shape is not None and 0 in value.shape:
+            kind = "output" if value.is_graph_output() else "input"
+            shape = f"[{', '.join(map(str, value.shape))}]"
+            reason = f"{target.name} takes no {kind} without elements, such as '{value.name}' {shape}"
+            yield UnsupportedError(
+                reason, hint=f"remove this {kind} from the model, or drop --target", node=origin_of(node)
+            )
+
+
+_MOST_AXES = 4
+
+
+def refuse_axes(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each input and computed value of more than 4 axes, and each input without an axis."""
+    for value in model.graph.inputs:
+        uses = list(value.uses())
+        rank = None if value.shape is None else len(value.shape)
+        if rank is not None and uses and (rank == 0 or rank > _MOST_AXES):
+            reason = f"{target.name} takes inputs of 1 to {_MOST_AXES} axes, but '{value.name}' has {rank}"
+            yield UnsupportedError(
+                reason,
+                hint="export the model with fewer axes, or use another runtime",
+                node=node_ref(uses[0].node),
+            )
+    for scope, node in nodes_in_scopes(model.model):
+        shapes = map(model.shape_of, node.outputs)
+        rank = max((len(shape) for shape in shapes if shape is not None), default=0)
+        if rank > _MOST_AXES:
+            reason = f"{target.name} has tensors of at most {_MOST_AXES} axes, but this one has {rank}"
+            yield UnsupportedError(
+                reason,
+                hint="export the model with fewer axes, or use another runtime",
+                node=origin_of(node, scope.text),
+            )
