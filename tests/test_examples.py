@@ -297,7 +297,7 @@ def test_an_encoder_and_two_decoders_become_one_stream(
     join, lower = (line.split() for line in section.splitlines() if ".onnx" in line and line.startswith("    "))
     example["main"](join[2:])
     assert f"next: {shlex.join(lower)}" in capsys.readouterr().out
-    assert main(lower[1:]) == 0
+    assert main([*lower[1:], "--verify", "1"]) == 0
     assert "verified" in capsys.readouterr().out
     assert [value.name for value in onnx.load("joined.onnx").graph.output] == ["lsnr", "m", "coefs"]
 
@@ -315,7 +315,7 @@ def test_a_gpt_token_by_token(
     assert re.sub(r"\d+", "0", times) in re.sub(r"\d+", "0", section)
     command = next(line for line in section.splitlines() if "--max-frames" in line)
     monkeypatch.chdir(tmp_path)
-    assert main(shlex.split(command)[1:]) == 0
+    assert main([*shlex.split(command)[1:], "--verify", "1"]) == 0
     assert "verified" in capsys.readouterr().out
     shapes = {s.state: s.shape for s in rl.Stream(str(tmp_path / "gpt_fixed.onnx")).plan.states}
     assert shapes == {"t": (1,), "k": (1, 4, 16, 399), "v": (1, 4, 399, 16)}
@@ -329,7 +329,8 @@ def test_a_conformer_chunk_by_chunk(
     monkeypatch.chdir(ROOT)
     command = next(line for line in section.splitlines() if "rnn-lower examples" in line)
     step = tmp_path / "step.onnx"
-    assert main([str(step) if word == "conformer_step.onnx" else word for word in shlex.split(command)[1:]]) == 0
+    words = [str(step) if word == "conformer_step.onnx" else word for word in shlex.split(command)[1:]]
+    assert main([*words, "--verify", "1"]) == 0
     assert "verified" in capsys.readouterr().out
     printed = printed_by("stream_conformer.py", EXAMPLES / "conformer.onnx", step)
     said, states, times = printed.splitlines()

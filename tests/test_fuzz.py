@@ -51,7 +51,7 @@ def kept_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "Child", Kept)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "first", "cases"), parts())
 def test_nothing_is_found(kind: str, first: int, cases: int) -> None:
@@ -236,6 +236,7 @@ def test_sizes_in_a_data_file_are_found(monkeypatch: pytest.MonkeyPatch) -> None
     assert kinds_found("data_files", 10)["fault"] > 1
 
 
+@pytest.mark.exhaustive
 def test_a_number_that_follows_the_wrong_size_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A number that was T follows the batch."""
     lower = rl.lower

@@ -161,7 +161,7 @@ def test_an_impostor_is_caught(impostor: Impostor) -> None:
     assert rl.verify(original, wrong, runs=1).status == "failed"
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("impostor", thinned([pytest.param(i, id=name) for name, i in IMPOSTORS[::8]], 3))
 def test_what_an_impostor_imitates_is_verified(impostor: Impostor) -> None:
     original, right, _ = impostor.models()

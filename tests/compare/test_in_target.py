@@ -179,7 +179,7 @@ DEEDS: dict[str, Deed] = {
 ON_LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is limited on Linux only")
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("deed", [pytest.param(d, marks=ON_LINUX if "memory" in d else ()) for d in DEEDS])
 def test_what_does_not_run_there_is_not_written(
     small: Path, deed: str, here: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
@@ -311,6 +311,7 @@ def test_the_reports_have_it(small: Path, here: Path, tmp_path: Path, monkeypatc
     assert "verification failed (opencv 4.13.0): output" in (tmp_path / "wrong.html").read_text()
 
 
+@pytest.mark.exhaustive
 def test_verify_says_the_same_without_a_file(small: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lowered = rl.lower(small, target="opencv")
     assert rl.verify(small, lowered, target="opencv", runs=1)

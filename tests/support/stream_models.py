@@ -266,7 +266,7 @@ def assert_streams(
     return kept
 
 
-def assert_at_every_length(model: onnx.ModelProto, stream: Any, most: int = 24) -> dict[str, Any]:
+def assert_at_every_length(model: onnx.ModelProto, stream: Any, most: int = 18) -> dict[str, Any]:
     """Compare a stream, late where it must be, with the whole on sequences of each length up to `most`, in three
     chunkings; return its metadata. Sizes of open axes other than "time" are 2."""
     stepped = streamed(model, stream, delay=True)
