@@ -177,8 +177,8 @@ def _in_the_middle(axis: int, far: int) -> str:
         nothing = Constant <value_floats = [0.0]> () later_in = Concat <axis = 0> (nothing, steps)
         later = Slice (later_in, zero, last, zero) top = Sub (steps, later)
         first = Constant <value = int64 {{0}}> () by = Constant <value = int64 {{1}}> ()
-        count = Squeeze (T, zero) numbers = Range (first, count, by) twice = Add (numbers, numbers) index = Sub (twice, T)
-        half = Gather (top, index) mask = Mul (half, middle)
+        count = Squeeze (T, zero) numbers = Range (first, count, by) twice = Add (numbers, numbers)
+        index = Sub (twice, T) half = Gather (top, index) mask = Mul (half, middle)
         wide = Unsqueeze (mask, pair) FAR = Mul (X, wide)"""
 
 
