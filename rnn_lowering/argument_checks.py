@@ -81,11 +81,13 @@ def integer(least: int = 0, most: int = _LARGEST) -> Take[int]:
     """Take an integer, also one of NumPy, but no boolean."""
 
     def take(name: str, given: Any) -> int:
+        limited = most < _LARGEST
         with suppress(TypeError):
             number = least - 1 if isinstance(given, bool) else operator.index(given)
             if least <= number <= most:
                 return number
-        raise wrong(name, given, f"a whole number, {least} or more" + (f", at most {most:,}" * (most < _LARGEST)))
+            limited = limited or number > most
+        raise wrong(name, given, f"a whole number, {least} or more" + f", at most {most:,}" * limited)
 
     return take
 

@@ -28,6 +28,9 @@ class Snippet:
     commands: tuple[str, ...] = ()
 
 
+_PNNX = """$(python -c "import importlib.util as u; print(*u.find_spec('pnnx').submodule_search_locations)")/pnnx"""
+"""The program in the package pnnx; its command of that name asks for PyTorch, which the program does not need."""
+
 CALLS: Mapping[str, Snippet] = {
     "onnxruntime": Snippet(
         'import onnxruntime\n\nnet = onnxruntime.InferenceSession("model.onnx")',
@@ -59,7 +62,7 @@ return [y.copy() for y in net.forward(OUTPUTS)]""",
     ),
     "tinygrad": Snippet(
         """\
-from tinygrad import Tensor
+from tinygrad import Tensor  # without a GPU it needs clang, or the variable DEV=PYTHON, which is slow
 from tinygrad.nn import onnx
 
 onnx.onnx_ops["MatMul"] = lambda a, b: a.contiguous() @ b  # ten times faster
@@ -109,7 +112,9 @@ with net.create_extractor() as extractor:
         extractor.input(f"in{n}", ncnn.Mat(array, batch_index=int(batch[f"in{n}"])).clone())
     mats = [extractor.extract(f"out{n}")[1] for n in range(len(OUTPUTS))]
     return [np.array(y.numpy(batch_index=int(batch[f"out{n}"]))) for n, y in enumerate(mats)]""",
-        commands=("pnnx {path} inputshape={shapes} fp16=0 ncnnparam=net.param ncnnbin=net.bin ncnnpy=net.py",),
+        commands=(
+            f"{_PNNX} {{path}} inputshape={{shapes}} fp16=0 ncnnparam=net.param ncnnbin=net.bin ncnnpy=net.py",
+        ),
     ),
     "iree": Snippet(
         """\

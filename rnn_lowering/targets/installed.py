@@ -208,7 +208,8 @@ def _probe(python: str, environment: Mapping[str, str], asked: Sequence[str]) ->
         found: dict[str, Any] = json.loads(done.stdout)
         old = tuple(found["python"]) < _OLDEST
     except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError) as error:
-        why = getattr(error, "strerror", None) or type(error).__name__
+        code = getattr(error, "returncode", None)
+        why = getattr(error, "strerror", None) or (f"exit code {code}" if code else type(error).__name__)
         raise OptionError(
             f"'{python}' does not run as Python: {why}",
             hint="give the path of an interpreter, such as VENV/bin/python",

@@ -37,8 +37,7 @@ def example(folder: Path) -> Arrays:
 
 def run_commands(client: str, commands: list[str], folder: Path, **variables: str) -> str:
     """Run commands as they are typed, with the programs of a client's environment first; return what they print."""
-    programs = [python(client).parent, *python(client).parents[1].glob("lib/python*/site-packages/pnnx")]
-    path = os.pathsep.join([*map(str, reversed(programs)), os.environ["PATH"]])
+    path = os.pathsep.join([str(python(client).parent), os.environ["PATH"]])
     printed = ""
     for command in commands:
         done = subprocess.run(
