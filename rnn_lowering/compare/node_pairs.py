@@ -491,7 +491,7 @@ class _Moves:
             if value is None or constant is None:
                 raise SessionError(f"'{'' if value is None else value.name}' is not a constant")
             floats = constant.dtype.is_floating_point()
-            leaves[value] = ir.tensor(array_of(constant).astype(Y.dtype)) if floats else constant
+            leaves[value] = ir.Tensor(array_of(constant).astype(Y.dtype)) if floats else constant
         try:
             return array_of(self._chain.computed(self._last, leaves))
         except Exception:  # the evaluator has no common error

@@ -22,8 +22,6 @@ from rnn_lowering.compare.node_by_node import LOWERED_NODE, ORIGINAL_NODE, NodeR
 from rnn_lowering.compare.options import Check, CheckOptions, check_of
 from rnn_lowering.compare.result import ACCEPTED_ONLY, NOT_ASKED_FOR, NOTHING_LOWERED, UNCHANGED, Verification
 from rnn_lowering.compare.runs.runner import Runner
-from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison
-from rnn_lowering.compare.streams.proofs import stream_proofs
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import OptionError, UnsupportedError, boundary
 from rnn_lowering.files.data_folders import check_locations
@@ -207,6 +205,9 @@ def compare_stream(
     runtime: Runtime | None = None,
 ) -> Verification:
     """Compare as `verify_stream` does, with a runner that is started already."""
+    from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison
+    from rnn_lowering.compare.streams.proofs import stream_proofs
+
     with _both_files(original, stepped, runner, check, trust_external_data) as both:
         comparison = StreamComparison(*both, runner, check, progress)
         found = comparison.result()

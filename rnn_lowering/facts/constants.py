@@ -137,7 +137,7 @@ class Evaluation:
             results = alone.compute(feed)
             if results is None:
                 raise ValueError(f"{alone.node.op_type} cannot be computed")
-            known |= {v: ir.tensor(array, name=v.name) for v, array in zip(outputs, results, strict=True)}
+            known |= {v: ir.Tensor(array, name=v.name) for v, array in zip(outputs, results, strict=True)}
             for given in arrays:
                 if last[given] == n:
                     del known[given]

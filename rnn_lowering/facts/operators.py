@@ -49,8 +49,9 @@ def graphs_within(graph: ir.Graph) -> Iterator[ir.Graph]:
     """Yield a graph and the bodies in it. `ir.Graph.subgraphs` takes three times as long."""
     yield graph
     for node in graph:
-        for body in bodies_of(node):
-            yield from graphs_within(body)
+        if node.attributes:
+            for body in bodies_of(node):
+                yield from graphs_within(body)
 
 
 def detach(node: ir.Node) -> None:

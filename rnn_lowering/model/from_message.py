@@ -130,7 +130,7 @@ def _is_text(graph: onnx.GraphProto) -> bool:
             node.domain,
             *node.input,
             *node.output,
-            *(a.name for a in node.attribute),
+            *[a.name for a in node.attribute],
         ]
     return {*map(type, names)} <= {str}
 

@@ -101,7 +101,13 @@ def nodes_with_functions(model: ir.Model) -> Iterator[tuple[NodeRef, bool]]:
 
 def scopes(model: ir.Model) -> Iterator[Scope]:
     """Yield every scope of a model, outer ones before their inner ones."""
-    return reached(_roots(model), lambda scope: (s for node in scope.graph for s in inner_scopes(node, scope)))
+    return reached(_roots(model), _scopes_in)
+
+
+def _scopes_in(scope: Scope) -> Iterator[Scope]:
+    for node in scope.graph:
+        if node.attributes:  # for most nodes that is all
+            yield from inner_scopes(node, scope)
 
 
 def nodes_in_scopes(model: ir.Model) -> Iterator[tuple[Scope, ir.Node]]:
@@ -164,14 +170,12 @@ def _recurrent(scope: Scope, functions: Container[ir.OperatorIdentifier]) -> Ite
     for node in scope.graph:
         if is_recurrent(node) and not calls_function(node, functions):
             yield RecurrentNode(**vars(scope), node=node)
-        for inner in inner_scopes(node, scope):
+        for inner in inner_scopes(node, scope) if node.attributes else ():
             yield from _recurrent(inner, functions)
 
 
 def inner_scopes(node: ir.Node, scope: Scope) -> Iterator[Scope]:
     """Yield the scopes that the bodies of a node are."""
-    if not node.attributes:
-        return
     for name, attribute in node.attributes.items():
         for n, body in enumerate(graphs_of(attribute)):
             first = next((v.name for v in node.outputs if v.name), "")

@@ -7,10 +7,10 @@ from typing import Any
 import onnx
 import pytest
 
-from rnn_lowering.compare import verify
 from rnn_lowering.compare.proof import of_nodes
 from rnn_lowering.compare.proof.obligations import Claim, prove
 from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
+from rnn_lowering.compare.streams import proofs
 
 _kept: dict[tuple[Any, ...], tuple[int | UnprovenError | None, int]] = {}
 """By claim: the steps or why it is not proven, and what that took."""
@@ -23,7 +23,7 @@ def keep_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def leave_out_proofs_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let streams be compared only, for tests that look at no proof."""
-    monkeypatch.setattr(verify, "stream_proofs", lambda *_: ())
+    monkeypatch.setattr(proofs, "stream_proofs", lambda *_: ())
 
 
 def _proved_once(claim: Claim, effort: Effort) -> int | None:
