@@ -32,6 +32,8 @@ _IN_ONNXRUNTIME = ("portable", "onnxruntime")
 
 _TO_BINARY = "convert it to .onnx first, with onnx.load and onnx.save"
 
+_UNTRIED = "as its own documentation says: no test does"
+
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "int32": "i32", "int64": "i64"}
 """Types as pnnx spells them."""
 
@@ -53,7 +55,7 @@ def next_steps(report: FileReport) -> Iterator[str]:
 
 
 def _in_runtime(report: FileReport) -> Iterator[str]:
-    """Yield how the result is called: the code, or which page has it; nothing where none has."""
+    """Yield how the result is called: the code, or which page has it."""
     call, page = _call(report), _recipe(report)
     where = "" if report.target in _IN_ONNXRUNTIME else f" in {report.target}"
     if text_format(report.destination):
@@ -62,8 +64,8 @@ def _in_runtime(report: FileReport) -> Iterator[str]:
         yield f"run it{where}: {line}"
     elif program := _program(report):
         yield from program
-    elif page:
-        yield f"run it{where}: {page} has the code"
+    else:
+        yield f"run it{where}: {page} has the code" if page else f"run it{where} {_UNTRIED}"
 
 
 def _program(report: FileReport) -> list[str]:
@@ -85,7 +87,9 @@ def elsewhere(report: FileReport) -> str:
         if report.stream is None:
             return f"The code for {report.target} is in {page}."
         return f"The code for {report.target}, and for streams, is in {page} and docs/streaming.md."
-    return f"No test runs {report.target}: its own documentation says how."
+    known = TARGETS[report.target].documented
+    source = f" Its operators are those in {known.source} ({known.date})." if known is not None else ""
+    return f"Run it {_UNTRIED}.{source}"
 
 
 def _recipe(report: FileReport) -> str:
