@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import bodies_of, is_of_default_domain, may_differ
+from rnn_lowering.facts.operators import bodies_of, is_of_default_domain, may_differ, nodes_within
 from rnn_lowering.types import Array
 
 _MOST_READ = 1 << 14
@@ -190,6 +190,11 @@ class ProductChain:
     products: list[Computation]
     cuts: list[int]
     levels: Mapping[int | None, int]
+
+
+def may_have_chains(graph: ir.Graph) -> bool:
+    """Return whether a graph has enough products for a chain; a branch that is taken is counted too."""
+    return sum(node.op_type in _PRODUCTS for node in nodes_within(graph)) >= FEWEST_STEPS
 
 
 def chains(graph: NumberedGraph) -> Iterator[ProductChain]:

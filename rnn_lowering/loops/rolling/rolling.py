@@ -16,7 +16,13 @@ from rnn_lowering.facts.constants import computed
 from rnn_lowering.facts.operators import default_opset, is_of_default_domain, operator_of, reached
 from rnn_lowering.loops.lowering import LoopReport
 from rnn_lowering.loops.raising.raised_model import Raised, raise_loops
-from rnn_lowering.loops.rolling.numbering import Computation, NumberedGraph, ProductChain, chains
+from rnn_lowering.loops.rolling.numbering import (
+    Computation,
+    NumberedGraph,
+    ProductChain,
+    chains,
+    may_have_chains,
+)
 from rnn_lowering.loops.rolling.steps import NotRolledError, RolledSteps, StepBefore
 from rnn_lowering.loops.rolling.writing import ScanWriter, name_of
 from rnn_lowering.model.copying import clone, order_restored
@@ -79,6 +85,11 @@ def raise_all(model: ir.Model, options: Lowering) -> Raised:
     return Raised(raised.model, reports, reasons, [*raised.notes, *left])
 
 
+def _may_have_any(model: ir.Model) -> bool:
+    """Return whether a loop may have been traced."""
+    return default_opset(model.opset_imports) >= OLDEST_OPSET and may_have_chains(model.graph)
+
+
 class _Rolling:
     """The traced loops of a model, rolled up in copies of it."""
 
@@ -86,7 +97,9 @@ class _Rolling:
         self.model = model
         self.left: dict[int, tuple[str, int, str]] = {}
         self.bare: set[int] = set()
-        by_sizes = any(node.op_type == "Shape" for node in model.graph)  # which row a step reads
+        by_sizes = _may_have_any(model) and any(
+            node.op_type == "Shape" for node in model.graph
+        )  # they say its rows
         with order_restored(model):
             self._start = with_constants(model, sizes=True) if by_sizes and _can_be_sorted(model) else None
         for number, node in enumerate((self._start or model).graph):
@@ -95,9 +108,9 @@ class _Rolling:
     def rolled(self) -> tuple[ir.Model, list[_RolledLoop]]:
         """Return a copy with a Scan for each traced loop, but for those that are left; the model itself if there is
         none."""
-        opset = default_opset(self.model.opset_imports)
-        if opset < OLDEST_OPSET:
+        if not _may_have_any(self.model):
             return self.model, []
+        opset = default_opset(self.model.opset_imports)
         start, loops = self._start or self.model, list[_RolledLoop]()
         with order_restored(start):
             if not _can_be_sorted(start):
@@ -130,9 +143,11 @@ def _can_be_sorted(model: ir.Model) -> bool:
 
 def traced_loops(model: ir.Model) -> Iterator[NodeRef]:
     """Yield the loops of a model that were traced step by step."""
-    opset, inside = default_opset(model.opset_imports), set[int]()
-    graph = NumberedGraph(model.graph, opset)
-    for chain in chains(graph) if opset >= OLDEST_OPSET else ():
+    if not _may_have_any(model):
+        return
+    inside = set[int]()
+    graph = NumberedGraph(model.graph, default_opset(model.opset_imports))
+    for chain in chains(graph):
         if inside.isdisjoint(chain.cuts):
             with suppress(NotRolledError):
                 steps = RolledSteps.of(graph, chain)
