@@ -140,15 +140,14 @@ def _at_one_pair_of_rows(axis: int, far: int) -> str:
 
 def _between_ends(name: str, size: str, far: int) -> str:
     """1 in the rows that are so far from both ends of an axis."""
-    more = f"{name}_ones = ConstantOfShape <value = float[1] {{1}}> ({size})"
-    more += f" {name}_0 = Constant <value_floats = [0.0]> ()"
-    for side, inputs, cut in (("front", "{0}_0, {1}", "zero, last"), ("back", "{1}, {0}_0", "one, end")):
-        link = f"{{b}}_in = Concat <axis = 0> ({inputs}) {{b}} = Slice ({{b}}_in, {cut}, zero)"
-        chain = _chain(
-            far, lambda a, b, link=link: link.format(name, a, a=a, b=b), f"{name}_{side}", f"{name}_ones"
-        )
-        more += f" {chain}"
-    return f"{more} {name} = Mul ({name}_front, {name}_back)"
+
+    def link(a: str, b: str) -> str:
+        inputs, cut = (f"{name}_0, {a}", "zero, last") if name + "_front" in b else (f"{a}, {name}_0", "one, end")
+        return f"{b}_in = Concat <axis = 0> ({inputs}) {b} = Slice ({b}_in, {cut}, zero)"
+
+    front, back = (_chain(far, link, f"{name}_{side}", f"{name}_ones") for side in ("front", "back"))
+    return f"""{name}_ones = ConstantOfShape <value = float[1] {{1}}> ({size})
+        {name}_0 = Constant <value_floats = [0.0]> () {front} {back} {name} = Mul ({name}_front, {name}_back)"""
 
 
 _BOTH = "T = Gather (all, zero) N = Gather (all, one) pair = Constant <value_ints = [1, 2]> ()"

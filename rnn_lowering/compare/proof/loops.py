@@ -17,6 +17,7 @@ from onnx import helper
 
 from rnn_lowering.compare.proof.axes import Moves
 from rnn_lowering.compare.proof.machine import Machine, Operator, Values, is_symbolic
+from rnn_lowering.compare.proof.operators import integers
 from rnn_lowering.compare.proof.polynomials import UnprovenError
 from rnn_lowering.compare.proof.sizes import SymbolicSize, counter
 from rnn_lowering.types import Array
@@ -61,7 +62,7 @@ def loop(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
     if is_open:
         m.axes.check_new(count)
     most = min(int(count), _MOST_STEPS)
-    rows = ([np.array(counter(n, "step", count), object) if is_open else np.array(n)] for n in range(most))
+    rows = ([integers([counter(n, "step", count)], ())] for n in range(most))
     finals, stacked = _repeat(m, node, outer, states, rows, is_open, [yes])
     if m.taken == _MOST_STEPS:
         raise UnprovenError("too large")

@@ -22,7 +22,7 @@ from rnn_lowering.compare.proof.axes import Moves, RunSizes
 from rnn_lowering.compare.proof.equations import Specification
 from rnn_lowering.compare.proof.loops import CONTROL
 from rnn_lowering.compare.proof.machine import Machine, SymbolicRows
-from rnn_lowering.compare.proof.operators import OPERATORS
+from rnn_lowering.compare.proof.operators import OPERATORS, integers
 from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
 from rnn_lowering.compare.proof.sequences import marks_of, within
 from rnn_lowering.compare.proof.sizes import LENGTH, counter
@@ -217,7 +217,9 @@ def _check_run(
     """Compare the outputs at some sizes; return how many steps the claimed node takes, None if that is open."""
     rows.begin_run()
     inputs = {
-        name: _lengths_input(lengths, sizes["T"], axes)
+        name: integers(
+            [counter(x, f"{LENGTH}{n}", axes.of(sizes["T"])) for n, x in enumerate(lengths)], (len(lengths),)
+        )
         if name in claim.lengths
         else rows.symbols([sizes[size] if isinstance(size, str) else size for size in shape], "input", name)
         for name, shape in claim.shapes.items()
@@ -248,11 +250,3 @@ def _run(specified: Specification, model: onnx.ModelProto, known: dict[str, Arra
     outputs = specified.run(model.graph, known)
     known.update(zip((v.name for v in model.graph.output), outputs, strict=True))
     return outputs
-
-
-def _lengths_input(lengths: Sequence[int], T: int, axes: RunSizes) -> Array:
-    if not axes.is_open(T):
-        return np.array(lengths, np.int64)
-    array = np.empty(len(lengths), object)
-    array[:] = [counter(length, f"{LENGTH}{n}", axes.of(T)) for n, length in enumerate(lengths)]
-    return array

@@ -82,23 +82,20 @@ def sized(value: int, form: Mapping[tuple[str, ...], int]) -> int:
     return size
 
 
-def symbol(value: int, name: str) -> SymbolicSize:
-    """Return a number that a symbol stands for."""
-    size = SymbolicSize(value)
-    size.form = {(name,): 1}
-    return size
-
-
-def counter(value: int, name: str, end: SymbolicSize) -> SymbolicSize:
-    """Return a number that counts from 0 to an end.
+def counter(value: int, name: str, end: int) -> int:
+    """Return a number that counts from 0 to an end, a plain one if that is.
 
     Raises:
         UnprovenError: The end is not a size, or one more or less.
     """
+    if not isinstance(end, SymbolicSize):
+        return value
     names = [symbols for symbols in end.form if symbols]
     if len(names) != 1 or end.form[names[0]] != 1:
         raise UnprovenError(f"a counter ends at {_text(end.form)}")
-    return symbol(value, f"{name}{_BELOW}{' '.join(names[0])}")
+    size = SymbolicSize(value)
+    size.form = {(f"{name}{_BELOW}{' '.join(names[0])}",): 1}
+    return size
 
 
 def is_counted(name: str) -> bool:
