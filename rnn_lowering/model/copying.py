@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar
 
@@ -157,9 +157,9 @@ class _BorrowedTensor(ir.serde.TensorProtoTensor):
     def name(self, name: str | None) -> None:
         self._own_name = name or ""
 
-    @cached_property
-    def shape(self) -> ir.Shape:  # type: ignore[override]  # the same, made once
-        return super().shape
+    @property
+    def size(self) -> int:
+        return math.prod(self._proto.dims)  # without an object for the shape
 
     @property
     def raw(self) -> onnx.TensorProto:

@@ -14,6 +14,7 @@ from texts import parse
 import rnn_lowering as rl
 from rnn_lowering.child import Child
 from rnn_lowering.cli import command  # noqa: F401  # every module is to be counted
+from rnn_lowering.compare import sizes, whole
 from rnn_lowering.compare.runs import runner
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model import scopes
@@ -94,6 +95,22 @@ def test_nodes_are_searched_once_in_each_model(tmp_path: Path, searched: list[in
     onnx.save(MODEL, tmp_path / "in.onnx")
     rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", report=report and tmp_path / report)
     assert sorted(searched) == [2, 2]
+
+
+def test_a_comparison_asks_once_what_a_model_does_with_its_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[onnx.GraphProto] = []
+    uses_of = sizes.uses_of
+
+    def counting(graph: onnx.GraphProto) -> sizes.Uses:
+        asked.append(graph)
+        return uses_of(graph)
+
+    monkeypatch.setattr(whole, "uses_of", counting)
+    onnx.save(MODEL, tmp_path / "in.onnx")
+    rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
+    assert len(asked) == 1
 
 
 def test_a_page_is_made_by_the_process_of_the_verification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
