@@ -142,10 +142,17 @@ def _check_names(sizes: Mapping[str, int], model: ir.Model) -> None:
 
 def _unnamed(model: ir.Model) -> str:
     """Return what to try where no input has a dimension with a name."""
-    shapes = ", ".join(f"{value.name} {value.shape}" for value in model.graph.inputs if value.shape is not None)
-    if any(isinstance(dim, ir.SymbolicDim) for value in model.graph.inputs for dim in value.shape or ()):
+    dims = {
+        v.name: [d if isinstance(d, int) else "?" for d in v.shape]
+        for v in model.graph.inputs
+        if v.shape is not None
+    }
+    if len(dims) < len(model.graph.inputs):
+        return "an input has no shape: give it one with --set-shape"
+    shapes = ", ".join(f"{name} [{', '.join(map(str, sizes))}]" for name, sizes in dims.items())
+    if any("?" in sizes for sizes in dims.values()):
         return f"the open sizes of {shapes} have no names: fix them with --set-shape"
-    return f"the sizes of the inputs are fixed: {shapes or 'none'}; to take others, open an axis with --open-dim"
+    return f"the sizes of the inputs are fixed: {shapes}; to take others, open an axis with --open-dim"
 
 
 def _following(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, ir.Value]:

@@ -104,7 +104,8 @@ def advise(
     """Let the error about a node of the model say which inputs to fix."""
     if isinstance(error, UnknownSizeError):
         axes = tuple(map(spec.axes(spec.data).index, error.sizes))
-        sizes = open_sizes(model, spec.inputs[spec.data], axes, stream=stream)
+        X = spec.inputs[spec.data]
+        sizes = _undeclared(X, spec) or open_sizes(model, X, axes, stream=stream)
         steps = "T" in error.sizes and spec.direction == "forward" and lowering.stream is None
         error.advise_options(_options(sizes), error.hint or (_ONE_STEP if steps else ""))
     elif stream.has_lengths:
@@ -115,6 +116,16 @@ def advise(
     else:
         X, lengths = spec.inputs[spec.data], spec.inputs["sequence_lens"]
         error.advise(_open_lengths(model, lengths, X) or _NO_LENGTHS)
+
+
+def _undeclared(X: ir.Value, spec: NodeSpec) -> str:
+    """Return the option that gives a node's data a shape where that is an input without one; "" elsewhere."""
+    if not X.is_graph_input() or X.shape is not None:
+        return ""
+    known = {"T": spec.seq_length, "N": spec.batch_size}
+    *sizes, width = (known.get(name or "") for name in spec.axes(spec.data))
+    texts = ["?" if size is None else str(size) for size in (*sizes, width or spec.input_size)]
+    return f"--set-shape {quote(f'{X.name}:')}{','.join(texts)}"
 
 
 def advise_all(errors: Sequence[UnknownSizeError]) -> UnknownSizeError:

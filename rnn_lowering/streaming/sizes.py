@@ -306,5 +306,7 @@ def _dims(name: str, value: ir.Value) -> tuple[int | str, ...]:
 
 
 def _listing(shapes: _Shapes) -> str:
+    if not shapes:
+        return "no input has a shape: export the model with them"
     inputs = ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in shapes.items())
     return f"the model's inputs: {inputs}; name a dimension, or INPUT:AXIS"

@@ -205,6 +205,12 @@ def test_an_ir_model_is_fixed_in_place_and_texts_stay() -> None:
 
 # What is refused
 
+
+def without_shape(original: onnx.ModelProto) -> onnx.ModelProto:
+    original.graph.input[0].type.tensor_type.ClearField("shape")
+    return original
+
+
 TWO_ROWS = Case("dims_states", "LSTM", optional=("B", "initial_h"), states_from="initializer", x="symbolic", N=2)
 POSITIONS = parse(
     """g (float[seq,batch,3] X) => (float[?,?,?] Y)
@@ -217,12 +223,27 @@ REFUSED: dict[str, tuple[onnx.ModelProto, dict[str, Any], str]] = {
     "a name where all sizes are fixed": (
         chain(*STACKED, dims=(5, 2)),
         {"dims": {"seq": 6}},
-        r"'seq'; the sizes of the inputs are fixed: X \[5,2,3\]; to take others, open an axis with open_dims",
+        r"'seq'; the sizes of the inputs are fixed: X \[5, 2, 3\]; to take others, open an axis with open_dims",
     ),
     "a name where open sizes have none": (
         chain(*STACKED, dims=(None, 2)),
         {"dims": {"seq": 6}},
-        r"'seq'; the open sizes of X \[.*2,3\] have no names: fix them with input_shapes",
+        r"'seq'; the open sizes of X \[\?, 2, 3\] have no names: fix them with input_shapes",
+    ),
+    "a name where a shape is missing": (
+        without_shape(chain(*STACKED)),
+        {"dims": {"time": 6}},
+        "'time'; an input has no shape: give it one with input_shapes",
+    ),
+    "a stream where no input has a shape": (
+        without_shape(chain(*STACKED)),
+        {"stream": "X:0=1"},
+        "no axis is called 'X:0'; no input has a shape: export the model with them",
+    ),
+    "a length where no input has a shape": (
+        without_shape(chain(*STACKED)),
+        {"to": "unroll"},
+        r'fix the sizes of the inputs, with a number for each \?: input_shapes=\{"X": \[\?, \?, 3\]\}',
     ),
     "unknown input": (annotated(), {"input_shapes": {"Z": [6, 2, 3]}}, "'Z'.*X, scale"),
     "an output is no input": (annotated(), {"input_shapes": {"out": [6, 2, 4]}}, "'out'"),
