@@ -183,7 +183,7 @@ def kinds_found(kind: str, cases: int) -> Counter[str]:
     return Counter(judged(kind_of(kind), case_of(kind_of(kind), SEED, number)).kind for number in range(cases))
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [

@@ -56,7 +56,7 @@ finally:
 """
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["--version"], ["in.onnx"], ["in.onnx", "out.onnx", "--to", "x"]]
 )

@@ -179,7 +179,7 @@ DEEDS: dict[str, Deed] = {
 ON_LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is limited on Linux only")
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("deed", [pytest.param(d, marks=ON_LINUX if "memory" in d else ()) for d in DEEDS])
 def test_what_does_not_run_there_is_not_written(
     small: Path, deed: str, here: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch

@@ -59,7 +59,7 @@ def test_proven(case: Case, form: Any) -> None:
     assert f"1 of 1 node proven for every {'length and ' * (case.x == 'symbolic')}input" in str(check)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("name", "impostor"), thinned(IMPOSTORS, 16))
 def test_no_impostor_is_proven(name: str, impostor: Impostor) -> None:
     original, right, wrong = impostor.models()

@@ -149,7 +149,7 @@ PROVEN = {
     "loop_to_loop": _text(_LOOP, to="loop", lower_loops=True),
     "captured": _text(_CAPTURED, "proven at 2 steps", to="scan"),
     "layers": _text(_THREE_LAYERS, to="scan"),
-    "layers_back": _text(_TWO_LAYERS.replace("<hidden", '<direction="reverse", hidden'), to="loop"),
+    "layers_back": _text(_THREE_LAYERS.replace("<hidden", '<direction="reverse", hidden'), to="loop"),
     "layers_of_states": _text(_TWO_LAYERS.replace("T,", "6,"), "proven at 6 steps", to="scan"),
     "gated_delta": _attention(),
     "linear": _attention(rule="linear", domain="", state=False, scale=0.3, lowering={"to": "loop"}),
