@@ -32,6 +32,19 @@ _IN_ONNXRUNTIME = ("portable", "onnxruntime")
 
 _TO_BINARY = "convert it to .onnx first, with onnx.load and onnx.save"
 
+SECTIONS = {
+    "onnxruntime-web": "runtimes.md#onnxruntime-web",
+    "onnxruntime-webgpu": "runtimes.md#onnxruntime-web-on-webgpu",
+    "webnn": "runtimes.md#onnxruntime-web-on-webnn",
+    "executorch": "runtimes.md#executorch",
+    "coreml": "runtimes.md#by-hand-core-ml",
+    "ezkl": "runtimes.md#ezkl",
+    "qnn": "runtimes.md#qnn",
+    "rknn": "runtimes.md#rknn",
+    "espdl": "runtimes.md#esp-dl",
+}
+"""The sections of docs/ that have the code of targets that `CALLS` lacks."""
+
 _UNTRIED = "as its own documentation says: no test does"
 
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "int32": "i32", "int64": "i64"}
@@ -93,9 +106,11 @@ def elsewhere(report: FileReport) -> str:
 
 
 def _recipe(report: FileReport) -> str:
-    """Return the page that has code for the target; "" where none has."""
-    listed = TARGETS[report.target].documented is not None
-    return "" if listed else documentation("runtimes.md") or "docs/runtimes.md"
+    """Return the section of docs/ that has code for the target; "" where none has."""
+    if TARGETS[report.target].documented is not None:
+        return ""
+    page = SECTIONS.get(report.target, "runtimes.md")
+    return documentation(page) or f"docs/{page}"
 
 
 def _has_no_kernel(report: FileReport) -> bool:

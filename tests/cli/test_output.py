@@ -26,6 +26,10 @@ from commands import (
 )
 from running import assert_close, operators, recurrent_left, run
 
+import rnn_lowering as rl
+from rnn_lowering.report.use import SECTIONS
+from rnn_lowering.targets.calls import CALLS
+
 
 @pytest.fixture
 def three(tmp_path: Path) -> Path:
@@ -44,7 +48,11 @@ def test_a_form_that_is_not_the_requested_one_is_told(
 @pytest.mark.parametrize(
     ("target", "line", "on_page"),
     [
-        ("coreml", "run it in coreml: docs/runtimes.md has the code", "code for coreml is in docs/runtimes.md."),
+        (
+            "coreml",
+            "run it in coreml: docs/runtimes.md#by-hand-core-ml has the code",
+            "The code for coreml is in docs/runtimes.md#by-hand-core-ml.",
+        ),
         (
             "onnx2c",
             "run it in onnx2c as its own documentation says: no test does",
@@ -63,6 +71,11 @@ def test_the_next_step_of_a_target_without_code(
     written = outcome.lines.index(f"written to {tmp_path / 'out.onnx'}")
     assert outcome.lines[written + 1 :] == [line]
     assert on_page in (tmp_path / "p.html").read_text(encoding="utf-8")
+
+
+def test_each_target_has_code_or_a_section_or_a_list() -> None:
+    known = {name for name, target in rl.TARGETS.items() if target.documented} | {"portable", *CALLS}
+    assert {*rl.TARGETS} - known == {*SECTIONS}
 
 
 def test_a_runtime_reads_no_text(rnn_lower: Command, tmp_path: Path) -> None:
