@@ -73,17 +73,17 @@ class RunSizes:
         return self._is_one_to_one and self.is_apart(moves) and not self.fixed & others
 
     def is_apart(self, moves: Moves) -> bool:
-        """Whether no open size becomes another by rows that come and go, of two that were joined by one."""
-        near = self._near(moves).values()
+        """Whether no open size becomes another by rows that come and go, and by one of zeros."""
+        near = self._near(moves, 1).values()
         return len(set(chain.from_iterable(near))) == sum(map(len, near))
 
-    def _near(self, moves: Moves) -> dict[int, range]:
-        """Return what each open size becomes by rows that come and go; those behind come only."""
+    def _near(self, moves: Moves, least: int = 0) -> dict[int, range]:
+        """Return what each open size becomes by rows that come and go, at least so many; those behind come only."""
         near = {}
         for known, form in self._forms.items():
             (symbols,) = form
             gone, behind = (sum(moves[name + end] for name in symbols) for end in ("", _END))
-            near[known] = range(known - gone, known + max(gone + behind, len(symbols) - 1) + 1)
+            near[known] = range(known - gone, known + max(gone + behind, len(symbols) - 1, least) + 1)
         return near
 
     def is_open(self, size: int) -> bool:
