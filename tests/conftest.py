@@ -13,7 +13,7 @@ from typing import Any
 
 import one_thread  # noqa: F401  # before what imports NumPy
 import pytest
-from kept_proofs import keep_proofs, leave_out_proofs_of_streams
+from kept_proofs import keep_proofs, leave_out_proofs_of_nodes, leave_out_proofs_of_streams
 from one_process import Kept, keep_processes, run_workers_here
 from provoked import expected, recorded
 from thinning import rest_of_products
@@ -91,6 +91,8 @@ def kept() -> Iterator[None]:
 def _children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.path.parent.name in ("streaming", "opening"):
         leave_out_proofs_of_streams(monkeypatch)
+    if request.path.parent.name in ("decomposition", "files", "loops", "model", "recurrence", "targets"):
+        leave_out_proofs_of_nodes(monkeypatch)
     if "own_processes" not in request.fixturenames:
         keep_processes(monkeypatch)
         if "workers_here" in request.fixturenames:

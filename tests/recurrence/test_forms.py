@@ -115,7 +115,7 @@ def _expected(case: Case) -> Arrays:
     return expected(case)
 
 
-@pytest.mark.few(100)
+@pytest.mark.few(64)
 @pytest.mark.parametrize(("case", "form", "opset"), picks())
 def test_lowered(case: Case, form: str, opset: int, caplog: pytest.LogCaptureFixture) -> None:
     original = model(case, opset)

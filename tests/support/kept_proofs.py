@@ -7,6 +7,7 @@ from typing import Any
 import onnx
 import pytest
 
+from rnn_lowering.compare import node_by_node
 from rnn_lowering.compare.proof import of_nodes
 from rnn_lowering.compare.proof.obligations import Claim, prove
 from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
@@ -24,6 +25,11 @@ def keep_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
 def leave_out_proofs_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let streams be compared only, for tests that look at no proof."""
     monkeypatch.setattr(proofs, "stream_proofs", lambda *_: ())
+
+
+def leave_out_proofs_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nodes be compared only, for tests that look at no proof."""
+    monkeypatch.setattr(node_by_node, "proofs_of", lambda *_, **__: ())
 
 
 def _proved_once(claim: Claim, effort: Effort) -> int | None:
