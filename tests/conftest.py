@@ -91,7 +91,7 @@ def kept() -> Iterator[None]:
 def _children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.path.parent.name in ("streaming", "opening"):
         leave_out_proofs_of_streams(monkeypatch)
-    if request.path.parent.name in ("decomposition", "files", "loops", "model", "recurrence", "targets"):
+    if request.path.parent.name in ("decomposition", "files", "loops", "model", "opening", "recurrence", "targets"):
         leave_out_proofs_of_nodes(monkeypatch)
     if "own_processes" not in request.fixturenames:
         keep_processes(monkeypatch)
