@@ -28,6 +28,7 @@ from rnn_lowering.decomposition.rewrites.apart import (
 from rnn_lowering.decomposition.rewrites.axes import (
     add_biases,
     add_biases_of_halves,
+    add_columns,
     add_output_channels,
     keep_axes,
     part_reductions,
@@ -47,7 +48,20 @@ from rnn_lowering.decomposition.rewrites.bounds import (
 )
 from rnn_lowering.decomposition.rewrites.indices import count_from_start
 from rnn_lowering.decomposition.rewrites.norms import centre_norms, part_divisors
-from rnn_lowering.decomposition.rewrites.pools import count_no_pads, part_pools, pools_of_volumes
+from rnn_lowering.decomposition.rewrites.planes import (
+    flip_rows,
+    flips_of_planes,
+    pad_batches,
+    pads_of_batches,
+    transpose_apart,
+)
+from rnn_lowering.decomposition.rewrites.pools import (
+    count_no_pads,
+    floor_pools,
+    floored_pools,
+    part_pools,
+    pools_of_volumes,
+)
 from rnn_lowering.decomposition.rewrites.quantized import (
     nodes_of_tables,
     refuse_products,
@@ -359,6 +373,25 @@ ADAPTATIONS = {
     ),
     "gathered windows": Adaptation(
         gather_pools, "ignores the dilations of pools: wrote {} MaxPool as maxima", replaces=dilated_pools
+    ),
+    "transposed apart": Adaptation(
+        transpose_apart, "multiplies transposed matrices wrongly: transposed those of {} Gemm before"
+    ),
+    "whole windows": Adaptation(
+        floor_pools,
+        "adds a window behind the input where it rounds up: rounded {} pools down",
+        replaces=floored_pools,
+    ),
+    "columns apart": Adaptation(add_columns, "takes columns that are added to products for rows: set {} apart"),
+    "flips of rows": Adaptation(
+        flip_rows,
+        "crashes at negative steps in many axes: took those of {} Slice in three",
+        replaces=flips_of_planes,
+    ),
+    "pads of batches": Adaptation(
+        pad_batches,
+        "pads a first of many axes wrongly: padded that of {} Pad in two axes",
+        replaces=pads_of_batches,
     ),
     "parted outputs": Adaptation(
         part_outputs, "loses outputs that nodes read, or their shapes: returned {} by a Transpose"

@@ -25,6 +25,22 @@ def repeated(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProt
     return parser.parse_function(f"{head} {{ {text} y = {node.op_type} (a, b) }}")
 
 
+def chosen(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """The same choice of tensors of one shape."""
+    shapes = [operand.shape for operand in operands]
+    if opset < OLDEST_OPSET or None in shapes or all(shape == shapes[0] for shape in shapes):
+        return None
+    if any(None in (shape or ()) for shape in shapes):
+        made = " ".join(f"s_{name} = Shape ({name}_in) z_{name} = ConstantOfShape (s_{name})" for name in "cab")
+        text = f"{made} z_ab = Add (z_a, z_b) z = Add (z_c, z_ab) s = Shape (z)"
+    else:
+        sizes = np.broadcast_shapes(*(tuple(size or 0 for size in shape or ()) for shape in shapes))
+        text = f"s = Constant <value = int64[{len(sizes)}] {{{', '.join(map(str, sizes))}}}> ()"
+    same = " ".join(f"{name} = Expand ({name}_in, s)" for name in "cab")
+    head = f'<domain: "", opset_import: ["" : {opset}]> f (c_in, a_in, b_in) => (y)'
+    return parser.parse_function(f"{head} {{ {text} {same} y = Where (c, a, b) }}")
+
+
 _MOST_NUMBERS = 1 << 20
 """Maximum numbers of a mask."""
 

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from onnx import parser
 
-from rnn_lowering.decomposition.comparisons import absolute, as_boolean, equal, negative, repeated, trilu
+from rnn_lowering.decomposition.comparisons import absolute, as_boolean, chosen, equal, negative, repeated, trilu
 from rnn_lowering.decomposition.cuts import gather, pad, reverse_sequence, tile
 from rnn_lowering.decomposition.operands import (
     OLDEST_OPSET,
@@ -323,6 +323,7 @@ FORMULAS: dict[str, Formula] = {
     "LessOrEqual": repeated,
     "Neg": negative,
     "Trilu": trilu,
+    "Where": chosen,
     "IsInf": _is_inf,
     "IsNaN": _is_nan,
     "ScatterND": _scatter_nd,

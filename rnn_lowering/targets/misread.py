@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -43,6 +44,61 @@ def pads(node: ir.Node) -> bool:
     """Return whether a pool pads its input."""
     by_itself = node.attributes.get_string("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
     return by_itself or any(node.attributes.get_ints("pads", ()))
+
+
+class Windows(NamedTuple):
+    """The windows of a pool along an axis: how many elements a window spans, and how far apart two are."""
+
+    size: object
+    span: int
+    stride: int
+    begin: int
+    end: int
+
+    @property
+    def adds(self) -> bool:
+        """Whether rounding up adds a window that begins in the input, of known size."""
+        return self._rest > 0 and not begins_behind(self)
+
+    @property
+    def _rest(self) -> int:
+        assert isinstance(self.size, int)
+        return (self.size + self.begin + self.end - self.span) % self.stride
+
+    @property
+    def next(self) -> int:
+        """Where the next window begins behind the whole ones."""
+        assert isinstance(self.size, int)
+        room = self.size + self.begin + self.end - self.span
+        return (room // self.stride + 1) * self.stride - self.begin if self._rest else -1
+
+
+def windows_of(node: ir.Node, shape: ir.Shape | None) -> list[Windows] | None:
+    """Return the windows of a pool that is rounded up along each axis of space; None for any other pool."""
+    kernel = node.attributes.get_ints("kernel_shape", ())
+    rank = len(kernel)
+    if shape is None or len(shape) != rank + 2 or not node.attributes.get_int("ceil_mode", 0):
+        return None
+    strides, dilations = (node.attributes.get_ints(name, (1,) * rank) for name in ("strides", "dilations"))
+    ends = node.attributes.get_ints("pads", (0,) * 2 * rank)
+    return [
+        Windows(shape[n + 2], (k - 1) * dilations[n] + 1, strides[n], ends[n], ends[n + rank])
+        for n, k in enumerate(kernel)
+    ]
+
+
+def begins_behind(windows: Windows) -> bool:
+    """Return whether rounding up adds a window that begins behind the input, or may where its size is open."""
+    if windows.stride + windows.end <= windows.span:
+        return False
+    return not isinstance(windows.size, int) or windows.next >= windows.size
+
+
+def adds_a_window(node: ir.Node, known: KnownValue) -> str:
+    """Return how a runtime computes a pool with a window behind the input, or ""."""
+    shape = None if node.inputs[0] is None else known(node.inputs[0]).shape
+    found = any(map(begins_behind, windows_of(node, shape) or ()))
+    return "with a window behind the input where it is rounded up" if found else ""
 
 
 _PAIR = 2

@@ -1,5 +1,7 @@
 """Pools along three axes are written as two where a runtime has none."""
 
+from typing import Any
+
 import pytest
 from running import assert_close, nodes, run
 from texts import parse, random_feed
@@ -47,3 +49,31 @@ def test_pads_are_not_counted_where_there_are_none(padded: str) -> None:
     assert not any(a.name == "count_include_pad" for node in nodes(lowered) for a in node.attribute)
     feed = random_feed(net, N=2)
     assert_close(run(lowered, feed), run(net, feed))
+
+
+BEHIND = {
+    "a maximum": "MaxPool <kernel_shape = [{}2], strides = [{}3], ceil_mode = 1>",
+    "a mean": "AveragePool <kernel_shape = [{}1], strides = [{}3], ceil_mode = 1>",
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+@pytest.mark.parametrize("target", ["mnn", "opencv", "openvino"])
+def test_no_window_begins_behind_the_input(target: Any, name: str) -> None:
+    """ONNX leaves it out; each of these runtimes has one more."""
+    pool = BEHIND[name].format("", "")
+    net = parse(f"g (float[1, 2, 6] x) => (float[1, 2, a] y) {{ y = {pool} (x) }}", 19)
+    lowered = rl.lower(net, target=target)
+    assert not [a for node in nodes(lowered) for a in node.attribute if a.name == "ceil_mode"]
+    feed = random_feed(net)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize(("sizes", "first"), [("T", ""), ("7, 6", "2, ")])
+@pytest.mark.parametrize("target", ["mnn", "opencv", "openvino"])
+def test_a_window_that_may_begin_behind_is_refused(target: Any, sizes: str, first: str) -> None:
+    """One that begins before the end is needed along another axis, or the size is open."""
+    pool, out = BEHIND["a maximum"].format(first, first), "a, b" if first else "a"
+    net = parse(f"g (float[1, 2, {sizes}] x) => (float[1, 2, {out}] y) {{ y = {pool} (x) }}", 19)
+    with pytest.raises(rl.UnsupportedError, match=r"computes it with a window behind the input"):
+        rl.lower(net, target=target)

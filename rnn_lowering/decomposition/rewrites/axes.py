@@ -102,6 +102,26 @@ def add_biases_of_halves(model: AdaptedModel) -> int:
     return sum(_add_bias(n, model) for n in nodes if model.dtype_of(n.outputs[0]) == ir.DataType.FLOAT16)
 
 
+def add_columns(model: AdaptedModel) -> int:
+    """Set apart, in place, each sum of a product and a constant that has a number for each row; return their
+    number."""
+    gemms = [n for n in model.nodes("Gemm", since=_OPTIONAL_BIAS) if _is_column(model.shape_of(input_at(n, 2)))]
+    count = sum(_add_bias(node, model) for node in gemms)
+    for node in model.nodes("Add"):
+        for slot, column in ((0, node.inputs[1]), (1, node.inputs[0])):
+            value = node.inputs[slot]
+            source = None if value is None else value.producer()
+            is_product = source is not None and source.op_type in ("Gemm", "MatMul")
+            if is_product and model.constant_of(column) is not None and _is_column(model.shape_of(column)):
+                node.replace_input_with(slot, model.before(node, "Identity", [value]))
+                count += 1
+    return count
+
+
+def _is_column(shape: ir.Shape | None) -> bool:
+    return shape is not None and len(shape) >= len("MN") and shape[-2] != 1 == shape[-1]
+
+
 def _factors(node: ir.Node) -> list[float]:
     return [node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
 
@@ -352,7 +372,7 @@ _PARTED = {
 }
 """By reduction what reduces its result along further axes."""
 
-_MANY_AXES, _AT_ONCE = 5, 2
+_MANY_AXES, _AT_ONCE = 4, 2
 """From so many axes of a tensor on OpenCV reduces so many of them right."""
 
 

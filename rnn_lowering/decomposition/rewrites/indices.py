@@ -49,14 +49,22 @@ def _sizes_of_run(node: ir.Node, dtype: ir.DataType, model: AdaptedModel) -> ir.
     shape = model.before(node, "Shape", node.inputs[:1])
     if node.op_type in _BY_ROWS:
         first = node.attributes.get_int("batch_dims", 0)
-        depth = model.before(node, "Shape", [node.inputs[1]])
-        last = model.before(node, "Gather", [depth, model.constant(node, [-1])], axis=0)
-        behind = model.before(node, "Add", [last, model.constant(node, [first])])
+        behind = _depth(node, first, model)
         size = model.before(node, "Slice", [shape, model.constant(node, [first]), behind])
     else:
         axis = model.constant(node, node.attributes.get_int("axis", 0))
         size = model.before(node, "Gather", [shape, axis], axis=0)
     return size if dtype == ir.DataType.INT64 else model.before(node, "Cast", [size], to=int(dtype))
+
+
+def _depth(node: ir.Node, first: int, model: AdaptedModel) -> ir.Value:
+    """Return the end of the axes that indices have places along, which begin at the first."""
+    places = model.shape_of(node.inputs[1])
+    if places is not None and isinstance(places[-1], int):
+        return model.constant(node, [first + places[-1]])
+    shape = model.before(node, "Shape", [node.inputs[1]])
+    last = model.before(node, "Gather", [shape, model.constant(node, [-1])], axis=0)
+    return model.before(node, "Add", [last, model.constant(node, [first])])
 
 
 def _is_counted(indices: ir.Value, model: AdaptedModel) -> bool:

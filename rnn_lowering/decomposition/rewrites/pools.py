@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
-from rnn_lowering.targets.misread import pads
+from rnn_lowering.targets.misread import begins_behind, pads, windows_of
 
 _VOLUME = 3
 """The axes along which these pools are."""
@@ -74,3 +74,22 @@ def count_no_pads(model: AdaptedModel) -> int:
     for node in found:
         del node.attributes["count_include_pad"]
     return len(found)
+
+
+def floored_pools(model: AdaptedModel) -> set[ir.Node]:
+    """Return each pool that is rounded up for a window behind the input only: ONNX has none there."""
+    return {node for node in model.nodes("AveragePool", "MaxPool") if _rounds_for_nothing(node, model)}
+
+
+def floor_pools(model: AdaptedModel) -> int:
+    """Round each of them down, in place; return their number."""
+    found = floored_pools(model)
+    for node in found:
+        del node.attributes["ceil_mode"]
+    return len(found)
+
+
+def _rounds_for_nothing(node: ir.Node, model: AdaptedModel) -> bool:
+    windows = windows_of(node, model.shape_of(node.inputs[0]))
+    known = windows is not None and all(isinstance(each.size, int) for each in windows)
+    return known and any(map(begins_behind, windows or ())) and not any(each.adds for each in windows or ())

@@ -13,7 +13,15 @@ from rnn_lowering.emit.constants import zeros_of
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.targets.misread import AXES_OF_COMPOSED, Misreading, by_operator, einsum_of_several, reduces
+from rnn_lowering.facts.constants import integers_at
+from rnn_lowering.targets.misread import (
+    AXES_OF_COMPOSED,
+    Misreading,
+    adds_a_window,
+    by_operator,
+    einsum_of_several,
+    reduces,
+)
 from rnn_lowering.targets.native import (
     COMMON,
     OTHER_ACTIVATIONS,
@@ -116,7 +124,9 @@ def _of_planes(node: ir.Node, known: KnownValue, opset: int) -> str:
     shape = known(node.inputs[0]).shape if node.inputs[0] is not None else None
     if node.op_type == "MaxPool" and max(node.attributes.get_ints("dilations", (1,))) > 1:
         return "without its dilations"
-    return "wrongly along three axes" if shape is not None and len(shape) >= _AXES_OF_VOLUMES else ""
+    if shape is not None and len(shape) >= _AXES_OF_VOLUMES:
+        return "wrongly along three axes"
+    return adds_a_window(node, known)
 
 
 def _cast(node: ir.Node, known: KnownValue, opset: int) -> str:
@@ -148,8 +158,39 @@ def _has_floats(node: ir.Node, known: KnownValue) -> bool:
     return dtype is not None and dtype.is_floating_point()
 
 
+_MANY_AXES = 4
+"""From so many axes of a tensor on it flips and pads wrongly."""
+
+
 def _pad(node: ir.Node, known: KnownValue, opset: int) -> str:
-    return "in other modes only" if node.attributes.get_string("mode", "constant") == "wrap" else ""
+    if node.attributes.get_string("mode", "constant") == "wrap":
+        return "in other modes only"
+    pads = integers_at(node, "pads", opset)
+    many = _has_many_axes(node, known) and pads and (pads[0] > 0 or pads[len(pads) // 2] > 0)
+    return "wrongly along the first of many axes" if many else ""
+
+
+def _slice(node: ir.Node, known: KnownValue, opset: int) -> str:
+    steps = integers_at(node, "steps", opset) or [1]
+    return "wrongly with a negative step in many axes" if min(steps) < 0 and _has_many_axes(node, known) else ""
+
+
+def _has_many_axes(node: ir.Node, known: KnownValue) -> bool:
+    shape = None if node.inputs[0] is None else known(node.inputs[0]).shape
+    return shape is not None and len(shape) >= _MANY_AXES
+
+
+def _where(node: ir.Node, known: KnownValue, opset: int) -> str:
+    """A scalar is repeated right, and a condition where nothing else is."""
+    found = [None if value is None else known(value).shape for value in node.inputs]
+    shapes = [list(shape) for shape in found if shape is not None]
+    if len(shapes) < len(found):
+        return ""
+    aligned = [*zip_longest(*map(reversed, shapes), fillvalue=1)]
+    larger = [any(size != 1 and getattr(size, "value", size) is not None for size in sizes) for sizes in aligned]
+    repeats = [any(sizes[n] == 1 and more for sizes, more in zip(aligned, larger, strict=True)) for n in (1, 2)]
+    is_repeated = any(repeat and shape for repeat, shape in zip(repeats, shapes[1:], strict=True))
+    return "wrongly where operands are repeated" if is_repeated else ""
 
 
 _MISREAD: Mapping[str, Misreading] = {
@@ -169,6 +210,8 @@ _MISREAD: Mapping[str, Misreading] = {
     **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _comparison),
     "Mod": _mod,
     "Pad": _pad,
+    "Slice": _slice,
+    "Where": _where,
     "Softplus": _wrong("as 87 from there on"),
 }
 
@@ -187,7 +230,18 @@ MNN = Target(
             *("inputs with elements", "parts of sequences", "typed fills", "constants as tensors"),
             *("no vectors", "crops as Slice", "spelled strides", "ended convolutions", "parted outputs"),
             *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart", "logarithms of Sigmoid"),
-            *("typed exponents", "pools of planes", "convolutions of planes", "gathered windows", "cubic products"),
+            *(
+                "columns apart",
+                "transposed apart",
+                "whole windows",
+                "flips of rows",
+                "pads of batches",
+                "typed exponents",
+                "pools of planes",
+                "convolutions of planes",
+                "gathered windows",
+                "cubic products",
+            ),
             "indices of ScatterElements, GatherElements, GatherND",
         ),
         folds=True,

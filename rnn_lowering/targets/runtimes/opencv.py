@@ -15,7 +15,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.targets.misread import Misreading, by_operator, of_large_numbers, opset_of, pads
+from rnn_lowering.targets.misread import Misreading, adds_a_window, by_operator, of_large_numbers, opset_of, pads
 from rnn_lowering.targets.native import OTHER_ACTIVATIONS, RESET_BEFORE, Excluded, NativeRule, Speed, features
 from rnn_lowering.targets.target import AttentionTraits, KnownValue, LoopTraits, ModelTraits, Target
 
@@ -112,7 +112,15 @@ def _scatter(node: ir.Node, known: KnownValue, opset: int) -> str:
 
 def _average_pool(node: ir.Node, known: KnownValue, opset: int) -> str:
     counts = all(node.attributes.get_int(name, 0) for name in ("ceil_mode", "count_include_pad"))
-    return "with ceil_mode as if what is beyond the pads were counted" if counts and pads(node) else ""
+    return (
+        "with ceil_mode as if what is beyond the pads were counted"
+        if counts and pads(node)
+        else adds_a_window(node, known)
+    )
+
+
+def _max_pool(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return adds_a_window(node, known)
 
 
 def _trilu(node: ir.Node, known: KnownValue, opset: int) -> str:
@@ -157,6 +165,7 @@ _MISREAD: Mapping[str, Misreading] = {
     "ReduceLogSumExp": _large,
     "Softplus": _softplus,
     "AveragePool": _average_pool,
+    "MaxPool": _max_pool,
     "Trilu": _trilu,
 }
 
@@ -210,7 +219,7 @@ OPENCV = Target(
             "logarithms of Sigmoid",
             "bounded integers",
             "indices of GatherND",
-            *("uncounted edges", "tenth numbers", "parted divisors"),
+            *("uncounted edges", "tenth numbers", "parted divisors", "whole windows"),
             "no unused constants",
             "rounding of floats",
             "no products of integers",

@@ -28,6 +28,7 @@ from rnn_lowering.recurrence.directions import by_steps
 from rnn_lowering.recurrence.equivalents import lower_rnn
 from rnn_lowering.recurrence.forms import Lower, Recurrence, Tensors, scan
 from rnn_lowering.recurrence.weights import CellOperands
+from rnn_lowering.targets.misread import adds_a_window
 from rnn_lowering.targets.native import COMMON, RESET_AFTER, RESET_BEFORE, Excluded, NativeRule, Speed, features
 from rnn_lowering.targets.target import (
     COMPOSED,
@@ -131,6 +132,8 @@ def _misread(node: ir.Node, known: KnownValue) -> str:
         return "as if nothing outside were excluded"
     if node.op_type == "NegativeLogLikelihoodLoss":
         return "without ignore_index only"
+    if node.op_type in ("AveragePool", "MaxPool"):
+        return adds_a_window(node, known)
     if node.op_type == "BitShift" and node.inputs[0] is not None:
         return "" if known(node.inputs[0]).dtype == ir.DataType.UINT32 else "of uint32 only"
     zeros = [name for name in _DEFAULT_FOR_0.get(node.op_type, ()) if node.attributes.get_float(name, 1.0) == 0]
@@ -217,7 +220,7 @@ OPENVINO = Target(
     model=ModelTraits(
         adaptations=(
             *("parts of sequences", "branches of one rank", "rotations by signs", "logarithms of Sigmoid"),
-            *("cubic products at edges", "open ends"),
+            *("cubic products at edges", "open ends", "whole windows"),
         ),
         misreads=_misread,
     ),

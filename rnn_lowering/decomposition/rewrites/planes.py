@@ -1,0 +1,98 @@
+"""What MNN computes wrongly of tensors of four and more axes, done in tensors of fewer.
+
+A Slice with a negative step ends the process, and pads along the first axis are other numbers. A Gemm of a
+transposed first matrix is wrong too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.facts.constants import integers_at
+
+_MANY_AXES = 4
+"""From so many axes of a tensor on they are wrong."""
+
+_OF_INPUTS = 11
+"""The first opset at which the bounds of a Slice and the numbers of a Pad are inputs."""
+
+
+def transpose_apart(model: AdaptedModel) -> int:
+    """Transpose, in place, the first matrix of each Gemm by a node of its own; return the number of Gemms."""
+    found = [node for node in model.nodes("Gemm") if node.attributes.get_int("transA", 0)]
+    for node in found:
+        node.replace_input_with(0, model.before(node, "Transpose", node.inputs[:1], perm=[1, 0]))
+        del node.attributes["transA"]
+    return len(found)
+
+
+def flips_of_planes(model: AdaptedModel) -> set[ir.Node]:
+    """Return each Slice that `flip_rows` replaces: with a negative step, of known bounds and sizes."""
+    return {node for node in model.nodes("Slice", since=_OF_INPUTS) if _rows_of(node, model)}
+
+
+def flip_rows(model: AdaptedModel) -> int:
+    """Write, in place, each of them as one of three axes for each of its axes; return their number."""
+    found = flips_of_planes(model)
+    for node in found:
+        value, sizes = node.inputs[0], _sizes(node, model)
+        assert sizes is not None
+        for axis, (start, end, step) in _rows_of(node, model).items():
+            shape = [math.prod(sizes[:axis]), sizes[axis], math.prod(sizes[axis + 1 :])]
+            flat = model.before(node, "Reshape", [value], shape=shape)
+            rows = model.before(node, "Slice", [flat], starts=[start], ends=[end], axes=[1], steps=[step])
+            sizes[axis] = len(range(*slice(start, end, step).indices(sizes[axis])))
+            value = model.before(node, "Reshape", [rows], shape=sizes)
+        assert value is not None
+        model.replace(node, value, node.inputs[1:])
+    return len(found)
+
+
+def _sizes(node: ir.Node, model: AdaptedModel) -> list[int] | None:
+    """Return the sizes of a tensor of many axes, all of them known."""
+    shape = model.shape_of(node.inputs[0])
+    sizes = [] if shape is None else [size for size in shape if isinstance(size, int)]
+    return sizes if shape is not None and len(sizes) == len(shape) >= _MANY_AXES else None
+
+
+def _rows_of(node: ir.Node, model: AdaptedModel) -> dict[int, Sequence[int]]:
+    """Return the start, end and step of each axis of a Slice; nothing if it is not replaced."""
+    sizes, steps = _sizes(node, model), integers_at(node, "steps", model.opset)
+    starts, ends, axes = (integers_at(node, name, model.opset) for name in ("starts", "ends", "axes"))
+    if sizes is None or not steps or starts is None or ends is None or axes is None or min(steps) > 0:
+        return {}
+    axes = [axis % len(sizes) for axis in axes or range(len(starts))]
+    return dict(zip(axes, zip(starts, ends, steps, strict=True), strict=True))
+
+
+def pads_of_batches(model: AdaptedModel) -> set[ir.Node]:
+    """Return each Pad that `pad_batches` replaces: along the first axis, of known sizes."""
+    return {node for node in model.nodes("Pad", since=_OF_INPUTS) if _batches_of(node, model)}
+
+
+def pad_batches(model: AdaptedModel) -> int:
+    """Pad, in place, the first axis of each of them in a tensor of two axes; return their number."""
+    found = pads_of_batches(model)
+    for node in found:
+        sizes, pads = _sizes(node, model), _batches_of(node, model)
+        assert sizes is not None
+        rank, rest = len(sizes), node.inputs[2:]
+        flat = model.before(node, "Reshape", node.inputs[:1], shape=[sizes[0], math.prod(sizes[1:])])
+        ends = model.constant(node, [pads[0], 0, pads[rank], 0])
+        padded = model.before(node, "Pad", [flat, ends, *rest[:1]], **node.attributes)
+        whole = [sizes[0] + pads[0] + pads[rank], *sizes[1:]]
+        node.replace_input_with(0, model.before(node, "Reshape", [padded], shape=whole))
+        node.replace_input_with(1, model.constant(node, [0, *pads[1:rank], 0, *pads[rank + 1 :]]))
+    return len(found)
+
+
+def _batches_of(node: ir.Node, model: AdaptedModel) -> list[int]:
+    """Return the pads of a Pad along the first axis; nothing if it is not replaced."""
+    sizes, pads = _sizes(node, model), integers_at(node, "pads", model.opset)
+    if sizes is None or not pads or len(pads) != 2 * len(sizes) or len(node.inputs) > len(("x", "pads", "number")):
+        return []
+    return pads if pads[0] > 0 or pads[len(sizes)] > 0 else []
