@@ -251,3 +251,14 @@ def test_sums_along_several_axes_are_set_apart(name: str) -> None:
     assert ("Identity" in [node.op_type for node in nodes(lowered)]) == is_apart
     feed = random_feed(net)
     assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize("operator", ["ReduceMin", "ReduceL1", "ReduceMean"])
+def test_three_of_four_axes_are_reduced_in_parts(operator: str) -> None:
+    text = f"y = {operator} <axes = [0, 1, 3], keepdims = 0> (x)"
+    net = parse(f"g (float[4, 5, 3, 4] x) => (float[3] y) {{ {text} }}", 17)
+    lowered = rl.lower(net, target="opencv")
+    axes = [a.ints for node in nodes(lowered) for a in node.attribute if a.name == "axes"]
+    assert max(map(len, axes)) <= 2
+    feed = random_feed(net)
+    assert_close(run(lowered, feed), run(net, feed))

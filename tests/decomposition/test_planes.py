@@ -35,7 +35,8 @@ def test_a_flip_of_many_axes_is_one_of_three(name: str) -> None:
 def test_the_first_of_many_axes_is_padded_in_two(mode: str) -> None:
     net = parse(
         f"""g (float[3, 2, 4, 5] x) => (float[b, c, d, f] y)
-        <int64[8] p = {{1, 0, 2, 0, 2, 0, 0, 1}}, float n = {{1.5}}> {{ y = Pad <mode = "{mode}"> (x, p{", n" * (mode == "constant")}) }}""",
+        <int64[8] p = {{1, 0, 2, 0, 2, 0, 0, 1}}, float n = {{1.5}}>
+        {{ y = Pad <mode = "{mode}"> (x, p{", n" * (mode == "constant")}) }}""",
         17,
     )
     lowered = rl.lower(net, target="mnn")
