@@ -13,11 +13,12 @@ import onnxruntime as ort
 import pytest
 from cases import Case, model
 from commands import Command
-from distant import AXES, KINDS, Mask, at_a_distance, under_masks
+from distant import AXES, KINDS, at_a_distance
 from impostors import IMPOSTORS, Edit, Impostor
 from lengths_that_meet import CONDITIONS, random_condition, where_lengths_meet
 from mutants import mutant
 from oracle import evaluate
+from random_masks import RandomMask, under_mask
 from running import session
 from thinning import thinned
 
@@ -37,10 +38,13 @@ CASES = [
     Case("coupled", "LSTM", {"input_forget": 1}, x="batch"),
     Case("hard", "RNN", {"activations": ["HardSigmoid"], "activation_alpha": [0.3]}, x="symbolic"),
 ]
-RAGGED = Case("ragged", "RNN", T=6, I=19, H=23, optional=("B", "sequence_lens"), x="symbolic")
-ODD = ((1, 1), (2, 5), (7, 3), (64, 2), (230, 1))
+FAR_ROWS = Case("far", "RNN", I=19, H=23, x="symbolic")
+RAGGED = replace(FAR_ROWS, T=6, optional=("B", "sequence_lens"))
+
+Sizes = Sequence[tuple[int, int]]
+ODD: Sizes = ((1, 1), (2, 5), (7, 3), (64, 2), (230, 1))
 """(T, N) of the runs that judge a mutant."""
-LARGE = ((2, 2), (29, 2), (12, 12), (29, 29), (14, 29), (40, 17))
+LARGE: Sizes = ((2, 2), (29, 2), (12, 12), (29, 29), (14, 29), (40, 17))
 """Those of the runs that show a fault that only large sizes have, or a small pair."""
 
 FAR = 2e-5
@@ -101,8 +105,11 @@ def test_no_fault_at_a_distance_is_proven(kind: str, axis: int, distance: int, f
 def test_no_fault_in_few_rows_is_proven(first: int) -> None:
     for seed in range(first, first + 5):
         rng = np.random.default_rng(seed)
-        masks = {axis: Mask(rng) for axis in ((0,), (1,), (0, 1))[seed % 3]}
-        refuse(under_masks(masks), ("scan", "loop")[seed // 3 % 2], bool(seed // 6 % 2), rng)
+        while not (mask := RandomMask(rng, lengths=bool(seed % 2))).is_hidden(LARGE):
+            pass
+        case = replace(FAR_ROWS, optional=("B", "sequence_lens") if mask.lengths else ("B",))
+        original, _, wrong = Impostor("", case, edit=under_mask(mask)).models(("scan", "loop")[seed // 2 % 2])
+        right_if_proven(case, original, wrong, rng, LARGE)
 
 
 @pytest.mark.few(5)
@@ -127,18 +134,23 @@ def test_no_fault_where_lengths_meet_is_proven(first: int) -> None:
         case = replace(RAGGED, x=("symbolic", "batch", "static")[seed % 3])
         edit = where_lengths_meet(random_condition(rng))
         original, _, wrong = Impostor("", case, edit=edit).models("scan")
-        try:
-            prove(claim(case, original, wrong))
-        except UnprovenError:
-            continue
-        for far in distances(case, original, wrong, rng):
-            assert far < FAR, seed
+        right_if_proven(case, original, wrong, rng)
+
+
+def right_if_proven(
+    case: Case, original: onnx.ModelProto, wrong: onnx.ModelProto, rng: np.random.Generator, sizes: Sizes = ODD
+) -> None:
+    try:
+        prove(claim(case, original, wrong))
+    except UnprovenError:
+        return
+    for far in distances(case, original, wrong, rng, sizes):
+        assert far < FAR
 
 
 def refuse(edit: Edit, form: Any, lengths: bool, rng: np.random.Generator) -> None:
     """Check that a fault is one, at large sizes, and that it is not proven."""
-    given = ("B", "sequence_lens") if lengths else ("B",)
-    case = Case("far", "RNN", I=19, H=23, optional=given, x="symbolic")
+    case = replace(FAR_ROWS, optional=("B", "sequence_lens") if lengths else ("B",))
     original, right, wrong = Impostor("", case, edit=edit).models(form)
     prove(claim(case, original, right))
     assert max(distances(case, original, wrong, rng, LARGE)) > FAR
@@ -165,7 +177,7 @@ def distances(
     original: onnx.ModelProto,
     wrong: onnx.ModelProto,
     rng: np.random.Generator,
-    sizes: Sequence[tuple[int, int]] = ODD,
+    sizes: Sizes = ODD,
 ) -> Iterator[float]:
     """Yield how far a model is from the oracle; a model that is no valid one is none that is proven."""
     try:

@@ -1,10 +1,8 @@
 """Edits of a lowered model whose fault shows only at some sizes: moves by one row, one after another."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 
-import numpy as np
-from cases import Array
 from impostors import Edit, entering
 
 Far = Callable[[int, int], str]
@@ -199,84 +197,3 @@ KINDS: dict[str, Far] = {
 
 AXES = dict.fromkeys(list(KINDS)[-7:], (0,))
 """The axes along which some kinds are made."""
-
-Row = tuple[str, int, int]
-"""An operation of a `Mask`: its name, and the numbers of one or two masks before it."""
-
-
-class Mask:
-    """Zeros and ones for the rows of an axis, by random operations, each of which moves rows by at most one.
-
-    They are zero at the smallest sizes, and not at a later one.
-    """
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.rows: list[Row] = []
-        while not self._is_hidden():
-            length, weights = int(rng.integers(6, 16)), [weight for _, _, weight in OPERATIONS.values()]
-            names = rng.choice(list(OPERATIONS), length, p=np.divide(weights, sum(weights)))
-            of = [rng.integers(max(0, n - 3), n + 1, 2) for n in range(length)]
-            self.rows = [(str(name), int(a), int(b)) for name, (a, b) in zip(names, of, strict=True)]
-
-    def at(self, size: int) -> Array:
-        """The mask at a size."""
-        masks: list[Array] = [np.ones(size)]
-        for name, a, b in self.rows:
-            masks.append(OPERATIONS[name][0](masks[a], masks[b]))
-        return masks[-1]
-
-    def _is_hidden(self) -> bool:
-        return not any(self.at(size).any() for size in (5, 1, 2, 3, 4)) and any(
-            self.at(n).any() for n in range(6, 30)
-        )
-
-    def nodes(self, name: str, axis: int) -> str:
-        """Nodes that make it, shaped so that X can be multiplied by it."""
-        text = f"{name}_axis = Constant <value_ints = [{axis}]> () {name}_size = Gather (all, {name}_axis)"
-        text += f" {name}_0 = ConstantOfShape <value = float[1] {{1}}> ({name}_size)"
-        for n, (operation, a, b) in enumerate(self.rows, 1):
-            text += " " + OPERATIONS[operation][1].format(to=f"{name}_{n}", a=f"{name}_{a}", b=f"{name}_{b}")
-        others = [n for n in range(3) if n != axis]
-        axes = f"{name}_axes = Constant <value_ints = [{others[0]}, {others[1]}]> ()"
-        return f"{text} {axes} {name} = Unsqueeze ({name}_{len(self.rows)}, {name}_axes)"
-
-
-Operation = tuple[Callable[[Array, Array], Array], str, int]
-"""What an operation computes, its nodes, and how often it is drawn."""
-
-
-def _later(number: int, often: int) -> Operation:
-    """A number comes in front, the last one goes."""
-    nodes = f"{{to}}_in = Concat <axis = 0> (float_{number}, {{a}}) {{to}} = Slice ({{to}}_in, zero, last, zero)"
-    return lambda a, _: np.concatenate([[number], a[:-1]]), nodes, often
-
-
-def _earlier(number: int, often: int) -> Operation:
-    """A number comes behind, the first one goes."""
-    nodes = f"{{to}}_in = Concat <axis = 0> ({{a}}, float_{number}) {{to}} = Slice ({{to}}_in, one, end, zero)"
-    return lambda a, _: np.concatenate([a[1:], [number]]), nodes, often
-
-
-OPERATIONS: dict[str, Operation] = {
-    "later": _later(0, 5),
-    "later, 1 in front": _later(1, 1),
-    "earlier": _earlier(0, 5),
-    "earlier, 1 behind": _earlier(1, 1),
-    "both": (np.multiply, "{to} = Mul ({a}, {b})", 4),
-    "one of both": (np.maximum, "{to} = Max ({a}, {b})", 2),
-    "not": (lambda a, _: 1 - a, "{to} = Sub (float_1, {a})", 1),
-    "reversed": (lambda a, _: a[::-1], "{to} = Slice ({a}, last, low, zero, last)", 1),
-}
-
-
-def under_masks(masks: Mapping[int, Mask]) -> Edit:
-    """Let X be another in the rows of masks, by axis."""
-    parts = [mask.nodes(f"mask{axis}", axis) for axis, mask in masks.items()]
-    names = ["little", *(f"mask{axis}" for axis in masks)]
-    products = [f"{b}_all = Mul ({a}{'_all' * (n > 0)}, {b})" for n, (a, b) in enumerate(pairwise(names))]
-    return entering(
-        "X",
-        f"""{_CONSTANTS.format(axis=0)} float_0 = Constant <value_floats = [0.0]> ()
-        float_1 = Constant <value_floats = [1.0]> () low = Constant <value_ints = [-9223372036854775807]> ()
-        little = Mul (X, thousandth) {" ".join(parts)} {" ".join(products)} WRONG = Add (X, {names[-1]}_all)""",
-    )
