@@ -39,6 +39,10 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
         raise ModelFileError(f"{name} is not a valid ONNX model: {reason}") from error
     refuse_imports(model, name)
     refuse_undefined_inputs(model)
+    for value in model.graph.outputs:
+        if value.producer() is None and not (value.is_graph_input() or value.is_initializer()):
+            reason = f"{name}: output '{value.name}' is no output of a node, no input and no initializer"
+            raise ModelFileError(reason, hint="was the model cut? Export it again, or remove the output")
     return model
 
 
@@ -63,6 +67,11 @@ def _refuse_graph(graph: onnx.GraphProto, name: str) -> None:
     _refuse_twice("initializer", (tensor.name for tensor in graph.initializer), name)
     for tensor in graph.initializer:
         _refuse_tensor(tensor, name)
+    for node in graph.node:
+        if len(node.attribute) > 1:
+            _refuse_twice(
+                f"in {node.op_type} node '{node.name}', attribute", (a.name for a in node.attribute), name
+            )
     if graph.sparse_initializer:
         raise UnsupportedError(
             f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"

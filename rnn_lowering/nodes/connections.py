@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import InvalidNodeError, NodeRef
+from rnn_lowering.errors import InvalidNodeError, NodeRef, counted
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.known import Known
 from rnn_lowering.facts.operators import is_used
@@ -47,10 +47,10 @@ class Connections:
         self.warnings: list[str] = []
         if not schema.min_input <= len(node.inputs) <= schema.max_input:
             raise self.invalid(
-                f"{len(node.inputs)} inputs", f"{schema.min_input} to {schema.max_input} are allowed"
+                counted(len(node.inputs), "input"), f"{schema.min_input} to {schema.max_input} are allowed"
             )
         if len(node.outputs) > schema.max_output:  # fewer than GRU-1 must have are computed all the same
-            raise self.invalid(f"{len(node.outputs)} outputs", f"at most {schema.max_output} are allowed")
+            raise self.invalid(counted(len(node.outputs), "output"), f"at most {schema.max_output} are allowed")
         self.inputs = {p.name: v for p, v in zip(schema.inputs, node.inputs, strict=False) if v is not None}
         for formal in schema.inputs:
             if formal.option == REQUIRED and formal.name not in self.inputs:

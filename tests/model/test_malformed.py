@@ -410,9 +410,22 @@ def as_floats(tensor: TensorProto) -> None:
     tensor.float_data.extend(numbers[1:])
 
 
+def without_its_node(model: onnx.ModelProto) -> None:
+    model.graph.node[-1].output[0] = ""
+
+
+def attribute_twice(model: onnx.ModelProto) -> None:
+    model.graph.node[-1].attribute.append(model.graph.node[-1].attribute[0])
+
+
 CONTRADICTIONS: dict[str, tuple[Edit, str]] = {
     "an input twice": (twice("input"), "input 'X' is declared twice; keep one of them"),
     "an initializer twice": (twice("initializer"), "initializer 'W' is declared twice; keep one of them"),
+    "an attribute twice": (attribute_twice, "in LSTM node '', attribute 'hidden_size' is declared twice"),
+    "an output that nothing gives": (
+        without_its_node,
+        "output 'Y' is no output of a node, no input and no initializer; was the model cut? Export it again, or",
+    ),
     "bytes that are missing": (
         data_of_w(lambda w: setattr(w, "raw_data", w.raw_data[4:])),
         "tensor 'W' [1,16,3] has 188 bytes instead of 192; is the file complete?",

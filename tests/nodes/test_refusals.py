@@ -197,7 +197,7 @@ def types_and_counts(op: str) -> Iterator[Row]:
         yield {"dtype": TensorProto.BFLOAT16, "opset": opset}, f"BFLOAT16 is not a type of {op}-{version}"
     yield from (({"absent": [symbol]}, f"input {symbol} is missing") for symbol in ("X", "W", "R"))
     given, results = FORMALS[op], RESULTS[op]
-    yield from (({"inputs": given[:n]}, f"{n} inputs.*3 to {len(given)}") for n in (1, 2))
+    yield from (({"inputs": given[:n]}, f"{n} inputs?; 3 to {len(given)}") for n in (1, 2))
     yield {"inputs": [*given, "X"]}, f"{len(given) + 1} inputs.*3 to {len(given)}"
     yield {"outputs": [*results, "more"]}, f"{len(results) + 1} outputs.*at most {len(results)}"
 
