@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import get_args
 
 import onnx_ir as ir
 
@@ -72,7 +73,7 @@ from rnn_lowering.decomposition.rewrites.quantized import (
     written_as_differences,
     written_as_floats,
 )
-from rnn_lowering.decomposition.rewrites.resizes import cubic_resizes, multiply_cubic
+from rnn_lowering.decomposition.rewrites.resizes import Kind, multiply, resizes
 from rnn_lowering.decomposition.rewrites.rows import (
     bound_lookups,
     open_far_ends,
@@ -344,14 +345,14 @@ ADAPTATIONS = {
     "logarithms of Sigmoid": Adaptation(
         write_logarithms, "loses Sigmoids that are almost 0: wrote {} Log of them by a bounded Exp"
     ),
-    "cubic products": Adaptation(
-        multiply_cubic, "resizes cubically wrongly: wrote {} Resize as products", replaces=cubic_resizes
-    ),
-    "cubic products at edges": Adaptation(
-        partial(multiply_cubic, excluding=True),
-        "resizes cubically wrongly at edges: wrote {} Resize as products",
-        replaces=partial(cubic_resizes, excluding=True),
-    ),
+    **{
+        f"{kind} products": Adaptation(
+            partial(multiply, kind=kind),
+            "resizes wrongly: wrote {} Resize as products",
+            replaces=partial(resizes, kind=kind),
+        )
+        for kind in get_args(Kind)
+    },
     **{
         f"indices of {', '.join(operators)}": Adaptation(
             partial(count_from_start, operators=operators),

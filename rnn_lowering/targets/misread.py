@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import onnx_ir as ir
 
+from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset
 from rnn_lowering.targets.target import KnownValue, Misreads
 
@@ -44,6 +45,30 @@ def pads(node: ir.Node) -> bool:
     """Return whether a pool pads its input."""
     by_itself = node.attributes.get_string("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
     return by_itself or any(node.attributes.get_ints("pads", ()))
+
+
+def aligns_corners(node: ir.Node) -> bool:
+    """Return whether a Resize puts the first and last elements of its result on those of its input."""
+    return node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "align_corners"
+
+
+def rounds(shape: ir.Shape | None, scales: Sequence[float]) -> bool:
+    """Return whether a scale gives no whole size, or may where a size is open."""
+    sizes: Sequence[object] = [None] * len(scales) if shape is None else list(shape)
+    return any(
+        not float(scale * size if isinstance(size, int) else scale).is_integer()
+        for scale, size in zip(scales, sizes, strict=True)
+    )
+
+
+def of_rounded_sizes(node: ir.Node, known: KnownValue) -> str:
+    """Return how a runtime computes a linear Resize by the scales of rounded sizes, or ""."""
+    scales = constant_of(node.inputs[2], opset_of(node)) if len(node.inputs) > 2 else None
+    shape = None if node.inputs[0] is None else known(node.inputs[0]).shape
+    is_linear = node.attributes.get_string("mode", "nearest") == "linear" and not aligns_corners(node)
+    if not is_linear or scales is None or not scales.size or (shape is not None and len(shape) != scales.size):
+        return ""
+    return "wrongly where a size is rounded" if rounds(shape, scales.numpy().tolist()) else ""
 
 
 class Windows(NamedTuple):

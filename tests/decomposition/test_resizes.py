@@ -1,4 +1,4 @@
-"""A cubic Resize is products with matrices where a runtime computes it wrongly."""
+"""A Resize is products with matrices where a runtime computes it wrongly."""
 
 import pytest
 from running import assert_close, operators, run
@@ -41,3 +41,27 @@ def test_openvino_gets_none_that_excludes_what_is_outside(outside: int) -> None:
     assert operators(lowered) == {"MatMul" if outside else "Resize"}
     feed = random_feed(net, N=2)
     assert_close(run(lowered, feed), run(net, feed))
+
+
+LINEAR = {"half_pixel": "MatMul", "asymmetric": "MatMul", "align_corners": "Resize"}
+
+
+@pytest.mark.parametrize("mode", LINEAR)
+def test_opencv_gets_products_where_a_size_is_rounded(mode: str) -> None:
+    """It takes the scale of the rounded size."""
+    resize = f'Resize <mode = "linear", coordinate_transformation_mode = "{mode}"> (x, "", scales)'
+    net = parse(TEXT.format(N=1, text=resize).replace("2, 1.5", "1.5, 1.5"), 17)
+    lowered = rl.lower(net, target="opencv")
+    assert operators(lowered) == {LINEAR[mode]}
+    feed = random_feed(net)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+def test_opencv_is_refused_one_of_open_size() -> None:
+    net = parse(
+        """g (float[1, 2, T, 4] x) => (float[1, 2, a, b] y) <float[4] s = {1, 1, 1.5, 1}>
+        { y = Resize <mode = "linear"> (x, "", s) }""",
+        17,
+    )
+    with pytest.raises(rl.UnsupportedError, match="computes it wrongly where a size is rounded"):
+        rl.lower(net, target="opencv")

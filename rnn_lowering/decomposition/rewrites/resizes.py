@@ -1,12 +1,12 @@
-"""A cubic Resize along the last two axes as products with matrices.
+"""A Resize along the last two axes as products with matrices.
 
-MNN computes each of them wrongly, OpenVINO those that leave out what is outside (exclude_outside). The matrix of an
-axis is what ONNX's reference makes of the identity.
+MNN computes each cubic one wrongly, OpenVINO those that leave out what is outside (exclude_outside), OpenCV linear
+ones where a scale gives no whole size. The matrix of an axis is what ONNX's reference makes of the identity.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import onnx
@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.facts.operators import input_at
+from rnn_lowering.targets.misread import aligns_corners, rounds
 from rnn_lowering.types import Array, array_of
 
 _SCALES, _SIZES = 2, 3
@@ -38,21 +39,44 @@ class _Growth(NamedTuple):
     same: Array
 
 
-def cubic_resizes(model: AdaptedModel, *, excluding: bool = False) -> set[ir.Node]:
-    """Return the nodes that `multiply_cubic` replaces: along the last two axes, of known sizes; with `excluding`
-    only those that leave out what is outside."""
-    return set(_growths(model, excluding))
+Kind = Literal["cubic", "excluding", "linear"]
+"""Which nodes are written: cubic ones, those that leave out what is outside, or linear ones whose sizes are
+rounded."""
 
 
-def _growths(model: AdaptedModel, excluding: bool) -> dict[ir.Node, _Growth]:
-    nodes = model.nodes("Resize", since=_OF_FLOATS)
-    wanted = (node for node in nodes if node.attributes.get_int("exclude_outside", 0) or not excluding)
-    return {node: growth for node in wanted if (growth := _growth(node, model)) is not None}
+def resizes(model: AdaptedModel, kind: Kind) -> set[ir.Node]:
+    """Return the nodes that `multiply` replaces: along the last two axes, of known sizes."""
+    return set(_growths(model, kind))
 
 
-def multiply_cubic(model: AdaptedModel, *, excluding: bool = False) -> int:
+def _growths(model: AdaptedModel, kind: Kind) -> dict[ir.Node, _Growth]:
+    wanted = [node for node in model.nodes("Resize", since=_OF_FLOATS) if _is_of_kind(node, kind)]
+    found = {node: growth for node in wanted if (growth := _growth(node, model)) is not None}
+    if kind != "linear":
+        return found
+    return {node: growth for node, growth in found.items() if _is_rounded(node, growth, model)}
+
+
+def _is_rounded(node: ir.Node, growth: _Growth, model: AdaptedModel) -> bool:
+    """Whether a scale gives no whole size; not a single element, which ONNX's reference puts elsewhere."""
+    shape = model.shape_of(node.inputs[0])
+    sizes = [] if shape is None else [size for size in shape[-_PLANE:] if isinstance(size, int)]
+    single = any(
+        size != size * scale < _PLANE for size, scale in zip(sizes, growth.numbers[-_PLANE:], strict=False)
+    )
+    return growth.slot == _SCALES and not single and rounds(shape, growth.numbers.tolist())
+
+
+def _is_of_kind(node: ir.Node, kind: Kind) -> bool:
+    mode = node.attributes.get_string("mode", "nearest")
+    if kind == "linear":
+        return mode == "linear" and not aligns_corners(node)
+    return mode == "cubic" and (kind == "cubic" or node.attributes.get_int("exclude_outside", 0) != 0)
+
+
+def multiply(model: AdaptedModel, kind: Kind) -> int:
     """Write, in place, each of them as products with matrices; return their number."""
-    found = _growths(model, excluding)
+    found = _growths(model, kind)
     for node, growth in found.items():
         value, shape, dtype = node.inputs[0], model.shape_of(node.inputs[0]), model.dtype_of(node.inputs[0])
         assert shape is not None
@@ -70,12 +94,12 @@ def multiply_cubic(model: AdaptedModel, *, excluding: bool = False) -> int:
 
 
 def _growth(node: ir.Node, model: AdaptedModel) -> _Growth | None:
-    """Return the growth of each axis; None for a Resize that is not cubic, or of more axes than two."""
+    """Return the growth of each axis; None for a Resize of more axes than two."""
     shape, dtype = model.shape_of(node.inputs[0]), model.dtype_of(node.inputs[0])
     is_crop = node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
-    if node.attributes.get_string("mode", "nearest") != "cubic" or is_crop or dtype is None:
+    if is_crop or dtype is None or shape is None or not dtype.is_floating_point():
         return None
-    if shape is None or not dtype.is_floating_point() or any(name in node.attributes for name in _OTHERWISE):
+    if any(name in node.attributes for name in _OTHERWISE):
         return None
     known = np.array([size if isinstance(size, int) else -1 for size in shape])
     if (known[-_PLANE:] < 0).any():

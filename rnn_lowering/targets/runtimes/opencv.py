@@ -15,7 +15,15 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.targets.misread import Misreading, adds_a_window, by_operator, of_large_numbers, opset_of, pads
+from rnn_lowering.targets.misread import (
+    Misreading,
+    adds_a_window,
+    by_operator,
+    of_large_numbers,
+    of_rounded_sizes,
+    opset_of,
+    pads,
+)
 from rnn_lowering.targets.native import OTHER_ACTIVATIONS, RESET_BEFORE, Excluded, NativeRule, Speed, features
 from rnn_lowering.targets.target import AttentionTraits, KnownValue, LoopTraits, ModelTraits, Target
 
@@ -119,6 +127,10 @@ def _average_pool(node: ir.Node, known: KnownValue, opset: int) -> str:
     )
 
 
+def _resize(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return of_rounded_sizes(node, known)
+
+
 def _max_pool(node: ir.Node, known: KnownValue, opset: int) -> str:
     return adds_a_window(node, known)
 
@@ -166,6 +178,7 @@ _MISREAD: Mapping[str, Misreading] = {
     "Softplus": _softplus,
     "AveragePool": _average_pool,
     "MaxPool": _max_pool,
+    "Resize": _resize,
     "Trilu": _trilu,
 }
 
@@ -207,7 +220,7 @@ OPENCV = Target(
             "stored indices",
             "zero points as scales",
             "centred norms",
-            "rank 4",
+            *("linear products", "rank 4"),
             "spelled same pads",
             "equal batches",
             "no vectors",

@@ -220,7 +220,7 @@ OPENVINO = Target(
     model=ModelTraits(
         adaptations=(
             *("parts of sequences", "branches of one rank", "rotations by signs", "logarithms of Sigmoid"),
-            *("cubic products at edges", "open ends", "whole windows"),
+            *("excluding products", "open ends", "whole windows"),
         ),
         misreads=_misread,
     ),
