@@ -411,9 +411,7 @@ def test_each_layer_of_a_loop_is_computed_twice_for_each_run(proven: bool, monke
     if not proven:
         monkeypatch.setattr(of_nodes, "prove", unproven)
     for count in (2, 3):
-        layers = [
-            f"y{n} = RNN <hidden_size = 4> (x{n}, W, R) x{n + 1} = Squeeze (y{n}, one)" for n in range(count)
-        ]
+        layers = [f"y{n} = RNN <hidden_size = 4> (x{n}, W, R) x{n + 1} = Squeeze (y{n}, one)" for n in range(count)]
         original = parse(
             f"""main (float[T,N,4] x0) => (float[T,N,4] x{count})
             <float[1,4,4] W = {{}}, float[1,4,4] R = {{}}, int64[1] one = {{1}}> {{ {" ".join(layers)} }}"""
