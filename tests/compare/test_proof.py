@@ -15,7 +15,7 @@ from cases import Case, model
 from commands import Command
 from distant import AXES, KINDS, at_a_distance
 from impostors import IMPOSTORS, Edit, Impostor
-from lengths_that_meet import CONDITIONS, random_condition, where_lengths_meet
+from lengths_that_meet import CONDITIONS, by_the_next_length, random_condition, where_lengths_meet
 from mutants import mutant
 from oracle import evaluate
 from random_masks import RandomMask, under_mask
@@ -90,7 +90,6 @@ def test_no_wrong_mutant_is_proven(first: int) -> None:
     assert proven < 10
 
 
-@pytest.mark.few(3)
 @pytest.mark.parametrize("lengths", [False, True], ids=["", "lengths"])
 @pytest.mark.parametrize("form", ["scan", "loop"])
 @pytest.mark.parametrize("distance", [4, 6, 12])
@@ -125,6 +124,18 @@ def test_no_fault_of_several_lengths_is_proven(kind: str, x: Any, form: Any) -> 
         assert any(far > FAR for rng in drawn for far in distances(case, original, wrong, rng))
         with pytest.raises(UnprovenError):
             prove(claim(case, original, wrong))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
+@pytest.mark.parametrize("N", [3, 5])
+def test_no_length_of_another_sequence_is_proven(N: int, form: Any) -> None:
+    case = replace(RAGGED, x="static", N=N)
+    original, right, wrong = Impostor("", case, edit=by_the_next_length()).models(form)
+    prove(claim(case, original, right))
+    assert max(distances(case, original, wrong, np.random.default_rng(0))) > FAR
+    with pytest.raises(UnprovenError, match="length of another sequence"):
+        prove(claim(case, original, wrong))
 
 
 @pytest.mark.parametrize("first", thinned([*range(0, 400, 10)], 40))

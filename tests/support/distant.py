@@ -179,6 +179,29 @@ def _in_the_middle(axis: int, far: int) -> str:
         wide = Unsqueeze (mask, pair) FAR = Mul (X, wide)"""
 
 
+def _by_a_state(first: str, body: str) -> Far:
+    """X itself from the step on in which a state of a Scan says so."""
+
+    def nodes(axis: int, far: int) -> str:
+        return f"""steps_far = Constant <value_float = {far}.0> () {first.format(far=far)}
+            last_state, FAR = Scan <num_scan_inputs = 1, body = counted (float[s] state, float[b, c] x) =>
+                (float[s] next, float[b, c] y) {{{body} y = Mul (x, now)}}> (first_state, X)"""
+
+    return nodes
+
+
+_counted = _by_a_state(
+    "first_state = Constant <value_floats = [0.0]> ()",
+    "by = Constant <value_float = 1.0> () next = Add (state, by) over = Sub (state, steps_far) now = Relu (over)",
+)
+_passed_on = _by_a_state(
+    """float_0 = Constant <value_floats = [0.0]> () float_1 = Constant <value_floats = [1.0]> ()
+    lead = Constant <value_ints = [{far}]> () zeros = ConstantOfShape (lead)
+    first_state = Concat <axis = 0> (float_1, zeros)""",
+    """kept = Slice (state, zero, last, zero) next = Concat <axis = 0> (float_0, kept)
+    now = Slice (state, last, end, zero)""",
+)
+
 KINDS: dict[str, Far] = {
     "shifted": _shifted,
     "cut and filled": _cut_and_filled,
@@ -193,7 +216,9 @@ KINDS: dict[str, Far] = {
     "more sequences than steps": _more_sequences_than_steps,
     "steps past the sequences": _steps_past_the_sequences,
     "in the middle": _in_the_middle,
+    "counted by a state": _counted,
+    "passed on by states": _passed_on,
 }
 
-AXES = dict.fromkeys(list(KINDS)[-7:], (0,))
+AXES = dict.fromkeys(list(KINDS)[-9:], (0,))
 """The axes along which some kinds are made."""

@@ -34,6 +34,20 @@ def where_lengths_meet(condition: str) -> Edit:
     )
 
 
+def by_the_next_length() -> Edit:
+    """Let a sequence be as long as the next one less a step, after 0 as long as X; the last one as it is.
+
+    That is as long as it is itself wherever each sequence is a step longer than the one before it.
+    """
+    return entering(
+        "sequence_lens",
+        f"""{_VALUES} least = Constant <value_ints = [0]> () far = Constant <value_ints = [9223372036854775807]> ()
+        more = Add (final, one) others = Slice (own, one, far, zero) next = Concat <axis = 0> (others, more)
+        less = Sub (next, one) under = Less (less, least) length = Where (under, T, less)
+        WRONG = Cast <to = 6> (length)""",
+    )
+
+
 def random_condition(rng: np.random.Generator) -> str:
     """Three comparisons of lengths, sizes and steps."""
     values = ("own", "first", "final", "opposite", "zero", "T", "step")
