@@ -116,6 +116,7 @@ def evaluate(
     return {"Y": Y.transpose(2, 0, 1, 3) if batch_first else Y, **stacked}
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def float64_of_node(
     op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array], dtype: Any
 ) -> tuple[Symbols, Symbols]:
