@@ -59,6 +59,30 @@ def integers_at(node: ir.Node, name: str, opset: int) -> list[int] | None:
     return [] if held is None else integers_of(held)
 
 
+def filling(value: ir.Value | None, opset: int) -> Array | None:
+    """Return the number that each element of a value is, also if its shape is computed; None if none is known."""
+    pending, seen, parts = [value], set[ir.Value](), list[Array]()
+    while pending:
+        value = pending.pop()
+        if value is None or value in seen:
+            continue
+        seen.add(value)
+        node, tensor = value.producer(), constant_of(value, opset)
+        if tensor is not None:
+            parts.append(array_of(tensor).reshape(-1))
+        elif node is None or not is_of_default_domain(node):
+            return None
+        elif node.op_type == "ConstantOfShape":
+            given = node.attributes.get_tensor("value")
+            parts.append(np.zeros(1, np.float32) if given is None else array_of(given).reshape(-1))
+        elif operator_of(node).moves:
+            pending += node.inputs[: moved_inputs(node)]
+        else:
+            return None
+    numbers = np.unique(np.concatenate(parts)) if parts else np.zeros(0)
+    return numbers.reshape(()) if numbers.size == 1 else None
+
+
 _NOT_NEGATIVE = {
     *("Add", "Cast", "Concat", "Expand", "Gather", "Identity", "Mul", "Range", "Reshape", "Slice", "Squeeze"),
     *("Transpose", "Unsqueeze"),

@@ -31,6 +31,15 @@ main (float[T,1,4] X, float[1,1,3] h0) => (float[T,1,1,3] Y, float[T,1,1,3] Z)
 }"""
 
 
+COMPUTED = """
+main (float[T,N,4] X) => (float[T,1,N,3] Y)
+<float[1,9,4] W = {}, float[1,9,3] R = {}, int64[1] one = {1}, int64[1] three = {3}> {
+    all = Shape (X) N = Gather (all, one) shape = Concat <axis = 0> (one, N, three)
+    filled = ConstantOfShape <value = float[1] {FIRST}> (shape) h0 = Identity (filled)
+    [gru] Y = GRU <hidden_size=3> (X, W, R, "", "", h0)
+}"""
+
+
 def one() -> onnx.ModelProto:
     """The first node alone: a mutant has no node before or behind it that no proof is about."""
     made = two()
@@ -62,6 +71,16 @@ def test_proven(name: str, tmp_path: Path) -> None:
     make, stream = STREAMS[name]
     found = proofs(make(), rl.lower(make(), stream=stream), tmp_path)
     assert {(proof.status, proof.reason) for proof in found} == {("proven", "")}
+
+
+@pytest.mark.parametrize("first", [0.0, 0.5])
+def test_first_states_of_a_computed_shape(first: float, tmp_path: Path) -> None:
+    original = parse(COMPUTED.replace("FIRST", str(first)))
+    stream = rl.lower(original, stream="T=1")
+    assert all(proofs(original, stream, tmp_path))
+    other = replace(plan_of(stream).states[0], initial=[0.25])
+    (found,) = proofs(original, stream, tmp_path, states=(other,))
+    assert found.reason == "its first state 'h' is not that of the stream"
 
 
 def test_the_line_says_it() -> None:

@@ -16,7 +16,7 @@ from rnn_lowering.compare.node_pairs import node_pairs
 from rnn_lowering.compare.proof.of_nodes import proofs_of
 from rnn_lowering.compare.result import NOT_PROVEN, PROVEN, NodeProof
 from rnn_lowering.errors import RnnLoweringError
-from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.constants import constant_of, filling
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.scopes import NodePlace, RecurrentNode, recurrent_nodes
 from rnn_lowering.streaming.metadata import State, StreamPlan
@@ -96,11 +96,11 @@ def _begins_like(first: ir.Value | None, state: State, opset: int) -> bool:
     if first.is_graph_input():
         return first.name == state.input
     constant = constant_of(first, opset)
-    if constant is None:
+    array = filling(first, opset) if constant is None else array_of(constant)
+    if array is None:
         return False
-    array = array_of(constant)
     initial = np.zeros(1) if state.initial == "zeros" else np.asarray(state.initial, array.dtype)
     try:
-        return np.array_equal(np.broadcast_to(initial, array.shape), array)
+        return bool((np.broadcast_to(initial, array.shape or initial.shape) == array).all())
     except ValueError:  # other shapes
         return False
