@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rnn_lowering.errors import counted
-from rnn_lowering.flags import spelled
+from rnn_lowering.flags import is_for_command, spelled
 from rnn_lowering.types import Array
 
 WHOLE = "onnxruntime"
@@ -187,14 +187,20 @@ class Verification:
             line = f"verified ({self.method}): {numbers}"
         return "; ".join(filter(None, (self.proven(), line, self.reason)))
 
-    def proven(self) -> str:
-        """Return how many nodes are proven, and for which lengths; "" if none is."""
-        proven = [proof.status for proof in self.proofs if proof]
-        if not proven:
+    def proven(self, where: str = "") -> str:
+        """Return how many nodes are proven, and for which lengths; "" if no proof was tried.
+
+        Args:
+            where: What says why no node is proven.
+        """
+        if not self.proofs:
             return ""
+        proven = [proof.status for proof in self.proofs if proof]
         lengths = "for every length and input" if {*proven} == {PROVEN} else "for every input"
+        why = f"({where or ('-v' if is_for_command() else '.proofs')} says why)"
         loops = " and Loops" if any(proof.node.startswith(("Loop", "Scan")) for proof in self.proofs) else ""
-        return f"{len(proven)} of {counted(len(self.proofs), 'node')}{loops} proven {lengths}, up to rounding"
+        nodes = f"{len(proven)} of {counted(len(self.proofs), 'node')}{loops} proven"
+        return f"{nodes} {lengths}, up to rounding" if proven else f"{nodes} {why}"
 
     def _sizes(self) -> str:
         """Return the shapes and switches that differ from run to run, of the first input of each kind; "" if none

@@ -276,3 +276,15 @@ def test_require_proven(rnn_lower: Command, tmp_path: Path) -> None:
         outcome = rnn_lower(source, target, "--require-proven", "--verify", "1")
         assert (outcome.code, target.exists()) == (code, not code)
         assert ("is not proven: too large" in outcome.err) == bool(code)
+
+
+@pytest.mark.usefixtures("workers_here")
+def test_that_no_node_is_proven_is_said(rnn_lower: Command, tmp_path: Path) -> None:
+    """On the line, on the page and in Python."""
+    source, target, page = tmp_path / "in.onnx", tmp_path / "out.onnx", tmp_path / "page.html"
+    onnx.save(model(Case("large", "LSTM", T=800), 17), source)
+    outcome = rnn_lower(source, target, "--verify", "1", "--report", page)
+    assert "0 of 1 node proven (-v says why); verified (onnxruntime)" in outcome.out
+    assert "0 of 1 node proven (the list of proofs says why)" in page.read_text(encoding="utf-8")
+    report = rl.lower_file(source, target, verify=1, overwrite=True)
+    assert "0 of 1 node proven (.proofs says why); verified (onnxruntime)" in str(report)
