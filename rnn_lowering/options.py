@@ -16,6 +16,7 @@ from rnn_lowering.flags import KEYWORDS, keyword_of_flag
 from rnn_lowering.limits import MOST_BYTES
 from rnn_lowering.loops.options import LoopOptions
 from rnn_lowering.opening.options import OpeningOptions
+from rnn_lowering.option_texts import with_attributes, with_keywords_of
 from rnn_lowering.streaming.options import Stream, StreamOptions
 from rnn_lowering.targets.names import FormName, TargetName
 from rnn_lowering.types import ArrayLike, ModelOrPath, Shapes, SizeOrSizes
@@ -67,37 +68,42 @@ class NodeOptions:
     Attributes:
         to: The form: "scan", "loop", "unroll" (straight-line, for a known sequence length), "chunked" (several
             steps at once, for LinearAttention; straight-line for a known length, unless the target runs loops),
-            "auto" (the form that the target prefers), or "keep" (nodes stay as they are, in streams). One step
-            is straight-line in every form.
-            "scan", "loop" and "unroll" apply to the Loops and Scans of the model too.
-        target: The runtime that will run the result, a name in `TARGETS`.
+            "auto" (the form that the target prefers), or "keep" (nodes stay as they are, in streams). One step is
+            straight-line in every form. "scan", "loop" and "unroll" apply to the Loops and Scans of the model too.
+            Example: `to="unroll", dims={"seq": 16}`.
+        target: The runtime that will run the result, a name in `TARGETS`. Example: `target="tvm"`.
         only: Lower only nodes whose operator or name matches this, or one of several (names as shell globs), or
             those for which a function of the onnx_ir node is true. A pattern that matches no node is an error.
-        except_: Do not lower nodes that match this.
-        max_unroll: The maximum number of steps to unroll.
-        max_nodes: The maximum number of nodes after inlining functions with recurrent nodes.
+            Example: `only=["LSTM", "/encoder/*"]`.
+        except_: Do not lower nodes that match this. Example: `except_="/decoder/*"`.
+        max_unroll: The maximum number of steps to unroll. Example: `max_unroll=1000`.
+        max_nodes: The maximum number of nodes after inlining functions with recurrent nodes. Example:
+            `max_nodes=200_000`.
         max_bytes: Maximum bytes of a constant that is computed while lowering; a larger one is computed at run
-            time.
+            time. Example: `max_bytes=1 << 30`.
         compute: "native" keeps each node's element type; "float32" casts the inputs of float16 and bfloat16 nodes
             to float32 and their outputs back, as onnxruntime's float16 kernels do; so a bfloat16 model runs on its
-            CPU.
-        dequantize: Convert weights that the model stores as integers before a DequantizeLinear to floats.
+            CPU. Example: `compute="float32"`.
+        dequantize: Convert weights that the model stores as integers before a DequantizeLinear to floats. Example:
+            `dequantize=True`.
         keep_rest: Keep the opset and the other nodes as they are. Otherwise the opset goes down as far as the other
             nodes allow, to 17 at least, if it is newer than the target takes, or if LinearAttention or
             CausalConvWithState of opset 27 is lowered, since most runtimes refuse 27; and other nodes that, by
             ONNX's tests, the target does not compute right are replaced by operators that are right there, if
-            possible.
+            possible. Example: `keep_rest=True`.
         require_supported: Refuse a model with a node that, by ONNX's tests, the target does not compute right.
-            Otherwise a warning names the node.
+            Otherwise a warning names the node. Example: `target="tvm", require_supported=True`.
         native: Keep nodes that were measured to be right in `target` and, where the speed is known, not slower.
-            With a form in `to`, or with `stream`, all nodes are lowered.
+            With a form in `to`, or with `stream`, all nodes are lowered. Example: `target="openvino", native=True`.
         join: Compute small nodes that do not depend on each other, both directions of a node, and layers, in one
-            loop, if that is faster in the target.
+            loop, if that is faster in the target. Example: `join=False`.
         dims: Sizes of symbolic dimensions, by name. If T is still unknown then, constants that depend on the sizes
-            are folded. Of an axis that `open_dims` opens: the size of each export.
-        input_shapes: Shapes of inputs, by input name.
+            are folded. Of an axis that `open_dims` opens: the size of each export. Example: `dims={"seq": 16,
+            "batch": 1}`.
+        input_shapes: Shapes of inputs, by input name. Example: `input_shapes={"X": [16, 1, 80]}`.
         set_inputs: Values of inputs that become constants, by input name: the lowered model does not have these
             inputs, and an If whose condition depends only on them is replaced by its branch. A number or an array.
+            Example: `set_inputs={"sr": 16000}`.
     """
 
     to: FormName = FORM.option(
@@ -164,11 +170,10 @@ class NodeOptions:
     )
 
 
+@with_attributes
 @dataclass(frozen=True)
 class Lowering(StreamOptions, OpeningOptions, LoopOptions, NodeOptions):
     """Which nodes to lower, and how: the options of all rooms.
-
-    Attributes: those of `NodeOptions`, `LoopOptions`, `OpeningOptions` and `StreamOptions`.
 
     Raises:
         OptionError: A form or target that does not exist, a negative limit, a pattern that is not text, an
@@ -296,7 +301,7 @@ def lowering_of(given: Lowering | FormName, options: LoweringOptions, function: 
 
 
 def shows(*names: str) -> Callable[[Function], Function]:
-    """Return a decorator that shows these options in the signature of a function that takes all as keywords."""
+    """Return a decorator for a function that takes all options: its signature shows these, its docstring all."""
 
     def decorate(function: Function) -> Function:
         own = signature(function)
@@ -304,7 +309,7 @@ def shows(*names: str) -> Callable[[Function], Function]:
         shown = [Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name]) for name in names]
         *others, options = own.parameters.values()
         function.__signature__ = own.replace(parameters=[*others, *shown, options])  # type: ignore[attr-defined]
-        return function
+        return with_keywords_of(Lowering)(function)
 
     return decorate
 

@@ -1,6 +1,9 @@
 """Each public class and function has an example in its docstring, and the examples run."""
 
+import dataclasses
 import doctest
+import pydoc
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -35,3 +38,25 @@ def test_the_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     with warnings.catch_warnings():
         doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=said.append)
     assert said == []
+
+
+DESCRIBED = {"Lowering": rl.Lowering, "Check": rl.Check, "lower": rl.Lowering, "lower_file": rl.Lowering}
+"""What a user asks for help about -> the options that it takes as keywords."""
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_help_describes_each_option(name: str) -> None:
+    """With the type, the default that it has, and an example that is a valid option."""
+    kind = DESCRIBED[name]
+    shown = " ".join(pydoc.plain(pydoc.render_doc(getattr(rl, name))).replace("\n |", "\n").split())
+    given = kind()
+    for field in dataclasses.fields(kind):
+        default = re.escape(repr(getattr(given, field.name)))
+        found = re.search(
+            rf" {field.name} \((\w[^:]*)\): ([A-Z\"].*?) Default: `{default}`\. Example: `(.*?)`\. ", shown
+        )
+        assert found, field.name
+        assert not re.search(r"Name|Shapes|Selection|Stream|OrPath|OrSizes|Like", found[1]), found[1]
+        assert f"{field.name}=" in found[3]
+        made = eval(f"rl.{kind.__name__}({found[3]})", {"rl": rl, "np": np})
+        assert repr(getattr(made, field.name)) != repr(getattr(given, field.name))

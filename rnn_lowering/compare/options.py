@@ -10,6 +10,7 @@ from rnn_lowering import argument_checks
 from rnn_lowering.argument_checks import COMPARISON, LIMITS, with_keywords
 from rnn_lowering.errors import OptionError
 from rnn_lowering.limits import MOST_BYTES
+from rnn_lowering.option_texts import with_attributes
 from rnn_lowering.types import Array, PathLike, Shapes
 
 
@@ -38,24 +39,26 @@ class Tolerance:
 runs_of_check = argument_checks.integer(most=1_000_000)
 
 
+@with_attributes
 @dataclass(frozen=True)
 class Check:
     """How two models are compared.
 
     Attributes:
         runs: The number of runs with random inputs; 0: no comparison. The sizes of dynamic dimensions change from
-            run to run, and repeat after a few runs.
-        seed: Seed of the random inputs.
-        tolerance: Values that count as equal.
-        feeds: Inputs to compare with, one run each; inputs that you do not name are random.
-        shapes: Shapes of the random inputs, by name.
+            run to run, and repeat after a few runs. Example: `runs=5`.
+        seed: Seed of the random inputs. Example: `seed=1`.
+        tolerance: Values that count as equal. Example: `tolerance=rl.Tolerance(rtol=1e-3)`.
+        feeds: Inputs to compare with, one run each; inputs that you do not name are random. Example: `feeds=[{"X":
+            np.zeros((16, 1, 80), np.float32)}]`.
+        shapes: Shapes of the random inputs, by name. Example: `shapes={"X": [16, 1, 80]}`.
         timeout: Time limit in seconds for loading a model and for each run; it may be infinite. A slower model is
-            not verified.
-        run_in_target: Whether the result also runs in the runtime of its target.
-        target_python: The Python that has this runtime; None: that of a variable such as
-            RNN_LOWERING_TRACT_PYTHON, or this one.
+            not verified. Example: `timeout=600`.
+        run_in_target: Whether the result also runs in the runtime of its target. Example: `run_in_target=True`.
+        target_python: The Python that has this runtime; None: that of a variable such as RNN_LOWERING_TRACT_PYTHON,
+            or this one. Example: `target_python="tract/bin/python"`.
         max_bytes: Maximum bytes of the inputs of a run. The process may use 16 times as much, plus the weights; a
-            model that needs more is not verified.
+            model that needs more is not verified. Example: `max_bytes=1 << 30`.
 
     Raises:
         OptionError: A negative number of runs or bytes, or a time limit that is not positive.

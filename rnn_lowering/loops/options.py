@@ -13,10 +13,11 @@ class LoopOptions:
 
     Attributes:
         lower_loops: Lower every Loop and Scan of the model too, in the form that `to` or the target chooses.
-            Otherwise only those are lowered that the target does not run, or whose form is not `to`.
+            Otherwise only those are lowered that the target does not run, or whose form is not `to`. Example:
+            `lower_loops=True`.
         raise_loops: Turn each Loop and Scan that computes an RNN, GRU or LSTM into that node, before all else.
             Without `to`, `target`, `stream` and `lower_loops`, nothing else is done: the node is the fastest form
-            in onnxruntime.
+            in onnxruntime. Example: `raise_loops=True`.
     """
 
     lower_loops: bool = FORM.switch(

@@ -24,8 +24,10 @@ class OpeningOptions:
 
     Attributes:
         open_dims: Axes of inputs whose size the exporter fixed, as "X:1", and the names that their sizes get.
+            Example: `open_dims={"X:1": "time"}`.
         also: The same net, exported at larger sizes of these axes: models or paths. What differs between the
-            exports must follow from a size, or the model is refused.
+            exports must follow from a size, or the model is refused. Example: `open_dims={"X:1": "time"},
+            also="long.onnx"`.
     """
 
     open_dims: Mapping[str, str] = SIZES.option(

@@ -85,12 +85,14 @@ class StreamOptions:
     """How a model becomes a stream.
 
     Attributes:
-        stream: The time axis of a model to call chunk by chunk, with states as inputs and outputs:
-            "time", "time=1" for one frame in each call, or {"X:1": None} for axis 1 of X and any number of frames.
-            {"mic": 160, "features": 1}: 160 samples of one input belong to a frame of the other.
+        stream: The time axis of a model to call chunk by chunk, with states as inputs and outputs: "time", "time=1"
+            for one frame in each call, or {"X:1": None} for axis 1 of X and any number of frames. {"mic": 160,
+            "features": 1}: 160 samples of one input belong to a frame of the other. Example: `stream="time=1"`.
         delay: By how many frames the outputs of a stream may come late if its nodes look ahead; True: any number.
+            Example: `stream="time", delay=True`.
         max_frames: The length of the longest sequence of a stream, in frames: attention to all past frames then
             keeps that many keys and values, and the next frame is an error. Without it, they grow with each call.
+            Example: `stream="time", max_frames=400`.
     """
 
     stream: Stream | None = SIZES.option(
