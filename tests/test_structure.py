@@ -13,7 +13,7 @@ from commands import child
 from paths import EXAMPLES, PACKAGE
 
 CORE = [
-    *("flags", "errors", "types", "argument_checks", "libraries", "child", "limits"),
+    *("flags", "errors", "types", "argument_checks", "option_texts", "libraries", "child", "limits"),
     *("facts", "nodes", "emit", "recurrence", "targets", "options", "model", "passes"),
 ]
 """Folders and modules that every lowering needs: each imports from those before it only."""
