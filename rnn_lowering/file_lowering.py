@@ -155,6 +155,7 @@ class FileLowering:
                     source=self.source,
                     destination=self.destination,
                     command=self.command,
+                    report_file=outputs.report,
                 )
                 comparison = cache(
                     lambda: until_reported.enter_context(self._open(source.original, written, result, runner))

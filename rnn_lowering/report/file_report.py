@@ -68,6 +68,7 @@ class FileReport(Report):
         quantization: How far the quantized stream is from the float one; None if it was not quantized.
         written: Whether the lowered model is written: not if the comparison failed, or was required and impossible.
         kept: The name of the file that has a model that failed the comparison; empty if there is none.
+        report_file: The file that has the report itself; None if there is none.
 
     Examples:
         >>> report = rl.lower_file("model.onnx", "lowered.onnx", verify=0, overwrite=True)
@@ -88,6 +89,7 @@ class FileReport(Report):
     quantization: Quantization | None = None
     written: bool = True
     kept: str = ""
+    report_file: Path | None = None
 
     @property
     def unfinished(self) -> str:
@@ -124,6 +126,8 @@ class FileReport(Report):
         if self.written:
             files = [self.destination, *map(self.destination.with_name, self.lowered.data)]
             yield f"written to {' and '.join(map(str, files))}"
+        if self.report_file is not None:
+            yield f"report: {self.report_file}"
         if self.written and self.lowered_any:
             yield from next_steps(self)
 

@@ -68,8 +68,8 @@ def test_the_next_step_of_a_target_without_code(
     outcome = rnn_lower(
         file, tmp_path / "out.onnx", "--target", target, "--verify", "0", "--report", tmp_path / "p.html"
     )
-    written = outcome.lines.index(f"written to {tmp_path / 'out.onnx'}")
-    assert outcome.lines[written + 1 :] == [line]
+    told = outcome.lines.index(f"report: {tmp_path / 'p.html'}")
+    assert outcome.lines[told + 1 :] == [line]
     assert on_page in (tmp_path / "p.html").read_text(encoding="utf-8")
 
 
@@ -105,7 +105,7 @@ def test_the_next_step_where_the_code_is_long(target: str, rnn_lower: Command, t
     outcome = rnn_lower(
         file, tmp_path / "out.onnx", "--target", target, "--verify", "0", "--report", tmp_path / "p.html"
     )
-    told = outcome.lines[outcome.lines.index(f"written to {tmp_path / 'out.onnx'}") + 1 :]
+    told = outcome.lines[outcome.lines.index(f"report: {tmp_path / 'p.html'}") + 1 :]
     assert re.fullmatch(rf"run it in {target} \(pip install .*\):", told[0])
     assert (f"/pnnx {tmp_path / 'out.onnx'} inputshape=" in told[1]) == (target == "ncnn")
     program = [line for line in told[1:] if not line.startswith("$")]
@@ -284,7 +284,10 @@ def test_list_refuses_what_the_lowering_refuses(three: Path, rnn_lower: Command)
 def test_report(three: Path, rnn_lower: Command, tmp_path: Path) -> None:
     """Its fields are tested with the report."""
     given = [three, tmp_path / "out.onnx", "--report", tmp_path / "report.json", "--except", "RNN", "--to", "loop"]
-    assert rnn_lower(*given).code == 0
+    outcome = rnn_lower(*given)
+    assert outcome.code == 0
+    written = outcome.lines.index(f"written to {tmp_path / 'out.onnx'}")
+    assert outcome.lines[written + 1] == f"report: {tmp_path / 'report.json'}"
     data = json.loads((tmp_path / "report.json").read_text())
     assert data["command"] == shlex.join(["rnn-lower", *map(str, given)])
     node = data["nodes"][1]
