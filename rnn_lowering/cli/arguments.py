@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any, NoReturn
 
 from rnn_lowering.argument_checks import GROUPS, Option, meant
-from rnn_lowering.cli.texts import TEXTS, folder, model_file, one_of
+from rnn_lowering.cli.texts import TEXTS, Once, folder, model_file, one_of
 from rnn_lowering.compare.options import Check, Tolerance
 from rnn_lowering.errors import OptionError, printable, version
 from rnn_lowering.files.options import Files
@@ -113,7 +113,11 @@ def parser() -> argparse.ArgumentParser:
     _add_options(groups)
     files = groups[GROUPS[-1].title]
     files.add_argument(
-        "--out-dir", type=folder, metavar="DIR", help="write the result of each model to this folder"
+        "--out-dir",
+        action=Once,
+        type=folder,
+        metavar="DIR",
+        help="write the result of each model to this folder",
     )
     files.add_argument("--keep-going", action="store_true", help="of several models, go on after an error")
     return p

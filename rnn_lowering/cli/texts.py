@@ -214,6 +214,16 @@ def _read_feeds(files: list[tuple[str, str]]) -> dict[str, Array]:
     return feed
 
 
+class Once(argparse.Action):
+    """Keep the one value of an option; another one is refused."""
+
+    def __call__(self, _: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *__: Any) -> None:
+        before = getattr(namespace, self.dest, None)
+        if before is not None and str(before) != str(values):
+            raise argparse.ArgumentError(self, f"given twice: {before} and {values}; give it once")
+        setattr(namespace, self.dest, values)
+
+
 @dataclass(frozen=True)
 class Text:
     """A kind of text of an option.
@@ -225,7 +235,7 @@ class Text:
     """
 
     parse: Callable[[str], Any] | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=lambda: {"action": Once})
     value: Callable[[Any, str], Any] = lambda parsed, _: parsed
 
     @property
@@ -254,7 +264,7 @@ TEXTS = {
     "export": Text(model_file, _REPEATED),
     "shape": Text(shape, _REPEATED, _once),
     "value": Text(input_value, _REPEATED, lambda pairs, name: _read_values(_once(pairs, name))),
-    "delay": Text(count, {"nargs": "?", "const": True}),
+    "delay": Text(count, {"action": Once, "nargs": "?", "const": True}),
     "stream": Text(stream, {**_REPEATED, "nargs": "?"}, lambda lists, name: _once([*chain(*lists)], name)),
     "feed": Text(feed, _REPEATED, lambda files, _: [_read_feeds(files)]),
 }
