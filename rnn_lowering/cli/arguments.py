@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any, NoReturn
 
 from rnn_lowering.argument_checks import GROUPS, Option, meant
-from rnn_lowering.cli.texts import TEXTS, Once, folder, model_file, one_of
+from rnn_lowering.cli.texts import TEXTS, OneValue, folder, model_file, one_of
 from rnn_lowering.compare.options import Check, Tolerance
 from rnn_lowering.errors import OptionError, printable, version
 from rnn_lowering.files.options import Files
@@ -114,7 +114,7 @@ def parser() -> argparse.ArgumentParser:
     files = groups[GROUPS[-1].title]
     files.add_argument(
         "--out-dir",
-        action=Once,
+        action=OneValue,
         type=folder,
         metavar="DIR",
         help="write the result of each model to this folder",

@@ -214,7 +214,7 @@ def _read_feeds(files: list[tuple[str, str]]) -> dict[str, Array]:
     return feed
 
 
-class Once(argparse.Action):
+class OneValue(argparse.Action):
     """Keep the one value of an option; another one is refused."""
 
     def __call__(self, _: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *__: Any) -> None:
@@ -235,7 +235,7 @@ class Text:
     """
 
     parse: Callable[[str], Any] | None = None
-    more: Mapping[str, Any] = field(default_factory=lambda: {"action": Once})
+    more: Mapping[str, Any] = field(default_factory=lambda: {"action": OneValue})
     value: Callable[[Any, str], Any] = lambda parsed, _: parsed
 
     @property
@@ -264,7 +264,7 @@ TEXTS = {
     "export": Text(model_file, _REPEATED),
     "shape": Text(shape, _REPEATED, _once),
     "value": Text(input_value, _REPEATED, lambda pairs, name: _read_values(_once(pairs, name))),
-    "delay": Text(count, {"action": Once, "nargs": "?", "const": True}),
+    "delay": Text(count, {"action": OneValue, "nargs": "?", "const": True}),
     "stream": Text(stream, {**_REPEATED, "nargs": "?"}, lambda lists, name: _once([*chain(*lists)], name)),
     "feed": Text(feed, _REPEATED, lambda files, _: [_read_feeds(files)]),
 }

@@ -105,9 +105,9 @@ class ModelInTarget(ModelComparison):
         others = [feed for feed in feeds if seen[feed] != seen[feeds[0]]]
         return [feeds[0], *others[-1:]]
 
-    def _sizes(self, feed: str) -> list[tuple[str, str]]:
+    def _sizes(self, feed: str) -> list[RunInput]:
         given = self.runner.feed(feed)
-        return [(name, str(RunInput.of(name, array, are_lengths=False))) for name, array in given.items()]
+        return [RunInput.of(name, array, are_lengths=False) for name, array in given.items()]
 
     def _as_expected(self, before: Outputs, after: Mapping[str, Array]) -> Outputs:
         """Return the outputs of the runtime by index; integers in the type of the original, if it holds them."""

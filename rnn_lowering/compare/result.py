@@ -72,9 +72,6 @@ class RunInput:
         single = array.size == 1 and array.dtype.kind in "iub" and not are_lengths
         return cls(name, array.shape, lengths, int(array.reshape(-1)[0]) if single else None)
 
-    def __str__(self) -> str:
-        return str(list(self.shape)) if self.value is None else str(self.value)
-
 
 @dataclass(frozen=True)
 class RunCheck:
@@ -212,10 +209,12 @@ class Verification:
             by_name.setdefault(given.name, []).append(given)
         texts: dict[bool, str] = {}
         for name, inputs in by_name.items():
-            found = list(dict.fromkeys(map(str, inputs)))
+            are_switches = len({given.shape for given in inputs}) == 1 and inputs[0].value is not None
+            shown = (given.value if are_switches else list(given.shape) for given in inputs)
+            found = list(dict.fromkeys(map(str, shown)))
             if len(found) > 1:
                 some = ", ".join(found[:_MOST_SIZES]) + (", ..." if len(found) > _MOST_SIZES else "")
-                texts.setdefault(inputs[0].value is None, f"{name} {some}")
+                texts.setdefault(not are_switches, f"{name}{' =' * are_switches} {some}")
         return f" ({'; '.join(texts[key] for key in sorted(texts, reverse=True))})" if texts else ""
 
     def and_in(self, target: Verification) -> Verification:

@@ -103,7 +103,16 @@ def test_each_switch_is_on_and_off_at_each_size() -> None:
     seen = {tuple((i.shape, i.value) for i in run.inputs) for run in check.each_run}
     steps = {(x[0][0], fast[1]) for x, _, fast in seen}
     assert {(n, flag) for n in (1, 70) for flag in (0, 1)} <= steps
-    assert "fast 0, 1" in str(check)
+    assert "fast = 0, 1" in str(check)
+
+
+def test_a_shape_of_one_element_is_a_shape() -> None:
+    """Others of the same input have more."""
+    model = parse("main (int64[N,T] tokens) => (int64[N,T] Y) { Y = Neg (tokens) }")
+    check = rl.verify(model, model)
+    shapes = [str(list(given.shape)) for run in check.each_run for given in run.inputs]
+    assert "[1, 1]" in shapes
+    assert f"(tokens {', '.join(shapes)})" in str(check)
 
 
 def test_many_switches_are_each_on_and_off() -> None:
