@@ -192,6 +192,20 @@ def test_a_pattern_that_matches_nothing(option: str, given: Any) -> None:
             call(chain(*THREE), to, **options)
 
 
+@pytest.mark.parametrize(("pattern", "left"), [("-> Y", 1), ("-> *", 1), ("LSTM", 1), ("-> Z", None)])
+def test_a_node_without_a_name_goes_by_its_first_output(pattern: str, left: int | None) -> None:
+    unnamed = chain(*THREE[:2])
+    unnamed.graph.node[0].ClearField("name")
+    first = unnamed.graph.node[0].output[0]
+    pattern = pattern.replace("Y", first)
+    if left is None:
+        with pytest.raises(rl.OptionError, match=f"there are LSTM '-> {first}', GRU 'second'"):
+            rl.lower(unnamed, only=pattern)
+        return
+    assert _left(rl.lower(unnamed, only=pattern)) == ["second"]
+    assert recurrent_left(rl.lower(unnamed, except_=pattern)) == ["LSTM "]
+
+
 def test_a_node_that_is_kept_says_so() -> None:
     """In the report and in the preview."""
     _, report = rl.lower(chain(*THREE), "keep", full=True)

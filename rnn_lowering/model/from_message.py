@@ -69,9 +69,7 @@ def _refuse_graph(graph: onnx.GraphProto, name: str) -> None:
         _refuse_tensor(tensor, name)
     for node in graph.node:
         if len(node.attribute) > 1:
-            _refuse_twice(
-                f"in {node.op_type} node '{node.name}', attribute", (a.name for a in node.attribute), name
-            )
+            _refuse_twice(f"in {_shown(node)}, attribute", (a.name for a in node.attribute), name)
     if graph.sparse_initializer:
         raise UnsupportedError(
             f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"
@@ -85,8 +83,13 @@ def _refuse_graph(graph: onnx.GraphProto, name: str) -> None:
         for tensor in [attribute.t] if attribute.HasField("t") else attribute.tensors:
             _refuse_tensor(tensor, name)
         if attribute.type in _SPARSE:
-            which = f"{node.op_type} node '{node.name or ', '.join(node.output)}' in graph '{graph.name}'"
+            which = f"{_shown(node)} in graph '{graph.name}'"
             raise UnsupportedError(f"{which} has a sparse tensor", hint="make it dense before lowering")
+
+
+def _shown(node: onnx.NodeProto) -> str:
+    name = node.name or next((f"-> {output}" for output in node.output if output), "unnamed")
+    return f"{node.op_type} node '{name}'"
 
 
 def _refuse_twice(what: str, names: Iterable[str], model: str) -> None:

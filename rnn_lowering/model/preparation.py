@@ -15,7 +15,7 @@ from rnn_lowering.model.model_sizes import computed_values, known_inputs
 from rnn_lowering.model.opsets import NEW_OPSET, OLDEST_LOWERED_OPSET, modernize
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, sort_nodes
 from rnn_lowering.nodes.connections import KnownInputs
-from rnn_lowering.nodes.kinds import NodeSpec, read_spec
+from rnn_lowering.nodes.kinds import NodeSpec, node_ref, read_spec
 from rnn_lowering.options import Lowering, Selection
 from rnn_lowering.recurrence.forms import Choice
 
@@ -109,7 +109,7 @@ class NodeSelection:
         patterns = [*_patterns(self.lowering.only), *_patterns(self.lowering.except_)]
         unknown = [p for p in patterns if not _is_used(p, found) and (before is None or _is_used(p, before))]
         if unknown and found:
-            names = ", ".join(dict.fromkeys(f"{node.op_type} '{node.name or ''}'" for node in found))
+            names = ", ".join(dict.fromkeys(f"{node.op_type} '{node_ref(node).name}'" for node in found))
             raise OptionError(
                 f"no recurrent node matches {', '.join(repr(p) for p in unknown)}", hint=f"there are {names}"
             )
@@ -127,7 +127,7 @@ def _is_used(pattern: str, found: Sequence[ir.Node]) -> bool:
 def _matches(node: ir.Node, selection: Selection) -> bool:
     if callable(selection):
         return bool(callers(selection)(node))
-    return any(p == node.op_type or fnmatchcase(node.name or "", p) for p in selection)
+    return any(p == node.op_type or fnmatchcase(node_ref(node).name, p) for p in selection)
 
 
 def prepare(model: ir.Model, selected: NodeSelection, max_nodes: int, *, inferred: bool = False) -> PreparedModel:

@@ -365,7 +365,7 @@ LOST: dict[str, tuple[Callable[[onnx.GraphProto], object], str]] = {
     "initializer": (lambda graph: graph.sparse_initializer.append(SPARSE), "sparse initializers"),
     "constant": (
         lambda graph: graph.node.insert(0, OF_SPARSE),
-        "^Constant node 's' in graph '[a-z]+' has a sparse tensor; make it dense",
+        "^Constant node '-> s' in graph '[a-z]+' has a sparse tensor; make it dense",
     ),
 }
 
@@ -421,7 +421,7 @@ def attribute_twice(model: onnx.ModelProto) -> None:
 CONTRADICTIONS: dict[str, tuple[Edit, str]] = {
     "an input twice": (twice("input"), "input 'X' is declared twice; keep one of them"),
     "an initializer twice": (twice("initializer"), "initializer 'W' is declared twice; keep one of them"),
-    "an attribute twice": (attribute_twice, "in LSTM node '', attribute 'hidden_size' is declared twice"),
+    "an attribute twice": (attribute_twice, "in LSTM node '-> Y', attribute 'hidden_size' is declared twice"),
     "an output that nothing gives": (
         without_its_node,
         "output 'Y' is no output of a node, no input and no initializer; was the model cut? Export it again, or",
