@@ -149,8 +149,8 @@ def lost_defaults(original: onnx.ModelProto, lowered: onnx.ModelProto) -> list[s
 
 
 def other_names(original: onnx.ModelProto, lowered: onnx.ModelProto) -> str:
-    """Return which inputs and outputs only one of the models has, or with another type or rank, if they cannot be
-    compared; else "".
+    """Return which inputs and outputs only one of the models has, or with another type, rank or fixed size, if they
+    cannot be compared; else "".
 
     The lowered model may have inputs of the original as constants, and more inputs. Inputs with defaults do not
     count.
@@ -166,14 +166,29 @@ def other_names(original: onnx.ModelProto, lowered: onnx.ModelProto) -> str:
 
 
 def _other_kinds(original: onnx.ModelProto, lowered: onnx.ModelProto) -> str:
-    """Return which input has another type or rank in the lowered model; else ""."""
+    """Return which input has another type, rank or fixed size in the lowered model; else ""."""
     before = {value.name: value for value in original.graph.input}
     for value in lowered.graph.input:
         kinds = [_kind(each) for each in (before.get(value.name, value), value)]
         if all(kinds) and kinds[0] != kinds[1]:
             texts = [f"{TensorProto.DataType.Name(dtype).lower()} of rank {rank}" for dtype, rank in kinds]
             return f"input '{value.name}' is {texts[0]} in the original, and {texts[1]} in the lowered model"
+        dims = [dims_of(each) for each in (before.get(value.name, value), value)]
+        if all(kinds) and any(
+            min(sizes) > 0 and len({*sizes}) > 1 for sizes in zip(*map(_sizes, dims), strict=True)
+        ):
+            texts = [_shape(each) for each in dims]
+            return f"input '{value.name}' is {texts[0]} in the original, and {texts[1]} in the lowered model"
     return ""
+
+
+def _sizes(dims: Sequence[onnx.TensorShapeProto.Dimension]) -> list[int]:
+    """Return the sizes of dimensions, 0 for one that is not fixed."""
+    return [dim.dim_value for dim in dims]
+
+
+def _shape(dims: Sequence[onnx.TensorShapeProto.Dimension]) -> str:
+    return f"[{', '.join(str(dim.dim_value) if is_known(dim) else dim.dim_param or '?' for dim in dims)}]"
 
 
 def _kind(value: onnx.ValueInfoProto) -> tuple[int, ...]:

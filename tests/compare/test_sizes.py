@@ -160,8 +160,9 @@ def test_an_input_with_a_default_stays_one(names: tuple[str, ...]) -> None:
         (("Y", "V"), "the lowered model has no output 'Y'; the original has no output 'V'"),
         (("4] Y)", "4] Y, float[T,N,2] Z)"), "the original has no output 'Z'"),
         (("X)", "X, float[N] V)"), ""),
+        ((",2]", ",3]"), "input 'X' is [T, N, 2] in the original, and [T, N, 3] in the lowered model"),
     ],
-    ids=["input", "output", "one more output", "one more input"],
+    ids=["input", "output", "one more output", "one more input", "another size"],
 )
 def test_other_inputs_and_outputs_are_named(change: tuple[str, str], reason: str) -> None:
     """A new input that changes nothing is allowed."""
