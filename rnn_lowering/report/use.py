@@ -52,7 +52,10 @@ _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "int32": "i32", 
 
 
 def next_steps(report: FileReport) -> Iterator[str]:
-    """Yield the lines after that of the written file: how it is run."""
+    """Yield the lines after that of the written file: how it is run. Code comes last, as it can be copied."""
+    in_runtime = report.target not in _IN_ONNXRUNTIME and report.verification.in_target is None
+    if in_runtime and is_here(report.target):
+        yield f"{report.target} is installed: --run-in-target runs the result in it"
     if report.stream is not None:
         if report.target in _IN_ONNXRUNTIME and not (_has_no_kernel(report) or text_format(report.destination)):
             stream = f"stream = rnn_lowering.Stream({str(report.destination)!r})"
@@ -61,10 +64,6 @@ def next_steps(report: FileReport) -> Iterator[str]:
         yield from program or host_loop(report.stream, report.target).splitlines()
     elif not _has_no_kernel(report):
         yield from _in_runtime(report)
-    if report.target in _IN_ONNXRUNTIME or report.verification.in_target is not None:
-        return
-    if is_here(report.target):
-        yield f"{report.target} is installed: --run-in-target runs the result in it"
 
 
 def _in_runtime(report: FileReport) -> Iterator[str]:
@@ -88,8 +87,9 @@ def _program(report: FileReport) -> list[str]:
     lines = "\n".join(code(report, file)).replace("\n\n\n", "\n\n").split("\n")
     if lines == [""] or max(map(len, lines)) > LINE:
         return []
-    converting = (f"$ {command}" for command in commands(report, file))
-    return [f"run it in {report.target} ({install(report)}):", *converting, *lines]
+    converting = [f"$ {command}" for command in commands(report, file)]
+    head = ["convert it first, in a shell:"] if converting else []
+    return [*head, *converting, f"run it in {report.target} ({install(report)}):", *lines]
 
 
 def elsewhere(report: FileReport) -> str:

@@ -54,8 +54,8 @@ def test_the_code_of_a_stream_is_a_program(target: str, paths: tuple[Path, Path]
     """It runs the chunks, and gives each call the states of the one before."""
     outcome = rnn_lower(*paths, "--stream", "time=1", "--target", target, "--set-dim", "batch=1")
     lines = outcome.lines[outcome.lines.index(f"written to {paths[1]}") + 1 :]
-    assert lines[0].startswith(f"run it in {target} (pip install ")
-    program = "\n".join(line for line in lines[1:] if not line.startswith("$ "))
+    head = next(n for n, line in enumerate(lines) if line.startswith(f"run it in {target} (pip install "))
+    program = "\n".join(lines[head + 1 :])
     compile(program, "program", "exec")
     assert "        'past_only_h': np.asarray(results[-1]['present_only_h'], 'float32')," in program
     assert ("batch_index=" in program) == (target == "ncnn")

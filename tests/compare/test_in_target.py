@@ -88,12 +88,13 @@ def test_fixed_sizes_run_once(small: Path, here: Path) -> None:
     assert found.in_target.runs == 1
 
 
-def test_without_the_option_the_last_line_offers_it(
+def test_without_the_option_a_line_before_the_code_offers_it(
     small: Path, here: Path, tmp_path: Path, rnn_lower: Command
 ) -> None:
     done = rnn_lower(small, tmp_path / "out.onnx", "--target", "opencv")
-    assert done.lines[-1] == "opencv is installed: --run-in-target runs the result in it"
-    assert "opencv" not in done.lines[-3]
+    assert done.lines[-2] == "opencv is installed: --run-in-target runs the result in it"
+    assert done.lines[-1].startswith("run it in opencv: ")
+    assert "opencv" not in done.lines[-4]
     shutil.rmtree(here)
     assert "is installed" not in rnn_lower(small, tmp_path / "out.onnx", "--target", "opencv", "--force").out
 
