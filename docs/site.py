@@ -38,7 +38,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
     for page, path in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / path).read_text(encoding="utf-8")))
-    files.append(File.generated(config, "python.md", content=python_reference()))
     return files
 
 
@@ -46,12 +45,12 @@ _FIRST = ("lower_file", "lower", "verify", "inspect", "preview")
 
 
 def python_reference() -> str:
-    """Return the page of the Python interface: what most programs call, other functions, classes, errors.
+    """Return the rest of the page of the Python interface: what most programs call, other functions, classes, errors.
 
     Raises:
         PluginError: A public name has no docstring.
     """
-    sections = ["# Python reference"]
+    sections = []
     others = [name for name in rl.__all__ if name not in ("__version__", *_FIRST)]
     for name in (*_FIRST, *sorted(others, key=_rank)):
         public = getattr(rl, name)
@@ -89,11 +88,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"[{text}]({path.removeprefix('docs/')}{anchor})"
         return f"{text} (`{path}`)" if text != path else f"`{path}`"
 
-    return _BLOCK.sub(_apart, _CODE_OR_LINK.sub(lead, tables.in_place(markdown)))
+    shown = _BLOCK.sub(_apart, _CODE_OR_LINK.sub(lead, tables.in_place(markdown)))
+    return f"{shown}\n{python_reference()}" if page.file.src_uri == "python.md" else shown
 
 
 _BLOCK = re.compile(r"^```.*?^```|(?<=\n\n)    [^\n]+(?:\n+    [^\n]+)*", re.MULTILINE | re.DOTALL)
-_COMMAND = re.compile(r"(rnn-lower|python3?|pip|npm|pnnx|uvx|cp|\.venv/bin/\w+|PYTHONPATH=\S+) ")
+_COMMAND = re.compile(r"(?:# .*\n)*(rnn-lower|python3?|pip|npm|pnnx|uvx|cp|\.venv/bin/\w+|PYTHONPATH=\S+) ")
 
 
 def _apart(block: re.Match[str]) -> str:

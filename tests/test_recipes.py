@@ -232,7 +232,7 @@ def test_a_page_begins_with_what_to_type_and_what_comes_out(page: str) -> None:
     beginning = re.split(r"^#+ ", text_of(page), flags=re.M)[1]
     blocks = re.findall(r"^\n((?:    .*\n)+)", beginning, re.M)
     assert len(blocks) > 1
-    assert re.match(r"    (rnn-lower|python|pip|\.venv/bin|cp) ?", blocks[0])
+    assert re.match(r"(?:    # .*\n)*    (rnn-lower|python|pip|\.venv/bin|cp) ?", blocks[0])
     assert re.search(r"^    (\.\.\.|verified|\S+: | *as exported|\d)", "".join(blocks[1:]), re.M)
 
 
