@@ -17,7 +17,14 @@ import onnx_ir as ir
 
 from rnn_lowering.compare.float64.node_reference import Symbols
 from rnn_lowering.compare.judgement import NodeOutput, allowance, blocks_of_rows, compare
-from rnn_lowering.compare.node_pairs import NodePair, Values, node_pairs, pairs_of_prepared, with_shapes
+from rnn_lowering.compare.node_pairs import (
+    NodePair,
+    Values,
+    node_pairs,
+    pairs_of_prepared,
+    with_shapes,
+    with_weights,
+)
 from rnn_lowering.compare.options import Check, Tolerance
 from rnn_lowering.compare.proof.of_nodes import proofs_of
 from rnn_lowering.compare.result import (
@@ -98,7 +105,8 @@ class NodeComparison(Comparison):
     def pairs(self) -> list[NodePair]:
         """Each lowered node, with what the lowered model has in its place."""
         if self.prepared is not None:
-            return pairs_of_prepared(self.prepared.model, self.lowered, self.prepared.known)
+            pairs = pairs_of_prepared(self.prepared.model, self.lowered, self.prepared.known)
+            return with_weights(pairs, self.prepared.model, self.lowered)
         return node_pairs(self.original.model, self.lowered)
 
     @cached_property

@@ -381,6 +381,16 @@ def node_pairs(original: ir.Model, lowered: ModelSource) -> list[NodePair]:
     return pairs_of_prepared(original, lowered)  # the lowering did not fold
 
 
+def with_weights(pairs: list[NodePair], original: ir.Model, lowered: ModelSource) -> list[NodePair]:
+    """Return pairs whose weights are known, where they follow from constants and sizes; the same ones otherwise."""
+    if any(not pair.feeds.keys().isdisjoint("WR") for pair in pairs):
+        known = with_constants(original, sizes=True)
+        found = [] if known is None else pairs_of_prepared(known, lowered)
+        if len(found) == len(pairs) and all(pair.cut is not None for pair in found):
+            return found
+    return pairs
+
+
 def pairs_of_prepared(original: ir.Model, lowered: ModelSource, known: KnownInputs | None = None) -> list[NodePair]:
     """Return the `node_pairs` of an original that has the sizes of the lowered model, inlined and folded as that.
 

@@ -58,6 +58,10 @@ class PreparedModel:
         else:
             copy, twins = clone_around(self.model, {entry.node for entry in self.wanted})
         known = {twins[value]: known for value, known in self.known.items()}
+        for value in copy.graph.inputs:  # whose types are not declared, if they were computed
+            found = known.get(value)
+            if found is not None and found.shape is not None and value.type is None:
+                value.type, value.shape = ir.TensorType(found.dtype), ir.Shape(found.dims)
         return replace(self, model=copy, found=(), wanted=(), known=known)
 
 

@@ -172,6 +172,21 @@ def test_proven(name: str, tmp_path: Path) -> None:
     assert {(proof.status, proof.reason) for proof in found} == {(case.status, "")}
 
 
+def test_weights_that_follow_from_sizes(tmp_path: Path) -> None:
+    """They are cut out of others, as PyTorch's exporter writes them: numbers, and no inputs of each run."""
+    cut = parse("""
+main (float[T,N,24] x) => (float[T,1,N,32] Y)
+<float[1,128,24] V = {}, float[1,128,32] Q = {}, float zero = {0}, int64[3] shape = {1,1,32}, int64[1] axis = {1},
+ int64[1] first = {0}, int64[1] three = {3}> {
+    X = Relu (x) zeros = Expand (zero, shape) H = Shape <start = 2> (zeros) rows = Mul (H, three)
+    W = Slice (V, first, rows, axis) R = Slice (Q, first, rows, axis)
+    [gru] Y = GRU <hidden_size=32> (X, W, R)
+}""")
+    onnx.save(cut, tmp_path / "cut.onnx")
+    report = rl.lower_file(tmp_path / "cut.onnx", tmp_path / "lowered.onnx", verify=1)
+    assert [str(proof.status) for proof in report.verification.proofs] == ["proven"]
+
+
 @pytest.mark.parametrize("first", thinned([*range(0, 900, 5)], 180))
 def test_no_wrong_mutant_is_proven(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 5):
