@@ -45,7 +45,7 @@ _FIRST = ("lower_file", "lower", "verify", "inspect", "preview")
 
 
 def python_reference() -> str:
-    """Return the rest of the page of the Python interface: what most programs call, other functions, classes, errors.
+    """Return what the page of the Python interface has: what most programs call, other functions, classes, errors.
 
     Raises:
         PluginError: A public name has no docstring.
