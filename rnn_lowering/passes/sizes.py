@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
-from shlex import quote
+from shlex import quote, split
 
 import onnx_ir as ir
 
@@ -90,9 +90,6 @@ TRIED = (2, TRIAL)
 
 _SIZES_ONLY = ("Shape", "Size")
 
-_ONE_STEP = "try a stream of one step a call (--stream AXIS=1)"
-"""The hint for a forward node of unknown length, where no other form is possible."""
-
 
 def advise(
     error: UnknownSizeError | UnknownLengthsError,
@@ -107,7 +104,8 @@ def advise(
         X = spec.inputs[spec.data]
         sizes = _undeclared(X, spec) or open_sizes(model, X, axes, stream=stream)
         steps = "T" in error.sizes and spec.direction == "forward" and lowering.stream is None
-        error.advise_options(_options(sizes), error.hint or (_ONE_STEP if steps else ""))
+        options = _options(sizes)
+        error.advise_options(options, error.hint or (_one_step(options, error.sizes) if steps else ""))
     elif stream.has_lengths:
         error.advise("export the model without sequence_lens")
     elif stream.fewest:  # the lengths start a layer that is late
@@ -116,6 +114,14 @@ def advise(
     else:
         X, lengths = spec.inputs[spec.data], spec.inputs["sequence_lens"]
         error.advise(_open_lengths(model, lengths, X) or _NO_LENGTHS)
+
+
+def _one_step(options: Sequence[str], sizes: Sequence[str]) -> str:
+    """Return the hint for a forward node of unknown length, where no other form is possible; with the name of the
+    axis where one option fixes the length and nothing else."""
+    words = split(options[0]) if len(options) == 1 and sizes == ("T",) else [""]
+    axis = words[1].removesuffix("=?") if words[0] == "--set-dim" else "AXIS"
+    return f"try a stream of one step a call (--stream {quote(f'{axis}=1')})"
 
 
 def _undeclared(X: ir.Value, spec: NodeSpec) -> str:

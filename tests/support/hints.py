@@ -81,7 +81,15 @@ def _follow(model: onnx.ModelProto, given: list[str], before: list[str], result:
         result.followed += len(offers)
         result.ended += [] if offers else [message]
         for offered in offers:
-            _follow(model, [*given, *_filled(offered, model, folder)], [*before, message], result, folder)
+            _follow(model, _with(given, _filled(offered, model, folder)), [*before, message], result, folder)
+
+
+def _with(given: list[str], offered: list[str]) -> list[str]:
+    """Return the arguments with those that are offered; one that is given once takes the place of an older one."""
+    kept = [*given]
+    for flag in {"--to", "--max-unroll"}.intersection(kept, offered):
+        del kept[kept.index(flag) : kept.index(flag) + 2]
+    return [*kept, *offered]
 
 
 def _refusal(model: onnx.ModelProto, given: list[str]) -> tuple[str, str]:

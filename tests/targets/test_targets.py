@@ -137,7 +137,7 @@ def test_refuses_what_it_does_not_support(target: Any) -> None:
 @pytest.mark.parametrize(
     ("target", "hint"),
     [
-        ("tvm", r"dims=\{.seq.: \?\}, or try a stream of one step a call \(stream=.AXIS=1.\)$"),
+        ("tvm", r"dims=\{.seq.: \?\}, or try a stream of one step a call \(stream=.seq=1.\)$"),
         ("tract", "or use to=.scan.$"),
     ],
 )
