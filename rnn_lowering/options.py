@@ -314,6 +314,10 @@ def shows(*names: str) -> Callable[[Function], Function]:
     return decorate
 
 
+_OF_FILES = {each.name for each in fields(Files)} | {each.metadata["option"].keyword for each in fields(Check)}
+"""The keywords that only `lower_file` has."""
+
+
 def refuse_unknown(options: Mapping[str, Any], kind: type, function: Callable[..., Any]) -> None:
     """Refuse keywords of a function that are no attributes of a kind of options.
 
@@ -329,5 +333,7 @@ def refuse_unknown(options: Mapping[str, Any], kind: type, function: Callable[..
                 f"{function.__name__}() has no keyword '{name}'",
                 hint=f"did you mean {keyword}?"
                 if (keyword := keyword_of_flag(name, names))
+                else "rl.lower_file has it, since it compares and writes files"
+                if kind is Lowering and name in _OF_FILES
                 else argument_checks.meant(name, names, most=2).removeprefix("; "),
             )

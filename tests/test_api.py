@@ -409,6 +409,7 @@ def test_a_failed_verification_has_a_report(source: Path, monkeypatch: pytest.Mo
 def test_public_names() -> None:
     for name in rl.__all__:
         assert getattr(rl, name).__doc__
+    assert dir(rl) == sorted(rl.__all__)
     with pytest.raises(AttributeError, match="'lower_all'"):
         rl.lower_all  # noqa: B018
 

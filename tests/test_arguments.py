@@ -316,6 +316,12 @@ def test_an_unknown_keyword_names_the_function(tmp_path: Path) -> None:
             r"^lower_file\(\) .*; did you mean overwrite\?$",
         ),
         (partial(rl.lower, model), {"set_dim": {}}, r"^lower\(\) .*'set_dim'; did you mean dims\?$"),
+        (
+            partial(rl.lower, model),
+            {"verify": 0},
+            r"'verify'; rl.lower_file has it, since it compares and writes files$",
+        ),
+        (partial(rl.preview, model), {"overwrite": True}, r"'overwrite'; rl.lower_file has it"),
         (partial(rl.lower, model), {"no_join": 1}, r"'no_join'; did you mean join=False\?$"),
         (partial(rl.lower, model), {"set_dims": {}}, r"'set_dims'; did you mean dims\?$"),
         (partial(rl.lower_file, tmp_path, tmp_path), {"force": 1}, r"'force'; did you mean overwrite\?$"),

@@ -44,6 +44,8 @@ class Stream:
 
     Examples:
         >>> stream = rl.Stream(rl.lower(model, stream="seq"))
+        >>> stream
+        <Stream: any number of frames in each call, X:0 -> Y:0, 3 states>
         >>> stream({"X": np.zeros((4, 1, 80), np.float32)})["Y"].shape  # the next 4 frames
         (4, 1, 80)
         >>> stream.reset()  # a new sequence
@@ -58,6 +60,15 @@ class Stream:
         self._check_plan()
         self.states: dict[str, Array] = {}
         self._begin()
+
+    def __repr__(self) -> str:
+        def named(values: Mapping[str, int | None]) -> str:
+            return ", ".join(name if axis is None else f"{name}:{axis}" for name, axis in values.items())
+
+        plan = self.plan
+        frames = counted(plan.frames, "frame") if plan.frames else "any number of frames"
+        states = counted(len(plan.states), "state")
+        return f"<Stream: {frames} in each call, {named(plan.inputs)} -> {named(plan.outputs)}, {states}>"
 
     def _begin(self, frames: int = 0) -> None:
         """Start as after so many frames of a sequence."""
