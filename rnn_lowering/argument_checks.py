@@ -31,12 +31,13 @@ Take = Callable[[str, Any], T]
 _LARGEST = 2**63 - 1
 
 
-def meant(text: str, known: Iterable[str], most: int = 1) -> str:
-    """Return "did you mean ...?" with the known words that are most like a text; "" if none is."""
+def meant(text: str, known: Iterable[str], most: int = 1, alike: float = 0.65) -> str:
+    """Return "did you mean ...?" with the known words that are most like a text, by a ratio of difflib; "" if none
+    is."""
     from difflib import get_close_matches
 
     names = {name.lower(): name for name in known}
-    found = get_close_matches(text.lower(), list(names), most, 0.65)
+    found = get_close_matches(text.lower(), list(names), most, alike)
     return f"; did you mean {' or '.join(names[each] for each in found)}?" if found else ""
 
 

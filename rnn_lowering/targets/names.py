@@ -54,6 +54,7 @@ TargetName = Literal[
     "onnx2tf",
     "espppq",
     "trt",
+    "nvidia",
     "stedgeaicore",
 ]
 """The names of `TARGETS`, and their other names."""

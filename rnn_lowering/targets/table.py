@@ -228,6 +228,10 @@ TARGETS = Targets({target.name: target for target in (*_RUN, *map(_documented, _
 """Every target that `target=` accepts, by name."""
 
 
+_ALIKE = 0.8
+"""How alike a name and that of a target are which is taken for a slip: runtimes of one family are less."""
+
+
 def any_target_named(name: str) -> Target:
     """Return the target of a name, as `target_named`."""
     names = {name: (_letters(name), *target.other_names) for name, target in TARGETS.items()}
@@ -235,11 +239,11 @@ def any_target_named(name: str) -> Target:
     if name in get_args(FormName):
         raise OptionError(f"target '{name}' does not exist", hint=f"it is a form: --to {name}")
     if _letters(name) not in found:
-        like = meant(str(name), (each for t in TARGETS.values() for each in (t.name, *t.other_names)))
-        known = "--targets lists them" if like else f"known are {', '.join(TARGETS)}"
+        known = (each for t in TARGETS.values() for each in (t.name, *t.other_names))
+        like = meant(str(name), known, alike=_ALIKE)
         raise OptionError(
             f"target '{name}' does not exist",
-            hint=f"for another runtime, use --to unroll without a target; {known}{like}",
+            hint=f"for another runtime, use --to unroll without a target; --targets lists {len(TARGETS)}{like}",
         )
     return TARGETS[found[_letters(name)]]
 
