@@ -107,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
         add_help=False,
         allow_abbrev=False,
     )
-    p.add_argument("models", type=model_file, metavar="IN.onnx", nargs="+", help="the model; - is stdin")
+    p.add_argument("models", type=model_file, metavar="IN.onnx", nargs="*", help="the model; - is stdin")
     _add_general(p.add_argument_group("general"))
     groups = {group.title: p.add_argument_group(group.title) for group in GROUPS}
     _add_options(groups)

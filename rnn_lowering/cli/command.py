@@ -103,6 +103,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def _take_models(p: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Tell the model, its output and several models apart."""
     models: list[Path] = args.models
+    if not models:
+        p.error("IN.onnx is missing; name the model")
     args.input, args.output, args.several = models[0], None, False
     if args.list and len(models) == 2 and models[1] != _STANDARD and not models[1].exists():
         models.pop()  # the output of a lowering that is only tried

@@ -156,6 +156,10 @@ WRONG_USAGE = {
     "https://x/in.onnx OUT": "'https://x/in.onnx' is an address, not a file; download the file, and give its path",
     "IN s3://x/out.onnx": "'s3://x/out.onnx' is an address, not a file; download the file, and give its path",
     "IN OUT --seed 99999999999999999999": "give a whole number, 0 or more, at most 9,223,372,036,854,775,807",
+    "--hlep": "unrecognized arguments: --hlep; did you mean --help?",
+    "--tagret tvm": "unrecognized arguments: --tagret; did you mean --target?",
+    "-q": "IN.onnx is missing; name the model",
+    "--list": "IN.onnx is missing; name the model",
     "IN OUT --wat": "unrecognized arguments: --wat; --help-all shows all options",
     "IN OUT --tagret tvm": "unrecognized arguments: --tagret tvm; did you mean --target?",
 }
