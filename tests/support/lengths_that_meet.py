@@ -19,6 +19,8 @@ CONDITIONS = {
     "shorter than the longest": """longest = ReduceMax <keepdims = 0> (own)
         a = Less (zero, own) b = Less (own, longest) c = Less (longest, T)""",
     "steps between two ends": "a = LessOrEqual (final, step) b = Less (step, first) c = Less (zero, final)",
+    "a size that is a length": """made = ConstantOfShape (first) length = Shape (made)
+        a = Less (zero, own) b = Less (own, length) c = Less (length, T)""",
     "two numbers": """number = Constant <value_ints = [2]> () next = Constant <value_ints = [4]> ()
         a = Equal (first, number) b = Equal (final, next) c = GreaterOrEqual (own, zero)""",
 }

@@ -8,7 +8,7 @@ all lengths together. A mark is the number of a sequence, from 1 on, or 0; an ar
 | element-wise | what its operands follow |
 | those that move elements | what it follows already; what Gather takes, also what the index follows |
 | products of matrices | what its row and its column follow |
-| Shape | none |
+| Shape | none: no size follows a length |
 | all others | what any element of their inputs follows |
 """
 
@@ -76,6 +76,21 @@ def _of_all(m: Any, attributes: Any, inputs: Any, marks: Marks) -> list[Array]:
     return [reduce(_both, (np.array(n) for of in _given(marks) for n in np.unique(of)))]
 
 
+def _reduced(m: Any, attributes: Any, inputs: Any, marks: Marks) -> list[Array]:
+    _refuse(marks[1:])
+    return _of_all(m, attributes, inputs, marks)
+
+
+def _of_shape(m: Any, attributes: Any, inputs: Any, marks: Marks) -> list[Array]:
+    _refuse(marks)
+    return [np.array(0)]
+
+
+def _refuse(marks: Marks) -> None:
+    if _given(marks):
+        raise UnprovenError("a length decides which rows there are")
+
+
 def _none(m: Any, attributes: Any, inputs: Any, marks: Marks) -> list[Array]:
     return [np.array(0)]
 
@@ -92,8 +107,7 @@ def _moving(op: str) -> Rule:
 
     def rule(m: Any, attributes: Mapping[str, Any], inputs: Sequence[Any], marks: Marks) -> list[Array]:
         count = len(inputs) if joins else 1
-        if _given(marks[count:]):
-            raise UnprovenError("a length decides which rows there are")
+        _refuse(marks[count:])
         pairs = zip(inputs[:count], marks, strict=False)
         parts = (np.zeros(x.shape, np.int64) if of is None else of for x, of in pairs)
         moved = MOVES[op](m, attributes, *parts, *inputs[count:])
@@ -117,4 +131,6 @@ _RULES: Mapping[str, Rule] = {
     "Gather": _gathered,
     **dict.fromkeys(("MatMul", "Gemm"), _product),
     "Shape": _none,
+    **dict.fromkeys(("ReduceMax", "ReduceMin", "ReduceSum"), _reduced),
+    **dict.fromkeys(("ConstantOfShape", "Range"), _of_shape),
 }
