@@ -31,6 +31,11 @@ def documentation(page: str) -> str:
     return ""
 
 
+def page_named(page: str) -> str:
+    """Return the address of a page of docs/; its place in the repository if the package names no documentation."""
+    return documentation(page) or f"docs/{page} of the repository"
+
+
 def version() -> str:
     """Return the version of the package; "unknown" in a checkout that is not installed."""
     from importlib import metadata  # takes time

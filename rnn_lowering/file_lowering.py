@@ -37,6 +37,7 @@ from rnn_lowering.errors import (
     UnsupportedError,
     VerificationError,
     boundary,
+    page_named,
     warn,
 )
 from rnn_lowering.files.atomic import Outputs, Place, replacing
@@ -401,7 +402,7 @@ def _way_out(report: FileReport) -> str:
     shapes = [port.shape or () for port in report.lowered.inputs]
     names = dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str))
     sizes = " ".join(map(NO_STREAM.option, names))
-    page = f"docs/runtimes.md says under {report.target} what it lacks"
+    page = f"{page_named('runtimes.md')} says under {report.target} what it lacks"
     return f"fixed sizes may help, with a number for each ?: {sizes}; {page}" if sizes else page
 
 

@@ -34,7 +34,6 @@ from rnn_lowering.model.model_sizes import forget_sizes, open_names
 from rnn_lowering.model.scopes import sort_nodes
 from rnn_lowering.nodes.kinds import has_cell, node_ref
 from rnn_lowering.opening.differences import names_of_inputs
-from rnn_lowering.opening.evidence import PAGE
 from rnn_lowering.opening.walk import known_at
 from rnn_lowering.types import Array
 
@@ -285,7 +284,8 @@ def closed_axes(model: ir.Model, most_nodes: int) -> list[str]:
     for name, other in product(names, _TRIED[:3]):
         found = [n for n in numbers if _fits(work, dict.fromkeys(names, other) | {name: n})]
         if len(found) == 1:
-            return [f"'{name}' is declared open, but the model fits {name} = {found[0]} only (docs/{PAGE})"]
+            only = f"'{name}' is declared open, but the model fits {name} = {found[0]} only"
+            return [f"{only}: to open it, export the net at another size too, and add --open-dim and --also"]
     return []
 
 

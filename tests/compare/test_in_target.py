@@ -163,7 +163,8 @@ DEEDS: dict[str, Deed] = {
     "rejects": (
         r"with X \[7, 1, 80\] it does not load or run: RuntimeError: cannot read the net "
         r"\(loading \.\.\. / Unknown layer \\x1b\[31mred\\x1b\[0m\); ",
-        r"fixed sizes may help, with a number for each \?: --set-dim seq=\?; docs/runtimes.md says under opencv",
+        r"fixed sizes may help, with a number for each \?: --set-dim seq=\?; "
+        r"docs/runtimes.md of the repository says under opencv",
     ),
     "aborts": (
         r"with X \[7, 1, 80\] its process ends: signal 6: assertion failed: axis < rank; ",

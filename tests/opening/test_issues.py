@@ -108,7 +108,7 @@ def test_an_axis_that_was_open_stays_open() -> None:
 
 # Axes that are declared open, though the model runs at one size only
 
-CLOSED = "'time' is declared open, but the model fits time = 6 only (docs/frozen-axis.md)"
+CLOSED = "'time' is declared open, but the model fits time = 6 only: to open it, export the net at another size too"
 
 
 def test_191855_an_axis_that_is_not_open_is_said(rnn_lower: Command, tmp_path: Path) -> None:
