@@ -147,6 +147,10 @@ _HALF, _APART, _TITLE, _EDGE = 9.0, 14.0, 16.0, 6.0
 """Half the height of a box, the space between layers, the height of a title, and the space inside a box."""
 
 
+_LEAST = 0.6
+"""How much smaller a page may show a drawing that is wider than its place: its letters stay legible."""
+
+
 @dataclass(frozen=True)
 class Drawing:
     """Elements of SVG with their size."""
@@ -159,7 +163,8 @@ class Drawing:
         """Return it as a whole."""
         size = f'width="{self.width:.0f}" height="{self.height:.0f}"'
         box = f'viewBox="0 0 {self.width:.0f} {self.height:.0f}"'
-        return Markup(f'<svg class="graph" {size} {box} aria-hidden="true">{self.elements}</svg>')
+        least = f'style="min-width: {_LEAST * self.width:.0f}px"'
+        return Markup(f'<svg class="graph" {size} {box} {least} aria-hidden="true">{self.elements}</svg>')
 
 
 def draw(graph: nx.DiGraph) -> Drawing:

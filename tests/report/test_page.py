@@ -613,3 +613,19 @@ def test_in_a_browser(ragged: Path, browser: list[str], tmp_path: Path, options:
     assert "CONSOLE" not in done.stderr
     assert picture.stat().st_size > 20_000
     assert done.stdout.count("<svg") == done.stdout.count("</svg>") == 5
+
+
+@pytest.mark.browser
+@pytest.mark.usefixtures("no_plots")
+def test_a_wide_drawing_is_seen_whole(browser: list[str], tmp_path: Path) -> None:
+    both = {"direction": "bidirectional"}
+    page = written(
+        tmp_path, chain(*(Link("LSTM", f"/encoder/{n}", both) for n in "ab")), verify=0, target="openvino"
+    )
+    assert float(graphs(page)[1].values("width")[0]) > 600
+    fits = "[...document.querySelectorAll('.graphs .across')].map(pane => pane.scrollWidth <= pane.clientWidth)"
+    text = page.read_text(encoding="utf-8").replace("http-equiv", "x-equiv")  # the page itself runs no script
+    page.write_text(f"{text}<script>document.title = {fits}</script>", encoding="utf-8")
+    command = [*browser, "--window-size=1280,2000", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "<title>true,true</title>" in done.stdout
