@@ -70,6 +70,8 @@ def _print_details(report: FileReport) -> None:
         print_table(table)
         print_line(LEGEND)
         print_table(_operator_table(report))
+    for note in report.details():
+        print_line(note)
     if report.stream is not None:
         print_states(report.stream)
     print_runs(report.verification)

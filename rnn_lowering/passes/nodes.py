@@ -34,7 +34,7 @@ from rnn_lowering.model.scopes import (
 )
 from rnn_lowering.nodes.kinds import CELLS, NodeSpec
 from rnn_lowering.options import Lowering
-from rnn_lowering.passes.report import FOLDED, NodeReport, count_operators
+from rnn_lowering.passes.report import CONSTANTS, FOLDED, NodeReport, count_operators
 from rnn_lowering.passes.stages import Edit, Work
 from rnn_lowering.recurrence.forms import Choice, Emitted
 from rnn_lowering.targets.choice import FormChooser
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 _MOST_ASKED = 8
 """The number of nodes that are asked for the sizes that they need, before the first is refused."""
-
-_CONSTANTS = "computed the values that follow from constants"
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,7 @@ def _with_constants(work: Work, plan: ModelPlan) -> ModelPlan:
     known = with_constants(plan.model, sizes=True)
     if known is None or count_operators(known) == count_operators(plan.model):
         return plan
-    work.report.notes += [_CONSTANTS] if FOLDED not in work.report.notes else []
+    work.report.notes += [CONSTANTS] if FOLDED not in work.report.notes else []
     return _plan_of_copy(work, known, plan.prepared)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, counted, version
-from rnn_lowering.flags import spelled
+from rnn_lowering.flags import is_for_command, spelled
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import NodePlace, all_graphs
 from rnn_lowering.types import Array
@@ -28,6 +28,7 @@ SCHEMA = 1
 
 
 FOLDED = "computed the values that follow from the fixed sizes"
+CONSTANTS = "computed the values that follow from constants"
 ASSUMED = "assumed: "
 """Begins a note on what was not proved: the result line has it too."""
 
@@ -212,12 +213,21 @@ class Report:
         for operator, forms in by_operator.items():
             shown = [f"{form} ({count})" if len(forms) > 1 else form for form, count in forms.items()]
             yield f"lowered {counted(forms.total(), f'{operator} node')}: {', '.join(shown)}"
-        yield from self.notes
+        details = self.details()
+        yield from (note for note in self.notes if note not in details)
+        if self.adapted:
+            where = "-v lists them" if is_for_command() else "in notes"
+            yield f"{counted(len(self.adapted), 'change')} for {self.target}, no action needed ({where})"
         yield from (f"left as it is: {text}" for text in self.left)
+
+    def details(self) -> list[str]:
+        """Return the notes on what was done to the model of which its user need not know."""
+        return [note for note in self.notes if note in (FOLDED, CONSTANTS, *self.adapted)]
 
     def spell(self) -> None:
         """Give the options in its texts the spelling of the caller: keywords of Python, or flags."""
         self.notes, self.left = [*map(spelled, self.notes)], [*map(spelled, self.left)]
+        self.adapted = [*map(spelled, self.adapted)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as docs/report.md describes it."""

@@ -25,6 +25,7 @@ from commands import (
     without_recurrent_nodes,
 )
 from running import assert_close, operators, recurrent_left, run
+from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering.report.use import SECTIONS
@@ -116,6 +117,24 @@ def test_the_next_step_where_the_code_is_long(target: str, rnn_lower: Command, t
     assert f"import {'MNN' if target == 'mnn' else 'ncnn'}" in "\n".join(program)
     page = html.unescape((tmp_path / "p.html").read_text(encoding="utf-8"))
     assert all(line.replace(str(tmp_path / "out.onnx"), "out.onnx") in page for line in program)
+
+
+CUT = """g (float[T,1,3] X) => (float[S,1,1,2] Y)
+    <float[1,8,3] W = {}, float[1,8,2] R = {}, int64[1] one = {1}, int64[1] end = {1000000000}, int64[1] d = {0}>
+    { Z = Slice (X, one, end, d)  Y = LSTM <hidden_size = 2> (Z, W, R) }"""
+
+
+def test_what_was_adapted_is_told_with_v(rnn_lower: Command, tmp_path: Path) -> None:
+    """And counted without."""
+    file = saved(tmp_path / "in.onnx", parse(CUT))
+    call = [file, tmp_path / "out.onnx", "--target", "openvino", "--to", "loop", "--verify", "0", "--force"]
+    what = "openvino takes the end of a Slice for a size: left 1 of them open"
+    brief, verbose = rnn_lower(*call).lines, rnn_lower(*call, "-v").lines
+    assert "1 change for openvino, no action needed (-v lists them)" in brief
+    assert (brief.count(what), verbose.count(what)) == (0, 1)
+    _, report = rl.lower(parse(CUT), "loop", target="openvino", full=True)
+    assert what in report.notes
+    assert "1 change for openvino, no action needed (in notes)" in str(report)
 
 
 def test_success(three: Path, rnn_lower: Command, tmp_path: Path) -> None:
