@@ -1,5 +1,6 @@
 """The documentation site: its build fails at a warning, and what a reader sees on it."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -7,10 +8,13 @@ import subprocess
 from html import unescape
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browsers import headless, page_once
 from paths import ROOT
+
+import rnn_lowering as rl
 
 pytestmark = [
     pytest.mark.exhaustive,
@@ -71,6 +75,15 @@ def test_what_a_function_returns_is_one_row(site: Path) -> None:
         cells = re.findall(r"<td>(.*?)</td>", row, re.DOTALL)
         assert "<p>" not in cells[0], text(row)  # a type, not a sentence
         assert not re.search(r"[a-z]{2} [a-z]{2}", text(cells[0])), text(row)
+
+
+@pytest.mark.parametrize("kind", [rl.Lowering, rl.Check])
+def test_the_reference_describes_each_option(site: Path, kind: Any) -> None:
+    """In a row, with the default."""
+    page = (site / "python" / "index.html").read_text(encoding="utf-8")
+    for field in dataclasses.fields(kind):
+        (row,) = re.findall(rf'<span title="rnn_lowering.{kind.__name__}.{field.name}">.*?</tr>', page, re.DOTALL)
+        assert re.search(r"\. Default: \S.* Example: \w", text(row)), field.name
 
 
 def test_examples_of_the_reference_are_code(site: Path) -> None:
