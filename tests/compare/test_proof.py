@@ -15,7 +15,13 @@ from cases import Case, model
 from commands import Command
 from distant import AXES, KINDS, at_a_distance
 from impostors import IMPOSTORS, Edit, Impostor
-from lengths_that_meet import CONDITIONS, by_the_next_length, random_condition, where_lengths_meet
+from lengths_that_meet import (
+    CONDITIONS,
+    by_the_next_length,
+    random_condition,
+    where_it_is_half,
+    where_lengths_meet,
+)
 from mutants import mutant
 from oracle import evaluate
 from random_masks import RandomMask, under_mask
@@ -135,6 +141,18 @@ def test_no_length_of_another_sequence_is_proven(N: int, form: Any) -> None:
     prove(claim(case, original, right))
     assert max(distances(case, original, wrong, np.random.default_rng(0))) > FAR
     with pytest.raises(UnprovenError, match="length of another sequence"):
+        prove(claim(case, original, wrong))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("form", ["scan", "loop"])
+def test_no_length_that_is_half_of_the_steps_is_proven(form: Any) -> None:
+    """Its sizes have 7, so no proof runs at 7 steps."""
+    case = replace(RAGGED, I=7)
+    original, right, wrong = Impostor("", case, edit=where_it_is_half()).models(form)
+    prove(claim(case, original, right))
+    assert max(distances(case, original, wrong, np.random.default_rng(0), [(3, 30)])) > FAR
+    with pytest.raises(UnprovenError, match="are moved"):
         prove(claim(case, original, wrong))
 
 

@@ -179,6 +179,14 @@ def _in_the_middle(axis: int, far: int) -> str:
         wide = Unsqueeze (mask, pair) FAR = Mul (X, wide)"""
 
 
+def _counted_down(axis: int, far: int) -> str:
+    """X itself at longer lengths: the first number of those that count down to 0 is the length."""
+    return f"""count = Gather (all, zero) first = Squeeze (count, zero) nothing = Constant <value = int64 {{0}}> ()
+        down = Constant <value = int64 {{-1}}> () numbers = Range (first, nothing, down)
+        length = Gather (numbers, nothing) limit = Constant <value = int64 {{{far}}}> ()
+        longer = Less (limit, length) FAR = Where (longer, X, none)"""
+
+
 def _by_a_state(first: str, body: str) -> Far:
     """X itself from the step on in which a state of a Scan says so."""
 
@@ -216,9 +224,10 @@ KINDS: dict[str, Far] = {
     "more sequences than steps": _more_sequences_than_steps,
     "steps past the sequences": _steps_past_the_sequences,
     "in the middle": _in_the_middle,
+    "counted down": _counted_down,
     "counted by a state": _counted,
     "passed on by states": _passed_on,
 }
 
-AXES = dict.fromkeys(list(KINDS)[-9:], (0,))
+AXES = dict.fromkeys(list(KINDS)[-10:], (0,))
 """The axes along which some kinds are made."""

@@ -11,6 +11,7 @@ _VALUES = """
     opposite = Slice (own, last, low, zero, last)
     none = Constant <value = int64 {0}> () by = Constant <value = int64 {1}> () end = Squeeze (T, zero)
     steps = Range (none, end, by) step = Unsqueeze (steps, one)
+    N = Gather (all, one) to_N = Squeeze (N, zero) rows = Range (none, to_N, by)
 """
 
 CONDITIONS = {
@@ -30,9 +31,9 @@ def where_lengths_meet(condition: str) -> Edit:
     """Let rows of X be half as large again where all of a condition holds."""
     return entering(
         "X",
-        f"""{_VALUES} {condition} ab = And (a, b) abc = And (ab, c) rows = Unsqueeze (abc, last)
+        f"""{_VALUES} {condition} ab = And (a, b) abc = And (ab, c) deep = Unsqueeze (abc, last)
         half = Constant <value = float {{0.5}}> () nothing = Constant <value = float {{0}}> ()
-        part = Where (rows, half, nothing) more = Mul (X, part) WRONG = Add (X, more)""",
+        part = Where (deep, half, nothing) more = Mul (X, part) WRONG = Add (X, more)""",
     )
 
 
@@ -47,6 +48,20 @@ def by_the_next_length() -> Edit:
         more = Add (final, one) others = Slice (own, one, far, zero) next = Concat <axis = 0> (others, more)
         less = Sub (next, one) under = Less (less, least) length = Where (under, T, less)
         WRONG = Cast <to = 6> (length)""",
+    )
+
+
+def where_it_is_half() -> Edit:
+    """Let X be more where the row of a length is the same one from both ends: at odd lengths of X."""
+    return entering(
+        "X",
+        f"""{_VALUES} least = Constant <value_ints = [0]> () own_row = Unsqueeze (own, zero)
+        here = Equal (step, own_row) front = Cast <to = 1> (here) back = Slice (front, last, low, zero, last)
+        both = Mul (front, back) flat = Reshape (both, last) inside = Less (own, T)
+        place = Where (inside, own, least) row = Mul (place, N) index = Add (row, rows)
+        half = Gather (flat, index) some = Less (least, own)
+        ones = Cast <to = 1> (some) part = Mul (half, ones) little = Constant <value = float {{0.01}}> ()
+        less = Mul (part, little) wide = Unsqueeze (less, one) more = Mul (X, wide) WRONG = Add (X, more)""",
     )
 
 

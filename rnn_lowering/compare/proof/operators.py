@@ -180,7 +180,7 @@ def _integer_product(m: Machine, _: Any, *given: Array) -> Array:
 
 
 def _exact(x: Array) -> Array:
-    return x if is_symbolic(x) else x.astype(np.int64)
+    return x if is_symbolic(x) else floats(x).astype(np.int64)
 
 
 def _reduced(name: str) -> Operator:
@@ -335,6 +335,8 @@ def _constant_of_shape(m: Machine, attributes: Mapping[str, Any], shape: Array) 
 
 def _range(m: Machine, _: Any, start: Array, limit: Array, step: Array) -> Array:
     first, end, by = (x.flat[0] for x in (start, limit, step))
+    if isinstance(first, SymbolicSize) or isinstance(by, SymbolicSize):
+        raise UnprovenError("Range does not count from 0")
     if not isinstance(end, SymbolicSize):
         refuse_large(abs(int((end - first) / by)))
         return np.arange(first, end, by)
