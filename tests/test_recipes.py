@@ -152,7 +152,16 @@ def test_each_recipe_runs_alone(page: str, title: str, folder: Path, capsys: pyt
         assert masked(line) in masked(printed), line
 
 
-SAID = ("lowered ", "verified (", "written to ", "report: ", "run it", "quantized to ", "Loop node ")
+SAID = (
+    "lowered ",
+    "verified (",
+    "written to ",
+    "report: ",
+    "for a runtime ",
+    "run it",
+    "quantized to ",
+    "Loop node ",
+)
 """How lines that the command prints begin."""
 
 

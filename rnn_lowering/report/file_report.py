@@ -77,6 +77,7 @@ class FileReport(Report):
         lowered 1 GRU node: scan
         not compared with the original: no run was asked for
         written to lowered.onnx
+        for a runtime without Scan: to="unroll", dims={"seq": ?}, or name it with target
         run it: onnxruntime.InferenceSession('lowered.onnx').run(None, {'X': X})
     """
 

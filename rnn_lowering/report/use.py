@@ -16,6 +16,7 @@ import onnx_ir as ir
 from rnn_lowering.compare.result import EACH_NODE
 from rnn_lowering.errors import LINE, counted, documentation
 from rnn_lowering.files.one_file import text_format
+from rnn_lowering.flags import spelled
 from rnn_lowering.streaming.metadata import State, StreamPlan
 from rnn_lowering.targets.calls import CALLS, Snippet
 from rnn_lowering.targets.installed import PACKAGES, is_here
@@ -62,8 +63,23 @@ def next_steps(report: FileReport) -> Iterator[str]:
             yield f"run it: {stream}; stream({_feed(report.stream.inputs)}) for each chunk; in another host:"
         program = [] if report.target in _IN_ONNXRUNTIME else _program(report)
         yield from program or host_loop(report.stream, report.target).splitlines()
-    elif not _has_no_kernel(report):
-        yield from _in_runtime(report)
+    else:
+        yield from _without_loops(report)
+        yield from () if _has_no_kernel(report) else _in_runtime(report)
+
+
+def _without_loops(report: FileReport) -> Iterator[str]:
+    """Yield which options write no Scan or Loop, where no runtime and no form was asked for."""
+    looped = [node for node in report.nodes if node.form in ("scan", "loop") and node.reason != "requested"]
+    if report.target != "portable" or not looped:
+        return
+    kinds = " or ".join(sorted({node.form.capitalize() for node in looped}, reverse=True))
+    names = {dim: None for port in report.lowered.inputs for dim in port.shape or () if isinstance(dim, str)}
+    fixed = (
+        f" --set-dim {shlex.quote(f'{next(iter(names))}=')}?" if len(names) == 1 else " and a length (--set-dim)"
+    )
+    sizes = fixed if any(node.seq_length is None for node in looped) else ""
+    yield spelled(f"for a runtime without {kinds}: --to unroll{sizes}, or name it with --target")
 
 
 def _in_runtime(report: FileReport) -> Iterator[str]:

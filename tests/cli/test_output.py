@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -89,6 +90,32 @@ def test_a_runtime_reads_no_text(rnn_lower: Command, tmp_path: Path) -> None:
     assert "InferenceSession" not in text
 
 
+@pytest.mark.parametrize(
+    ("case", "options", "told"),
+    [
+        ("symbolic", "", "Scan: --to unroll and a length (--set-dim)"),
+        ("symbolic", "--set-dim batch=1", "Scan: --to unroll --set-dim seq=?"),
+        ("symbolic", "--to scan", ""),
+        ("symbolic", "--target openvino", ""),
+        ("symbolic", "--stream seq", ""),
+        ("static", "", "Scan: --to unroll"),
+        ("static", "--to unroll", ""),
+    ],
+)
+def test_where_no_runtime_is_named_a_way_without_loops_is(
+    case: Any, options: str, told: str, rnn_lower: Command, tmp_path: Path
+) -> None:
+    """It writes no Scan or Loop."""
+    source, target = saved(tmp_path / "in.onnx", model(Case("any", "LSTM", x=case), 17)), tmp_path / "out.onnx"
+    lines = rnn_lower(source, target, "--verify", "0", *options.split()).lines
+    found = [line for line in lines if line.startswith("for a runtime without ")]
+    assert found == [f"for a runtime without {told}, or name it with --target"] * bool(told)
+    if told:
+        way = ("--to", "unroll", *options.split(), *(["--set-dim", "seq=4"] if case == "symbolic" else []))
+        assert rnn_lower(source, target, "--verify", "0", "--force", *way).code == 0
+        assert not {"Scan", "Loop"} & operators(onnx.load(target))
+
+
 def test_the_data_file_is_named_too(rnn_lower: Command, tmp_path: Path) -> None:
     file = saved(tmp_path / "in.onnx", model(Case("with_data", "LSTM", H=16), 17))
     options = ("--verify", "0", "--external-data", "always", "--report", tmp_path / "r.json")
@@ -147,6 +174,7 @@ def test_success(three: Path, rnn_lower: Command, tmp_path: Path) -> None:
         "lowered 1 RNN node",
         "3 of 3 nodes proven for every length and input, up to rounding; verified (onnxruntime)",
         f"written to {target}",
+        "for a runtime without Scan",
         "run it",
     ]
     outcome = rnn_lower(three, target, "-v", "--force")
