@@ -196,7 +196,7 @@ def test_the_example_is_symbolic_and_small() -> None:
 
 
 def test_the_two_commands() -> None:
-    first, second = (line for line in code_lines() if line.startswith("python3 -m venv"))
+    first, second = (line for line in code_lines() if re.match(r"python3 -m venv .* -e ", line))
     steps = [[part.strip() for part in line.split("&&")] for line in (first, second)]
     assert steps[0][:2] == steps[1][:2] == ["python3 -m venv .venv", '.venv/bin/pip install -e ".[test]"']
     script, *arguments = shlex.split(steps[0][2])

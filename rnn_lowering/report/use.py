@@ -74,11 +74,11 @@ def _without_loops(report: FileReport) -> Iterator[str]:
     if report.target != "portable" or not looped:
         return
     kinds = " or ".join(sorted({node.form.capitalize() for node in looped}, reverse=True))
-    names = {dim: None for port in report.lowered.inputs for dim in port.shape or () if isinstance(dim, str)}
-    fixed = (
-        f" --set-dim {shlex.quote(f'{next(iter(names))}=')}?" if len(names) == 1 else " and a length (--set-dim)"
-    )
-    sizes = fixed if any(node.seq_length is None for node in looped) else ""
+    sizes = ""
+    if any(node.seq_length is None for node in looped):
+        opened = {dim for port in report.lowered.inputs for dim in port.shape or () if not isinstance(dim, int)}
+        name = opened.pop() if len(opened) == 1 else None
+        sizes = f" --set-dim {shlex.quote(f'{name}=')}?" if name else " and a length (--set-dim, --set-shape)"
     yield spelled(f"for a runtime without {kinds}: --to unroll{sizes}, or name it with --target")
 
 

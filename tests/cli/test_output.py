@@ -93,7 +93,7 @@ def test_a_runtime_reads_no_text(rnn_lower: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "options", "told"),
     [
-        ("symbolic", "", "Scan: --to unroll and a length (--set-dim)"),
+        ("symbolic", "", "Scan: --to unroll and a length (--set-dim, --set-shape)"),
         ("symbolic", "--set-dim batch=1", "Scan: --to unroll --set-dim seq=?"),
         ("symbolic", "--to scan", ""),
         ("symbolic", "--target openvino", ""),
