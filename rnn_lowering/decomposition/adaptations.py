@@ -50,6 +50,7 @@ from rnn_lowering.decomposition.rewrites.bounds import (
 from rnn_lowering.decomposition.rewrites.indices import count_from_start
 from rnn_lowering.decomposition.rewrites.norms import centre_norms, part_divisors
 from rnn_lowering.decomposition.rewrites.planes import (
+    add_to_convolutions,
     flip_rows,
     flips_of_planes,
     pad_batches,
@@ -247,6 +248,9 @@ ADAPTATIONS = {
     "Resize of rank 4": Adaptation(resize_in_rank_4, "computes Resize of three axes wrongly: gave {} a fourth one"),
     "centred norms": Adaptation(
         centre_norms, "normalizes numbers that are close together wrongly: subtracted the mean before {} norms"
+    ),
+    "added constants": Adaptation(
+        add_to_convolutions, "adds a convolution to a constant wrongly: swapped the terms of {} sums"
     ),
     "norms apart": Adaptation(swap_differences, "normalizes along other axes: swapped the terms of {} sums"),
     "no unused constants": Adaptation(

@@ -77,6 +77,23 @@ def test_products_are_transposed_and_added_to_apart(name: str) -> None:
     assert_close(run(lowered, feed), run(net, feed))
 
 
+@pytest.mark.parametrize(("terms", "swapped"), [("k, c", True), ("c, k", False)])
+def test_a_constant_is_added_to_a_convolution(terms: str, swapped: bool) -> None:
+    net = parse(
+        f"""g (float[2, 4, 5, 5] x) => (float[2, 4, 5, 5] y)
+        <float[4, 4, 3, 3] w = {{}}, float[1, 1, 1, 1] k = {{3}}> {{
+            c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w) y = Add ({terms})
+        }}""",
+        17,
+    )
+    lowered = rl.lower(net, target="mnn")
+    (added,) = (node for node in nodes(lowered) if node.op_type == "Add")
+    assert list(added.input) == ["c", "k"]
+    assert (lowered == net) == (not swapped)
+    feed = random_feed(net)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
 CHOICES = {
     "a row": ("float[2, 3, 4] x, bool[2, 3, 4] c, float[4] r", "Where (c, x, r)", True),
     "open": ("float[N, T, 4] x, bool[N, 1, 4] c, float[T, 1] r", "Where (c, r, x)", True),

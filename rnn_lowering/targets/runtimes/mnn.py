@@ -230,6 +230,7 @@ MNN = Target(
             *("inputs with elements", "parts of sequences", "typed fills", "constants as tensors"),
             *("no vectors", "crops as Slice", "spelled strides", "ended convolutions", "parted outputs"),
             *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart", "logarithms of Sigmoid"),
+            "added constants",
             *(
                 "columns apart",
                 "transposed apart",
