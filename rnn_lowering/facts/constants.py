@@ -19,6 +19,7 @@ from rnn_lowering.facts.operators import (
     moved_inputs,
     operator_of,
     parameter,
+    reached,
 )
 from rnn_lowering.limits import excess, most_bytes
 from rnn_lowering.types import Array, Dims, array_of
@@ -61,13 +62,9 @@ def integers_at(node: ir.Node, name: str, opset: int) -> list[int] | None:
 
 def filling(value: ir.Value | None, opset: int) -> Array | None:
     """Return the number that each element of a value is, also if its shape is computed; None if none is known."""
-    pending, seen, parts = [value], set[ir.Value](), list[Array]()
-    while pending:
-        value = pending.pop()
-        if value is None or value in seen:
-            continue
-        seen.add(value)
-        node, tensor = value.producer(), constant_of(value, opset)
+    parts, sources = list[Array](), dict[ir.Value, Sequence[ir.Value | None]]()
+    for each in reached([value], lambda each: sources.get(each, ())):
+        node, tensor = each.producer(), constant_of(each, opset)
         if tensor is not None:
             parts.append(array_of(tensor).reshape(-1))
         elif node is None or not is_of_default_domain(node):
@@ -76,7 +73,7 @@ def filling(value: ir.Value | None, opset: int) -> Array | None:
             given = node.attributes.get_tensor("value")
             parts.append(np.zeros(1, np.float32) if given is None else array_of(given).reshape(-1))
         elif operator_of(node).moves:
-            pending += node.inputs[: moved_inputs(node)]
+            sources[each] = node.inputs[: moved_inputs(node)]
         else:
             return None
     numbers = np.unique(np.concatenate(parts)) if parts else np.zeros(0)
@@ -95,21 +92,17 @@ _COUNTS = ("ArgMax", "ArgMin", "NonZero", "Shape", "Size", "TopK")
 
 def never_negative(value: ir.Value | None, opset: int) -> bool:
     """Whether integers follow from sizes, places and constants from 0 on, by operators that keep them there."""
-    pending, seen = [value], set[ir.Value]()
-    while pending:
-        value = pending.pop()
-        if value is None or value in seen:
-            continue
-        seen.add(value)
-        node, number = value.producer(), constant_of(value, opset)
+    sources = dict[ir.Value, Sequence[ir.Value | None]]()
+    for each in reached([value], lambda each: sources.get(each, ())):
+        node, number = each.producer(), constant_of(each, opset)
         if number is not None:
             if (number.numpy() < 0).any():
                 return False
         elif node is None or node.op_type not in (*_NOT_NEGATIVE, *_COUNTS):
             return False
         elif node.op_type not in _COUNTS:
-            pending += node.inputs[: moved_inputs(node) if operator_of(node).moves else None]
-        elif node.op_type == "TopK" and value is node.outputs[0]:
+            sources[each] = node.inputs[: moved_inputs(node) if operator_of(node).moves else None]
+        elif node.op_type == "TopK" and each is node.outputs[0]:
             return False
     return True
 

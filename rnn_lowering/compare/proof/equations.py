@@ -15,10 +15,11 @@ from onnx import helper
 
 from rnn_lowering.compare.proof.axes import RunSizes
 from rnn_lowering.compare.proof.loops import CONTROL
-from rnn_lowering.compare.proof.machine import Machine, Operator, SymbolicRows, Values, is_symbolic
+from rnn_lowering.compare.proof.machine import Machine, Operator, Values
 from rnn_lowering.compare.proof.operators import OPERATORS
 from rnn_lowering.compare.proof.polynomials import Algebra, BoundedPolynomial, UnprovenError, number
 from rnn_lowering.compare.proof.sequences import marks_of
+from rnn_lowering.compare.proof.symbolic_rows import SymbolicRows, is_symbolic
 from rnn_lowering.types import Array
 
 Function = Callable[[BoundedPolynomial], BoundedPolynomial]

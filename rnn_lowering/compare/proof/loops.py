@@ -16,10 +16,11 @@ import onnx
 from onnx import helper
 
 from rnn_lowering.compare.proof.axes import Moves
-from rnn_lowering.compare.proof.machine import Machine, Operator, Values, is_symbolic
+from rnn_lowering.compare.proof.machine import Machine, Operator, Values
 from rnn_lowering.compare.proof.operators import integers
 from rnn_lowering.compare.proof.polynomials import UnprovenError
 from rnn_lowering.compare.proof.sizes import SymbolicSize, counter
+from rnn_lowering.compare.proof.symbolic_rows import is_symbolic
 from rnn_lowering.types import Array
 
 
@@ -45,8 +46,8 @@ def scan(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
 
 def _rows(m: Machine, x: Array, axis: int, to: int, backwards: int) -> Array:
     """Return an array whose rows are along another axis, and in reverse if they are read or written backwards."""
-    if backwards and m.marks(x) is not None and not is_symbolic(x) and m.axes.is_open(x.shape[axis]):
-        raise UnprovenError("numbers that follow a length are moved")
+    if backwards:
+        m.check_stays(x, x.shape[axis])
     rows = m.arranged(x, lambda of: np.moveaxis(np.flip(of, axis) if backwards else of, axis, to))
     return m.moved(rows, m.axes.from_the_end(m.moves(x)) if backwards else m.moves(x))
 

@@ -1,70 +1,31 @@
-"""Graphs on symbols: `Machine` runs them, and `SymbolicRows` keeps arrays whose elements are lanes of polynomials.
-
-An element of a symbolic array names its row, a polynomial, and its lane. What an operator moves it moves whatever
-it is, so NumPy does. What it computes it computes for all lanes of a row at once.
-"""
+"""`Machine` runs graphs on symbols: it knows how far rows were moved, and which sequence an element follows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial, reduce
-from hashlib import blake2b
-from itertools import chain, groupby, zip_longest
-from typing import Any, NamedTuple
+from itertools import chain, zip_longest
+from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx import helper
 
 from rnn_lowering.compare.proof.axes import CHOSEN, Moves, RunSizes
-from rnn_lowering.compare.proof.polynomials import (
-    ZERO,
-    Algebra,
-    BoundedPolynomial,
-    Effort,
-    Numbers,
-    UnprovenError,
-    equal,
-    number,
+from rnn_lowering.compare.proof.polynomials import ZERO, BoundedPolynomial, Numbers, UnprovenError, equal, number
+from rnn_lowering.compare.proof.symbolic_rows import (
+    Part,
+    SymbolicRows,
+    columns_at_once,
+    floats,
+    is_symbolic,
+    refuse_large,
 )
-from rnn_lowering.types import Array, array_of
+from rnn_lowering.types import Array
 
 Values = Mapping[str, Array]
 Operator = Callable[..., Any]
-
-_ELEMENT = np.dtype([("lane", "<i4"), ("row", "<i4")])
-"""An element of a symbolic array. Rows of one element for all lanes are below 0."""
-
-_MOST_AT_ONCE = 1 << 24
-
-_COLUMNS_AT_ONCE = 1 << 18
-"""Numbers of a matrix that are read at once."""
-
-
-def refuse_large(*sizes: int) -> None:
-    """Raise if an array of these sizes would take much memory: what is proven may come from a file."""
-    if math.prod(sizes) > _MOST_AT_ONCE:
-        raise UnprovenError("too large")
-
-
-def is_symbolic(array: Array) -> bool:
-    """Whether elements are polynomials."""
-    return array.dtype == _ELEMENT
-
-
-def numbers_of(tensor: onnx.TensorProto) -> Array:
-    """Return the numbers of a tensor; large ones stay in their file until they are computed with."""
-    array = array_of(ir.serde.deserialize_tensor(tensor, "/"))
-    return array if array.dtype.kind in "biuf" else array.astype(np.float64)
-
-
-def floats(array: Array) -> Array:
-    """Return numbers as float64."""
-    if array.dtype == object:
-        raise UnprovenError("a size is computed with")
-    return np.asarray(array, np.float64)
 
 
 def _array(value: Any) -> Array:
@@ -72,198 +33,8 @@ def _array(value: Any) -> Array:
     return value if isinstance(value, np.ndarray) else np.array(value, object)
 
 
-def _columns(matrix: Array) -> Iterator[Array]:
-    """Yield the columns of a matrix as the rows of blocks in float64, of which the whole may be too large."""
-    width = max(1, _COLUMNS_AT_ONCE // max(1, len(matrix)))
-    for first in range(0, matrix.shape[1], width):
-        yield np.ascontiguousarray(floats(matrix[:, first : first + width]).T)
-
-
 def _listed(outputs: Any) -> list[Any]:
     return outputs if isinstance(outputs, list) else [outputs]
-
-
-def _lanes(array: Array) -> int:
-    return array.shape[-1] or 1 if array.ndim else 1
-
-
-Part = tuple[BoundedPolynomial, int]
-"""A polynomial, and how many lanes it has."""
-
-
-class Columns(NamedTuple):
-    """Columns of a matrix: where they are, the number of their block, where in it they begin, and its length."""
-
-    first: int
-    end: int
-    block: int
-    start: int
-    lanes: int
-
-
-class SymbolicRows:
-    """The rows of the symbolic arrays of a proof.
-
-    Attributes:
-        algebra: The atoms.
-    """
-
-    def __init__(self, effort: Effort) -> None:
-        self.algebra = Algebra(effort)
-        self._rows: list[BoundedPolynomial] = [ZERO]
-        self._known: dict[Hashable, int] = {}
-        self._firsts: dict[BoundedPolynomial, int] = {}
-        self._parts: dict[tuple[int, int], BoundedPolynomial] = {}
-        self._results: dict[Hashable, BoundedPolynomial] = {}
-        self._columns: dict[bytes, tuple[int, int]] = {}
-        self._sizes: list[int] = []
-        self._of_matrices: dict[Hashable, tuple[list[Columns], Array]] = {}
-        self._constants: dict[int, tuple[onnx.TensorProto, Array]] = {}
-        self._rows_of: dict[int, tuple[Array, list[BoundedPolynomial]]] = {}
-        self._repetitions = 0
-
-    def begin_run(self) -> None:
-        """Forget which arrays and states there are. Equal polynomials keep their atoms."""
-        self._rows_of = {}
-        self.algebra.begin_run()
-
-    def fresh(self, *name: Hashable) -> Hashable:
-        """Return a name that no other repetition has, not even one of the same node."""
-        self._repetitions += 1
-        return (*name, self._repetitions)
-
-    def constant(self, tensor: onnx.TensorProto) -> Array:
-        """Return the numbers of a tensor, in each run the same array."""
-        if id(tensor) not in self._constants:
-            self._constants[id(tensor)] = tensor, numbers_of(tensor)
-        return self._constants[id(tensor)][1]
-
-    def of(self, *parts: Part, shape: Sequence[int]) -> Array:
-        """Return the elements that polynomials stand for as an array."""
-        parts = tuple(part for part in parts if part[1])
-        width = shape[-1] if shape else 1
-        firsts = np.array([self._first(value) for value, _ in parts], np.int64)
-        if all(lanes == width for _, lanes in parts):
-            codes = firsts[:, None] + (firsts >= 0)[:, None] * np.arange(width)
-            values = [self._rows[abs(code >> 32)] for code in firsts.tolist()]
-            return self._with_rows(codes.view(_ELEMENT).reshape(shape), values)
-        lanes = np.array([lanes for _, lanes in parts], np.int64)
-        codes = np.repeat(firsts, lanes)
-        codes += (np.arange(len(codes)) - np.repeat(lanes.cumsum() - lanes, lanes)) * (codes >= 0)
-        return codes.view(_ELEMENT).reshape(shape)
-
-    def _first(self, value: BoundedPolynomial) -> int:
-        """Return the first element of a polynomial as an integer."""
-        code = self._firsts.get(value)
-        if code is None:
-            key = value.number if value.atom is None else value.atom
-            is_one = self.algebra.lanes(value) == 1
-            row = self._row(value, value if key is None or not (is_one or value.atom) else key)
-            code = (-row if is_one else row) << 32
-            self._firsts[value] = code
-        return code
-
-    def _row(self, value: BoundedPolynomial, key: Hashable) -> int:
-        """Return the number of the row with a key."""
-        row = self._known.setdefault(key, len(self._rows))
-        if row == len(self._rows):
-            self._rows.append(value)
-        return row
-
-    def computed(self, function: Callable[..., BoundedPolynomial], *of: BoundedPolynomial) -> BoundedPolynomial:
-        """Return a function of polynomials, which the runs of a proof compute again and again."""
-        key = (function, *of)
-        result = self._results.get(key)
-        if result is None:
-            self.algebra.count(1)
-            result = self._results[key] = function(*of)
-        return result
-
-    def symbols(self, shape: Sequence[int], *name: Hashable) -> Array:
-        """Return an array of new symbols; what is along the last axis is a row."""
-        *rows, lanes = shape or (1,)
-        symbols = [self.algebra.symbol(lanes, (*name, *index)) for index in np.ndindex(*rows)]
-        return self.of(*((symbol, lanes) for symbol in symbols), shape=shape)
-
-    def zeros(self, shape: Sequence[int]) -> Array:
-        """Return an array of zeros."""
-        return np.full(tuple(shape), self.of((ZERO, 1), shape=(1,))[0])
-
-    def of_numbers(self, values: Array, bounds: Array) -> Array:
-        """Return numbers, with their bounds, as elements."""
-        lanes = _lanes(values)
-        rows = zip(values.reshape(-1, lanes), bounds.reshape(-1, lanes), strict=True)
-        return self.of(*((number(*row), lanes) for row in rows), shape=values.shape)
-
-    def runs(self, *arrays: Array) -> Iterator[tuple[int, int, list[BoundedPolynomial]]]:
-        """Yield where lanes follow each other in all of these flattened arrays, and their polynomials."""
-        if not arrays[0].size:
-            return
-        lanes = _lanes(arrays[0])
-        whole = [self._rows_of.get(id(array), (None, None))[1] for array in arrays]
-        if None not in whole:
-            parts = zip(*whole, strict=True)
-            yield from ((n * lanes, (n + 1) * lanes, list(of_row)) for n, of_row in enumerate(parts))
-            return
-        codes = [np.ascontiguousarray(x).view(np.int64).reshape(-1, lanes) for x in arrays]
-        starts = np.ones(codes[0].shape, np.bool_)
-        if lanes > 1:
-            nexts = starts[:, 1:]
-            nexts[...] = False
-            for of_array in codes:
-                nexts |= of_array[:, 1:] - of_array[:, :-1] != (of_array[:, 1:] >= 0)
-        firsts = starts.ravel().nonzero()[0]
-        ends = [*firsts[1:].tolist(), starts.size]
-        counts = [end - first for first, end in zip(firsts.tolist(), ends, strict=True)]
-        of_arrays = [
-            [self._part(code, count) for code, count in zip(of_array.ravel()[firsts].tolist(), counts, strict=True)]
-            for of_array in codes
-        ]
-        if len(counts) * lanes == arrays[0].size:
-            for array, values in zip(arrays, of_arrays, strict=True):
-                self._with_rows(array, values)
-        for first, end, *of_run in zip(firsts.tolist(), ends, *of_arrays, strict=True):
-            yield first, end, of_run
-
-    def _with_rows(self, array: Array, values: list[BoundedPolynomial]) -> Array:
-        """Keep what each row along the last axis of an array is, until the next run; return the array."""
-        self._rows_of[id(array)] = array, values
-        return array
-
-    def _part(self, code: int, lanes: int) -> BoundedPolynomial:
-        """Return the polynomial of an element and those after it in its row."""
-        part = self._parts.get((code, lanes))
-        if part is None:
-            row, lane = code >> 32, code & 0xFFFFFFFF
-            part = self._rows[abs(row)]
-            if row >= 0 and (lane or lanes != self.algebra.lanes(part)):
-                part = self.algebra.cut(part, lane, lane + lanes)
-            self._parts[code, lanes] = part
-        return part
-
-    def columns_of(self, matrix: Array) -> list[Columns]:
-        """Return the columns of a matrix that are not 0, as parts of blocks of columns that were seen before."""
-        place = matrix.__array_interface__["data"][0], matrix.shape, matrix.strides
-        if place not in self._of_matrices:
-            self.algebra.count(matrix.size // 1000)
-            self._of_matrices[place] = list(self._parts_of_blocks(matrix)), matrix  # which keeps its place
-        return self._of_matrices[place][0]
-
-    def _parts_of_blocks(self, matrix: Array) -> Iterator[Columns]:
-        columns = (column for block in _columns(matrix) for column in block)
-        names = [blake2b(column, digest_size=16).digest() if column.any() else b"" for column in columns]
-        for is_new, group in groupby(names, lambda name: bool(name) and name not in self._columns):
-            if is_new:
-                block = list(group)
-                for lane, name in enumerate(block):
-                    self._columns.setdefault(name, (len(self._sizes), lane))
-                self._sizes.append(len(block))
-        places = [self._columns.get(name, (-1, 0)) for name in names]
-        starts = [n for n, (b, lane) in enumerate(places) if n == 0 or places[n - 1] != (b, lane - 1)]
-        for first, end in zip(starts, [*starts[1:], len(places)], strict=True):
-            number_of_block, start = places[first]
-            if number_of_block >= 0:
-                yield Columns(first, end, number_of_block, start, self._sizes[number_of_block])
 
 
 class Machine:
@@ -330,6 +101,11 @@ class Machine:
         if marks.any():
             self._marks[id(array)] = array, np.broadcast_to(marks, array.shape)
         return array
+
+    def check_stays(self, array: Array, *sizes: int) -> None:
+        """Raise if masks or indices that follow a length would be moved along an open axis of these sizes."""
+        if self.marks(array) is not None and not is_symbolic(array) and any(map(self.axes.is_open, sizes)):
+            raise UnprovenError("numbers that follow a length are moved")
 
     def arranged(self, array: Array, arrange: Callable[[Array], Array]) -> Array:
         """Return the elements of an array in another arrangement."""
@@ -445,7 +221,7 @@ class Machine:
             refuse_large(*a.shape[:-1], *b.shape[:-2], b.shape[-1])
             if b.ndim != 2 or not b.size:
                 return np.asarray(np.matmul(floats(a), floats(b)))
-            return np.concatenate([np.matmul(floats(a), columns.T) for columns in _columns(b)], -1)
+            return np.concatenate([np.matmul(floats(a), columns.T) for columns in columns_at_once(b)], -1)
         if not is_symbolic(a):
             return np.swapaxes(self.product(np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2)), -1, -2)
         if a.shape[-1] != b.shape[-2]:
@@ -506,7 +282,7 @@ class Machine:
         values, bounds = (np.broadcast_to(x, len(matrix)) for x in (value, bound))
         products: list[Array] = []
         far: list[Array] = []
-        for columns in _columns(matrix):
+        for columns in columns_at_once(matrix):
             sizes, halves = np.abs(columns), self.halves(columns)
             products.append(columns @ values)
             far.append((halves + 2.0**-48 * sizes) @ np.abs(values) + (sizes + halves) @ bounds)

@@ -21,11 +21,12 @@ import onnx
 from rnn_lowering.compare.proof.axes import Moves, RunSizes
 from rnn_lowering.compare.proof.equations import Specification
 from rnn_lowering.compare.proof.loops import CONTROL
-from rnn_lowering.compare.proof.machine import Machine, SymbolicRows
+from rnn_lowering.compare.proof.machine import Machine
 from rnn_lowering.compare.proof.operators import OPERATORS, integers
 from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
 from rnn_lowering.compare.proof.sequences import marks_of, within
 from rnn_lowering.compare.proof.sizes import LENGTH, counter
+from rnn_lowering.compare.proof.symbolic_rows import SymbolicRows
 from rnn_lowering.types import Array
 
 _MOST_SIZES = 3

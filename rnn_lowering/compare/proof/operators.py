@@ -13,9 +13,10 @@ import numpy as np
 from onnx import helper
 
 from rnn_lowering.compare.proof.axes import Moves
-from rnn_lowering.compare.proof.machine import Machine, Operator, floats, is_symbolic, numbers_of, refuse_large
+from rnn_lowering.compare.proof.machine import Machine, Operator
 from rnn_lowering.compare.proof.polynomials import ONE, ZERO, Algebra, BoundedPolynomial, UnprovenError, number
 from rnn_lowering.compare.proof.sizes import SymbolicSize, counter, difference
+from rnn_lowering.compare.proof.symbolic_rows import floats, is_symbolic, numbers_of, refuse_large
 from rnn_lowering.types import Array
 
 

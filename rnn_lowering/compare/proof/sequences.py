@@ -2,8 +2,8 @@
 
 No element follows two, and one of an output only its own. So what holds if each sequence has each length holds for
 all lengths together. Numbers that follow a length stay in their rows, and a length chooses no numbers but equal
-ones: so a row is before, at or behind the end of its sequence, and nothing tells where that is beside the middle of
-all steps. A mark is the number of a sequence, from 1 on, or 0; an array without marks follows none.
+ones. So a mask tells only whether a row is before, at or behind the end of its sequence. A mark is the number of a
+sequence, from 1 on, or 0; an array without marks follows none.
 
 | operators | an element follows |
 |---|---|
@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from rnn_lowering.compare.proof.machine import is_symbolic
 from rnn_lowering.compare.proof.operators import ELEMENTWISE, MOVES
 from rnn_lowering.compare.proof.polynomials import UnprovenError
+from rnn_lowering.compare.proof.symbolic_rows import is_symbolic
 from rnn_lowering.types import Array
 
 Marks = Sequence[Array | None]
@@ -61,11 +61,6 @@ def _along(axis: int, of: Array) -> Array:
     if ((of != most) & (of != 0)).any():
         raise UnprovenError("lengths of several sequences meet")
     return most
-
-
-def are_numbers_along_open_axes(m: Any, x: Array) -> bool:
-    """Whether an array has numbers, and not polynomials, along an open axis: masks and indices."""
-    return not is_symbolic(x) and any(map(m.axes.is_open, x.shape))
 
 
 def _both(a: Array, b: Array) -> Array:
@@ -116,9 +111,9 @@ def _moving(op: str) -> Rule:
     def rule(m: Any, attributes: Mapping[str, Any], inputs: Sequence[Any], marks: Marks) -> list[Array]:
         count = len(inputs) if joins else 1
         _refuse(marks[count:])
-        pairs = list(zip(inputs[:count], marks, strict=False))
-        if op in _CHOOSING and any(of is not None and are_numbers_along_open_axes(m, x) for x, of in pairs):
-            raise UnprovenError("numbers that follow a length are moved")
+        for x in inputs[:count] if op in _CHOOSING else ():
+            m.check_stays(x, *x.shape)
+        pairs = zip(inputs[:count], marks, strict=False)
         parts = (np.zeros(x.shape, np.int64) if of is None else of for x, of in pairs)
         moved = MOVES[op](m, attributes, *parts, *inputs[count:])
         return moved if isinstance(moved, list) else [moved]
@@ -131,7 +126,8 @@ def _gathered(m: Any, attributes: Mapping[str, Any], inputs: Sequence[Array], ma
     (rows,) = _moving("Gather")(m, attributes, inputs, [marks[0], None])
     if of_index is None:
         return [rows]
-    if are_numbers_along_open_axes(m, x) and x.size and (x != x.flat[0]).any():
+    are_numbers = not is_symbolic(x) and any(map(m.axes.is_open, x.shape))
+    if are_numbers and x.size and (x != x.flat[0]).any():
         raise UnprovenError("a length chooses numbers")
     behind = x.ndim - 1 - attributes.get("axis", 0) % x.ndim
     return [_both(rows, of_index.reshape(*index.shape, *[1] * behind))]
