@@ -105,7 +105,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         """
         from rnn_lowering.passes.preview import preview_model
 
-        with boundary(), limited(self.lowering.max_bytes), onnx_checks.one_child():
+        with boundary(), limited(self.lowering.max_bytes), onnx_checks.one_child(), without_collector():
             refuse_many_calls(model, self.lowering.max_nodes)
             return preview_model(model, self.lowering)
 
@@ -128,7 +128,7 @@ def lower_model(
             without functions.
         as_message: Also return the result as a message, which is the one that is checked.
     """
-    with boundary(), limited(lowering.max_bytes), onnx_checks.one_child():
+    with boundary(), limited(lowering.max_bytes), onnx_checks.one_child(), without_collector():
         refuse_imports(model)
         refuse_many_calls(model, lowering.max_nodes)
         if read_again is None:
@@ -147,14 +147,12 @@ def _result(model: ir.Model, work: Work, edits: Mapping[str, Edit], keep: bool, 
     for text in _warnings(plan, report):
         warn(text)
     prepared = plan.prepared.copied() if keep and plan.every else None
-    with without_collector():
-        for name, edit in edits.items():
-            if work.changes or name == "adapt":
-                edit()
+    for name, edit in edits.items():
+        if work.changes or name == "adapt":
+            edit()
     modified, message = work.changes, None
     if modified:
-        with without_collector():
-            notes, message = ensure_valid(work.model, work.original, whole=as_message)
+        notes, message = ensure_valid(work.model, work.original, whole=as_message)
         report.notes += notes
         take_over(model, work.model)
     report.spell()

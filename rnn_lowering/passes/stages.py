@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, RnnLoweringError
-from rnn_lowering.libraries import without_collector
 from rnn_lowering.model.copying import clone, order_restored
 from rnn_lowering.model.model_sizes import open_negative_sizes
 from rnn_lowering.model.scopes import SORTED, repeating_nodes, sort_nodes
@@ -78,8 +77,7 @@ def run_stages(work: Work, names: Iterable[str] = STAGES) -> dict[str, Edit]:
     for name in names:
         stage = STAGES[name]
         if stage.asked(work):
-            with without_collector():
-                edit = imported(stage.run)(work)
+            edit = imported(stage.run)(work)
             if edit is not None:
                 edits[name] = edit
     return edits
