@@ -142,7 +142,7 @@ def _without_steps(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> dict[st
 def _linear_parts(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> LinearParts:
     """Return the inputs that the rule uses, split into heads."""
     states, d = spec.state_heads, spec.key_size
-    if state.is_zero and op.dialect.zeros_apart and None not in state.shape:
+    if state.is_zero and op.dialect.states_apart and None not in state.shape:
         state = op.from_constant(zeros_of(op.dtype, static(state.shape)))
     readers = min(spec.query_heads, states)  # fewer query heads than states: each reads several
     query = _by_heads(op, spec, "query", (readers, spec.query_heads // readers, d))

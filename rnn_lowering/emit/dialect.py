@@ -33,7 +33,7 @@ class Dialect:
             batch, ...].
         by_length: Choose by an If what is fastest for an open length: steps for few tokens and chunks for more, or
             the sums of one frame and a convolution of more.
-        zeros_apart: Start each state of a loop from zeros of its own, and linear attention from a tensor of zeros.
+        states_apart: Start each state of a loop from a tensor of its own, and linear attention from one of zeros.
         equal_apart: Emit equal nodes again: it rejects a Concat that two nodes read.
         index_type: The integers in which `sequence_lens` and the rows that follow from them are computed.
     """
@@ -47,7 +47,7 @@ class Dialect:
     dequantize_inside: bool = False
     matrix_product: bool = False
     matrix_steps: bool = False
-    zeros_apart: bool = False
+    states_apart: bool = False
     by_length: bool = False
     equal_apart: bool = False
     index_type: ir.DataType = ir.DataType.INT64

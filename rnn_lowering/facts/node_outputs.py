@@ -161,6 +161,8 @@ class NodeModel:
     def _run(self, inputs: Sequence[Array | None]) -> list[Array]:
         if self.node.op_type == "Slice" and len(inputs) == _INPUTS_OF_SLICE:
             inputs = _from_the_first(*inputs)
+        if self.node.op_type in ("CumSum", "OneHot"):  # whose axis and depth may be vectors of one number
+            inputs = [a.reshape(()) if a is not None and n == 1 else a for n, a in enumerate(inputs)]
         feed = {f"i{n}": array for n, array in enumerate(inputs) if array is not None}
         results: Any = iter(self._evaluator.run(None, feed))
         found = [next(results) if name else np.empty(0) for name in self.node.output]
@@ -183,14 +185,22 @@ class NodeModel:
             return bool(
                 np.any(given[1] < 0) or not _fit(given[0].astype(np.float64) ** given[1], np.dtype(np.int32))
             )
+        if name == "NonZero" and not given[0].ndim:
+            return True
+        if name in ("ArgMax", "ArgMin", "TopK"):
+            return self._integer("sorted", 1) == 0 or bool(np.isnan(given[0]).any())
         if name == "Clip":  # runtimes have a largest number where there is no bound
             return len(given) < _INPUTS_OF_CLIP and bool(np.isinf(given[0].astype(np.float64)).any())
         if name in ("Mod", "Range", "CumSum"):  # sums of fractions are rounded
             return any((array != np.trunc(array)).any() for array in given)
         if name in ("Cast", "CastLike") and given[0].dtype.kind == "f":
-            to = next((ir.DataType(a.i).numpy() for a in self.node.attribute if a.name == "to"), given[-1].dtype)
+            to = ir.DataType(self._integer("to", element_of(given[-1]))).numpy()
             return to.kind in "iu" and not _fit(given[0], to)
         return False
+
+    def _integer(self, name: str, default: int) -> int:
+        """Return the number of an attribute."""
+        return next((attribute.i for attribute in self.node.attribute if attribute.name == name), default)
 
     def _axes_are_empty(self, given: Sequence[Array]) -> bool:
         sizes = [len(attribute.ints) for attribute in self.node.attribute] + [array.size for array in given]

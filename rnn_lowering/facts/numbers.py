@@ -92,7 +92,11 @@ def _of_constants(known: KnownValues, node: ir.Node) -> _Results:
     if node.op_type == "CastLike" and node.inputs[1] in known.types:
         arrays[1] = np.zeros((), known.types[node.inputs[1]].numpy())
     expected = [known.static_type(v) for v in node.outputs]
-    return NodeModel.of(node, known.opset).compute(arrays, expected) or []
+    results = NodeModel.of(node, known.opset).compute(arrays, expected) or []
+    for output, array in zip(node.outputs, results, strict=False):
+        if output.name and known.static_shape(output) is None:  # which follows from numbers, as of a NonZero
+            known.shapes[output] = tuple(size(n) for n in array.shape)
+    return results
 
 
 def _varies(array: Array) -> bool:

@@ -51,6 +51,10 @@ _SHARE = 16
 """The share of the memory limit that a folded tensor may have, since it is written to the file."""
 
 
+_MULTIPLIED = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64)
+"""The types in which every runtime computes the same products, but for the last bits of floats."""
+
+
 def fold(model: ir.Model) -> None:
     """Fold constants in a model and its functions, in place.
 
@@ -114,9 +118,9 @@ class _Folder:
             return
 
     def _is_product(self, node: ir.Node) -> bool:
-        """Whether a node multiplies floats by weights, as a step does with a constant initial state."""
+        """Whether a node multiplies numbers, as a step does a constant initial state by weights."""
         spelled = node.attributes.get_string("auto_pad", "NOTSET") in ("NOTSET", "VALID")
-        exact = self._known.types.get(node.outputs[0]) in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+        exact = self._known.types.get(node.outputs[0]) in _MULTIPLIED
         return node.op_type in ("Conv", "Gemm", "MatMul") and spelled and exact
 
     def _unchanged(self, node: ir.Node) -> ir.Value | None:

@@ -239,17 +239,19 @@ def _with_axis_1(op: Ops, stacked: Tensors, ys: Tensors) -> Tensors:
 def _carried(op: Ops, r: Recurrence) -> Tensors:
     """Return the initial states of a Scan or Loop, [batch, ...].
 
-    Symbolic zeros of one shape share one tensor, whose batch size is that of the inputs; with `zeros_apart` each
-    state has its own.
+    Symbolic zeros of one shape share one tensor, whose batch size is that of the inputs; with `states_apart` each
+    state has a tensor of its own.
     """
     shared: dict[Dims, Tensor] = {}
-    states = []
+    states: Tensors = []
     for state in r.init:
         shape = state.shape[1:]
         if not state.is_zero:
-            states.append(op.without_first_axis(state))
+            start = op.without_first_axis(state)
+            is_copied = op.dialect.states_apart and any(start.value is other.value for other in states)
+            states.append(op.emit("Identity", [start], start.shape) if is_copied else start)
             continue
-        if shape not in shared or op.dialect.zeros_apart:
+        if shape not in shared or op.dialect.states_apart:
             shared[shape] = zeros(op, _sizes(op, shape, op.dim(r.xs[0], 1)))
         states.append(shared[shape])
     return states

@@ -13,9 +13,10 @@ import onnx
 import pytest
 from cases import Arrays, Case, model, values
 from oracle import evaluate
+from texts import parse, random_feed
 
 import rnn_lowering as rl
-from clients.driving import judge, run_python
+from clients.driving import assert_lowered_right, judge, run_python
 from clients.environments import PACKAGED
 from clients.trials import OPSET, cases
 
@@ -63,6 +64,21 @@ def test_sizes_may_be_open(client: Any, to: Any, open_sizes: Open, tmp_path: Pat
             with np.load(f"{paths[name]}.{n}.out.npz") as got:
                 outcome = judge(dict(got), {symbol: results[symbol] for symbol in case.results})
             assert outcome == ("right", ""), f"{name} {SIZES[open_sizes][n]}"
+
+
+ONE_START = """g (float[T, N, 6] x) => (float[T, 1, N, 5] y) <float[1, 20, 6] W = {}, float[1, 20, 5] R = {},
+    int64[1] one = {1}, int64[1] five = {5}> {
+    n = Shape <start: int = 1, end: int = 2> (x) sizes = Concat <axis = 0> (one, n, five)
+    h = ConstantOfShape <value: tensor = float[1] {0.5}> (sizes)
+    y = LSTM <hidden_size = 5> (x, W, R, , , h, h) }"""
+
+
+@pytest.mark.parametrize("client", ["openvino", "opencv", "tract"])
+def test_both_states_may_start_from_one_tensor(client: Any, tmp_path: Path) -> None:
+    """As Keras writes an LSTM; OpenCV would make one state of them."""
+    net = parse(ONE_START, 17)
+    jobs = {str(T): (net, random_feed(net, T=T, N=N)) for T, N in SIZES["symbolic"]}
+    assert_lowered_right(client, jobs, tmp_path)
 
 
 def feeds(case: Case, sizes: list[tuple[int, int]]) -> Iterator[Arrays]:

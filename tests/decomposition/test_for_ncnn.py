@@ -1,5 +1,6 @@
 """What pnnx cannot convert is written in another way, with the same numbers, or refused at once."""
 
+import numpy as np
 import pytest
 from nets_for_ncnn import NET, X, nets_for_ncnn
 from running import assert_close, nodes, operators, run
@@ -82,14 +83,25 @@ def test_the_opset_stays_on_demand() -> None:
         rl.lower(net, target="ncnn", keep_rest=True)
 
 
+LENGTHS = """g (float[5, 2, 3] x, int64[2] n) => (float[a, b, c, d] y, float[e, f, g] h)
+    <float[1, 12, 3] W = {{}}, float[1, 12, 4] R = {{}}, int64[1] k = {{2}}> {{
+    sorted, order = {} l = Cast <to = 6> (sorted) y, h = GRU <hidden_size = 4> (x, W, R, , l) }}"""
+
+
 def test_lengths_that_no_input_makes_constant_have_another_hint() -> None:
-    """A sorted batch (pack_padded_sequence) is not folded, even if its lengths are given."""
-    net = parse("""g (float[5, 2, 3] x, int64[2] n) => (float[a, b, c, d] y, float[e, f, g] h)
-        <float[1, 12, 3] W = {}, float[1, 12, 4] R = {}, int64[1] k = {2}> {
-        sorted, order = TopK (n, k) l = Cast <to = 6> (sorted)
-        y, h = GRU <hidden_size = 4> (x, W, R, , l) }""")
+    net = parse(LENGTHS.format("Unique (n)"))
     with pytest.raises(rl.UnsupportedError, match=r"export the model without lengths \(pack_padded_sequence\)"):
         rl.lower(net, target="ncnn")
+
+
+def test_lengths_of_a_sorted_batch_may_be_given() -> None:
+    """As pack_padded_sequence writes them."""
+    net = parse(LENGTHS.format("TopK (n, k)"))
+    with pytest.raises(rl.UnsupportedError, match="make them constants"):
+        rl.lower(net, target="ncnn")
+    lengths = np.array([3, 5])
+    lowered, feed = rl.lower(net, target="ncnn", set_inputs={"n": lengths}), random_feed(net)
+    assert_close(run(lowered, {"x": feed["x"]}), run(net, feed | {"n": lengths}))
 
 
 @pytest.mark.parametrize("batch", [1, 2])

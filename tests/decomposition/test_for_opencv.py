@@ -262,3 +262,16 @@ def test_three_of_four_axes_are_reduced_in_parts(operator: str) -> None:
     assert max(map(len, axes)) <= 2
     feed = random_feed(net)
     assert_close(run(lowered, feed), run(net, feed))
+
+
+def test_states_that_start_from_one_tensor_have_copies_of_it() -> None:
+    """Keras starts both states of an LSTM so; OpenCV makes one state of them."""
+    net = parse(
+        """g (float[T, N, 3] x, float[1, N, 2] h) => (float[T, 1, N, 2] y)
+        <float[1, 8, 3] W = {}, float[1, 8, 2] R = {}> { y = LSTM <hidden_size = 2> (x, W, R, , , h, h) }"""
+    )
+    lowered = rl.lower(net, target="opencv")
+    (loop,) = (node for node in nodes(lowered) if node.op_type == "Loop")
+    assert len(set(loop.input)) == len(loop.input)
+    feed = random_feed(net, T=4, N=2)
+    assert_close(run(lowered, feed), run(net, feed))

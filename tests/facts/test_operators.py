@@ -26,12 +26,12 @@ from rnn_lowering.facts.size import size as as_size
 Array = np.ndarray[Any, Any]
 
 WITHOUT_ROW = """
-    AffineGrid Attention BlackmanWindow CausalConvWithState Compress ConcatFromSequence
-    DeformConv DepthToSpace Det DynamicQuantizeLinear GRU GridSample HammingWindow HannWindow If ImageDecoder
+    AffineGrid Attention BlackmanWindow CausalConvWithState ConcatFromSequence
+    DeformConv Det DynamicQuantizeLinear GRU GridSample HammingWindow HannWindow If ImageDecoder
     LSTM LinearAttention Loop MaxRoiPool MaxUnpool MelWeightMatrix NegativeLogLikelihoodLoss
-    NonMaxSuppression NonZero Optional OptionalGetElement OptionalHasElement RNN
+    NonMaxSuppression Optional OptionalGetElement OptionalHasElement RNN
     RegexFullMatch RoiAlign RotaryEmbedding STFT Scan SequenceAt SequenceConstruct SequenceEmpty SequenceErase
-    SequenceInsert SequenceLength SequenceMap SoftmaxCrossEntropyLoss SpaceToDepth SplitToSequence StringConcat
+    SequenceInsert SequenceLength SequenceMap SoftmaxCrossEntropyLoss SplitToSequence StringConcat
     StringNormalizer StringSplit TfIdfVectorizer Unique
 """
 """Operators of which nothing is claimed: a module that knows one reads its node itself."""

@@ -21,7 +21,7 @@ DIALECTS = {
     "plain": Dialect(),
     "matrices": Dialect(matrix_steps=True),
     "stacked outside": Dialect(stack_outside=True),
-    "zeros apart": Dialect(zeros_apart=True, reverse_in_loop=True),
+    "states apart": Dialect(states_apart=True, reverse_in_loop=True),
 }
 FINISH = {"stacked outside": [gemms]}
 

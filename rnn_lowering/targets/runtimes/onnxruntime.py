@@ -244,7 +244,7 @@ QNN = Target(
     ("unroll",),
     other_names=("onnxruntimeqnn",),
     attention=AttentionTraits(("chunked",)),  # steps have 6 axes
-    dialect=Dialect(zeros_apart=True),  # else it joins the outputs of two chunks wrongly, without an error
+    dialect=Dialect(states_apart=True),  # else it joins the outputs of two chunks wrongly, without an error
     unsupported=("Softplus", "Softsign"),
     sizes=STATIC,
     most_axes=5,

@@ -205,7 +205,7 @@ OPENCV = Target(
     loops=LoopTraits(exported_forms=("unroll",)),
     unsupported=("Softplus",),
     # In a Loop it makes one state of two that start from one value.
-    dialect=Dialect(matrix_product=True, matrix_steps=True, zeros_apart=True, join_up_to=128, stack_up_to=128),
+    dialect=Dialect(matrix_product=True, matrix_steps=True, states_apart=True, join_up_to=128, stack_up_to=128),
     instead=(("Tanh", _bounded_tanh), ("Gather", _gather_by_rank_1)),
     integer_products=False,
     native=RULE,
