@@ -83,6 +83,7 @@ from rnn_lowering.decomposition.rewrites.rows import (
     simplify_indices,
     skip_by_gather,
     take_parts,
+    take_steps,
 )
 from rnn_lowering.decomposition.rewrites.spelled import (
     copy_lone_operands,
@@ -220,6 +221,7 @@ ADAPTATIONS = {
     "no sequences": Adaptation(refuse=_refuse_sequences),
     "repeats as Gather": Adaptation(repeat_by_gather, "fails on repeated rows: wrote {} Tile and Expand as Gather"),
     "steps as Gather": Adaptation(skip_by_gather, "fails on rows that are skipped: wrote {} Slice as Gather"),
+    "taken steps": Adaptation(take_steps, "never ends at a step of a Scan: wrote {} Slice as Gather"),
     "axes as scalars": Adaptation(spell_axes_of_sums, "takes the axis of a CumSum as a scalar only: wrote {} so"),
     "branches of one rank": Adaptation(refuse=_refuse_unlike_branches),
     "numbers of sizes": Adaptation(

@@ -11,10 +11,10 @@ from cases import Arrays, Case, expected
 from oracle import GATES
 from running import run
 from stream_models import plan_of
-from texts import parse
+from texts import parse, random_feed
 
 import rnn_lowering as rl
-from clients.driving import assert_right, drive, judge, run_python
+from clients.driving import assert_lowered_right, assert_right, drive, judge, run_python
 from clients.trials import cases, original
 
 pytestmark = pytest.mark.environments("tract")
@@ -114,3 +114,20 @@ def test_rows_that_a_loop_joins(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
     wanted = np.concatenate([np.zeros((1, 3), np.float32), np.tanh(x)])
     assert_right("tract", {"rows": (rl.lower(model, target="tract"), {"X": x})}, {"rows": {"Y": wanted}}, tmp_path)
+
+
+STEPS_OF_TWO = """g (float[T, N, 3] x, float[T, N, 4] z) => (float[N, 5] y)
+    <float[1, 6, 3] W = {}, float[1, 6, 4] V = {}, float[1, 6, 2] R = {}, float[2, 5] K = {}, int64[1] zero = {0},
+    int64[1] one = {1}, int64[1] minus = {-1}, int64[1] end = {9223372036854775807}, int64[2] flat = {-1, 2}> {
+    a = GRU <hidden_size = 2, linear_before_reset = 1> (x, W, R) a1 = Squeeze (a, one)
+    , b = GRU <hidden_size = 2, linear_before_reset = 1> (z, V, R) right = Squeeze (b, zero)
+    l = Slice (a1, BOUNDS, zero) left = DROPPED sum = Add (left, right) y = MatMul (sum, K) }"""
+
+
+@pytest.mark.parametrize("bounds", ["minus, end", "zero, one"])
+@pytest.mark.parametrize("dropped", ["Squeeze (l, zero)", "Reshape (l, flat)"])
+def test_a_step_of_a_scan_is_added_to_another_scan(bounds: str, dropped: str, tmp_path: Path) -> None:
+    """tract moves the Slice of it without end."""
+    net = parse(STEPS_OF_TWO.replace("BOUNDS", bounds).replace("DROPPED", dropped), 17)
+    jobs = {str(T): (net, random_feed(net, T=T, N=N)) for T, N in ((4, 2), (7, 3), (1, 1))}
+    assert_lowered_right("tract", jobs, tmp_path, to="scan")

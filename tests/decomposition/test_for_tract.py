@@ -90,6 +90,35 @@ def test_rows_that_are_skipped_are_gathered(name: str) -> None:
         assert_close(run(lowered, feed), run(net, feed))
 
 
+STEPS = {
+    "the last": ("minus, end, zero", True),
+    "the first": ("zero, one, zero", True),
+    "of other axes": ("minus, end, one", True),
+    "two": ("pair, end, zero", False),
+    "the second": ("one, two, zero", False),
+    "by a computed number": ("n, end, zero", False),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("between", ["u = Squeeze (y, one)", "v = Squeeze (y, one) w = Tanh (v) u = Transpose (w)"])
+def test_steps_of_a_scan_are_gathered(name: str, between: str) -> None:
+    """It moves a Slice of one without end where the batch is open and another Scan is added."""
+    bounds, is_gathered = STEPS[name]
+    net = parse(
+        f"""g (float[T, N, 3] x, int64[1] n) => (float[a, b, c] z)
+        <float[1, 6, 3] W = {{}}, float[1, 6, 2] R = {{}}, int64[1] zero = {{0}}, int64[1] one = {{1}},
+        int64[1] two = {{2}}, int64[1] minus = {{-1}}, int64[1] pair = {{-2}}, int64[1] end = {{99999999999}}> {{
+        y = GRU <hidden_size = 2> (x, W, R) {between} z = Slice (u, {bounds}) }}""",
+        17,
+    )
+    lowered = rl.lower(net, target="tract", to="scan")
+    assert ("Slice" not in operators(lowered)) == is_gathered
+    for T in (1, 4):
+        feed = random_feed(net, T=T, N=2) | {"n": np.array([-1])}
+        assert_close(run(lowered, feed), run(net, feed))
+
+
 def test_remainders_of_sizes_stay() -> None:
     """They are right, and tract divides no sizes by others."""
     net = parse(

@@ -2,8 +2,8 @@
 takes.
 
 tract puts a product before the Tile or the Expand of its operand. It then rejects the model, or with an open length
-returns one row without an error. It also puts a Slice that skips rows before a Scan, and fails. A Gather stays
-where it is.
+returns one row without an error. It also puts a Slice that skips rows before a Scan, and fails; one of a last step
+it moves without end, if the batch is open and another Scan is added. A Gather stays where it is.
 
 pnnx runs a model on uninitialized integers, so it crashes if such an integer is an index beyond the table. It makes
 an Embed of a Gather without the attribute axis. If the Gather says `axis = 0`, ncnn does not load it.
@@ -16,6 +16,7 @@ Few runtimes have sequences. PyTorch's newer exporter takes the layers of a stat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,14 @@ import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.facts.constants import constant_of, integers_at
-from rnn_lowering.facts.operators import TO_THE_END, input_at, inputs_of, is_of_default_domain, reached
+from rnn_lowering.facts.operators import (
+    TO_THE_END,
+    input_at,
+    inputs_of,
+    is_of_default_domain,
+    operator_of,
+    reached,
+)
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import standard_nodes
 from rnn_lowering.types import Array
@@ -218,6 +226,42 @@ def _skip(node: ir.Node, model: AdaptedModel) -> bool:
             value = model.before(node, "Gather", [value, rows], axis=axis)
     model.replace(node, value)
     return True
+
+
+_FIRST_OR_LAST = {(0, 1): 0, (-1, TO_THE_END): -1}
+"""The bounds of a Slice of one row, with its number: a Scan has at least one."""
+
+
+def take_steps(model: AdaptedModel) -> int:
+    """Write, in place, each Slice of the first or last step of a Scan as Gather; return their number."""
+    found = model.nodes("Slice", since=_OF_INPUTS, in_functions=False)
+    return sum(_take_step(node, model) for node in found if _is_of_scan(node.inputs[0], model.opset))
+
+
+def _take_step(node: ir.Node, model: AdaptedModel) -> bool:
+    starts, ends, axes, steps = (integers_at(node, name, model.opset) for name in _BOUNDS)
+    if starts is None or ends is None or axes is None or len(starts) != 1 or steps not in ([], [1]):
+        return False
+    row = _FIRST_OR_LAST.get((starts[0], min(ends[0], TO_THE_END)))
+    if row is None:
+        return False
+    axis = axes[0] if axes else 0
+    taken = model.before(node, "Gather", [node.inputs[0], model.constant(node, row)], axis=axis)
+    model.replace(node, model.before(node, "Unsqueeze", [taken], axes=[axis]))
+    return True
+
+
+def _is_of_scan(value: ir.Value | None, opset: int) -> bool:
+    """Whether a value is an output of a Scan, or each row of it that of one row of the output."""
+
+    def before(value: ir.Value) -> Sequence[ir.Value | None]:
+        node = value.producer()
+        row = None if node is None else operator_of(node)
+        follows = row is not None and (row.elementwise or row.keeps_axes) and constant_of(value, opset) is None
+        return node.inputs if node is not None and follows else ()
+
+    producers = (each.producer() for each in reached([value], before))
+    return any(node is not None and node.op_type == "Scan" for node in producers)
 
 
 def _every(value: ir.Value, axis: int, step: int, node: ir.Node, model: AdaptedModel) -> ir.Value:

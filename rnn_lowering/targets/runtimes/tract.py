@@ -194,6 +194,7 @@ TRACT = Target(
             "no sequences",
             "repeats as Gather",
             "steps as Gather",
+            "taken steps",
             "axes as scalars",
             "branches of one rank",
             "crops as Slice",
