@@ -340,11 +340,18 @@ class ModelComparison(Comparison):
         if isinstance(error, NotAcceptedError) and self._fixed_sizes() and not self._lowered_runs(groups):
             raise UnsupportedError(
                 f"the result does not run at these sizes, and neither does the original: {error}",
-                hint="choose sizes that the model supports; it may have been exported for fixed sizes",
+                hint=self._frozen() or "choose sizes that the model supports; its exporter may have fixed them",
             ) from None
         if self.check.feeds is not None:
             return Verification("not verified", reason=f"{reason}; give other inputs (--test-input)")
         return self._nodes_only(reason)
+
+    def _frozen(self) -> str:
+        """Return which axis the exporter of the original froze; "" if none."""
+        from rnn_lowering.opening.lone_export import closed_axes
+        from rnn_lowering.options import Lowering
+
+        return next(iter(closed_axes(self.original.model, Lowering.max_nodes)), "")
 
     def _fixed_sizes(self) -> bool:
         """Whether the lowered model fixes sizes of inputs that the original leaves open."""

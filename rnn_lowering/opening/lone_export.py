@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, product
+from itertools import islice
 
 import numpy as np
 import onnx_ir as ir
@@ -268,6 +268,9 @@ def _are_whole(numbers: Array) -> bool:
 _TRIED = (48, 7, 240, 2, 5, 16, 5040, 97)
 """Sizes of an open axis: multiples of many numbers, and small ones. A model that fits two of them is open."""
 
+_OTHERS = (7, 48)
+"""Sizes of the other axes: what one axis fits must not follow from theirs."""
+
 _MOST_NUMBERS = 64
 
 
@@ -277,25 +280,54 @@ def closed_axes(model: ir.Model, most_nodes: int) -> list[str]:
     inline_holders(work, list(work.functions), most_nodes)
     sort_nodes(work)
     forget_sizes(work)
-    fitting = (n for n in _TRIED if _fits(work, dict.fromkeys(names, n)))
+    trial = _Trial(work, [value.shape for value in model.graph.outputs])
+    fitting = (n for n in _TRIED if trial.fits(dict.fromkeys(names, n)))
     if not names or len([*islice(fitting, 2)]) > 1:
         return []
-    numbers = dict.fromkeys((*_numbers(work), *_TRIED))
-    for name, other in product(names, _TRIED[:3]):
-        found = [n for n in numbers if _fits(work, dict.fromkeys(names, other) | {name: n})]
-        if len(found) == 1:
-            only = f"'{name}' is declared open, but the model fits {name} = {found[0]} only"
+    numbers = list(dict.fromkeys((*_numbers(work), *_TRIED)))
+    for name in names:
+        size = trial.only_size(name, numbers, [dict.fromkeys(names, other) for other in _OTHERS])
+        if size is not None:
+            only = f"'{name}' is declared open, but the model fits {name} = {size} only"
             return [f"{only}: to open it, export the net at another size too, and add --open-dim and --also"]
     return []
 
 
-def _fits(model: ir.Model, sizes: Mapping[str, int]) -> bool:
-    """Whether no node refuses the sizes that it gets."""
-    try:
-        known_at(model, sizes, {})
-    except SizingError:
-        return False
-    return True
+@dataclass(frozen=True)
+class _Trial:
+    """Tries sizes of a model's open axes.
+
+    Attributes:
+        model: The model, which declares no computed sizes.
+        declared: The shapes that its outputs declared.
+    """
+
+    model: ir.Model
+    declared: Sequence[ir.Shape | None]
+
+    def only_size(self, name: str, numbers: Sequence[int], others: Sequence[Mapping[str, int]]) -> int | None:
+        """Return the one size of an axis that the model fits, whichever of these the others have; None if there is
+        none."""
+        found: set[int] = set()
+        for sizes in others:
+            fitting = [n for n in numbers if self.fits({**sizes, name: n}, name)]
+            found.update(fitting)
+            if len(fitting) != 1 or len(found) != 1 or not self.fits({**sizes, name: fitting[0]}):
+                return None
+        return found.pop()
+
+    def fits(self, sizes: Mapping[str, int], name: str = "") -> bool:
+        """Whether no node refuses the sizes that it gets, and the axes of outputs that are named like an input's,
+        but for `name`, have its size: if steps are frozen, a Reshape puts the rest of them into the batch."""
+        try:
+            known = known_at(self.model, sizes, {})
+        except SizingError:
+            return False
+        pairs = zip(map(known.shape, self.model.graph.outputs), self.declared, strict=True)
+        shapes = ((found, dims) for found, dims in pairs if dims is not None and len(found) == len(dims))
+        axes = (axis for found, dims in shapes for axis in zip(found, dims, strict=True))
+        named = ((size.constant, str(dim)) for size, dim in axes if str(dim) in sizes and str(dim) != name)
+        return all(number in (None, sizes[dim]) for number, dim in named)
 
 
 def _numbers(model: ir.Model) -> list[int]:

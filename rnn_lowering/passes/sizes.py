@@ -45,7 +45,7 @@ def fix_sizes(work: Work) -> Edit:
     sized = at_sizes(work.model, dims, lowering.input_shapes, arrays)
     _check_time_is_open(work, before - set(open_names(sized.model)), dims)
     if sized.fault and not fault_of(work.model):
-        hint = deciding_input(sized.model, lambda trial: not fault_of(trial))
+        hint = deciding_input(sized.model, lambda trial: not fault_of(trial)) or _frozen(work)
         raise UnsupportedError(
             f"the model is not valid at these sizes: {sized.fault}",
             hint=hint or "give sizes that the model supports",
@@ -55,6 +55,13 @@ def fix_sizes(work: Work) -> Edit:
     work.put(sized.model)
     work.inferred = True
     return lambda: record(work.model, arrays)
+
+
+def _frozen(work: Work) -> str:
+    """Return which axis the exporter froze; "" if none."""
+    from rnn_lowering.opening.lone_export import closed_axes
+
+    return next(iter(closed_axes(work.model, work.lowering.max_nodes)), "")
 
 
 def _one_size(name: str, size: SizeOrSizes) -> int:

@@ -127,6 +127,41 @@ def test_an_axis_that_is_open_is_not_said_to_be_closed(rnn_lower: Command, tmp_p
     assert "declared open" not in rnn_lower(tmp_path / "m.onnx", tmp_path / "o.onnx").out
 
 
+FROZEN = """g (float[batch,time,6] X) => (float[batch,50,6] Y) <int64[3] s = {50,-1,6}> {
+    steps = Transpose <perm = [1,0,2]> (X) y = Reshape (steps, s) Y = Transpose <perm = [1,0,2]> (y) }"""
+
+
+@pytest.mark.parametrize("steps", [50, 48], ids=["no tried size is a multiple", "some tried sizes are multiples"])
+def test_a_reshape_to_frozen_steps_that_would_give_the_batch_another_size(
+    rnn_lower: Command, tmp_path: Path, steps: int
+) -> None:
+    onnx.save(parse(FROZEN.replace("50", str(steps)), 17), tmp_path / "m.onnx")
+    closed = f"'time' is declared open, but the model fits time = {steps} only: to open it, export the net"
+    assert closed in rnn_lower(tmp_path / "m.onnx", "--list").out
+    with pytest.raises(rl.UnsupportedError, match=f"is not valid at these sizes: .*; {closed}"):
+        rl.lower(tmp_path / "m.onnx", dims={"time": 7, "batch": 1})
+
+
+OPEN = {
+    "steps and rows in one axis": "(float[time,batch,6] X) => (float[pairs,2,6] Y) <int64[3] s = {-1,2,6}> "
+    "{ Y = Reshape (X, s) }",
+    "an output that is declared with the name of another axis": "(float[batch,6,time] X) => (float[batch,batch] Y) "
+    "<int64[2] s = {0,-1}> { Y = Reshape (X, s) }",
+    "an output that is declared with another rank": "(float[batch,time,6] X) => (float[time,batch,5] Y) "
+    "<int64[2] s = {0,-1}, int64[1] k0 = {0}, int64[1] k5 = {5}, int64[1] k1 = {1}> "
+    "{ rows = Reshape (X, s) Y = Slice (rows, k0, k5, k1) }",
+    "an output of five rows that is declared to have the batch": "(float[batch,time,6] X) => (float[batch,6] Y) "
+    "<int64[1] k1 = {1}, int64[2] of = {5,6}> { sum = ReduceMax <axes = [0,1], keepdims = 0> (X) "
+    "Y = Expand (sum, of) }",
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_axes_that_no_exporter_froze(name: str, rnn_lower: Command, tmp_path: Path) -> None:
+    onnx.save(parse(f"g {OPEN[name]}", 17), tmp_path / "m.onnx")
+    assert "declared open" not in rnn_lower(tmp_path / "m.onnx", "--list").out
+
+
 def test_a_reshape_to_the_size_of_the_export() -> None:
     model = parse("g (float[time,32] X) => (float[20,32] Y) <int64[2] s = {20,32}> { Y = Reshape (X, s) }", 17)
     assert rl.lower(model) == model
