@@ -32,12 +32,13 @@ _LARGEST = 2**63 - 1
 
 
 def meant(text: str, known: Iterable[str], most: int = 1, alike: float = 0.65) -> str:
-    """Return "did you mean ...?" with the known words that are most like a text, by a ratio of difflib; "" if none
-    is."""
+    """Return "did you mean ...?" with the known words that have the letters of a text, or are most like it by a
+    ratio of difflib; "" if none is."""
     from difflib import get_close_matches
 
     names = {name.lower(): name for name in known}
-    found = get_close_matches(text.lower(), list(names), most, alike)
+    exchanged = [name for name in names if sorted(name) == sorted(text.lower())][:most]
+    found = exchanged or get_close_matches(text.lower(), list(names), most, alike)
     return f"; did you mean {' or '.join(names[each] for each in found)}?" if found else ""
 
 

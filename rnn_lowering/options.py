@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
@@ -318,6 +318,14 @@ _OF_FILES = {each.name for each in fields(Files)} | {each.metadata["option"].key
 """The keywords that only `lower_file` has."""
 
 
+_ELSEWHERE = {
+    **{"verify": "runs", "test_shapes": "shapes", "verify_timeout": "timeout", "test_inputs": "feeds"},
+    **{"runs": "verify", "timeout": "verify_timeout", "form": "to", "shape": "input_shapes", "sizes": "dims"},
+    **{name: f"tolerance=rl.Tolerance({name}=...)" for name in ("rtol", "atol")},
+}
+"""What a keyword of another function, or an idea, is called."""
+
+
 def refuse_unknown(options: Mapping[str, Any], kind: type, function: Callable[..., Any]) -> None:
     """Refuse keywords of a function that are no attributes of a kind of options.
 
@@ -332,8 +340,13 @@ def refuse_unknown(options: Mapping[str, Any], kind: type, function: Callable[..
             raise OptionError(
                 f"{function.__name__}() has no keyword '{name}'",
                 hint=f"did you mean {keyword}?"
-                if (keyword := keyword_of_flag(name, names))
+                if (keyword := keyword_of_flag(name, names) or _elsewhere(name, names))
                 else "rl.lower_file has it, since it compares and writes files"
                 if kind is Lowering and name in _OF_FILES
                 else argument_checks.meant(name, names, most=2).removeprefix("; "),
             )
+
+
+def _elsewhere(name: str, names: Collection[str]) -> str:
+    keyword = _ELSEWHERE.get(name, "")
+    return keyword if keyword.partition("=")[0] in names else ""

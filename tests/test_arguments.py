@@ -325,6 +325,11 @@ def test_an_unknown_keyword_names_the_function(tmp_path: Path) -> None:
         (partial(rl.lower, model), {"no_join": 1}, r"'no_join'; did you mean join=False\?$"),
         (partial(rl.lower, model), {"set_dims": {}}, r"'set_dims'; did you mean dims\?$"),
         (partial(rl.lower_file, tmp_path, tmp_path), {"force": 1}, r"'force'; did you mean overwrite\?$"),
+        (partial(rl.lower, model), {"form": "scan"}, r"'form'; did you mean to\?$"),
+        (partial(rl.verify, model, model), {"verify": 1}, r"'verify'; did you mean runs\?$"),
+        (partial(rl.verify, model, model), {"rtol": 1}, r"did you mean tolerance=rl.Tolerance\(rtol=...\)\?$"),
+        (partial(rl.lower_file, tmp_path, tmp_path), {"runs": 1}, r"'runs'; did you mean verify\?$"),
+        (partial(rl.lower_file, tmp_path, tmp_path), {"atol": 1}, r"mean tolerance=rl.Tolerance\(atol=...\)"),
         (rl.LowerRecurrentPass, {"zzz": 1}, r"^LowerRecurrentPass\(\) .*'zzz'$"),
     ]
     for function, keywords, text in calls:
@@ -339,6 +344,7 @@ def test_bits_need_a_calibration(tmp_path: Path) -> None:
 
 MISSPELLED: list[tuple[dict[str, Any], str]] = [
     ({"target": "trac"}, "tract"),
+    ({"target": "tmv"}, "tvm"),
     ({"to": "unrol"}, "unroll"),
     ({"compute": "float23"}, "float32"),
     ({"stream": "sek=1"}, "seq"),

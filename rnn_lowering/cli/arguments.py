@@ -8,14 +8,15 @@ import sys
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from rnn_lowering.argument_checks import GROUPS, Option, meant
 from rnn_lowering.cli.texts import TEXTS, OneValue, folder, model_file, one_of
 from rnn_lowering.compare.options import Check, Tolerance
 from rnn_lowering.errors import OptionError, printable, version
 from rnn_lowering.files.options import Files
-from rnn_lowering.options import Lowering
+from rnn_lowering.options import FORMS, Lowering
+from rnn_lowering.targets.names import TargetName
 
 _USAGE = """rnn-lower IN.onnx OUT.onnx [options]
        rnn-lower IN.onnx ... --out-dir DIR [options]
@@ -65,19 +66,31 @@ _OTHER_WORDS = {
     "--list": ("--dryrun", "--preview", "--inspect", "--show", "--info"),
     "--verify": ("--runs",),
     "--calibrate": ("--quantize",),
+    "--set-dim": ("--dim", "--dims"),
 }
 """By flag what other programs call it."""
 
+_OUTPUT = ("-o", "--out", "--output")
+
 
 def _meant(unknown: str, known: Collection[str]) -> str:
-    """Return "did you mean ...?" for a flag that does not exist."""
+    """Return "did you mean ...?" for a flag that does not exist; it may be a form or a target."""
+    if unknown in _OUTPUT:
+        return "; name the result without a flag: rnn-lower IN.onnx OUT.onnx"
+    bare = unknown.lstrip("-")
     of_others = [flag for flag, words in _OTHER_WORDS.items() if unknown in words]
-    begun = [flag for flag in known if flag.startswith(unknown)]
-    flag = next(iter(of_others or begun), "")
+    begun = [flag for flag in known if flag.startswith(unknown) and bare]
+    names = [f"--target {bare}" for name in get_args(TargetName) if name == bare]
+    flag = next(iter(of_others or begun or names), "")
     if flag:
         return f"; did you mean {flag}?"
-    bare = meant(unknown.lstrip("-"), [flag.removeprefix("--") for flag in known])
-    return bare.replace("did you mean ", "did you mean --") or "; --help-all shows all options"
+    form = meant(bare, FORMS, alike=_ALIKE).replace("did you mean ", "did you mean --to ")
+    like = meant(bare, [flag.removeprefix("--") for flag in known]).replace("did you mean ", "did you mean --")
+    return form or like or "; --help-all shows all options"
+
+
+_ALIKE = 0.8
+"""How alike a flag and a form are where the form is meant."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -91,7 +104,7 @@ class _Parser(argparse.ArgumentParser):
         return parse(texts, namespace)
 
     def error(self, message: str) -> NoReturn:
-        unknown = re.match(r"unrecognized arguments: (?:.* )?(--[\w-]+)", message)
+        unknown = re.match(r"unrecognized arguments: (?:.* )?(--?[a-z][\w-]*)", message)
         hint = _meant(unknown[1], self._option_string_actions) if unknown else ""
         self.exit(2, f"rnn-lower: error: {printable(message)}{printable(hint)}\n")
 

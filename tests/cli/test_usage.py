@@ -160,6 +160,12 @@ WRONG_USAGE = {
     "--tagret tvm": "unrecognized arguments: --tagret; did you mean --target?",
     "-q": "IN.onnx is missing; name the model",
     "--list": "IN.onnx is missing; name the model",
+    "IN OUT --unrol": "unrecognized arguments: --unrol; did you mean --to unroll?",
+    "IN OUT --scan": "unrecognized arguments: --scan; did you mean --to scan?",
+    "IN OUT --tvm": "unrecognized arguments: --tvm; did you mean --target tvm?",
+    "IN OUT --dims seq=16": "unrecognized arguments: --dims seq=16; did you mean --set-dim?",
+    "IN -o OUT": "; name the result without a flag: rnn-lower IN.onnx OUT.onnx",
+    "IN OUT --target tmv": "; did you mean tvm?",
     "IN OUT --wat": "unrecognized arguments: --wat; --help-all shows all options",
     "IN OUT --tagret tvm": "unrecognized arguments: --tagret tvm; did you mean --target?",
 }
