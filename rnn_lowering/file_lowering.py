@@ -253,7 +253,9 @@ class FileLowering:
         if files.calibrate is None:
             return
         if lowering.stream is None:
-            raise OptionError("only a stream can be calibrated", hint="add --stream AXIS=1")
+            raise OptionError(
+                "only a stream can be calibrated", hint="add --stream AXIS=1 (AXIS: the time dimension)"
+            )
         if self.check.run_in_target:
             raise OptionError(
                 "a quantized stream is not run in its target: it differs from the original by its rounding",

@@ -134,7 +134,7 @@ def _contradictions(args: argparse.Namespace) -> Iterator[str]:
     if "require_proven" in args and vars(args).get("runs") == 0:
         yield "--require-proven needs a comparison; drop it, or compare 1 run or more"
     if "calibrate" in args and "stream" not in args:
-        yield "only a stream can be calibrated; add --stream AXIS=1"
+        yield "only a stream can be calibrated; add --stream AXIS=1 (AXIS: the time dimension)"
     if "target_python" in args and "run_in_target" not in args:
         yield "--target-python needs a run; add --run-in-target, or drop it"
     if "run_in_target" in args and vars(args).get("target", "portable") == "portable":

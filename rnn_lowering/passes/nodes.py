@@ -359,7 +359,8 @@ def _many_steps(nodes: Iterable[NodeReport]) -> list[str]:
     if not unrolled or any(node.direction != "forward" for node in unrolled):
         return []
     steps = max(node.steps for node in unrolled)
-    return [f"{steps} steps are unrolled, which compilers load slowly; a stream has only one step: --stream AXIS=1"]
+    stream = "--stream AXIS=1 (AXIS: the time dimension)"
+    return [f"{steps} steps are unrolled, which compilers load slowly; a stream has only one step: {stream}"]
 
 
 # The nodes that stay as they are, and which of them the target does not run

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.compare.result import EACH_NODE
-from rnn_lowering.errors import LINE, counted, documentation
+from rnn_lowering.errors import LINE, counted, page_named
 from rnn_lowering.files.one_file import text_format
 from rnn_lowering.flags import spelled
 from rnn_lowering.streaming.metadata import State, StreamPlan
@@ -115,7 +115,7 @@ def elsewhere(report: FileReport) -> str:
     if page := _recipe(report):
         if report.stream is None:
             return f"The code for {report.target} is in {page}."
-        return f"The code for {report.target}, and for streams, is in {page} and docs/streaming.md."
+        return f"The code for {report.target}, and for streams, is in {page}, and in {page_named('streaming.md')}."
     known = TARGETS[report.target].documented
     source = f" Its operators are those in {known.source} ({known.date})." if known is not None else ""
     return f"Run it {_UNTRIED}.{source}"
@@ -126,7 +126,7 @@ def _recipe(report: FileReport) -> str:
     if TARGETS[report.target].documented is not None:
         return ""
     page = SECTIONS.get(report.target, "runtimes.md")
-    return documentation(page) or f"docs/{page}"
+    return page_named(page)
 
 
 def _has_no_kernel(report: FileReport) -> bool:

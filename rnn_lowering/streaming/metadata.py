@@ -221,7 +221,8 @@ class StreamPlan:
         """
         if KEY not in metadata:
             raise ModelFileError(
-                f"the model is not a stream: its metadata has no {KEY}", hint="make one with --stream AXIS"
+                f"the model is not a stream: its metadata has no {KEY}",
+                hint="make one with --stream AXIS (AXIS: the time dimension)",
             )
         return cls.from_json(metadata[KEY])
 

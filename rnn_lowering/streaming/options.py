@@ -34,7 +34,9 @@ def parse_stream(stream: Stream) -> dict[str, int | None]:
         stream = dict(map(_parsed, parts if all("=" in part for part in parts) else [stream]))
     given = _frames("stream", stream)
     if "" in given:
-        raise OptionError("the time axis has no name", hint="give AXIS or AXIS=FRAMES")
+        raise OptionError(
+            "the time axis has no name", hint="give the time dimension, or AXIS=FRAMES, such as time=16"
+        )
     return given
 
 
@@ -58,7 +60,9 @@ def _parsed(text: str) -> tuple[str, int | None]:
     if not equals:
         return text, None
     if not frames.isdecimal():
-        raise OptionError(f"'{frames}' is not a number of frames", hint="give AXIS or AXIS=FRAMES")
+        raise OptionError(
+            f"'{frames}' is not a number of frames", hint="give the time dimension, or AXIS=FRAMES, such as time=16"
+        )
     return axis, int(frames)
 
 

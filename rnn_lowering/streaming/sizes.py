@@ -309,4 +309,4 @@ def _listing(shapes: _Shapes) -> str:
     if not shapes:
         return "no input has a shape: export the model with them"
     inputs = ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in shapes.items())
-    return f"the model's inputs: {inputs}; name a dimension, or INPUT:AXIS"
+    return f"the model's inputs: {inputs}; name the time dimension, or INPUT:AXIS, such as {next(iter(shapes))}:0"

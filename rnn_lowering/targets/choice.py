@@ -202,7 +202,8 @@ class FormChooser:
         if count > self.max_unroll:
             raise UnsupportedError(
                 f"{count} {what} are more than the limit of {self.max_unroll} for unrolling",
-                hint=f"raise the limit (--max-unroll {count}), or try a stream of one step a call (--stream AXIS=1)"
+                hint=f"raise the limit (--max-unroll {count}), or try a stream of one step a call: "
+                "--stream AXIS=1 (AXIS: the time dimension)"
                 if self.spec.direction == "forward"
                 else f"raise the limit (--max-unroll {count})",
                 node=self.spec.node,

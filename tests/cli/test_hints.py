@@ -123,7 +123,8 @@ def test_a_circle_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stream_instead_of_many_steps(direction: str, T: int, told: bool) -> None:
     original = model(Case("long", "GRU", {"direction": direction}, T=T, outputs=("Y",)), 17)
     new, report = rl.lower(original, target="tvm", full=True)
-    note = f'{T} steps are unrolled, which compilers load slowly; a stream has only one step: stream="AXIS=1"'
+    option = 'stream="AXIS=1" (AXIS: the time dimension)'
+    note = f"{T} steps are unrolled, which compilers load slowly; a stream has only one step: {option}"
     assert (note in report.notes) == told
     if told:
         stream, followed = rl.lower(original, target="tvm", stream={"X:0": 1}, full=True)

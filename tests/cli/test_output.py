@@ -52,8 +52,8 @@ def test_a_form_that_is_not_the_requested_one_is_told(
     [
         (
             "coreml",
-            "run it in coreml: docs/runtimes.md#by-hand-core-ml has the code",
-            "The code for coreml is in docs/runtimes.md#by-hand-core-ml.",
+            "run it in coreml: docs/runtimes.md#by-hand-core-ml of the repository has the code",
+            "The code for coreml is in docs/runtimes.md#by-hand-core-ml of the repository.",
         ),
         (
             "onnx2c",

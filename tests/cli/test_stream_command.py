@@ -100,8 +100,8 @@ def test_the_list_shows_what_a_stream_would_become(paths: tuple[Path, Path], rnn
     assert not paths[1].exists()
 
 
-NO_AXIS = """no time axis is given; the model's inputs: X [time, batch, 3]; name a dimension, \
-or INPUT:AXIS\n"""
+NO_AXIS = """no time axis is given; the model's inputs: X [time, batch, 3]; name the time \
+dimension, or INPUT:AXIS, such as X:0\n"""
 NOT_VALID = """the model is not valid at these sizes: Add node '-> with_intra': Incompatible \
 dimensions; give sizes that the model supports\n"""
 REFUSED: dict[str, tuple[onnx.ModelProto, str, int, str]] = {

@@ -239,7 +239,7 @@ def refuse_open_frames(frames: Collection[int | None]) -> None:
     if None in frames:
         raise UnsupportedError(
             "a stream for any number of frames has loops, whose operators the quantizer skips",
-            hint="make it with a number of frames: AXIS=1",
+            hint="make it with a number of frames, such as time=1",
         )
 
 
