@@ -24,6 +24,7 @@ from lengths_that_meet import (
 )
 from mutants import mutant
 from oracle import evaluate
+from other_arithmetic import OTHER_ARITHMETIC
 from random_masks import RandomMask, under_mask
 from running import session
 from thinning import thinned
@@ -50,7 +51,7 @@ RAGGED = replace(FAR_ROWS, T=6, optional=("B", "sequence_lens"))
 Sizes = Sequence[tuple[int, int]]
 ODD: Sizes = ((1, 1), (2, 5), (7, 3), (64, 2), (230, 1))
 """(T, N) of the runs that judge a mutant."""
-LARGE: Sizes = ((2, 2), (29, 2), (12, 12), (29, 29), (14, 29), (40, 17))
+LARGE: Sizes = ((2, 2), (29, 2), (12, 12), (29, 29), (14, 29), (40, 17), (130, 1))
 """Those of the runs that show a fault that only large sizes have, or a small pair."""
 
 FAR = 2e-5
@@ -104,6 +105,11 @@ def test_no_wrong_mutant_is_proven(first: int) -> None:
 def test_no_fault_at_a_distance_is_proven(kind: str, axis: int, distance: int, form: Any, lengths: bool) -> None:
     if axis in AXES.get(kind, (0, 1)):
         refuse(at_a_distance(kind, axis, distance), form, lengths, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("name", OTHER_ARITHMETIC)
+def test_no_other_arithmetic_is_proven(name: str) -> None:
+    refuse(OTHER_ARITHMETIC[name], "scan", False, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("first", thinned([*range(0, 300, 5)], 60))
@@ -225,7 +231,8 @@ def distances(
         truth = evaluate(case.op_type, case.attributes, {**weights, **feed})
         names = [value.name for value in wrong.graph.output]
         for name, got in zip(names, runs.run(None, feed), strict=True):
-            yield float(np.abs(got - truth[name]).max(initial=0)) if got.shape == truth[name].shape else np.inf
+            far = np.abs(got - truth[name]) if got.shape == truth[name].shape else np.array(np.inf)
+            yield float(np.nan_to_num(far, nan=np.inf).max(initial=0))
 
 
 @pytest.mark.few(1)

@@ -42,15 +42,18 @@ ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
 
 
 class Specification(Machine):
-    """Runs nodes by their equations, which name the states themselves.
+    """Runs nodes by their equations, which name the states themselves; their numbers are exact.
 
     Attributes:
         rounds: Whether products of a DynamicQuantizeLSTM round their operands to 8 bits.
     """
 
-    def __init__(self, rows: SymbolicRows, axes: RunSizes, *, rounds: bool = False) -> None:
-        super().__init__(rows, axes, 0.0, CONTROL | RECURRENT, OPERATORS, marks_of)
+    def __init__(self, rows: SymbolicRows, axes: RunSizes, rounding: float, *, rounds: bool = False) -> None:
+        super().__init__(rows, axes, rounding, CONTROL | RECURRENT, OPERATORS, marks_of)
         self.rounds = rounds
+
+    def halves(self, values: Array) -> Array:
+        return np.zeros_like(super().halves(values))
 
     def stepped(self, step: Callable[[], list[Array]], states: slice, name: Hashable, number: int) -> list[Array]:
         for n, state in enumerate(step()[states]):

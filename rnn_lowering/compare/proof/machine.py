@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import helper
 
 from rnn_lowering.compare.proof.axes import CHOSEN, Moves, RunSizes
-from rnn_lowering.compare.proof.polynomials import ZERO, BoundedPolynomial, Numbers, UnprovenError, equal, number
+from rnn_lowering.compare.proof.polynomials import ZERO, BoundedPolynomial, Numbers, UnprovenError, number
 from rnn_lowering.compare.proof.symbolic_rows import (
     Part,
     SymbolicRows,
@@ -28,6 +29,15 @@ Values = Mapping[str, Array]
 Operator = Callable[..., Any]
 
 
+HALF_ROUNDINGS = {
+    ir.DataType.FLOAT: 2.0**-24,
+    ir.DataType.DOUBLE: 2.0**-53,
+    ir.DataType.FLOAT16: 2.0**-11,
+    ir.DataType.BFLOAT16: 2.0**-8,
+}
+"""Half a rounding of 1, by type."""
+
+
 def _array(value: Any) -> Array:
     """Return an array: NumPy makes an element of an array of objects that has no axis."""
     return value if isinstance(value, np.ndarray) else np.array(value, object)
@@ -35,6 +45,29 @@ def _array(value: Any) -> Array:
 
 def _listed(outputs: Any) -> list[Any]:
     return outputs if isinstance(outputs, list) else [outputs]
+
+
+class _Attributes(dict[str, Any]):
+    """The attributes of a node, and which of them its operator asked for."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__(given)
+        self.asked = set[str]()
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self.asked.add(str(name))
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self.keys() else default
+
+    def items(self) -> Any:
+        self.asked.update(self.keys())
+        return super().items()
 
 
 class Machine:
@@ -124,8 +157,9 @@ class Machine:
         """Return the outputs of a graph."""
         values = dict(outer)
         values.update(zip((value.name for value in graph.input), inputs, strict=False))
+        given = {value.name for value in graph.input}
         for tensor in graph.initializer:
-            if tensor.name not in values:
+            if tensor.name not in given:
                 values[tensor.name] = self.rows.constant(tensor)
         for node in graph.node:
             results = self.node(node, values)
@@ -134,7 +168,7 @@ class Machine:
 
     def node(self, node: onnx.NodeProto, values: Values) -> Sequence[Array]:
         """Return the outputs of a node."""
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        attributes = _Attributes({a.name: helper.get_attribute_value(a) for a in node.attribute})
         name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         if name in self.control:
             return list(self.control[name](self, node, values))
@@ -146,6 +180,8 @@ class Machine:
         shapes = (array.shape[::-1] for array in inputs if array is not None)
         refuse_large(*map(max, zip_longest(*shapes, fillvalue=1)))
         outputs = list(map(_array, _listed(self.operators[node.op_type](self, attributes, *inputs))))
+        if unasked := {a.name for a in node.attribute} - attributes.asked:
+            raise UnprovenError(f"{node.op_type} has attribute {min(unasked)}")
         if node.op_type == "Shape" or (node.op_type in ("Gather", "Slice") and id(inputs[0]) in self._shapes):
             self._shapes[id(outputs[0])] = outputs[0]
             return outputs
@@ -176,6 +212,12 @@ class Machine:
         return self.rounding * np.where(
             magnitudes > 0, np.exp2(np.floor(np.log2(np.maximum(magnitudes, 1e-300)))), 0
         )
+
+    def keeps(self, to: int) -> bool:
+        """Return whether a type keeps data but for the rounding of the node's own type: that, or a wider one."""
+        half = HALF_ROUNDINGS.get(ir.DataType(to), 1.0)
+        is_wide = to in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+        return half == self.rounding or (is_wide and half < self.rounding)
 
     def half(self, value: float) -> float:
         """Return half the distance of a number to the next one of the type of stored numbers."""
@@ -209,7 +251,7 @@ class Machine:
 
     def equal(self, a: Array, b: Array) -> bool:
         """Whether all elements are equal."""
-        return all(equal(*parts) for _, _, parts in self.rows.runs(self.lifted(a), self.lifted(b)))
+        return all(self.algebra.equal(*parts) for _, _, parts in self.rows.runs(self.lifted(a), self.lifted(b)))
 
     # Products
 
@@ -219,9 +261,7 @@ class Machine:
             raise UnprovenError("a sum over an open axis")
         if not (is_symbolic(a) or is_symbolic(b)):
             refuse_large(*a.shape[:-1], *b.shape[:-2], b.shape[-1])
-            if b.ndim != 2 or not b.size:
-                return np.asarray(np.matmul(floats(a), floats(b)))
-            return np.concatenate([np.matmul(floats(a), columns.T) for columns in columns_at_once(b)], -1)
+            return self._product_of_numbers(a, b)
         if not is_symbolic(a):
             return np.swapaxes(self.product(np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2)), -1, -2)
         if a.shape[-1] != b.shape[-2]:
@@ -236,6 +276,19 @@ class Machine:
         shape = (*batch, a.shape[-2], b.shape[-1])
         parts = [of_each(a[index], b[index]) for index in np.ndindex(batch)]
         return np.stack(parts).reshape(shape) if parts else self.rows.zeros(shape)
+
+    def _product_of_numbers(self, a: Array, b: Array) -> Array:
+        columns = [floats(b)] if b.ndim != 2 or not b.size else (block.T for block in columns_at_once(b))
+        parts = []
+        for block in columns:
+            parts.append(np.matmul(floats(a), block))
+            self.check_kept(parts[-1], np.matmul(np.abs(floats(a)), np.abs(block)))
+        return np.concatenate(parts, -1).astype(np.result_type(a, b))
+
+    def check_kept(self, sums: Array, of_magnitudes: Array) -> None:
+        """Raise if numbers that are added up are so large that their rounding hides what they add up to."""
+        if (of_magnitudes * self.rounding > self.algebra.slack * np.maximum(np.abs(sums), 1)).any():
+            raise UnprovenError("large numbers cancel")
 
     def _symbolic_product(self, a: Array, b: Array) -> Array:
         rows = [part for _, _, (part,) in self.rows.runs(b)]

@@ -37,6 +37,9 @@ _MOST_FIXED = 4096
 _MOST_LENGTHS = 256
 """So many at once are tried."""
 
+_ROUNDINGS, _MOST_SLACK = 2.0**9, 2.0**-5
+"""So many half roundings, but no more than that, may explain that a coefficient is another."""
+
 _NO_SIZES = ("axis", "axes", "perm", "to")
 """Attributes whose integers are no sizes."""
 
@@ -114,7 +117,7 @@ def prove(claim: Claim, effort: Effort | None = None) -> int | None:
     Raises:
         UnprovenError: It is not proven, with the reason.
     """
-    rows = SymbolicRows(effort or Effort())
+    rows = SymbolicRows(effort or Effort(), min(claim.rounding * _ROUNDINGS, _MOST_SLACK))
     known = {name: size for name, size in claim.sizes.items() if size is not None}
     names = [name for name, size in claim.sizes.items() if size is None]
     if not names:
@@ -225,7 +228,7 @@ def _check_run(
         else rows.symbols([sizes[size] if isinstance(size, str) else size for size in shape], "input", name)
         for name, shape in claim.shapes.items()
     }
-    specified = Specification(rows, axes, rounds=claim.rounds)
+    specified = Specification(rows, axes, claim.rounding, rounds=claim.rounds)
     if claim.ahead is not None:
         claim.ahead.name_states(specified, inputs)
     outputs: list[Array] = []

@@ -13,19 +13,13 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.compare.node_pairs import NodePair
+from rnn_lowering.compare.proof.machine import HALF_ROUNDINGS
 from rnn_lowering.compare.proof.obligations import Claim, LayersAhead, prove
 from rnn_lowering.compare.proof.of_loops import LoopPair, loop_pairs
 from rnn_lowering.compare.proof.polynomials import MOST_FUNCTIONS, Effort, UnprovenError
 from rnn_lowering.compare.result import NOT_PROVEN, PROVEN, NodeProof
 from rnn_lowering.errors import RnnLoweringError, counted
 from rnn_lowering.model.scopes import NodePlace, ScopePath
-
-_HALF_ROUNDINGS = {
-    ir.DataType.FLOAT: 2.0**-24,
-    ir.DataType.DOUBLE: 2.0**-53,
-    ir.DataType.FLOAT16: 2.0**-11,
-    ir.DataType.BFLOAT16: 2.0**-8,
-}
 
 _FUNCTIONS = 50
 """About so many are computed for each row in each step."""
@@ -82,7 +76,7 @@ def _claim_of_loop(loop: LoopPair) -> Claim:
         for name, shape in loop.shapes.items()
     }
     sizes = dict[str, int | None](dict.fromkeys(names.values()))
-    return Claim([loop.original], loop.lowered, shapes, sizes, frozenset(), _HALF_ROUNDINGS[loop.dtype])
+    return Claim([loop.original], loop.lowered, shapes, sizes, frozenset(), HALF_ROUNDINGS[loop.dtype])
 
 
 def _stacks(nodes: Iterable[NodePair]) -> dict[NodePlace, list[NodePair]]:
@@ -111,7 +105,7 @@ def _claim(node: NodePair, stack: Sequence[NodePair]) -> Claim:
     layers = [layer.layer() for layer in stack]
     models = [pair.whole() for pair in node.beside if pair.place not in places]
     models += [*layers[: places.index(node.place)], node.layer()]
-    rounding = _HALF_ROUNDINGS[spec.dtype]
+    rounding = HALF_ROUNDINGS[spec.dtype]
     sizes = {"T": spec.seq_length, "N": spec.batch_size}
     ahead = _ahead(stack, layers) if len(stack) > 1 else None
     return Claim(models, node.cut, shapes, sizes, frozenset(lengths), rounding, spec.rounds, ahead)

@@ -10,13 +10,14 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import helper
 
 from rnn_lowering.compare.proof.axes import Moves
 from rnn_lowering.compare.proof.machine import Machine, Operator
 from rnn_lowering.compare.proof.polynomials import ONE, ZERO, Algebra, BoundedPolynomial, UnprovenError, number
 from rnn_lowering.compare.proof.sizes import SymbolicSize, counter, difference
-from rnn_lowering.compare.proof.symbolic_rows import floats, is_symbolic, numbers_of, refuse_large
+from rnn_lowering.compare.proof.symbolic_rows import floats, is_symbolic, numbers_of, of_known_type, refuse_large
 from rnn_lowering.types import Array
 
 
@@ -39,11 +40,18 @@ def _arithmetic(of_arrays: Operator, of_elements: Operator) -> Operator:
         if is_symbolic(a) or is_symbolic(b):
             return m.elementwise(of_elements, a, b)
         if a.dtype != object and b.dtype != object:
-            return np.asarray(of_arrays(*(floats(x) if x.dtype.kind == "f" else x for x in (a, b))))
+            with np.errstate(all="ignore"):  # in their own type, as a runtime does
+                return np.asarray(of_arrays(a, b))
         broad = np.broadcast_arrays(a.astype(object), b.astype(object))
         return integers([of_elements(x, y) for x, y in zip(*(z.flat for z in broad), strict=True)], broad[0].shape)
 
     return operator
+
+
+def _divided(m: Machine, _: Any, a: Array, b: Array) -> Array:
+    if any(not is_symbolic(x) and x.dtype.kind != "f" for x in (a, b)):
+        raise UnprovenError("integers are divided")
+    return m.elementwise(m.algebra.divided, a, b)
 
 
 def _function(name: str, **defaults: float) -> Operator:
@@ -84,8 +92,13 @@ def _extreme(name: str, prefers: Callable[[int], bool]) -> Operator:
     return lambda m, _, *arrays: reduce(lambda a, b: two(m, a, b), arrays)
 
 
-def _difference(a: Any, b: Any) -> Any:
-    return difference(a, b) if isinstance(a, SymbolicSize) or isinstance(b, SymbolicSize) else a - b
+def _difference(a: Any, b: Any) -> int:
+    """Return a number with the sign of a - b."""
+    if isinstance(a, SymbolicSize) or isinstance(b, SymbolicSize):
+        return difference(a, b)
+    if a != a or b != b:
+        raise UnprovenError("a constant is no number")
+    return int(a > b) - int(a < b)
 
 
 def _comparison(
@@ -130,19 +143,25 @@ def _clip(
     m: Machine, attributes: Mapping[str, Any], x: Array, low: Array | None = None, high: Array | None = None
 ) -> Array:
     for name, given, side in (("Max", low, "min"), ("Min", high, "max")):
-        bound = np.array(attributes[side], np.float64) if given is None and side in attributes else given
+        bound = np.array(attributes[side], np.float32) if given is None and side in attributes else given
         x = x if bound is None else OPERATORS[name](m, {}, x, bound)
     return x
 
 
 def _cast(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
-    kind = np.dtype(helper.tensor_dtype_to_np_dtype(attributes["to"])).kind
-    kind = kind if kind in "biu" else "f"
-    if is_symbolic(x) or x.dtype == object:
-        if kind != ("f" if is_symbolic(x) else "i"):
-            raise UnprovenError("data become integers" if is_symbolic(x) else "a size becomes another type")
+    """Return numbers as the type has them, and data as they are, if the type keeps them but for rounding."""
+    to = attributes["to"]
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(to))
+    if x.dtype == object or dtype.kind == "O":
+        if to not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):  # others are too small for some size
+            raise UnprovenError("a size becomes another type")
         return x
-    return x.astype({"b": np.bool_, "f": np.float64}.get(kind, np.int64))
+    if not is_symbolic(x):
+        with np.errstate(all="ignore"):
+            return of_known_type(x.astype(dtype))
+    if dtype.kind in "biu":
+        raise UnprovenError("data become integers")
+    return x if m.keeps(to) else _unknown("Cast")(m, attributes, x)
 
 
 def _gemm(m: Machine, attributes: Mapping[str, Any], a: Array, b: Array, c: Array | None = None) -> Array:
@@ -175,6 +194,8 @@ def _dynamic_quantize_linear(m: Machine, _: Any, x: Array) -> list[Array]:
 
 def _integer_product(m: Machine, _: Any, *given: Array) -> Array:
     """Return a product of integers without their zero points."""
+    if len(given) > 2 and given[2] is not None and given[2].size != 1:
+        raise UnprovenError("rows have zero points of their own")
     pairs = zip(given[:2], (*given[2:], None, None), strict=False)
     a, b = (x if zero is None else OPERATORS["Sub"](m, {}, _exact(x), _exact(zero)) for x, zero in pairs)
     return _matmul(m, {}, a, b)
@@ -186,8 +207,10 @@ def _exact(x: Array) -> Array:
 
 def _reduced(name: str) -> Operator:
     def operator(m: Machine, attributes: Mapping[str, Any], x: Array, given: Array | None = None) -> Array:
-        axes = attributes.get("axes") if given is None else _plain(given)
-        along = tuple(range(x.ndim)) if axes is None else tuple(a % x.ndim for a in axes)
+        axes = attributes.get("axes", ()) if given is None else _plain(given)
+        if not axes and attributes.get("noop_with_empty_axes"):
+            return x
+        along = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
         if name == "Add" and not is_symbolic(x) and x.dtype.kind != "f":
             raise UnprovenError("integers are added up")
         if any(m.axes.is_open(x.shape[axis]) for axis in along):
@@ -198,6 +221,8 @@ def _reduced(name: str) -> Operator:
                 raise UnprovenError("the largest of no numbers")
             rows = [np.take(parts, [n], axis) for n in range(parts.shape[axis])]
             parts = reduce(lambda a, b: OPERATORS[name](m, {}, a, b), rows)
+        if name == "Add" and not is_symbolic(x):
+            m.check_kept(parts, np.abs(floats(x)).sum(along, keepdims=True))
         kept = bool(attributes.get("keepdims", 1))
         return parts if kept else np.squeeze(parts, along)
 
@@ -328,7 +353,7 @@ def _shape(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
 
 
 def _constant_of_shape(m: Machine, attributes: Mapping[str, Any], shape: Array) -> Array:
-    value = numbers_of(attributes["value"]) if "value" in attributes else np.zeros(1)
+    value = numbers_of(attributes["value"]) if "value" in attributes else np.zeros(1, np.float32)
     sizes = _sizes(m, shape)
     refuse_large(*sizes)
     return np.full(sizes, value.flat[0])
@@ -338,6 +363,8 @@ def _range(m: Machine, _: Any, start: Array, limit: Array, step: Array) -> Array
     first, end, by = (x.flat[0] for x in (start, limit, step))
     if isinstance(first, SymbolicSize) or isinstance(by, SymbolicSize):
         raise UnprovenError("Range does not count from 0")
+    if limit.dtype.kind == "f":
+        raise UnprovenError("Range is of floats")
     if not isinstance(end, SymbolicSize):
         refuse_large(abs(int((end - first) / by)))
         return np.arange(first, end, by)
@@ -358,7 +385,7 @@ def _constant(m: Machine, attributes: Mapping[str, Any]) -> Array:
     if name == "value":
         return numbers_of(value)
     if name in ("value_float", "value_floats", "value_int", "value_ints"):
-        return np.array(value, np.int64 if "int" in name else np.float64)
+        return np.array(value, np.int64 if "int" in name else np.float32)
     raise UnprovenError(f"a constant has {name}")
 
 
@@ -369,7 +396,7 @@ ELEMENTWISE: dict[str, Operator] = {
     "Sub": _arithmetic(np.subtract, lambda a, b: a - b),
     "Mul": _arithmetic(np.multiply, lambda a, b: a * b),
     "Neg": lambda m, _, x: m.elementwise(BoundedPolynomial.__neg__, x) if is_symbolic(x) else -x,
-    "Div": lambda m, _, a, b: m.elementwise(m.algebra.divided, a, b),
+    "Div": _divided,
     "Max": _extreme("maximum", lambda far: far >= 0),
     "Min": _extreme("minimum", lambda far: far <= 0),
     "Clip": _clip,

@@ -23,6 +23,9 @@ Coefficient = tuple[Numbers, Numbers]
 _EXACT = 2.0**-50
 """A few roundings of float64, in which coefficients are computed."""
 
+_MOST_HIDDEN = 2.0**-10
+"""Rounding explains no larger number: so much is lost where float32 numbers above 8,000 cancel."""
+
 _MOST_TERMS = 4000
 
 MOST_FUNCTIONS = 60_000
@@ -122,7 +125,7 @@ def _add(terms: dict[Monomial, Coefficient], monomial: Monomial, value: Numbers,
         other, of_other = terms[monomial]
         bound = bound + of_other + _EXACT * (abs(value) + abs(other))
         value = value + other
-    is_far = abs(value) > bound
+    is_far = (abs(value) > bound) | (bound > _MOST_HIDDEN)
     if _any(is_far):
         if isinstance(is_far, np.ndarray) and not is_far.all():
             value, bound = np.where(is_far, value, 0.0), np.where(is_far, bound, 0.0)
@@ -169,23 +172,16 @@ def _single(numbers: Any) -> Numbers:
 ZERO, ONE = number(0.0), number(1.0)
 
 
-def equal(a: BoundedPolynomial, b: BoundedPolynomial) -> bool:
-    """Return whether all coefficients are equal, within their bounds. None of them is 0 within its bound."""
-    others = b.terms
-    if len(a.terms) != len(others):
-        return False
-    for monomial, (v, of_v) in a.terms.items():
-        coefficient = others.get(monomial)
-        if coefficient is None or _any(abs(v - coefficient[0]) > of_v + coefficient[1] + _EXACT * abs(v)):
-            return False
-    return True
-
-
 class Algebra:
-    """The atoms of one proof."""
+    """The atoms of one proof.
 
-    def __init__(self, effort: Effort) -> None:
-        self.count = effort.take
+    Args:
+        effort: How many functions may be computed.
+        slack: How far a coefficient may be from an equal one at most, in times of it or of 1.
+    """
+
+    def __init__(self, effort: Effort, slack: float) -> None:
+        self.count, self.slack = effort.take, slack
         self._labels: dict[int, Hashable] = {}
         self._lanes: dict[int, int] = {}
         self._whole: dict[int, tuple[int, int]] = {}
@@ -232,9 +228,24 @@ class Algebra:
         if len(value.terms) not in self._sizes_of_states:
             return value
         for state, named in self._states.get(frozenset(value.terms), ()):
-            if equal(value, state):
+            if self.equal(value, state):
                 return named
         return value
+
+    def equal(self, a: BoundedPolynomial, b: BoundedPolynomial) -> bool:
+        """Return whether all coefficients are equal, within their bounds. None of them is 0 within its bound."""
+        others = b.terms
+        if len(a.terms) != len(others):
+            return False
+        for monomial, (v, of_v) in a.terms.items():
+            coefficient = others.get(monomial)
+            if coefficient is None:
+                return False
+            w, of_w = coefficient
+            most = self.slack * np.maximum(abs(v), 1.0)
+            if v is not w and _any(abs(v - w) > np.minimum(of_v + of_w + _EXACT * abs(v), most)):
+                return False
+        return True
 
     def identity(self, value: BoundedPolynomial) -> int:
         """Return a number that equal polynomials share."""
@@ -242,7 +253,7 @@ class Algebra:
             return atom
         alike = self._alike.setdefault(frozenset(value.terms), [])
         for other, named in alike:
-            if other is value or equal(value, other):
+            if other is value or self.equal(value, other):
                 return named
         self._count += 1
         alike.append((value, self._count))

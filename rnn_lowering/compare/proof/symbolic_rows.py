@@ -48,7 +48,11 @@ def is_symbolic(array: Array) -> bool:
 
 def numbers_of(tensor: onnx.TensorProto) -> Array:
     """Return the numbers of a tensor; large ones stay in their file until they are computed with."""
-    array = array_of(ir.serde.deserialize_tensor(tensor, "/"))
+    return of_known_type(array_of(ir.serde.deserialize_tensor(tensor, "/")))
+
+
+def of_known_type(array: Array) -> Array:
+    """Return numbers as those of a type of NumPy's own: a small float as a float64."""
     return array if array.dtype.kind in "biuf" else array.astype(np.float64)
 
 
@@ -91,8 +95,8 @@ class SymbolicRows:
         algebra: The atoms.
     """
 
-    def __init__(self, effort: Effort) -> None:
-        self.algebra = Algebra(effort)
+    def __init__(self, effort: Effort, slack: float) -> None:
+        self.algebra = Algebra(effort, slack)
         self._rows: list[BoundedPolynomial] = [ZERO]
         self._known: dict[Hashable, int] = {}
         self._firsts: dict[BoundedPolynomial, int] = {}
