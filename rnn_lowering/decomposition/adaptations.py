@@ -13,6 +13,7 @@ from typing import get_args
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.decomposition.repeats import repeat_by_gather
 from rnn_lowering.decomposition.rewrites.apart import (
     compute_copies,
     end_convolutions,
@@ -79,7 +80,6 @@ from rnn_lowering.decomposition.rewrites.rows import (
     bound_lookups,
     open_far_ends,
     parts_taken,
-    repeat_by_gather,
     simplify_indices,
     skip_by_gather,
     take_parts,

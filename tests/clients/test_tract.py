@@ -131,3 +131,36 @@ def test_a_step_of_a_scan_is_added_to_another_scan(bounds: str, dropped: str, tm
     net = parse(STEPS_OF_TWO.replace("BOUNDS", bounds).replace("DROPPED", dropped), 17)
     jobs = {str(T): (net, random_feed(net, T=T, N=N)) for T, N in ((4, 2), (7, 3), (1, 1))}
     assert_lowered_right("tract", jobs, tmp_path, to="scan")
+
+
+REPEATS = {
+    "Abs": "w = Constant <value_ints = [-1]> () r = Concat <axis = 0> (w, t, w) a = Abs (r) e = Expand (m, a)",
+    "Where": """w = Constant <value_ints = [-1]> () q = Constant <value_int = -1> () o = Constant <value_int = 1> ()
+        r = Concat <axis = 0> (w, t, w) k = Equal (r, q) a = Where (k, o, r) e = Expand (m, a)""",
+    "Max": "s = Shape (X) s1 = Shape (m) a = Max (s, s1) e = Expand (m, a)",
+    "new axes": "f = ReduceMax <axes = [0, 1], keepdims = 0> (X) s = Shape (X) e = Expand (f, s)",
+    "Div": "s = Shape (X) s1 = Shape (m) a = Div (s, s1) e = Tile (m, a)",
+}
+
+
+def test_repeated_rows_are_multiplied(tmp_path: Path) -> None:
+    """tract puts the product in front: with an open length it would return one row."""
+    nets = {
+        name: parse(
+            f"""g (float[2, T, 3] X) => (float[2, T, 2] y) <float[3, 2] K = {{}}, int64[1] one = {{1}}> {{
+            m = ReduceMax <axes = [1], keepdims = 1> (X) t = Shape <start: int = 1, end: int = 2> (X)
+            {repeat} y = MatMul (e, K) }}""",
+            17,
+        )
+        for name, repeat in REPEATS.items()
+    }
+    feed = random_feed(nets["Abs"], T=5)
+    for name, net in nets.items():
+        onnx.save(rl.lower(net, target="tract"), tmp_path / f"{name}.onnx")
+        given: dict[str, Any] = {"axis": 1, **feed}
+        np.savez(tmp_path / f"{name}.npz", **given)
+    run_python("tract", "-c", OPEN, *(tmp_path / name for name in nets))
+    for name, net in nets.items():
+        with np.load(tmp_path / f"{name}.out.npz") as got:
+            assert judge(dict(zip("y", got.values(), strict=True)), run(net, feed)) == ("right", ""), name
+    assert_lowered_right("tract", {name: (net, feed) for name, net in nets.items()}, tmp_path / "known")

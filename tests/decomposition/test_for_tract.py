@@ -17,6 +17,17 @@ REPEATS = {
     "Expand to -1, which keeps an axis": """w = Constant <value_ints = [-1]> ()
         q = Constant <value_ints = [-1, -1, -1]> () r = Concat <axis = 0> (w, t, w)
         k = Equal (r, q) e = Where (k, ones, r) y = Expand (x1, e)""",
+    "Expand to a constant that keeps axes": """q = Constant <value_int = -1> ()
+        r = Constant <value_ints = [-1, 1, -1]> () o = Constant <value_int = 1> () k = Equal (r, q)
+        e = Where (k, o, r) a = Abs (e) y0 = Expand (x1, a)
+        w = Constant <value_ints = [-1]> () d = Concat <axis = 0> (w, t, w) b = Abs (d) y = Expand (y0, b)""",
+    "Expand to a choice by one number": """w = Constant <value_ints = [-1]> () q = Constant <value_int = -1> ()
+        o = Constant <value_int = 1> () r = Concat <axis = 0> (w, t, w) k = Equal (r, q) e = Where (k, o, r)
+        y = Expand (x1, e)""",
+    "Expand to larger sizes": "m = Max (s, ones) y = Expand (x1, m)",
+    "Expand that adds axes": "f = Slice (x1, zero, one, zero) v = Squeeze (f, pair) y = Expand (v, s)",
+    "Tile by a ratio": "s1 = Shape (x1) r = Div (s, s1) y = Tile (x1, r)",
+    "Tile by a product": "p = Concat <axis = 0> (one, t, one) r = Mul (p, ones) y = Tile (x1, r)",
     "Expand to the sizes of another value": "y = Expand (x1, s)",
     "Expand of the last row": "l = Slice (z, minus, end, one) y = Expand (l, s)",
     "Expand with fewer sizes": "r = Concat <axis = 0> (t, one) y = Expand (x1, r)",
@@ -26,8 +37,8 @@ REPEATS = {
         { q = Identity (z) }>""",
 }
 NET = """g (float[N, T, 4] z, bool c) => (float[N, T, 4] y)
-    <int64[1] minus = {{-1}}, int64[1] end = {{9223372036854775807}}, int64[1] one = {{1}},
-    int64[3] ones = {{1, 1, 1}}, int64[3] three = {{1, 3, 1}}> {{
+    <int64[1] minus = {{-1}}, int64[1] end = {{9223372036854775807}}, int64[1] one = {{1}}, int64[1] zero = {{0}},
+    int64[2] pair = {{0, 1}}, int64[3] ones = {{1, 1, 1}}, int64[3] three = {{1, 3, 1}}> {{
     x1 = ReduceMax <axes = [1], keepdims = 1> (z) s = Shape (z) t = Shape <start: int = 1, end: int = 2> (z)
     as_x = Concat <axis = 0> (one, t, one) by_t = Concat <axis = 0> (one, t, one) {} }}"""
 
