@@ -34,11 +34,11 @@ def repeat_by_gather(model: AdaptedModel) -> int:
     """Write, in place, each Tile and Expand of a computed value that repeats axes of size 1 as Gather; return their
     number."""
     found = model.nodes("Tile", "Expand", since=_CONSTANT_OF_SHAPE, in_functions=False)
-    nodes, numbers = [node for node in found if len(node.inputs) == 2 and None not in node.inputs], _Numbers(model)
+    nodes, numbers = [node for node in found if len(node.inputs) == 2 and None not in node.inputs], _Counts(model)
     return sum(_repeat(node, model, numbers) for node in nodes)
 
 
-class _Numbers:
+class _Counts:
     """What integers that follow from constants and sizes are, of a model whose nodes are replaced by equal ones."""
 
     def __init__(self, model: AdaptedModel) -> None:
@@ -90,7 +90,7 @@ class _Numbers:
             self._known.shapes[value] = tuple(map(self.size, shape))
 
 
-def _repeat(node: ir.Node, model: AdaptedModel, numbers: _Numbers) -> bool:
+def _repeat(node: ir.Node, model: AdaptedModel, numbers: _Counts) -> bool:
     """Put a Gather for each repeated axis in the place of a node; return False if other axes may be repeated."""
     x, counts = node.inputs
     shape = None if model.constant_of(x) is not None else model.shape_of(x)
@@ -154,7 +154,7 @@ class _At(NamedTuple):
     place: int
 
 
-def _zeros(at: _At, number: Size | None, node: ir.Node, model: AdaptedModel, numbers: _Numbers) -> ir.Value:
+def _zeros(at: _At, number: Size | None, node: ir.Node, model: AdaptedModel, numbers: _Counts) -> ir.Value:
     """Return for a node as many zeros as a vector says at a place."""
     if number is not None and number.constant is not None:
         return model.constant(node, [0] * int(number.constant))
@@ -164,7 +164,7 @@ def _zeros(at: _At, number: Size | None, node: ir.Node, model: AdaptedModel, num
     return model.before(node, "ConstantOfShape", [count], value=_ZERO)
 
 
-def _source(at: _At, number: Size | None, model: AdaptedModel, numbers: _Numbers) -> _At:
+def _source(at: _At, number: Size | None, model: AdaptedModel, numbers: _Counts) -> _At:
     """Return where an element comes from: before Concats, and before what leaves it as it is, such as an Abs."""
     node = at.vector.producer()
     if node is None or not is_of_default_domain(node):
@@ -178,7 +178,7 @@ def _source(at: _At, number: Size | None, model: AdaptedModel, numbers: _Numbers
     return at if found is None else _source(found, number, model, numbers)
 
 
-def _unchanged(node: ir.Node, place: int, number: Size, numbers: _Numbers) -> _At | None:
+def _unchanged(node: ir.Node, place: int, number: Size, numbers: _Counts) -> _At | None:
     """Return the element of an input that has a number too, at the same place; None if there is none."""
     for vector in node.inputs:
         each = None if vector is None else numbers.of(vector)
