@@ -225,6 +225,9 @@ _OF_STATES = 4.0
 _SMALL = 0.05
 """The scale for a model whose outputs are infinite at the usual one."""
 
+_INTEGERS, _FEWER_INTEGERS = 4, (2, 1)
+"""Integers of which no bound is known are below this; below the others where several together make one index."""
+
 _MOST_DEFAULT = 1 << 20
 """Maximum elements of a default that a run overrides."""
 
@@ -280,11 +283,24 @@ def _feeds(
     for sizes, seq in _within_limit(made, list(sizes_of_run)):
         longest = next((_length(sizes[v.name], uses[v.name]) for v in inputs if "T" in uses[v.name].axes), seq)
         lengths = (longest, 1) if any(use.lengths for use in uses.values()) else (longest,)
-        kinds = ((_SCALES[run % len(_SCALES)], False), (_SCALES[run % len(_SCALES)], True), (_SMALL, False))
-        for length, (scale, positive) in product(lengths, kinds):
-            rng, numbers = np.random.default_rng((check.seed, run)), _RandomNumbers(length, scale, positive)
+        scale = _SCALES[run % len(_SCALES)]
+        fewer = [(scale, False, integers) for integers in _FEWER_INTEGERS] if has_integers(made, uses) else []
+        kinds = ((scale, False, _INTEGERS), *fewer, (scale, True, _INTEGERS), (_SMALL, False, _INTEGERS))
+        for length, kind in product(lengths, kinds):
+            rng, numbers = np.random.default_rng((check.seed, run)), _RandomNumbers(length, *kind)
             random = {v.name: numbers.of(v, sizes[v.name], uses[v.name], constants.get(v.name), rng) for v in made}
             yield {**given, **random}
+
+
+def has_integers(inputs: Sequence[onnx.ValueInfoProto], uses: Uses) -> bool:
+    """Whether an input has integers of which no bound is known."""
+    return any(
+        _dtype_of(v).kind in "iu" and uses[v.name].bound is None and not uses[v.name].lengths for v in inputs
+    )
+
+
+def _dtype_of(value: onnx.ValueInfoProto) -> np.dtype[Any]:
+    return helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
 
 
 def _overridden_defaults(model: onnx.ModelProto, run: int, seed: int) -> Feed:
@@ -322,8 +338,7 @@ def _within_limit(
 
 def _bytes(value: onnx.ValueInfoProto, shape: Sequence[int]) -> int:
     """Return the bytes needed to generate an input: numbers are drawn as float64 or int64."""
-    dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-    return math.prod(shape) * (8 + int(dtype.itemsize))
+    return math.prod(shape) * (8 + int(_dtype_of(value).itemsize))
 
 
 def _length(shape: list[int], use: Use) -> int:
@@ -339,11 +354,13 @@ class _RandomNumbers:
         longest: The length of the longest sequence.
         scale: Standard deviation of real numbers.
         positive: Whether real numbers are positive, for models that take a logarithm.
+        integers: Integers of which no bound is known are below this.
     """
 
     longest: int
     scale: float
     positive: bool
+    integers: int
 
     def of(
         self,
@@ -354,7 +371,7 @@ class _RandomNumbers:
         rng: np.random.Generator,
     ) -> Array:
         """Return random numbers for an input; `constant` if it is a single integer or boolean."""
-        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        dtype = _dtype_of(value)
         if dtype.kind == "f" or dtype.name == "bfloat16":
             numbers = self._reals(shape, use, rng) if use.bounds is None else rng.uniform(*use.bounds, shape)
             return np.asarray(numbers.astype(dtype))
@@ -366,7 +383,7 @@ class _RandomNumbers:
             lengths = np.sort(rng.integers(min(self.longest, 1), self.longest + 1, shape))[::-1].copy()
             lengths.flat[:1] = self.longest  # packed sequences start with a full one
             return lengths.astype(dtype)
-        return rng.integers(0, 4 if use.bound is None else max(use.bound, 1), shape).astype(dtype)
+        return rng.integers(0, self.integers if use.bound is None else max(use.bound, 1), shape).astype(dtype)
 
     def _reals(self, shape: list[int], use: Use, rng: np.random.Generator) -> Array:
         numbers = np.asarray(rng.standard_normal(shape))

@@ -18,7 +18,14 @@ from threading import Thread
 import onnx
 
 from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, untaken_branches, zero_weights
-from rnn_lowering.compare.feeds import candidate_feeds, declared_as, lost_defaults, other_names, recorded_inputs
+from rnn_lowering.compare.feeds import (
+    candidate_feeds,
+    declared_as,
+    has_integers,
+    lost_defaults,
+    other_names,
+    recorded_inputs,
+)
 from rnn_lowering.compare.float64.as_floats import as_floats
 from rnn_lowering.compare.judgement import DeclaredShapes, are_no_rows, compare, least_precise
 from rnn_lowering.compare.node_by_node import Comparison, NodeComparison
@@ -340,11 +347,22 @@ class ModelComparison(Comparison):
         if isinstance(error, NotAcceptedError) and self._fixed_sizes() and not self._lowered_runs(groups):
             raise UnsupportedError(
                 f"the result does not run at these sizes, and neither does the original: {error}",
-                hint=self._frozen() or "choose sizes that the model supports; its exporter may have fixed them",
+                hint=self._frozen()
+                or (
+                    "give inputs that the model takes (--test-input), or other sizes; --verify 0 compares nothing"
+                    if self._draws_integers()
+                    else "choose sizes that the model supports; its exporter may have fixed them"
+                ),
             ) from None
         if self.check.feeds is not None:
             return Verification("not verified", reason=f"{reason}; give other inputs (--test-input)")
+        if isinstance(error, NotAcceptedError) and self._draws_integers():
+            reason += "; it may accept other integers (--test-input)"
         return self._nodes_only(reason)
+
+    def _draws_integers(self) -> bool:
+        """Whether integers are drawn of which no bound is known."""
+        return self.check.feeds is None and has_integers(fed_inputs(self.original.proto.graph), self.uses)
 
     def _frozen(self) -> str:
         """Return which axis the exporter of the original froze; "" if none."""

@@ -192,3 +192,32 @@ def test_an_input_with_a_default_that_the_user_sets_is_no_loss() -> None:
     given: Any = {"k": np.array(3, np.float32)}
     check = rl.verify(original, rl.lower(original, set_inputs=given))
     assert check, check
+
+
+INDICES = """g (float[N, T, 3] x, int64[N, T] a, int64[N, T] b) => (float[c, d, N, 2] y)
+    <float[{rows}, 3] table = {{}}, float[1, 2, 3] W = {{}}, float[1, 2, 2] R = {{}}, int64 k = {{{factor}}},
+    int64 first = {{{first}}}> {{
+    m = Mul (b, k) n = Add (a, m) i = Sub (n, first) e = Gather (table, i) s = Add (x, e)
+    t = Transpose <perm = [1, 0, 2]> (s) y = RNN <hidden_size = 2> (t, W, R) }}"""
+
+
+@pytest.mark.parametrize("rows", [1, 14, 288])
+def test_integers_that_are_an_index_together(rows: int) -> None:
+    """As month + 12 * hour is one: they are drawn smaller, at the same sizes."""
+    net = parse(INDICES.format(rows=rows, factor=12, first=0))
+    check = rl.verify(net, rl.lower(net))
+    assert check.whole
+    assert len({run.inputs[0].shape for run in check.each_run}) > 2
+
+
+def test_integers_of_another_range_are_asked_for() -> None:
+    """Years from 1990 on, say."""
+    net = parse(INDICES.format(rows=40, factor=0, first=1990))
+    shapes = {"x": (1, 4, 3), "a": (1, 4), "b": (1, 4)}
+    with pytest.raises(rl.UnsupportedError, match=r"give inputs that the model takes .* compares nothing"):
+        rl.verify(net, rl.lower(net, input_shapes=shapes))
+    check = rl.verify(net, rl.lower(net))
+    assert not check.whole
+    assert "it may accept other integers" in check.reason
+    feed = {"x": np.zeros((1, 4, 3), np.float32), "a": np.full((1, 4), 1993), "b": np.zeros((1, 4), int)}
+    assert rl.verify(net, rl.lower(net, input_shapes=shapes), feeds=[feed]).whole
