@@ -45,26 +45,41 @@ _FIRST = ("lower_file", "lower", "verify", "inspect", "preview")
 
 
 def python_reference() -> str:
-    """Return what the page of the Python interface has: what most programs call, other functions, classes, errors.
+    """Return what the page of the Python interface has: a table of all public names, then each in full, with what
+    most programs call first.
 
     Raises:
         PluginError: A public name has no docstring.
     """
-    sections = []
-    others = [name for name in rl.__all__ if name not in ("__version__", *_FIRST)]
-    for name in (*_FIRST, *sorted(others, key=_rank)):
-        public = getattr(rl, name)
-        if callable(public) and not public.__doc__:
-            raise PluginError(f"{name} has no docstring")
-        sections.append(f"::: rnn_lowering.{name}")
+    names = [*_FIRST, *(name for name in rl.__all__ if name not in ("__version__", *_FIRST))]
+    groups = {title: [name for name in names if _group(name) == title] for title in GROUPS}
+    listed = (name for members in groups.values() for name in members)
+    rows = (f"| [`{name}`][rnn_lowering.{name}] | {_first_line(name)} |" for name in listed)
+    sections = ["\n".join(["## All names", "", "| name | what it is |", "|---|---|", *rows])]
+    for title, members in groups.items():
+        sections += [f"## {title}", *(f"::: rnn_lowering.{name}" for name in members)]
     return "\n\n".join(sections) + "\n"
 
 
-def _rank(name: str) -> int:
+GROUPS = ("Functions", "Targets", "Classes", "Errors")
+"""The parts of the reference."""
+
+
+def _group(name: str) -> str:
     public = getattr(rl, name)
     if not isinstance(public, type):
-        return 0
-    return 2 if issubclass(public, (Exception, Warning)) else 1
+        return "Functions" if callable(public) else "Targets"
+    return "Errors" if issubclass(public, (Exception, Warning)) else "Classes"
+
+
+def _first_line(name: str) -> str:
+    """Return the first sentence of a docstring."""
+    public = getattr(rl, name)
+    if not callable(public):
+        return "Every target that `target=` accepts, by name."
+    if not public.__doc__:
+        raise PluginError(f"{name} has no docstring")
+    return " ".join(public.__doc__.partition("\n\n")[0].split()).replace("|", "\\|")
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -77,6 +77,26 @@ def test_what_a_function_returns_is_one_row(site: Path) -> None:
         assert not re.search(r"[a-z]{2} [a-z]{2}", text(cells[0])), text(row)
 
 
+def test_the_reference_begins_with_a_table_of_all_names(site: Path) -> None:
+    """Each leads to its part of the page, in one of four groups."""
+    page = (site / "python" / "index.html").read_text(encoding="utf-8")
+    names = [name for name in rl.__all__ if name != "__version__"]
+    (table,) = re.findall(r'<h2 id="all-names">.*?</table>', page, re.DOTALL)
+    linked = re.findall(r'href="#rnn_lowering\.(\w+)"', table)
+    assert sorted(linked) == sorted(names)
+    assert all(f'id="rnn_lowering.{name}"' in page for name in names)
+    groups = re.findall(r'<h2 id="([^"]+)"', page)
+    assert groups == ["all-names", "functions", "targets", "classes", "errors"]
+
+
+def test_each_error_of_a_function_is_a_row(site: Path) -> None:
+    page = (site / "python" / "index.html").read_text(encoding="utf-8")
+    tables = re.findall(r"Raises:</span>.*?</table>", page, re.DOTALL)
+    cells = [text(cell) for table in tables for cell in re.findall(r"<tr[^>]*>\s*<td>(.*?)</td>", table, re.DOTALL)]
+    assert len(cells) > 15
+    assert [cell for cell in cells if not re.fullmatch(r"\w+", cell)] == []
+
+
 @pytest.mark.parametrize("kind", [rl.Lowering, rl.Check])
 def test_the_reference_describes_each_option(site: Path, kind: Any) -> None:
     """In a row, with the default."""
