@@ -43,6 +43,19 @@ def test_nodes_along_one_axis_in_mnn(tmp_path: Path) -> None:
     assert_lowered_right("mnn", with_feeds(nets), tmp_path)
 
 
+BYTES = """g (float[4, 6] x, float[4, 6] w) => ({}[a, b] y) {{
+    b = Less (x, w) u = Cast <to = 2> (b) t = {} y = Cast <to = {}> (t) }}"""
+
+
+@pytest.mark.environments("mnn")
+def test_bytes_in_mnn(tmp_path: Path) -> None:
+    """It moves and converts what is made uint8; PyTorch's exporter writes masks so."""
+    moves = {"kept": "Identity (u)", "joined": "Concat <axis = 1> (u, u)"}
+    types = {"float": 1, "int32": 6}
+    nets = {f"{m} {t}": parse(BYTES.format(t, moves[m], types[t]), 17) for m in moves for t in types}
+    assert_lowered_right("mnn", with_feeds(nets), tmp_path)
+
+
 @pytest.mark.environments("opencv")
 def test_nodes_of_three_axes_in_opencv(tmp_path: Path) -> None:
     """Behind a Conv it runs norms in rank 4 only; a linear Resize of a height of 1 reads other memory."""

@@ -623,6 +623,28 @@ def test_what_no_function_computes_is_refused(name: str) -> None:
         rl.lower(model, target=target)
 
 
+BYTES = {
+    "of a comparison": ("b = Less (x, z) u = Cast <to = 2> (b) y = Cast <to = 1> (u)", ""),
+    "of floats that are moved": ("a = Abs (x) u = Cast <to = 2> (a) t = Transpose (u) y = Cast <to = 6> (t)", ""),
+    "of an input": ("i = Identity (x) u = Cast <to = 2> (i) y = Cast <to = 1> (u)", "only behind other nodes"),
+    "that are added": ("a = Abs (x) u = Cast <to = 2> (a) s = Add (u, u) y = Cast <to = 1> (s)", "only where no"),
+    "that become booleans": ("a = Abs (x) u = Cast <to = 2> (a) y = Cast <to = 9> (u)", "only where no"),
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_casts_to_bytes_in_mnn(name: str) -> None:
+    """It crashes at those of inputs, and at arithmetic of bytes."""
+    body, how = BYTES[name]
+    net = parse(f"g (float[3, 4] x, float[3, 4] z) => (float[A, B] y) {{ {body} }}", 17)
+    if how:
+        with pytest.raises(rl.UnsupportedError, match=f"computes it {how}"):
+            rl.lower(net, target="mnn")
+    else:
+        casts = [node.attribute for node in nodes(rl.lower(net, target="mnn")) if node.op_type == "Cast"]
+        assert casts == [node.attribute for node in nodes(net) if node.op_type == "Cast"]
+
+
 @pytest.mark.parametrize("dtype", ["float", "int64", "int32"])
 def test_mnn_gets_comparisons_where_numbers_become_booleans(dtype: str) -> None:
     """It keeps the integer that a number is cut to."""

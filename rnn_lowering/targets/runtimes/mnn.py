@@ -14,6 +14,7 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.facts.constants import integers_at
+from rnn_lowering.facts.operators import inputs_of, is_of_default_domain, operator_of, reached
 from rnn_lowering.targets.misread import (
     AXES_OF_COMPOSED,
     Misreading,
@@ -133,7 +134,28 @@ def _cast(node: ir.Node, known: KnownValue, opset: int) -> str:
     to, dtype = node.attributes.get_int("to", 0), None if node.inputs[0] is None else known(node.inputs[0]).dtype
     if to == ir.DataType.BOOL and dtype != ir.DataType.BOOL:
         return "as an integer that is kept"
-    return "wrongly, or crashes" if to == ir.DataType.UINT8 else ""
+    if to != ir.DataType.UINT8:
+        return ""
+    sources = reached(node.inputs, lambda value: inputs_of(value) if _passes(value.producer()) else ())
+    if any(value.is_graph_input() for value in sources):
+        return "only behind other nodes, and crashes at inputs"
+    moved = reached(node.outputs, _moved)
+    readers = {use.node for value in moved for use in value.uses()}
+    return "" if all(map(_moves_or_casts, readers)) else "only where no node computes in uint8"
+
+
+def _passes(node: ir.Node | None) -> bool:
+    return node is not None and node.op_type in ("Cast", "Identity") and is_of_default_domain(node)
+
+
+def _moves_or_casts(node: ir.Node) -> bool:
+    is_cast = _passes(node) and node.attributes.get_int("to", 0) != ir.DataType.BOOL  # which becomes a comparison
+    return operator_of(node).moves or is_cast
+
+
+def _moved(value: ir.Value) -> list[ir.Value]:
+    """Return what nodes make of a value that move its elements."""
+    return [output for use in value.uses() if operator_of(use.node).moves for output in use.node.outputs]
 
 
 def _equal(node: ir.Node, known: KnownValue, opset: int) -> str:
