@@ -383,6 +383,14 @@ def why_no_arrays(file: str, kinds: str, error: Exception) -> str:
     return f"cannot read {file}: {text}"
 
 
+def changed_options(shown: Any) -> str:
+    """The `repr` of options: those that are not the default, as they are typed."""
+    usual = type(shown)()
+    texts = {field.name: repr(getattr(shown, field.name)) for field in fields(shown)}
+    given = (f"{name}={text}" for name, text in texts.items() if text != repr(getattr(usual, name)))
+    return f"{type(shown).__name__}({', '.join(given)})"
+
+
 def with_keywords(given: T, options: Mapping[str, Any]) -> T:
     """Return options with keywords, which take precedence; None counts as none."""
     return replace(given, **{name: value for name, value in options.items() if value is not None})  # type: ignore[type-var]

@@ -186,6 +186,8 @@ class Lowering(StreamOptions, OpeningOptions, LoopOptions, NodeOptions):
         ['unroll', 'unroll']
     """
 
+    __repr__ = argument_checks.changed_options
+
     def __post_init__(self) -> None:
         argument_checks.take_fields(self)
         self.check_stream()

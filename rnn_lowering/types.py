@@ -34,6 +34,12 @@ Shapes = Mapping[str, Sequence[int]]
 """Shapes by the names of inputs."""
 
 
+def in_brackets(shown: object) -> str:
+    """The `repr` of a result: its text in angle brackets."""
+    text = "; ".join(str(shown).splitlines())
+    return f"<{type(shown).__name__}: {text}>" if text else f"<{type(shown).__name__}>"
+
+
 def array_of(tensor: ir.TensorProtocol) -> Array:
     """Return the array of a tensor; the file that it is in is closed as soon as the array is released."""
     import onnx_ir as ir

@@ -535,3 +535,22 @@ def test_a_node_is_not_both_lowered_and_left(source: Path) -> None:
     for given in ({"only": "LSTM", "except_": "LSTM"}, {"only": ["a", "b*"], "except_": ("b*",)}):
         with pytest.raises(rl.OptionError, match="is to be lowered, and not to be"):
             rl.lower(source, **given)
+
+
+def test_what_an_interpreter_shows_is_short(tmp_path: Path) -> None:
+    """A line for each node or result, and the options that are not the default."""
+    path = ROOT / "examples" / "model.onnx"
+    new, report = rl.lower(path, full=True)
+    check = rl.verify(path, new, runs=1)
+    of_file = rl.lower_file(path, tmp_path / "out.onnx", verify=0)
+    assert repr(rl.inspect(path)[0]).startswith("<RecurrentSpec: LSTM node '/lstm/LSTM' in main graph: version 14")
+    assert repr(rl.preview(path)[1]).startswith("<Preview: GRU node '/gru/GRU' in main graph: scan (")
+    assert repr(report) == "<Report: lowered 1 LSTM node: scan; lowered 1 GRU node: scan>"
+    assert repr(rl.LowerRecurrentPass()(ir.load(path))).startswith("<LoweringResult: lowered 1 LSTM node: scan; ")
+    assert repr(check) == f"<Verification: {check}>"
+    assert repr(of_file).startswith("<FileReport: lowered 1 LSTM node: scan; lowered 1 GRU node: scan; ")
+    assert repr(Report()) == "<Report>"
+    assert repr(rl.Lowering()) == "Lowering()"
+    assert repr(rl.Lowering("unroll", dims={"seq": 3})) == "Lowering(to='unroll', dims={'seq': 3})"
+    tolerance = rl.Tolerance(rtol=1e-3)
+    assert repr(rl.Check(tolerance=tolerance, runs=1)) == "Check(runs=1, tolerance=Tolerance(rtol=0.001))"

@@ -32,7 +32,7 @@ from rnn_lowering.types import Dims
 OPERATOR = "CausalConvWithState"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CausalConvSpec(NodeSpec):
     """A validated CausalConvWithState.
 

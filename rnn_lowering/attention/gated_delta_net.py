@@ -26,7 +26,7 @@ from rnn_lowering.types import Dims
 _GATES = ("none", "softplus", "qwen", "sigmoid", "kda")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class GatedDeltaNetSpec(NodeSpec):
     """A validated GatedDeltaNet.
 
@@ -199,7 +199,7 @@ def _attention(reader: NodeReader, rule: str, sizes: dict[str, int]) -> LinearAt
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class AttentionGateSpec(NodeSpec):
     """A validated LinearAttentionGate: decay = decay_scale * Softplus(a + dt_bias), beta = Sigmoid(b).
 
@@ -246,7 +246,7 @@ class AttentionGateSpec(NodeSpec):
         return ir.DataType.FLOAT if symbol in ("dt_bias", "decay_scale") else self.dtype
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class GatedNormSpec(NodeSpec):
     """A validated GatedRMSNorm: Y = X / sqrt(mean(X^2) + epsilon) * scale * activation(gate).
 

@@ -68,7 +68,7 @@ _SHORT = 16
 _HINT_OF_SHAPE = "fix the sizes of the inputs (--set-dim, --set-shape), or declare its shape in the model"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LinearAttentionSpec(NodeSpec):
     """A validated LinearAttention node.
 

@@ -32,6 +32,8 @@ class Tolerance:
         "--atol ATOL", "tolerance", None, "absolute tolerance (default: by element type)"
     )
 
+    __repr__ = argument_checks.changed_options
+
     def __post_init__(self) -> None:
         argument_checks.take_fields(self)
 
@@ -114,6 +116,8 @@ class Check:
         keyword="target_python",
     )
     max_bytes: int = LIMITS.option("", "bytes", MOST_BYTES, "")
+
+    __repr__ = argument_checks.changed_options
 
     def __post_init__(self) -> None:
         argument_checks.take_fields(self)

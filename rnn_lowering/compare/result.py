@@ -8,7 +8,7 @@ from typing import Any
 
 from rnn_lowering.errors import counted
 from rnn_lowering.flags import is_for_command, spelled
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, in_brackets
 
 WHOLE = "onnxruntime"
 EACH_NODE = "each node against float64 NumPy"
@@ -164,6 +164,8 @@ class Verification:
     def max_abs(self) -> float:
         """The largest absolute difference of any output in any run."""
         return max((o.max_abs for o in self.outputs), default=0.0)
+
+    __repr__ = in_brackets
 
     def __str__(self) -> str:
         """Return the result in one line."""

@@ -20,7 +20,7 @@ from rnn_lowering.facts.constants import QuantizedTensor
 from rnn_lowering.facts.contrib_schemas import CONTRIB_SCHEMAS, DOMAIN
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.nodes.connections import REQUIRED, Connections, KnownInputs
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, in_brackets
 
 # Gated recurrences
 
@@ -330,6 +330,8 @@ class NodeSpec(ABC):
     def fits(cls, node: ir.Node) -> bool:
         """Return whether a node may be of this kind, where the model also has a function of the operator's name."""
         return True
+
+    __repr__ = in_brackets
 
     def __str__(self) -> str:
         """Return the node, its version and type, its sizes (?: not known) and its activations in one line."""

@@ -77,7 +77,7 @@ class ActivationSpec:
         return f"{self.name}({', '.join(numbers)})" if numbers else self.name
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RecurrentSpec(NodeSpec):
     """A validated RNN, GRU or LSTM node.
 

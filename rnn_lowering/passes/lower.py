@@ -26,6 +26,7 @@ from rnn_lowering.passes.nodes import ModelPlan, check_selection
 from rnn_lowering.passes.report import NodeReport, Report, count_operators, unsupported_texts
 from rnn_lowering.passes.stages import Edit, Work, run_stages
 from rnn_lowering.targets.names import FormName
+from rnn_lowering.types import in_brackets
 
 if TYPE_CHECKING:
     from rnn_lowering.passes.preview import Preview
@@ -58,6 +59,8 @@ class LoweringResult(ir.passes.PassResult):
     report: Report
     prepared: PreparedModel | None = None
     message: onnx.ModelProto | None = None
+
+    __repr__ = in_brackets
 
     def __str__(self) -> str:
         return str(self.report)

@@ -37,6 +37,7 @@ from rnn_lowering.passes.nodes import (
 )
 from rnn_lowering.passes.report import Report
 from rnn_lowering.passes.stages import Work, run_stages, stages_until
+from rnn_lowering.types import in_brackets
 
 REFUSED, LEFT = "refused", "left as it is"
 UNSUPPORTED, REPLACED = "left, not supported", "replaced"
@@ -71,6 +72,8 @@ class Preview:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", spelled(self.reason))
+
+    __repr__ = in_brackets
 
     def __str__(self) -> str:
         return f"{self.node}: {self.form} ({self.reason})" + (f"; {self.hint}" if self.hint else "")

@@ -16,7 +16,7 @@ from rnn_lowering.errors import NodeRef, counted, version
 from rnn_lowering.flags import is_for_command, spelled
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import NodePlace, all_graphs
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, in_brackets
 
 if TYPE_CHECKING:  # most models have neither loops of their own nor frames
     from rnn_lowering.loops.door import LoopReport
@@ -200,6 +200,8 @@ class Report:
     def lowered_any(self) -> bool:
         """Whether a node, Loop or Scan was replaced, a stream was made, or the model adapted to its target."""
         return bool(self.nodes or self.loops or self.replaced or self.adapted or self.stream is not None)
+
+    __repr__ = in_brackets
 
     def __str__(self) -> str:
         """Return what was done, as the command says it."""

@@ -56,7 +56,7 @@ class ModelFile:
         return cls(path.name, size, tuple(beside), default_opset(model.opset_imports), inputs, outputs)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class FileReport(Report):
     """The result of lowering a file.
 

@@ -45,7 +45,7 @@ from rnn_lowering.streaming.options import BITS
 from rnn_lowering.streaming.stream_runner import Stream
 from rnn_lowering.targets.names import TargetName
 from rnn_lowering.targets.target import target_named
-from rnn_lowering.types import Array, ArrayLike, PathLike
+from rnn_lowering.types import Array, ArrayLike, PathLike, in_brackets
 
 _ACTIVATIONS = {"w8a8": QuantType.QInt8, "w8a16": QuantType.QUInt16}
 
@@ -89,6 +89,8 @@ class Quantization:
     sequences: int
     snr: dict[str, float]
     in_float: tuple[str, ...] = ()
+
+    __repr__ = in_brackets
 
     def __str__(self) -> str:
         measured = ", ".join(f"{name} {ratio:.1f} dB" for name, ratio in self.snr.items()) or "no output has floats"
