@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, product
 
 import onnx
 from onnx import helper, numpy_helper
@@ -159,6 +160,9 @@ _FALLBACKS = (
 )
 """(batch size, length) to try if a model does not accept the sizes of a run."""
 
+_MOST_FROZEN = 4
+"""Maximum sizes of outputs that are tried as the length."""
+
 _MOST_COMBINATIONS = 8
 """Maximum combinations of switches that run; of more switches, each is chosen in an order of its own."""
 
@@ -238,7 +242,11 @@ def _switches(graph: onnx.GraphProto, uses: Uses) -> Iterator[tuple[str, tuple[i
 
 
 def alternative_sizes(
-    inputs: Sequence[onnx.ValueInfoProto], uses: Uses, number: int, fixed: ShapesByName
+    inputs: Sequence[onnx.ValueInfoProto],
+    uses: Uses,
+    number: int,
+    fixed: ShapesByName,
+    outputs: Sequence[onnx.ValueInfoProto] = (),
 ) -> Iterator[tuple[ShapesByName, int]]:
     """Yield the shapes of all inputs, and the usual length, the preferred ones first.
 
@@ -247,6 +255,7 @@ def alternative_sizes(
         uses: What the model does with each.
         number: The `column` of the run.
         fixed: Shapes that are given. A symbolic dimension has the same size in all inputs.
+        outputs: The outputs: a size that they declare, but for features, may be the length that an exporter froze.
     """
     N, T = _BATCHES[number], _LENGTHS[number]
     unknown = _unknown_axes(inputs, uses)
@@ -254,7 +263,9 @@ def alternative_sizes(
     rows = [*([_BATCHES] * ("N" not in known)), *([_LENGTHS] * ("T" not in known)), *_OTHERS]
     others = {name: rows[min(n, len(rows) - 1)][number] for n, name in enumerate(unknown)}
     yield _shapes(inputs, uses, {"N": N, "T": T}, others, fixed), T
-    for batch, length in dict.fromkeys(((N, T), *_FALLBACKS)):
+    declared = dict.fromkeys(dim.dim_value for value in outputs for dim in dims_of(value)[:-1] if dim.dim_value > 1)
+    frozen = product((N, 1), islice(declared, _MOST_FROZEN))
+    for batch, length in dict.fromkeys(((N, T), *frozen, *_FALLBACKS)):
         yield _shapes(inputs, uses, {"N": batch, "T": length}, {}, fixed), length
 
 

@@ -295,6 +295,16 @@ def test_an_original_of_one_batch_size_is_told() -> None:
     assert check.reason.endswith("the original accepted only 2 on axis 1 of 'X'"), check.reason
 
 
+def test_an_original_of_the_length_that_an_output_declares() -> None:
+    """As torch 2.13 writes it: the whole is compared at that length, with several batch sizes."""
+    shape, outputs = "int64[4] shape = {50, 1, -1, 4}", "float[50,1,N,4] Y"
+    original = lstm("Y = Reshape (y, shape)", tensors=shape, outputs=outputs)
+    check = verify(original, rl.lower(original))
+    assert check.whole
+    assert check.reason == "of the tried sizes, the original accepted only 50 on axis 0 of 'X'"
+    assert {run.inputs[0].shape for run in check.each_run} == {(50, 9, 2), (50, 1, 2), (50, 2, 2)}
+
+
 @pytest.mark.parametrize(("declared", "status"), [("t", "verified"), ("5", "failed"), ("t, 1", "failed")])
 def test_an_output_that_has_another_shape_than_the_result_declares(declared: str, status: str) -> None:
     """onnxruntime warns and goes on. What the original declares too is no fault of the lowering."""
