@@ -27,6 +27,7 @@ from oracle import evaluate
 from other_arithmetic import OTHER_ARITHMETIC
 from random_masks import RandomMask, under_mask
 from running import session
+from sizes_that_meet import OF_AXES, OF_CONSTANTS, of_constants, three_times_as_many
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -51,7 +52,7 @@ RAGGED = replace(FAR_ROWS, T=6, optional=("B", "sequence_lens"))
 Sizes = Sequence[tuple[int, int]]
 ODD: Sizes = ((1, 1), (2, 5), (7, 3), (64, 2), (230, 1))
 """(T, N) of the runs that judge a mutant."""
-LARGE: Sizes = ((2, 2), (29, 2), (12, 12), (29, 29), (14, 29), (40, 17), (130, 1))
+LARGE: Sizes = ((2, 2), (29, 2), (12, 12), (29, 29), (14, 29), (40, 17), (130, 1), (1, 4))
 """Those of the runs that show a fault that only large sizes have, or a small pair."""
 
 FAR = 2e-5
@@ -110,6 +111,19 @@ def test_no_fault_at_a_distance_is_proven(kind: str, axis: int, distance: int, f
 @pytest.mark.parametrize("name", OTHER_ARITHMETIC)
 def test_no_other_arithmetic_is_proven(name: str) -> None:
     refuse(OTHER_ARITHMETIC[name], "scan", False, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("kind", OF_CONSTANTS)
+def test_no_size_of_constants_is_that_of_an_axis(kind: str) -> None:
+    for n in range(3, 12):
+        refuse(of_constants(kind, n), "scan", False, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("size", [5, 7])
+@pytest.mark.parametrize("kind", OF_AXES)
+def test_no_multiple_of_a_size_is_another_one(kind: str, size: int) -> None:
+    case = Case("few", "RNN", I=2, H=3, x="symbolic")
+    refuse(three_times_as_many(kind, size), "scan", False, np.random.default_rng(0), case)
 
 
 @pytest.mark.parametrize("first", thinned([*range(0, 300, 5)], 60))
@@ -183,9 +197,9 @@ def right_if_proven(
         assert far < FAR
 
 
-def refuse(edit: Edit, form: Any, lengths: bool, rng: np.random.Generator) -> None:
+def refuse(edit: Edit, form: Any, lengths: bool, rng: np.random.Generator, case: Case = FAR_ROWS) -> None:
     """Check that a fault is one, at large sizes, and that it is not proven."""
-    case = replace(FAR_ROWS, optional=("B", "sequence_lens") if lengths else ("B",))
+    case = replace(case, optional=("B", "sequence_lens") if lengths else ("B",))
     original, right, wrong = Impostor("", case, edit=edit).models(form)
     prove(claim(case, original, right))
     assert max(distances(case, original, wrong, rng, LARGE)) > FAR

@@ -42,6 +42,14 @@ _END = " from the end"
 """Behind the name of a size: how many rows came behind. They move others only from the end."""
 
 
+class SizesMeetError(UnprovenError):
+    """A size that follows from constants is that of an open axis in this run: another run must tell them apart."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__("a size cannot be told from a constant")
+        self.size = size
+
+
 class RunSizes:
     """The sizes of axes in a run at sizes that no constant of the models has.
 
@@ -50,6 +58,7 @@ class RunSizes:
         fixed: The sizes and integers of the models; None if nothing is open.
 
     Attributes:
+        fixed: The same, with the sizes that follow from them.
         farthest: How far rows were moved in the run.
     """
 
@@ -69,8 +78,8 @@ class RunSizes:
         one of them, or another, by rows that come and go."""
         assert self.fixed is not None
         products = {value * size for value in self._forms for size in self.fixed if size > 1}
-        others = products.union(*self._near(moves).values())
-        return self._is_one_to_one and self.is_apart(moves) and not self.fixed & others
+        near = set(chain.from_iterable(self._near(moves).values()))
+        return self._is_one_to_one and self.is_apart(moves) and not (self.fixed & (products | near))
 
     def is_apart(self, moves: Moves) -> bool:
         """Whether no open size becomes another by rows that come and go, and by one of zeros."""
@@ -86,6 +95,19 @@ class RunSizes:
             near[known] = range(known - gone, known + max(gone + behind, len(symbols) - 1, least) + 1)
         return near
 
+    def close(self, *sizes: int) -> None:
+        """Note sizes that follow from constants alone.
+
+        Raises:
+            SizesMeetError: An open axis has one of them in this run.
+        """
+        for size in sizes:
+            if size > 1 and self.is_open(size):
+                if any(size in near for near in self._near(self.farthest, 1).values()):
+                    raise SizesMeetError(size)
+                assert self.fixed is not None
+                self.fixed |= {size}
+
     def is_open(self, size: int) -> bool:
         """Whether an axis of this size is open."""
         return self.fixed is not None and size not in self.fixed
@@ -99,9 +121,20 @@ class RunSizes:
         return sized(size, self._forms[size])
 
     def check_new(self, size: int) -> None:
-        """Raise if an axis of a size that follows from open ones has that of a constant."""
+        """Raise if an axis of a size that follows from open ones has that of a constant, or of another open one."""
         if size > 1 and self.fixed is not None and size in self.fixed:
             raise UnprovenError("a size cannot be told from a constant")
+        if isinstance(size, SymbolicSize):
+            form = {symbols: count for symbols, count in size.form.items() if symbols}
+            self._check_other(size, *(known for known, of in self._forms.items() if of == form))
+
+    def check_sum(self, size: int) -> None:
+        """Raise if what several open axes are joined to has the size of an open one."""
+        self._check_other(size)
+
+    def _check_other(self, size: int, *own: int) -> None:
+        if any(size in near for known, near in self._near(self.farthest, 1).items() if known not in own):
+            raise UnprovenError("two sizes cannot be told from each other")
 
     # Moves
 
@@ -217,14 +250,22 @@ class RunSizes:
             self._check_group(*groups)
 
     def _check_group(self, before: Sequence[int], after: Sequence[int]) -> None:
+        if not any(map(self.is_open, before)):
+            self.close(*after)
         for one, other in ((before, after), (after, before)):
             joined = [size for size in one if size != 1]
             if len(joined) == 1 and self.is_open(joined[0]) and joined != [size for size in other if size != 1]:
+                self._check_other(joined[0], *self._parts, *self._forms_of(other))
                 parts = self._parts.setdefault(joined[0], tuple(self._expanded(other)))
                 if len(parts[1::2]) == parts[-1] == 1 and parts[1] in self._forms:  # one, again and again
                     self._forms[joined[0]] = {s: n * parts[0] for s, n in self._forms[parts[1]].items()}
         if self._expanded(before) != self._expanded(after):
             raise UnprovenError("a Reshape takes an open axis apart in another order")
+
+    def _forms_of(self, sizes: Sequence[int]) -> list[int]:
+        """Return the product of two open sizes, if these are the only ones."""
+        parts = [size for size in sizes if size != 1]
+        return [math.prod(parts)] if len(parts) == 2 and all(part in self._forms for part in parts) else []
 
     def _expanded(self, shape: Iterable[int]) -> list[int]:
         """Return the open sizes that axes are made of, and the products of the sizes between them."""

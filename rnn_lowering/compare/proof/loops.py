@@ -69,6 +69,7 @@ def loop(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
     finals, stacked = _repeat(m, node, outer, states, rows, is_open, [yes])
     if m.taken == _MOST_STEPS:
         raise UnprovenError("too large")
+    m.axes.close(m.taken or 0)
     return [*finals, *stacked]
 
 

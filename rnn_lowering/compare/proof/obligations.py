@@ -18,7 +18,7 @@ from itertools import product
 import numpy as np
 import onnx
 
-from rnn_lowering.compare.proof.axes import Moves, RunSizes
+from rnn_lowering.compare.proof.axes import Moves, RunSizes, SizesMeetError
 from rnn_lowering.compare.proof.equations import Specification
 from rnn_lowering.compare.proof.loops import CONTROL
 from rnn_lowering.compare.proof.machine import Machine
@@ -141,11 +141,14 @@ def _large_sizes(
     moves = Moves(T=steps)  # a first guess
     while True:
         least = {name: claim.kinds_of_size(name, moves[name])[-1] for name in names}
-        if large and axes.is_apart(moves) and all(large[name] >= size for name, size in least.items()):
+        if large and axes.is_clear(moves) and all(large[name] >= size for name, size in least.items()):
             return taken, moves
         large, axes = _clear_sizes(least, fixed, moves)
-        taken = _check_at(claim, rows, known | large, axes)
-        moves = axes.farthest
+        try:
+            taken = _check_at(claim, rows, known | large, axes)
+            fixed, moves = axes.fixed or fixed, axes.farthest
+        except SizesMeetError as error:
+            large, fixed = {}, (axes.fixed or fixed) | {error.size}
 
 
 def _clear_sizes(least: Mapping[str, int], fixed: frozenset[int], moves: Moves) -> tuple[dict[str, int], RunSizes]:
@@ -185,7 +188,7 @@ def _integers_of(graph: onnx.GraphProto) -> Iterator[int]:
         yield from _integers_in(tensor)
     for attribute in (a for node in graph.node for a in node.attribute):
         if attribute.name not in _NO_SIZES:
-            yield from (attribute.i, *attribute.ints)
+            yield from (attribute.i, *attribute.ints, len(attribute.ints), len(attribute.floats))
         if attribute.HasField("t"):
             yield from _integers_in(attribute.t)
         if attribute.HasField("g"):

@@ -241,6 +241,8 @@ def _sizes(m: Machine, shape: Array) -> list[int]:
     for size in shape.flat:
         if isinstance(size, SymbolicSize):
             m.axes.check_new(size)
+        else:
+            m.axes.close(int(size))
     return _plain(shape)
 
 
@@ -288,10 +290,14 @@ def _concat(m: Machine, attributes: Mapping[str, Any], *parts: Array) -> Array:
     opened = list(filter(m.axes.is_open, sizes))
     if len(parts) > 1 and opened:
         m.axes.check_new(result.shape[axis])
+        if len(opened) > 1:
+            m.axes.check_sum(result.shape[axis])
         first, closed = sizes.index(opened[0]), sum(sizes) - sum(opened)
         in_front = closed if len(opened) > 1 else sum(sizes[:first])
         moves = [m.axes.beside(size, in_front) + m.axes.behind(size, closed - in_front) for size in opened]
         m.moved(result, reduce(Moves.__or__, moves) + m.moves(*parts))
+    elif not opened:
+        m.axes.close(result.shape[axis])
     return result
 
 
@@ -304,6 +310,7 @@ def _split(m: Machine, attributes: Mapping[str, Any], x: Array, given: Array | N
         sizes = [x.shape[axis] // count] * count
     if sum(sizes) != x.shape[axis]:
         raise UnprovenError("Split has other sizes")
+    m.axes.close(*sizes)
     return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
@@ -324,8 +331,7 @@ def _slice(m: Machine, attributes: Mapping[str, Any], x: Array, *given: Array | 
         rows = _rows(x.shape[axis], int(start), int(end), int(step))
         before = m.axes.from_the_end(m.moves(x)) if min(start, end, step) < 0 else m.moves(x)
         x = m.moved(np.take(x, rows, axis), reduce(Moves.__add__, map(m.moves, given), moves + before))
-        if is_open:
-            m.axes.check_new(x.shape[axis])
+        (m.axes.check_new if is_open else m.axes.close)(x.shape[axis])
     return x
 
 
@@ -367,6 +373,7 @@ def _range(m: Machine, _: Any, start: Array, limit: Array, step: Array) -> Array
         raise UnprovenError("Range is of floats")
     if not isinstance(end, SymbolicSize):
         refuse_large(abs(int((end - first) / by)))
+        m.axes.close(len(np.arange(first, end, by)))
         return np.arange(first, end, by)
     if first != 0 or by != 1:
         raise UnprovenError("Range does not count from 0")
