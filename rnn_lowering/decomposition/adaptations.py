@@ -75,7 +75,7 @@ from rnn_lowering.decomposition.rewrites.quantized import (
     written_as_differences,
     written_as_floats,
 )
-from rnn_lowering.decomposition.rewrites.resizes import Kind, multiply, resizes
+from rnn_lowering.decomposition.rewrites.resizes import Kind, multiply, resizes, sized_resizes, write_sizes
 from rnn_lowering.decomposition.rewrites.rows import (
     bound_lookups,
     open_far_ends,
@@ -222,6 +222,9 @@ ADAPTATIONS = {
     "repeats as Gather": Adaptation(repeat_by_gather, "fails on repeated rows: wrote {} Tile and Expand as Gather"),
     "steps as Gather": Adaptation(skip_by_gather, "fails on rows that are skipped: wrote {} Slice as Gather"),
     "taken steps": Adaptation(take_steps, "never ends at a step of a Scan: wrote {} Slice as Gather"),
+    "sizes of corners": Adaptation(
+        write_sizes, "aligns corners of other sizes: wrote those of {} Resize", replaces=sized_resizes
+    ),
     "axes as scalars": Adaptation(spell_axes_of_sums, "takes the axis of a CumSum as a scalar only: wrote {} so"),
     "branches of one rank": Adaptation(refuse=_refuse_unlike_branches),
     "numbers of sizes": Adaptation(

@@ -52,23 +52,34 @@ def aligns_corners(node: ir.Node) -> bool:
     return node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "align_corners"
 
 
-def rounds(shape: ir.Shape | None, scales: Sequence[float]) -> bool:
-    """Return whether a scale gives no whole size, or may where a size is open."""
+_HALF = 0.5
+
+
+def rounds(node: ir.Node, shape: ir.Shape | None, scales: Sequence[float]) -> bool:
+    """Return whether a scale of a Resize gives no whole size, or may where a size is open, and it matters."""
+    modes = ("mode", "nearest"), ("coordinate_transformation_mode", "half_pixel"), ("nearest_mode", "")
+    is_cut = [node.attributes.get_string(*mode) for mode in modes] == ["nearest", "asymmetric", "floor"]
     sizes: Sequence[object] = [None] * len(scales) if shape is None else list(shape)
     return any(
         not float(scale * size if isinstance(size, int) else scale).is_integer()
         for scale, size in zip(scales, sizes, strict=True)
+        if not (is_cut and scale == _HALF)  # every second row, whatever the size is
     )
 
 
-def of_rounded_sizes(node: ir.Node, known: KnownValue) -> str:
-    """Return how a runtime computes a linear Resize by the scales of rounded sizes, or ""."""
+def rounds_a_size(node: ir.Node, known: KnownValue) -> bool:
+    """Return whether a Resize rounds a size, or may."""
     scales = constant_of(node.inputs[2], opset_of(node)) if len(node.inputs) > 2 else None
     shape = None if node.inputs[0] is None else known(node.inputs[0]).shape
-    is_linear = node.attributes.get_string("mode", "nearest") == "linear" and not aligns_corners(node)
-    if not is_linear or scales is None or not scales.size or (shape is not None and len(shape) != scales.size):
-        return ""
-    return "wrongly where a size is rounded" if rounds(shape, scales.numpy().tolist()) else ""
+    if scales is None or not scales.size or (shape is not None and len(shape) != scales.size):
+        return False
+    return rounds(node, shape, scales.numpy().tolist())
+
+
+def of_rounded_sizes(node: ir.Node, known: KnownValue) -> str:
+    """Return how a runtime computes a Resize, linear or of the nearest, by the scales of rounded sizes, or ""."""
+    of_scales = node.attributes.get_string("mode", "nearest") != "cubic" and not aligns_corners(node)
+    return "wrongly where a size is rounded" if of_scales and rounds_a_size(node, known) else ""
 
 
 class Windows(NamedTuple):

@@ -63,6 +63,21 @@ def test_nodes_of_three_axes_in_opencv(tmp_path: Path) -> None:
     assert_lowered_right("opencv", with_feeds(nets), tmp_path)
 
 
+ROUNDED = {
+    f"{mode}, {places}, by {scale}": f"""g (float[1, 3, {size}] x) => (float[1, 3, n] y)
+        <float[3] s = {{1, 1, {scale}}}> {{
+        y = Resize <mode = "{mode}", coordinate_transformation_mode = "{places}"> (x, , s) }}"""
+    for mode in ("linear", "nearest")
+    for places in ("align_corners", "half_pixel", "asymmetric")
+    for size, scale in ((7, 2.5), (9, 0.7), (33, 1.5))
+}
+
+
+@pytest.mark.parametrize("client", ["tract", "openvino", "opencv", "mnn"])
+def test_sizes_that_are_rounded(client: Any, tmp_path: Path) -> None:
+    assert_lowered_right(client, with_feeds({name: parse(net, 17) for name, net in ROUNDED.items()}), tmp_path)
+
+
 PADDED = {
     f"{op} of {size} by {stride}, {pads}": (
         f"float[1, 4, 1, {size}]",

@@ -57,6 +57,50 @@ def test_opencv_gets_products_where_a_size_is_rounded(mode: str) -> None:
     assert_close(run(lowered, feed), run(net, feed))
 
 
+@pytest.mark.parametrize("mode", ["half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn"])
+@pytest.mark.parametrize("nearest", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+@pytest.mark.parametrize("scale", ["1.5", "0.7", "0.5"])
+def test_opencv_gets_products_where_the_nearest_is_of_a_rounded_size(mode: str, nearest: str, scale: str) -> None:
+    """Every second element is the same of any size, if places are not rounded."""
+    attributes = f'coordinate_transformation_mode = "{mode}", nearest_mode = "{nearest}"'
+    net = parse(
+        TEXT.format(N=1, text=f'Resize <{attributes}> (x, "", scales)').replace("2, 1.5", f"1, {scale}"), 17
+    )
+    net.graph.input[0].type.tensor_type.shape.dim[3].dim_value = 7
+    if mode.startswith("tf"):
+        with pytest.raises(rl.UnsupportedError, match="computes it wrongly where a size is rounded"):
+            rl.lower(net, target="opencv")
+        return
+    lowered, stays = rl.lower(net, target="opencv"), (mode, nearest, scale) == ("asymmetric", "floor", "0.5")
+    assert operators(lowered) == {"Resize" if stays else "MatMul"}
+    feed = random_feed(net)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+CORNERS = 'mode = "{}", coordinate_transformation_mode = "align_corners"'
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize(("size", "scale"), [("T", 2.5), ("7", 0.7), ("T", 0.7), ("T", 2)])
+def test_tract_gets_the_sizes_between_which_corners_are_aligned(mode: str, size: str, scale: float) -> None:
+    """It aligns those of the sizes before they are rounded."""
+    net = parse(
+        f"""g (float[N, 2, {size}] x) => (float[N, 2, b] y) <float[3] s = {{1, 1, {scale}}}>
+        {{ y = Resize <{CORNERS.format(mode)}> (x, "", s) }}""",
+        17,
+    )
+    if (size, scale) == ("T", 0.7):
+        with pytest.raises(rl.UnsupportedError, match="with corners of the sizes before they are rounded"):
+            rl.lower(net, target="tract")
+        return
+    lowered = rl.lower(net, target="tract")
+    (resize,) = (node for node in lowered.graph.node if node.op_type == "Resize")
+    assert len(resize.input) == (3 if scale == 2 else 4)
+    for T in (7,) if size == "7" else (7, 10):
+        feed = random_feed(net, N=2, T=T)
+        assert_close(run(lowered, feed), run(net, feed))
+
+
 def test_opencv_is_refused_one_of_open_size() -> None:
     net = parse(
         """g (float[1, 2, T, 4] x) => (float[1, 2, a, b] y) <float[4] s = {1, 1, 1.5, 1}>

@@ -1,11 +1,14 @@
-"""A Resize along the last two axes as products with matrices.
+"""A Resize along the last two axes as products with matrices, or to sizes in place of by scales.
 
-MNN computes each cubic one wrongly, OpenVINO those that leave out what is outside (exclude_outside), OpenCV linear
-ones where a scale gives no whole size. The matrix of an axis is what ONNX's reference makes of the identity.
+tract takes aligned corners for those of the sizes before they are rounded. MNN computes each cubic Resize wrongly,
+OpenVINO those that leave out what is outside (exclude_outside), OpenCV others where a scale gives no whole size.
+The matrix of an axis is what ONNX's reference makes of the identity; of the nearest, what float32 makes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -15,6 +18,7 @@ from onnx import helper, numpy_helper
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.facts.operators import input_at
+from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.targets.misread import aligns_corners, rounds
 from rnn_lowering.types import Array, array_of
 
@@ -39,9 +43,8 @@ class _Growth(NamedTuple):
     same: Array
 
 
-Kind = Literal["cubic", "excluding", "linear"]
-"""Which nodes are written: cubic ones, those that leave out what is outside, or linear ones whose sizes are
-rounded."""
+Kind = Literal["cubic", "excluding", "rounded"]
+"""Which nodes are written: cubic ones, those that leave out what is outside, or others whose sizes are rounded."""
 
 
 def resizes(model: AdaptedModel, kind: Kind) -> set[ir.Node]:
@@ -52,7 +55,7 @@ def resizes(model: AdaptedModel, kind: Kind) -> set[ir.Node]:
 def _growths(model: AdaptedModel, kind: Kind) -> dict[ir.Node, _Growth]:
     wanted = [node for node in model.nodes("Resize", since=_OF_FLOATS) if _is_of_kind(node, kind)]
     found = {node: growth for node in wanted if (growth := _growth(node, model)) is not None}
-    if kind != "linear":
+    if kind != "rounded":
         return found
     return {node: growth for node, growth in found.items() if _is_rounded(node, growth, model)}
 
@@ -64,13 +67,18 @@ def _is_rounded(node: ir.Node, growth: _Growth, model: AdaptedModel) -> bool:
     single = any(
         size != size * scale < _PLANE for size, scale in zip(sizes, growth.numbers[-_PLANE:], strict=False)
     )
-    return growth.slot == _SCALES and not single and rounds(shape, growth.numbers.tolist())
+    return growth.slot == _SCALES and not single and rounds(node, shape, growth.numbers.tolist())
+
+
+_PLACES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
+"""The modes in which it is known which element is the nearest."""
 
 
 def _is_of_kind(node: ir.Node, kind: Kind) -> bool:
     mode = node.attributes.get_string("mode", "nearest")
-    if kind == "linear":
-        return mode == "linear" and not aligns_corners(node)
+    if kind == "rounded":
+        places = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+        return (mode == "linear" and not aligns_corners(node)) or (mode == "nearest" and places in _PLACES)
     return mode == "cubic" and (kind == "cubic" or node.attributes.get_int("exclude_outside", 0) != 0)
 
 
@@ -113,8 +121,35 @@ def _growth(node: ir.Node, model: AdaptedModel) -> _Growth | None:
     return None
 
 
+_HALF = np.float32(0.5)
+
+_ROUNDED: Mapping[str, Callable[[Array], Array]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_floor": lambda places: np.ceil(places - _HALF),
+    "round_prefer_ceil": lambda places: np.floor(places + _HALF),
+}
+"""By the mode of the nearest, which element it is."""
+
+
+def _nearest(node: ir.Node, scale: float, size: int) -> Array:
+    """Return the weights of a Resize of the nearest: in float32, in which runtimes compute the places."""
+    factor, count = np.float32(scale), int(np.float32(scale) * np.float32(size))
+    mode = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    offset = np.float32(0) if mode == "asymmetric" else _HALF
+    places = (np.arange(count, dtype=np.float32) + offset) / factor - offset
+    if mode == "pytorch_half_pixel" and count == 1:
+        places[:] = 0
+    rounded = _ROUNDED[node.attributes.get_string("nearest_mode", "round_prefer_floor")](places)
+    weights = np.zeros((size, count), np.float32)
+    weights[np.clip(rounded, 0, size - 1).astype(np.int64), np.arange(count)] = 1
+    return weights
+
+
 def _matrix(node: ir.Node, growth: _Growth, axis: int, size: int, opset: int) -> Array:
     """Return the weights of each element of an axis in each element of the result."""
+    if node.attributes.get_string("mode", "nearest") == "nearest":
+        return _nearest(node, growth.numbers[axis], size)
     from onnx.reference import ReferenceEvaluator  # takes a while to load
 
     one = ir.to_proto(node)
@@ -127,3 +162,53 @@ def _matrix(node: ir.Node, growth: _Growth, axis: int, size: int, opset: int) ->
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     (weights,) = ReferenceEvaluator(model).run(None, {"x": np.eye(size, dtype=np.float32)})
     return np.asarray(weights)
+
+
+_NO_SCALES = 13
+"""The first opset of a Resize that needs no scales beside its sizes."""
+
+_MOST_PARTS = 64
+"""The largest denominator of a scale of an open size: floats hold their product exactly."""
+
+
+def write_sizes(model: AdaptedModel) -> int:
+    """Write, in place, the sizes of each Resize that aligns corners and rounds them; return their number."""
+    found = sized_resizes(model)
+    for node in found:
+        ratios = _ratios(node, model)
+        parts = [[ratio.numerator for ratio in ratios or ()], [ratio.denominator for ratio in ratios or ()]]
+        sizes = model.before(node, "Shape", [node.inputs[0]])
+        for operator, factors in zip(("Mul", "Div"), parts, strict=True):
+            sizes = model.before(node, operator, [sizes, model.constant(node, factors)])
+        scales = node.inputs[_SCALES]
+        node.resize_inputs(_SIZES + 1)
+        node.replace_input_with(_SCALES, None)
+        node.replace_input_with(_SIZES, sizes)
+        drop_unused([scales])
+    return len(found)
+
+
+def sized_resizes(model: AdaptedModel) -> set[ir.Node]:
+    """Return the nodes whose sizes `write_sizes` writes."""
+    return {node for node in model.nodes("Resize", since=_NO_SCALES) if _ratios(node, model) is not None}
+
+
+def _ratios(node: ir.Node, model: AdaptedModel) -> list[Fraction] | None:
+    """Return by what each size is multiplied, before it is rounded down; None for any other Resize."""
+    shape, scales = model.shape_of(node.inputs[0]), model.constant_of(input_at(node, _SCALES))
+    if shape is None or scales is None or scales.size != len(shape) or not aligns_corners(node):
+        return None
+    numbers = array_of(scales).tolist()
+    if any(name in node.attributes for name in _OTHERWISE) or not rounds(node, shape, numbers):
+        return None
+    ratios = [_ratio(size, scale) for size, scale in zip(shape, numbers, strict=True)]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return known if len(known) == len(ratios) else None
+
+
+def _ratio(size: int | ir.SymbolicDim, scale: float) -> Fraction | None:
+    """Return the ratio of the size behind and a size, where that is known; else its scale, if it is exact."""
+    if isinstance(size, int) and size > 0:
+        return Fraction(int(np.float32(scale) * np.float32(size)), size)
+    exact = Fraction(scale)
+    return exact if exact.denominator <= _MOST_PARTS else None

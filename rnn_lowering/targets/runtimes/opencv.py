@@ -220,7 +220,7 @@ OPENCV = Target(
             "stored indices",
             "zero points as scales",
             "centred norms",
-            *("linear products", "rank 4"),
+            *("rounded products", "rank 4"),
             "spelled same pads",
             "equal batches",
             "no vectors",
