@@ -23,6 +23,7 @@ from rnn_lowering.compare.sizes import (
     column,
     combinations_of,
     dims_of,
+    frozen_lengths,
     is_known,
 )
 from rnn_lowering.errors import OptionError, RnnLoweringError, UnsupportedError
@@ -278,7 +279,8 @@ def _feeds(
     fixed = {name: list(shape) for name, shape in (check.shapes or {}).items()}
     fixed |= {name: list(array.shape) for name, array in given.items()}
     switches = combinations_of(model.graph, uses)
-    sizes_of_run = alternative_sizes(inputs, uses, column(run, len(switches)), fixed, model.graph.output)
+    frozen = frozen_lengths(model.graph)
+    sizes_of_run = alternative_sizes(inputs, uses, column(run, len(switches)), fixed, frozen)
     constants = switches[run % len(switches)]
     for sizes, seq in _within_limit(made, list(sizes_of_run)):
         longest = next((_length(sizes[v.name], uses[v.name]) for v in inputs if "T" in uses[v.name].axes), seq)

@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import product
 
 import onnx
 from onnx import helper, numpy_helper
@@ -161,7 +161,7 @@ _FALLBACKS = (
 """(batch size, length) to try if a model does not accept the sizes of a run."""
 
 _MOST_FROZEN = 4
-"""Maximum sizes of outputs that are tried as the length."""
+"""Maximum lengths that an exporter may have frozen."""
 
 _MOST_COMBINATIONS = 8
 """Maximum combinations of switches that run; of more switches, each is chosen in an order of its own."""
@@ -246,7 +246,7 @@ def alternative_sizes(
     uses: Uses,
     number: int,
     fixed: ShapesByName,
-    outputs: Sequence[onnx.ValueInfoProto] = (),
+    frozen: Sequence[int] = (),
 ) -> Iterator[tuple[ShapesByName, int]]:
     """Yield the shapes of all inputs, and the usual length, the preferred ones first.
 
@@ -255,7 +255,7 @@ def alternative_sizes(
         uses: What the model does with each.
         number: The `column` of the run.
         fixed: Shapes that are given. A symbolic dimension has the same size in all inputs.
-        outputs: The outputs: a size that they declare, but for features, may be the length that an exporter froze.
+        frozen: Lengths to try after the preferred one.
     """
     N, T = _BATCHES[number], _LENGTHS[number]
     unknown = _unknown_axes(inputs, uses)
@@ -263,10 +263,19 @@ def alternative_sizes(
     rows = [*([_BATCHES] * ("N" not in known)), *([_LENGTHS] * ("T" not in known)), *_OTHERS]
     others = {name: rows[min(n, len(rows) - 1)][number] for n, name in enumerate(unknown)}
     yield _shapes(inputs, uses, {"N": N, "T": T}, others, fixed), T
-    declared = dict.fromkeys(dim.dim_value for value in outputs for dim in dims_of(value)[:-1] if dim.dim_value > 1)
-    frozen = product((N, 1), islice(declared, _MOST_FROZEN))
-    for batch, length in dict.fromkeys(((N, T), *frozen, *_FALLBACKS)):
+    for batch, length in dict.fromkeys(((N, T), *product((N, 1), frozen), *_FALLBACKS)):
         yield _shapes(inputs, uses, {"N": batch, "T": length}, {}, fixed), length
+
+
+def frozen_lengths(graph: onnx.GraphProto) -> list[int]:
+    """Return lengths that the exporter may have frozen: sizes that outputs declare, but for features, and the first
+    numbers of shapes: torch writes [50, -1, 128]."""
+    shapes = {node.input[1] for node in graph.node if node.op_type == "Reshape" and len(node.input) > 1}
+    tensors = (t for t in graph.initializer if t.name in shapes and not t.external_data)
+    first = (numpy_helper.to_array(t).ravel()[:1] for t in tensors)
+    declared = (dim.dim_value for value in graph.output for dim in dims_of(value)[:-1])
+    found = dict.fromkeys(int(n) for n in (*declared, *(n for numbers in first for n in numbers)) if n > 1)
+    return list(found)[:_MOST_FROZEN]
 
 
 def fed_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
