@@ -327,6 +327,9 @@ ADAPTATIONS = {
         count_no_pads, "counts what is beyond the pads where it rounds up: excluded pads of {} pools that have none"
     ),
     "no vectors": Adaptation(write_vectors, "multiplies no vectors: wrote those of {} MatMul as matrices"),
+    "no two vectors": Adaptation(
+        partial(write_vectors, both=True), "multiplies no two vectors: wrote those of {} MatMul as matrices"
+    ),
     "inputs with elements": Adaptation(refuse=refuse_no_elements),
     "no products of integers": Adaptation(refuse=refuse_products),
     "tables of floats": Adaptation(

@@ -321,6 +321,16 @@ def einsum(a: T, b: T, perm_a: Sequence[int], perm_b: Sequence[int], perm: Seque
 
 
 @script()
+def sum_of_all(x: T) -> T:
+    return op.ReduceSum(x, keepdims=0)
+
+
+@script()
+def sum_of_products(a: T, b: T, perm: Sequence[int]) -> T:
+    return op.ReduceSum(a * op.Transpose(b, perm=perm), keepdims=0)
+
+
+@script()
 def einsum_by_shapes(
     a: T, b: T, left: INT64[...], right: INT64[...], whole: INT64[...],
     perm_a: Sequence[int], perm_b: Sequence[int], perm: Sequence[int],

@@ -10,16 +10,23 @@ import onnx_ir as ir
 from onnx import helper
 
 from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operands, function_of, integers, is_integer
+from rnn_lowering.targets.misread import labels_of
 
 
 def einsum(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """Two operands, each with every label once: Transpose and Reshape around a MatMul. More: one by one."""
+    """Two operands, each with every label once: Transpose and Reshape around a MatMul. More: one by one. One of
+    which all is summed: ReduceSum."""
     if len(operands) > 2:
         return _two_by_two(node) if opset >= OLDEST_OPSET else None
+    if len(operands) == 1:
+        ((labels,), out) = labels_of(node)
+        return function_of("sum_of_all", {}) if out == "" and len({*labels}) == len(labels) else None
     found = _labels(node)
     if opset < OLDEST_OPSET or found is None or any(each.shape is None for each in operands):
         return None
     a, b, out = found
+    if not out and {*a} == {*b}:
+        return function_of("sum_of_products", {"perm": [b.index(label) for label in a]})
     sizes: dict[str, int | None] = {}
     for label, size in [
         *zip(a, operands[0].shape or (), strict=False),
@@ -54,13 +61,11 @@ def einsum(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto 
 
 def _labels(node: ir.Node) -> tuple[str, str, str] | None:
     """Return the labels of two operands and of the result, if each has a label once."""
-    equation = node.attributes.get_string("equation", "") or ""
-    terms, arrow, out = equation.replace(" ", "").partition("->")
-    parts = terms.split(",")
-    if len(parts) != 2 or "." in equation or any(len(set(part)) != len(part) for part in parts):
+    parts, out = labels_of(node)
+    if len(parts) != 2 or any("." in part or len(set(part)) != len(part) for part in parts):
         return None
     a, b = parts
-    return a, b, out if arrow else "".join(sorted(set(a) ^ set(b)))
+    return a, b, "".join(sorted(set(a) ^ set(b))) if out is None else out
 
 
 def _target_shape(sizes: dict[str, int | None], batch: Sequence[str], *axes: Sequence[str]) -> list[int] | None:

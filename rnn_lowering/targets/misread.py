@@ -145,6 +145,20 @@ def einsum_of_several(node: ir.Node, known: KnownValue, opset: int) -> str:
     return "of two operands only" if len(node.inputs) > _PAIR else ""
 
 
+def sums_all_of_one(node: ir.Node) -> str:
+    """Return how a runtime computes an Einsum of one operand that sums along all axes, or ""."""
+    terms, out = labels_of(node)
+    is_sum = len(terms) == 1 and out == "" and len({*terms[0]}) == len(terms[0])
+    return "with axes in its result only" if is_sum else ""
+
+
+def labels_of(node: ir.Node) -> tuple[list[str], str | None]:
+    """Return the labels of each operand of an Einsum, and those of its result; None if they are not written."""
+    equation = node.attributes.get_string("equation", "") or ""
+    terms, arrow, out = equation.replace(" ", "").partition("->")
+    return terms.split(","), out if arrow else None
+
+
 def of_large_numbers(node: ir.Node) -> str:
     """Return how a runtime computes logarithms that exponentials are inside of, or "": by these, not by their
     differences from the largest."""

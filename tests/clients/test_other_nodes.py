@@ -63,6 +63,18 @@ def test_nodes_of_three_axes_in_opencv(tmp_path: Path) -> None:
     assert_lowered_right("opencv", with_feeds(nets), tmp_path)
 
 
+SUMS = {
+    "one operand": '(float[4, 3] x) => (float y) { y = Einsum <equation = "ij->"> (x) }',
+    "two operands": '(float[4, 3] x, float[3, 4] z) => (float y) { y = Einsum <equation = "ij,ji->"> (x, z) }',
+    "two vectors": "(float[4] x, float[4] z) => (float y) { y = MatMul (x, z) }",
+}
+
+
+@pytest.mark.parametrize("client", ["tract", "openvino", "opencv", "mnn"])
+def test_sums_along_all_axes(client: Any, tmp_path: Path) -> None:
+    assert_lowered_right(client, with_feeds({name: parse(f"g {net}", 17) for name, net in SUMS.items()}), tmp_path)
+
+
 ROUNDED = {
     f"{mode}, {places}, by {scale}": f"""g (float[1, 3, {size}] x) => (float[1, 3, n] y)
         <float[3] s = {{1, 1, {scale}}}> {{

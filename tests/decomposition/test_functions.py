@@ -136,6 +136,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         EINSUM,
         PERMS,
     ),
+    "sum_of_all": ("(float[2, 3] x) => (float y) { y = Einsum <equation = 'ij->'> (x) }", {}),
+    "sum_of_products": (
+        "(float[2, 3] a, float[3, 2] b) => (float y) { y = Einsum <equation = 'ij,ji->'> (a, b) }",
+        {"perm": [1, 0]},
+    ),
     "einsum_by_shapes": (
         EINSUM,
         OF_SHAPES | PERMS,

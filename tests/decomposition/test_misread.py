@@ -607,6 +607,11 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         "d = Cast <to = 11> (x) t = Transpose <perm = [0, 2, 1]> (d) f = MatMul (d, t) y = Cast <to = 1> (f)",
         "in float32 only",
     ),
+    "Einsum": (
+        "mnn",
+        'd = Einsum <equation = "abb->ab"> (x) y = Identity (d)',
+        "with each label of an operand once only",
+    ),
     "Mul": (
         "opencv",
         "k = Constant <value = double[1] {2.0}> () d = Cast <to = 11> (x) f = Mul (d, k) y = Cast <to = 1> (f)",
@@ -621,6 +626,42 @@ def test_what_no_function_computes_is_refused(name: str) -> None:
     model = parse(f"g (float[2, 4, 7] x) => (float[2, a, b] y) {{ {body} }}", 19)
     with pytest.raises(rl.UnsupportedError, match=f"node .*computes it {how}; export"):
         rl.lower(model, target=target)
+
+
+SUMS = {
+    "one operand": ("(float[N, 3] x) => (float y)", 'y = Einsum <equation = "ij->"> (x)', {"ReduceSum"}),
+    "two operands": (
+        "(float[N, 3] x, float[3, N] z) => (float y)",
+        'y = Einsum <equation = "ij,ji->"> (x, z)',
+        {"ReduceSum", "Mul", "Transpose"},
+    ),
+    "two vectors": (
+        "(float[N] x, float[N] z) => (float y)",
+        "y = MatMul (x, z)",
+        {"Unsqueeze", "MatMul", "Squeeze"},
+    ),
+}
+SUMMED: list[tuple[Any, str, bool]] = [
+    ("tract", "one operand", True),
+    ("opencv", "one operand", True),
+    ("mnn", "one operand", True),
+    ("mnn", "two operands", True),
+    ("tract", "two operands", False),
+    ("tract", "two vectors", True),
+    ("openvino", "two vectors", False),
+]
+
+
+@pytest.mark.every_pair
+@pytest.mark.parametrize(("target", "name", "is_written"), SUMMED)
+def test_sums_along_all_axes(target: Any, name: str, is_written: bool) -> None:
+    """tract returns one operand as it is; MNN and OpenCV crash."""
+    signature, body, operators_after = SUMS[name]
+    net = parse(f"g {signature} {{ {body} }}", 17)
+    lowered = rl.lower(net, target=target)
+    assert operators(lowered) == (operators_after if is_written else operators(net))
+    feed = random_feed(net, N=5)
+    assert_close(run(lowered, feed), run(net, feed))
 
 
 BYTES = {

@@ -150,13 +150,20 @@ _MOST_BATCHES = 1
 """So many axes of batches are broadcast right."""
 
 
-def write_vectors(model: AdaptedModel) -> int:
-    """Give each vector that a MatMul takes a second axis, in place; return the number of nodes."""
-    found = [(node, shapes) for node, shapes in _products(model) if 1 in map(len, shapes)]
-    for node, shapes in found:
+def write_vectors(model: AdaptedModel, *, both: bool = False) -> int:
+    """Give each vector that a MatMul takes a second axis, in place; return the number of nodes.
+
+    Args:
+        model: The model.
+        both: Only where both operands are vectors.
+    """
+    ranks = {node: list(map(model.shape_of, node.inputs)) for node in model.nodes("MatMul", since=_AXES_OF_INPUTS)}
+    found = [(node, [len(shape or ()) for shape in shapes]) for node, shapes in ranks.items() if None not in shapes]
+    found = [(node, each) for node, each in found if (max(each) == 1 if both else 1 in each)]
+    for node, each in found:
         operands, lost = list(node.inputs), []
-        for place, shape in enumerate(shapes):
-            if len(shape) == 1:
+        for place, rank in enumerate(each):
+            if rank == 1:
                 operands[place] = model.before(node, "Unsqueeze", [operands[place]], axes=[-1 if place else 0])
                 lost.append(-1 if place else -2)
         result = model.before(node, "MatMul", operands)

@@ -21,6 +21,7 @@ from rnn_lowering.targets.misread import (
     adds_a_window,
     by_operator,
     einsum_of_several,
+    labels_of,
     reduces,
 )
 from rnn_lowering.targets.native import (
@@ -111,6 +112,13 @@ def _scatter(node: ir.Node, known: KnownValue, opset: int) -> str:
 
 def _resize(node: ir.Node, known: KnownValue, opset: int) -> str:
     return "wrongly if it is cubic" if node.attributes.get_string("mode", "nearest") == "cubic" else ""
+
+
+def _einsum(node: ir.Node, known: KnownValue, opset: int) -> str:
+    labels, out = labels_of(node)
+    if any(len({*part} - {"."}) < len(part.replace(".", "")) for part in labels):
+        return "with each label of an operand once only"
+    return einsum_of_several(node, known, opset) or ("" if out else "with a written result of some axes only")
 
 
 def _log_softmax(node: ir.Node, known: KnownValue, opset: int) -> str:
@@ -221,7 +229,7 @@ _MISREAD: Mapping[str, Misreading] = {
     **dict.fromkeys(AXES_OF_COMPOSED, _wrong("along all axes, or without the axes of size 1")),
     "ScatterElements": _scatter,
     "ScatterND": _scatter,
-    "Einsum": einsum_of_several,
+    "Einsum": _einsum,
     "Resize": _resize,
     "LogSoftmax": _log_softmax,
     **dict.fromkeys(("AveragePool", "Conv", "ConvTranspose", "MaxPool"), _of_planes),

@@ -23,6 +23,7 @@ from rnn_lowering.targets.misread import (
     of_rounded_sizes,
     opset_of,
     pads,
+    sums_all_of_one,
 )
 from rnn_lowering.targets.native import OTHER_ACTIVATIONS, RESET_BEFORE, Excluded, NativeRule, Speed, features
 from rnn_lowering.targets.target import AttentionTraits, KnownValue, LoopTraits, ModelTraits, Target
@@ -171,6 +172,7 @@ _MISREAD: Mapping[str, Misreading] = {
     "BitShift": _bit_shift,
     "Relu": _of_floats,
     "Sign": _of_floats,
+    "Einsum": lambda node, known, opset: sums_all_of_one(node),
     "Equal": _equal,
     "ScatterElements": _scatter,
     "LogSoftmax": _large,

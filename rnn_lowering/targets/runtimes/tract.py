@@ -10,7 +10,13 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.facts.constants import constant_of, never_negative
-from rnn_lowering.targets.misread import aligns_corners, of_large_numbers, opset_of, rounds_a_size
+from rnn_lowering.targets.misread import (
+    aligns_corners,
+    of_large_numbers,
+    opset_of,
+    rounds_a_size,
+    sums_all_of_one,
+)
 from rnn_lowering.targets.native import (
     COMMON,
     OTHER_ACTIVATIONS,
@@ -87,6 +93,8 @@ def _misread(node: ir.Node, known: KnownValue) -> str:
         return "in other modes only"
     if node.op_type == "Resize" and aligns_corners(node) and rounds_a_size(node, known):
         return "with corners of the sizes before they are rounded"
+    if node.op_type == "Einsum" and (how := sums_all_of_one(node)):
+        return how
     if node.op_type == "Softplus" or (node.op_type == "Celu" and node.attributes.get_float("alpha", 1.0) != 1):
         return "as infinity from 89 on" if node.op_type == "Softplus" else "with alpha = 1 only"
     return of_large_numbers(node) or _softmax_of_integers(node)
@@ -196,6 +204,7 @@ TRACT = Target(
             "no sequences",
             "repeats as Gather",
             "steps as Gather",
+            "no two vectors",
             "sizes of corners",
             "taken steps",
             "axes as scalars",
