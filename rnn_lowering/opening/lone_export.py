@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, product
 
 import numpy as np
 import onnx_ir as ir
@@ -273,24 +273,36 @@ _OTHERS = (7, 48)
 
 _MOST_NUMBERS = 64
 
+_MOST_NODES = 200_000
+"""Maximum nodes that all trials compute: about half a minute."""
+
 
 def closed_axes(model: ir.Model, most_nodes: int) -> list[str]:
     """Return notes on axes of inputs that are declared open, at whose sizes the model is not valid but for one."""
-    work, names = clone(model), open_names(model)
-    inline_holders(work, list(work.functions), most_nodes)
-    sort_nodes(work)
-    forget_sizes(work)
-    trial = _Trial(work, [value.shape for value in model.graph.outputs])
+    trial, names = _Trial.of(model, most_nodes), open_names(model)
     fitting = (n for n in _TRIED if trial.fits(dict.fromkeys(names, n)))
     if not names or len([*islice(fitting, 2)]) > 1:
         return []
-    numbers = list(dict.fromkeys((*_numbers(work), *_TRIED)))
-    for name in names:
+    numbers = list(dict.fromkeys((*_numbers(trial.model), *_TRIED)))
+    for name in names if trial.can_try(len(names) * len(numbers) * len(_OTHERS)) else ():
         size = trial.only_size(name, numbers, [dict.fromkeys(names, other) for other in _OTHERS])
         if size is not None:
             only = f"'{name}' is declared open, but the model fits {name} = {size} only"
             return [f"{only}: to open it, export the net at another size too, and add --open-dim and --also"]
     return []
+
+
+def fitting_size(model: ir.Model, most_nodes: int, given: Mapping[str, int]) -> tuple[str, int] | None:
+    """Return an axis, the longest if there are several, and its least size among the numbers of the model that the
+    model fits, whichever size the others have; None if there is none."""
+    trial = _Trial.of(model, most_nodes)
+    numbers, names = sorted(_numbers(trial.model)), sorted(given, key=given.__getitem__, reverse=True)
+    others = [given, *(dict.fromkeys(given, other) for other in _OTHERS)]
+    if trial.can_try(len(names) * len(numbers)):
+        for name, n in product(names, numbers):
+            if all(trial.fits({**sizes, name: n}) for sizes in others):
+                return name, n
+    return None
 
 
 @dataclass(frozen=True)
@@ -304,6 +316,18 @@ class _Trial:
 
     model: ir.Model
     declared: Sequence[ir.Shape | None]
+
+    @classmethod
+    def of(cls, model: ir.Model, most_nodes: int) -> _Trial:
+        work = clone(model)
+        inline_holders(work, list(work.functions), most_nodes)
+        sort_nodes(work)
+        forget_sizes(work)
+        return cls(work, [value.shape for value in model.graph.outputs])
+
+    def can_try(self, count: int) -> bool:
+        """Whether so many trials take seconds only."""
+        return count * sum(1 for _ in self.model.graph.all_nodes()) <= _MOST_NODES
 
     def only_size(self, name: str, numbers: Sequence[int], others: Sequence[Mapping[str, int]]) -> int | None:
         """Return the one size of an axis that the model fits, whichever of these the others have; None if there is

@@ -45,7 +45,7 @@ def fix_sizes(work: Work) -> Edit:
     sized = at_sizes(work.model, dims, lowering.input_shapes, arrays)
     _check_time_is_open(work, before - set(open_names(sized.model)), dims)
     if sized.fault and not fault_of(work.model):
-        hint = deciding_input(sized.model, lambda trial: not fault_of(trial)) or _frozen(work)
+        hint = deciding_input(sized.model, lambda trial: not fault_of(trial)) or _frozen(work, dims)
         raise UnsupportedError(
             f"the model is not valid at these sizes: {sized.fault}",
             hint=hint or "give sizes that the model supports",
@@ -57,11 +57,16 @@ def fix_sizes(work: Work) -> Edit:
     return lambda: record(work.model, arrays)
 
 
-def _frozen(work: Work) -> str:
-    """Return which axis the exporter froze; "" if none."""
-    from rnn_lowering.opening.lone_export import closed_axes
+def _frozen(work: Work, dims: Mapping[str, int]) -> str:
+    """Return which axis the exporter froze, or a size that fits beside the others; "" if none."""
+    from rnn_lowering.opening.lone_export import closed_axes, fitting_size
 
-    return next(iter(closed_axes(work.model, work.lowering.max_nodes)), "")
+    for closed in closed_axes(work.model, work.lowering.max_nodes):
+        return closed
+    fitting = fitting_size(work.model, work.lowering.max_nodes, dims) if work.lowering.stream is None else None
+    if fitting is None:
+        return ""
+    return f"give sizes that the model supports, such as --set-dim {quote('{}={}'.format(*fitting))}"
 
 
 def _one_size(name: str, size: SizeOrSizes) -> int:

@@ -11,6 +11,7 @@ from running import assert_close, run
 from texts import parse
 
 import rnn_lowering as rl
+from rnn_lowering.opening import lone_export
 
 WEIGHTS = """float[1,8,3] W = {1,2,3,4,5,-6,7,8,-9,1,2,3,4,-5,6,7,8,9,1,-2,3,4,5,6},
     float[1,8,2] R = {1,2,-3,4,5,6,7,-8,9,1,2,3,-4,5,6,7}"""
@@ -140,6 +141,20 @@ def test_a_reshape_to_frozen_steps_that_would_give_the_batch_another_size(
     assert closed in rnn_lower(tmp_path / "m.onnx", "--list").out
     with pytest.raises(rl.UnsupportedError, match=f"is not valid at these sizes: .*; {closed}"):
         rl.lower(tmp_path / "m.onnx", dims={"time": 7, "batch": 1})
+
+
+def test_a_size_that_fits_is_named_where_the_batch_takes_what_is_left() -> None:
+    """As torch exports attention behind an LSTM: the shapes behind the Reshape follow from the input."""
+    text = """g (float[batch,time,6] X) => (float[batch,time,6] Y) <int64[3] s = {30,-1,6}> {
+        steps = Transpose <perm = [1,0,2]> (X) y = Reshape (steps, s) shape = Shape (X) Y = Reshape (y, shape) }"""
+    with pytest.raises(rl.UnsupportedError, match=r'that the model supports, such as dims={"time": 30}$'):
+        rl.lower(parse(text, 17), dims={"batch": 1, "time": 20})
+
+
+def test_a_model_of_many_nodes_is_not_tried_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lone_export, "_MOST_NODES", 100)
+    with pytest.raises(rl.UnsupportedError, match="give sizes that the model supports$"):
+        rl.lower(parse(FROZEN, 17), dims={"time": 7, "batch": 1})
 
 
 OPEN = {
