@@ -92,7 +92,7 @@ _tools.mnnconvert([*options, "--modelFile", "model.onnx", "--MNNModel", "net.mnn
 net = MNN.nn.load_module_from_file("net.mnn", INPUTS, OUTPUTS)
 kinds = {"f": MNN.expr.float, "i": MNN.expr.int}""",
         """\
-arrays = [a.astype("int32") if a.dtype == "int64" else a for a in inputs.values()]
+arrays = [a.astype("int32") if a.dtype.kind in "ib" else a for a in inputs.values()]
 given = [MNN.expr.const(a, list(a.shape), MNN.expr.NCHW, kinds[a.dtype.kind]) for a in arrays]
 return [MNN.expr.convert(y, MNN.expr.NCHW).read().copy() for y in net.forward(given)]""",
     ),

@@ -63,6 +63,21 @@ def test_nodes_of_three_axes_in_opencv(tmp_path: Path) -> None:
     assert_lowered_right("opencv", with_feeds(nets), tmp_path)
 
 
+MASKS = {
+    "chosen": "m = And (b, c) y = Where (m, x, z)",
+    "not chosen": "m = Not (b) y = Where (m, z, x)",
+    "counted": "i = Cast <to = 7> (b) s = ReduceSum (i) f = Cast <to = 1> (s) y = Mul (x, f)",
+}
+
+
+@pytest.mark.parametrize("client", ["tract", "openvino", "opencv", "mnn"])
+def test_masks_that_are_inputs(client: Any, tmp_path: Path) -> None:
+    """MNN takes booleans as integers."""
+    head = "g (float[4, 3] x, bool[4, 3] b) => (float[4, 3] y) <float z = {0}>"
+    nets = {name: parse(f"{head} {{ c = Greater (x, z) {net} }}", 17) for name, net in MASKS.items()}
+    assert_lowered_right(client, with_feeds(nets), tmp_path)
+
+
 SUMS = {
     "one operand": '(float[4, 3] x) => (float y) { y = Einsum <equation = "ij->"> (x) }',
     "two operands": '(float[4, 3] x, float[3, 4] z) => (float y) { y = Einsum <equation = "ij,ji->"> (x, z) }',

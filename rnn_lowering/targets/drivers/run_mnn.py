@@ -30,9 +30,9 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[...
 
 
 def variables(feed: Mapping[str, Any]) -> list[Any]:
-    """The inputs as MNN takes them; it has no int64."""
+    """The inputs as MNN takes them; it has no int64, and booleans are integers."""
     kinds = {"float32": MNN.expr.float, "int32": MNN.expr.int, "int64": MNN.expr.int}
-    plain = [a.astype(np.int32) if a.dtype == np.int64 else a for a in feed.values()]
+    plain = [a.astype(np.int32) if a.dtype in (np.int64, np.bool_) else a for a in feed.values()]
     return [MNN.expr.const(a, list(a.shape), MNN.expr.NCHW, kinds[a.dtype.name]) for a in plain]
 
 
