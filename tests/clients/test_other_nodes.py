@@ -74,8 +74,10 @@ MASKS = {
 def test_masks_that_are_inputs(client: Any, tmp_path: Path) -> None:
     """MNN takes booleans as integers."""
     head = "g (float[4, 3] x, bool[4, 3] b) => (float[4, 3] y) <float z = {0}>"
+    random = np.random.default_rng(0)
+    x, b = random.standard_normal((4, 3)).astype(np.float32), random.integers(0, 2, (4, 3)).astype(bool)
     nets = {name: parse(f"{head} {{ c = Greater (x, z) {net} }}", 17) for name, net in MASKS.items()}
-    assert_lowered_right(client, with_feeds(nets), tmp_path)
+    assert_lowered_right(client, {name: (net, {"x": x, "b": b}) for name, net in nets.items()}, tmp_path)
 
 
 SUMS = {
