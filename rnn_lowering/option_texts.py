@@ -20,7 +20,7 @@ _TYPES = {
     "Selection": "str | Iterable[str] | function",
     "SizeOrSizes": "int | tuple[int, ...]",
     "Shapes": "Mapping[str, Sequence[int]]",
-    "Stream": "str | Mapping[str, int | None]",
+    "StreamAxis": "str | Mapping[str, int | None]",
     "ModelOrPath": "model | path",
     "PathLike": "path",
     "ArrayLike": "array | number",
@@ -68,10 +68,15 @@ def _with_section(text: str, section: str) -> str:
     return f"{text[:end].rstrip()}\n\n{section}\n\n{text[end:]}".rstrip() + "\n"
 
 
+def plain_type(name: object) -> str:
+    """Return a type as the users of the package call it."""
+    return re.sub(r"\w+", lambda word: _TYPES.get(word[0], word[0]), str(name))
+
+
 def _entries(kind: type[Any]) -> str:
     texts, lines = attribute_texts(kind), []
     for each in fields(kind):
-        type_ = re.sub(r"\w+", lambda word: _TYPES.get(word[0], word[0]), str(each.type))
+        type_ = plain_type(each.type)
         default = {} if each.default is MISSING else each.default
         text, colon, example = texts[each.name].rpartition("Example:")
         text = f"{each.name} ({type_}): {text}Default: `{default!r}`. {colon}{example}"

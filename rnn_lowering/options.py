@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
 
@@ -16,8 +16,8 @@ from rnn_lowering.flags import KEYWORDS, keyword_of_flag
 from rnn_lowering.limits import MOST_BYTES
 from rnn_lowering.loops.options import LoopOptions
 from rnn_lowering.opening.options import OpeningOptions
-from rnn_lowering.option_texts import with_attributes, with_keywords_of
-from rnn_lowering.streaming.options import Stream, StreamOptions
+from rnn_lowering.option_texts import plain_type, with_attributes, with_keywords_of
+from rnn_lowering.streaming.options import StreamAxis, StreamOptions
 from rnn_lowering.targets.names import FormName, TargetName
 from rnn_lowering.types import ArrayLike, ModelOrPath, Shapes, SizeOrSizes
 
@@ -277,7 +277,7 @@ class LoweringOptions(TypedDict, total=False):
     dims: Mapping[str, SizeOrSizes] | None
     input_shapes: Shapes | None
     set_inputs: Mapping[str, ArrayLike] | None
-    stream: Stream | None
+    stream: StreamAxis | None
     delay: bool | int
     max_frames: int | None
 
@@ -307,13 +307,18 @@ def shows(*names: str) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         own = signature(function)
-        defaults = {field.name: None if field.default is MISSING else field.default for field in fields(Lowering)}
-        shown = [Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name]) for name in names]
+        of_names = {field.name: field for field in fields(Lowering)}
+        shown = [_parameter(of_names[name]) for name in names]
         *others, options = own.parameters.values()
         function.__signature__ = own.replace(parameters=[*others, *shown, options])  # type: ignore[attr-defined]
         return with_keywords_of(Lowering)(function)
 
     return decorate
+
+
+def _parameter(option: Field[Any]) -> Parameter:
+    default, kind = None if option.default is MISSING else option.default, plain_type(option.type)
+    return Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 _OF_FILES = {each.name for each in fields(Files)} | {each.metadata["option"].keyword for each in fields(Check)}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import doctest
+import inspect
 import pydoc
 import re
 import shutil
@@ -60,3 +61,12 @@ def test_help_describes_each_option(name: str) -> None:
         assert f"{field.name}=" in found[3]
         made = eval(f"rl.{kind.__name__}({found[3]})", {"rl": rl, "np": np})
         assert repr(getattr(made, field.name)) != repr(getattr(given, field.name))
+
+
+@pytest.mark.parametrize("name", ["lower", "lower_file"])
+def test_a_signature_has_types(name: str) -> None:
+    """Also of the options that it shows of those that it takes."""
+    parameters = inspect.signature(getattr(rl, name)).parameters
+    assert {"target", "dims", "stream"} < parameters.keys()
+    assert [each for each in parameters.values() if each.annotation is each.empty] == []
+    assert parameters["stream"].annotation == "str | Mapping[str, int | None] | None"

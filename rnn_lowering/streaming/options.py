@@ -15,7 +15,7 @@ from rnn_lowering.types import Array
 
 BITS = ("w8a8", "w8a16")
 
-Stream = str | Mapping[str, int | None]
+StreamAxis = str | Mapping[str, int | None]
 """AXIS or "AXIS=FRAMES", or the frames by AXIS: a symbolic dimension of the inputs, or INPUT:AXIS. With unlike
 numbers a frame of the stream is the greatest common divisor: "mic=160,features=1"."""
 
@@ -23,7 +23,7 @@ Sequences = Path | Sequence[Mapping[str, Array]]
 """Whole sequences by input name, or the file or folder that has them."""
 
 
-def parse_stream(stream: Stream) -> dict[str, int | None]:
+def parse_stream(stream: StreamAxis) -> dict[str, int | None]:
     """Return the number of frames by axis, from "AXIS", "AXIS=FRAMES", several of these with commas, or a mapping.
 
     Raises:
@@ -40,7 +40,7 @@ def parse_stream(stream: Stream) -> dict[str, int | None]:
     return given
 
 
-def check_whole_calls(stream: Stream | None, max_frames: int | None) -> None:
+def check_whole_calls(stream: StreamAxis | None, max_frames: int | None) -> None:
     """Check that calls of a fixed number of frames end with the last frame of the stream.
 
     Raises:
@@ -79,7 +79,7 @@ def parse_delay(name: str, given: Any) -> bool | int:
     return argument_checks.integer()(name, given)
 
 
-def _stream(_: str, given: Any) -> Stream:
+def _stream(_: str, given: Any) -> StreamAxis:
     parse_stream(given)
     return given  # type: ignore[no-any-return]
 
@@ -99,7 +99,7 @@ class StreamOptions:
             Example: `stream="time", max_frames=400`.
     """
 
-    stream: Stream | None = SIZES.option(
+    stream: StreamAxis | None = SIZES.option(
         "--stream AXIS[=FRAMES]",
         "stream",
         None,

@@ -38,7 +38,7 @@ from rnn_lowering.streaming.frames import MAIN_GRAPH, Delay, Flow, Frames
 from rnn_lowering.streaming.loop_branches import choose_in_loops
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
 from rnn_lowering.streaming.operators.recurrences import axis_of_steps, lengths_of
-from rnn_lowering.streaming.options import Stream, check_whole_calls, parse_delay, parse_stream
+from rnn_lowering.streaming.options import StreamAxis, check_whole_calls, parse_delay, parse_stream
 from rnn_lowering.streaming.sizes import TimeInputs, time_inputs
 from rnn_lowering.streaming.states import expose, late_outputs, states_of
 
@@ -100,7 +100,7 @@ def _check_growing_states(work: Work, plan: StreamPlan) -> None:
         )
 
 
-def _lower_without_steps(work: Work, stream: Stream) -> dict[str, NodePlan]:
+def _lower_without_steps(work: Work, stream: StreamAxis) -> dict[str, NodePlan]:
     """Lower the nodes without steps, in place: a stream then keeps the past frames of their convolutions, which
     must not depend on the number of frames.
 
@@ -191,7 +191,7 @@ class StreamPass(ir.passes.InPlacePass):
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamAxis,
         delay: bool | int = False,
         *,
         max_frames: int | None = None,
