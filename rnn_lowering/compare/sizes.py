@@ -310,10 +310,11 @@ def _unknown_axes(inputs: Sequence[onnx.ValueInfoProto], uses: Uses) -> list[str
 def _names_of_axes(value: onnx.ValueInfoProto, use: Use) -> list[AxisName]:
     """Return what runs along each axis, as far as a node or a name says so."""
     axes = [*use.axes, *[None] * len(dims_of(value))]
-    return [axis or _axis_by_name(dim.dim_param) for axis, dim in zip(axes, dims_of(value), strict=False)]
+    return [axis or axis_by_name(dim.dim_param) for axis, dim in zip(axes, dims_of(value), strict=False)]
 
 
-def _axis_by_name(name: str) -> AxisName:
+def axis_by_name(name: str) -> AxisName:
+    """Return what runs along an axis of this name, None if the name does not say."""
     if re.search(r"batch|^b$|^n$|bs\b", name.lower()):
         return "N"
     if re.search(r"seq|time|len|^t$|frame|step|width", name.lower()):

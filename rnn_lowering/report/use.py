@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.compare.result import EACH_NODE
+from rnn_lowering.compare.sizes import axis_by_name
 from rnn_lowering.errors import LINE, counted, page_named
 from rnn_lowering.files.one_file import text_format
 from rnn_lowering.flags import spelled
@@ -77,7 +78,8 @@ def _without_loops(report: FileReport) -> Iterator[str]:
     sizes = ""
     if any(node.seq_length is None for node in looped):
         opened = {dim for port in report.lowered.inputs for dim in port.shape or () if not isinstance(dim, int)}
-        name = opened.pop() if len(opened) == 1 else None
+        lengths = [name for name in opened if name is None or axis_by_name(name) != "N"]
+        name = lengths[0] if len(lengths) == 1 else None
         sizes = f" --set-dim {shlex.quote(f'{name}=')}?" if name else " and a length (--set-dim, --set-shape)"
     yield spelled(f"for a runtime without {kinds}: --to unroll{sizes}, or name it with --target")
 

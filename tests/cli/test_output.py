@@ -93,7 +93,8 @@ def test_a_runtime_reads_no_text(rnn_lower: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "options", "told"),
     [
-        ("symbolic", "", "Scan: --to unroll and a length (--set-dim, --set-shape)"),
+        ("symbolic", "", "Scan: --to unroll --set-dim seq=?"),
+        ("unknown", "", "Scan: --to unroll and a length (--set-dim, --set-shape)"),
         ("symbolic", "--set-dim batch=1", "Scan: --to unroll --set-dim seq=?"),
         ("symbolic", "--to scan", ""),
         ("symbolic", "--target openvino", ""),
@@ -111,7 +112,8 @@ def test_where_no_runtime_is_named_a_way_without_loops_is(
     found = [line for line in lines if line.startswith("for a runtime without ")]
     assert found == [f"for a runtime without {told}, or name it with --target"] * bool(told)
     if told:
-        way = ("--to", "unroll", *options.split(), *(["--set-dim", "seq=4"] if case == "symbolic" else []))
+        sizes = {"symbolic": ["--set-dim", "seq=4"], "unknown": ["--set-shape", "X:4,3,2"]}
+        way = ("--to", "unroll", *options.split(), *sizes.get(case, []))
         assert rnn_lower(source, target, "--verify", "0", "--force", *way).code == 0
         assert not {"Scan", "Loop"} & operators(onnx.load(target))
 
