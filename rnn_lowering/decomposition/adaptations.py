@@ -52,6 +52,7 @@ from rnn_lowering.decomposition.rewrites.indices import count_from_start
 from rnn_lowering.decomposition.rewrites.norms import centre_norms, part_divisors
 from rnn_lowering.decomposition.rewrites.planes import (
     add_to_convolutions,
+    convolve_planes,
     flip_rows,
     flips_of_planes,
     pad_batches,
@@ -108,7 +109,7 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     write_fills,
     write_tensors,
 )
-from rnn_lowering.decomposition.rewrites.tensors import refuse_axes, refuse_no_elements
+from rnn_lowering.decomposition.rewrites.tensors import refuse_axes, refuse_no_elements, refuse_unlike_branches
 from rnn_lowering.decomposition.rewrites.windows import (
     convolutions_of_volumes,
     dilated_pools,
@@ -117,7 +118,7 @@ from rnn_lowering.decomposition.rewrites.windows import (
     widen_kernels,
 )
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.facts.operators import bodies_of, operator_of
+from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
 from rnn_lowering.nodes.kinds import is_recurrent, node_ref
 from rnn_lowering.targets.target import Target
@@ -187,24 +188,6 @@ def _refuse_sequences(model: AdaptedModel, target: Target) -> Iterator[Unsupport
             )
 
 
-def _refuse_unlike_branches(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
-    """Yield an error for each If whose branches return values of other ranks; at known sizes of all inputs one
-    branch goes."""
-    if all(value.shape is not None and value.shape.is_static() for value in model.graph.inputs):
-        return
-    for scope, node in nodes_in_scopes(model.model):
-        branches = [body.outputs for body in bodies_of(node)] if node.op_type == "If" else []
-        for pair in zip(*branches, strict=False):
-            shapes = [model.shape_of(value) for value in pair]
-            ranks = {len(shape) for shape in shapes if shape is not None}
-            if len(ranks) > 1:
-                yield UnsupportedError(
-                    f"{target.name} takes no branches that return other numbers of axes",
-                    hint="fix the sizes of the inputs (--set-dim), so that one goes; or use another runtime",
-                    node=origin_of(node, scope.text),
-                )
-
-
 def _converts(cast: ir.Node, model: AdaptedModel) -> bool:
     """Whether a Cast changes the type of what it reads."""
     value = cast.inputs[0]
@@ -226,7 +209,7 @@ ADAPTATIONS = {
         write_sizes, "aligns corners of other sizes: wrote those of {} Resize", replaces=sized_resizes
     ),
     "axes as scalars": Adaptation(spell_axes_of_sums, "takes the axis of a CumSum as a scalar only: wrote {} so"),
-    "branches of one rank": Adaptation(refuse=_refuse_unlike_branches),
+    "branches of one rank": Adaptation(refuse=refuse_unlike_branches),
     "numbers of sizes": Adaptation(
         make_numbers, "rejects sizes as numbers: put a CastLike in {} places", unconverted
     ),
@@ -386,6 +369,9 @@ ADAPTATIONS = {
     ),
     "gathered windows": Adaptation(
         gather_pools, "ignores the dilations of pools: wrote {} MaxPool as maxima", replaces=dilated_pools
+    ),
+    "groups of planes": Adaptation(
+        convolve_planes, "rejects groups along one axis of open size: gave {} Conv a second one"
     ),
     "transposed apart": Adaptation(
         transpose_apart, "multiplies transposed matrices wrongly: transposed those of {} Gemm before"

@@ -81,6 +81,18 @@ def test_both_states_may_start_from_one_tensor(client: Any, tmp_path: Path) -> N
     assert_lowered_right(client, jobs, tmp_path)
 
 
+GROUPS = """g (float[N, 8, T] x) => (float[N, 8, A] y) <float[8, 2, 3] w = {}, float[8] b = {}> {
+    t = Tanh (x) c = Conv <group = 4, pads = [1, 1]> (t, w, b) y = Tanh (c) }"""
+
+
+@pytest.mark.parametrize("client", ["mnn", "openvino", "opencv", "tract"])
+def test_groups_along_an_open_axis(client: Any, tmp_path: Path) -> None:
+    net = parse(GROUPS, 17)
+    assert_lowered_right(
+        client, {str(T): (net, random_feed(net, T=T, N=N)) for T, N in ((12, 2), (7, 1))}, tmp_path
+    )
+
+
 def feeds(case: Case, sizes: list[tuple[int, int]]) -> Iterator[Arrays]:
     """The inputs of a case at each T and N; its weights stay."""
     inputs = ("X", "sequence_lens", "initial_h", "initial_c")

@@ -110,3 +110,30 @@ def test_a_choice_is_of_tensors_of_one_shape(name: str) -> None:
     feed = random_feed(net, N=2, T=3) | {"c": np.random.default_rng(0).random((2, 3, 4)) > 0.5}
     feed["c"] = feed["c"][:, : 3 if name == "a row" else 1, : 1 if "number" in name else 4]
     assert_close(run(lowered, feed), run(net, feed))
+
+
+GROUPS = {
+    "two channels each": ("T", 8, 4, 8, "", True),
+    "several outputs of a channel": ("T", 4, 4, 8, "", True),
+    "strides and dilations": ("T", 6, 3, 6, ", strides = [2], dilations = [2], kernel_shape = [3]", True),
+    "pads that keep a size": ("T", 8, 4, 8, ', auto_pad = "SAME_UPPER"', True),
+    "a channel each": ("T", 8, 8, 8, "", False),
+    "no groups": ("T", 8, 1, 8, "", False),
+    "a known size": ("9", 8, 4, 8, "", False),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_along_an_open_axis_are_those_of_planes(name: str) -> None:
+    size, channels, groups, outputs, more, is_changed = GROUPS[name]
+    pads = "" if "auto_pad" in more else ", pads = [1, 2]"
+    net = parse(
+        f"""g (float[N, {channels}, {size}] x) => (float[N, {outputs}, d] y)
+        <float[{outputs}, {channels // groups}, 3] w = {{}}, float[{outputs}] b = {{}}> {{
+        t = Tanh (x) c = Conv <group = {groups}{pads}{more}> (t, w, b) y = Tanh (c) }}""",
+        17,
+    )
+    lowered = rl.lower(net, target="mnn")
+    assert ("Unsqueeze" in operators(lowered)) == is_changed
+    feed = random_feed(net, N=2, T=9)
+    assert_close(run(lowered, feed), run(net, feed))

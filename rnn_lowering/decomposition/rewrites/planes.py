@@ -1,7 +1,8 @@
 """What MNN computes wrongly of tensors of four and more axes, done in tensors of fewer.
 
 A Slice with a negative step ends the process, and pads along the first axis are other numbers. A Gemm of a
-transposed first matrix is wrong too, and so is a constant of four axes plus a Conv, in this order.
+transposed first matrix is wrong too, and so is a constant of four axes plus a Conv, in this order. A Conv in groups
+along one axis of open size is rejected behind some nodes, and right along two.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from rnn_lowering.facts.constants import integers_at, is_constant
 _MANY_AXES = 4
 """From so many axes of a tensor on they are wrong."""
 
+_ROWS = 3
+"""The axes of what a Conv along one axis reads."""
+
+_AXES_OF_INPUTS = 13
+"""The first opset of an Unsqueeze whose axes are an input."""
+
 _OF_INPUTS = 11
 """The first opset at which the bounds of a Slice and the numbers of a Pad are inputs."""
 
@@ -28,6 +35,35 @@ def transpose_apart(model: AdaptedModel) -> int:
         node.replace_input_with(0, model.before(node, "Transpose", node.inputs[:1], perm=[1, 0]))
         del node.attributes["transA"]
     return len(found)
+
+
+def convolve_planes(model: AdaptedModel) -> int:
+    """Give each Conv in groups along an axis of open size another one, of size 1, in place; return their number."""
+    found = [node for node in model.nodes("Conv", since=_AXES_OF_INPUTS) if _has_groups_of_rows(node, model)]
+    for node in found:
+        row = model.constant(node, [2])
+        x, weights = (model.before(node, "Unsqueeze", [value, row]) for value in node.inputs[:2])
+        attributes = {name: _of_planes(name, attribute) for name, attribute in node.attributes.items()}
+        planes = model.before(node, "Conv", [x, weights, *node.inputs[2:]], **attributes)
+        model.replace(node, model.before(node, "Squeeze", [planes, row]))
+    return len(found)
+
+
+def _has_groups_of_rows(node: ir.Node, model: AdaptedModel) -> bool:
+    """Whether a Conv along one axis of open size is in groups of which each is not one channel alone."""
+    shape, weights = model.shape_of(node.inputs[0]), model.constant_of(node.inputs[1])
+    groups = node.attributes.get_int("group", 1)
+    if shape is None or len(shape) != _ROWS or isinstance(shape[-1], int) or weights is None or groups == 1:
+        return False
+    return tuple(weights.shape.numpy()[:2]) != (groups, 1)
+
+
+def _of_planes(name: str, attribute: ir.Attr) -> object:
+    """Return an attribute of a Conv along one axis with that of an axis of size 1 in front."""
+    if name == "pads":
+        begin, end = attribute.as_ints()
+        return [0, begin, 0, end]
+    return [1, *attribute.as_ints()] if name in ("kernel_shape", "strides", "dilations") else attribute.value
 
 
 def flips_of_planes(model: AdaptedModel) -> set[ir.Node]:

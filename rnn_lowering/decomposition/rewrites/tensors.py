@@ -1,4 +1,5 @@
-"""Tensors that a runtime takes none of: without elements, or of too many axes. Nodes with one are refused."""
+"""Tensors that a runtime takes none of: without elements, of too many axes, or of other ranks in each branch. Nodes
+with one are refused."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Iterator
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.facts.operators import bodies_of
 from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
 from rnn_lowering.nodes.kinds import node_ref
 from rnn_lowering.targets.target import Target
@@ -49,3 +51,21 @@ def refuse_axes(model: AdaptedModel, target: Target) -> Iterator[UnsupportedErro
                 hint="export the model with fewer axes, or use another runtime",
                 node=origin_of(node, scope.text),
             )
+
+
+def refuse_unlike_branches(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each If whose branches return values of other ranks; at known sizes of all inputs one
+    branch goes."""
+    if all(value.shape is not None and value.shape.is_static() for value in model.graph.inputs):
+        return
+    for scope, node in nodes_in_scopes(model.model):
+        branches = [body.outputs for body in bodies_of(node)] if node.op_type == "If" else []
+        for pair in zip(*branches, strict=False):
+            shapes = [model.shape_of(value) for value in pair]
+            ranks = {len(shape) for shape in shapes if shape is not None}
+            if len(ranks) > 1:
+                yield UnsupportedError(
+                    f"{target.name} takes no branches that return other numbers of axes",
+                    hint="fix the sizes of the inputs (--set-dim), so that one goes; or use another runtime",
+                    node=origin_of(node, scope.text),
+                )

@@ -271,6 +271,7 @@ MNN = Target(
                 "pools of planes",
                 "convolutions of planes",
                 "gathered windows",
+                "groups of planes",
                 "cubic products",
             ),
             "indices of ScatterElements, GatherElements, GatherND",
