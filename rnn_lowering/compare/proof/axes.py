@@ -43,11 +43,15 @@ _END = " from the end"
 
 
 class SizesMeetError(UnprovenError):
-    """A size that follows from constants is that of an open axis in this run: another run must tell them apart."""
+    """A size is that of an open axis in this run: another run must tell them apart.
 
-    def __init__(self, size: int) -> None:
-        super().__init__("a size cannot be told from a constant")
-        self.size = size
+    Attributes:
+        constants: The size, if it follows from constants.
+    """
+
+    def __init__(self, reason: str, *constants: int) -> None:
+        super().__init__(reason)
+        self.constants = frozenset(constants)
 
 
 class RunSizes:
@@ -104,7 +108,7 @@ class RunSizes:
         for size in sizes:
             if size > 1 and self.is_open(size):
                 if any(size in near for near in self._near(self.farthest, 1).values()):
-                    raise SizesMeetError(size)
+                    raise SizesMeetError("a size cannot be told from a constant", size)
                 assert self.fixed is not None
                 self.fixed |= {size}
 
@@ -134,7 +138,7 @@ class RunSizes:
 
     def _check_other(self, size: int, *own: int) -> None:
         if any(size in near for known, near in self._near(self.farthest, 1).items() if known not in own):
-            raise UnprovenError("two sizes cannot be told from each other")
+            raise SizesMeetError("two sizes cannot be told from each other")
 
     # Moves
 

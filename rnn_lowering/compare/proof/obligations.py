@@ -34,6 +34,9 @@ _MOST_SIZES = 3
 
 _MOST_FIXED = 4096
 
+_MOST_TRIES = 8
+"""So often sizes may meet."""
+
 _MOST_LENGTHS = 256
 """So many at once are tried."""
 
@@ -138,24 +141,29 @@ def _large_sizes(
     fixed = frozenset({0, 1, *_integers(claim)})
     large, taken, axes = dict[str, int](), None, RunSizes({}, None)
     steps = 0 if claim.ahead is None else len(claim.ahead.layers) - 1
-    moves = Moves(T=steps)  # a first guess
+    moves, barred = Moves(T=steps), set[Sequence[int]]()  # a first guess
     while True:
         least = {name: claim.kinds_of_size(name, moves[name])[-1] for name in names}
         if large and axes.is_clear(moves) and all(large[name] >= size for name, size in least.items()):
             return taken, moves
-        large, axes = _clear_sizes(least, fixed, moves)
+        large, axes = _clear_sizes(least, fixed, moves, barred)
         try:
             taken = _check_at(claim, rows, known | large, axes)
             fixed, moves = axes.fixed or fixed, axes.farthest
         except SizesMeetError as error:
-            large, fixed = {}, (axes.fixed or fixed) | {error.size}
+            barred.add((*large.values(),))
+            if len(barred) == _MOST_TRIES:
+                raise
+            large, fixed, moves = {}, (axes.fixed or fixed) | error.constants, moves | axes.farthest
 
 
-def _clear_sizes(least: Mapping[str, int], fixed: frozenset[int], moves: Moves) -> tuple[dict[str, int], RunSizes]:
-    """Return the smallest sizes from these on that no constant has."""
+def _clear_sizes(
+    least: Mapping[str, int], fixed: frozenset[int], moves: Moves, barred: Collection[Sequence[int]]
+) -> tuple[dict[str, int], RunSizes]:
+    """Return the smallest sizes from these on that no constant has, and that are not barred."""
     if len(least) > _MOST_SIZES:
         raise UnprovenError("too many sizes are open")
-    sizes = _smallest_clear(tuple(least.items()), fixed, frozenset(moves.items()))
+    sizes = _smallest_clear(tuple(least.items()), fixed, frozenset(moves.items()), frozenset(barred))
     if sizes is None:
         raise UnprovenError("too large")
     return sizes, RunSizes(sizes, fixed)
@@ -163,14 +171,17 @@ def _clear_sizes(least: Mapping[str, int], fixed: frozenset[int], moves: Moves) 
 
 @lru_cache(32)
 def _smallest_clear(
-    least: Sequence[tuple[str, int]], fixed: frozenset[int], moves: Collection[tuple[str, int]]
+    least: Sequence[tuple[str, int]],
+    fixed: frozenset[int],
+    moves: Collection[tuple[str, int]],
+    barred: Collection[Sequence[int]],
 ) -> dict[str, int] | None:
     """Return the sizes of `_clear_sizes`, which are equal for equal nodes; None if they would be too large."""
     most = 64 if len(least) < _MOST_SIZES else 20
     names = [name for name, _ in least]
     for numbers in sorted(product(*(range(size, most) for _, size in least)), key=math.prod):
         sizes = dict(zip(names, numbers, strict=True))
-        if RunSizes(sizes, fixed).is_clear(Moves(dict(moves))):
+        if numbers not in barred and RunSizes(sizes, fixed).is_clear(Moves(dict(moves))):
             return sizes
     return None
 
