@@ -37,8 +37,9 @@ REPEATS = {
         { q = Identity (z) }>""",
 }
 NET = """g (float[N, T, 4] z, bool c) => (float[N, T, 4] y)
-    <int64[1] minus = {{-1}}, int64[1] end = {{9223372036854775807}}, int64[1] one = {{1}}, int64[1] zero = {{0}},
-    int64[2] pair = {{0, 1}}, int64[3] ones = {{1, 1, 1}}, int64[3] three = {{1, 3, 1}}> {{
+    <int64[1] minus = {{-1}}, int64[1] before = {{-2}}, int64[1] first = {{-99}}, int64[1] zero = {{0}},
+    int64[1] end = {{9223372036854775807}}, int64[1] one = {{1}}, int64[2] pair = {{0, 1}},
+    int64[3] ones = {{1, 1, 1}}, int64[3] three = {{1, 3, 1}}> {{
     x1 = ReduceMax <axes = [1], keepdims = 1> (z) s = Shape (z) t = Shape <start: int = 1, end: int = 2> (z)
     as_x = Concat <axis = 0> (one, t, one) by_t = Concat <axis = 0> (one, t, one) {} }}"""
 
@@ -61,6 +62,8 @@ def test_repeats_of_rows_are_gathered(name: str) -> None:
 KEPT = {
     "an axis that may have another size": "y = Tile (z, three)",
     "an Expand of an axis that may have size 1": "y = Expand (z, three)",
+    "rows from the last but one on": "l = Slice (z, before, end, one) y = Expand (l, s)",
+    "rows backwards": "l = Slice (z, minus, first, one, minus) y = Expand (l, s)",
     "a constant": "r = Concat <axis = 0> (one, t, one) y = Tile (k, r)",
 }
 
@@ -70,7 +73,10 @@ def test_repeats_that_stay(name: str) -> None:
     """Others may repeat rows of any number, and a constant is no product."""
     net = parse(
         NET.format(KEPT[name])
-        .replace("int64[3] three", "float[1, 1, 4] k = {{1, 2, 3, 4}}, int64[3] three")
+        .replace(
+            "int64[3] three",
+            "float[1, 1, 4] k = {{1, 2, 3, 4}}, int64[3] three",
+        )
         .replace("{{", "{")
         .replace("}}", "}"),
         17,

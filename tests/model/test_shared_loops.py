@@ -327,6 +327,12 @@ def test_what_stays_apart(name: str) -> None:
     assert loops(lowered(APART[name](), "scan")) == 2
 
 
+def test_a_layer_that_starts_from_the_last_state_of_the_one_below_stays_apart() -> None:
+    below = "axes = Constant <value_ints = [1]> () A = Squeeze (Y0, axes) last = Identity (Y_h0)"
+    given = net(Member(), Member(X="A", hidden=4, before=below, taken={"initial_h": "last"}), sizes=FIXED)
+    assert loops(lowered(given, "scan")) == 2
+
+
 # Layers of any length
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import onnx
 import pytest
-from masked_cells import COMPARED, COMPARED_OTHERWISE, EITHER, LENGTHS, NONE, Masked, compared, masked
+from masked_cells import COMPARED, COMPARED_OTHERWISE, COUNTERS, EITHER, LENGTHS, NONE, Masked, compared, masked
 from raised import is_raised, raised
 from thinning import exhaustive
 
@@ -43,6 +43,13 @@ def test_a_mask_that_is_none(cell: Masked) -> None:
 @pytest.mark.parametrize("cell", thinly(EITHER), ids=str)
 def test_what_may_be_a_length_is_right(cell: Masked) -> None:
     is_raised(cell.model, cell.feeds())
+
+
+def test_each_way_to_count_is_right_or_stays() -> None:
+    """The last one is a list of constants that go down."""
+    down = [cell for cell in masked(NONE) if cell.name == "frames from the end on"]
+    first, *_, last = (is_raised(cell.model, cell.feeds()) for cell in (*masked(COUNTERS, "T"), *down))
+    assert (first, last) == (True, False)
 
 
 def test_a_length_for_all_sequences_is_expanded() -> None:

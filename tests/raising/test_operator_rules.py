@@ -23,6 +23,7 @@ STEPS = {
     "a sum along no axis": "a = ReduceSum <noop_with_empty_axes = 1> (hr) u = Add (xw, a) h1 = Tanh (u)",
     "a sum along no axis of a list": """n = Slice ([0], [0], [0]) a = ReduceSum <noop_with_empty_axes = 1> (hr, n)
         u = Add (xw, a) h1 = Tanh (u)""",
+    "a mean": "j = Concat <axis = 0> (xw, hr) u = ReduceMean <axes = [0], keepdims = 1> (j) h1 = Tanh (u)",
 }
 """The step of a Scan over X [5, 1, 3] with the state h [1, 4], x W and h R."""
 

@@ -35,6 +35,12 @@ def test_each_spelling(choice: str, value: str, op_type: str) -> None:
     check(spelled(ONE_OF_EACH.index((choice, value)), **{"op_type": op_type, choice: value}))
 
 
+@pytest.mark.parametrize(("op_type", "seed"), [("GRU", 0), ("LSTM", 2)])
+def test_a_scaled_tanh(op_type: str, seed: int) -> None:
+    cell = spelled(seed, op_type=op_type, functions="scaled")
+    assert cells(raised(cell.model, cell.feeds())) == [op_type]
+
+
 @pytest.mark.few(2)
 @pytest.mark.parametrize("seed", thinned(range(1000, 1300), 20))
 def test_random_spellings(seed: int) -> None:

@@ -140,6 +140,19 @@ rows of a mask that are cut
 """
 """Each is raised, and computes the same, or stays as it is."""
 
+COUNTERS = """
+the length is above the row
+    RANGE a = Unsqueeze (r, [1]) b = Unsqueeze (lens, [0]) m0 = Greater (b, a) | bool m = m0 | NEW
+        k = Unsqueeze (m, [1]) h1 = Where (k, new, h) y = Where (k, new, 0.0)
+a row earlier
+    RANGE t = Sub (r, 1) a = Unsqueeze (t, [1]) b = Unsqueeze (lens, [0]) m0 = Less (a, b) | bool m = m0 | NEW
+        k = Unsqueeze (m, [1]) h1 = Where (k, new, h) y = Where (k, new, 0.0)
+numbers that skip one
+    twice = Mul (steps, 2) r = Range (0, twice, 2) a = Unsqueeze (r, [1]) b = Unsqueeze (lens, [0]) m0 = Less (a, b)
+        | bool m = m0 | NEW k = Unsqueeze (m, [1]) h1 = Where (k, new, h) y = Where (k, new, 0.0)
+"""
+"""Each counts in another way; the first is raised."""
+
 RESET = MACROS["N1"].replace("(r,", "(rr,")
 COMPARED = """
 the number of the step of a Loop

@@ -16,7 +16,7 @@ from graphs import MS
 from running import assert_close, operators, recurrent_left, run
 from scope_models import LOOP, SCAN
 from texts import parse, random_feed
-from thinning import thinned
+from thinning import exhaustive, thinned
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
@@ -303,8 +303,7 @@ def test_for_mnn_an_open_length_is_not_flipped(op_type: str, dtype: str) -> None
     assert_close(run(lowered, feed(case)), expected(case))
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("op_type", ["LSTM", exhaustive("RNN"), exhaustive("GRU")])
 def test_for_opencv_no_two_states_start_from_one_value(op_type: str) -> None:
     """Its Loop would make one state of the two."""
     case = Case("apart", op_type, {"direction": "bidirectional"}, x="symbolic")
@@ -448,6 +447,9 @@ def test_the_reason_is_that_of_the_form() -> None:
     ):
         _, report = rl.lower(model(Case("reason", operator, T=16), 17), target="openvino", full=True)
         assert [(node.form, node.reason) for node in report.nodes] == [(form, reason)]
+    for T, form in ((100, "unroll"), (101, "loop")):
+        (preview,) = rl.preview(model(Case("long", "GRU", T=T), 17), target="openvino")
+        assert preview.form == form
 
 
 @pytest.mark.parametrize(("target", "to"), [("mnn", "unroll"), ("mnn", "loop"), ("ncnn", "unroll")])
