@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
@@ -55,6 +55,9 @@ from rnn_lowering.passes.stages import NO_STREAM
 from rnn_lowering.report.file_report import FileReport, ModelFile, ReportWriter
 from rnn_lowering.streaming.options import parse_stream
 from rnn_lowering.types import LOWERING, READING, WRITING, Array, Progress, counter
+
+if TYPE_CHECKING:
+    from rnn_lowering.targets.installed import Runtime
 
 _NOT_KEPT = "the model is not written; --keep-failed FILE keeps it"
 
@@ -124,6 +127,11 @@ class FileLowering:
         files = self.files
         return Outputs(self.destination, kept=files.keep_failed, report=files.report, overwrite=files.overwrite)
 
+    @cached_property
+    def _runtime(self) -> Runtime | None:
+        """The runtime in which the result is to run; None if it is in none."""
+        return runtime_of(self.check, self.lowering.target if self.check.run_in_target else None)
+
     def run(self) -> FileReport:
         """Lower the file; raise what `lower_file` documents."""
         report = self._run()
@@ -137,7 +145,7 @@ class FileLowering:
             raise OptionError("a verification is required, but the number of runs is 0", hint="give 1 or more")
         with boundary(), ExitStack() as last:
             self._check_calibration()
-            runtime = runtime_of(self.check, self.lowering.target if self.check.run_in_target else None)
+            _ = self._runtime  # which is looked for before anything is read
             writer = ReportWriter(self.outputs.report)
             self.outputs.check([self.source])
             source = self._read(*last.enter_context(readable_again(self.source)))
@@ -148,16 +156,7 @@ class FileLowering:
             with replacing(place, overwrite=outputs.overwrite) as written, ExitStack() as until_reported:
                 self._write(result, source.file, written, place)
                 sequences = self._sequences(written)
-                after = ModelFile.of(written, written.parent.iterdir(), result.model)
-                report = FileReport.of(
-                    result.report,
-                    source.before,
-                    after,
-                    source=self.source,
-                    destination=self.destination,
-                    command=self.command,
-                    report_file=outputs.report,
-                )
+                report = self._report(result, source.before, written)
                 comparison = cache(
                     lambda: until_reported.enter_context(self._open(source.original, written, result, runner))
                 )
@@ -171,17 +170,7 @@ class FileLowering:
                 )
                 if self.check.runs and result.modified and not without_onnxruntime("it"):
                     _warn_of_a_long_comparison(report, monotonic() - began)
-                if not result.modified:
-                    unchanged = Verification(UNCHANGED, reason=NOTHING_LOWERED)
-                    report.verification = with_target(unchanged, comparison, runtime)
-                elif self.check.runs and (self.lowering.stream is None or runner is None):
-                    check = _compared(comparison, others_replaced=bool(report.replaced))
-                    report.verification = with_target(check, comparison, runtime)
-                elif self.check.runs and runner is not None:
-                    comparing = {**self._comparing, "runtime": runtime}
-                    report.verification = compare_stream(source.original, written, runner, **comparing)
-                if self.check.runs:
-                    report.verification = self._told_of_closed(report.verification, source.original)
+                report.verification = self._verification(report, source, result, written, runner, comparison)
                 if comparison.cache_info().currsize and (places := comparison().contradicted):
                     report.notes.append(_open_outputs(result.model, places))
                     result.message = None  # which declares what it did
@@ -217,6 +206,39 @@ class FileLowering:
         result = lower_model(source.model, self.lowering, read_again=read_again, keep=keep, as_message=whole)
         lowered()
         return result
+
+    def _report(self, result: LoweringResult, before: ModelFile, written: Path) -> FileReport:
+        return FileReport.of(
+            result.report,
+            before,
+            ModelFile.of(written, written.parent.iterdir(), result.model),
+            source=self.source,
+            destination=self.destination,
+            command=self.command,
+            report_file=self.outputs.report,
+        )
+
+    def _verification(
+        self,
+        report: FileReport,
+        source: _ReadSource,
+        result: LoweringResult,
+        written: Path,
+        runner: Runner | None,
+        comparison: Callable[[], ModelComparison],
+    ) -> Verification:
+        """Return the result of a comparison with the original, or why there is none."""
+        if not result.modified:
+            check = with_target(Verification(UNCHANGED, reason=NOTHING_LOWERED), comparison, self._runtime)
+        elif not self.check.runs:
+            return report.verification
+        elif self.lowering.stream is None or runner is None:
+            check = _compared(comparison, others_replaced=bool(report.replaced))
+            check = with_target(check, comparison, self._runtime)
+        else:
+            comparing = {**self._comparing, "runtime": self._runtime}
+            check = compare_stream(source.original, written, runner, **comparing)
+        return self._told_of_closed(check, source.original) if self.check.runs else check
 
     def _told_of_closed(self, check: Verification, original: ModelSource) -> Verification:
         """Return the result of a comparison with the axes that the original declares open, though it runs at one
