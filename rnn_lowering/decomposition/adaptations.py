@@ -89,6 +89,7 @@ from rnn_lowering.decomposition.rewrites.rows import (
 from rnn_lowering.decomposition.rewrites.spelled import (
     copy_lone_operands,
     crop_by_slice,
+    drop_empty_operands,
     drop_unused_constants,
     forget_declared,
     make_numbers,
@@ -111,6 +112,7 @@ from rnn_lowering.decomposition.rewrites.spelled import (
 )
 from rnn_lowering.decomposition.rewrites.tensors import refuse_axes, refuse_no_elements, refuse_unlike_branches
 from rnn_lowering.decomposition.rewrites.windows import (
+    add_channels,
     convolutions_of_volumes,
     dilated_pools,
     gather_pools,
@@ -400,6 +402,10 @@ ADAPTATIONS = {
     "no lone operands": Adaptation(
         copy_lone_operands, "joins and compares no single tensor: made an Identity of {} nodes"
     ),
+    "no empty operands": Adaptation(
+        drop_empty_operands, "rejects a Concat with a constant without rows: left those of {} nodes out"
+    ),
+    "channels of signals": Adaptation(first=add_channels),
     "outputs as sums": Adaptation(
         sum_outputs, "loses outputs that some nodes read, such as a Relu: added 0 to {} of them"
     ),

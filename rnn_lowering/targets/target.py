@@ -111,7 +111,8 @@ class ModelTraits:
     Attributes:
         adaptations: What the model gets so that it is right there, in this order, and what is refused: names of
             decomposition/adaptations.py.
-        folds: Whether it rejects arithmetic of known sizes, or computes it wrongly, though it runs loops.
+        folds: Whether it rejects arithmetic of known sizes, computes it wrongly, or does not see which branch
+            follows from it, though it runs loops.
         refuses_lacking: Whether a node is refused if the runtime was measured not to run it: most runtimes are
             measured by other nodes of the operator, which they may run where this one stands.
         misreads: Takes a node that is not recurrent; returns how the runtime computes it wrongly because of its

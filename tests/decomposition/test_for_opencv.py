@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 from running import assert_close, nodes, run
 from texts import parse, random_feed
 
@@ -274,4 +275,17 @@ def test_states_that_start_from_one_tensor_have_copies_of_it() -> None:
     (loop,) = (node for node in nodes(lowered) if node.op_type == "Loop")
     assert len(set(loop.input)) == len(loop.input)
     feed = random_feed(net, T=4, N=2)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+def test_sizes_are_joined_without_empty_ones() -> None:
+    net = parse(
+        """g (float[N, 4] x) => (float[N, a, b] y) <int64[1] zero = {0}, int64[2] sizes = {2, 2}>
+        { all = Shape (x) n = Gather (all, zero) to = Concat <axis = 0> (n, sizes) y = Reshape (x, to) }"""
+    )
+    net.graph.initializer.append(numpy_helper.from_array(np.zeros(0, np.int64), "none"))
+    next(node for node in net.graph.node if node.op_type == "Concat").input.append("none")
+    lowered = rl.lower(net, target="opencv")
+    assert [len(node.input) for node in nodes(lowered) if node.op_type == "Concat"] == [2]
+    feed = random_feed(net, N=3)
     assert_close(run(lowered, feed), run(net, feed))

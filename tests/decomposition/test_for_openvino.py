@@ -60,3 +60,19 @@ def test_a_far_end_of_a_slice_is_open(dtype: str) -> None:
     assert [held[name].tolist() for name in first.input[1:3]] == [[limits.max], [limits.min]]
     feed = random_feed(net, T=5)
     assert_close(run(lowered, feed), run(net, feed))
+
+
+def test_a_branch_that_follows_from_sizes_is_taken() -> None:
+    """OpenVINO rejects branches of other ranks, as PyTorch writes a squeeze, where only a constant decides."""
+    net = parse(
+        """g (float[T, N, 3] x) => (float[T, a] y)
+        <float[1, 6, 3] W = {}, float[1, 6, 2] R = {}, int64[1] zero = {0}, int64[1] one = {1},
+        int64[1] rest = {-1}> { h = GRU <hidden_size = 2> (x, W, R) all = Shape (h) t = Gather (all, zero)
+        to = Concat <axis = 0> (t, one, rest) r = Reshape (h, to) sizes = Shape (r) s = Gather (sizes, one)
+        is = Equal (s, one) y = If <then_branch = then () => (float[T, a] p) { p = Squeeze (r, one) },
+        else_branch = other () => (float[T, b, c] q) { q = Identity (r) }> (is) }"""
+    )
+    lowered = rl.lower(net, target="openvino")
+    assert "If" not in operators(lowered)
+    feed = random_feed(net, T=4, N=2)
+    assert_close(run(lowered, feed), run(net, feed))

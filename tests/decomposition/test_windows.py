@@ -1,5 +1,7 @@
 """Convolutions of volumes and dilated pools are written by windows that are gathered, where a runtime has none."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -64,3 +66,15 @@ REFUSED = {
 def test_others_are_refused(name: str) -> None:
     with pytest.raises(rl.UnsupportedError, match=r"mnn .* computes it w.*export the model without it"):
         rl.lower(parse(f"g ({REFUSED[name]}", 17), target="mnn")
+
+
+@pytest.mark.parametrize("target", ["tract", "opencv"])
+def test_signals_of_two_axes_get_channels(target: Any) -> None:
+    """PyTorch writes them, and onnxruntime takes them."""
+    net = parse(
+        "g (float[N, L] x) => (float[N, F, 5, 2] y) <float[8] w = {}, int64 s = {3}> { y = STFT (x, s, w) }"
+    )
+    lowered, report = rl.lower(net, target=target, full=True)
+    assert f"{target} takes signals of three axes: gave those of 1 STFT one of channels" in report.notes
+    feed = random_feed(net, N=2, L=32)
+    assert_close(run(lowered, feed), run(net, feed))

@@ -12,6 +12,7 @@ jaxonnxruntime takes sizes and axes from initializers only.
 OpenCV compares the shapes of a scale and its zero point; onnxruntime's quantizer writes the scale of a bias with an
 axis, and its zero point without.
 MNN computes no Pow whose exponents are integers, but for a 2.
+OpenCV loses the type of a constant without elements, and rejects its Concat with others.
 onnx2tf writes a Concat, a Sum or a Max of one tensor as an operator that LiteRT lacks: it is an Identity.
 
 tract computes Shape, Size and Cast to int64 in a type of its own, which some operators reject. A CastLike of a
@@ -76,6 +77,22 @@ def copy_lone_operands(model: AdaptedModel) -> int:
         node.op_type = "Identity"
         node.attributes.clear()
     return len(found)
+
+
+def drop_empty_operands(model: AdaptedModel) -> int:
+    """Let each Concat leave out constants without rows, in place; return their number."""
+    return sum(_drop_empty(node, model) for node in model.nodes("Concat"))
+
+
+def _drop_empty(node: ir.Node, model: AdaptedModel) -> bool:
+    axis, constants = node.attributes["axis"].as_int(), map(model.constant_of, node.inputs)
+    full = [v for v, c in zip(node.inputs, constants, strict=True) if c is None or c.shape.numpy()[axis]]
+    if len(full) in (0, len(node.inputs)):
+        return False
+    for slot, value in enumerate(full):
+        node.replace_input_with(slot, value)
+    node.resize_inputs(len(full))
+    return True
 
 
 def crop_by_slice(model: AdaptedModel) -> int:

@@ -2,7 +2,8 @@
 
 MNN has no convolutions of volumes and no dilated pools. A convolution of volumes reads the planes of each of its
 windows as channels of one plane. A dilated pool is a maximum of what its windows have along one axis, then along
-the next. OpenCV takes each kernel of nine numbers for one of 3 rows and 3 columns.
+the next. OpenCV takes each kernel of nine numbers for one of 3 rows and 3 columns. PyTorch gives an STFT signals of
+two axes, as onnxruntime takes them; ONNX has a third one, of 1 or 2 channels.
 """
 
 from __future__ import annotations
@@ -18,8 +19,19 @@ from rnn_lowering.types import Array, array_of
 _OLDEST_OPSET = 13
 """The first opset of the operators that are written here."""
 
+_SIGNALS = 2
+"""The axes of signals without channels."""
+
 _VOLUME, _PLANE = 3, 2
 """The axes along which these convolutions are, and the most along which these pools are."""
+
+
+def add_channels(model: AdaptedModel) -> str | None:
+    """Give signals of two axes, which an STFT reads, a third one, in place; return what was done, for the user."""
+    found = [node for node in model.nodes("STFT") if len(model.shape_of(node.inputs[0]) or ()) == _SIGNALS]
+    for node in found:
+        node.replace_input_with(0, model.before(node, "Unsqueeze", node.inputs[:1], axes=[-1]))
+    return f"takes signals of three axes: gave those of {len(found)} STFT one of channels" if found else None
 
 
 def convolutions_of_volumes(model: AdaptedModel) -> set[ir.Node]:

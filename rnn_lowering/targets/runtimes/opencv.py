@@ -217,6 +217,8 @@ OPENCV = Target(
         adaptations=(
             "parts of sequences",
             "no sequences",
+            "channels of signals",
+            "no empty operands",
             "typed fills",
             "constants as tensors",
             "stored indices",

@@ -218,6 +218,7 @@ OPENVINO = Target(
     unsupported=("ReduceSum",),
     instead=(("HardSigmoid", _hard_sigmoid),),
     model=ModelTraits(
+        folds=True,
         adaptations=(
             *("parts of sequences", "branches of one rank", "rotations by signs", "logarithms of Sigmoid"),
             *("excluding products", "open ends", "whole windows"),

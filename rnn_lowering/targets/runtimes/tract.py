@@ -202,6 +202,7 @@ TRACT = Target(
         adaptations=(
             "parts of sequences",
             "no sequences",
+            "channels of signals",
             "repeats as Gather",
             "steps as Gather",
             "no two vectors",
