@@ -276,7 +276,9 @@ ADAPTATIONS = {
     "plain scatters": Adaptation(
         plain_scatters, 'loses an axis behind a reduction: left out the "none" of {} ScatterElements'
     ),
-    "exact Gelu": Adaptation(subtract_from_erf, "rounds a Gelu: wrote {} sums of an Erf as differences"),
+    "exact Gelu": Adaptation(
+        subtract_from_erf, "rounds a Gelu or crashes at it: wrote {} sums of an Erf as differences"
+    ),
     "rotations by signs": Adaptation(
         sign_rotations, "computes rotary embeddings wrongly: multiplied {} of them by signs"
     ),
@@ -313,7 +315,8 @@ ADAPTATIONS = {
     ),
     "no vectors": Adaptation(write_vectors, "multiplies no vectors: wrote those of {} MatMul as matrices"),
     "no two vectors": Adaptation(
-        partial(write_vectors, both=True), "multiplies no two vectors: wrote those of {} MatMul as matrices"
+        partial(write_vectors, both=True),
+        "multiplies no two vectors, none of integers: wrote those of {} MatMul as matrices",
     ),
     "inputs with elements": Adaptation(refuse=refuse_no_elements),
     "no products of integers": Adaptation(refuse=refuse_products),

@@ -289,3 +289,15 @@ def test_sizes_are_joined_without_empty_ones() -> None:
     assert [len(node.input) for node in nodes(lowered) if node.op_type == "Concat"] == [2]
     feed = random_feed(net, N=3)
     assert_close(run(lowered, feed), run(net, feed))
+
+
+def test_a_gelu_of_an_erf_is_a_difference() -> None:
+    """OpenCV 5 crashes at the order of its products that PyTorch's newer exporter writes."""
+    net = parse(
+        """g (float[N, 8] x) => (float[N, 8] y) <float s = {1.4142135}, float one = {1.0}, float half = {0.5}>
+        { d = Div (x, s) e = Erf (d) a = Add (e, one) m = Mul (half, a) y = Mul (x, m) }"""
+    )
+    lowered = rl.lower(net, target="opencv")
+    assert [node.op_type for node in nodes(lowered)] == ["Div", "Erf", "Sub", "Mul", "Mul"]
+    feed = random_feed(net, N=3)
+    assert_close(run(lowered, feed), run(net, feed))

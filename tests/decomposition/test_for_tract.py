@@ -243,3 +243,20 @@ def test_fills_have_a_number(target: Any) -> None:
     )
     (fill,) = [node for node in rl.lower(net, target=target).graph.node if node.op_type == "ConstantOfShape"]
     assert fill.attribute[0].t.data_type == onnx.TensorProto.FLOAT
+
+
+def test_a_vector_of_integers_is_multiplied_as_a_matrix() -> None:
+    """tract gives its product a second axis, without an error."""
+    net = parse(
+        """g (float[4] x) => (int32[M] y) <int8[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}>
+        { q, s, z = DynamicQuantizeLinear (x) y = MatMulInteger (q, w, z) }"""
+    )
+    lowered = rl.lower(net, target="tract")
+    assert [n.op_type for n in lowered.graph.node] == [
+        "DynamicQuantizeLinear",
+        "Unsqueeze",
+        "MatMulInteger",
+        "Squeeze",
+    ]
+    feed = random_feed(net)
+    assert_close(run(lowered, feed), run(net, feed))

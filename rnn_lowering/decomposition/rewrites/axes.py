@@ -151,22 +151,25 @@ _MOST_BATCHES = 1
 
 
 def write_vectors(model: AdaptedModel, *, both: bool = False) -> int:
-    """Give each vector that a MatMul takes a second axis, in place; return the number of nodes.
+    """Give each vector that a MatMul or MatMulInteger takes a second axis, in place; return the number of nodes.
 
     Args:
         model: The model.
-        both: Only where both operands are vectors.
+        both: A MatMul only where both operands are vectors.
     """
-    ranks = {node: list(map(model.shape_of, node.inputs)) for node in model.nodes("MatMul", since=_AXES_OF_INPUTS)}
-    found = [(node, [len(shape or ()) for shape in shapes]) for node, shapes in ranks.items() if None not in shapes]
-    found = [(node, each) for node, each in found if (max(each) == 1 if both else 1 in each)]
-    for node, each in found:
+    found = []
+    for node in model.nodes("MatMul", "MatMulInteger", since=_AXES_OF_INPUTS):
+        shapes = list(map(model.shape_of, node.inputs[:2]))
+        ranks = [len(shape or ()) for shape in shapes]
+        if None not in shapes and (max(ranks) == 1 if both and node.op_type == "MatMul" else 1 in ranks):
+            found.append((node, ranks))
+    for node, ranks in found:
         operands, lost = list(node.inputs), []
-        for place, rank in enumerate(each):
+        for place, rank in enumerate(ranks):
             if rank == 1:
                 operands[place] = model.before(node, "Unsqueeze", [operands[place]], axes=[-1 if place else 0])
                 lost.append(-1 if place else -2)
-        result = model.before(node, "MatMul", operands)
+        result = model.before(node, node.op_type, operands)
         model.replace(node, model.before(node, "Squeeze", [result], axes=lost))
     return len(found)
 

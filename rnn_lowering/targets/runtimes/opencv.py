@@ -218,6 +218,7 @@ OPENCV = Target(
             "parts of sequences",
             "no sequences",
             "channels of signals",
+            "exact Gelu",
             "no empty operands",
             "typed fills",
             "constants as tensors",
