@@ -16,6 +16,7 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.child import Child
+from rnn_lowering.compare.runs import runner as runner_module
 from rnn_lowering.compare.runs.runner import Chunks, Runner, SessionError
 from rnn_lowering.compare.runs.sessions import Session
 from rnn_lowering.compare.runs.worker import StoredArrays, write_arrays
@@ -139,10 +140,13 @@ def test_feeds_that_no_run_needs_are_not_made(tmp_path: Path) -> None:
     assert wrong.feed == ""
 
 
-def test_sequences_run_alone_where_two_need_too_much_memory(tmp_path: Path) -> None:
+def test_sequences_run_alone_where_two_need_too_much_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_OWN", 1 << 29)
     onnx.save(parse(MANY, 13), tmp_path / "many.onnx")
     with limited(1 << 20), Runner() as runner:
-        feeds = [[runner.write_feed({"X": np.array([size])})] for size in (600_000_000, 600_000_000, 3)]
+        feeds = [[runner.write_feed({"X": np.array([size])})] for size in (300_000_000, 300_000_000, 3)]
         outcome = runner.run(Session(tmp_path / "many.onnx"), feeds, chunks=Chunks([[1]] * 3))
         for n in range(3):
             np.testing.assert_array_equal(outcome.steps(n)[0]["Y"], [1])
