@@ -111,7 +111,16 @@ class FileReport(Report):
         """Return the report of the pass with its files."""
         return cls(**vars(report), original=original, lowered=lowered, **more)
 
+    def __repr__(self) -> str:
+        return f"<FileReport: {'; '.join(self._done())}>"
+
     def lines(self) -> Iterator[str]:
+        yield from self._done()
+        if self.written and self.lowered_any:
+            yield from next_steps(self)
+
+    def _done(self) -> Iterator[str]:
+        """Yield what was done, without how the result is run."""
         if not self.lowered_any:
             now = f"the inputs are now {_texts(self.lowered.inputs)}" if self.interface_changed else "unchanged"
             yield f"{self.source}: nothing to lower; {now}"
@@ -129,8 +138,6 @@ class FileReport(Report):
             yield f"written to {' and '.join(map(str, files))}"
         if self.report_file is not None:
             yield f"report: {self.report_file}"
-        if self.written and self.lowered_any:
-            yield from next_steps(self)
 
     def to_dict(self) -> dict[str, Any]:
         files = {"before": asdict(self.original), "after": asdict(self.lowered)}
