@@ -192,7 +192,8 @@ def readable_again(path: Path) -> Iterator[tuple[Path, Path | None]]:
     """
     try:
         mode = path.stat().st_mode
-        special = {Path("/dev"), Path("/proc")} & {*path.absolute().parents}
+        folders = {*path.absolute().parents}
+        special = {Path("/dev"), Path("/proc")} & folders and Path("/dev/shm") not in folders
         real = path.resolve() if special else path
         piped = stat.S_ISFIFO(mode) or (stat.S_ISREG(mode) and not real.exists())  # deleted since it was opened
     except (OSError, ValueError, RuntimeError):

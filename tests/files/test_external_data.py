@@ -5,6 +5,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -179,6 +180,12 @@ def test_links_to_model_and_data(policy: str, beside: bool, tmp_path: Path, out:
     before, target = state(tmp_path / "hub"), snapshot / "out.onnx" if beside else out
     assert_verified(rl.lower_file(snapshot / "model.onnx", target, verify=1, external_data=policy), target)
     assert {name: h for name, h in state(tmp_path / "hub").items() if name in before} == before
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="this system has no /dev/shm")
+def test_links_in_shared_memory(out: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        test_links_to_model_and_data("auto", False, Path(folder), out)
 
 
 # Files that cannot be read
