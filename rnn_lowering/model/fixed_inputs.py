@@ -31,13 +31,11 @@ from rnn_lowering.model.model_sizes import (
 )
 from rnn_lowering.model.onnx_checks import fault_of
 from rnn_lowering.model.scopes import constant_nodes
+from rnn_lowering.model.trial_sizes import TRIAL
 from rnn_lowering.types import Array, ArrayLike, Shapes
 
 _KEY = "rnn_lowering.set_inputs"
 """Key of the values in the metadata."""
-
-TRIAL = 960
-"""A size of inputs that most models accept: large, and a multiple of many."""
 
 
 @dataclass(frozen=True)

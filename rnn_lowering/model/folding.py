@@ -34,6 +34,7 @@ from rnn_lowering.model.copying import clone
 from rnn_lowering.model.model_sizes import (
     Inferred,
     computed_values,
+    declared_shapes,
     inferred_values,
     merge_shapes,
     take_over,
@@ -280,7 +281,7 @@ def folded(model: ir.Model, *, decide: bool = False, inferred: Inferred | None =
         if not unknown:
             break
     if best is not None:
-        _declare_again(best, model)
+        _declare_again(best, model, known)
     return best
 
 
@@ -289,12 +290,13 @@ def with_constants(model: ir.Model, *, sizes: bool = False) -> ir.Model | None:
     with `sizes` from sizes. Declared shapes count as in `folded`."""
     if not any(_is_constant(node) or (sizes and node.op_type == "Shape") for node in nodes_within(model.graph)):
         return None
-    trial = _inferred(model, inferred_values(model))
+    known = inferred_values(model)
+    trial = _inferred(model, known)
     if not is_sound(trial):
         return None
     fold(trial)
     _infer(trial)
-    _declare_again(trial, model)
+    _declare_again(trial, model, known)
     return trial
 
 
@@ -345,9 +347,10 @@ def _count_unknown(model: ir.Model, decide: bool, known: Inferred = MappingProxy
     return unknown
 
 
-def _declare_again(model: ir.Model, before: ir.Model) -> None:
+def _declare_again(model: ir.Model, before: ir.Model, inferred: Inferred) -> None:
     """Restore declared sizes that inference does not find; values are matched by name, if unique."""
     names = Counter(value.name for value in computed_values(before))
-    declared = {value.name: value.shape for value in computed_values(before) if names[value.name] == 1}
+    shapes = declared_shapes(before, computed_values(before), inferred)
+    declared = {value.name: shape for value, shape in shapes.items() if names[value.name] == 1}
     for value in computed_values(model):
         value.shape = merge_shapes(value.shape, declared.get(value.name))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import onnx
 import onnx_ir as ir
@@ -32,6 +33,7 @@ from rnn_lowering.model.onnx_checks import (
 )
 from rnn_lowering.model.protobuf import as_proto
 from rnn_lowering.model.scopes import RecurrentNode, all_graphs
+from rnn_lowering.model.trial_sizes import are_of_an_example
 from rnn_lowering.nodes.connections import KnownInputs
 
 VARIES = "rnn_lowering_varies"
@@ -260,12 +262,9 @@ def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: b
     if inferred:
         return {value: Known.at(value.dtype, value.shape) for value in wanted}
     known = inferred_values(model, lambda value: value.shape is not None or value in wanted)
-    keep = not _is_of_one_size(known, {})
+    declared = declared_shapes(model, wanted, known)
     return {
-        value: Known.at(
-            value.dtype or known[value].dtype,
-            merge_shapes(known[value].shape, _at_sizes(value.shape, {}, keep_numbers=keep)),
-        )
+        value: Known.at(value.dtype or known[value].dtype, merge_shapes(known[value].shape, declared[value]))
         for value in wanted
         if value in known
     }
@@ -281,16 +280,28 @@ def infer_anew(model: ir.Model, sizes: Mapping[str, int], *, numbers_count: bool
         numbers_count: Whether declared numbers count if none contradicts what is inferred.
     """
     known = inferred_values(model)
-    keep = numbers_count and not _is_of_one_size(known, sizes)
+    declared = declared_shapes(model, known, known, sizes, numbers_count=numbers_count)
     for value, other in known.items():
-        declared = _at_sizes(value.shape, sizes, keep_numbers=keep)
-        value.type, value.shape = value.type or other.type, merge_shapes(other.shape, declared)
+        value.type, value.shape = value.type or other.type, merge_shapes(other.shape, declared[value])
     return known
 
 
-def _is_of_one_size(known: Inferred, sizes: Mapping[str, int]) -> bool:
-    """Whether a model declares what it computed at one size of its inputs: no number that it declares counts."""
-    return any(_contradicts(other.shape, _at_sizes(value.shape, sizes)) for value, other in known.items())
+def declared_shapes(
+    model: ir.Model,
+    values: Iterable[ir.Value],
+    inferred: Inferred,
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    *,
+    numbers_count: bool = True,
+) -> dict[ir.Value, ir.Shape | None]:
+    """Return the declared shapes of values, at sizes for names. Numbers are open if the model declares what it
+    computed at one size of its inputs, so that another size follows from them."""
+    keep = (
+        numbers_count
+        and not any(_contradicts(other.shape, _at_sizes(v.shape, sizes)) for v, other in inferred.items())
+        and not are_of_an_example(model, inferred)
+    )
+    return {value: _at_sizes(value.shape, sizes, keep_numbers=keep) for value in values}
 
 
 def _contradicts(inferred: ir.Shape | None, declared: ir.Shape | None) -> bool:

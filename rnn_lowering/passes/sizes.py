@@ -18,10 +18,11 @@ from rnn_lowering.errors import (
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import bodies_of, default_opset, keeps_numbers, nodes_within, operator_of, reached
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.fixed_inputs import TRIAL, at_sizes, fix_dimensions, input_arrays, record
+from rnn_lowering.model.fixed_inputs import at_sizes, fix_dimensions, input_arrays, record
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.model_sizes import computed_values, inferred_values, open_names
 from rnn_lowering.model.onnx_checks import fault_of
+from rnn_lowering.model.trial_sizes import TRIAL
 from rnn_lowering.nodes.kinds import NodeSpec
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import FOLDED, SetInput

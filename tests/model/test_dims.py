@@ -700,6 +700,40 @@ def test_a_declared_number_does_not_close_an_open_size(target: Any) -> None:
         assert_close(run(lowered, fed, optimize=False), run(model, fed, optimize=False))
 
 
+def stacked(steps: int | str, stride: int = 1) -> onnx.ModelProto:
+    """Two nodes, and between them what PyTorch writes of 5 steps: the product of two axes, by their sizes."""
+    net = parse(f"""g (float[n, 3, {steps}] X) => (float[m, 1, n, 2] Y)
+        <float[3, 3, 1] K = {{}}, float[2, 6, 3] W = {{}}, float[2, 6, 2] R = {{}}, float[1, 6, 4] W2 = {{}},
+         float[1, 6, 2] R2 = {{}}, int64[1] zero = {{0}}, int64[1] two = {{2}}, int64[1] three = {{3}},
+         int64[1] four = {{4}}, int64[1] all = {{-1}}> {{
+        k = Conv <strides = [{stride}]> (X, K)  x = Transpose <perm = [2, 0, 1]> (k)
+        a = GRU <hidden_size = 2, direction = "bidirectional"> (x, W, R)
+        b = Transpose <perm = [0, 2, 1, 3]> (a)  s = Shape (b)  front = Slice (s, zero, two)
+        p = Slice (s, two, three)  q = Slice (s, three, four)  pq = Mul (p, q)  r = Reshape (pq, all)
+        shape = Concat <axis = 0> (front, r)  joined = Reshape (b, shape)
+        Y = GRU <hidden_size = 2> (joined, W2, R2) }}""")
+    net.graph.value_info.append(value("joined", [5, "n", 4]))
+    return net
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("target", ["portable", "tract", "opencv", "mnn"])
+def test_steps_of_the_example_do_not_count_behind_a_node(target: Any, stride: int) -> None:
+    """What the Reshape makes follows from an open size, though ONNX infers nothing."""
+    net = stacked("t", stride)
+    assert [spec.seq_length for spec in rl.inspect(net)] == [None, None]
+    for options in ({}, {"dims": {"n": 2}}):
+        lowered = rl.lower(net, target=target, **options)
+        for steps in (3, 8):
+            fed = {"X": np.random.default_rng(steps).normal(size=(2, 3, steps)).astype(np.float32)}
+            assert_close(run(lowered, fed, optimize=False), run(net, fed, optimize=False))
+
+
+def test_steps_that_follow_from_fixed_sizes_count() -> None:
+    assert [spec.seq_length for spec in rl.inspect(stacked(5))] == [5, 5]
+    assert not recurrent_left(rl.lower(stacked(5), "unroll"))
+
+
 @pytest.mark.parametrize("target", ["ncnn", "tvm", "opencv"])
 def test_arithmetic_of_known_sizes_is_folded_without_a_recurrent_node(target: Any) -> None:
     """A loop of convolutions as PyTorch writes it: its first state is made of a Shape."""

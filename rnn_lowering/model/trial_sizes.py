@@ -1,0 +1,93 @@
+"""Which declared sizes are those of the example of an exporter: others follow where open axes are large."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+import onnx_ir as ir
+
+from rnn_lowering.facts.infer import infer
+from rnn_lowering.facts.known import Known, KnownValues
+from rnn_lowering.facts.node_outputs import numbers_in
+from rnn_lowering.facts.numbers import evaluate
+from rnn_lowering.facts.operators import bodies_of, inputs_of, reached
+from rnn_lowering.facts.size import size
+from rnn_lowering.model.onnx_checks import is_anonymous
+from rnn_lowering.model.scopes import recurrent_nodes
+
+TRIAL = 960
+"""A size of inputs that most models accept: large, and a multiple of many."""
+
+_LARGEST = 1 << 13
+"""Maximum elements of a value whose numbers are known."""
+
+
+def are_of_an_example(model: ir.Model, inferred: Mapping[ir.Value, ir.Value]) -> bool:
+    """Whether a recurrent node reads a value that declares a size which ONNX does not infer, and which is another
+    one at a trial size of all open axes.
+
+    Args:
+        model: The model.
+        inferred: What ONNX infers of computed values.
+    """
+    read = dict.fromkeys(v for entry in recurrent_nodes(model) for v in entry.node.inputs if v in inferred)
+    doubtful = [value for value in read if value is not None and _declares_more(value, inferred[value])]
+    if not doubtful:
+        return False
+    known = _known_at_trial(model, doubtful, inferred)
+    pairs = ((value.shape or (), known.of(value)) for value in doubtful)
+    rows = (zip(declared, found.dims, strict=False) for declared, found in pairs if found is not None)
+    return any(isinstance(d, int) and n is not None and n != d for row in rows for d, n in row)
+
+
+def _declares_more(value: ir.Value, inferred: ir.Value) -> bool:
+    """Whether a value declares a number where nothing is inferred."""
+    found = inferred.shape
+    dims = [None] * len(value.shape or ()) if found is None else found
+    return any(
+        isinstance(d, int) and (i is None or is_anonymous(i)) for d, i in zip(value.shape or (), dims, strict=False)
+    )
+
+
+def _known_at_trial(
+    model: ir.Model, wanted: Collection[ir.Value], inferred: Mapping[ir.Value, ir.Value]
+) -> KnownValues:
+    """Return what is known of values, and of those that they need, at trial sizes of the inputs."""
+    inputs = [value for value in model.graph.inputs if value.shape is not None]
+    sizes = {v.name: [size(d if isinstance(d, int) else TRIAL) for d in v.shape or ()] for v in inputs if v.name}
+    known = KnownValues.start(model, {name: tuple(dims) for name, dims in sizes.items()})
+    needed = list(reached(wanted, inputs_of))
+    for value in needed:
+        if value.const_value is not None and not value.is_graph_input():
+            _add_tensor(known, value, value.const_value)
+    nodes = {value.producer() for value in needed}
+    for node in model.graph:
+        if node in nodes:
+            _follow(known, node, inferred)
+    return known
+
+
+def _add_tensor(known: KnownValues, value: ir.Value, tensor: ir.TensorProtocol) -> None:
+    known.declare(value, Known.at(tensor.dtype, tensor.shape.numpy()))
+    if tensor.size <= _LARGEST and (array := numbers_in(tensor)) is not None:
+        known.contents[value] = array
+
+
+def _follow(known: KnownValues, node: ir.Node, inferred: Mapping[ir.Value, ir.Value]) -> None:
+    """Add what follows of the outputs of a node; of one with bodies, the sizes that ONNX infers."""
+    if bodies_of(node):
+        for value in node.outputs:
+            known.declare(value, Known.at(value.dtype, inferred[value].shape if value in inferred else None))
+    elif "broadcast" not in node.attributes:  # before opset 7, which aligns other axes
+        try:
+            infer(known, node)
+            if all(_is_small(known, value) for value in node.outputs):
+                evaluate(known, node)
+        except Exception:  # inference has no common error: nothing is known
+            return
+
+
+def _is_small(known: KnownValues, value: ir.Value) -> bool:
+    shape = known.static_shape(value)
+    return shape is None or math.prod(shape) <= _LARGEST
