@@ -722,8 +722,8 @@ def test_steps_of_the_example_do_not_count_behind_a_node(target: Any, stride: in
     """What the Reshape makes follows from an open size, though ONNX infers nothing."""
     net = stacked("t", stride)
     assert [spec.seq_length for spec in rl.inspect(net)] == [None, None]
-    for options in ({}, {"dims": {"n": 2}}):
-        lowered = rl.lower(net, target=target, **options)
+    for dims in ({}, {"n": 2}):
+        lowered = rl.lower(net, target=target, dims=dims)
         for steps in (3, 8):
             fed = {"X": np.random.default_rng(steps).normal(size=(2, 3, steps)).astype(np.float32)}
             assert_close(run(lowered, fed, optimize=False), run(net, fed, optimize=False))
