@@ -9,6 +9,7 @@ from onnx import helper
 from texts import parse
 
 import rnn_lowering as rl
+from rnn_lowering.compare.result import Verification
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 
@@ -221,3 +222,33 @@ def test_integers_of_another_range_are_asked_for() -> None:
     assert "it may accept other integers" in check.reason
     feed = {"x": np.zeros((1, 4, 3), np.float32), "a": np.full((1, 4), 1993), "b": np.zeros((1, 4), int)}
     assert rl.verify(net, rl.lower(net, input_shapes=shapes), feeds=[feed]).whole
+
+
+DIFFERENCES = """g (float[t, n, 2] X) => (float[s, 1, n, 3] Y)
+    <float[1, 12, 2] W = {}, float[1, 12, 3] R = {}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] last = {-1},
+     int64[1] far = {1000}> {
+    a = Slice (X, one, far, zero)  b = Slice (X, zero, last, zero)  d = Sub (a, b)
+    Y = LSTM <hidden_size = 3> (d, W, R) }"""
+
+
+def lengths(check: Verification) -> list[int]:
+    return [run.inputs[0].shape[0] for run in check.each_run]
+
+
+def test_inputs_that_give_a_scan_no_step_are_replaced_by_larger_ones() -> None:
+    """One row has no difference; a Loop without a step is compared."""
+    original = parse(DIFFERENCES)
+    scan, loop = rl.verify(original, rl.lower(original)), rl.verify(original, rl.lower(original, "loop"))
+    assert scan, scan.reason
+    assert loop, loop.reason
+    assert (lengths(scan), lengths(loop)) == ([7, 7, 70], [7, 1, 70])
+    assert "the result takes no inputs without a step, as X [1, 1, 2]" in scan.reason
+    wrong = rl.lower(parse(DIFFERENCES.replace("Sub (a, b)", "Sub (b, a)")))
+    assert rl.verify(original, wrong).status == "failed"
+
+
+def test_given_inputs_that_have_no_step_are_named() -> None:
+    original = parse(DIFFERENCES)
+    check = rl.verify(original, rl.lower(original), shapes={"X": [1, 2, 2]})
+    assert (check.status, "the inputs give a Scan no step" in check.reason) == ("not verified", True)
+    assert rl.verify(original, rl.lower(original, "loop"), shapes={"X": [1, 2, 2]})

@@ -1,0 +1,51 @@
+"""Runs in which a recurrent node gets no step: a Scan takes none, so larger inputs take their place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+
+from rnn_lowering.compare.runs.runner import Alternatives, Runner
+from rnn_lowering.nodes.kinds import is_recurrent, role_of
+from rnn_lowering.types import Array
+
+NO_STEPS = "the inputs give a Scan no step; give larger ones (--test-shape, --test-input), or use --to loop"
+
+
+def lacks_steps(graph: onnx.GraphProto, arrays: Mapping[str, Array]) -> bool:
+    """Whether a recurrent node of a graph reads data without a step, of those whose arrays are given."""
+    for node in graph.node if any(not array.size for array in arrays.values()) else ():
+        for slot, name in enumerate(node.input) if is_recurrent(node) else ():
+            role, shape = role_of(node, slot), arrays[name].shape if name in arrays else ()
+            if role.is_data and ("T", 0) in zip(role.axes, shape, strict=False):
+                return True
+    return False
+
+
+def larger_feeds(
+    runner: Runner, groups: Sequence[Sequence[str]], lacking: Mapping[str, bool]
+) -> tuple[list[Sequence[str]], str]:
+    """Return groups of feeds in which larger ones take the place of those that lack steps, and which those are; ""
+    if there are no larger ones.
+
+    Args:
+        runner: It has the feeds.
+        groups: Alternative feeds for each run.
+        lacking: Whether each feed that counted lacks steps.
+    """
+    found, left_out = list(groups), ""
+    for n, group in enumerate(groups):
+        used = next((feed for feed in group if feed in lacking), "")
+        if used and lacking[used]:
+            others = Alternatives(feed for feed in group if _is_larger(runner.feed(feed), runner.feed(used)))
+            if others[:1]:
+                found[n] = others
+                left_out = ", ".join(f"{name} {list(array.shape)}" for name, array in runner.feed(used).items())
+    return found, left_out
+
+
+def _is_larger(feed: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    """Whether an axis of an input is larger than in another feed."""
+    shapes = ((array.shape, other[name].shape) for name, array in feed.items() if name in other)
+    return any(a > b for pair in shapes for a, b in zip(*pair, strict=False))
