@@ -14,7 +14,7 @@ import pytest
 from cases import Case, model
 from commands import Command
 from distant import AXES, KINDS, at_a_distance
-from impostors import IMPOSTORS, Edit, Impostor
+from impostors import IMPOSTORS, Edit, Impostor, entering
 from lengths_that_meet import (
     CONDITIONS,
     by_the_next_length,
@@ -23,7 +23,7 @@ from lengths_that_meet import (
     where_lengths_meet,
 )
 from mutants import mutant
-from oracle import evaluate
+from oracle import GATES, evaluate
 from other_arithmetic import OTHER_ARITHMETIC
 from random_masks import RandomMask, under_mask
 from running import session
@@ -44,6 +44,7 @@ CASES = [
     Case("both_ways", "LSTM", {"direction": "bidirectional"}, x="symbolic"),
     Case("fixed", "LSTM", T=6, optional=("B", "initial_c"), x="static"),
     Case("coupled", "LSTM", {"input_forget": 1}, x="batch"),
+    Case("given", "GRU", {"linear_before_reset": 1}, weights="input", x="symbolic"),
     Case("hard", "RNN", {"activations": ["HardSigmoid"], "activation_alpha": [0.3]}, x="symbolic"),
 ]
 FAR_ROWS = Case("far", "RNN", I=19, H=23, x="symbolic")
@@ -212,7 +213,9 @@ def claim(case: Case, original: onnx.ModelProto, lowered: onnx.ModelProto) -> Cl
     dirs, H = len(case.reverse), case.H
     open_sizes = case.x == "symbolic"
     T, N = ("T", "N") if case.x == "symbolic" else (case.T, "N" if case.x == "batch" else case.N)
+    rows = GATES[case.op_type] * H
     shapes = {"X": (T, N, case.I), "sequence_lens": (N,), "initial_h": (dirs, N, H), "initial_c": (dirs, N, H)}
+    shapes |= {"W": (dirs, rows, case.I), "R": (dirs, rows, H), "B": (dirs, 2 * rows)}
     names = {value.name for value in original.graph.input}
     fixed = {"T": None if open_sizes else case.T, "N": case.N if case.x == "static" else None}
     given = {name: shape for name, shape in shapes.items() if name in names}
@@ -263,6 +266,31 @@ def test_units_of_real_models(op: str) -> None:
         values = onnx.numpy_helper.to_array(tensor).copy()
         values.flat[np.flatnonzero(values)[place]] *= 1 + 2.0**-20
         tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+        with pytest.raises(UnprovenError):
+            prove(claim(case, original, wrong))
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("form", ["scan", "loop"])
+@pytest.mark.parametrize("name", ["W", "R"])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "WRONG = Transpose <perm = [0, 2, 1]> ({0})",
+        "last = Constant <value_ints = [-1]> () first = Constant <value_ints = [-99]> ()"
+        " axes = Constant <value_ints = [{1}]> () WRONG = Slice ({0}, last, first, axes, last)",
+        "zero = Sub ({0}, {0}) WRONG = Softplus (zero)",
+        "more = Constant <value_float = 1.000001> () WRONG = Mul ({0}, more)",
+    ],
+    ids=["turned", "backwards", "equal", "larger"],
+)
+def test_weights_that_come_at_run_time(edit: str, name: str, form: Any) -> None:
+    """There are too many of them to compute with each."""
+    for axis in (1, 2):
+        case = Case("given", "RNN", {"direction": "bidirectional"}, I=40, H=40, weights="input", x="symbolic")
+        impostor = Impostor("", case, edit=entering(name, edit.format(name, axis)))
+        original, right, wrong = impostor.models(form)
+        prove(claim(case, original, right))
         with pytest.raises(UnprovenError):
             prove(claim(case, original, wrong))
 

@@ -19,6 +19,7 @@ from rnn_lowering.compare.proof.symbolic_rows import (
     Part,
     SymbolicRows,
     columns_at_once,
+    contents,
     floats,
     is_symbolic,
     refuse_large,
@@ -98,7 +99,6 @@ class Machine:
     ) -> None:
         self.rows, self.algebra, self.axes, self.rounding = rows, rows.algebra, axes, rounding
         self.control, self.operators, self.marks_of = control, operators, marks_of
-        self._lifted: dict[int, tuple[Array, Array]] = {}
         self._moves: dict[int, tuple[Array, Moves]] = {}
         self._shapes: dict[int, Array] = {}
         self._marks: dict[int, tuple[Array, Array]] = {}
@@ -199,10 +199,10 @@ class Machine:
             return array
         if array.dtype == object:
             raise UnprovenError("a size is computed with")
-        if id(array) not in self._lifted:
-            values = array.astype(np.float64)
-            self._lifted[id(array)] = array, self.rows.of_numbers(values, self.halves(values))
-        return self._lifted[id(array)][1]
+        values = array.astype(np.float64)
+        return self.rows.kept(
+            lambda: self.rows.of_numbers(values, self.halves(values)), type(self), self.rounding, contents(values)
+        )
 
     def halves(self, values: Array) -> Array:
         """Return half the distance of each number to the next one of the type of stored numbers."""
@@ -225,7 +225,10 @@ class Machine:
 
     def elementwise(self, function: Callable[..., BoundedPolynomial], *arrays: Array) -> Array:
         """Return a function of polynomials, element by element; an element that is a state becomes its atom."""
-        broad = [self.lifted(array) for array in arrays]
+        given = list(map(self.lifted, arrays))
+        return self.rows.kept(lambda: self._elementwise(function, given), function, *map(contents, given))
+
+    def _elementwise(self, function: Callable[..., BoundedPolynomial], broad: list[Array]) -> Array:
         if any(array.shape != broad[0].shape for array in broad):
             width = max(array.shape[-1] if array.ndim else 1 for array in broad)
             broad = list(np.broadcast_arrays(*(self._in_all_lanes(array, width) for array in broad)))
@@ -291,6 +294,10 @@ class Machine:
             raise UnprovenError("large numbers cancel")
 
     def _symbolic_product(self, a: Array, b: Array) -> Array:
+        depth = len(b)
+        parts = {(first % depth, end - first) for first, end, _ in self.rows.runs(a)} if depth > 1 else ()
+        if parts and all(self.rows.are_whole(b[k : k + size].T) for k, size in parts):
+            return self._product(a, b)
         rows = [part for _, _, (part,) in self.rows.runs(b)]
         if len(b) > 1 and len(rows) == len(b) and all(self.algebra.lanes(row) > 1 for row in rows):
             return self._contraction(a, rows, b.shape[1])
@@ -314,7 +321,12 @@ class Machine:
         return self.rows.of(*((self.algebra.settled(x * factor), width) for x in sums), shape=(len(a), width))
 
     def _product(self, a: Array, matrix: Array) -> Array:
-        """Return the product of rows with each column of numbers.
+        """Return the product of rows with each column of a matrix, each of numbers or a polynomial."""
+        place = self.rows.place_of(matrix)
+        return self.rows.kept(lambda: self._new_product(a, matrix), type(self), self.rounding, contents(a), place)
+
+    def _new_product(self, a: Array, matrix: Array) -> Array:
+        """Return a product that was not computed yet.
 
         The product of a part of a row that has atoms is an atom of that part and a block of columns.
         """
@@ -322,7 +334,7 @@ class Machine:
         terms: list[list[list[Part]]] = [[] for _ in range(height)]
         for first, end, (part,) in self.rows.runs(a) if depth else ():
             row, rows = first // depth, slice(first % depth, first % depth + end - first)
-            if part.number is None:
+            if part.number is None or (part.terms and is_symbolic(matrix)):
                 terms[row].append(self._of_atoms(part, matrix[rows]))
             elif part.terms:
                 terms[row].append(self._of_numbers(*part.number, matrix[rows]))

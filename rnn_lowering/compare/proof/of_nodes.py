@@ -19,6 +19,7 @@ from rnn_lowering.compare.proof.of_loops import LoopPair, loop_pairs
 from rnn_lowering.compare.proof.polynomials import MOST_FUNCTIONS, Effort, UnprovenError
 from rnn_lowering.compare.result import NOT_PROVEN, PROVEN, NodeProof
 from rnn_lowering.errors import RnnLoweringError, counted
+from rnn_lowering.libraries import without_collector
 from rnn_lowering.model.scopes import NodePlace, ScopePath
 
 _FUNCTIONS = 50
@@ -30,6 +31,7 @@ _FUNCTIONS_OF_ROW = 20
 _MOST_WEIGHTS = 1 << 24
 
 
+@without_collector()
 def proofs_of(
     nodes: Iterable[NodePair],
     original: ir.Model | None = None,

@@ -190,12 +190,18 @@ class Algebra:
         self._states: dict[frozenset[Monomial], list[tuple[BoundedPolynomial, BoundedPolynomial]]] = {}
         self._sizes_of_states: set[int] = set()
         self._named: set[int] = set()
+        self._functions: dict[Hashable, Callable[[BoundedPolynomial], BoundedPolynomial]] = {}
         self._positive: set[int] = set()
         self._count = 0
 
     def begin_run(self) -> None:
         """Forget what is an input and which state is which: the next run has other states."""
         self._labels.clear()
+
+    @property
+    def named(self) -> int:
+        """How many states have names."""
+        return len(self._named)
 
     def symbol(self, lanes: int, label: Hashable) -> BoundedPolynomial:
         """Return the atom of a row of an input."""
@@ -326,7 +332,10 @@ class Algebra:
     ) -> Callable[[BoundedPolynomial], BoundedPolynomial]:
         """Return a function of this class with its parameters."""
         of_one: Callable[..., BoundedPolynomial] = getattr(self, name)
-        return (lambda x: of_one(x, *parameters)) if parameters else of_one
+        if not parameters:
+            return of_one
+        key = name, *(parameter.number for parameter in parameters)
+        return self._functions.setdefault(key, lambda x: of_one(x, *parameters))
 
     def _applied(self, name: str, of_numbers: Callable[[Any], Any], x: BoundedPolynomial) -> BoundedPolynomial:
         if x.number is None:

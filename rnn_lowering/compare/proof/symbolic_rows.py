@@ -34,6 +34,9 @@ _MOST_AT_ONCE = 1 << 24
 _COLUMNS_AT_ONCE = 1 << 18
 """Numbers of a matrix that are read at once."""
 
+_MOST_KEPT = 1 << 12
+"""So many bytes of an array are kept as they are."""
+
 
 def refuse_large(*sizes: int) -> None:
     """Raise if an array of these sizes would take much memory: what is proven may come from a file."""
@@ -61,6 +64,12 @@ def floats(array: Array) -> Array:
     if array.dtype == object:
         raise UnprovenError("a size is computed with")
     return np.asarray(array, np.float64)
+
+
+def contents(array: Array) -> Hashable:
+    """Return what arrays of the same elements share."""
+    whole = array.tobytes()
+    return array.shape, whole if len(whole) < _MOST_KEPT else blake2b(whole, digest_size=16).digest()
 
 
 def columns_at_once(matrix: Array) -> Iterator[Array]:
@@ -102,9 +111,11 @@ class SymbolicRows:
         self._firsts: dict[BoundedPolynomial, int] = {}
         self._parts: dict[tuple[int, int], BoundedPolynomial] = {}
         self._results: dict[Hashable, BoundedPolynomial] = {}
-        self._columns: dict[bytes, tuple[int, int]] = {}
+        self._arrays: dict[Hashable, tuple[int, Array, list[BoundedPolynomial]]] = {}
+        self._columns: dict[Hashable, tuple[int, int]] = {}
         self._sizes: list[int] = []
-        self._of_matrices: dict[Hashable, tuple[list[Columns], Array]] = {}
+        self._of_matrices: dict[Hashable, list[Columns]] = {}
+        self._places: dict[Hashable, Array] = {}
         self._constants: dict[int, tuple[onnx.TensorProto, Array]] = {}
         self._rows_of: dict[int, tuple[Array, list[BoundedPolynomial]]] = {}
         self._repetitions = 0
@@ -165,6 +176,17 @@ class SymbolicRows:
             self.algebra.count(1)
             result = self._results[key] = function(*of)
         return result
+
+    def kept(self, compute: Callable[[], Array], *key: Hashable) -> Array:
+        """Return an array that the runs of a proof compute again and again, until a state in it gets a name."""
+        named, array, values = self._arrays.get(key, (-1, None, []))
+        is_old = named != self.algebra.named and any(self.algebra.settled(value) is not value for value in values)
+        if array is None or is_old:
+            array = compute()
+            values = [value for _, _, (value,) in self.runs(array)]
+        self._arrays[key] = self.algebra.named, array, values
+        view = array.view()  # of which moves and marks are known for itself
+        return self._with_rows(view, values) if len(values) * _lanes(array) == array.size else view
 
     def symbols(self, shape: Sequence[int], *name: Hashable) -> Array:
         """Return an array of new symbols; what is along the last axis is a row."""
@@ -228,18 +250,37 @@ class SymbolicRows:
             self._parts[code, lanes] = part
         return part
 
+    def are_whole(self, columns: Array) -> bool:
+        """Whether the rows of a symbolic array are polynomials, not put together from parts of several."""
+        return sum(1 for _ in self.runs(columns)) == len(columns)
+
+    def place_of(self, matrix: Array) -> Hashable:
+        """Return where a matrix is, and keep it there."""
+        place = matrix.__array_interface__["data"][0], matrix.shape, matrix.strides, matrix.dtype
+        self._places.setdefault(place, matrix)
+        return place
+
     def columns_of(self, matrix: Array) -> list[Columns]:
         """Return the columns of a matrix that are not 0, as parts of blocks of columns that were seen before."""
-        place = matrix.__array_interface__["data"][0], matrix.shape, matrix.strides
+        place = self.place_of(matrix)
         if place not in self._of_matrices:
             self.algebra.count(matrix.size // 1000)
-            self._of_matrices[place] = list(self._parts_of_blocks(matrix)), matrix  # which keeps its place
-        return self._of_matrices[place][0]
+            names = self._names_of_symbols(matrix) if is_symbolic(matrix) else self._names(matrix)
+            self._of_matrices[place] = list(self._parts_of_blocks(names))
+        return self._of_matrices[place]
 
-    def _parts_of_blocks(self, matrix: Array) -> Iterator[Columns]:
+    def _names(self, matrix: Array) -> list[Hashable]:
+        """Return what equal columns of numbers share; None for zeros."""
         columns = (column for block in columns_at_once(matrix) for column in block)
-        names = [blake2b(column, digest_size=16).digest() if column.any() else b"" for column in columns]
-        for is_new, group in groupby(names, lambda name: bool(name) and name not in self._columns):
+        return [blake2b(column, digest_size=16).digest() if column.any() else None for column in columns]
+
+    def _names_of_symbols(self, matrix: Array) -> list[Hashable]:
+        """Return what equal columns that are whole polynomials share; None for zeros."""
+        columns = (part for _, _, (part,) in self.runs(matrix.T))
+        return [(len(matrix), self.algebra.identity(part)) if part.terms else None for part in columns]
+
+    def _parts_of_blocks(self, names: Sequence[Hashable]) -> Iterator[Columns]:
+        for is_new, group in groupby(names, lambda name: name is not None and name not in self._columns):
             if is_new:
                 block = list(group)
                 for lane, name in enumerate(block):
