@@ -28,6 +28,7 @@ from other_arithmetic import OTHER_ARITHMETIC
 from random_masks import RandomMask, under_mask
 from running import session
 from sizes_that_meet import OF_AXES, OF_CONSTANTS, of_constants, three_times_as_many
+from taken_sizes import CLOSED, OPEN, closed_for_open
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -55,6 +56,7 @@ ODD: Sizes = ((1, 1), (2, 5), (7, 3), (64, 2), (230, 1))
 """(T, N) of the runs that judge a mutant."""
 LARGE: Sizes = ((2, 2), (29, 2), (12, 12), (29, 29), (14, 29), (40, 17), (130, 1), (1, 4))
 """Those of the runs that show a fault that only large sizes have, or a small pair."""
+SMALL: Sizes = ((2, 2), (2, 3), (4, 2), (3, 2), (4, 4))
 
 FAR = 2e-5
 
@@ -177,6 +179,23 @@ def test_no_length_that_is_half_of_the_steps_is_proven(form: Any) -> None:
         prove(claim(case, original, wrong))
 
 
+@pytest.mark.few(12)
+@pytest.mark.parametrize("form", ["scan", "loop"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("kind", CLOSED)
+def test_no_size_that_is_closed_is_taken_for_an_open_one(kind: str, axis: int, form: Any) -> None:
+    for size in range(3, 12):
+        refuse(closed_for_open(kind, axis, size), form, False, np.random.default_rng(0))
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("form", ["scan", "loop"])
+@pytest.mark.parametrize("kind", OPEN)
+def test_no_size_is_taken_for_another(kind: str, form: Any) -> None:
+    for size in (3, 5, 7):
+        refuse(entering("X", OPEN[kind](size)), form, False, np.random.default_rng(0), sizes=SMALL)
+
+
 @pytest.mark.parametrize("first", thinned([*range(0, 400, 10)], 40))
 def test_no_fault_where_lengths_meet_is_proven(first: int) -> None:
     for seed in range(first, first + 10):
@@ -198,12 +217,19 @@ def right_if_proven(
         assert far < FAR
 
 
-def refuse(edit: Edit, form: Any, lengths: bool, rng: np.random.Generator, case: Case = FAR_ROWS) -> None:
-    """Check that a fault is one, at large sizes, and that it is not proven."""
+def refuse(
+    edit: Edit,
+    form: Any,
+    lengths: bool,
+    rng: np.random.Generator,
+    case: Case = FAR_ROWS,
+    sizes: Sizes = LARGE,
+) -> None:
+    """Check that a fault is one, at some sizes, and that it is not proven."""
     case = replace(case, optional=("B", "sequence_lens") if lengths else ("B",))
     original, right, wrong = Impostor("", case, edit=edit).models(form)
     prove(claim(case, original, right))
-    assert max(distances(case, original, wrong, rng, LARGE)) > FAR
+    assert max(distances(case, original, wrong, rng, sizes)) > FAR
     with pytest.raises(UnprovenError):
         prove(claim(case, original, wrong))
 

@@ -7,6 +7,9 @@ another; and on whether such rows are the same one, which they are at small size
 at one where all kinds are there shows every size. What could tell of a row whether there are others is refused:
 sums and extremes over an open axis.
 
+So each size is told from all others: an operator that makes an axis says whether it is open, and a number that is
+two sizes is refused.
+
 | moves | how far |
 |---|---|
 | Slice, Gather | the number without size, counter and length, beyond how far the rows and the indices were moved |
@@ -19,13 +22,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import chain, combinations
 from typing import Any
 
 from rnn_lowering.compare.proof.polynomials import UnprovenError
 from rnn_lowering.compare.proof.sizes import LENGTH, Form, SymbolicSize, Symbols, bound, is_counted, sized
+from rnn_lowering.types import Array
 
 _UNBOUNDED = 2**31 - 1
 """A bound of a Slice from here on means the end."""
@@ -43,15 +47,7 @@ _END = " from the end"
 
 
 class SizesMeetError(UnprovenError):
-    """A size is that of an open axis in this run: another run must tell them apart.
-
-    Attributes:
-        constants: The size, if it follows from constants.
-    """
-
-    def __init__(self, reason: str, *constants: int) -> None:
-        super().__init__(reason)
-        self.constants = frozenset(constants)
+    """One number is two sizes of a run: at others it may not be."""
 
 
 class RunSizes:
@@ -67,7 +63,7 @@ class RunSizes:
     """
 
     def __init__(self, sizes: Mapping[str, int], fixed: frozenset[int] | None) -> None:
-        self.fixed = fixed
+        self.fixed = None if fixed is None else set(fixed)
         self.farthest = Moves()
         self._parts: dict[int, tuple[int, ...]] = {}
         self._forms: dict[int, Form] = {value: {(name,): 1} for name, value in sizes.items()}
@@ -76,19 +72,20 @@ class RunSizes:
         for (a, m), (b, n) in combinations(sorted(sizes.items()), 2):
             self._is_one_to_one &= m != n and m * n not in self._forms
             self._forms[m * n] = {(a, b): 1}
+        self._open: dict[int, Hashable] = {size: symbols for size, form in self._forms.items() for symbols in form}
 
-    def is_clear(self, moves: Moves) -> bool:
-        """Whether each size that is open, also times those that are not, is none of those that are not, nor becomes
-        one of them, or another, by rows that come and go."""
-        assert self.fixed is not None
-        products = {value * size for value in self._forms for size in self.fixed if size > 1}
-        near = set(chain.from_iterable(self._near(moves).values()))
-        return self._is_one_to_one and self.is_apart(moves) and not (self.fixed & (products | near))
+    @property
+    def are_clear(self) -> bool:
+        """Whether no size that is open is another or the product of two, or one of those that are not."""
+        return self._is_one_to_one and self.fixed is not None and self.fixed.isdisjoint(self._forms)
 
     def is_apart(self, moves: Moves) -> bool:
         """Whether no open size becomes another by rows that come and go, and by one of zeros."""
-        near = self._near(moves, 1).values()
-        return len(set(chain.from_iterable(near))) == sum(map(len, near))
+        near = self._near(moves, 1)
+        for size, meaning in self._open.items():
+            if any(size in near[known] and meaning not in form for known, form in self._forms.items()):
+                return False
+        return len(set(chain.from_iterable(near.values()))) == sum(map(len, near.values()))
 
     def _near(self, moves: Moves, least: int = 0) -> dict[int, range]:
         """Return what each open size becomes by rows that come and go, at least so many; those behind come only."""
@@ -98,19 +95,6 @@ class RunSizes:
             gone, behind = (sum(moves[name + end] for name in symbols) for end in ("", _END))
             near[known] = range(known - gone, known + max(gone + behind, len(symbols) - 1, least) + 1)
         return near
-
-    def close(self, *sizes: int) -> None:
-        """Note sizes that follow from constants alone.
-
-        Raises:
-            SizesMeetError: An open axis has one of them in this run.
-        """
-        for size in sizes:
-            if size > 1 and self.is_open(size):
-                if any(size in near for near in self._near(self.farthest, 1).values()):
-                    raise SizesMeetError("a size cannot be told from a constant", size)
-                assert self.fixed is not None
-                self.fixed |= {size}
 
     def is_open(self, size: int) -> bool:
         """Whether an axis of this size is open."""
@@ -124,21 +108,60 @@ class RunSizes:
             raise UnprovenError("a size is not one of the input's")
         return sized(size, self._forms[size])
 
-    def check_new(self, size: int) -> None:
-        """Raise if an axis of a size that follows from open ones has that of a constant, or of another open one."""
-        if size > 1 and self.fixed is not None and size in self.fixed:
-            raise UnprovenError("a size cannot be told from a constant")
+    def closed(self, *sizes: int) -> None:
+        """Note sizes of axes that follow from no open one.
+
+        Raises:
+            SizesMeetError: An open one is as large.
+        """
+        if self.fixed is not None and not self.fixed.issuperset(sizes):
+            self.fixed.update(sizes)
+            if not self.fixed.isdisjoint(self._open):
+                raise SizesMeetError("a size cannot be told from a constant")
+
+    def opened(self, size: int, meaning: Hashable) -> None:
+        """Note the size of an axis that follows from open ones: from which, or how.
+
+        Raises:
+            SizesMeetError: Another is as large.
+        """
+        if self.fixed is None or size <= 1:
+            return
+        own = [symbols for _, symbols in self._own(size)]
+        if size in self.fixed or self._open.setdefault(size, meaning) != meaning or (own and meaning not in own):
+            raise SizesMeetError("a size cannot be told from a constant")
+
+    def made(self, size: int) -> None:
+        """Note the size of an axis that a graph computed."""
         if isinstance(size, SymbolicSize):
-            form = {symbols: count for symbols, count in size.form.items() if symbols}
-            self._check_other(size, *(known for known, of in self._forms.items() if of == form))
+            symbols = sorted(size.form.keys() - {()})
+            self.opened(size, symbols[0] if len(symbols) == 1 else tuple(symbols))
+        elif size > 1:
+            self.closed(size)
 
-    def check_sum(self, size: int) -> None:
-        """Raise if what several open axes are joined to has the size of an open one."""
-        self._check_other(size)
+    def sliced(self, before: int, after: int) -> None:
+        """Note how many rows are left of so many: by how much it is longer or shorter was noted."""
+        if not self.is_open(before):
+            self.closed(after)
+        elif after != before:
+            own = [symbols for _, symbols in self._own(before)]
+            if own and own != [symbols for _, symbols in self._own(after)]:
+                self.closed(after)
+            else:
+                self.opened(after, own[0] if own else ("part", self._open.get(before)))
 
-    def _check_other(self, size: int, *own: int) -> None:
-        if any(size in near for known, near in self._near(self.farthest, 1).items() if known not in own):
-            raise SizesMeetError("two sizes cannot be told from each other")
+    def joined(self, sizes: Sequence[int], size: int) -> None:
+        """Note how long an axis is to which rows of so long ones were joined."""
+        meanings = [self._open.get(part) for part in sizes if self.is_open(part)]
+        if meanings:
+            self.opened(size, meanings[0] if len(meanings) == 1 else ("sum", *sorted(map(str, meanings))))
+        else:
+            self.closed(size)
+
+    def check_known(self, array: Array) -> None:
+        """Raise if it is not known of an axis whether it is open."""
+        if self.fixed is not None and not all(size in self.fixed or size in self._open for size in array.shape):
+            raise UnprovenError("a size is not one of the input's")
 
     # Moves
 
@@ -255,21 +278,29 @@ class RunSizes:
 
     def _check_group(self, before: Sequence[int], after: Sequence[int]) -> None:
         if not any(map(self.is_open, before)):
-            self.close(*after)
+            self.closed(*after)
+            return
         for one, other in ((before, after), (after, before)):
             joined = [size for size in one if size != 1]
             if len(joined) == 1 and self.is_open(joined[0]) and joined != [size for size in other if size != 1]:
-                self._check_other(joined[0], *self._parts, *self._forms_of(other))
                 parts = self._parts.setdefault(joined[0], tuple(self._expanded(other)))
                 if len(parts[1::2]) == parts[-1] == 1 and parts[1] in self._forms:  # one, again and again
-                    self._forms[joined[0]] = {s: n * parts[0] for s, n in self._forms[parts[1]].items()}
+                    form = {s: n * parts[0] for s, n in self._forms[parts[1]].items()}
+                    if self._forms.setdefault(joined[0], form) != form:
+                        raise SizesMeetError("a size cannot be told from another")
+                self.opened(joined[0], self._meaning_of(parts[1::2]))
         if self._expanded(before) != self._expanded(after):
-            raise UnprovenError("a Reshape takes an open axis apart in another order")
+            raise SizesMeetError("a Reshape takes an open axis apart in another order")
+        for size in after:
+            if self.is_open(size) and size not in self._open:
+                self.opened(size, ("part", *map(self._open.get, before)))
 
-    def _forms_of(self, sizes: Sequence[int]) -> list[int]:
-        """Return the product of two open sizes, if these are the only ones."""
-        parts = [size for size in sizes if size != 1]
-        return [math.prod(parts)] if len(parts) == 2 and all(part in self._forms for part in parts) else []
+    def _meaning_of(self, sizes: Sequence[int]) -> Hashable:
+        """Return from which open sizes one follows that is a product of so large ones."""
+        meanings = [self._open.get(size) for size in sizes]
+        if any(size not in self._forms for size in sizes):
+            return meanings[0] if len(meanings) == 1 else ("product", *map(str, meanings))
+        return tuple(sorted(name for size in sizes for (symbols,) in [self._forms[size]] for name in symbols))
 
     def _expanded(self, shape: Iterable[int]) -> list[int]:
         """Return the open sizes that axes are made of, and the products of the sizes between them."""

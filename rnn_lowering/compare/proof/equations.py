@@ -226,6 +226,7 @@ def recurrent(m: Specification, node: onnx.NodeProto, values: Values) -> list[Ar
     batch_first = bool(attributes.get("layout", 0))
     X = np.swapaxes(page["X"], 0, 1) if batch_first else page["X"]
     T, N = X.shape[:2]
+    m.axes.closed(*page["R"].shape)
     lengths = np.array([int(n) for n in page["sequence_lens"]] if "sequence_lens" in page else [T] * N)
     rounds = "W_scale" in page
     if rounds:
@@ -342,6 +343,7 @@ def linear_attention(m: Specification, node: onnx.NodeProto, values: Values) -> 
     q = (np.repeat(q, H // queries, 2) if queries < H else q).reshape(N, T, H, -1, d)
     scale = np.array(np.float32(attributes.get("scale", 0.0)) or 1 / np.sqrt(d))
     S = m.lifted(page.get("past_state", np.zeros((N, H, d, v.shape[3]))))
+    m.axes.closed(*S.shape[1:], H * S.shape[3])
     name, rows = m.rows.fresh(*node.output), []
     for t in range(T):
         if decays:

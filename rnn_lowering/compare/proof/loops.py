@@ -62,14 +62,12 @@ def loop(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
         raise UnprovenError("a loop has no steps")
     count = _MOST_STEPS if trips is None else trips.flat[0]
     is_open = isinstance(count, SymbolicSize)
-    if is_open:
-        m.axes.check_new(count)
+    m.axes.made(count)
     most = min(int(count), _MOST_STEPS)
     rows = ([integers([counter(n, "step", count)], ())] for n in range(most))
     finals, stacked = _repeat(m, node, outer, states, rows, is_open, [yes])
     if m.taken == _MOST_STEPS:
         raise UnprovenError("too large")
-    m.axes.close(m.taken or 0)
     return [*finals, *stacked]
 
 

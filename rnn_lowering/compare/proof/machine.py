@@ -161,8 +161,11 @@ class Machine:
         for tensor in graph.initializer:
             if tensor.name not in given:
                 values[tensor.name] = self.rows.constant(tensor)
+                self.axes.closed(*values[tensor.name].shape)
         for node in graph.node:
             results = self.node(node, values)
+            for array in results:
+                self.axes.check_known(array)
             values.update((name, array) for name, array in zip(node.output, results, strict=False) if name)
         return [values[value.name] for value in graph.output]
 
@@ -200,9 +203,8 @@ class Machine:
         if array.dtype == object:
             raise UnprovenError("a size is computed with")
         values = array.astype(np.float64)
-        return self.rows.kept(
-            lambda: self.rows.of_numbers(values, self.halves(values)), type(self), self.rounding, contents(values)
-        )
+        key = type(self).halves, self.rounding, contents(values)
+        return self.rows.kept(lambda: self.rows.of_numbers(values, self.halves(values)), *key)
 
     def halves(self, values: Array) -> Array:
         """Return half the distance of each number to the next one of the type of stored numbers."""
@@ -322,8 +324,8 @@ class Machine:
 
     def _product(self, a: Array, matrix: Array) -> Array:
         """Return the product of rows with each column of a matrix, each of numbers or a polynomial."""
-        place = self.rows.place_of(matrix)
-        return self.rows.kept(lambda: self._new_product(a, matrix), type(self), self.rounding, contents(a), place)
+        key = type(self).halves, self.rounding, contents(a), self.rows.place_of(matrix)
+        return self.rows.kept(lambda: self._new_product(a, matrix), *key)
 
     def _new_product(self, a: Array, matrix: Array) -> Array:
         """Return a product that was not computed yet.

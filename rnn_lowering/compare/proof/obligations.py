@@ -32,10 +32,10 @@ from rnn_lowering.types import Array
 _MOST_SIZES = 3
 """So many may be open."""
 
-_MOST_FIXED = 4096
+_MOST_TRIED = 16
+"""So many sizes are tried, if they meet or rows are moved farther than was thought."""
 
-_MOST_TRIES = 8
-"""So often sizes may meet."""
+_MOST_FIXED = 4096
 
 _MOST_LENGTHS = 256
 """So many at once are tried."""
@@ -65,9 +65,10 @@ class LayersAhead:
 
     def name_states(self, specified: Specification, inputs: Mapping[str, Array]) -> None:
         """Let the specification take the steps of each layer that the loop takes."""
-        known = dict(inputs)
+        known, steps = dict(inputs), inputs[self.names[0]].shape[self.axis]
         for n, (layer, name) in enumerate(zip(self.layers, self.names, strict=True)):
             known[name] = self._shorter(known[name]) if n else self._longer(specified, known[name])
+            specified.axes.joined([steps], known[name].shape[self.axis])
             _run(specified, layer, known)
 
     def _longer(self, specified: Specification, x: Array) -> Array:
@@ -139,34 +140,37 @@ def _large_sizes(
     """Compare the outputs at sizes that no constant has, and so large that rows in the middle stay in the middle;
     return how many steps the claimed node takes, and how far rows are moved."""
     fixed = frozenset({0, 1, *_integers(claim)})
-    large, taken, axes = dict[str, int](), None, RunSizes({}, None)
     steps = 0 if claim.ahead is None else len(claim.ahead.layers) - 1
-    moves, barred = Moves(T=steps), set[Sequence[int]]()  # a first guess
+    moves = Moves(T=steps)  # a first guess
+    taken, axes, reason = None, RunSizes({}, None), "sizes meet"
+    sizes, met = dict[str, int](), frozenset[tuple[str, int]]()
     while True:
         least = {name: claim.kinds_of_size(name, moves[name])[-1] for name in names}
-        if large and axes.is_clear(moves) and all(large[name] >= size for name, size in least.items()):
+        if not reason and axes.is_apart(moves) and all(sizes[name] >= size for name, size in least.items()):
             return taken, moves
-        large, axes = _clear_sizes(least, fixed, moves, barred)
+        if len(met) > _MOST_TRIED:
+            raise UnprovenError(reason)
+        fixed |= axes.fixed or frozenset()
+        sizes = _clear_sizes(least, fixed, moves, met)
+        axes, met = RunSizes(sizes, fixed), met | set(sizes.items())
         try:
-            taken = _check_at(claim, rows, known | large, axes)
-            fixed, moves = axes.fixed or fixed, axes.farthest
+            taken, reason = _check_at(claim, rows, known | sizes, axes), ""
+            moves = axes.farthest
         except SizesMeetError as error:
-            barred.add((*large.values(),))
-            if len(barred) == _MOST_TRIES:
-                raise
-            large, fixed, moves = {}, (axes.fixed or fixed) | error.constants, moves | axes.farthest
+            reason = str(error)
+            moves |= axes.farthest
 
 
 def _clear_sizes(
-    least: Mapping[str, int], fixed: frozenset[int], moves: Moves, barred: Collection[Sequence[int]]
-) -> tuple[dict[str, int], RunSizes]:
-    """Return the smallest sizes from these on that no constant has, and that are not barred."""
+    least: Mapping[str, int], fixed: frozenset[int], moves: Moves, met: frozenset[tuple[str, int]]
+) -> dict[str, int]:
+    """Return the smallest sizes from these on that no constant has, and that were not tried."""
     if len(least) > _MOST_SIZES:
         raise UnprovenError("too many sizes are open")
-    sizes = _smallest_clear(tuple(least.items()), fixed, frozenset(moves.items()), frozenset(barred))
+    sizes = _smallest_clear(tuple(least.items()), fixed, frozenset(moves.items()), met)
     if sizes is None:
         raise UnprovenError("too large")
-    return sizes, RunSizes(sizes, fixed)
+    return sizes
 
 
 @lru_cache(32)
@@ -174,14 +178,16 @@ def _smallest_clear(
     least: Sequence[tuple[str, int]],
     fixed: frozenset[int],
     moves: Collection[tuple[str, int]],
-    barred: Collection[Sequence[int]],
+    met: frozenset[tuple[str, int]],
 ) -> dict[str, int] | None:
     """Return the sizes of `_clear_sizes`, which are equal for equal nodes; None if they would be too large."""
     most = 64 if len(least) < _MOST_SIZES else 20
     names = [name for name, _ in least]
-    for numbers in sorted(product(*(range(size, most) for _, size in least)), key=math.prod):
+    kinds = ([n for n in range(size, most) if n not in fixed and (name, n) not in met] for name, size in least)
+    for numbers in sorted(product(*kinds), key=math.prod):
         sizes = dict(zip(names, numbers, strict=True))
-        if numbers not in barred and RunSizes(sizes, fixed).is_clear(Moves(dict(moves))):
+        axes = RunSizes(sizes, fixed)
+        if axes.are_clear and axes.is_apart(Moves(dict(moves))):
             return sizes
     return None
 

@@ -233,17 +233,18 @@ def _reduced(name: str) -> Operator:
 
 
 def _plain(array: Array | None) -> list[int]:
-    return [] if array is None else [int(v) for v in array.flat]
+    """Return integers that no size decides."""
+    values = [] if array is None else list(array.flat)
+    if any(isinstance(value, SymbolicSize) for value in values):
+        raise UnprovenError("a size is no such number")
+    return [int(value) for value in values]
 
 
 def _sizes(m: Machine, shape: Array) -> list[int]:
     """Return the sizes of a new array."""
     for size in shape.flat:
-        if isinstance(size, SymbolicSize):
-            m.axes.check_new(size)
-        else:
-            m.axes.close(int(size))
-    return _plain(shape)
+        m.axes.made(size)
+    return [int(size) for size in shape.flat]
 
 
 def _axes(attributes: Mapping[str, Any], given: Array | None) -> list[int]:
@@ -289,15 +290,11 @@ def _concat(m: Machine, attributes: Mapping[str, Any], *parts: Array) -> Array:
     result, sizes = np.concatenate(parts, axis), [part.shape[axis] for part in parts]
     opened = list(filter(m.axes.is_open, sizes))
     if len(parts) > 1 and opened:
-        m.axes.check_new(result.shape[axis])
-        if len(opened) > 1:
-            m.axes.check_sum(result.shape[axis])
         first, closed = sizes.index(opened[0]), sum(sizes) - sum(opened)
         in_front = closed if len(opened) > 1 else sum(sizes[:first])
         moves = [m.axes.beside(size, in_front) + m.axes.behind(size, closed - in_front) for size in opened]
         m.moved(result, reduce(Moves.__or__, moves) + m.moves(*parts))
-    elif not opened:
-        m.axes.close(result.shape[axis])
+    m.axes.joined(sizes, result.shape[axis])
     return result
 
 
@@ -310,7 +307,7 @@ def _split(m: Machine, attributes: Mapping[str, Any], x: Array, given: Array | N
         sizes = [x.shape[axis] // count] * count
     if sum(sizes) != x.shape[axis]:
         raise UnprovenError("Split has other sizes")
-    m.axes.close(*sizes)
+    m.axes.closed(*sizes)
     return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
@@ -321,17 +318,17 @@ def _slice(m: Machine, attributes: Mapping[str, Any], x: Array, *given: Array | 
     else:
         parts = {name: attributes[name] for name in names if name in attributes}
     axes = parts.get("axes", range(len(parts["starts"])))
-    for n, axis in enumerate(map(int, axes)):
+    for n, axis in enumerate(_plain(np.array(axes, object))):
         start, end, step = parts["starts"][n], parts["ends"][n], parts.get("steps", [1] * len(parts["starts"]))[n]
         size = m.rows_of(x, axis)
         is_open = m.axes.is_open(size)
         moves = m.axes.chosen(size, start) + m.axes.chosen(size, end, past=int(np.sign(step)))
-        if abs(step) != 1 and is_open:
+        if isinstance(step, SymbolicSize) or (abs(step) != 1 and is_open):
             raise UnprovenError("an open axis is sliced in steps")
         rows = _rows(x.shape[axis], int(start), int(end), int(step))
         before = m.axes.from_the_end(m.moves(x)) if min(start, end, step) < 0 else m.moves(x)
         x = m.moved(np.take(x, rows, axis), reduce(Moves.__add__, map(m.moves, given), moves + before))
-        (m.axes.check_new if is_open else m.axes.close)(x.shape[axis])
+        m.axes.sliced(size, x.shape[axis])
     return x
 
 
@@ -355,6 +352,7 @@ def _gather(m: Machine, attributes: Mapping[str, Any], x: Array, index: Array) -
 
 def _shape(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
     sizes = x.shape[attributes.get("start", 0) : attributes.get("end", x.ndim)]
+    m.axes.closed(len(sizes))
     return integers([m.axes.of(size) for size in sizes], (len(sizes),))
 
 
@@ -373,11 +371,11 @@ def _range(m: Machine, _: Any, start: Array, limit: Array, step: Array) -> Array
         raise UnprovenError("Range is of floats")
     if not isinstance(end, SymbolicSize):
         refuse_large(abs(int((end - first) / by)))
-        m.axes.close(len(np.arange(first, end, by)))
+        m.axes.closed(len(np.arange(first, end, by)))
         return np.arange(first, end, by)
     if first != 0 or by != 1:
         raise UnprovenError("Range does not count from 0")
-    m.axes.check_new(end)
+    m.axes.made(end)
     return integers([counter(n, "row", end) for n in range(end)], (int(end),))
 
 
@@ -389,11 +387,12 @@ def _expand(m: Machine, _: Any, x: Array, shape: Array) -> Array:
 
 def _constant(m: Machine, attributes: Mapping[str, Any]) -> Array:
     ((name, value),) = attributes.items()
-    if name == "value":
-        return numbers_of(value)
-    if name in ("value_float", "value_floats", "value_int", "value_ints"):
-        return np.array(value, np.int64 if "int" in name else np.float32)
-    raise UnprovenError(f"a constant has {name}")
+    if name not in ("value", "value_float", "value_floats", "value_int", "value_ints"):
+        raise UnprovenError(f"a constant has {name}")
+    kind = np.int64 if "int" in name else np.float32
+    array = numbers_of(value) if name == "value" else np.array(value, kind)
+    m.axes.closed(*array.shape)
+    return array
 
 
 _UNKNOWN = ("Celu", "Cos", "Erf", "Gelu", "HardSwish", "Mish", "Pow", "Reciprocal", "Selu", "Sin", "Sqrt")

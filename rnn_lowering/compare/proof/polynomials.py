@@ -248,10 +248,15 @@ class Algebra:
             if coefficient is None:
                 return False
             w, of_w = coefficient
-            most = self.slack * np.maximum(abs(v), 1.0)
-            if v is not w and _any(abs(v - w) > np.minimum(of_v + of_w + _EXACT * abs(v), most)):
+            if v is not w and self._is_far(v, w, of_v + of_w + _EXACT * abs(v)):
                 return False
         return True
+
+    def _is_far(self, v: Numbers, w: Numbers, bound: Numbers) -> bool:
+        far = abs(v - w)
+        if isinstance(far, float) and isinstance(bound, float):
+            return bool(far > min(bound, self.slack * max(abs(v), 1.0)))
+        return _any(far > np.minimum(bound, self.slack * np.maximum(abs(v), 1.0)))
 
     def identity(self, value: BoundedPolynomial) -> int:
         """Return a number that equal polynomials share."""
