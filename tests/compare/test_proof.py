@@ -56,7 +56,6 @@ ODD: Sizes = ((1, 1), (2, 5), (7, 3), (64, 2), (230, 1))
 """(T, N) of the runs that judge a mutant."""
 LARGE: Sizes = ((2, 2), (29, 2), (12, 12), (29, 29), (14, 29), (40, 17), (130, 1), (1, 4))
 """Those of the runs that show a fault that only large sizes have, or a small pair."""
-SMALL: Sizes = ((2, 2), (2, 3), (4, 2), (3, 2), (4, 4))
 
 FAR = 2e-5
 
@@ -193,7 +192,7 @@ def test_no_size_that_is_closed_is_taken_for_an_open_one(kind: str, axis: int, f
 @pytest.mark.parametrize("kind", OPEN)
 def test_no_size_is_taken_for_another(kind: str, form: Any) -> None:
     for size in (3, 5, 7):
-        refuse(entering("X", OPEN[kind](size)), form, False, np.random.default_rng(0), sizes=SMALL)
+        refuse(entering("X", OPEN[kind](size)), form, False, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("first", thinned([*range(0, 400, 10)], 40))
@@ -217,19 +216,12 @@ def right_if_proven(
         assert far < FAR
 
 
-def refuse(
-    edit: Edit,
-    form: Any,
-    lengths: bool,
-    rng: np.random.Generator,
-    case: Case = FAR_ROWS,
-    sizes: Sizes = LARGE,
-) -> None:
-    """Check that a fault is one, at some sizes, and that it is not proven."""
+def refuse(edit: Edit, form: Any, lengths: bool, rng: np.random.Generator, case: Case = FAR_ROWS) -> None:
+    """Check that a fault is one, at large sizes, and that it is not proven."""
     case = replace(case, optional=("B", "sequence_lens") if lengths else ("B",))
     original, right, wrong = Impostor("", case, edit=edit).models(form)
     prove(claim(case, original, right))
-    assert max(distances(case, original, wrong, rng, sizes)) > FAR
+    assert max(distances(case, original, wrong, rng, LARGE)) > FAR
     with pytest.raises(UnprovenError):
         prove(claim(case, original, wrong))
 
@@ -273,7 +265,12 @@ def distances(
             feed[name] = drawn.astype(np.int32 if lengths else np.float32)
         truth = evaluate(case.op_type, case.attributes, {**weights, **feed})
         names = [value.name for value in wrong.graph.output]
-        for name, got in zip(names, runs.run(None, feed), strict=True):
+        try:
+            outputs = runs.run(None, feed)
+        except (ort.capi.onnxruntime_pybind11_state.Fail, ort.capi.onnxruntime_pybind11_state.InvalidArgument):
+            yield np.inf
+            continue
+        for name, got in zip(names, outputs, strict=True):
             far = np.abs(got - truth[name]) if got.shape == truth[name].shape else np.array(np.inf)
             yield float(np.nan_to_num(far, nan=np.inf).max(initial=0))
 

@@ -83,6 +83,14 @@ OPEN: dict[str, Callable[[int], str]] = {
         f"""{_LARGE} many = Constant {_zeros(size)} ()
         column = Unsqueeze (many, second) table = Add (column, rows) joined = Reshape (table, all) {_SHORTER}"""
     ),
+    "steps before one": lambda size: (
+        f"""{_LARGE} yes = Constant <value = bool {{1}}> ()
+        table = Constant <value = float[160] {{{", ".join(["0"] * 40 + ["1"] * 120)}}}> ()
+        more = Loop <body = again (int64 n, bool going) => (bool still, float[1] row) {{
+            still = Identity (going) end = Unsqueeze (n, first) before = Slice (X, first, end, first)
+            count = Shape (before) many = Gather (count, first) row = Gather (table, many) }}> (T, yes)
+        each = Unsqueeze (more, second) WRONG = Add (X, each)"""
+    ),
     "an axis": lambda size: (
         f"""{_LARGE} back = Neg (T) third = Constant <value_int = -3> ()
         axis = Where (large, back, third) axes = Unsqueeze (axis, first) raised = Unsqueeze (X, second)

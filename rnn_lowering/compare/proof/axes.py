@@ -139,16 +139,14 @@ class RunSizes:
         elif size > 1:
             self.closed(size)
 
-    def sliced(self, before: int, after: int) -> None:
+    def sliced(self, before: int, after: int, *bounds: int) -> None:
         """Note how many rows are left of so many: by how much it is longer or shorter was noted."""
-        if not self.is_open(before):
-            self.closed(after)
+        own, others = ([symbols for _, symbols in self._own(size)] for size in (before, after))
+        are_plain = not any(isinstance(bound, SymbolicSize) for bound in bounds)
+        if not self.is_open(before) or (are_plain and own and own != others):
+            self.closed(after)  # so many from one end
         elif after != before:
-            own = [symbols for _, symbols in self._own(before)]
-            if own and own != [symbols for _, symbols in self._own(after)]:
-                self.closed(after)
-            else:
-                self.opened(after, own[0] if own else ("part", self._open.get(before)))
+            self.opened(after, own[0] if own and own == others else ("part", self._open.get(before)))
 
     def joined(self, sizes: Sequence[int], size: int) -> None:
         """Note how long an axis is to which rows of so long ones were joined."""

@@ -328,7 +328,7 @@ def _slice(m: Machine, attributes: Mapping[str, Any], x: Array, *given: Array | 
         rows = _rows(x.shape[axis], int(start), int(end), int(step))
         before = m.axes.from_the_end(m.moves(x)) if min(start, end, step) < 0 else m.moves(x)
         x = m.moved(np.take(x, rows, axis), reduce(Moves.__add__, map(m.moves, given), moves + before))
-        m.axes.sliced(size, x.shape[axis])
+        m.axes.sliced(size, x.shape[axis], start, end)
     return x
 
 
