@@ -83,7 +83,7 @@ def compare(
     Args:
         expected, actual: Two outputs; None for a missing one.
         tolerance: The user's tolerance. Integers must be equal without one.
-        uncertain: Which integers may be one unit more or less; None: none.
+        uncertain: How far each integer may be off, True for one unit; None: not at all.
         precision: The least precise type on the way to real numbers; "" for their own.
     """
     if expected is None or actual is None:

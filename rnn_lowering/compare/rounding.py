@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from rnn_lowering.compare.indices import as_right, picking_nodes
 from rnn_lowering.compare.judgement import allowance, distance
 from rnn_lowering.compare.options import Tolerance
 from rnn_lowering.compare.result import OutputCheck, RunCheck
@@ -61,7 +62,8 @@ def integer_outputs(proto: onnx.ModelProto) -> set[str]:
 
 @dataclass(eq=False)
 class UncertainIntegers:
-    """The integers of outputs that may be one unit more or less; none until they are looked for.
+    """The integers of outputs that may be one unit more or less, and indices that may be others; none until they
+    are looked for.
 
     Attributes:
         runner: Runs the original again.
@@ -73,10 +75,17 @@ class UncertainIntegers:
     tolerance: Tolerance
     axes: Mapping[str, int] | None = None
     _found: dict[str, dict[str, Array]] = field(default_factory=dict)
+    _picked: dict[str, dict[str, tuple[onnx.NodeProto, Array]]] = field(default_factory=dict)
 
-    def of(self, feed: str, output: str) -> Array | None:
-        """Return which elements of an output may differ for the inputs of a run; None: none."""
-        return self._found.get(feed, {}).get(output)
+    def of(
+        self, feed: str, output: str, expected: Array | None = None, actual: Array | None = None
+    ) -> Array | None:
+        """Return how far elements of an output may differ for the inputs of a run; None: not at all. Indices may
+        only if both arrays are given."""
+        picked = self._picked.get(feed, {}).get(output)
+        if picked is None:
+            return self._found.get(feed, {}).get(output)
+        return None if expected is None or actual is None else as_right(*picked, expected, actual, self.tolerance)
 
     def look_for(
         self, original: ModelSource, session: Session, feeds: Collection[str], runs: Iterable[RunCheck]
@@ -96,17 +105,35 @@ class UncertainIntegers:
                 with suppress(SessionError, RnnLoweringError, onnx.shape_inference.InferenceError):
                     for rounding in _roundings(original.proto):
                         found[rounding.output] = self._moved(original, session, feed, rounding)
-        return any(self._found.get(feed) for feed in feeds)
+                with suppress(SessionError, RnnLoweringError):
+                    self._picked[feed] = self._values_of_indices(original, session, feed)
+        return any(self._found.get(feed) or self._picked.get(feed) for feed in feeds)
+
+    def _values_of_indices(
+        self, original: ModelSource, session: Session, feed: str
+    ) -> dict[str, tuple[onnx.NodeProto, Array]]:
+        """Return the node that each output of indices is of, and what it picks from in a run of the original."""
+        integers = integer_outputs(original.proto)
+        nodes = {name: node for name, node in picking_nodes(original.proto.graph).items() if name in integers}
+        if not nodes:
+            return {}
+        path, values = self.runner.folder / "picked.onnx", {node.input[0] for node in nodes.values()}
+        with_values = replace(session_with(original, path, values, self.axes), optimize=session.optimize)
+        (run,) = self.runner.run(with_values, [[feed]]).accepted(all_must_run=True)
+        arrays = {**self.runner.feed(feed), **run.tensors()}
+        return {name: (n, arrays[n.input[0]]) for name, n in nodes.items() if n.input[0] in arrays}
 
     def note(self, checks: Iterable[OutputCheck]) -> str:
-        """Return a note on outputs that passed though some integers differ by one unit; "" if none does."""
-        names = {name for each in self._found.values() for name in each}
-        found = [f"'{check.name}'" for check in checks if check.passed and check.max_abs and check.name in names]
-        if not found:
-            return ""
-        return (
-            f"integers of {', '.join(found)} differ by one unit, where rounding moves real numbers over a boundary"
+        """Return a note on outputs that passed though some integers differ; "" if none does."""
+        differ = {check.name: f"'{check.name}'" for check in checks if check.passed and check.max_abs}
+        picked = [shown for name, shown in differ.items() if any(name in each for each in self._picked.values())]
+        units = [shown for name, shown in differ.items() if any(name in each for each in self._found.values())]
+        units = [shown for shown in units if shown not in picked]
+        notes = (
+            (units, "integers of {} differ by one unit, where rounding moves real numbers over a boundary"),
+            (picked, "indices of {} differ, where they pick numbers that are equal up to the tolerance"),
         )
+        return "; ".join(text.format(", ".join(shown)) for shown, text in notes if shown)
 
     def _moved(self, original: ModelSource, session: Session, feed: str, rounding: _RoundedOutput) -> Array:
         """Return which integers change if the real numbers before them move by the tolerance."""

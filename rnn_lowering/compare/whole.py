@@ -468,13 +468,16 @@ class ModelComparison(Comparison):
             given = self.runner.feed(feed)
             inputs = tuple(RunInput.of(name, given[name], are_lengths=name in self.lengths) for name in given)
             outputs = tuple(
-                self._compare_output(n, name, before, after, self.uncertain.of(feed, name))
+                self._compare_output(n, name, before, after, self._uncertain(feed, n, name, before, after))
                 for n, name in enumerate(self.names)
             )
             each_run.append(RunCheck(inputs, outputs))
         checks = over_all(each_run)
         wrong = "; ".join(f"output '{c.name}': {c.reason}" for c in checks if not c.passed)
         return Verification("failed" if wrong else "verified", WHOLE, len(pairs), checks, wrong, tuple(each_run))
+
+    def _uncertain(self, feed: str, n: int, name: str, before: Outputs, after: Outputs) -> Array | None:
+        return self.uncertain.of(feed, name, before.get(f"{n}:0"), after.get(f"{n}:0"))
 
     def _compare_output(
         self, n: int, name: str, before: Outputs, after: Outputs, uncertain: Array | None

@@ -115,3 +115,44 @@ def test_integers_of_a_stream() -> None:
     assert "integers of 'Y' differ by one unit" in check.reason
     check = rl.verify_stream(original, plus(streamed(original, "time", "scan"), 1))
     assert check.status == "failed"
+
+
+PICKS = {
+    "TopK": ("int64[T,N,2]", "v, Y = TopK (s, two)"),
+    "ArgMax": ("int64[T,N]", "Y = ArgMax <axis = -1, keepdims = 0> (s)"),
+    "ArgMin": ("int32[T,1,4]", "i = ArgMin <axis = 1> (s)  Y = Cast <to = 6> (i)"),
+}
+
+
+def picking(name: str, near: float, *, swapped: bool = False, twice: bool = False) -> onnx.ModelProto:
+    """A model whose two largest scores differ by a share of them, along each axis."""
+    kind, end = PICKS[name]
+    if twice:
+        end = end.replace("Y", "i") + "  f = Gather <axis = -1> (i, none)  Y = Concat <axis = -1> (f, f)"
+    net = parse(
+        f"""main (float[T,2,8] X) => ({kind} Y)
+        <float[1,32,8] W = {{}}, float[1,32,8] R = {{}}, int64[1] two = {{2}}, int64[1] none = {{0}},
+         int64[1] one = {{1}}, int64[2] first = {{0, 0}}> {{
+        y, Y_h = LSTM <hidden_size = 8> (X, W, R)  z = Squeeze (y, one)  g = Gather <axis = 1> (z, first)
+        p = MatMul (g, M)  q = Mul (p, rows)  s = Abs (q)  {end} }}""".replace("N", "2")
+    )
+    share = np.array([1, 1 + near], np.float32)[:: -1 if swapped else 1]
+    column = np.random.default_rng(0).normal(size=(8, 1))
+    M = np.concatenate([column * share, column * [0.5, -0.5]], 1).astype(np.float32)
+    for key, array in (("M", M), ("rows", share.reshape(1, 2, 1))):
+        net.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), key))
+    return net
+
+
+@pytest.mark.parametrize("name", PICKS)
+def test_indices_may_pick_numbers_that_are_equal_up_to_the_tolerance(name: str) -> None:
+    close, apart = picking(name, 1e-6), picking(name, 1e-2)
+    check = rl.verify(close, rl.lower(picking(name, 1e-6, swapped=True)), runs=1)
+    assert check, check
+    assert check.max_abs, "no index differs: the case shows nothing"
+    assert "indices of 'Y' differ, where they pick numbers that are equal" in check.reason
+    assert rl.verify(apart, rl.lower(picking(name, 1e-2, swapped=True)), runs=1).status == "failed"
+
+
+def test_an_index_is_there_once() -> None:
+    assert rl.verify(picking("TopK", 1e-6), rl.lower(picking("TopK", 1e-6, twice=True)), runs=1).status == "failed"
