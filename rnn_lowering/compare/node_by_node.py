@@ -17,12 +17,12 @@ import onnx_ir as ir
 
 from rnn_lowering.compare.float64.node_reference import Symbols
 from rnn_lowering.compare.judgement import NodeOutput, allowance, blocks_of_rows, compare
+from rnn_lowering.compare.node_models import with_shapes
 from rnn_lowering.compare.node_pairs import (
     NodePair,
     Values,
     node_pairs,
     pairs_of_prepared,
-    with_shapes,
     with_weights,
 )
 from rnn_lowering.compare.options import Check, Tolerance

@@ -369,7 +369,7 @@ def test_an_output_without_numbers_is_not_plotted(tmp_path: Path) -> None:
 
 
 def test_a_node_that_cannot_run_on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rnn_lowering.compare.node_pairs.LoweredFile.part", lambda *_: None)
+    monkeypatch.setattr("rnn_lowering.compare.node_models.LoweredFile.part", lambda *_: None)
     case = Case("page_without_pictures", "GRU")
     parsed = Page(written(tmp_path, model(case, 17)))
     assert parsed.plots == 0

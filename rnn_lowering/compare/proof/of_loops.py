@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.compare.node_pairs import message_of
+from rnn_lowering.compare.node_models import message_of
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.operators import is_used, values_used
 from rnn_lowering.model.model_sizes import Inferred, inferred_values
