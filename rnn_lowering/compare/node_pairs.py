@@ -1,7 +1,7 @@
 """The recurrent nodes of the original, each with what the lowered model has in its place, as small models.
 
-The part of the lowered model between the inputs and the outputs of a node becomes a model of its own. If nodes share
-a loop, that model has the inputs of all of them.
+The part of the lowered model between the inputs and the outputs of a node becomes a model of its own. If nodes
+share a loop, that model has the inputs of all of them.
 """
 
 from __future__ import annotations
