@@ -14,7 +14,7 @@ from rnn_lowering.facts.numbers import evaluate
 from rnn_lowering.facts.operators import bodies_of, inputs_of, reached
 from rnn_lowering.facts.size import size
 from rnn_lowering.model.onnx_checks import is_anonymous
-from rnn_lowering.model.scopes import recurrent_nodes
+from rnn_lowering.nodes.kinds import is_recurrent
 
 TRIAL = 960
 """A size of inputs that most models accept: large, and a multiple of many."""
@@ -31,8 +31,8 @@ def are_of_an_example(model: ir.Model, inferred: Mapping[ir.Value, ir.Value]) ->
         model: The model.
         inferred: What ONNX infers of computed values.
     """
-    read = dict.fromkeys(v for entry in recurrent_nodes(model) for v in entry.node.inputs if v in inferred)
-    doubtful = [value for value in read if value is not None and _declares_more(value, inferred[value])]
+    declared = (value for value, found in inferred.items() if _declares_more(value, found))
+    doubtful = [value for value in declared if any(is_recurrent(node) for node, _ in value.uses())]
     if not doubtful:
         return False
     known = _known_at_trial(model, doubtful, inferred)
