@@ -92,6 +92,7 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     drop_empty_operands,
     drop_unused_constants,
     forget_declared,
+    leave_default_beta,
     make_numbers,
     plain_scatters,
     refuse_same_pads,
@@ -404,6 +405,9 @@ ADAPTATIONS = {
     "at most 4 axes": Adaptation(refuse=refuse_axes),
     "no lone operands": Adaptation(
         copy_lone_operands, "joins and compares no single tensor: made an Identity of {} nodes"
+    ),
+    "no written beta": Adaptation(
+        leave_default_beta, "makes a HardSwish of products with a HardSigmoid: left beta of {} of them out"
     ),
     "no empty operands": Adaptation(
         drop_empty_operands, "rejects a Concat with a constant without rows: left those of {} nodes out"

@@ -301,3 +301,19 @@ def test_a_gelu_of_an_erf_is_a_difference() -> None:
     assert [node.op_type for node in nodes(lowered)] == ["Div", "Erf", "Sub", "Mul", "Mul"]
     feed = random_feed(net, N=3)
     assert_close(run(lowered, feed), run(net, feed))
+
+
+def test_a_hard_sigmoid_is_written_without_its_default() -> None:
+    """With it OpenCV makes a HardSwish of a product with any other tensor, without an error."""
+    net = parse(
+        """g (float[T, 1, 3] x, float[T, 1, 1, 2] z) => (float[T, 1, 1, 2] y)
+        <float[1, 8, 3] W = {}, float[1, 8, 2] R = {}> { h = LSTM <hidden_size = 2, activation_alpha = [0.16666667],
+        activation_beta = [0.5], activations = ["HardSigmoid", "Tanh", "Tanh"]> (x, W, R)
+        g = HardSigmoid <alpha = 0.16666667, beta = 0.5> (h) y = Mul (z, g) }"""
+    )
+    lowered = rl.lower(net, target="opencv", dims={"T": 3})
+    found = [node for node in nodes(lowered) if node.op_type == "HardSigmoid"]
+    assert found
+    assert all({a.name for a in node.attribute} <= {"alpha"} for node in found)
+    feed = random_feed(net, T=3)
+    assert_close(run(lowered, feed), run(net, feed))

@@ -12,7 +12,8 @@ jaxonnxruntime takes sizes and axes from initializers only.
 OpenCV compares the shapes of a scale and its zero point; onnxruntime's quantizer writes the scale of a bias with an
 axis, and its zero point without.
 MNN computes no Pow whose exponents are integers, but for a 2.
-OpenCV loses the type of a constant without elements, and rejects its Concat with others.
+OpenCV loses the type of a constant without elements, and rejects its Concat with others. It makes a HardSwish of a
+HardSigmoid whose beta is written, times any other tensor.
 onnx2tf writes a Concat, a Sum or a Max of one tensor as an operator that LiteRT lacks: it is an Identity.
 
 tract computes Shape, Size and Cast to int64 in a type of its own, which some operators reject. A CastLike of a
@@ -67,6 +68,9 @@ def _spell(node: ir.Node, model: AdaptedModel) -> bool:
     return True
 
 
+_BETA = 0.5
+"""The default of a HardSigmoid."""
+
 _OF_ANY_NUMBER = ("Concat", "Max", "Mean", "Min", "Sum")
 
 
@@ -76,6 +80,14 @@ def copy_lone_operands(model: AdaptedModel) -> int:
     for node in found:
         node.op_type = "Identity"
         node.attributes.clear()
+    return len(found)
+
+
+def leave_default_beta(model: AdaptedModel) -> int:
+    """Leave out the beta of each HardSigmoid that has the default one, in place; return their number."""
+    found = [node for node in model.nodes("HardSigmoid") if node.attributes.get_float("beta", 0.0) == _BETA]
+    for node in found:
+        del node.attributes["beta"]
     return len(found)
 
 

@@ -220,6 +220,7 @@ OPENCV = Target(
             "channels of signals",
             "exact Gelu",
             "no empty operands",
+            "no written beta",
             "typed fills",
             "constants as tensors",
             "stored indices",
