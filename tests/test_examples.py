@@ -212,7 +212,7 @@ def test_continuous_integration_runs_the_same() -> None:
     text = script.read_text(encoding="utf-8")
     assert os.access(script, os.X_OK)
     packages = '(.ci/package "$work" && .ci/extras "$work")'
-    steps = ("python3 -m venv .venv", "\n.ci/lint\n", packages, "\n.venv/bin/pytest")
+    steps = ("python3 -m venv .venv", "\n.ci/lint >", packages, "\n.venv/bin/pytest")
     assert all(step in text for step in steps)
     tried = (ROOT / ".ci" / "extras").read_text(encoding="utf-8")
     lints = (ROOT / ".ci" / "lint").read_text(encoding="utf-8")
