@@ -349,7 +349,7 @@ def reasons(module: Path) -> list[str]:
     found = []
     for call in (node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call)):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        place = {"refuse": 1, "UnsupportedError": 0, "_unlike": 2}.get(name)
+        place = {"refuse": 1, "OptionError": 0, "UnsupportedError": 0, "_unlike": 2}.get(name)
         if place is not None and len(call.args) > place:
             texts = [n.value for n in ast.walk(call.args[place]) if isinstance(n, ast.Constant)]
             found.append(max((text for text in texts if isinstance(text, str)), key=len, default=""))

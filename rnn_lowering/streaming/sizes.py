@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.argument_checks import meant
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.size import Counter, Size, size
 from rnn_lowering.types import Array
@@ -212,8 +212,8 @@ def time_inputs(model: ir.Model, stream: Mapping[str, int | None]) -> TimeInputs
             A frame of the stream is their greatest common divisor.
 
     Raises:
-        UnsupportedError: An axis that the model does not have, two axes of one input, or numbers that contradict
-            each other.
+        OptionError: An axis that the model does not have.
+        UnsupportedError: Two axes of one input, or numbers that contradict each other.
     """
     inputs = {v.name or "": v for v in model.graph.inputs if not v.is_initializer() and v.shape is not None}
     shapes = {name: _dims(name, value) for name, value in inputs.items()}
@@ -282,7 +282,7 @@ def _named(text: str, shapes: _Shapes, model: ir.Model) -> list[tuple[str, int]]
             alike = _symbol(model, name, number) is not None and shapes[name].count(size) == 1
             return _axes_of_size(shapes, size) if alike else [(name, number)]
     names = dict.fromkeys(d for dims in shapes.values() for d in dims if isinstance(d, str))
-    raise UnsupportedError(f"no axis is called '{text}'", hint=_listing(shapes) + meant(text, names))
+    raise OptionError(f"no axis is called '{text}'", hint=_listing(shapes) + meant(text, names))
 
 
 def _axes_of_size(shapes: _Shapes, size: int | str) -> list[tuple[str, int]]:
