@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,10 @@ def is_run(step: str) -> bool:
     """Whether a step needs nothing but what the tests have."""
     if "\n" in step:
         return imports(step) <= HERE and "self." not in step and "sys.argv" not in step
+    if script := re.match(r"python examples/(\S+\.py)", step):
+        wanted = imports((EXAMPLES / script[1]).read_text(encoding="utf-8"))
+        if not all(find_spec(name) or (EXAMPLES / f"{name}.py").exists() for name in wanted):
+            return False  # PyTorch or TVM
     return not any(part in step for part in THEIRS) and "examples/browser" not in step
 
 
