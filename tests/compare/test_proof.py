@@ -27,7 +27,7 @@ from oracle import GATES, evaluate
 from other_arithmetic import OTHER_ARITHMETIC
 from random_masks import RandomMask, under_mask
 from running import session
-from sizes_that_meet import OF_AXES, OF_CONSTANTS, of_constants, three_times_as_many
+from sizes_that_meet import OF_AXES, three_times_as_many
 from taken_sizes import CLOSED, OPEN, closed_for_open
 from thinning import thinned
 
@@ -113,12 +113,6 @@ def test_no_fault_at_a_distance_is_proven(kind: str, axis: int, distance: int, f
 @pytest.mark.parametrize("name", OTHER_ARITHMETIC)
 def test_no_other_arithmetic_is_proven(name: str) -> None:
     refuse(OTHER_ARITHMETIC[name], "scan", False, np.random.default_rng(0))
-
-
-@pytest.mark.parametrize("kind", OF_CONSTANTS)
-def test_no_size_of_constants_is_that_of_an_axis(kind: str) -> None:
-    for n in range(3, 12):
-        refuse(of_constants(kind, n), "scan", False, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("size", [5, 7])
