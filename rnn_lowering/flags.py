@@ -33,6 +33,11 @@ def for_command() -> Iterator[None]:
         _of_command.reset(token)
 
 
+def set_dim(name: str) -> str:
+    """Return the option that fixes an open size, with ? for its number."""
+    return f"--set-dim {shlex.quote(f'{name}=')}?"
+
+
 def is_for_command() -> bool:
     """Return whether messages have flags."""
     return _of_command.get()

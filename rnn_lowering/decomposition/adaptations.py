@@ -317,7 +317,7 @@ ADAPTATIONS = {
     "no vectors": Adaptation(write_vectors, "multiplies no vectors: wrote those of {} MatMul as matrices"),
     "no two vectors": Adaptation(
         partial(write_vectors, both=True),
-        "multiplies no two vectors, none of integers: wrote those of {} MatMul as matrices",
+        "multiplies no two vectors, and no vector of integers: wrote those of {} MatMul as matrices",
     ),
     "inputs with elements": Adaptation(refuse=refuse_no_elements),
     "no products of integers": Adaptation(refuse=refuse_products),

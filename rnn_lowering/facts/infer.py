@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from rnn_lowering.facts.known import KnownValues, SizingError, shape_of
 from rnn_lowering.facts.node_outputs import infer_outputs
+from rnn_lowering.facts.numbers import evaluate
 from rnn_lowering.facts.operators import TO_THE_END, operator_of
 from rnn_lowering.facts.size import PartialShape, Shape, Size, product, size
 
@@ -30,6 +31,19 @@ def infer(known: KnownValues, node: ir.Node) -> None:
         for output, dims in zip(node.outputs, () if rule is None else rule(known, node), strict=False):
             if dims is not None:
                 known.set_shape(output, dims)
+
+
+def follow(known: KnownValues, node: ir.Node, computes: Callable[[ir.Node], bool]) -> None:
+    """Add the types and shapes of a node's outputs, and their numbers if `computes` then says so, as far as they
+    follow from its inputs; nothing of a node that does not accept them."""
+    if "broadcast" in node.attributes:  # before opset 7, which aligns other axes
+        return
+    try:
+        infer(known, node)
+        if computes(node):
+            evaluate(known, node)
+    except Exception:  # inference has no common error: nothing is known
+        return
 
 
 def _infer_by_onnx(known: KnownValues, node: ir.Node) -> bool:

@@ -13,10 +13,9 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.infer import infer
+from rnn_lowering.facts.infer import follow
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.node_outputs import numbers_in
-from rnn_lowering.facts.numbers import evaluate
 from rnn_lowering.facts.operators import (
     bodies_of,
     captured_values,
@@ -99,7 +98,7 @@ class _Folder:
             self.fold(body)
         if bodies or node.op_type == "Constant" or not is_of_default_domain(node):
             return
-        self._compute(node)
+        follow(self._known, node, self._is_computed)
         used = list(filter(is_used, node.outputs))
         if all(map(self._is_written, used)):
             for value in used:
@@ -107,16 +106,9 @@ class _Folder:
         elif (source := self._unchanged(node)) is not None and not node.outputs[0].is_graph_output():
             node.outputs[0].replace_all_uses_with(source)
 
-    def _compute(self, node: ir.Node) -> None:
-        """Add the numbers of a node's outputs. Stored integers stay integers: nothing is dequantized."""
-        if "broadcast" in node.attributes:  # before opset 7, which aligns other axes
-            return
-        try:
-            infer(self._known, node)
-            if operator_of(node).exact or operator_of(node).elementwise or self._is_product(node):
-                evaluate(self._known, node)
-        except Exception:  # inference has no common error: nothing is known
-            return
+    def _is_computed(self, node: ir.Node) -> bool:
+        """Whether the numbers of a node's outputs are. Stored integers stay integers: nothing is dequantized."""
+        return operator_of(node).exact or operator_of(node).elementwise or self._is_product(node)
 
     def _is_product(self, node: ir.Node) -> bool:
         """Whether a node multiplies numbers, as a step does a constant initial state by weights."""

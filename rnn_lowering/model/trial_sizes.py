@@ -7,10 +7,9 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
-from rnn_lowering.facts.infer import infer
+from rnn_lowering.facts.infer import follow
 from rnn_lowering.facts.known import Known, KnownValues
 from rnn_lowering.facts.node_outputs import numbers_in
-from rnn_lowering.facts.numbers import evaluate
 from rnn_lowering.facts.operators import bodies_of, inputs_of, reached
 from rnn_lowering.facts.size import size
 from rnn_lowering.model.onnx_checks import is_anonymous
@@ -79,13 +78,8 @@ def _follow(known: KnownValues, node: ir.Node, inferred: Mapping[ir.Value, ir.Va
     if bodies_of(node):
         for value in node.outputs:
             known.declare(value, Known.at(value.dtype, inferred[value].shape if value in inferred else None))
-    elif "broadcast" not in node.attributes:  # before opset 7, which aligns other axes
-        try:
-            infer(known, node)
-            if all(_is_small(known, value) for value in node.outputs):
-                evaluate(known, node)
-        except Exception:  # inference has no common error: nothing is known
-            return
+    else:
+        follow(known, node, lambda node: all(_is_small(known, value) for value in node.outputs))
 
 
 def _is_small(known: KnownValues, value: ir.Value) -> bool:

@@ -17,6 +17,7 @@ from rnn_lowering.errors import (
 )
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import bodies_of, default_opset, keeps_numbers, nodes_within, operator_of, reached
+from rnn_lowering.flags import set_dim
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import at_sizes, fix_dimensions, input_arrays, record
 from rnn_lowering.model.folding import folded
@@ -62,7 +63,7 @@ def _frozen(work: Work, dims: Mapping[str, int]) -> str:
     """Return which axis the exporter froze, or a size that fits beside the others; "" if none."""
     from rnn_lowering.opening.lone_export import closed_axes, fitting_size
 
-    for closed in closed_axes(work.model, work.lowering.max_nodes):
+    if closed := next(iter(closed_axes(work.model, work.lowering.max_nodes)), ""):
         return closed
     fitting = fitting_size(work.model, work.lowering.max_nodes, dims) if work.lowering.stream is None else None
     if fitting is None:
@@ -244,11 +245,11 @@ def open_trips(
     if numbers:
         return f"make them constants: {' '.join(map(_set_input, numbers))}"
     sizes = open_sizes(model, deciding[0], (0,), every=True, stream=stream) if deciding else ""
-    names = [name for name in open_names(model) if f"--set-dim {quote(f'{name}=')}?" in sizes]
+    names = [name for name in open_names(model) if set_dim(name) in sizes]
     if not sizes and not stream.fewest:
         names = open_names(model)  # the number of a nested Loop may follow from another value of a body
     if not sizes or len(names) == len(sizes.split(" --")):
-        sizes = " ".join(f"--set-dim {quote(f'{name}=')}?" for name in _enough(names, is_known))
+        sizes = " ".join(map(set_dim, _enough(names, is_known)))
     return f"fix the sizes of the inputs, with a number for each ?: {sizes}" if sizes else ""
 
 

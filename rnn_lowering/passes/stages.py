@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from shlex import quote
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, RnnLoweringError
+from rnn_lowering.flags import set_dim
 from rnn_lowering.model.copying import clone, order_restored
 from rnn_lowering.model.model_sizes import open_negative_sizes
 from rnn_lowering.model.scopes import SORTED, repeating_nodes, sort_nodes
@@ -110,7 +110,7 @@ class StreamInputs:
 
     def option(self, size: str) -> str:
         """Return the option that fixes an open size."""
-        return self.frames.get(size) or f"--set-dim {quote(f'{size}=')}?"
+        return self.frames.get(size) or set_dim(size)
 
 
 NO_STREAM = StreamInputs()

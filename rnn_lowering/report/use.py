@@ -17,7 +17,7 @@ from rnn_lowering.compare.result import EACH_NODE
 from rnn_lowering.compare.sizes import axis_by_name
 from rnn_lowering.errors import LINE, counted, page_named
 from rnn_lowering.files.one_file import text_format
-from rnn_lowering.flags import spelled
+from rnn_lowering.flags import set_dim, spelled
 from rnn_lowering.streaming.metadata import State, StreamPlan
 from rnn_lowering.targets.calls import CALLS, Snippet
 from rnn_lowering.targets.installed import PACKAGES, is_here
@@ -80,7 +80,7 @@ def _without_loops(report: FileReport) -> Iterator[str]:
         opened = {dim for port in report.lowered.inputs for dim in port.shape or () if not isinstance(dim, int)}
         lengths = [name for name in opened if name is None or axis_by_name(name) != "N"]
         name = lengths[0] if len(lengths) == 1 else None
-        sizes = f" --set-dim {shlex.quote(f'{name}=')}?" if name else " and a length (--set-dim, --set-shape)"
+        sizes = f" {set_dim(name)}" if name else " and a length (--set-dim, --set-shape)"
     yield spelled(f"for a runtime without {kinds}: --to unroll{sizes}, or name it with --target")
 
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from shlex import quote
 from types import MappingProxyType
 
 import numpy as np
@@ -23,6 +22,7 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.operators import inputs_and_attributes
 from rnn_lowering.facts.size import Size
+from rnn_lowering.flags import set_dim
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import add_constant, all_names, constant_nodes, origin_of
 from rnn_lowering.nodes.kinds import node_ref
@@ -406,7 +406,7 @@ def dim_of(dim: Size, axis: int, name: str | None) -> Dim:
             f"the size of axis {axis} of '{name}' is not known: a state cannot have that size",
             hint="fix the sizes of the inputs: --set-dim, --set-shape; axes of equal sizes need the same name",
         )
-    options = " or ".join(f"--set-dim {quote(f'{name}=')}?" for name in sorted(names))
+    options = " or ".join(map(set_dim, sorted(names)))
     raise UnsupportedError(
         f"axis {axis} of '{name}' has {dim} elements: a state cannot have that size",
         hint=f"fix a size: {options}" if names else "",

@@ -283,11 +283,10 @@ class Machine:
         return np.stack(parts).reshape(shape) if parts else self.rows.zeros(shape)
 
     def _product_of_numbers(self, a: Array, b: Array) -> Array:
-        columns = [floats(b)] if b.ndim != 2 or not b.size else (block.T for block in columns_at_once(b))
-        parts = []
-        for block in columns:
-            parts.append(np.matmul(floats(a), block))
-            self.check_kept(parts[-1], np.matmul(np.abs(floats(a)), np.abs(block)))
+        rows, parts = floats(a), []
+        for block in [floats(b)] if b.ndim != 2 or not b.size else (columns.T for columns in columns_at_once(b)):
+            parts.append(np.matmul(rows, block))
+            self.check_kept(parts[-1], np.matmul(np.abs(rows), np.abs(block)))
         return np.concatenate(parts, -1).astype(np.result_type(a, b))
 
     def check_kept(self, sums: Array, of_magnitudes: Array) -> None:

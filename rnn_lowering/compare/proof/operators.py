@@ -371,8 +371,9 @@ def _range(m: Machine, _: Any, start: Array, limit: Array, step: Array) -> Array
         raise UnprovenError("Range is of floats")
     if not isinstance(end, SymbolicSize):
         refuse_large(abs(int((end - first) / by)))
-        m.axes.closed(len(np.arange(first, end, by)))
-        return np.arange(first, end, by)
+        numbers = np.arange(first, end, by)
+        m.axes.closed(len(numbers))
+        return numbers
     if first != 0 or by != 1:
         raise UnprovenError("Range does not count from 0")
     m.axes.made(end)

@@ -4,11 +4,11 @@ with one are refused."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from shlex import quote
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import bodies_of
+from rnn_lowering.flags import set_dim
 from rnn_lowering.model.model_sizes import open_names
 from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
 from rnn_lowering.nodes.kinds import node_ref
@@ -60,7 +60,7 @@ def refuse_unlike_branches(model: AdaptedModel, target: Target) -> Iterator[Unsu
     branch goes."""
     if all(value.shape is not None and value.shape.is_static() for value in model.graph.inputs):
         return
-    sizes = " ".join(f"--set-dim {quote(f'{name}=')}?" for name in open_names(model.model)) or "--set-shape NAME:?"
+    sizes = " ".join(map(set_dim, open_names(model.model))) or "--set-shape NAME:?"
     for scope, node in nodes_in_scopes(model.model):
         branches = [body.outputs for body in bodies_of(node)] if node.op_type == "If" else []
         for pair in zip(*branches, strict=False):
