@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from onnx import helper, numpy_helper
 from rnn_lowering.compare.options import Check
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.model.protobuf import bodies_in, nodes_in
-from rnn_lowering.nodes.kinds import AxisName, InputRole, is_recurrent, role_of
+from rnn_lowering.nodes.kinds import AxisName, InputRole, axis_by_name, is_recurrent, role_of
 from rnn_lowering.types import Array
 
 
@@ -311,15 +310,6 @@ def _names_of_axes(value: onnx.ValueInfoProto, use: Use) -> list[AxisName]:
     """Return what runs along each axis, as far as a node or a name says so."""
     axes = [*use.axes, *[None] * len(dims_of(value))]
     return [axis or axis_by_name(dim.dim_param) for axis, dim in zip(axes, dims_of(value), strict=False)]
-
-
-def axis_by_name(name: str) -> AxisName:
-    """Return what runs along an axis of this name, None if the name does not say."""
-    if re.search(r"batch|^b$|^n$|bs\b", name.lower()):
-        return "N"
-    if re.search(r"seq|time|len|^t$|frame|step|width", name.lower()):
-        return "T"
-    return None
 
 
 def _shapes(

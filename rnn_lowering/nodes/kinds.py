@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -217,6 +218,15 @@ _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 AxisName = Literal["T", "N"] | None
 """The content of an axis: "T" for steps, "N" for rows of the batch, None for anything else."""
+
+
+def axis_by_name(name: str) -> AxisName:
+    """Return what runs along an axis of this name, None if the name does not say."""
+    if re.search(r"batch|^b$|^n$|bs\b", name.lower()):
+        return "N"
+    if re.search(r"seq|time|len|^t$|frame|step|width", name.lower()):
+        return "T"
+    return None
 
 
 @dataclass(frozen=True)

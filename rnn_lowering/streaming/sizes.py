@@ -18,6 +18,7 @@ from rnn_lowering.argument_checks import meant
 from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.size import Counter, Size, size
+from rnn_lowering.nodes.kinds import axis_by_name
 from rnn_lowering.types import Array
 
 TIME, CHUNK = Counter(0, "frames", 1), Counter(1, "chunk", None)
@@ -309,4 +310,7 @@ def _listing(shapes: _Shapes) -> str:
     if not shapes:
         return "no input has a shape: export the model with them"
     inputs = ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in shapes.items())
-    return f"the model's inputs: {inputs}; name the time dimension, or INPUT:AXIS, such as {next(iter(shapes))}:0"
+    name, dims = next(iter(shapes.items()))
+    free = [axis for axis, dim in enumerate(dims) if isinstance(dim, str) and axis_by_name(dim) != "N"]
+    axis = free[0] if free else min(1, len(dims) - 1)
+    return f"the model's inputs: {inputs}; name the time dimension, or INPUT:AXIS, such as {name}:{axis}"

@@ -54,6 +54,7 @@ TargetName = Literal[
     "onnx2tf",
     "espppq",
     "trt",
+    "trtexec",
     "nvidia",
     "stedgeaicore",
 ]

@@ -228,8 +228,10 @@ TARGETS = Targets({target.name: target for target in (*_RUN, *map(_documented, _
 """Every target that `target=` accepts, by name."""
 
 
-_ALIKE = 0.8
-"""How alike a name and that of a target are which is taken for a slip: runtimes of one family are less."""
+_ALIKE, _SHORT, _ALIKE_SHORT = 0.8, 3, 0.6
+"""How alike a name and that of a target are which is taken for a slip: runtimes of one family are less. In a name
+of three letters one wrong letter weighs more.
+"""
 
 
 def any_target_named(name: str) -> Target:
@@ -240,7 +242,7 @@ def any_target_named(name: str) -> Target:
         raise OptionError(f"target '{name}' does not exist", hint=f"it is a form: --to {name}")
     if _letters(name) not in found:
         known = (each for t in TARGETS.values() for each in (t.name, *t.other_names))
-        like = meant(str(name), known, alike=_ALIKE)
+        like = meant(str(name), known, alike=_ALIKE_SHORT if len(str(name)) <= _SHORT else _ALIKE)
         raise OptionError(
             f"target '{name}' does not exist",
             hint=f"for another runtime, use --to unroll without a target; --targets lists {len(TARGETS)}{like}",

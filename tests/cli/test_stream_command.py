@@ -111,6 +111,7 @@ REFUSED: dict[str, tuple[onnx.ModelProto, str, int, str]] = {
         1,
         "no axis is called 'seq'; the model's inputs: X [time, batch, 3]",
     ),
+    "an unknown axis behind the batch": (enhancer()[0], "OUT --stream seq", 1, "INPUT:AXIS, such as spectra:2"),
     "a size of the time axis": (
         GRU,
         "OUT --stream time=1 --set-dim time=16",

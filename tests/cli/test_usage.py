@@ -137,6 +137,8 @@ WRONG_USAGE = {
     "IN OUT --stream time=x": "",
     "IN OUT --stream time=-1": "",
     "IN OUT --stream ''": "",
+    "IN OUT --target tvn": "; did you mean tvm?",
+    "IN OUT --target trtexcc": "; did you mean trtexec?",
     "IN OUT --target TVMM": "; did you mean tvm?",
     "IN OUT --target openvinno": "; did you mean openvino?",
     "IN OUT --target nncase": "use --to unroll without a target; --targets lists 30",
