@@ -245,11 +245,11 @@ class FileLowering:
         size only."""
         if (check and check.whole and ACCEPTED_ONLY not in check.reason) or check.status == "failed":
             return check
-        from rnn_lowering.opening.lone_export import closed_axes
+        from rnn_lowering.opening.lone_export import closed_axis
 
         with suppress(RnnLoweringError):
-            for text in closed_axes(original.model, self.lowering.max_nodes):
-                return check.with_advice(text)
+            if closed := closed_axis(original.model, self.lowering.max_nodes):
+                return check.with_advice(closed)
         return check
 
     def _beside(self, report: FileReport, exports: Sequence[ModelSource], written: Path) -> Verification:

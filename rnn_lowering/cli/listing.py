@@ -15,7 +15,7 @@ import onnx_ir as ir
 from rnn_lowering.cli.console import LEGEND, SIZES, Table, print_line, print_states, print_table, text_of_size
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.model.scopes import REPEATING
-from rnn_lowering.opening.lone_export import closed_axes
+from rnn_lowering.opening.lone_export import closed_axis
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.passes.preview import REFUSED, UNSUPPORTED, Preview
@@ -40,7 +40,7 @@ class Listing:
         """Return the listing of a model, which is not changed."""
         previews, report = LowerRecurrentPass(lowering).preview(model)
         with suppress(RnnLoweringError):
-            report.notes += closed_axes(model, lowering.max_nodes)
+            report.notes += filter(None, [closed_axis(model, lowering.max_nodes)])
         return cls(path, previews, report, model.graph)
 
     @property

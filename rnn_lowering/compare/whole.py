@@ -7,7 +7,7 @@ float64 than onnxruntime's own kernel, the model passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import copy_context
@@ -31,7 +31,6 @@ from rnn_lowering.compare.judgement import DeclaredShapes, are_no_rows, compare,
 from rnn_lowering.compare.node_by_node import Comparison, NodeComparison
 from rnn_lowering.compare.options import Tolerance
 from rnn_lowering.compare.result import (
-    ACCEPTED_ONLY,
     COMPARE_ELSEWHERE,
     IN_FLOATS,
     OPTIMIZATIONS,
@@ -43,6 +42,8 @@ from rnn_lowering.compare.result import (
     over_all,
 )
 from rnn_lowering.compare.rounding import UncertainIntegers
+from rnn_lowering.compare.runs.counted import NO_STEPS, lacks_steps, larger_feeds, only_sizes
+from rnn_lowering.compare.runs.refused import wrong_sizes
 from rnn_lowering.compare.runs.runner import Alternatives, NotAcceptedError, Outputs, SessionError, tensors_by_name
 from rnn_lowering.compare.runs.sessions import (
     Session,
@@ -54,7 +55,6 @@ from rnn_lowering.compare.runs.sessions import (
     session_of,
     session_with,
 )
-from rnn_lowering.compare.runs.steps import NO_STEPS, lacks_steps, larger_feeds
 from rnn_lowering.compare.sizes import Uses, fed_inputs, given_in_runs, length_inputs, uses_of
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import ModelSource
@@ -183,11 +183,7 @@ class ModelComparison(Comparison):
             if all(self._lack_steps(session, expected).values()):
                 return Verification("not verified", reason=NO_STEPS)
             return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
-        if names != self.names:
-            return Verification("failed", reason=f"outputs {self.names} became {names}")
-        if lost := lost_defaults(self.original.proto, self.lowered.proto):
-            return Verification("failed", reason=f"the model has lost the inputs with defaults {lost}")
-        if wrong := self._check_shapes(found.values()):
+        if wrong := self._misses(names, found.values()):
             return Verification("failed", reason=wrong)
         pairs: Pairs = {feed: (expected[feed], found[feed]) for feed in expected}
         result = self._compare(pairs)
@@ -200,14 +196,29 @@ class ModelComparison(Comparison):
         result = self._as_written(result, session, pairs)
         if not result:
             return result
-        all_names = [value.name for value in session.parsed.graph.output]
-        runs = (tensors_by_name(all_names, outputs) for outputs in expected.values())
-        untaken = untaken_branches(session.branches, runs)
-        constant = constant_outputs(tensors_by_name(self.names, outputs) for outputs in expected.values())
-        integers = self.uncertain.note(result.outputs)
-        facts = [integers, self._only_sizes(groups, result), plain, plain_lowered, untaken, *constant]
-        facts += self._zero_weights()
-        return self._with_nodes(result, facts)
+        sizes = only_sizes(map(self.runner.feed, (group[0] for group in groups)), result.each_run)
+        facts = [self.uncertain.note(result.outputs), sizes, plain, plain_lowered]
+        return self._with_nodes(result, [*facts, *self._not_shown(session, expected)])
+
+    def _misses(self, names: Sequence[str], found: Iterable[Outputs]) -> str:
+        """Return what the lowered model has otherwise than the original, but for numbers; "" if nothing."""
+        if names != self.names:
+            return f"outputs {self.names} became {names}"
+        if lost := lost_defaults(self.original.proto, self.lowered.proto):
+            return f"the model has lost the inputs with defaults {lost}"
+        return self._check_shapes(found)
+
+    def _not_shown(self, session: Session, expected: Mapping[str, Outputs]) -> Iterator[str]:
+        """Yield what these runs of the original cannot show."""
+        names = [value.name for value in session.parsed.graph.output]
+        yield untaken_branches(session.branches, (tensors_by_name(names, each) for each in expected.values()))
+        yield from constant_outputs(tensors_by_name(self.names, each) for each in expected.values())
+        with suppress(RnnLoweringError):  # nodes that cannot be read are not compared
+            yield from zero_weights(
+                (symbol, node.spec.node, node.spec.constants.get(symbol))
+                for node in self.nodes_one_by_one.pairs
+                for symbol in "WR"
+            )
 
     def _run_original(self, groups: list[Alternatives]) -> tuple[Session, dict[str, Outputs], str]:
         """Run the original; return its session, its outputs by accepted feed, and why the optimizer was off, if it
@@ -343,35 +354,20 @@ class ModelComparison(Comparison):
             return True
         return False
 
-    def _zero_weights(self) -> list[str]:
-        with suppress(RnnLoweringError):  # nodes that cannot be read are not compared
-            return zero_weights(
-                (symbol, node.spec.node, node.spec.constants.get(symbol))
-                for node in self.nodes_one_by_one.pairs
-                for symbol in "WR"
-            )
-        return []
-
     def _without_original(self, error: SessionError, groups: list[Alternatives]) -> Verification:
         """Compare the nodes of an original that onnxruntime cannot run, or return why that is not possible."""
         if error.over_limit:
             return Verification("not verified", reason=f"the original {error}", over_limit=True)
         reason = f"onnxruntime cannot run the original: {error}"
-        if error.crashed and (empty := self._emptied()):
-            raise UnsupportedError(
-                f"the original cannot run with {empty}, so the result has nothing to be compared with: {error}",
-                hint="give a size of 1 or more",
-            ) from None
-        if isinstance(error, NotAcceptedError) and self._fixed_sizes() and not self._lowered_runs(groups):
-            raise UnsupportedError(
-                f"the result does not run at these sizes, and neither does the original: {error}",
-                hint=self._frozen()
-                or (
-                    "give inputs that the model takes (--test-input), or other sizes; --verify 0 compares nothing"
-                    if self._draws_integers()
-                    else "choose sizes that the model supports; its exporter may have fixed them"
-                ),
-            ) from None
+        refused = wrong_sizes(
+            error,
+            self.original,
+            self.lowered,
+            draws_integers=self._draws_integers(),
+            lowered_runs=lambda: self._lowered_runs(groups),
+        )
+        if refused is not None:
+            raise refused from None
         if self.check.feeds is not None:
             return Verification("not verified", reason=f"{reason}; give other inputs (--test-input)")
         if isinstance(error, NotAcceptedError) and self._draws_integers():
@@ -381,29 +377,6 @@ class ModelComparison(Comparison):
     def _draws_integers(self) -> bool:
         """Whether integers are drawn of which no bound is known."""
         return self.check.feeds is None and has_integers(fed_inputs(self.original.proto.graph), self.uses)
-
-    def _frozen(self) -> str:
-        """Return which axis the exporter of the original froze; "" if none."""
-        from rnn_lowering.opening.lone_export import closed_axes
-        from rnn_lowering.options import Lowering
-
-        return next(iter(closed_axes(self.original.model, Lowering.max_nodes)), "")
-
-    def _fixed_sizes(self) -> bool:
-        """Whether the lowered model fixes sizes of inputs that the original leaves open."""
-        models = (self.original.proto, self.lowered.proto)
-        before, after = ({v.name: v.type for v in model.graph.input} for model in models)
-        return any(before[name] != given for name, given in after.items() if name in before)
-
-    def _emptied(self) -> str:
-        """Return an axis of an input whose size became 0; "" if there is none."""
-        before, after = (self._dims(source.proto) for source in (self.original, self.lowered))
-        axes = (axis for axis, dim in after.items() if dim.HasField("dim_value") and not dim.dim_value)
-        found = next((axis for axis in axes if axis in before and not before[axis].HasField("dim_value")), None)
-        return f"size 0 of axis {found[1]} of input '{found[0]}'" if found else ""
-
-    def _dims(self, model: onnx.ModelProto) -> dict[tuple[str, int], onnx.TensorShapeProto.Dimension]:
-        return {(v.name, n): dim for v in model.graph.input for n, dim in enumerate(v.type.tensor_type.shape.dim)}
 
     def _lowered_runs(self, groups: list[Alternatives]) -> bool:
         """Whether onnxruntime runs the lowered model on some of the inputs."""
@@ -419,23 +392,6 @@ class ModelComparison(Comparison):
         arrays = [each for outputs in found for each in tensors_by_name(self.names, outputs).items()]
         self.contradicted = {(name, axis) for name, a in arrays for axis in declared.contradicted(name, a)}
         return next((f"output '{name}' {fault}" for name, a in arrays if (fault := declared.fault(name, a))), "")
-
-    def _only_sizes(self, groups: list[Alternatives], found: Verification) -> str:
-        """Return a note about axes of which the original accepted only one of several tried sizes; else ""."""
-        if len(found.each_run) == 1:
-            return ""
-        feeds = (self.runner.feed(group[0]) for group in groups)
-        tried = _sizes_of_axes({name: array.shape for name, array in feed.items()} for feed in feeds)
-        ran = _sizes_of_axes({given.name: given.shape for given in run.inputs} for run in found.each_run)
-        varied = [axis for axis, sizes in tried.items() if len(sizes) > 1]
-        single = [axis for axis in varied if len(ran.get(axis, ())) == 1]
-        if not single:
-            return ""
-        if len(single) == len(varied):
-            sizes = ", ".join(f"{given.name} {list(given.shape)}" for given in found.each_run[0].inputs)
-            return f"{ACCEPTED_ONLY} {sizes}"
-        axes = ", ".join(f"{min(ran[name, axis])} on axis {axis} of '{name}'" for name, axis in single)
-        return f"{ACCEPTED_ONLY} {axes}"
 
     def _with_nodes(self, result: Verification, facts: list[str]) -> Verification:
         """Also compare each node alone: a network may damp the error of one node."""
@@ -503,16 +459,6 @@ def _in_a_thread(compute: Callable[[], object]) -> Future[object]:
             found.set_exception(error)
 
     Thread(target=run, daemon=True).start()
-    return found
-
-
-def _sizes_of_axes(runs: Iterable[Mapping[str, tuple[int, ...]]]) -> dict[tuple[str, int], set[int]]:
-    """Return the sizes that each axis of an input has in some runs."""
-    found: dict[tuple[str, int], set[int]] = {}
-    for shapes in runs:
-        for name, shape in shapes.items():
-            for axis, size in enumerate(shape):
-                found.setdefault((name, axis), set()).add(size)
     return found
 
 

@@ -277,19 +277,20 @@ _MOST_NODES = 200_000
 """Maximum nodes that all trials compute: about half a minute."""
 
 
-def closed_axes(model: ir.Model, most_nodes: int) -> list[str]:
-    """Return notes on axes of inputs that are declared open, at whose sizes the model is not valid but for one."""
+def closed_axis(model: ir.Model, most_nodes: int) -> str:
+    """Return a note on an axis of inputs that is declared open, though the model fits one size of it only; ""
+    if there is none."""
     trial, names = _Trial.of(model, most_nodes), open_names(model)
     fitting = (n for n in _TRIED if trial.fits(dict.fromkeys(names, n)))
     if not names or len([*islice(fitting, 2)]) > 1:
-        return []
+        return ""
     numbers = list(dict.fromkeys((*_numbers(trial.model), *_TRIED)))
     for name in names if trial.can_try(len(names) * len(numbers) * len(_OTHERS)) else ():
         size = trial.only_size(name, numbers, [dict.fromkeys(names, other) for other in _OTHERS])
         if size is not None:
             only = f"'{name}' is declared open, but the model fits {name} = {size} only"
-            return [f"{only}: to open it, export the net at another size too, and add --open-dim and --also"]
-    return []
+            return f"{only}: to open it, export the net at another size too, and add --open-dim and --also"
+    return ""
 
 
 def fitting_size(model: ir.Model, most_nodes: int, given: Mapping[str, int]) -> tuple[str, int] | None:

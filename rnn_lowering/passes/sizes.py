@@ -61,9 +61,9 @@ def fix_sizes(work: Work) -> Edit:
 
 def _frozen(work: Work, dims: Mapping[str, int]) -> str:
     """Return which axis the exporter froze, or a size that fits beside the others; "" if none."""
-    from rnn_lowering.opening.lone_export import closed_axes, fitting_size
+    from rnn_lowering.opening.lone_export import closed_axis, fitting_size
 
-    if closed := next(iter(closed_axes(work.model, work.lowering.max_nodes)), ""):
+    if closed := closed_axis(work.model, work.lowering.max_nodes):
         return closed
     fitting = fitting_size(work.model, work.lowering.max_nodes, dims) if work.lowering.stream is None else None
     if fitting is None:

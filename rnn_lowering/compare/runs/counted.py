@@ -1,11 +1,12 @@
-"""Runs in which a recurrent node gets no step: a Scan takes none, so larger inputs take their place."""
+"""Which runs count: those at sizes that the model accepts, with a step for each recurrent node, as a Scan needs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
+from rnn_lowering.compare.result import ACCEPTED_ONLY, RunCheck
 from rnn_lowering.compare.runs.runner import Alternatives, Runner
 from rnn_lowering.nodes.kinds import is_recurrent, role_of
 from rnn_lowering.types import Array
@@ -49,3 +50,30 @@ def _is_larger(feed: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
     """Whether an axis of an input is larger than in another feed."""
     shapes = ((array.shape, other[name].shape) for name, array in feed.items() if name in other)
     return any(a > b for pair in shapes for a, b in zip(*pair, strict=False))
+
+
+def only_sizes(tried: Iterable[Mapping[str, Array]], runs: Sequence[RunCheck]) -> str:
+    """Return a note about axes of which the original accepted only one of several tried sizes; else ""."""
+    if len(runs) == 1:
+        return ""
+    sizes = _sizes_of_axes({name: array.shape for name, array in feed.items()} for feed in tried)
+    accepted = _sizes_of_axes({given.name: given.shape for given in run.inputs} for run in runs)
+    varied = [axis for axis, several in sizes.items() if len(several) > 1]
+    single = [axis for axis in varied if len(accepted.get(axis, ())) == 1]
+    if not single:
+        return ""
+    if len(single) == len(varied):
+        texts = [f"{given.name} {list(given.shape)}" for given in runs[0].inputs]
+    else:
+        texts = [f"{min(accepted[name, axis])} on axis {axis} of '{name}'" for name, axis in single]
+    return f"{ACCEPTED_ONLY} {', '.join(texts)}"
+
+
+def _sizes_of_axes(runs: Iterable[Mapping[str, tuple[int, ...]]]) -> dict[tuple[str, int], set[int]]:
+    """Return the sizes that each axis of an input has in some runs."""
+    sizes: dict[tuple[str, int], set[int]] = {}
+    for shapes in runs:
+        for name, shape in shapes.items():
+            for axis, size in enumerate(shape):
+                sizes.setdefault((name, axis), set()).add(size)
+    return sizes
