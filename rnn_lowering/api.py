@@ -23,7 +23,7 @@ from rnn_lowering.model.from_message import from_proto, refuse_external
 from rnn_lowering.model.preparation import read
 from rnn_lowering.model.protobuf import as_proto
 from rnn_lowering.model.scopes import recurrent_nodes
-from rnn_lowering.nodes.kinds import NodeSpec
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.options import Lowering, LoweringOptions, lowering_of, shows
 from rnn_lowering.passes.lower import LowerRecurrentPass, lower_model
 from rnn_lowering.passes.report import Report

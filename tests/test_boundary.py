@@ -49,7 +49,7 @@ def broken(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def parse_attributes(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("rnn_lowering.nodes.kinds.NodeReader.check_attributes", parse_attributes)
+    monkeypatch.setattr("rnn_lowering.nodes.spec.NodeReader.check_attributes", parse_attributes)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.replace import drop_unused, emitter_of
 from rnn_lowering.model.scopes import all_names
 from rnn_lowering.nodes.connections import SpecifiedShape
-from rnn_lowering.nodes.kinds import AxisName, InputRole, NodeReader, NodeSpec
+from rnn_lowering.nodes.spec import AxisName, InputRole, NodeReader, NodeSpec
 from rnn_lowering.recurrence.forms import Repeat
 from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.types import Dims

@@ -18,7 +18,7 @@ from rnn_lowering.attention.linear_equivalent import lower_linear_attention, row
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.nodes.connections import SpecifiedShape
-from rnn_lowering.nodes.kinds import AxisName, InputRole, NodeReader, NodeSpec
+from rnn_lowering.nodes.spec import AxisName, InputRole, NodeReader, NodeSpec
 from rnn_lowering.recurrence.forms import Repeat
 from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.types import Dims

@@ -25,7 +25,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from rnn_lowering.nodes.connections import HINT_OF_TYPE, Connections, SpecifiedShape
-from rnn_lowering.nodes.kinds import AxisName, InputRole, NodeReader, NodeSpec
+from rnn_lowering.nodes.spec import AxisName, InputRole, NodeReader, NodeSpec
 from rnn_lowering.types import Dims
 
 OPERATOR = "LinearAttention"

@@ -9,7 +9,7 @@ from rnn_lowering.emit.composites import zeros
 from rnn_lowering.emit.constants import zeros_of
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor, static
-from rnn_lowering.nodes.kinds import NodeSpec
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.recurrence.forms import Recurrence, Repeat, Tensors
 from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.types import Dims

@@ -23,7 +23,7 @@ from rnn_lowering.passes.report import Report
 from rnn_lowering.report.use import Port
 
 if TYPE_CHECKING:
-    from rnn_lowering.nodes.kinds import NodeSpec
+    from rnn_lowering.nodes.spec import NodeSpec
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rnn_lowering.compare.float64.node_reference import NodeReference
 from rnn_lowering.compare.options import Tolerance
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.model.protobuf import bodies_in
-from rnn_lowering.nodes.kinds import AxisName, NodeSpec
+from rnn_lowering.nodes.spec import AxisName, NodeSpec
 from rnn_lowering.types import Array, Dims
 
 _BY_TYPE = {

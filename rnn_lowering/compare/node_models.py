@@ -18,7 +18,8 @@ from rnn_lowering.files.data_folders import from_the_root, refer
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.protobuf import GraphMessage, bodies_in
 from rnn_lowering.model.scopes import RecurrentNode, ScopePath
-from rnn_lowering.nodes.kinds import NodeSpec, calls_function, is_recurrent
+from rnn_lowering.nodes.kinds import calls_function, is_recurrent
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.types import array_of
 
 _NEWEST_RUNNABLE = 26

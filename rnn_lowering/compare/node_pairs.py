@@ -27,7 +27,8 @@ from rnn_lowering.model.folding import folded, with_constants
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.scopes import NodePlace, RecurrentNode, ScopePath, recurrent_nodes, scopes, sort_nodes
 from rnn_lowering.nodes.connections import KnownInputs
-from rnn_lowering.nodes.kinds import NodeSpec, read_spec
+from rnn_lowering.nodes.kinds import read_spec
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.options import Lowering
 from rnn_lowering.types import Array, array_of
 

@@ -15,7 +15,8 @@ from onnx import helper, numpy_helper
 from rnn_lowering.compare.options import Check
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.model.protobuf import bodies_in, nodes_in
-from rnn_lowering.nodes.kinds import AxisName, InputRole, axis_by_name, is_recurrent, role_of
+from rnn_lowering.nodes.kinds import is_recurrent, role_of
+from rnn_lowering.nodes.spec import AxisName, InputRole, axis_by_name
 from rnn_lowering.types import Array
 
 

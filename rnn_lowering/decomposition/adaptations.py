@@ -123,7 +123,8 @@ from rnn_lowering.decomposition.rewrites.windows import (
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import operator_of
 from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
-from rnn_lowering.nodes.kinds import is_recurrent, node_ref
+from rnn_lowering.nodes.kinds import is_recurrent
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.targets.target import Target
 
 Refuse = Callable[[AdaptedModel, Target], Iterable[UnsupportedError]]

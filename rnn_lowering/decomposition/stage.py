@@ -28,7 +28,7 @@ from rnn_lowering.model.folding import with_constants
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused, prefix_of
 from rnn_lowering.model.scopes import Scope, all_names, nodes_in_scopes
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import ReplacedNode, UnsupportedNode
 from rnn_lowering.passes.stages import Edit, Work

@@ -20,7 +20,7 @@ from rnn_lowering.facts.operators import DEFAULT_DOMAIN, graphs_of, parameter, r
 from rnn_lowering.facts.size import Size
 from rnn_lowering.loops.value_facts import Elements, Facts, Item, KnownTensor, is_plain
 from rnn_lowering.model.scopes import LOWERED, REPEATING
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.types import array_of
 
 _FIRST_UNBATCHED_SCAN = 9

@@ -30,7 +30,7 @@ from rnn_lowering.loops.value_facts import (
     takes_all,
 )
 from rnn_lowering.model.scopes import REPEATING
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.nodes.spec import node_ref
 
 
 class BodyWriter(BodyValues):

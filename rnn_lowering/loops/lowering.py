@@ -45,7 +45,7 @@ from rnn_lowering.model.scopes import (
     sort_nodes,
     standard_nodes,
 )
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.nodes.spec import node_ref
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from rnn_lowering.errors import NAME, InvalidNodeError, UnsupportedError, deepes
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset, graphs_within, is_used, nodes_within
 from rnn_lowering.model.growth import MOST_CALLED
 from rnn_lowering.model.scopes import RecurrentNode, all_graphs, names_in, nodes_in_scopes, recurrent_nodes
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.nodes.spec import node_ref
 
 T = TypeVar("T")
 

@@ -15,7 +15,8 @@ from rnn_lowering.model.model_sizes import computed_values, known_inputs
 from rnn_lowering.model.opsets import NEW_OPSET, OLDEST_LOWERED_OPSET, modernize
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, sort_nodes
 from rnn_lowering.nodes.connections import KnownInputs
-from rnn_lowering.nodes.kinds import NodeSpec, node_ref, read_spec
+from rnn_lowering.nodes.kinds import read_spec
+from rnn_lowering.nodes.spec import NodeSpec, node_ref
 from rnn_lowering.options import Lowering, Selection
 from rnn_lowering.recurrence.forms import Choice
 

@@ -23,7 +23,7 @@ from rnn_lowering.model.loop_sharing import Between, Group, groups_of, shared_lo
 from rnn_lowering.model.model_sizes import take_over
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import all_graphs, all_names, sort_nodes
-from rnn_lowering.nodes.kinds import NodeSpec
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.recurrence.forms import Emitted
 
 

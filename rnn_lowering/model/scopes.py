@@ -19,7 +19,8 @@ from rnn_lowering.facts.operators import (
     reached,
     with_bodies,
 )
-from rnn_lowering.nodes.kinds import calls_function, is_recurrent, node_ref
+from rnn_lowering.nodes.kinds import calls_function, is_recurrent
+from rnn_lowering.nodes.spec import node_ref
 
 _RECURRENT = re.compile("lstm|gru|rnn|causalconvwithstate|linearattention|deltanet", re.IGNORECASE)
 

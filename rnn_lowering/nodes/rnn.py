@@ -21,7 +21,8 @@ import onnx_ir as ir
 from rnn_lowering.errors import NodeRef
 from rnn_lowering.facts.constants import QuantizedTensor, quantized_of
 from rnn_lowering.nodes.connections import Connections, KnownInputs, SpecifiedShape, agree, describe
-from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM, AxisName, Cell, InputRole, NodeReader, NodeSpec, cell_of
+from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM, Cell, cell_of
+from rnn_lowering.nodes.spec import AxisName, InputRole, NodeReader, NodeSpec
 from rnn_lowering.types import Array, Dims, array_of, dequantized_numbers
 
 DIRECTIONS = {"forward": ("forward",), "reverse": ("reverse",), "bidirectional": ("forward", "reverse")}

@@ -32,7 +32,8 @@ from rnn_lowering.limits import most_bytes
 from rnn_lowering.model.copying import clone, inline_holders
 from rnn_lowering.model.model_sizes import forget_sizes, open_names
 from rnn_lowering.model.scopes import sort_nodes
-from rnn_lowering.nodes.kinds import has_cell, node_ref
+from rnn_lowering.nodes.kinds import has_cell
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.opening.differences import names_of_inputs
 from rnn_lowering.opening.walk import known_at
 from rnn_lowering.types import Array

@@ -23,7 +23,7 @@ from rnn_lowering.facts.operators import bodies_of, operator_of
 from rnn_lowering.facts.size import PartialShape, Shape, Size, size
 from rnn_lowering.model.model_sizes import Inferred, inferred_values
 from rnn_lowering.model.scopes import scopes
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.opening.differences import Difference
 from rnn_lowering.opening.evidence import SIZES, THIRD, Evidence, Integers, refuse, text_of, told
 from rnn_lowering.opening.tables import Writer, are_equal

@@ -17,8 +17,8 @@ from rnn_lowering.facts.operators import DEFAULT_DOMAIN, captured_values, in_ord
 from rnn_lowering.model.loop_sharing import Group, groups_of
 from rnn_lowering.model.preparation import NodePlan, PreparedModel
 from rnn_lowering.model.scopes import RecurrentNode
-from rnn_lowering.nodes.kinds import NodeSpec
 from rnn_lowering.nodes.rnn import RecurrentSpec
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.options import Lowering
 from rnn_lowering.recurrence.forms import Choice
 from rnn_lowering.targets.native import ACTIVATION_ATTRIBUTES, NativeRule, PlacedNode, Verdict

@@ -32,7 +32,8 @@ from rnn_lowering.model.scopes import (
     recurrent_nodes,
     repeating_nodes,
 )
-from rnn_lowering.nodes.kinds import CELLS, NodeSpec
+from rnn_lowering.nodes.kinds import CELLS
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import CONSTANTS, FOLDED, NodeReport, count_operators
 from rnn_lowering.passes.stages import Edit, Work

@@ -22,7 +22,7 @@ from rnn_lowering.model.scopes import (
     repeating_nodes,
 )
 from rnn_lowering.nodes.connections import KnownInputs
-from rnn_lowering.nodes.kinds import NodeSpec
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.nodes import (
     ModelPlan,

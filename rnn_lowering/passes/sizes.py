@@ -24,7 +24,7 @@ from rnn_lowering.model.folding import folded
 from rnn_lowering.model.model_sizes import computed_values, inferred_values, open_names
 from rnn_lowering.model.onnx_checks import fault_of
 from rnn_lowering.model.trial_sizes import TRIAL
-from rnn_lowering.nodes.kinds import NodeSpec
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import FOLDED, SetInput
 from rnn_lowering.passes.stages import NO_STREAM, Edit, StreamInputs, Work

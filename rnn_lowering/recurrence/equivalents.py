@@ -12,8 +12,9 @@ from rnn_lowering.emit.composites import zeros
 from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.nodes.kinds import NodeSpec, imported, kind_of_spec
+from rnn_lowering.nodes.kinds import imported, kind_of_spec
 from rnn_lowering.nodes.rnn import RecurrentSpec
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.recurrence.directions import (
     Finals,
     NodeInputs,

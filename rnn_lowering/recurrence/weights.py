@@ -25,8 +25,9 @@ from rnn_lowering.emit.constants import (
 from rnn_lowering.emit.dialect import since
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.nodes.kinds import CELLS, NodeSpec
+from rnn_lowering.nodes.kinds import CELLS
 from rnn_lowering.nodes.rnn import ActivationSpec, RecurrentSpec
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.recurrence.activations import Function, activation_function
 from rnn_lowering.types import Dims, array_of
 

@@ -17,7 +17,7 @@ from rnn_lowering.compare.result import EACH_NODE
 from rnn_lowering.errors import LINE, counted, page_named
 from rnn_lowering.files.one_file import text_format
 from rnn_lowering.flags import set_dim, spelled
-from rnn_lowering.nodes.kinds import axis_by_name
+from rnn_lowering.nodes.spec import axis_by_name
 from rnn_lowering.streaming.metadata import State, StreamPlan
 from rnn_lowering.targets.calls import CALLS, Snippet
 from rnn_lowering.targets.installed import PACKAGES, is_here

@@ -25,7 +25,7 @@ from rnn_lowering.facts.size import Size
 from rnn_lowering.flags import set_dim
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import add_constant, all_names, constant_nodes, origin_of
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.streaming.metadata import MOST_ELEMENTS, Dim, State, initial_of
 from rnn_lowering.streaming.sizes import TimeInputs
 from rnn_lowering.types import Array, ArrayLike

@@ -17,7 +17,8 @@ from rnn_lowering.facts.numbers import UnfollowedError, evaluate, numbers_vary
 from rnn_lowering.facts.operators import bodies_of, captured_values, inputs_of, operator_of, reached, values_used
 from rnn_lowering.facts.size import size
 from rnn_lowering.flags import set_dim
-from rnn_lowering.nodes.kinds import is_recurrent, node_ref
+from rnn_lowering.nodes.kinds import is_recurrent
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.streaming.alignment import frame_by_frame
 from rnn_lowering.streaming.anchored_sizes import AnchoredSizes
 from rnn_lowering.streaming.attention.distances import cut_table

@@ -27,7 +27,7 @@ from rnn_lowering.errors import NodeRef, UnsupportedError, counted
 from rnn_lowering.facts.numbers import numbers_vary
 from rnn_lowering.facts.size import ONE, Shape, Size
 from rnn_lowering.model.scopes import origin_of
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.streaming.editor import Editor, NodeEdit
 from rnn_lowering.streaming.sizes import CHUNK, FRAMES, TIME, StreamValues, least_of
 from rnn_lowering.types import Array

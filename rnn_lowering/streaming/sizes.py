@@ -18,7 +18,7 @@ from rnn_lowering.argument_checks import meant
 from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.size import Counter, Size, size
-from rnn_lowering.nodes.kinds import axis_by_name
+from rnn_lowering.nodes.spec import axis_by_name
 from rnn_lowering.types import Array
 
 TIME, CHUNK = Counter(0, "frames", 1), Counter(1, "chunk", None)

@@ -25,7 +25,8 @@ from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET, import_opset, modern
 from rnn_lowering.model.preparation import NodePlan, read
 from rnn_lowering.model.replace import prefix_of, replace_nodes
 from rnn_lowering.model.scopes import ORIGIN, all_names, recurrent_nodes, sort_nodes
-from rnn_lowering.nodes.kinds import has_cell, has_steps, node_ref
+from rnn_lowering.nodes.kinds import has_cell, has_steps
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.nodes import opset_behind, planned
 from rnn_lowering.passes.report import NodeReport

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.composites import count_needs_loop
 from rnn_lowering.emit.dialect import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError, documented
-from rnn_lowering.nodes.kinds import NodeSpec
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.recurrence.equivalents import equivalent_of
 from rnn_lowering.recurrence.forms import Choice, Emitted, Lower, Repeat, loop, scan, unroll
 from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, NESTED_SCAN, Target, check_emitted, check_node

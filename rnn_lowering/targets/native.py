@@ -15,8 +15,9 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.composites import can_flip
 from rnn_lowering.errors import OptionError
-from rnn_lowering.nodes.kinds import CELLS, NodeSpec
+from rnn_lowering.nodes.kinds import CELLS
 from rnn_lowering.nodes.rnn import ACTIVATION_PARAMETERS, RecurrentSpec
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.types import array_of
 
 _STEPS, _ROWS = 100, 1

@@ -16,7 +16,7 @@ from rnn_lowering.emit.open_scopes import Finish, Rule
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import NodeRef, UnknownLengthsError, UnknownSizeError, UnsupportedError
-from rnn_lowering.nodes.kinds import NodeSpec
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.recurrence.activations import FORMULAS, Formula
 from rnn_lowering.recurrence.forms import Emitted, Lower
 from rnn_lowering.recurrence.weights import integer_product

@@ -20,7 +20,7 @@ from texts import parse
 import rnn_lowering as rl
 from rnn_lowering import verify
 from rnn_lowering.compare.coverage import undetermined_outputs
-from rnn_lowering.compare.float64 import rnn_reference
+from rnn_lowering.compare.float64 import rnn_equations, rnn_reference
 from rnn_lowering.compare.proof import of_nodes
 from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
 
@@ -401,13 +401,14 @@ def unproven(*_: object) -> None:
 def test_each_layer_of_a_loop_is_computed_twice_for_each_run(proven: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float64 and in float32, with X moved by its rounding in the same batch, whatever layers are above."""
     counted = list[int]()
-    evaluate = rnn_reference.evaluate
+    evaluate = rnn_equations.evaluate
 
     def counting(*args: Any, **options: Any) -> Any:
         counted[-1] += 1
         return evaluate(*args, **options)
 
-    monkeypatch.setattr(rnn_reference, "evaluate", counting)
+    for module in (rnn_equations, rnn_reference):
+        monkeypatch.setattr(module, "evaluate", counting)
     if not proven:
         monkeypatch.setattr(of_nodes, "prove", unproven)
     for count in (2, 3):

@@ -3,7 +3,8 @@
 import pytest
 
 from rnn_lowering.compare.float64.node_reference import NodeReference
-from rnn_lowering.nodes.kinds import KINDS, Kind, NodeSpec, imported
+from rnn_lowering.nodes.kinds import KINDS, Kind, imported
+from rnn_lowering.nodes.spec import NodeSpec
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.spec)

@@ -19,7 +19,7 @@ from running import assert_close, operators, run
 from texts import FORMS
 
 import rnn_lowering as rl
-from rnn_lowering.compare.float64.rnn_reference import EQUATIONS
+from rnn_lowering.compare.float64.rnn_equations import EQUATIONS
 from rnn_lowering.facts.contrib_schemas import CONTRIB_SCHEMAS, DOMAIN
 from rnn_lowering.nodes.kinds import CELLS, Cell
 from rnn_lowering.recurrence.cells import STEPS

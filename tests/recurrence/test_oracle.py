@@ -12,7 +12,7 @@ from oracle import GATES, evaluate
 from running import assert_close
 from vectors import COARSE_VECTORS, load_onnx_cases, load_vectors, to_arrays
 
-from rnn_lowering.compare.float64 import rnn_reference
+from rnn_lowering.compare.float64 import rnn_equations
 
 VECTOR_ATOL = 1e-6
 
@@ -81,5 +81,5 @@ def test_the_reference_of_the_package(op: str) -> None:
     """Attributes are floats of 32 bits, as files hold them."""
     for case in (case for case in CASES if case.op_type == op):
         single = {n: float(np.float32(v)) for n, v in case.attributes.items() if isinstance(v, float)}
-        results = rnn_reference.evaluate(op, {**case.attributes, **single}, values(case))
+        results = rnn_equations.evaluate(op, {**case.attributes, **single}, values(case))
         assert_close({name: results[name] for name in case.results}, expected(case), "float64", case.name)

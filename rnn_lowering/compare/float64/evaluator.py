@@ -19,7 +19,7 @@ from onnx.reference.ops.op_loop import Loop as LoopOfOnnx
 from rnn_lowering.attention.references import LinearAttention, LinearAttentionOfMicrosoft
 from rnn_lowering.compare.float64.as_floats import widen
 from rnn_lowering.compare.float64.node_reference import attributes_of
-from rnn_lowering.compare.float64.rnn_reference import evaluate
+from rnn_lowering.compare.float64.rnn_equations import evaluate
 from rnn_lowering.model.protobuf import nodes_in
 from rnn_lowering.nodes.kinds import CELLS
 from rnn_lowering.types import Array

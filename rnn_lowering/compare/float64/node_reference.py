@@ -16,7 +16,8 @@ from onnx import helper
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.limits import excess
-from rnn_lowering.nodes.kinds import NodeSpec, imported, kind_of_spec
+from rnn_lowering.nodes.kinds import imported, kind_of_spec
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.types import Array
 
 Attributes = Mapping[str, Any]

@@ -18,7 +18,7 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.operators import is_used, values_used
 from rnn_lowering.model.model_sizes import Inferred, inferred_values
 from rnn_lowering.model.scopes import ScopePath, repeating_nodes
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.nodes.spec import node_ref
 
 Shape = tuple[int | str, ...]
 

@@ -32,7 +32,7 @@ from rnn_lowering.facts.operators import input_at, is_of_default_domain
 from rnn_lowering.model.opsets import import_opset, opset_without
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import Scope, recurrent_nodes, standard_nodes
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.targets.target import Target
 from rnn_lowering.types import Array, array_of
 

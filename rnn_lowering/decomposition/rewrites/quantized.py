@@ -25,7 +25,7 @@ from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import is_of_default_domain, moved_inputs, operator_of
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import add_constant, standard_nodes
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.targets.target import Target
 from rnn_lowering.types import Array, array_of, dequantized_numbers
 

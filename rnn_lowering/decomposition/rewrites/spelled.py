@@ -34,7 +34,7 @@ from rnn_lowering.facts.operators import input_at, is_of_default_domain, is_used
 from rnn_lowering.model.model_sizes import computed_values, take_over
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import Scope, all_graphs, standard_nodes
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.targets.target import Target
 from rnn_lowering.types import Array, array_of
 

@@ -11,7 +11,7 @@ from rnn_lowering.facts.operators import bodies_of
 from rnn_lowering.flags import set_dim
 from rnn_lowering.model.model_sizes import open_names
 from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.targets.target import Target
 
 

@@ -30,7 +30,8 @@ from rnn_lowering.loops.body import LoopBody, ScanBody, behind_identities, check
 from rnn_lowering.loops.body_copy import BodyWriter
 from rnn_lowering.loops.counters import Counters
 from rnn_lowering.loops.hoisting import hoist_invariants
-from rnn_lowering.loops.raising.cells import NodeOutputs, RaisedCell, emit_node, match_cell
+from rnn_lowering.loops.raising.affine import C, H, Unknowns
+from rnn_lowering.loops.raising.cells import RaisedCell, match_cell
 from rnn_lowering.loops.raising.masks import (
     NUMBER,
     LengthMask,
@@ -40,7 +41,8 @@ from rnn_lowering.loops.raising.masks import (
     sequence_lens,
     without_mask,
 )
-from rnn_lowering.loops.raising.polynomials import C, H, NotRaised, Polynomial, Unknowns, Variables
+from rnn_lowering.loops.raising.polynomials import NotRaised, Polynomial, Variables
+from rnn_lowering.loops.raising.raised_node import NodeOutputs, emit_node
 from rnn_lowering.loops.raising.rows import Layout, RowWalk, Source, follow_rows, layouts, row_of
 from rnn_lowering.loops.raising.step import StepEvaluator
 from rnn_lowering.loops.value_facts import TRUE, Elements, Item, KnownTensor

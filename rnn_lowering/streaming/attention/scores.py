@@ -16,7 +16,7 @@ from rnn_lowering.facts.infer import position, slice_bounds
 from rnn_lowering.facts.numbers import evaluate
 from rnn_lowering.facts.operators import operator_of, values_used
 from rnn_lowering.facts.size import ONE, Shape, size
-from rnn_lowering.nodes.kinds import node_ref
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.streaming.alignment import FramesRead, check_parameters, joined, known_axes, wait
 from rnn_lowering.streaming.attention.caches import (
     KeepKeys,

@@ -19,7 +19,8 @@ from rnn_lowering.facts.numbers import UnfollowedError, evaluate
 from rnn_lowering.facts.operators import TO_THE_END, bodies_of, captured_values, input_at, is_used, keeps_numbers
 from rnn_lowering.facts.size import size
 from rnn_lowering.loops.door import ScanBody, checked_axis, read_body
-from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM, cell_of, has_cell, has_steps, is_recurrent, node_ref
+from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM, cell_of, has_cell, has_steps, is_recurrent
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.streaming.alignment import joined
 from rnn_lowering.streaming.counts import frames_before, missing_frames, numbers_in_call, past_or_first
 from rnn_lowering.streaming.editor import Editor, Emitter, dim_of, input_of, label_of

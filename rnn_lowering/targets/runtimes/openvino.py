@@ -22,8 +22,8 @@ from rnn_lowering.emit.constants import literal
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.nodes.kinds import NodeSpec
 from rnn_lowering.nodes.rnn import RecurrentSpec
+from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.recurrence.directions import by_steps
 from rnn_lowering.recurrence.equivalents import lower_rnn
 from rnn_lowering.recurrence.forms import Lower, Recurrence, Tensors, scan
