@@ -180,6 +180,22 @@ def integers_of(held: ir.Attr | Array) -> list[int]:
     return [int(n) for n in held.ravel()]
 
 
+def bounds_of(
+    starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] = (), steps: Sequence[int] = ()
+) -> list[tuple[int, int, int, int]]:
+    """Return the axis, start, end and step of each axis that a Slice names.
+
+    Raises:
+        ValueError: Their numbers differ.
+    """
+    return list(zip(axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=True))
+
+
+def takes_all(start: int, end: int, step: int) -> bool:
+    """Whether a Slice takes all of an axis, whatever its size is."""
+    return (start, step) == (0, 1) and end >= TO_THE_END
+
+
 def inputs_and_attributes(
     op_type: str,
     opset: int,

@@ -17,18 +17,18 @@ import onnx_ir as ir
 from rnn_lowering.emit.constants import leaf
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.facts.known import Known
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, bodies_of, graphs_of, may_differ, parameter
-from rnn_lowering.loops.body import SHARED_SIZE, BodyValues, LoopBody, LoopLimits, ScanBody, is_constant, read_body
-from rnn_lowering.loops.value_facts import (
-    Elements,
-    Facts,
-    Item,
-    KnownTensor,
-    common_kind,
-    known_bounds,
-    number_of,
+from rnn_lowering.facts.operators import (
+    DEFAULT_DOMAIN,
+    bodies_of,
+    bounds_of,
+    graphs_of,
+    may_differ,
+    parameter,
     takes_all,
 )
+from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
+from rnn_lowering.loops.step_values import SHARED_SIZE, BodyValues, LoopLimits, is_constant
+from rnn_lowering.loops.value_facts import Elements, Facts, Item, KnownTensor, common_kind, number_of
 from rnn_lowering.model.scopes import REPEATING
 from rnn_lowering.nodes.spec import node_ref
 
@@ -167,7 +167,7 @@ class BodyWriter(BodyValues):
 
     def is_whole(self, items: Sequence[Item]) -> bool:
         """Whether a Slice takes everything."""
-        bounds = known_bounds(items[1:])
+        bounds = _bounds(items[1:])
         return bounds is not None and all(takes_all(*rest) for _, *rest in bounds)
 
     def copy_node(self, node: ir.Node, items: Sequence[Item]) -> list[Item]:
@@ -306,6 +306,21 @@ RepeatBody = Callable[[BodyWriter, "LoopBody | ScanBody"], "list[Item]"]
 """Emits what stands for a Loop or Scan, and returns an item for each of its outputs."""
 
 
+def _bounds(items: Sequence[Item]) -> list[tuple[int, int, int, int]] | None:
+    """Return the axis, start, end and step of each axis that a Slice names; None if unknown.
+
+    Args:
+        items: Its starts, ends, axes and steps.
+    """
+    if len(items) < 2 or not all(item is None or isinstance(item, KnownTensor) for item in items):
+        return None
+    given = [item.array.ravel().tolist() if isinstance(item, KnownTensor) else [] for item in items]
+    try:
+        return bounds_of(*given)
+    except ValueError:  # it is invalid
+        return None
+
+
 def _part(items: Sequence[Item], kind: Known) -> tuple[int, int, int] | None:
     """Return the one axis that a Slice shortens, its start and its end.
 
@@ -313,7 +328,7 @@ def _part(items: Sequence[Item], kind: Known) -> tuple[int, int, int] | None:
         items: The starts, ends, axes and steps of the Slice.
         kind: The type and shape of its data.
     """
-    bounds, rank = known_bounds(items) or [], len(kind.dims)
+    bounds, rank = _bounds(items) or [], len(kind.dims)
     shortened = [(axis, start, end) for axis, start, end, step in bounds if not takes_all(start, end, step)]
     if len(shortened) != 1 or any(step != 1 or not -rank <= axis < rank for axis, _, _, step in bounds):
         return None

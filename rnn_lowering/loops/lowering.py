@@ -24,10 +24,11 @@ from rnn_lowering.facts.operators import (
     values_used,
     with_bodies,
 )
-from rnn_lowering.loops.body import LoopBody, LoopLimits, ScanBody, read_body
+from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
 from rnn_lowering.loops.body_copy import BodyWriter, RepeatBody
 from rnn_lowering.loops.loop_forms import to_loop, to_scan, unroll
 from rnn_lowering.loops.stacked_states import stack_rows_of_states
+from rnn_lowering.loops.step_values import LoopLimits
 from rnn_lowering.loops.value_facts import Elements, Facts, Item, number_of
 from rnn_lowering.model.copying import clone, inline_holders
 from rnn_lowering.model.model_sizes import take_over

@@ -27,10 +27,11 @@ from rnn_lowering.facts.known import Known
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, detach, operator_of, values_used
 from rnn_lowering.facts.size import ONE, PartialShape, Size, size
 from rnn_lowering.loops.as_recurrence import rows_along
-from rnn_lowering.loops.body import LoopBody, LoopLimits
+from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.body_copy import BodyWriter
 from rnn_lowering.loops.counters import STEP_NUMBER, Counters
 from rnn_lowering.loops.loop_forms import unroll
+from rnn_lowering.loops.step_values import LoopLimits
 from rnn_lowering.loops.trips import runs_once_per_row, simulated_trips
 from rnn_lowering.loops.value_facts import Facts
 from rnn_lowering.model.model_sizes import take_over

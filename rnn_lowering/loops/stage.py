@@ -20,10 +20,10 @@ from rnn_lowering.errors import (
     documented,
 )
 from rnn_lowering.facts.operators import default_opset, with_bodies
-from rnn_lowering.loops.body import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.loops.raising.raised_model import raise_loops
 from rnn_lowering.loops.rolling.rolling import raise_all
+from rnn_lowering.loops.step_values import LoopLimits
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.folding import folded, with_constants
 from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET

@@ -20,14 +20,7 @@ from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import Known, KnownValues
 from rnn_lowering.facts.node_outputs import NodeModel, element_of, numbers_in
 from rnn_lowering.facts.numbers import UnfollowedError, can_evaluate, evaluate
-from rnn_lowering.facts.operators import (
-    TO_THE_END,
-    bodies_of,
-    in_order,
-    inputs_of,
-    is_of_default_domain,
-    operator_of,
-)
+from rnn_lowering.facts.operators import bodies_of, in_order, inputs_of, is_of_default_domain, operator_of
 from rnn_lowering.facts.size import PartialShape, Size, Symbol, size
 from rnn_lowering.model.model_sizes import VARIES, inferred_values
 from rnn_lowering.model.onnx_checks import ANONYMOUS
@@ -457,37 +450,6 @@ def _sizes_in(node: ir.Node, items: Sequence[Item]) -> dict[int, KnownTensor]:
     data = operator_of(node).data
     first = len(items) if data is None else data
     return {n: item for n, item in enumerate(items) if n >= first and isinstance(item, KnownTensor)}
-
-
-def known_bounds(items: Sequence[Item]) -> list[tuple[int, int, int, int]] | None:
-    """Return the axis, start, end and step of each axis that a Slice names; None if unknown.
-
-    Args:
-        items: Its starts, ends, axes and steps.
-    """
-    if len(items) < 2 or not all(item is None or isinstance(item, KnownTensor) for item in items):
-        return None
-    given = [item.array.ravel().tolist() if isinstance(item, KnownTensor) else [] for item in items]
-    try:
-        return bounds_of(*given)
-    except ValueError:  # it is invalid
-        return None
-
-
-def bounds_of(
-    starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] = (), steps: Sequence[int] = ()
-) -> list[tuple[int, int, int, int]]:
-    """Return the axis, start, end and step of each axis that a Slice names.
-
-    Raises:
-        ValueError: Their numbers differ.
-    """
-    return list(zip(axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=True))
-
-
-def takes_all(start: int, end: int, step: int) -> bool:
-    """Whether a Slice takes all of an axis, whatever its size is."""
-    return (start, step) == (0, 1) and end >= TO_THE_END
 
 
 def is_plain(dtype: ir.DataType) -> bool:

@@ -22,8 +22,8 @@ from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.streaming.alignment import frame_by_frame
 from rnn_lowering.streaming.anchored_sizes import AnchoredSizes
 from rnn_lowering.streaming.attention.distances import cut_table
-from rnn_lowering.streaming.attention.position_rows import compared_by_distance
 from rnn_lowering.streaming.attention.scores import compared, of_pairs
+from rnn_lowering.streaming.attention.shifts import compared_by_distance
 from rnn_lowering.streaming.frame_numbers import numbering, of_first_frame, settle_comparison
 from rnn_lowering.streaming.frames import (
     FirstFrame,
@@ -47,13 +47,7 @@ from rnn_lowering.streaming.operators.pooling import (
 )
 from rnn_lowering.streaming.operators.recurrences import frames_compared, pad_in_front, recurrent, scanned
 from rnn_lowering.streaming.operators.resizing import resized
-from rnn_lowering.streaming.operators.windows import (
-    check_paddings,
-    overlapped,
-    transformed,
-    transposed,
-    windowed,
-)
+from rnn_lowering.streaming.operators.windows import check_paddings, overlapped, transformed, transposed, windowed
 from rnn_lowering.streaming.sizes import CHUNK, LARGEST_UNIT, TIME, StreamValues, TimeInputs
 
 

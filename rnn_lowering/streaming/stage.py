@@ -38,7 +38,7 @@ from rnn_lowering.streaming.follow_frames import follow
 from rnn_lowering.streaming.frames import MAIN_GRAPH, Delay, Flow, Frames
 from rnn_lowering.streaming.loop_branches import choose_in_loops
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
-from rnn_lowering.streaming.operators.recurrences import axis_of_steps, lengths_of
+from rnn_lowering.streaming.operators.node_states import axis_of_steps, lengths_of
 from rnn_lowering.streaming.options import StreamAxis, check_whole_calls, parse_delay, parse_stream
 from rnn_lowering.streaming.sizes import TimeInputs, time_inputs
 from rnn_lowering.streaming.states import expose, late_outputs, states_of

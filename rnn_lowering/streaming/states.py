@@ -21,15 +21,15 @@ from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.frame_numbers import continued_numbers, fold_sizes
 from rnn_lowering.streaming.frames import NO_DELAY, Delay, Flow, Frames, Framing, StatefulNode, Unframed
 from rnn_lowering.streaming.metadata import StreamPlan
-from rnn_lowering.streaming.operators.recurrences import (
+from rnn_lowering.streaming.operators.node_states import (
     NodeState,
     dims_of,
     expose_state,
     input_name,
-    late_state_error,
     state_slots,
     steps_and_batch,
 )
+from rnn_lowering.streaming.operators.recurrences import late_state_error
 from rnn_lowering.streaming.sizes import TimeInputs
 from rnn_lowering.types import Array, array_of
 

@@ -9,11 +9,12 @@ from functools import partial
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.loops.body import LoopBody, LoopLimits, ScanBody
+from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyWriter
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.loops.raising.polynomials import NotRaised
 from rnn_lowering.loops.raising.raised_loop import RaisedLoop
+from rnn_lowering.loops.step_values import LoopLimits
 from rnn_lowering.loops.value_facts import Item
 from rnn_lowering.model.preparation import NodeSelection
 from rnn_lowering.model.scopes import repeating_nodes

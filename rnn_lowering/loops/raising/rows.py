@@ -16,10 +16,17 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.facts.operators import TO_THE_END, axes_by_rule, integers_of, is_of_default_domain, parameter
+from rnn_lowering.facts.operators import (
+    TO_THE_END,
+    axes_by_rule,
+    bounds_of,
+    integers_of,
+    is_of_default_domain,
+    parameter,
+    takes_all,
+)
 from rnn_lowering.facts.size import ONE, Size, size
 from rnn_lowering.loops.raising.step import StepEvaluator
-from rnn_lowering.loops.value_facts import bounds_of, takes_all
 from rnn_lowering.types import Array
 
 _CALCULATES = ("Add", "Sub", "Mul", "Div")

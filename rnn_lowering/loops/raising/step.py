@@ -14,6 +14,7 @@ from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.node_outputs import NodeModel
 from rnn_lowering.facts.operators import (
     axes_by_rule,
+    bounds_of,
     in_order,
     inputs_of,
     integers_of,
@@ -21,11 +22,11 @@ from rnn_lowering.facts.operators import (
     moved_inputs,
     operator_of,
     parameter,
+    takes_all,
 )
 from rnn_lowering.limits import most_bytes
 from rnn_lowering.loops.raising.operators import ARITHMETIC, FUNCTIONS, MOVES, STEPS, StepRule, moved
 from rnn_lowering.loops.raising.polynomials import EXACT, REAL, NotRaised, Variables, checked_size
-from rnn_lowering.loops.value_facts import bounds_of, takes_all
 from rnn_lowering.types import Array, array_of
 
 _MOST_INTEGERS = 1 << 12

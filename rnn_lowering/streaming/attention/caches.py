@@ -19,7 +19,7 @@ from rnn_lowering.facts.operators import TO_THE_END
 from rnn_lowering.facts.size import Shape
 from rnn_lowering.streaming.alignment import FramesRead
 from rnn_lowering.streaming.attention.masks import Bias, Mask, by_distance
-from rnn_lowering.streaming.attention.position_rows import replace_shape, shift_in_call
+from rnn_lowering.streaming.attention.shifts import replace_shape, shift_in_call
 from rnn_lowering.streaming.counts import frame_indices, frames_before, numbers_in_call
 from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.frames import Flow, Pairs

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx.version_converter
-import onnxruntime
-from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+from onnxruntime.quantization import QuantType
 
 from rnn_lowering.argument_checks import feeds, flag, one_of, why_no_arrays
 from rnn_lowering.argument_checks import text as text_of
@@ -30,7 +25,6 @@ from rnn_lowering.errors import (
     counted,
     warn,
 )
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.streaming.integers.calibration import (
     REAL,
     Calibration,
@@ -41,6 +35,7 @@ from rnn_lowering.streaming.integers.calibration import (
     no_whole_call,
 )
 from rnn_lowering.streaming.integers.fills import with_near_fills
+from rnn_lowering.streaming.integers.quantizer import opset_of, quantized, session_of
 from rnn_lowering.streaming.options import BITS
 from rnn_lowering.streaming.stream_runner import Stream
 from rnn_lowering.targets.names import TargetName
@@ -48,16 +43,6 @@ from rnn_lowering.targets.target import target_named
 from rnn_lowering.types import Array, ArrayLike, PathLike, in_brackets
 
 _ACTIVATIONS = {"w8a8": QuantType.QInt8, "w8a16": QuantType.QUInt16}
-
-_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
-_BETWEEN = ("QuantizeLinear", "DequantizeLinear", "Identity", "Constant")
-"""Operators that compute nothing in a quantized model."""
-
-_PER_CHANNEL = 13
-"""First opset whose DequantizeLinear has a scale for each channel."""
-
-_HALF_SCALES = 19
-"""First opset whose DequantizeLinear has scales of float16."""
 
 _POOR = 10.0
 """Below this many dB a stream is made only if it is forced."""
@@ -165,11 +150,11 @@ def quantize(
     near = with_near_fills(proto, exact.plan, sequences)
     calibration = Calibration(near, sequences, state_bits=16 if bits == "w8a16" else 8)
     integers, in_float = _quantized(near, calibration, activations)
-    _refuse_opset(_opset_of(integers), _opset_of(proto), target)
-    result = Quantization(bits, len(sequences), ratios(exact, Stream(_session_of(integers)), sequences), in_float)
+    _refuse_opset(opset_of(integers), opset_of(proto), target)
+    result = Quantization(bits, len(sequences), ratios(exact, Stream(session_of(integers)), sequences), in_float)
     _judge(result, "" if force else forced_by)
     if bits == "w8a8":
-        _compare_kernels(result, ratios(exact, Stream(_session_of(integers, optimized=True)), sequences))
+        _compare_kernels(result, ratios(exact, Stream(session_of(integers, optimized=True)), sequences))
     return integers, result
 
 
@@ -311,151 +296,6 @@ def _opened(file: Path) -> Iterator[Any]:
             why_no_arrays(f"'{file}'", ".npy or .npz", error),
             hint="" if isinstance(error, OSError) else "save arrays with numpy.save",
         ) from error
-
-
-# onnxruntime's quantizer: nodes that it fails on stay in float
-
-
-def quantized(
-    model: onnx.ModelProto, calibration: Calibration, activations: QuantType
-) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Return a stream in integers, and its nodes that compute in float.
-
-    Raises:
-        Exception: The quantizer fails, though not on single nodes: its errors have no common class.
-    """
-    model, shown = _named(_with_scales(model))
-    left: list[str] = []
-    try:
-        made = _run(model, calibration, calibration.extra_options, activations)
-    except RnnLoweringError:
-        raise
-    except Exception:
-        left = _failing(model, calibration, activations, list(shown))
-        calibration.rewind()
-        made = _run(model, calibration, calibration.extra_options, activations, nodes_to_exclude=left)
-    in_float = {*left, *_with_floats(made)}
-    return made, tuple(text for name, text in shown.items() if name in in_float)
-
-
-def _with_floats(model: onnx.ModelProto) -> Iterator[str]:
-    """Yield the nodes of a quantized model that read floats which come from no DequantizeLinear."""
-    graph, types = model.graph, _types(model)
-    done = {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
-    for node in graph.node:
-        reads = {types.get(name) for name in node.input if name not in done}
-        if node.op_type not in _BETWEEN and not reads.isdisjoint(_FLOATS):
-            yield node.name
-
-
-def _types(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the element types of the values, by name."""
-    graph = onnx.shape_inference.infer_shapes(model).graph
-    values = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.input, *graph.output)}
-    return values | {tensor.name: tensor.data_type for tensor in graph.initializer}
-
-
-def _with_scales(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model of an opset whose DequantizeLinear has scales of the model's types."""
-    if _opset_of(model) >= _HALF_SCALES or onnx.TensorProto.FLOAT16 not in _types(model).values():
-        return model
-    return onnx.version_converter.convert_version(model, _HALF_SCALES)
-
-
-def _opset_of(model: onnx.ModelProto) -> int:
-    return int(next(each.version for each in model.opset_import if each.domain in DEFAULT_DOMAIN))
-
-
-def _failing(
-    model: onnx.ModelProto, calibration: Calibration, activations: QuantType, names: list[str]
-) -> list[str]:
-    """Return which of these nodes the quantizer fails on, by halves."""
-    calibration.rewind()
-    first = calibration.get_next()
-    try:
-        _run(model, _Once(first), calibration.extra_options, activations, nodes_to_quantize=names)
-    except Exception:
-        if len(names) == 1:
-            return names
-        halves = names[: len(names) // 2], names[len(names) // 2 :]
-        return [name for half in halves for name in _failing(model, calibration, activations, half)]
-    return []
-
-
-class _Once(CalibrationDataReader):  # type: ignore[misc]
-    """The inputs of one call."""
-
-    def __init__(self, inputs: dict[str, Array] | None) -> None:
-        self._left = inputs
-
-    def get_next(self) -> dict[str, Array] | None:
-        inputs, self._left = self._left, None
-        return inputs
-
-
-def _run(
-    model: onnx.ModelProto,
-    calls: CalibrationDataReader,
-    extra_options: dict[str, Any],
-    activations: QuantType,
-    **nodes: Sequence[str],
-) -> onnx.ModelProto:
-    """Return the model that the quantizer makes, which onnxruntime can load."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)  # the quantizer takes the weights out of the model that it gets
-    with tempfile.TemporaryDirectory() as folder, _quiet():
-        file = Path(folder, "quantized.onnx")
-        quantize_static(
-            copy,
-            file,
-            calls,
-            per_channel=_opset_of(model) >= _PER_CHANNEL,
-            activation_type=activations,
-            weight_type=QuantType.QInt8,
-            extra_options=extra_options,
-            **nodes,
-        )
-        made = onnx.load(file)
-    _session_of(made)
-    return made
-
-
-def _session_of(model: onnx.ModelProto, *, optimized: bool = False) -> onnxruntime.InferenceSession:
-    """Return a session that computes operators as they are defined, or with onnxruntime's integer kernels."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    if not optimized:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def _named(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Return a copy whose nodes all have a name of their own, by which the quantizer knows them, and what messages
-    call each of these."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    shown: dict[str, str] = {}
-    for node in copy.graph.node:
-        text = f"{node.op_type} node '{node.name or f'-> {node.output[0]}'}'"
-        if not node.name or node.name in shown:
-            node.name = next(n for k in count() if (n := f"{node.op_type}_{k}") not in shown)
-        shown[node.name] = text
-    return copy, shown
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Drop the quantizer's advice to run its own preprocessing, which it logs."""
-    root, dropped = logging.getLogger(), lambda record: record.levelno >= logging.ERROR
-    root.addFilter(dropped)
-    try:
-        yield
-    finally:
-        root.removeFilter(dropped)
-
-
-# How far a stream in integers is from the float one
 
 
 def ratios(exact: Stream, other: Stream, sequences: Sequence[Mapping[str, ArrayLike]]) -> dict[str, float]:
