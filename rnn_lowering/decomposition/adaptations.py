@@ -66,17 +66,15 @@ from rnn_lowering.decomposition.rewrites.pools import (
     part_pools,
     pools_of_volumes,
 )
-from rnn_lowering.decomposition.rewrites.quantized import (
-    nodes_of_tables,
-    refuse_products,
-    tables_as_floats,
+from rnn_lowering.decomposition.rewrites.quantized import nodes_of_tables, refuse_products, tables_as_floats
+from rnn_lowering.decomposition.rewrites.resizes import Kind, multiply, resizes, sized_resizes, write_sizes
+from rnn_lowering.decomposition.rewrites.roundings import (
     unwritten,
     write_as_floats,
     write_differences,
     written_as_differences,
     written_as_floats,
 )
-from rnn_lowering.decomposition.rewrites.resizes import Kind, multiply, resizes, sized_resizes, write_sizes
 from rnn_lowering.decomposition.rewrites.rows import (
     bound_lookups,
     open_far_ends,

@@ -21,7 +21,7 @@ from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.streaming.alignment import frame_by_frame
 from rnn_lowering.streaming.anchored_sizes import AnchoredSizes
-from rnn_lowering.streaming.attention.distances import cut_table
+from rnn_lowering.streaming.attention.position_rows import cut_table
 from rnn_lowering.streaming.attention.scores import compared, of_pairs
 from rnn_lowering.streaming.attention.shifts import compared_by_distance
 from rnn_lowering.streaming.frame_numbers import numbering, of_first_frame, settle_comparison

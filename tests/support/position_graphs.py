@@ -20,7 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 from rnn_lowering.facts.infer import infer
 from rnn_lowering.facts.known import SizingError, add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate
-from rnn_lowering.streaming.attention.distances import Distances, Positions, PositionTable, cut_table
+from rnn_lowering.streaming.attention.distances import Distances, Positions, PositionTable
+from rnn_lowering.streaming.attention.position_rows import cut_table
 from rnn_lowering.streaming.attention.positions import Numbers, UnknownError
 from rnn_lowering.streaming.sizes import FRAMES, StreamValues
 

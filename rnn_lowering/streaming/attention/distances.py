@@ -393,22 +393,6 @@ class Positions:
         return _of_table(PositionTable(array, cut))
 
 
-def cut_table(known: KnownValues, node: ir.Node) -> None:
-    """Note the shape of a constant that a Slice cuts to the number of frames: it has a row for each frame."""
-    value, output = node.inputs[0], node.outputs[0]
-    shape = None if value is None else known.shapes.get(value)
-    bounds = None if shape is None else slice_bounds(known, node, len(shape))
-    if shape is None or bounds is None:
-        return
-    dims = list(shape)
-    for axis, (first, last, step) in bounds.items():
-        whole = last.constant is not None and shape[axis].at_most(last.constant)
-        if first != size(0) or step != size(1) or not (whole or last.varies) or shape[axis] == ONE:
-            return
-        dims[axis] = shape[axis] if whole else last
-    known.shapes[output] = tuple(dims)
-
-
 def _known(found: Found | UnknownError) -> Found:
     if isinstance(found, UnknownError):
         raise found

@@ -19,7 +19,7 @@ from rnn_lowering.facts.infer import infer, slice_bounds
 from rnn_lowering.facts.known import KnownValues, SizingError, axes_of
 from rnn_lowering.facts.node_outputs import compute_node
 from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.facts.size import Shape, Size, size
+from rnn_lowering.facts.size import ONE, Shape, Size, size
 from rnn_lowering.streaming.editor import Editor, Emitter, input_of
 from rnn_lowering.streaming.frames import DistanceRows
 from rnn_lowering.types import Array, Dims
@@ -112,6 +112,22 @@ def _cut(known: KnownValues, node: ir.Node, frames: Size) -> _Start | None:
     dims = tuple(None if axis == timed[0] else n for axis, n in enumerate(table.shape))
     most = int(min(base + 1, length - base) if negative else base + 1)
     return (int(base), 1, most, None if negative else 0), dims
+
+
+def cut_table(known: KnownValues, node: ir.Node) -> None:
+    """Note the shape of a constant that a Slice cuts to the number of frames: it has a row for each frame."""
+    value, output = node.inputs[0], node.outputs[0]
+    shape = None if value is None else known.shapes.get(value)
+    bounds = None if shape is None else slice_bounds(known, node, len(shape))
+    if shape is None or bounds is None:
+        return
+    dims = list(shape)
+    for axis, (first, last, step) in bounds.items():
+        whole = last.constant is not None and shape[axis].at_most(last.constant)
+        if first != size(0) or step != size(1) or not (whole or last.varies) or shape[axis] == ONE:
+            return
+        dims[axis] = shape[axis] if whole else last
+    known.shapes[output] = tuple(dims)
 
 
 # Nodes that compute each row from itself
