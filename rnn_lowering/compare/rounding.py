@@ -171,19 +171,20 @@ def _rounding(graph: onnx.GraphProto, types: Mapping[str, int], output: str) -> 
     reals, given, nodes = set[str](), set[str](), set[int]()
     while left:
         name = left.pop()
-        constant = name in makers and graph.node[makers[name]].op_type == "Constant"
         if name in tensors:
             continue
-        if types.get(name) in _REAL and not constant and name not in rounded:
+        node = graph.node[makers[name]] if name in makers else None
+        is_constant = node is not None and node.op_type == "Constant"
+        is_real = types.get(name) in _REAL and not is_constant
+        if is_real and name not in rounded:
             rounded |= _rounded(graph, makers, name)
-        if types.get(name) in _REAL and not constant and name not in rounded:
+        if is_real and name not in rounded:
             reals.add(name)
-        elif name not in makers:
+        elif node is None:
             given.add(name)
+        elif any(bodies_in(node)) or (types.get(name) is None and not is_constant):
+            return None
         else:
-            node = graph.node[makers[name]]
-            if any(bodies_in(node)) or (types.get(name) is None and not constant):
-                return None
             nodes.add(makers[name])
             left += [read for read in node.input if read and read not in seen]
             seen.update(node.input)

@@ -37,6 +37,9 @@ from rnn_lowering.types import Array
 _MOST_NUMBERS = 1 << 22
 """Maximum elements of a matrix of sines."""
 
+_DFT_AXIS_AS_INPUT = 20
+"""The first opset whose DFT has its axis as an input."""
+
 OLDEST_LESS, OLDEST_MAX, OLDEST_WHERE = 7, 8, 9
 """The first opsets at which Less and Greater, Max and Min, and Where broadcast as they do today."""
 
@@ -46,36 +49,37 @@ def _dft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | 
     inverse, onesided = (bool(node.attributes.get_int(name, 0)) for name in ("inverse", "onesided"))
     if opset < OLDEST_OPSET or x.shape is None or x.dtype != ir.DataType.FLOAT or (inverse and onesided):
         return None
-    rank = len(x.shape)
-    axis = (
-        node.attributes.get_int("axis", 1) if opset < 20 else -2 if axis_input.dtype is None else axis_input.integer
-    )
+    last = len(x.shape) - 1
+    axis = axis_input.integer if axis_input.dtype is not None else -2
+    axis = node.attributes.get_int("axis", 1) if opset < _DFT_AXIS_AS_INPUT else axis
     if axis is None or (given.dtype is not None and given.integer is None):
         return None
-    axis %= rank
+    axis %= last + 1
     n, channels = x.shape[axis], x.shape[-1]
     length = n if given.integer is None else given.integer
-    if n is None or length is None or channels not in (1, 2) or axis == rank - 1 or min(n, length) < 1:
+    if n is None or length is None or channels not in (1, 2) or axis == last or min(n, length) < 1:
         return None
     bins = length // 2 + 1 if onesided else length
     if 4 * n * bins > _MOST_NUMBERS:
         return None
     wave = _wave(bins, min(n, length), length, 1 if inverse else -1) / (length if inverse else 1)
-    matrix = np.zeros((n, channels, bins, 2))
-    matrix[: wave.shape[1]] = _products(wave, channels).transpose(3, 1, 2, 0)[..., [0, 1]]
-    order = [*(a for a in range(rank - 1) if a != axis), axis, rank - 1]
-    kept = [0] * (rank - 2)
-    return function_of(
-        "dft",
-        {
-            "flat": integers([*kept, n * channels]),
-            "waves": matrix.reshape(n * channels, bins * 2).astype(np.float32),
-            "parts": integers([*kept, bins, 2]),
-            "order": order,
-            "back": [order.index(a) for a in range(rank)],
-        },
-        ", ".join(("x", "length", "axis")[: len(operands)]),
-    )
+    order, kept = [*(a for a in range(last) if a != axis), axis, last], [0] * (last - 1)
+    numbers: dict[str, Array | Sequence[int] | int] = {
+        "flat": integers([*kept, n * channels]),
+        "waves": _matrix(wave, n, channels),
+        "parts": integers([*kept, bins, 2]),
+        "order": order,
+        "back": [order.index(a) for a in range(last + 1)],
+    }
+    return function_of("dft", numbers, ", ".join(("x", "length", "axis")[: len(operands)]))
+
+
+def _matrix(wave: Array, count: int, channels: int) -> Array:
+    """Return what so many elements of x are multiplied with, those behind the wave with 0:
+    float32 [time and channel, bin and real or imaginary part of y]."""
+    matrix = np.zeros((count, channels, len(wave), 2))
+    matrix[: wave.shape[1]] = _products(wave, channels).transpose(3, 1, 2, 0)
+    return matrix.reshape(count * channels, -1).astype(np.float32)
 
 
 def _wave(bins: int, count: int, length: int, sign: int) -> Array:
@@ -97,15 +101,9 @@ def _stft(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
         return None
     size = given.integer if window.numbers is None else window.numbers.size
     channels = signal.shape[2]
-    unknown = (window.dtype is not None and window.numbers is None) or channels not in (1, 2)
-    if (
-        unknown
-        or channels is None
-        or step.integer is None
-        or size is None
-        or size < 1
-        or given.integer not in (None, size)
-    ):
+    if (window.dtype is not None and window.numbers is None) or channels is None or channels not in (1, 2):
+        return None
+    if step.integer is None or size is None or size < 1 or given.integer not in (None, size):
         return None
     bins = size // 2 + 1 if onesided else size
     if 4 * size * bins > _MOST_NUMBERS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -27,36 +27,44 @@ def einsum(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto 
     a, b, out = found
     if not out and {*a} == {*b}:
         return function_of("sum_of_products", {"perm": [b.index(label) for label in a]})
+    shapes = (*zip(a, operands[0].shape or (), strict=False), *zip(b, operands[1].shape or (), strict=False))
+    sizes = _sizes(shapes)
+    return None if sizes is None else _as_matmul(a, b, out, sizes)
+
+
+def _sizes(dims: Iterable[tuple[str, int | None]]) -> dict[str, int | None] | None:
+    """Return the size of each label, None if unknown; None if a label has several sizes, or none."""
     sizes: dict[str, int | None] = {}
-    for label, size in [
-        *zip(a, operands[0].shape or (), strict=False),
-        *zip(b, operands[1].shape or (), strict=False),
-    ]:
-        if size == 0 or (size is not None and sizes.get(label) not in (None, size)):
+    for label, size in dims:
+        before = sizes.setdefault(label, size)
+        if size == 0 or (size is not None and before not in (None, size)):
             return None
-        sizes[label] = size if sizes.get(label) is None else sizes[label]
-    both = [label for label in a if label in b]
-    batch, summed = [x for x in both if x in out], [x for x in both if x not in out]
+        sizes[label] = size if before is None else before
+    return sizes
+
+
+def _as_matmul(a: str, b: str, out: str, sizes: Mapping[str, int | None]) -> onnx.FunctionProto | None:
+    """Return the product of operands with the labels a and b as a MatMul; None if a label of one operand is summed,
+    or too many sizes are unknown."""
+    batch, summed = ([x for x in a if x in b and (x in out) == kept] for kept in (True, False))
     rows, columns = [x for x in a if x not in b], [x for x in b if x not in a]
-    if any(label not in out for label in (*rows, *columns)):
+    if not {*rows, *columns} <= {*out}:
         return None
-    perm_a, perm_b = (
-        [a.index(x) for x in (*batch, *rows, *summed)],
-        [b.index(x) for x in (*batch, *summed, *columns)],
-    )
-    end = [*batch, *rows, *columns]
-    shapes: dict[str, Sequence[int] | None] = {}
-    if batch or (len(summed), len(columns)) != (1, 1):  # else MatMul takes all rows of a
-        shapes = {
-            "left": _target_shape(sizes, batch, rows, summed),
-            "right": _target_shape(sizes, batch, summed, columns),
-            "whole": _target_shape(sizes, batch, *([label] for label in (*rows, *columns))),
-        }
-    if None in shapes.values():
-        return None
-    perms = {"perm_a": perm_a, "perm_b": perm_b, "perm": [end.index(x) for x in out]}
+    whole = [*batch, *rows, *columns]
+    perms = {
+        "perm_a": [a.index(x) for x in (*batch, *rows, *summed)],
+        "perm_b": [b.index(x) for x in (*batch, *summed, *columns)],
+        "perm": [whole.index(x) for x in out],
+    }
+    if not batch and len(summed) == len(columns) == 1:  # MatMul takes all rows of a
+        return function_of("einsum", perms)
+    shapes = {
+        "left": _target_shape(sizes, batch, rows, summed),
+        "right": _target_shape(sizes, batch, summed, columns),
+        "whole": _target_shape(sizes, batch, *([label] for label in (*rows, *columns))),
+    }
     numbers = {name: integers(shape) for name, shape in shapes.items() if shape is not None}
-    return function_of("einsum_by_shapes" if shapes else "einsum", {**perms, **numbers})
+    return function_of("einsum_by_shapes", {**perms, **numbers}) if len(numbers) == len(shapes) else None
 
 
 def _labels(node: ir.Node) -> tuple[str, str, str] | None:
@@ -68,7 +76,7 @@ def _labels(node: ir.Node) -> tuple[str, str, str] | None:
     return a, b, "".join(sorted(set(a) ^ set(b))) if out is None else out
 
 
-def _target_shape(sizes: dict[str, int | None], batch: Sequence[str], *axes: Sequence[str]) -> list[int] | None:
+def _target_shape(sizes: Mapping[str, int | None], batch: Sequence[str], *axes: Sequence[str]) -> list[int] | None:
     """Return the numbers of a Reshape to the axes of the batch, which stay, and to products of axes; None if more
     than one of these is unknown."""
     factors = [[sizes[label] for label in labels] for labels in axes]

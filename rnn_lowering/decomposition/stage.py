@@ -6,9 +6,8 @@ Before them, stages that change a model before its nodes are read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 
 import onnx
@@ -17,23 +16,22 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.decomposition.adaptations import adapted_first, replaced_nodes
 from rnn_lowering.decomposition.formulas import body_of, call_of
+from rnn_lowering.decomposition.lacking import Lacking, LackingNode
 from rnn_lowering.decomposition.operands import Operand
 from rnn_lowering.decomposition.rewrites.quantized import products_as_floats
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError, counted
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import is_of_default_domain, is_used
+from rnn_lowering.facts.operators import is_used
 from rnn_lowering.model.copying import inline_holders
 from rnn_lowering.model.folding import with_constants
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
 from rnn_lowering.model.replace import drop_unused, prefix_of
-from rnn_lowering.model.scopes import Scope, all_names, nodes_in_scopes
-from rnn_lowering.nodes.spec import node_ref
+from rnn_lowering.model.scopes import all_names
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import ReplacedNode, UnsupportedNode
 from rnn_lowering.passes.stages import Edit, Work
-from rnn_lowering.targets.onnx_tests import Misread, OperatorTests, RuntimeTests, tests_in
-from rnn_lowering.targets.target import Misreads
+from rnn_lowering.targets.onnx_tests import Misread
 
 
 def make_floats(work: Work) -> None:
@@ -92,7 +90,7 @@ class OperatorsLeft:
     def of(cls, model: ir.Model, lowering: Lowering, opset: int) -> OperatorsLeft:
         """Find them in a model whose other nodes get operators of an opset."""
         target = lowering.runtime.name
-        lacking = _Lacking(model, target, lowering.runtime.model.misreads)
+        lacking = Lacking(model, target, lowering.runtime.model.misreads)
         written = replaced_nodes(model, lowering.runtime)
         left = [each for each in lacking.nodes if each.node not in written]
         if not left or lacking.measured is None:
@@ -151,158 +149,6 @@ def _replaced_texts(nodes: Sequence[ReplacedNode]) -> Iterator[str]:
         yield f"replaced {which} by {others}: {members[0].reason} (--keep-rest keeps it)"
 
 
-# Which nodes a target lacks, and which operators it computes right, by ONNX's own tests
-
-
-_TYPES_OF_MODES = (ir.AttributeType.INT, ir.AttributeType.STRING)
-
-_BASIC = frozenset(("Cast", "Constant", "Identity"))
-"""Operators that every runtime has; ONNX's tests of Cast are of types that most lack."""
-
-_CAST_TO = frozenset(map(int, (ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL)))
-"""The types that every runtime converts to; OpenCV's Cast to uint8 is wrong."""
-
-_WRONG_IN = {
-    target: frozenset(operators.split())
-    for target, operators in {
-        "emx-onnx-cgen": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
-        "espdl": "Gelu GroupNormalization",  # it adds a Sum in place to a scalar, and has no Constant of value_ints
-        "ezkl": "DFT GroupNormalization NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
-        "jaxonnxruntime": "Attention CenterCropPad DFT Gelu GroupNormalization NegativeLogLikelihoodLoss"
-        " RotaryEmbedding STFT SoftmaxCrossEntropyLoss SpaceToDepth",
-        "litert": "IsInf",  # of doubles, which it does not compare
-        "mnn": "RotaryEmbedding",
-        "ncnn": "RotaryEmbedding",
-        "onnx2torch": "Attention DFT RotaryEmbedding STFT SpaceToDepth",
-        "onnxruntime-webgpu": "SpaceToDepth",
-        "opencv": "MeanVarianceNormalization",
-        "qnn": "DFT ReverseSequence",
-        "rknn": "Attention Gelu GroupNormalization RMSNormalization RotaryEmbedding Swish",
-        "tinygrad": "ReverseSequence",
-        "tvm": "CenterCropPad",
-        "webnn": "SpaceToDepth",
-    }.items()
-}
-"""By target the operators whose bodies failed there, though each operator of them has right tests: some have an
-older version of it only."""
-
-
-def _in_a_net(node: ir.Node) -> bool:
-    """Whether a size is for another operator: then it is known before the model runs."""
-    return not any(value.is_graph_output() for value in node.outputs)
-
-
-def _one_row_or_of_a_table(node: ir.Node) -> bool:
-    data, indices = node.inputs[:2]
-    single = indices is not None and indices.shape is not None and len(indices.shape) == 0
-    return single or (data is not None and data.is_initializer())
-
-
-_OF_ANY_TYPE = frozenset(("Compress", "ReverseSequence", "Unique"))
-"""Operators that choose or move elements: what tests with float32 say of them is so for each type."""
-
-_RIGHT_IN_NETS: Mapping[str, Mapping[str, Callable[[ir.Node], bool]]] = {
-    "espdl": {"Identity": lambda node: True},  # a Max takes the place of one that is an output
-    "ncnn": {"Gather": _one_row_or_of_a_table, "Shape": _in_a_net},
-    "rknn": {"Shape": _in_a_net},
-}
-"""By target and operator the nodes that it runs, though it is right in none of ONNX's tests of the operator."""
-
-
-@dataclass(frozen=True)
-class _LackingNode:
-    """A node that a target does not compute right, by ONNX's tests of its operator, or that it misreads.
-
-    Attributes:
-        node: The node.
-        scope: The graph that it is in.
-        tests: What became of the tests, or how it is misread.
-    """
-
-    node: ir.Node
-    scope: Scope
-    tests: OperatorTests | Misread
-
-    @property
-    def ref(self) -> NodeRef:
-        return node_ref(self.node, self.scope.text)
-
-
-@dataclass(frozen=True)
-class _Lacking:
-    """What a target lacks in a model.
-
-    Attributes:
-        model: The model.
-        target: The name of the target.
-        misreads: What `ModelTraits.misreads` is.
-    """
-
-    model: ir.Model
-    target: str
-    misreads: Misreads | None = None
-
-    @cached_property
-    def measured(self) -> RuntimeTests | None:
-        """What became of ONNX's tests in the target; None if it was not measured."""
-        return tests_in(self.target)
-
-    @cached_property
-    def nodes(self) -> list[_LackingNode]:
-        """The nodes of ONNX's operators that the target was measured not to run. Recurrent nodes, Loops and Scans
-        are not among them, nor are nodes of other types than the tests."""
-        nodes = list(self._lacking()) if self.measured is not None else []
-        return [
-            node
-            for node in nodes
-            if isinstance(node.tests, Misread)
-            or not node.tests.floats
-            or node.node.op_type in _OF_ANY_TYPE
-            or self._has_floats(node.node)
-        ]
-
-    @cached_property
-    def values(self) -> Mapping[ir.Value, ir.Value]:
-        """By value of the model one that has the type and shape which follow from the inputs."""
-        return inferred_values(self.model)
-
-    def runs(self, node: ir.Node) -> bool:
-        """Return whether the target computes a node right, as far as is known."""
-        if node.op_type in _BASIC:
-            to = node.attributes.get_int("to", int(ir.DataType.FLOAT))
-            return is_of_default_domain(node) and to in _CAST_TO
-        if self.misreads is not None and self.misreads(node, self._known):
-            return False
-        return self.measured is not None and is_of_default_domain(node) and self.measured.runs(node.op_type)
-
-    def _lacking(self) -> Iterator[_LackingNode]:
-        for scope, node in nodes_in_scopes(self.model):
-            of_onnx = is_of_default_domain(node) and node.op_identifier() not in self.model.functions
-            if of_onnx and (tests := self._failed(node, scope.opset)):
-                yield _LackingNode(node, scope, tests)
-
-    def _failed(self, node: ir.Node, opset: int) -> OperatorTests | Misread | None:
-        """Return why the target does not compute a node right; None if nothing says so."""
-        assert self.measured is not None
-        if self.misreads is not None and (how := self.misreads(node, self._known)):
-            return Misread(how)
-        tests = self.measured.failed(node.op_type, opset)
-        runs = _RIGHT_IN_NETS.get(self.target, {}).get(node.op_type)
-        if tests is not None and not (runs and runs(node)):
-            return tests
-        modes = {name: a.value for name, a in node.attributes.items() if a.type in _TYPES_OF_MODES}
-        return self.measured.failed_with(node.op_type, opset, modes)
-
-    def _known(self, value: ir.Value) -> ir.Value:
-        """Return a value with the type and shape that follow from the inputs."""
-        return self.values.get(value, value)
-
-    def _has_floats(self, node: ir.Node) -> bool:
-        """Whether a node computes with floats, as far as is known: tests with float32 say nothing of integers."""
-        known = [self._known(value).dtype for value in (*node.inputs, *node.outputs) if value is not None]
-        return any(dtype is None or dtype.is_floating_point() for dtype in known)
-
-
 # What takes the place of a node that a target lacks: operators that it computes right, as a small model.
 
 
@@ -328,7 +174,7 @@ class _Decomposition:
         model: Its main graph has the inputs and the used outputs of the node; only constants are left out.
     """
 
-    lacking: _LackingNode
+    lacking: LackingNode
     model: ir.Model
 
     @property
@@ -337,7 +183,7 @@ class _Decomposition:
         return sorted({node.op_type for node in self.model.graph})
 
 
-def _decompositions(lacking: _Lacking, opset: int) -> Iterator[_Decomposition]:
+def _decompositions(lacking: Lacking, opset: int) -> Iterator[_Decomposition]:
     """Yield what can take the place of nodes that the target lacks: only operators that are right there.
 
     Args:
@@ -347,13 +193,13 @@ def _decompositions(lacking: _Lacking, opset: int) -> Iterator[_Decomposition]:
     if lacking.model.ir_version < _OLDEST_IR_VERSION:
         return
     for each in lacking.nodes:
-        wrong = each.node.op_type in _WRONG_IN.get(lacking.target, ())
+        wrong = lacking.expands_wrongly(each.node)
         model = None if wrong or each.scope.function is not None else _decomposed(each, lacking, opset)
         if model is not None:
             yield _Decomposition(each, model)
 
 
-def _decomposed(each: _LackingNode, lacking: _Lacking, opset: int) -> ir.Model | None:
+def _decomposed(each: LackingNode, lacking: Lacking, opset: int) -> ir.Model | None:
     """Return the node as a model of operators that the target computes right; None if it cannot be written so."""
     model = _alone(each.node, lacking, opset)
     for n in range(_MOST_ROUNDS if model is not None else 0):
@@ -372,7 +218,7 @@ def _decomposed(each: _LackingNode, lacking: _Lacking, opset: int) -> ir.Model |
     return None
 
 
-def _alone(original: ir.Node, lacking: _Lacking, opset: int) -> ir.Model | None:
+def _alone(original: ir.Node, lacking: Lacking, opset: int) -> ir.Model | None:
     """Return a model of a node with its small constants; None if the type of an input is unknown."""
     standing: dict[ir.Value, ir.Value] = {}
     for n, value in enumerate(original.inputs):
@@ -394,7 +240,7 @@ def _alone(original: ir.Node, lacking: _Lacking, opset: int) -> ir.Model | None:
     return ir.Model(graph, ir_version=lacking.model.ir_version)
 
 
-def _standing_for(value: ir.Value, n: int, lacking: _Lacking, opset: int) -> ir.Value:
+def _standing_for(value: ir.Value, n: int, lacking: Lacking, opset: int) -> ir.Value:
     """Return what stands for an input of a node in a model of its own."""
     known, tensor = lacking.values.get(value, value), constant_of(value, opset)
     if tensor is None or tensor.size > _MOST_COPIED:
@@ -460,32 +306,40 @@ def _put_in_place(model: ir.Model, found: Sequence[_Decomposition]) -> None:
 def _splice(each: _Decomposition, names: Names) -> None:
     """Replace a node with its decomposition."""
     node, body = each.lacking.node, each.model.graph
-    prefix, graph = prefix_of(node), node.graph
+    graph, inputs = node.graph, node.inputs
     assert graph is not None
     outputs = {value.name: value if value.producer() else _copy_of(value, body) for value in body.outputs}
-    nodes = list(body)
-    body.outputs.clear()
-    for value in list(body.inputs):
-        actual = node.inputs[int((value.name or "").removeprefix("input_"))]
+    nodes, constants = _taken_out(body)
+    for value in body.inputs:
+        actual = inputs[int((value.name or "").removeprefix("input_"))]
         assert actual is not None
         value.replace_all_uses_with(actual)
-    body.remove(nodes)
-    constants = [body.initializers.pop(name) for name in list(body.initializers)]
-    for inner in nodes:
-        inner.name = names.unique(f"{prefix}/{inner.op_type}")
-    for value in (*constants, *(output for inner in nodes for output in inner.outputs)):
-        value.name = names.unique(f"{prefix}/{value.name or 'value'}")
+    _rename(nodes, constants, prefix_of(node), names)
     for value in constants:
         if value.uses():
             graph.register_initializer(value)
     graph.insert_before(node, nodes)
     for n, old in enumerate(node.outputs):
-        new = outputs.get(f"output_{n}")
-        if new is not None:
+        if (new := outputs.get(f"output_{n}")) is not None:
             take_over(old, new)
-    inputs = node.inputs
     graph.remove(node, safe=True)
     drop_unused(inputs, only_foldable=True)
+
+
+def _taken_out(graph: ir.Graph) -> tuple[list[ir.Node], list[ir.Value]]:
+    """Take the nodes and initializers out of a graph."""
+    nodes = list(graph)
+    graph.outputs.clear()
+    graph.remove(nodes)
+    return nodes, [graph.initializers.pop(name) for name in list(graph.initializers)]
+
+
+def _rename(nodes: Sequence[ir.Node], constants: Sequence[ir.Value], prefix: str, names: Names) -> None:
+    """Give nodes and values new names that begin with a prefix."""
+    for node in nodes:
+        node.name = names.unique(f"{prefix}/{node.op_type}")
+    for value in (*constants, *(output for node in nodes for output in node.outputs)):
+        value.name = names.unique(f"{prefix}/{value.name or 'value'}")
 
 
 def _copy_of(constant: ir.Value, body: ir.Graph) -> ir.Value:

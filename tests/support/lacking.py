@@ -6,7 +6,7 @@ from functools import cache
 import onnx
 import pytest
 
-from rnn_lowering.decomposition import stage
+from rnn_lowering.decomposition import lacking
 from rnn_lowering.targets import onnx_tests
 from rnn_lowering.targets.names import TargetName
 
@@ -37,5 +37,5 @@ def found(
         "without float32": integers,
     }
     measured = onnx_tests.measured(entry)
-    for module in (stage, onnx_tests):
+    for module in (lacking, onnx_tests):
         monkeypatch.setattr(module, "tests_in", lambda target: measured if target == TARGET else None)

@@ -17,6 +17,7 @@ from rnn_lowering.compare.proof.of_nodes import proofs_of
 from rnn_lowering.compare.result import NOT_PROVEN, PROVEN, NodeProof
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.facts.constants import constant_of, filling
+from rnn_lowering.facts.operators import input_at
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.scopes import NodePlace, RecurrentNode, recurrent_nodes
 from rnn_lowering.streaming.metadata import State, StreamPlan
@@ -68,25 +69,28 @@ def _connect(entry: RecurrentNode, states: Mapping[str, State], copies: Mapping[
     for letter, (slot, output) in slots.items():
         if letter not in states:
             return f"the stream has no state '{letter}' of it"
-        state = states[letter]
-        first = node.inputs[slot] if slot < len(node.inputs) else None
+        state, first = states[letter], input_at(node, slot)
         if not _begins_like(first, state, entry.opset):
             return f"its first state '{letter}' is not that of the stream"
-        dtype = ir.DataType.from_numpy(np.dtype(state.dtype))
-        shape = ir.Shape(state.shape)
         if first is None or first.name != state.input:
-            taken = ir.Value(name=state.input, type=ir.TensorType(dtype), shape=shape)
-            graph.inputs.append(taken)
-            node.resize_inputs(max(len(node.inputs), slot + 1))
-            node.replace_input_with(slot, taken)
+            _take(node, slot, state, graph)
         node.resize_outputs(max(len(node.outputs), output + 1))
-        returned = node.outputs[output]
-        if not returned.is_graph_output():
-            returned.name = state.output
-            graph.outputs.append(returned)
-        elif returned.name not in (state.output, copies.get(state.output)):
+        last = node.outputs[output]
+        if not last.is_graph_output():
+            last.name = state.output
+            graph.outputs.append(last)
+        elif last.name not in (state.output, copies.get(state.output)):
             return f"its last state '{letter}' is not that of the stream"
     return ""
+
+
+def _take(node: ir.Node, slot: int, state: State, graph: ir.Graph) -> None:
+    """Let a node take a state from a new input of its graph."""
+    kind = ir.TensorType(ir.DataType.from_numpy(np.dtype(state.dtype)))
+    value = ir.Value(name=state.input, type=kind, shape=ir.Shape(state.shape))
+    graph.inputs.append(value)
+    node.resize_inputs(max(len(node.inputs), slot + 1))
+    node.replace_input_with(slot, value)
 
 
 def _begins_like(first: ir.Value | None, state: State, opset: int) -> bool:
