@@ -77,6 +77,7 @@ from rnn_lowering.decomposition.rewrites.roundings import (
 )
 from rnn_lowering.decomposition.rewrites.rows import (
     bound_lookups,
+    hold_rows,
     open_far_ends,
     parts_taken,
     simplify_indices,
@@ -209,6 +210,9 @@ ADAPTATIONS = {
     "taken steps": Adaptation(take_steps, "never ends at a step of a Scan: wrote {} Slice as Gather"),
     "sizes of corners": Adaptation(
         write_sizes, "aligns corners of other sizes: wrote those of {} Resize", replaces=sized_resizes
+    ),
+    "held rows": Adaptation(
+        hold_rows, "never ends where rows of two Scans are broadcast: held {} values in their place by a Where"
     ),
     "axes as scalars": Adaptation(spell_axes_of_sums, "takes the axis of a CumSum as a scalar only: wrote {} so"),
     "branches of one rank": Adaptation(refuse=refuse_unlike_branches),

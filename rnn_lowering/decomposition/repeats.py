@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
@@ -91,7 +92,8 @@ class _Counts:
 
 
 def _repeat(node: ir.Node, model: AdaptedModel, numbers: _Counts) -> bool:
-    """Put a Gather for each repeated axis in the place of a node; return False if other axes may be repeated."""
+    """Put a Gather for each repeated axis of size 1 in the place of a node, with a node for the axes that may be
+    repeated too; return False if there is no Gather."""
     x, counts = node.inputs
     shape = None if model.constant_of(x) is not None else model.shape_of(x)
     each = None if counts is None else numbers.of(counts)
@@ -103,17 +105,27 @@ def _repeat(node: ir.Node, model: AdaptedModel, numbers: _Counts) -> bool:
     first = len(sizes) - len(each)
     repeated = [n for n, number in enumerate(each, first) if sizes[n] == 1 and number != as_size(1)]
     others = [n for n in range(first, len(sizes)) if sizes[n] != 1]
-    if not all(_keeps(node, numbers.size(sizes[n]), each[n - first]) for n in others):
+    open_axes = [n for n in others if not _keeps(node, numbers.size(sizes[n]), each[n - first])]
+    if open_axes and not repeated:
         return False
     value = model.before(node, "Unsqueeze", [x], axes=[*range(new)]) if new else x
     for axis in repeated:
         zeros = _zeros(_At(counts, axis - first), each[axis - first], node, model, numbers)
         value = model.before(node, "Gather", [value, zeros], axis=axis)
-    if value is x:
+    if open_axes:
+        value = _repeat_others(value, [n in repeated for n in range(first, len(sizes))], node, model)
+    elif value is x:
         value = model.before(node, "Identity", [x])
-    model.known[value] = _repeated(node, sizes, {axis: each[axis - first] for axis in repeated}, model)
+    after = {n: each[n - first] for n in repeated} | dict.fromkeys(open_axes)
+    model.known[value] = _repeated(node, sizes, after, model)
     model.replace(node, value, [counts])
     return True
+
+
+def _repeat_others(value: ir.Value, done: Sequence[bool], node: ir.Node, model: AdaptedModel) -> ir.Value:
+    """Return a value repeated as often as a node does, but along the axes where that is done."""
+    counts, ones = node.inputs[1], [model.constant(node, done, np.bool_), model.constant(node, 1)]
+    return model.before(node, node.op_type, [value, model.before(node, "Where", [*ones, counts])])
 
 
 def _repeated(node: ir.Node, sizes: list[_Dim], counts: Mapping[int, Size | None], model: AdaptedModel) -> ir.Value:

@@ -270,7 +270,13 @@ def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: b
     }
 
 
-def infer_anew(model: ir.Model, sizes: Mapping[str, int], *, numbers_count: bool = True) -> Inferred:
+def infer_anew(
+    model: ir.Model,
+    sizes: Mapping[str, int],
+    *,
+    numbers_count: bool = True,
+    asked: Callable[[ir.Value], bool] = lambda value: True,
+) -> Inferred:
     """Infer the shapes of computed values, in place; declared ones count as `fix_dimensions` says. Return what
     follows from the inputs alone.
 
@@ -278,10 +284,13 @@ def infer_anew(model: ir.Model, sizes: Mapping[str, int], *, numbers_count: bool
         model: The model, whose inputs have their sizes.
         sizes: Sizes by symbolic name.
         numbers_count: Whether declared numbers count if none contradicts what is inferred.
+        asked: Which values get a shape.
     """
     known = inferred_values(model)
     declared = declared_shapes(model, known, known, sizes, numbers_count=numbers_count)
     for value, other in known.items():
+        if not asked(value):
+            continue
         value.type, value.shape = value.type or other.type, merge_shapes(other.shape, declared[value])
     return known
 
@@ -376,7 +385,7 @@ def name_cut_axes(model: ir.Model) -> None:
 
 
 def ensure_valid(
-    result: ir.Model, original: Callable[[], ir.Model], *, whole: bool = False
+    result: ir.Model, original: Callable[[], ir.Model], *, whole: bool = False, declares: bool = True
 ) -> tuple[list[str], onnx.ModelProto | None]:
     """Check a result with ONNX's checker and strict inference; return notes on replaced shapes, and the checked
     message.
@@ -388,6 +397,7 @@ def ensure_valid(
         result: The model.
         original: Returns the model that it was made from.
         whole: Return the message, with all tensors.
+        declares: Whether other values than outputs may get a shape.
 
     Raises:
         UnsupportedError: It is not valid, and the original is.
@@ -395,7 +405,8 @@ def ensure_valid(
     message = as_proto(result) if whole else None
     if (message is not None and accepts(message)) or not problem_of(result):
         return [], message
-    infer_anew(result, {})
+    returned = set(result.graph.outputs)
+    infer_anew(result, {}, asked=lambda value: declares or value in returned)
     message = as_proto(result) if whole else None
     problem = problem_of(result)
     if problem and (not problem_of(given := original()) or _checker_refuses_only(result, given)):

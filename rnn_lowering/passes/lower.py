@@ -155,7 +155,8 @@ def _result(model: ir.Model, work: Work, edits: Mapping[str, Edit], keep: bool, 
             edit()
     modified, message = work.changes, None
     if modified:
-        notes, message = ensure_valid(work.model, work.original, whole=as_message)
+        declares = "no declared shapes" not in work.lowering.runtime.model.adaptations
+        notes, message = ensure_valid(work.model, work.original, whole=as_message, declares=declares)
         report.notes += notes
         take_over(model, work.model)
     report.spell()

@@ -133,12 +133,54 @@ def test_a_step_of_a_scan_is_added_to_another_scan(bounds: str, dropped: str, tm
     assert_lowered_right("tract", jobs, tmp_path, to="scan")
 
 
+MEETINGS = {
+    "each step with each": "p = Unsqueeze (at, two) q = Unsqueeze (bt, one) sum = Add (p, q)",
+    "products of Tanh": "v = Tanh (a1) p = Unsqueeze (v, one) q = Unsqueeze (b1, zero) sum = Mul (p, q)",
+    "steps with a last state": """l = Squeeze (state, zero) q = Unsqueeze (l, one)
+        p = Add (at, q) sum = Unsqueeze (p, two)""",
+    "steps with the largest numbers": """l = ReduceMax <axes = [0], keepdims = 0> (b1) q = Unsqueeze (l, one)
+        p = Add (at, q) sum = Unsqueeze (p, two)""",
+}
+TWO_SCANS = """g (float[N, T, 3] x, float[N, U, 4] z) => (float[a, b, c, 5] y)
+    <float[1, 6, 3] W = {{}}, float[1, 6, 4] V = {{}}, float[1, 6, 2] R = {{}}, float[2, 5] K = {{}},
+    int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}> {{
+    xt = Transpose <perm = [1, 0, 2]> (x) zt = Transpose <perm = [1, 0, 2]> (z)
+    a = GRU <hidden_size = 2, linear_before_reset = 1> (xt, W, R) a1 = Squeeze (a, one)
+    b, state = GRU <hidden_size = 2, linear_before_reset = 1> (zt, V, R) b1 = Squeeze (b, one)
+    at = Transpose <perm = [1, 0, 2]> (a1) bt = Transpose <perm = [1, 0, 2]> (b1) {} y = MatMul (sum, K) }}"""
+
+
+def test_rows_of_two_scans_meet(tmp_path: Path) -> None:
+    """As in the joint network of a transducer: tract would move axes between both Scans without end."""
+    nets = {
+        name: parse(TWO_SCANS.format(meeting).replace("{{", "{").replace("}}", "}"))
+        for name, meeting in MEETINGS.items()
+    }
+    jobs = {
+        f"{name} {T} {U}": (net, random_feed(net, N=N, T=T, U=U))
+        for name, net in nets.items()
+        for N, T, U in ((2, 5, 3), (1, 1, 4), (2, 1, 4))
+    }
+    assert_lowered_right("tract", jobs, tmp_path, to="scan")
+
+
+def test_an_output_that_declares_another_shape(tmp_path: Path) -> None:
+    """Its shape is corrected, and those of computed values still do not say how sizes are called."""
+    net = parse("""g (float[T, N, 3] x) => (float[T, N, 7] y) <float[1, 6, 3] W = {}, float[1, 6, 2] R = {}> {
+        t = Tanh (x) h = GRU <hidden_size = 2> (t, W, R) s = Squeeze (h) y = Concat <axis = 2> (s, t) }""")
+    lowered = rl.lower(net, target="tract", to="scan")
+    feed = random_feed(net, T=4, N=2)
+    assert_right("tract", {"y": (lowered, feed)}, {"y": run(net, feed)}, tmp_path)
+
+
 REPEATS = {
     "Abs": "w = Constant <value_ints = [-1]> () r = Concat <axis = 0> (w, t, w) a = Abs (r) e = Expand (m, a)",
     "Where": """w = Constant <value_ints = [-1]> () q = Constant <value_int = -1> () o = Constant <value_int = 1> ()
         r = Concat <axis = 0> (w, t, w) k = Equal (r, q) a = Where (k, o, r) e = Expand (m, a)""",
     "Max": "s = Shape (X) s1 = Shape (m) a = Max (s, s1) e = Expand (m, a)",
     "new axes": "f = ReduceMax <axes = [0, 1], keepdims = 0> (X) s = Shape (X) e = Expand (f, s)",
+    "ScatterElements": """o = Constant <value_ints = [1, 1, 1]> () r = ScatterElements (o, one, t)
+        e = Tile (m, r)""",
     "Div": "s = Shape (X) s1 = Shape (m) a = Div (s, s1) e = Tile (m, a)",
 }
 

@@ -59,6 +59,24 @@ def test_repeats_of_rows_are_gathered(name: str) -> None:
         assert_close(run(lowered, given), run(net, given))
 
 
+OTHERS_REPEATED = {
+    "an axis whose count is not known": "i = Constant <value_ints = [1]> () r = ScatterElements (ones, i, t)",
+    "counts that are not known": """i = Constant <value = int64[1, 1] {1}> () r0 = ScatterND (ones, i, t)
+        w = Constant <value_ints = [2, 1, 1]> () r = Mul (r0, w)""",
+    "another axis": "w = Constant <value_ints = [2, 5, 1]> () r = Identity (w)",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS_REPEATED)
+def test_rows_are_gathered_where_other_axes_are_repeated_too(name: str) -> None:
+    net = parse(NET.format(f"{OTHERS_REPEATED[name]} y = Tile (x1, r)"), 17)
+    lowered = rl.lower(net, target="tract")
+    assert {"Gather", "Tile"} <= operators(lowered)
+    for N, T in ((2, 5), (1, 3)):
+        given: dict[str, Any] = {"z": random_feed(net, N=N, T=T)["z"], "c": np.array(True)}
+        assert_close(run(lowered, given), run(net, given))
+
+
 KEPT = {
     "an axis that may have another size": "y = Tile (z, three)",
     "an Expand of an axis that may have size 1": "y = Expand (z, three)",
@@ -133,6 +151,33 @@ def test_steps_of_a_scan_are_gathered(name: str, between: str) -> None:
     assert ("Slice" not in operators(lowered)) == is_gathered
     for T in (1, 4):
         feed = random_feed(net, T=T, N=2) | {"n": np.array([-1])}
+        assert_close(run(lowered, feed), run(net, feed))
+
+
+MEETINGS = {
+    "each step with each": ("p = Unsqueeze (a, one) q = Unsqueeze (b, zero) y = Add (p, q)", True),
+    "steps with a last state": ("y = Mul (h, a)", True),
+    "steps with one row for all": ("l = ReduceMax <axes = [0]> (b) m = Tanh (l) y = Max (m, a)", True),
+    "steps with steps": ("y = Add (a, b)", False),
+    "each step with each of the same": ("p = Unsqueeze (a, one) q = Unsqueeze (a, zero) y = Add (p, q)", False),
+    "products of steps": ("c = MatMul (a, k) p = Unsqueeze (c, one) q = Unsqueeze (b, zero) y = Add (p, q)", False),
+}
+
+
+@pytest.mark.parametrize("name", MEETINGS)
+def test_rows_of_a_scan_that_are_broadcast_against_another(name: str) -> None:
+    body, is_held = MEETINGS[name]
+    net = parse(
+        f"""g (float[T, N, 3] x, float[T, N, 4] z) => (float[i, j, k2, k3] y)
+        <float[1, 6, 3] W = {{}}, float[1, 6, 4] V = {{}},
+        float[1, 6, 2] R = {{}}, float[2, 2] k = {{}}, int64[1] zero = {{0}}, int64[1] one = {{1}}> {{
+        a4 = GRU <hidden_size = 2> (x, W, R) a = Squeeze (a4, one)
+        b4, h = GRU <hidden_size = 2> (z, V, R) b = Squeeze (b4, one) {body} }}"""
+    )
+    lowered, report = rl.lower(net, target="tract", to="scan", full=True)
+    assert any("rows of two Scans" in note for note in report.notes) == is_held
+    for T in (1, 4):
+        feed = random_feed(net, T=T, N=2)
         assert_close(run(lowered, feed), run(net, feed))
 
 

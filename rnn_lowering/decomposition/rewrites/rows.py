@@ -1,7 +1,8 @@
 """Rows that are skipped, taken by indices or split into a sequence, as a Gather or Slice that the runtime takes.
 
 tract puts a Slice that skips rows before a Scan, and fails. One of a last step it moves without end, if the batch
-is open and another Scan is added. A Gather stays where it is.
+is open and another Scan is added. It also moves axes without end where rows of one Scan are broadcast against those
+of another one, and multiplied with weights. A Gather stays where it is, and behind a Where no axes move.
 
 pnnx runs a model on uninitialized integers, so it crashes if such an integer is an index beyond the table. It makes
 an Embed of a Gather without the attribute axis. If the Gather says `axis = 0`, ncnn does not load it.
@@ -15,6 +16,7 @@ Few runtimes have sequences. PyTorch's newer exporter takes the layers of a stat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -125,6 +127,58 @@ def _is_of_scan(value: ir.Value | None, opset: int) -> bool:
 
     producers = (each.producer() for each in reached([value], before))
     return any(node is not None and node.op_type == "Scan" for node in producers)
+
+
+# Rows of two Scans
+
+
+_FINDS_NAN = 9
+"""The first opset of IsNaN, and of Where."""
+
+
+def hold_rows(model: AdaptedModel) -> int:
+    """Choose between a value and itself, in place, where rows of a Scan are broadcast against those of other Scans;
+    return the number of such values."""
+    if len(model.nodes("Scan", since=_FINDS_NAN, in_functions=False)) < len("ab"):
+        return 0
+    return sum(_hold(node, model) for node in list(model.graph) if operator_of(node).elementwise)
+
+
+def _hold(node: ir.Node, model: AdaptedModel) -> bool:
+    """Hold an operand of floats in its place where another one has one row, or may; return False if none is."""
+    scans, shapes = [frozenset(_scans_of(v)) for v in node.inputs], [model.shape_of(v) for v in node.inputs]
+    if len({*scans} - {frozenset()}) < len("ab"):
+        return False
+    for slot, value in enumerate(node.inputs):
+        dtype = model.dtype_of(value)
+        if scans[slot] and _meets_one_row(shapes, slot) and dtype is not None and dtype.is_floating_point():
+            choice = [model.before(node, "IsNaN", [value]), value, value]
+            node.replace_input_with(slot, model.before(node, "Where", choice))
+            return True
+    return False
+
+
+def _meets_one_row(shapes: Sequence[ir.Shape | None], slot: int) -> bool:
+    """Whether one of several shapes has an axis along which another one has size 1, or may have."""
+    known = [list(shape) for shape in shapes if shape is not None]
+    if len(known) < len(shapes):
+        return True
+    aligned = [*zip_longest(*map(reversed, known), fillvalue=1)]
+    return any(sizes[slot] != 1 and 1 in sizes for sizes in aligned)
+
+
+def _scans_of(value: ir.Value | None) -> set[ir.Node]:
+    """Return the Scans whose rows a value has, with neither a Gather nor a product between."""
+
+    def before(value: ir.Value) -> Sequence[ir.Value | None]:
+        node = value.producer()
+        if node is None or node.op_type == "Gather":
+            return ()
+        row = operator_of(node)
+        return node.inputs if row.elementwise or row.moves or node.op_type.startswith("Reduce") else ()
+
+    producers = [each.producer() for each in reached([value], before)]
+    return {node for node in producers if node is not None and node.op_type == "Scan"}
 
 
 def _every(value: ir.Value, axis: int, step: int, node: ir.Node, model: AdaptedModel) -> ir.Value:

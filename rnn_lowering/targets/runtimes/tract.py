@@ -208,6 +208,7 @@ TRACT = Target(
             "no two vectors",
             "sizes of corners",
             "taken steps",
+            "held rows",
             "axes as scalars",
             "branches of one rank",
             "crops as Slice",
