@@ -32,14 +32,11 @@ from rnn_lowering.decomposition.rewrites.axes import (
     add_biases_of_halves,
     add_columns,
     add_output_channels,
-    keep_axes,
-    part_reductions,
-    reduce_by_attributes,
-    reductions_by_attributes,
-    refuse_reductions,
     resize_in_rank_4,
     run_in_rank_4,
     write_batches,
+    write_numbers,
+    write_slopes,
     write_vectors,
 )
 from rnn_lowering.decomposition.rewrites.bounds import (
@@ -48,10 +45,9 @@ from rnn_lowering.decomposition.rewrites.bounds import (
     bound_tanh,
     write_logarithms,
 )
-from rnn_lowering.decomposition.rewrites.indices import count_from_start
+from rnn_lowering.decomposition.rewrites.indices import count_axes, count_from_start, cut_to_indices
 from rnn_lowering.decomposition.rewrites.norms import centre_norms, part_divisors
 from rnn_lowering.decomposition.rewrites.planes import (
-    add_to_convolutions,
     convolve_planes,
     flip_rows,
     flips_of_planes,
@@ -59,14 +55,14 @@ from rnn_lowering.decomposition.rewrites.planes import (
     pads_of_batches,
     transpose_apart,
 )
-from rnn_lowering.decomposition.rewrites.pools import (
-    count_no_pads,
-    floor_pools,
-    floored_pools,
-    part_pools,
-    pools_of_volumes,
-)
 from rnn_lowering.decomposition.rewrites.quantized import nodes_of_tables, refuse_products, tables_as_floats
+from rnn_lowering.decomposition.rewrites.reductions import (
+    keep_axes,
+    part_reductions,
+    reduce_by_attributes,
+    reductions_by_attributes,
+    refuse_reductions,
+)
 from rnn_lowering.decomposition.rewrites.resizes import Kind, multiply, resizes, sized_resizes, write_sizes
 from rnn_lowering.decomposition.rewrites.roundings import (
     unwritten,
@@ -76,6 +72,7 @@ from rnn_lowering.decomposition.rewrites.roundings import (
     written_as_floats,
 )
 from rnn_lowering.decomposition.rewrites.rows import (
+    begin_in_rows,
     bound_lookups,
     hold_rows,
     open_far_ends,
@@ -86,6 +83,7 @@ from rnn_lowering.decomposition.rewrites.rows import (
     take_steps,
 )
 from rnn_lowering.decomposition.rewrites.spelled import (
+    LOWER,
     copy_lone_operands,
     crop_by_slice,
     drop_empty_operands,
@@ -114,9 +112,15 @@ from rnn_lowering.decomposition.rewrites.tensors import refuse_axes, refuse_no_e
 from rnn_lowering.decomposition.rewrites.windows import (
     add_channels,
     convolutions_of_volumes,
+    count_no_pads,
     dilated_pools,
+    floor_pools,
+    floored_pools,
     gather_pools,
+    pad_single_kernels,
     part_convolutions,
+    part_pools,
+    pools_of_volumes,
     widen_kernels,
 )
 from rnn_lowering.errors import UnsupportedError
@@ -243,8 +247,18 @@ ADAPTATIONS = {
     "centred norms": Adaptation(
         centre_norms, "normalizes numbers that are close together wrongly: subtracted the mean before {} norms"
     ),
-    "added constants": Adaptation(
-        add_to_convolutions, "adds a convolution to a constant wrongly: swapped the terms of {} sums"
+    "numbers of one axis": Adaptation(
+        write_numbers, "computes a number of several axes and a tensor wrongly: left {} numbers one axis"
+    ),
+    "slopes as products": Adaptation(write_slopes, "takes slopes by channel only: wrote {} PRelu as products"),
+    "axes from the start": Adaptation(
+        count_axes, "takes another axis for one from the end: counted those of {} nodes"
+    ),
+    "rows of indices": Adaptation(
+        cut_to_indices, "rejects fewer indices than rows: cut what {} GatherElements read"
+    ),
+    "pads apart": Adaptation(
+        pad_single_kernels, "reads beyond what it pads for kernels of one number: put a Pad before {} Conv"
     ),
     "norms apart": Adaptation(swap_differences, "normalizes along other axes: swapped the terms of {} sums"),
     "no unused constants": Adaptation(
@@ -286,7 +300,7 @@ ADAPTATIONS = {
     "rotations by signs": Adaptation(
         sign_rotations, "computes rotary embeddings wrongly: multiplied {} of them by signs"
     ),
-    "spelled strides": Adaptation(spell_strides, "crashes at pools of one axis without strides: wrote them in {}"),
+    "spelled strides": Adaptation(spell_strides, "crashes at pools without strides: wrote them in {}"),
     "sums apart": Adaptation(
         set_sums_apart, "rejects a sum of sums that are joined too: put a Reshape behind {} of them"
     ),
@@ -299,6 +313,12 @@ ADAPTATIONS = {
         refuse_same_pads,
         same_padded,
     ),
+    "spelled lower pads": Adaptation(
+        partial(spell_same_pads, modes=LOWER),
+        "computes pads of SAME_LOWER wrongly: wrote them in {} nodes",
+        partial(refuse_same_pads, modes=LOWER),
+        partial(same_padded, modes=LOWER),
+    ),
     "equal batches": Adaptation(
         write_batches, "multiplies unlike batches wrongly: gave the matrices of {} MatMul the same"
     ),
@@ -307,6 +327,9 @@ ADAPTATIONS = {
     ),
     "tenth numbers": Adaptation(
         widen_kernels, "computes kernels of nine numbers in a row wrongly: gave {} Conv a tenth one, 0"
+    ),
+    "starts in rows": Adaptation(
+        begin_in_rows, "loses rows of a Slice that begins before the first: let {} begin at it"
     ),
     "open ends": Adaptation(
         open_far_ends, "takes the end of a Slice for a size: left {} of them open", if_changed=True

@@ -67,9 +67,24 @@ def rounds(node: ir.Node, shape: ir.Shape | None, scales: Sequence[float]) -> bo
     )
 
 
+_SCALES = 2
+"""The input of scales of a Resize, from opset 11 on."""
+
+_PLACES = 11
+"""The first opset of a Resize that says how places correspond; before it they are multiplied by the scales."""
+
+
+def of_multiplied_places(node: ir.Node) -> str:
+    """Return how a runtime computes a linear Resize of opset 10, or ""."""
+    is_old = opset_of(node) < _PLACES and node.attributes.get_string("mode", "nearest") == "linear"
+    return "as from opset 11 on" if is_old else ""
+
+
 def rounds_a_size(node: ir.Node, known: KnownValue) -> bool:
     """Return whether a Resize rounds a size, or may."""
-    scales = constant_of(node.inputs[2], opset_of(node)) if len(node.inputs) > 2 else None
+    opset = opset_of(node)
+    slot = 1 if opset < _PLACES else _SCALES
+    scales = constant_of(node.inputs[slot], opset) if len(node.inputs) > slot else None
     shape = None if node.inputs[0] is None else known(node.inputs[0]).shape
     if scales is None or not scales.size or (shape is not None and len(shape) != scales.size):
         return False

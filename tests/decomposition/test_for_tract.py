@@ -266,6 +266,14 @@ def test_numbers_that_follow_no_sizes_stay() -> None:
     assert rl.lower(net, target="tract").graph == net.graph
 
 
+def test_sizes_that_are_returned_need_a_newer_opset() -> None:
+    net = parse(
+        "g (float[2, 3] x) => (int64[2, 3] y) <float z = {0}> { b = Less (x, z) y = Cast <to = 7> (b) }", 13
+    )
+    with pytest.raises(rl.UnsupportedError, match=r"Cast.*returns no integers from .* has no CastLike; export"):
+        rl.lower(net, target="tract")
+
+
 def test_sizes_need_a_newer_opset() -> None:
     net = parse(
         "g (int32[N] n) => (int64[1] v) <int64[1] one = {1}> { l = Cast <to = 7> (n) v, i = TopK (l, one) }", 13

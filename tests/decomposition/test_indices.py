@@ -107,3 +107,17 @@ def test_a_choice_of_the_net_counts_nothing() -> None:
     assert [node.op_type for node in nodes(lowered)].count("Where") == 2
     feed = random_feed(net) | {"i": np.array([[0, 3], [1, 2], [3, 2]])}
     assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+def test_the_last_axis_of_one_hot_rows_is_written() -> None:
+    """MNN takes the first one where none is written; it has not passed ONNX's own tests, which are of integers."""
+    net = parse(
+        """g (float[4, 6] x) => (float[4, 7] y) <float[2] ends = {0, 1}, int64 depth = {7}> {
+        i = ArgMax <axis = 1, keepdims = 0> (x) y = OneHot (i, depth, ends) }"""
+    )
+    lowered = rl.lower(net, target="mnn")
+    (node,) = (node for node in nodes(lowered) if node.op_type == "OneHot")
+    assert [attribute.i for attribute in node.attribute] == [1]
+    feed = random_feed(net)
+    assert_close(run(lowered, feed), run(net, feed))

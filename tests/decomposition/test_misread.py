@@ -148,15 +148,16 @@ NETS |= {
     f"{name} of integers": (
         "tract",
         operator,
-        f"(float[3, 4] x) => (int64[{out}] y) <int64 two = {{2}}, int64[4] n = {{3, 1, 2, 3}}, int64[3, 4] j ="
-        f" {{-9, 2, 3, 4, 5, 6, 7, 8, 9, 9, 3, 1}}> {{ i = Cast <to = 7> (x) t = Transpose (j) {body} }}",
+        f"(float[3, 4] x) => (float[{out}] y) <int64 two = {{2}}, int64[4] n = {{3, 1, 2, 3}}, int64[3, 4] j ="
+        f" {{-9, 2, 3, 4, 5, 6, 7, 8, 9, 9, 3, 1}}> {{ i = Cast <to = 7> (x) t = Transpose (j) {body}"
+        f" y = Cast <to = 1> (z) }}",
     )
     for name, operator, out, body in (
-        ("MatMul", "MatMul", "3, 3", "y = MatMul (i, t)"),
-        ("Einsum", "Einsum", "3, 3", 'y = Einsum <equation = "ab,cb->ac"> (i, j)'),
-        ("Pow", "Pow", "3, 4", "y = Pow (i, two)"),
-        ("ReduceSumSquare", "ReduceSumSquare", "3, 1", "y = ReduceSumSquare <axes = [1]> (i)"),
-        ("ReverseSequence", "ReverseSequence", "3, 4", "y = ReverseSequence (i, n)"),
+        ("MatMul", "MatMul", "3, 3", "z = MatMul (i, t)"),
+        ("Einsum", "Einsum", "3, 3", 'z = Einsum <equation = "ab,cb->ac"> (i, j)'),
+        ("Pow", "Pow", "3, 4", "z = Pow (i, two)"),
+        ("ReduceSumSquare", "ReduceSumSquare", "3, 1", "z = ReduceSumSquare <axes = [1]> (i)"),
+        ("ReverseSequence", "ReverseSequence", "3, 4", "z = ReverseSequence (i, n)"),
     )
 }
 NETS |= {

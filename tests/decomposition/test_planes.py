@@ -77,19 +77,21 @@ def test_products_are_transposed_and_added_to_apart(name: str) -> None:
     assert_close(run(lowered, feed), run(net, feed))
 
 
-@pytest.mark.parametrize(("terms", "swapped"), [("k, c", True), ("c, k", False)])
-def test_a_constant_is_added_to_a_convolution(terms: str, swapped: bool) -> None:
+@pytest.mark.parametrize("operator", ["Add", "Sub", "Max"])
+@pytest.mark.parametrize(("terms", "changed"), [("k, c", True), ("c, k", False)])
+def test_a_number_has_one_axis_where_it_is_the_first_operand(operator: str, terms: str, changed: bool) -> None:
     net = parse(
         f"""g (float[2, 4, 5, 5] x) => (float[2, 4, 5, 5] y)
         <float[4, 4, 3, 3] w = {{}}, float[1, 1, 1, 1] k = {{3}}> {{
-            c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w) y = Add ({terms})
+            c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w) y = {operator} ({terms})
         }}""",
         17,
     )
     lowered = rl.lower(net, target="mnn")
-    (added,) = (node for node in nodes(lowered) if node.op_type == "Add")
-    assert list(added.input) == ["c", "k"]
-    assert (lowered == net) == (not swapped)
+    assert (lowered == net) == (not changed)
+    (node,) = (node for node in nodes(lowered) if node.op_type == operator)
+    shapes = {tensor.name: list(tensor.dims) for tensor in lowered.graph.initializer}
+    assert [shapes[name] for name in node.input if name in shapes] == [[1] if changed else [1, 1, 1, 1]]
     feed = random_feed(net)
     assert_close(run(lowered, feed), run(net, feed))
 

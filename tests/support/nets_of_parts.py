@@ -60,11 +60,62 @@ CLIPS = {
     for bounds in ("low", ", high", "low, high")
 }
 
+_CONV = "(float[2, 3, 4, 6] x) => (float[a, b, c, d] y) <float[5, 3, 1, 2] k = {}, float[1, 1, 1, 1] n = {}>"
+NUMBERS = {
+    f"a number and a Conv by {operator}": f"{_CONV} {{ t = Conv (x, k) y = {operator} (n, t) }}"
+    for operator in ("Add", "Sub", "Mul", "Div", "Max")
+}
+
+SLOPES = {
+    f"slopes {sizes}": f"""{_X}) <float[{sizes}] s = {{}}> {{ t = Tanh (x) y = PRelu (t, s) }}"""
+    for sizes in ("6", "1, 6", "2, 1, 1", "2, 8, 6")
+}
+
+AXES = {
+    "an axis from the end": """(float[4, 6] x) => (float[a, b] y) <int64[1, 6] i = {0, 1, 2, 3, 2, 1},
+        float[1, 6] u = {}> { y = ScatterElements <axis = -2> (x, i, u) }""",
+}
+
+_SAME = '<auto_pad = "SAME_LOWER", kernel_shape = [2, 2], strides = [{}, 1]>'
+LOWER = {
+    f"{node[:4]} of stride {stride}": f"""(float[2, 3, 7, 6] x) => (float[a, b, c, d] y)
+        <float[5, 3, 2, 2] k = {{}}> {{ y = {node.format(_SAME.format(stride))} }}"""
+    for node in ("Conv {} (x, k)", "MaxPool {} (x)")
+    for stride in (1, 2)
+}
+
+WINDOWS = {
+    "a pool without strides": """(float[2, 1, 6, 4] x) => (float[a, b, c, d] y) {
+        y = MaxPool <kernel_shape = [1, 3]> (x) }""",
+    "a start before the first row": f"""{_X}) <int64[2] s = {{-3, -9}}, int64[2] e = {{9, 4}},
+        int64[2] a = {{0, 1}}> {{ t = Tanh (x) y = Slice (t, s, e, a) }}""",
+}
+
+SINGLE = {
+    "pads of one row": f"{_X}) <float[4, 8, 1] k = {{}}> {{ y = Conv <pads = [2, 1]> (x, k) }}",
+    "pads of one row and column": """(float[2, 3, 4, 6] x) => (float[a, b, c, d] y) <float[5, 3, 1, 1] k = {}> {
+        y = Conv <pads = [0, 1, 0, 2]> (x, k) }""",
+    "indices of some rows": """(float[4, 6] x) => (float[a, b] y) <int64[2, 3] i = {0, 1, -1, 3, 2, 1}> {
+        y = GatherElements <axis = 1> (x, i) }""",
+}
+
+_ROI = '<mode = "{}", coordinate_transformation_mode = "{}", nearest_mode = "floor"> (x, roi, s)'
+RESIZES = {
+    f"{mode} with a part of three axes": f"""{_X}) <float[0] roi = {{}}, float[3] s = {{1, 1, 2}}> {{
+        y = Resize {_ROI.format(mode, places)} }}"""
+    for mode, places in (("nearest", "asymmetric"), ("linear", "half_pixel"))
+}
+
+OLD = {
+    **{f"{name}, opset 11": text for name, text in RESIZES.items()},
+    "a vector, opset 11": "(float[2, 8, 6] x) => (float[a, b] y) <float[6] v = {}> { y = MatMul (x, v) }",
+}
+
 NETS: dict[str, dict[str, onnx.ModelProto]] = {
-    target: {name: parse(f"g {text}") for name, text in texts.items()}
+    target: {name: parse(f"g {text}", 11 if "opset 11" in name else 17) for name, text in texts.items()}
     for target, texts in {
         "tract": PADS,
-        "mnn": PADS | OUTPUTS | SCATTERS | GELUS,
-        "opencv": RESHAPES | CLIPS,
+        "mnn": PADS | OUTPUTS | SCATTERS | GELUS | NUMBERS | SLOPES | LOWER | WINDOWS | RESIZES | OLD,
+        "opencv": RESHAPES | CLIPS | SLOPES | AXES | SINGLE | RESIZES | OLD,
     }.items()
 }

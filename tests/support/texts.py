@@ -33,7 +33,7 @@ def parse(text: str, opset: int = 17, ir_version: int = 8, domains: str = "") ->
 def _weights(tensor: onnx.TensorProto) -> np.ndarray[Any, Any]:
     """Numbers of a size at which a recurrence does not become chaotic."""
     rng = np.random.default_rng(zlib.crc32(tensor.name.encode()))
-    bound = 1 / np.sqrt(tensor.dims[-1])
+    bound = 1 / np.sqrt(tensor.dims[-1] or 1)
     dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     return rng.uniform(-bound, bound, tuple(tensor.dims)).astype(dtype)
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
-from rnn_lowering.decomposition.rewrites.axes import REDUCTIONS
+from rnn_lowering.decomposition.rewrites.reductions import REDUCTIONS
 from rnn_lowering.facts.operators import input_at, is_of_default_domain
 
 _OF_INPUTS = 11

@@ -2,6 +2,9 @@
 
 MNN takes other elements for a negative index of ScatterElements, GatherElements and GatherND. For one of GatherND
 OpenCV reads other memory, and tract ends the process; tract rejects one of ScatterND.
+
+OpenCV rejects an axis of ScatterElements that is counted from the end, and indices of GatherElements for some of
+the rows only. MNN takes the first axis for that of a OneHot that is not written.
 """
 
 from __future__ import annotations
@@ -93,3 +96,37 @@ def _sizes(node: ir.Node, model: AdaptedModel) -> Array | None:
         sizes = [shape[node.attributes.get_int("axis", 0)]]
     known = [size for size in sizes if isinstance(size, int)]
     return np.array(known) if len(known) == len(sizes) else None
+
+
+_AXES = {"OneHot": -1, "ScatterElements": 0}
+"""The axis of operators where it is not written."""
+
+
+def count_axes(model: AdaptedModel) -> int:
+    """Write the axes of nodes, counted from the start, in place; return the number of those that were not."""
+    count = 0
+    for node in model.nodes(*_AXES):
+        axis, shape = node.attributes.get_int("axis", _AXES[node.op_type]), model.shape_of(node.outputs[0])
+        if axis < 0 and shape is not None:
+            node.attributes["axis"] = ir.AttrInt64("axis", axis + len(shape))
+            count += 1
+    return count
+
+
+def cut_to_indices(model: AdaptedModel) -> int:
+    """Cut, in place, what a GatherElements reads to the rows that have indices, along its other axes; return the
+    number of nodes."""
+    return sum(_cut(node, model) for node in model.nodes("GatherElements"))
+
+
+def _cut(node: ir.Node, model: AdaptedModel) -> bool:
+    shapes = [model.shape_of(value) for value in node.inputs]
+    if shapes[0] is None or shapes[1] is None:
+        return False
+    own = node.attributes.get_int("axis", 0) % len(shapes[0])
+    ends = {n: b for n, (a, b) in enumerate(zip(*shapes, strict=True)) if n != own and a != b}
+    if not ends or not all(isinstance(end, int) for end in ends.values()):
+        return False
+    bounds = [model.constant(node, numbers) for numbers in ([0] * len(ends), [*ends.values()], [*ends])]
+    node.replace_input_with(0, model.before(node, "Slice", [node.inputs[0], *bounds]))
+    return True

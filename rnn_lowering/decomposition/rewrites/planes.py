@@ -1,8 +1,8 @@
 """What MNN computes wrongly of tensors of four and more axes, done in tensors of fewer.
 
 A Slice with a negative step ends the process, and pads along the first axis are other numbers. A Gemm of a
-transposed first matrix is wrong too, and so is a constant of four axes plus a Conv, in this order. A Conv in groups
-along one axis of open size is rejected behind some nodes, and right along two.
+transposed first matrix is wrong too. A Conv in groups along one axis of open size is rejected behind some nodes,
+and right along two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
-from rnn_lowering.facts.constants import integers_at, is_constant
+from rnn_lowering.facts.constants import integers_at
 
 _MANY_AXES = 4
 """From so many axes of a tensor on they are wrong."""
@@ -132,16 +132,3 @@ def _batches_of(node: ir.Node, model: AdaptedModel) -> list[int]:
     if sizes is None or not pads or len(pads) != 2 * len(sizes) or len(node.inputs) > len(("x", "pads", "number")):
         return []
     return pads if pads[0] > 0 or pads[len(sizes)] > 0 else []
-
-
-def add_to_convolutions(model: AdaptedModel) -> int:
-    """Let constants that are added to a Conv be the second term, in place; return the number of sums."""
-    found = 0
-    for node in model.nodes("Add"):
-        first, second = node.inputs
-        source = None if second is None else second.producer()
-        if first is not None and is_constant(first) and source is not None and source.op_type.startswith("Conv"):
-            node.replace_input_with(0, second)
-            node.replace_input_with(1, first)
-            found += 1
-    return found

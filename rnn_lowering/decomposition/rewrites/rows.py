@@ -62,6 +62,25 @@ def open_far_ends(model: AdaptedModel) -> int:
     return sum(_open(node, slot, model) for node, slot in slots)
 
 
+def begin_in_rows(model: AdaptedModel) -> int:
+    """Let, in place, each Slice of known sizes that begins before the first row begin at it; return the number."""
+    return sum(_begin(node, model) for node in model.nodes("Slice", since=_OF_INPUTS))
+
+
+def _begin(node: ir.Node, model: AdaptedModel) -> bool:
+    shape, held = model.shape_of(node.inputs[0]), model.constant_of(node.inputs[1])
+    axes, steps = (integers_at(node, name, model.opset) for name in ("axes", "steps"))
+    if shape is None or held is None or axes is None or steps is None or min(steps, default=1) < 0:
+        return False
+    starts = held.numpy()
+    sizes = [shape[axis] for axis in axes or range(len(starts))]
+    least = [-size if isinstance(size, int) else start for start, size in zip(starts, sizes, strict=True)]
+    if (starts >= least).all():
+        return False
+    node.replace_input_with(1, model.constant(node, np.maximum(starts, least), starts.dtype))
+    return True
+
+
 def _open(node: ir.Node, slot: int, model: AdaptedModel) -> bool:
     tensor = model.constant_of(node.inputs[slot])
     given = np.zeros(0, np.int64) if tensor is None else tensor.numpy()

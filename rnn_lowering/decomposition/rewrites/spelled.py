@@ -2,9 +2,9 @@
 
 ncnn loads a Pad with its mode, a pad for each axis and the number that fills, and crashes at a Split without sizes.
 
-OpenCV pads both sides alike where a Conv or a pool is to keep a size (auto_pad). tract crashes at negative pads,
-which crop, and MNN computes them wrongly: they are a Slice. MNN loses the axis of a ScatterElements that is written
-behind a reduction, also behind "none".
+OpenCV pads both sides alike where a Conv or a pool is to keep a size (auto_pad); MNN takes SAME_LOWER for the
+other. tract crashes at negative pads, which crop, and MNN computes them wrongly: they are a Slice. MNN loses the
+axis of a ScatterElements that is written behind a reduction, also behind "none".
 
 Without its number tract takes a fill for one of float64, OpenCV fails, and MNN has other numbers in every third
 run. TVM, onnx2tf and esp-ppq read only the tensor of a Constant; OpenCV and MNN give a single number an axis.
@@ -22,7 +22,7 @@ constant of int64 makes plain numbers of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -142,11 +142,10 @@ def plain_scatters(model: AdaptedModel) -> int:
 
 
 def spell_strides(model: AdaptedModel) -> int:
-    """Write the strides of each pool along one axis that has none, in place; return their number."""
-    pools = [node for node in model.nodes("AveragePool", "MaxPool") if "strides" not in node.attributes]
-    found = [node for node in pools if len(node.attributes.get_ints("kernel_shape", ())) == 1]
+    """Write the strides of each pool that has none, in place; return their number."""
+    found = [node for node in model.nodes("AveragePool", "MaxPool") if "strides" not in node.attributes]
     for node in found:
-        node.attributes.add(ir.AttrInt64s("strides", [1]))
+        node.attributes.add(ir.AttrInt64s("strides", [1] * len(node.attributes.get_ints("kernel_shape", ()))))
     return len(found)
 
 
@@ -193,26 +192,29 @@ def spell_orders(model: AdaptedModel) -> int:
     return len(ranks)
 
 
-_SAME = ("SAME_UPPER", "SAME_LOWER")
+LOWER = ("SAME_LOWER",)
+_SAME = ("SAME_UPPER", *LOWER)
 
 
-def spell_same_pads(model: AdaptedModel) -> int:
+def spell_same_pads(model: AdaptedModel, modes: Sequence[str] = _SAME) -> int:
     """Write the pads of each Conv and pool that are to keep a size, where they are known; return their number."""
-    known = {node: pads for node, pads in _same_pads(model) if pads is not None}
+    known = {node: pads for node, pads in _same_pads(model, modes) if pads is not None}
     for node, pads in known.items():
         del node.attributes["auto_pad"]
         node.attributes["pads"] = ir.AttrInt64s("pads", pads)
     return len(known)
 
 
-def same_padded(model: AdaptedModel) -> set[ir.Node]:
+def same_padded(model: AdaptedModel, modes: Sequence[str] = _SAME) -> set[ir.Node]:
     """Return the nodes whose pads are written."""
-    return {node for node, pads in _same_pads(model) if pads is not None}
+    return {node for node, pads in _same_pads(model, modes) if pads is not None}
 
 
-def refuse_same_pads(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
+def refuse_same_pads(
+    model: AdaptedModel, target: Target, modes: Sequence[str] = _SAME
+) -> Iterator[UnsupportedError]:
     """Yield an error for each of them whose pads follow from a size that is not known."""
-    for node, pads in _same_pads(model):
+    for node, pads in _same_pads(model, modes):
         if pads is None:
             reason = f"{target.name} pads both sides alike, and the size that decides its pads is not known"
             yield UnsupportedError(
@@ -220,9 +222,9 @@ def refuse_same_pads(model: AdaptedModel, target: Target) -> Iterator[Unsupporte
             )
 
 
-def _same_pads(model: AdaptedModel) -> list[tuple[ir.Node, list[int] | None]]:
+def _same_pads(model: AdaptedModel, modes: Sequence[str]) -> list[tuple[ir.Node, list[int] | None]]:
     nodes = model.nodes("Conv", "MaxPool", "AveragePool")
-    return [(n, _pads(n, model)) for n in nodes if n.attributes.get_string("auto_pad", "NOTSET") in _SAME]
+    return [(n, _pads(n, model)) for n in nodes if n.attributes.get_string("auto_pad", "NOTSET") in modes]
 
 
 def _pads(node: ir.Node, model: AdaptedModel) -> list[int] | None:
@@ -408,12 +410,14 @@ def make_numbers(model: AdaptedModel) -> int:
 
 
 def unconverted(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
-    """Yield an error for each node that rejects its sizes, in an opset without CastLike."""
-    for scope, node in _fed_with_sizes(model):
-        if scope.opset < _CAST_LIKE:
-            reason = f"{target.name} rejects it behind Shape, Size or Cast, and opset {scope.opset} has no CastLike"
-            hint = f"export the model at opset {_CAST_LIKE} or later"
-            yield UnsupportedError(reason, hint=hint, node=node_ref(node, scope.text))
+    """Yield an error for each node that rejects its sizes, or returns some, in an opset without CastLike."""
+    fed = [(scope.opset, node_ref(n, scope.text), "rejects it behind") for scope, n in _fed_with_sizes(model)]
+    makers = [node for value in _sizes_returned(model) if (node := value.producer()) is not None]
+    returned = [(model.opset, node_ref(node), "returns no integers from") for node in makers]
+    for opset, ref, how in [*fed, *returned]:
+        if opset < _CAST_LIKE:
+            reason = f"{target.name} {how} Shape, Size or Cast, and opset {opset} has no CastLike"
+            yield UnsupportedError(reason, hint=f"export the model at opset {_CAST_LIKE} or later", node=ref)
 
 
 def _plain(model: AdaptedModel, node: ir.Node, value: ir.Value | None) -> ir.Value:

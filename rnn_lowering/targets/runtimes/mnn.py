@@ -22,6 +22,7 @@ from rnn_lowering.targets.misread import (
     by_operator,
     einsum_of_several,
     labels_of,
+    of_multiplied_places,
     reduces,
 )
 from rnn_lowering.targets.native import (
@@ -111,7 +112,8 @@ def _scatter(node: ir.Node, known: KnownValue, opset: int) -> str:
 
 
 def _resize(node: ir.Node, known: KnownValue, opset: int) -> str:
-    return "wrongly if it is cubic" if node.attributes.get_string("mode", "nearest") == "cubic" else ""
+    is_cubic = node.attributes.get_string("mode", "nearest") == "cubic"
+    return "wrongly if it is cubic" if is_cubic else of_multiplied_places(node)
 
 
 def _einsum(node: ir.Node, known: KnownValue, opset: int) -> str:
@@ -192,9 +194,15 @@ _MANY_AXES = 4
 """From so many axes of a tensor on it flips and pads wrongly."""
 
 
+_OF_INPUTS = 11
+"""The first opset of a Pad whose number is an input."""
+
+
 def _pad(node: ir.Node, known: KnownValue, opset: int) -> str:
     if node.attributes.get_string("mode", "constant") == "wrap":
         return "in other modes only"
+    if opset < _OF_INPUTS and node.attributes.get_float("value", 0.0) != 0:
+        return "with zeros only"
     pads = integers_at(node, "pads", opset)
     many = _has_many_axes(node, known) and pads and (pads[0] > 0 or pads[len(pads) // 2] > 0)
     return "wrongly along the first of many axes" if many else ""
@@ -258,9 +266,16 @@ MNN = Target(
         adaptations=(
             *("rounding of floats", "no products of integers", "tables of floats", "differences of floats"),
             *("inputs with elements", "parts of sequences", "typed fills", "constants as tensors"),
-            *("no vectors", "crops as Slice", "spelled strides", "ended convolutions", "parted outputs"),
+            *(
+                "no vectors",
+                "crops as Slice",
+                "starts in rows",
+                "spelled strides",
+                "ended convolutions",
+                "parted outputs",
+            ),
             *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart", "logarithms of Sigmoid"),
-            "added constants",
+            *("numbers of one axis", "slopes as products", "axes from the start", "spelled lower pads"),
             *(
                 "columns apart",
                 "transposed apart",

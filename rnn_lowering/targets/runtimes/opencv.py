@@ -20,6 +20,7 @@ from rnn_lowering.targets.misread import (
     adds_a_window,
     by_operator,
     of_large_numbers,
+    of_multiplied_places,
     of_rounded_sizes,
     opset_of,
     pads,
@@ -129,7 +130,7 @@ def _average_pool(node: ir.Node, known: KnownValue, opset: int) -> str:
 
 
 def _resize(node: ir.Node, known: KnownValue, opset: int) -> str:
-    return of_rounded_sizes(node, known)
+    return of_multiplied_places(node) or of_rounded_sizes(node, known)
 
 
 def _max_pool(node: ir.Node, known: KnownValue, opset: int) -> str:
@@ -239,6 +240,7 @@ OPENCV = Target(
             "bounded integers",
             "indices of GatherND",
             *("uncounted edges", "tenth numbers", "parted divisors", "whole windows"),
+            *("pads apart", "slopes as products", "axes from the start", "rows of indices"),
             "no unused constants",
             "rounding of floats",
             "no products of integers",

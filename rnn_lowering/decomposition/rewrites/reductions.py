@@ -1,0 +1,212 @@
+"""Reductions whose axes are an attribute, which go along a few axes at a time, or keep their axes.
+
+OpenCV reduces tensors of five and more axes right along two of them at once, and along some of three.
+
+pnnx ignores axes that are an input, as all reductions have them from opset 18 on and ReduceSum from 13 on, or ncnn
+does not load them. It loads no ReduceMax or ReduceMin of several axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.errors import UnsupportedError, counted
+from rnn_lowering.facts.constants import constant_of, integers_at
+from rnn_lowering.facts.operators import input_at
+from rnn_lowering.model.opsets import import_opset, opset_without
+from rnn_lowering.model.scopes import Scope, recurrent_nodes, standard_nodes
+from rnn_lowering.nodes.spec import node_ref
+from rnn_lowering.targets.target import Target
+
+_KINDS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+
+REDUCTIONS = tuple(f"Reduce{kind}" for kind in _KINDS)
+
+_OF_ATTRIBUTES = 17
+"""The last opset at which axes are an attribute; those of ReduceSum are an input from opset 13 on."""
+
+_ALONE = ("ReduceMax", "ReduceMin")
+"""Those of one axis at a time."""
+
+
+@dataclass(frozen=True)
+class _Reduction:
+    """A reduction that may be of floats.
+
+    Attributes:
+        node: The node.
+        scope: The graph that it is in.
+        axes: The axes that it reduces, in order, each with its size if it is known; None if they are unknown, or if
+            they are those of a sum of which one size is.
+        dtype: The type of its numbers, if it is known.
+    """
+
+    node: ir.Node
+    scope: Scope
+    axes: dict[int, int | None] | None
+    dtype: ir.DataType | None
+
+    @property
+    def given(self) -> ir.Value | None:
+        """The input that has the axes."""
+        return input_at(self.node, 1)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it can and must be written as other nodes."""
+        several = self.node.op_type in _ALONE and len(self.axes or ()) > 1
+        known = bool(self.axes) and self.dtype is not None and self.scope.function is None
+        return known and (self.given is not None or several)
+
+
+def reductions_by_attributes(model: AdaptedModel) -> set[ir.Node]:
+    """Return the reductions by known axes: once these are attributes, all are right."""
+    return {reduction.node for reduction in _reductions(model) if reduction.axes is not None}
+
+
+def reduce_by_attributes(model: AdaptedModel) -> str | None:
+    """Write the reductions by known axes at opset 17, in place, if every other node means the same there; return
+    what was done, for the user."""
+    found = [reduction for reduction in _reductions(model) if reduction.is_written]
+    is_newer = model.opset > _OF_ATTRIBUTES
+    splits = _equal_splits(model) if found and is_newer else {}
+    lowered = [entry.node for entry in recurrent_nodes(model.model)]
+    others = [*(reduction.node for reduction in found), *lowered, *splits]
+    if not found or (is_newer and opset_without(model.model, others, _OF_ATTRIBUTES) > _OF_ATTRIBUTES):
+        return None
+    if is_newer:
+        import_opset(model.model, _OF_ATTRIBUTES)
+        model.opset = _OF_ATTRIBUTES
+    for node, sizes in splits.items():
+        del node.attributes["num_outputs"]
+        node.resize_inputs(2)
+        node.replace_input_with(1, model.constant(node, sizes))
+    for reduction in found:
+        _rewrite(reduction, model)
+    return f"takes axes as an attribute only: wrote {counted(len(found), 'reduction')} so, as up to opset 17"
+
+
+def _equal_splits(model: AdaptedModel) -> dict[ir.Node, list[int]]:
+    """Return each Split of a known size that counts its parts, as opset 18 has it, with the sizes of these."""
+    sizes = dict[ir.Node, list[int]]()
+    for node in model.nodes("Split", in_functions=False):
+        shape = model.shape_of(node.inputs[0])
+        whole = None if shape is None else shape[node.attributes.get_int("axis", 0)]
+        if "num_outputs" in node.attributes and isinstance(whole, int):
+            part = -(-whole // len(node.outputs))
+            last = whole - part * (len(node.outputs) - 1)
+            sizes |= {node: [*[part] * (len(node.outputs) - 1), last]} if last >= 0 else {}
+    return sizes
+
+
+def refuse_reductions(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each reduction of floats whose axes are an input."""
+    for reduction in _reductions(model):
+        given = reduction.given
+        if given is None:
+            continue
+        hint = f"export the model at opset {_OF_ATTRIBUTES} (torch.onnx.export: dynamo=False, opset_version=17)"
+        if constant_of(given, reduction.scope.opset) is None:
+            hint = "export the model with constant axes, or use another runtime"
+        elif reduction.axes is None:
+            hint = "fix the sizes of the inputs (--set-shape): the number of terms must be known"
+        ref = node_ref(reduction.node, reduction.scope.text)
+        yield UnsupportedError(f"{target.name} ignores or rejects axes that are an input", hint=hint, node=ref)
+
+
+def _reductions(model: AdaptedModel) -> Iterator[_Reduction]:
+    for scope, node in list(standard_nodes(model.model, *REDUCTIONS)):
+        x, dtype = node.inputs[0], model.dtype_of(node.inputs[0])
+        if x is not None and (dtype is None or dtype.is_floating_point()):
+            yield _Reduction(node, scope, _axes(node, model.shape_of(x), scope.opset), dtype)
+
+
+def _axes(node: ir.Node, shape: ir.Shape | None, opset: int) -> dict[int, int | None] | None:
+    axes = integers_at(node, "axes", opset)
+    if shape is None or axes is None:
+        return None
+    if not axes and node.attributes.get_int("noop_with_empty_axes", 0) != 0:
+        return None
+    sizes = {axis: dim if isinstance(dim, int) else None for axis, dim in enumerate(shape)}
+    found = {axis: sizes[axis] for axis in sorted({axis % len(sizes) for axis in axes or sizes})}
+    return None if node.op_type == "ReduceSum" and not all(found.values()) else found
+
+
+def _rewrite(reduction: _Reduction, model: AdaptedModel) -> None:
+    """Put nodes with their axes as an attribute in the place of one; a sum is so many times the mean."""
+    node, axes, is_sum = reduction.node, reduction.axes or {}, reduction.node.op_type == "ReduceSum"
+    keeps, value = node.attributes.get_int("keepdims", 1), node.inputs[0]
+    assert value is not None
+    assert reduction.dtype is not None
+    for step in [[axis] for axis in reversed(axes)] if node.op_type in _ALONE else [[*axes]]:
+        operator = "ReduceMean" if is_sum else node.op_type
+        value = model.before(node, operator, [value], axes=step, keepdims=keeps)
+    if is_sum:
+        count = math.prod(size or 0 for size in axes.values())
+        number = model.constant(node, count, reduction.dtype.numpy(), "count")
+        value = model.before(node, "Mul", [value, number])
+    model.replace(node, value, node.inputs[1:])
+
+
+_PARTED = {
+    **{f"Reduce{kind}": f"Reduce{kind}" for kind in ("L1", "L2", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum")},
+    "ReduceSumSquare": "ReduceSum",
+}
+"""By reduction what reduces its result along further axes."""
+
+_MANY_AXES, _AT_ONCE = 4, 2
+"""From so many axes of a tensor on OpenCV reduces so many of them right."""
+
+
+def part_reductions(model: AdaptedModel) -> int:
+    """Let each reduction of a tensor of many axes along several of them be several reductions, in place; return
+    their number."""
+    return sum(_part(node, model) for node in model.nodes(*_PARTED))
+
+
+def _part(node: ir.Node, model: AdaptedModel) -> bool:
+    shape, axes = model.shape_of(node.inputs[0]), integers_at(node, "axes", model.opset)
+    keeps_all = node.attributes.get_int("noop_with_empty_axes", 0) != 0
+    if shape is None or axes is None or len(shape) < _MANY_AXES or keeps_all:
+        return False
+    axes = sorted({axis % len(shape) for axis in axes or range(len(shape))})
+    parts = [axes[n : n + _AT_ONCE] for n in range(0, len(axes), _AT_ONCE)]
+    if len(parts) == 1:
+        return False
+    value = model.before(node, node.op_type, node.inputs[:1], axes=parts[0], keepdims=1)
+    for part in parts[1:]:
+        value = model.before(node, _PARTED[node.op_type], [value], axes=part, keepdims=1)
+    if not node.attributes.get_int("keepdims", 1):
+        value = model.before(node, "Squeeze", [value], axes=axes)
+    model.replace(node, value, node.inputs[1:])
+    return True
+
+
+def keep_axes(model: AdaptedModel) -> int:
+    """Let each reduction to a number that a node reads, or that is one of several outputs, keep its axes, in place,
+    with a Squeeze behind it; return their number."""
+    several, count = len(model.graph.outputs) > 1, 0
+    for node in model.nodes(*REDUCTIONS, in_functions=False):
+        value = node.outputs[0]
+        shape, x = model.shape_of(value), model.shape_of(node.inputs[0])
+        read = bool(value.uses()) or (several and value.is_graph_output())
+        if shape is None or len(shape) > 0 or not x or not read:
+            continue
+        axes = list(range(len(x)))
+        node.attributes["keepdims"] = ir.AttrInt64("keepdims", 1)
+        if model.opset >= _AXES_OF_INPUTS:
+            model.behind(value, "Squeeze", [model.constant(node, axes)], suffix="kept")
+        else:
+            model.behind(value, "Squeeze", [], {"axes": axes}, suffix="kept")
+        value.shape = None
+        count += 1
+    return count
+
+
+_AXES_OF_INPUTS = 13
+"""The first opset of a Squeeze whose axes are an input."""
