@@ -172,8 +172,7 @@ class FileLowering:
                     _warn_of_a_long_comparison(report, monotonic() - began)
                 report.verification = self._verification(report, source, result, written, runner, comparison)
                 if comparison.cache_info().currsize and (places := comparison().contradicted):
-                    report.notes.append(_open_outputs(result.model, places))
-                    result.message = None  # which declares what it did
+                    report.notes.append(_open_outputs(result, places))
                     self._write(result, source.file, written, place)
                     report.lowered = ModelFile.of(written, written.parent.iterdir(), result.model)
                 if report.verification and self.lowering.open_dims:
@@ -404,9 +403,10 @@ def _warn_of_a_long_comparison(report: FileReport, seconds: float) -> None:
         )
 
 
-def _open_outputs(model: ir.Model, places: Collection[tuple[str, int]]) -> str:
+def _open_outputs(result: LoweringResult, places: Collection[tuple[str, int]]) -> str:
     """Open the sizes of outputs in place; return a note."""
-    for value in model.graph.outputs:
+    result.message = None  # which declares what it did
+    for value in result.model.graph.outputs:
         if value.shape is not None:
             kept = (None if (value.name, axis) in places else dim for axis, dim in enumerate(value.shape))
             value.shape = ir.Shape(list(kept))

@@ -274,14 +274,16 @@ class KnownValues:
 def add_initializers(known: KnownValues, graph: ir.Graph) -> None:
     """Add the types, shapes and contents of initializers; one that is an input has no fixed contents."""
     for value in graph.initializers.values():
-        tensor = value.const_value
-        if tensor is None:
-            continue
-        known.types[value] = tensor.dtype
-        known.shapes[value] = tuple(size(n) for n in tensor.shape.numpy())
-        small = not value.is_graph_input() and tensor.size <= LARGEST
-        if small and (array := numbers_in(tensor)) is not None:
-            known.contents[value] = array
+        if value.const_value is not None:
+            most = -1 if value.is_graph_input() else LARGEST  # a caller may give other numbers
+            add_tensor(known, value, value.const_value, most)
+
+
+def add_tensor(known: KnownValues, value: ir.Value, tensor: ir.TensorProtocol, most: int = LARGEST) -> None:
+    """Add the type and shape of a constant, and its numbers if they are not more than `most`."""
+    known.types[value], known.shapes[value] = tensor.dtype, tuple(map(size, tensor.shape.numpy()))
+    if tensor.size <= most and (array := numbers_in(tensor)) is not None:
+        known.contents[value] = array
 
 
 def has(node: ir.Node, slot: int) -> bool:

@@ -225,23 +225,23 @@ def _way_to_keep(ref: NodeRef | None, lowering: Lowering) -> str:
 
 def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
     """Return the forms that a Loop or Scan may get."""
-    runtime, own, selection = lowering.runtime, node.op_type.lower(), NodeSelection(lowering)
-    forms = runtime.loop_forms
-    inside = [*with_bodies(node)][1:]
-    if not runtime.loops.nested_scans and any(
-        inner.op_type in REPEATING or is_recurrent(inner) for inner in inside
-    ):
-        forms = tuple(form for form in forms if form != "scan")
-    runs = own in forms
-    asked = selection.asks_for(node) or not runs
+    runtime, selection, own = lowering.runtime, NodeSelection(lowering), node.op_type.lower()
+    forms = _forms_that_run(lowering, node)
+    asked = selection.asks_for(node) or own not in forms
     if not selection.selects(node):
         return LoopForms((), stays_in_bodies=True)
     one_step = lowering.stream is not None and not lowering.keeps_nodes and _has_one_step(node)
     if not one_step and (lowering.keeps_nodes or (runtime.loops.runs_exported and not asked)):
         return LoopForms((), without_steps=not lowering.keeps_nodes)
     check_types([value.dtype for value in (*node.inputs, *node.outputs) if value is not None], None, runtime)
-    shaped = partial(
-        LoopForms,
+    if one_step:
+        wanted, reason = ("unroll", *forms), "a call has one step"
+    else:
+        wanted, reason = _wanted_forms(lowering, forms, node.op_type)
+    return LoopForms(
+        wanted,
+        reason,
+        nested_stay=not one_step and lowering.to == "auto" and own in forms and {"scan", "loop"} <= {*forms},
         optional=not asked,
         runs_no_steps=runtime.loops.runs_no_steps,
         strict_scans=runtime.loops.strict_scans,
@@ -250,19 +250,31 @@ def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
         instead=runtime.rules(opset),
         finish=(*runtime.finish, *runtime.loops.finish),
     )
-    if one_step:
-        return shaped(("unroll", *forms), "a call has one step")
+
+
+def _forms_that_run(lowering: Lowering, node: ir.Node) -> tuple[str, ...]:
+    """Return the forms that the runtime has for a Loop or Scan, the preferred one first: perhaps no nested Scan."""
+    runtime = lowering.runtime
+    inner = [*with_bodies(node)][1:]
+    nests = any(each.op_type in REPEATING or is_recurrent(each) for each in inner)
+    scans = runtime.loops.nested_scans or not nests
+    return tuple(form for form in runtime.loop_forms if scans or form != "scan")
+
+
+def _wanted_forms(lowering: Lowering, forms: tuple[str, ...], operator: str) -> tuple[tuple[str, ...], str]:
+    """Return those of the forms that a Loop or Scan gets, and the reason for the first one."""
+    own = operator.lower()
     if lowering.to in forms:
-        return shaped((lowering.to,), "requested")
+        return (lowering.to,), "requested"
     if lowering.to != "auto":
         raise UnsupportedError(
-            f"{runtime.name} does not support the form {lowering.to} of an exported {node.op_type}",
+            f"{lowering.runtime.name} does not support the form {lowering.to} of an exported {operator}",
             hint=f"use --to {' or --to '.join(forms)}",
         )
-    if runs:
-        faster = ("scan",) if own == "loop" and "scan" in forms[: forms.index(own)] else ()
-        return shaped((*faster, own), "requested", nested_stay={"scan", "loop"} <= {*forms})
-    return shaped(forms, f"first choice for target {runtime.name}")
+    if own not in forms:
+        return forms, f"first choice for target {lowering.runtime.name}"
+    faster = ("scan",) if own == "loop" and "scan" in forms[: forms.index(own)] else ()
+    return (*faster, own), "requested"
 
 
 def _is_lowered_with_products(lowering: Lowering, opset: int, node: ir.Node) -> bool:

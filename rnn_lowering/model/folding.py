@@ -14,8 +14,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.infer import follow
-from rnn_lowering.facts.known import KnownValues
-from rnn_lowering.facts.node_outputs import numbers_in
+from rnn_lowering.facts.known import KnownValues, add_tensor
 from rnn_lowering.facts.operators import (
     bodies_of,
     captured_values,
@@ -210,16 +209,16 @@ class _Folder:
         """Record types, shapes and constants; each size that is no number is a size of its own."""
         for value in values:
             tensor = None if value.is_graph_input() else self._tensor(value)
-            dims = value.shape if tensor is None else tensor.shape
+            if tensor is not None:
+                add_tensor(self._known, value, tensor, _LARGEST_READ)
+                continue
             if isinstance(value.type, ir.TensorType):
                 self._known.types[value] = value.type.dtype
-            if tensor is not None:
-                self._known.types[value] = tensor.dtype
-            if dims is not None:
-                sizes = (exact_size(n) if isinstance(n, int) and n >= 0 else self._known.unknown() for n in dims)
+            if value.shape is not None:
+                sizes = (
+                    exact_size(n) if isinstance(n, int) and n >= 0 else self._known.unknown() for n in value.shape
+                )
                 self._known.shapes[value] = tuple(sizes)
-            if tensor is not None and tensor.size <= _LARGEST_READ and (array := numbers_in(tensor)) is not None:
-                self._known.contents[value] = array
 
     def _tensor(self, value: ir.Value) -> ir.TensorProtocol | None:
         """Return the tensor of an initializer or a Constant."""

@@ -8,8 +8,7 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 
 from rnn_lowering.facts.infer import follow
-from rnn_lowering.facts.known import Known, KnownValues
-from rnn_lowering.facts.node_outputs import numbers_in
+from rnn_lowering.facts.known import Known, KnownValues, add_tensor
 from rnn_lowering.facts.operators import bodies_of, inputs_of, reached
 from rnn_lowering.facts.size import size
 from rnn_lowering.model.onnx_checks import is_anonymous
@@ -59,18 +58,12 @@ def _known_at_trial(
     needed = list(reached(wanted, inputs_of))
     for value in needed:
         if value.const_value is not None and not value.is_graph_input():
-            _add_tensor(known, value, value.const_value)
+            add_tensor(known, value, value.const_value, _LARGEST)
     nodes = {value.producer() for value in needed}
     for node in model.graph:
         if node in nodes:
             _follow(known, node, inferred)
     return known
-
-
-def _add_tensor(known: KnownValues, value: ir.Value, tensor: ir.TensorProtocol) -> None:
-    known.declare(value, Known.at(tensor.dtype, tensor.shape.numpy()))
-    if tensor.size <= _LARGEST and (array := numbers_in(tensor)) is not None:
-        known.contents[value] = array
 
 
 def _follow(known: KnownValues, node: ir.Node, inferred: Mapping[ir.Value, ir.Value]) -> None:

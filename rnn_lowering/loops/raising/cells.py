@@ -362,41 +362,39 @@ def _lstm(u: Unknowns, h: Array, c: Array) -> RaisedCell:
 
 def _lstm_unit(u: Unknowns, h: Polynomial, c: Polynomial, b: int, j: int) -> _LstmUnit:
     """Return the functions in o t(c), and in f c + i g or c - i c + i g."""
+    o, t, of_h, (scale, shift) = _output_of_unit(u, h, c)
+    with_c = [m for m in c.terms if any(u.is_state(v, C, b, j) for v in m)]
+    alone, kept = ([m for m in with_c if len(m) == count] for count in (1, 2))
+    added = [m for m in c.terms if m not in with_c]
+    if len(kept) != 1 or len(added) != 1 or len(added[0]) != 2 or len(alone) > 1:
+        raise NotRaised(_NO_CELL)
+    factors = [v for v in kept[0] if not u.is_state(v, C, b, j)]
+    atoms = [atom for v in (*factors, *added[0]) if isinstance(atom := u.variables[v], Atom)]
+    fits = close(c.terms[kept[0]], -1.0 if alone else 1.0) and all(close(c.terms[m], 1.0) for m in alone)
+    if not fits or not factors or len(atoms) != 3:
+        raise NotRaised(_NO_CELL)
+    f, i, g = atoms
+    if alone:  # what multiplies c is i
+        if factors[0] not in added[0]:
+            raise NotRaised(_NO_CELL)
+        i, g = f, g if factors[0] == added[0][0] else i
+    elif i.name != f.name:
+        i, g = g, i
+    return _LstmUnit(i, o, None if alone else f, g, t, of_h, c.terms[added[0]], scale, shift)
+
+
+def _output_of_unit(u: Unknowns, h: Polynomial, c: Polynomial) -> tuple[Atom, Atom, float, tuple[float, float]]:
+    """Return o and t in x o t(a c + b), and the numbers x and (a, b)."""
     if len(h.terms) != 1:
         raise NotRaised(_NO_CELL)
-    ((monomial, of_h),) = h.terms.items()
-    atoms = [u.variables[v] for v in monomial]
-    lines = [_line_of(atom.argument, c) if isinstance(atom, Atom) else None for atom in atoms]
-    of_c = [(atom, line) for atom, line in zip(atoms, lines, strict=True) if line is not None]
-    if len(atoms) != 2 or not of_c or not all(isinstance(atom, Atom) for atom in atoms):
+    ((monomial, factor),) = h.terms.items()
+    atoms = [atom for v in monomial if isinstance(atom := u.variables[v], Atom)]
+    lines = [_line_of(atom.argument, c) for atom in atoms]
+    of_c = [(n, line) for n, line in enumerate(lines) if line is not None]
+    if not len(monomial) == len(atoms) == 2 or not of_c:
         raise NotRaised(_NO_CELL)
-    t, (scale, shift) = of_c[0]
-    o = atoms[1] if atoms[0] is t else atoms[0]
-    with_c = [m for m in c.terms if any(u.is_state(v, C, b, j) for v in m)]
-    others = [m for m in c.terms if m not in with_c]
-    single = [m for m in with_c if len(m) == 1]
-    pairs = [m for m in with_c if len(m) == 2]
-    if len(pairs) != 1 or len(others) != 1 or len(others[0]) != 2 or len(single) > 1:
-        raise NotRaised(_NO_CELL)
-    (partner,) = [v for v in pairs[0] if not u.is_state(v, C, b, j)] or [0]
-    held = [u.variables[v] for v in others[0]]
-    kept = 1.0 if not single else -1.0
-    fits = close(c.terms[pairs[0]], kept) and all(close(c.terms[m], 1.0) for m in single)
-    f = u.variables[partner] if partner else None
-    if not fits or not isinstance(f, Atom) or not all(isinstance(atom, Atom) for atom in held):
-        raise NotRaised(_NO_CELL)
-    i, g = held
-    if single:
-        if partner not in others[0]:
-            raise NotRaised(_NO_CELL)
-        i, g = f, u.variables[next((v for v in others[0] if v != partner), partner)]
-    elif isinstance(i, Atom) and i.name != f.name:
-        i, g = g, i
-    assert isinstance(i, Atom)
-    assert isinstance(g, Atom)
-    assert isinstance(o, Atom)
-    assert isinstance(t, Atom)
-    return _LstmUnit(i, o, None if single else f, g, t, of_h, c.terms[others[0]], scale, shift)
+    n, line = of_c[0]
+    return atoms[1 - n], atoms[n], factor, line
 
 
 def _line_of(p: Polynomial, c: Polynomial) -> tuple[float, float] | None:

@@ -121,30 +121,17 @@ def expose_state(editor: Editor, flow: Flow, state: NodeState, dims: Sequence[Di
         dims: Its dimensions.
         initial: What the first call receives, an array that broadcasts to the state; None for zeros.
     """
-    node, slot, output = state.node, state.slot, state_slots(state.node)[state.kind][1]
+    node, slot = state.node, state.slot
     lengths = lengths_of(node)
     if editor.opset < 9 and lengths is not None:
         raise flow.refuse(node, "a stream with sequence_lens needs opset 9", "convert the model first")
-    of_cell = has_cell(node)
-    dtype = flow.known.types[input_of(node, 2) if of_cell else _value_like(state)]
-    past, own = state.input, dtype
+    own = flow.known.types[input_of(node, 2) if has_cell(node) else _value_like(state)]
+    past, dtype = state.input, own
     if past is None:
         dtype = wide_type(own) if node.op_type == "LinearAttention" else own  # which sums over all frames
         past = editor.add_past(node, state.kind, dtype, dims)
-        first = state.initial if state.constant is None else None
-        node.resize_inputs(max(len(node.inputs), slot + 1))
-        if first is not None and dtype != own:
-            first = editor.before(node)("Cast", first, to=int(dtype))
-        node.replace_input_with(slot, past if first is None else past_or_first(editor, node, past, first))
-    if len(node.outputs) <= output:
-        node.resize_outputs(output + 1)
-    final = node.outputs[output]
-    if not final.name:
-        final.name = editor.name(f"{label_of(node)}_Y_{state.kind}")
-    if dtype != own and is_used(final):
-        emit = editor.after(node)
-        emit.instead_of(final, emit("Cast", final, to=int(own)))
-    final.type = ir.TensorType(dtype) if dtype != own else final.type or ir.TensorType(dtype)
+        _begin(editor, state, past, own)
+    final = _final(editor, state, dtype, own)
     before = input_of(node, slot)
     if delay := state.recurrent.delay:
         if state.kind == "h":
@@ -158,6 +145,30 @@ def expose_state(editor: Editor, flow: Flow, state: NodeState, dims: Sequence[Di
     if past is state.input:
         editor.take_past(node, state.kind, past, dims)
     editor.add_present(past, final, initial)
+
+
+def _begin(editor: Editor, state: NodeState, past: ir.Value, own: ir.DataType) -> None:
+    """Let a node start from a past state, and in the first call from what the model computes."""
+    node, slot, dtype = state.node, state.slot, past.dtype
+    first = state.initial if state.constant is None else None
+    node.resize_inputs(max(len(node.inputs), slot + 1))
+    if first is not None and dtype is not None and dtype != own:
+        first = editor.before(node)("Cast", first, to=int(dtype))
+    node.replace_input_with(slot, past if first is None else past_or_first(editor, node, past, first))
+
+
+def _final(editor: Editor, state: NodeState, dtype: ir.DataType, own: ir.DataType) -> ir.Value:
+    """Return the final state of a node, of a type; those who read it get it in its own type."""
+    node, output = state.node, state_slots(state.node)[state.kind][1]
+    node.resize_outputs(max(len(node.outputs), output + 1))
+    final = node.outputs[output]
+    if not final.name:
+        final.name = editor.name(f"{label_of(node)}_Y_{state.kind}")
+    if dtype != own and is_used(final):
+        emit = editor.after(node)
+        emit.instead_of(final, emit("Cast", final, to=int(own)))
+    final.type = ir.TensorType(dtype) if dtype != own else final.type or ir.TensorType(dtype)
+    return final
 
 
 def _keep_empty_rows(editor: Editor, node: ir.Node, output: ir.Value, past: ir.Value) -> ir.Value:

@@ -68,18 +68,23 @@ def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     sequence, batch = steps_and_batch(node)
     if framing.axis == batch:
         return _frames_as_batch(flow, node, framing)
-    if framing.axis not in (sequence, batch) and framing.outer == size(1):
-        steps = axis_of_steps(flow, node)
-        way_out = f"name the time axis; the steps of the node are along {steps}" if steps else "name the time axis"
-        raise flow.refuse(node, "takes the frames as features of one step", way_out)
-    if framing.axis != sequence or framing.outer != size(1):
-        raise flow.refuse(node, "its frames are merged with another axis", "undo the Reshape before it")
+    _check_axis(flow, node, framing, sequence)
     _check_forward(flow, node, others, framing)
     if 4 in others:
         _check_lengths(flow, node, others[4], framing)
     flow.recurrent.append(StatefulNode(node, framing.delay, framing.late))
     y, last = node.outputs[0], _last_state(flow, node, framing)
     return [flow.framed(node, v, replace(framing, axis=sequence)) if v is y else last for v in outputs]
+
+
+def _check_axis(flow: Flow, node: ir.Node, framing: Frames, sequence: int) -> None:
+    """Refuse frames along another axis than that of the steps."""
+    if framing.outer != size(1):
+        raise flow.refuse(node, "its frames are merged with another axis", "undo the Reshape before it")
+    if framing.axis != sequence:
+        steps = axis_of_steps(flow, node)
+        way_out = f"name the time axis; the steps of the node are along {steps}" if steps else "name the time axis"
+        raise flow.refuse(node, "takes the frames as features of one step", way_out)
 
 
 def _last_state(flow: Flow, node: ir.Node, framing: Frames) -> Unframed | WholeSequenceValue:
