@@ -219,17 +219,19 @@ def _slice(known: KnownValues, node: ir.Node) -> Outputs:
         return [[None if n in named else dim for n, dim in enumerate(shape)]] if axes and None not in axes else []
     dims: list[Size | None] = [None if axis in bounds else dim for axis, dim in enumerate(shape)]
     for axis, (first, last, step) in bounds.items():
-        if shape[axis].constant is None and step.constant is not None and step.constant > 0:
+        if shape[axis].constant is None and step.constant is not None:
             dims[axis] = _size_of_slice(known, shape[axis], first, last, step)
     return [dims]
 
 
 def _size_of_slice(known: KnownValues, length: Size, first: Size, last: Size, step: Size) -> Size | None:
     """Return how much of an axis a Slice takes."""
+    if (step, first) == (size(-1), size(-1)) and last.constant is not None and last.constant <= -TO_THE_END:
+        return length
     begin, end = (position(known, bound, length) for bound in (first, last))
     if begin == size(0) and end is None and step == size(1) and last.constant is not None:
         return known.rows_up_to(int(last.constant), length)
-    if begin is None or end is None:
+    if begin is None or end is None or (step.constant or 0) <= 0:
         return None
     count: Size | None = end - begin
     if step != size(1):
@@ -269,6 +271,14 @@ def _split(known: KnownValues, node: ir.Node) -> Outputs:
     return [[part if n == axis else dim for n, dim in enumerate(shape)] for part in parts]
 
 
+def _one_hot(known: KnownValues, node: ir.Node) -> Outputs:
+    shape, depth = shape_of(known, node), known.numbers_of_input(node, 1)
+    if shape is None or depth is None or len(depth) != 1:
+        return []
+    axis = (node.attributes.get_int("axis", -1) or 0) % (len(shape) + 1)
+    return [[*shape[:axis], depth[0], *shape[axis:]]]
+
+
 def _resize(known: KnownValues, node: ir.Node) -> Outputs:
     shape = shape_of(known, node)
     sizes, scales = known.parameter(node, "sizes"), known.parameter(node, "scales")
@@ -303,6 +313,7 @@ _RULES: dict[str, Callable[[KnownValues, ir.Node], Outputs]] = {
     "ConstantOfShape": _of_shape,
     "Expand": _expand,
     "Flatten": _flatten,
+    "OneHot": _one_hot,
     "Pad": _pad,
     "Range": _range,
     "Reshape": _reshape,

@@ -165,7 +165,7 @@ def _pool(of: Difference) -> str:
     fits = all(of.writer.evidence.sizes.get(before[axis]) == columns[axis - _WINDOWS] for axis in axes)
     moved = any(len(set(c)) > 1 and n + _WINDOWS not in axes for n, c in enumerate(of.columns("strides")))
     padded = any(pads[axis - _WINDOWS] or pads[axis - _WINDOWS + count] for axis in axes)
-    plain = {*of.attributes} <= {"kernel_shape", "strides"} and "dilations" not in node.attributes
+    plain = {*of.attributes} <= {"kernel_shape", "strides"} and {*of.ints("dilations", 1, count)} == {1}
     plain &= bool(columns) and node.attributes.get_string("auto_pad", "NOTSET") == "NOTSET"
     if not (plain and fits) or moved or padded or len(node.outputs) > 1:
         return ""

@@ -6,6 +6,7 @@ is refused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -25,7 +26,14 @@ THIRD = f"{SIZES}, or give a third export in between: --also MIDDLE.onnx"
 _CLOSE = 2e-6
 """Relative distance of floats that count as equal: what rounding to float32 explains, a few times."""
 
+_MOST_ROUNDED = 50_000
+"""The inverse of a float32 may be off by a tenth from here on."""
+
 _MOST_PARTS = 17
+_FEWEST_PARTS = 11
+_WIDE = 13
+"""Beside sizes of one axis that differ by less, most numbers of another are one with some rest."""
+
 _SHARE = 4
 """An offset beside a multiple of a size is at most this part of it."""
 
@@ -140,8 +148,9 @@ class Evidence:
     def integers(self, numbers: Integers, own: Sequence[Shape] = ()) -> list[Size]:
         """Return the sizes that may explain integers: those of the first rule that has any."""
         pools = {"own": self.known(own), "axes": self.axes, "all": self.sizes}
+        wide = _WIDE * (len(self.axes) > 1)
         for pool, rule in INTEGER_RULES:
-            if candidates := [*rule(numbers, pools[pool])]:
+            if candidates := [*rule(numbers, pools[pool], wide)]:
                 alike = (dim for dim, held in self.sizes.items() if held == numbers)
                 return list(dict.fromkeys([*candidates, *alike]))
         return []
@@ -149,7 +158,7 @@ class Evidence:
     def number(self, node: NodeRef, what: str, numbers: Floats, own: Sequence[Shape]) -> Number:
         """Return what explains floats, as `integer` does."""
         fact = f"{what} is {told(numbers)}"
-        for power in _FLOAT_POWERS:
+        for power in _FLOAT_POWERS[:2]:
             whole = _whole(numbers, power)
             if whole is not None and (sizes := self.integers(whole, own)):
                 return Number(self._only(node, fact, sizes, whole), power)
@@ -215,16 +224,21 @@ def line(numbers: Integers, held: Integers) -> tuple[int, int] | None:
 
 
 _Fits = Callable[[int, int, Integers], bool]
+_Rule = Callable[[Integers, _Pool, int], Iterator[Size]]
 
 
-def _rule(fits: _Fits, *, products: bool = False) -> Callable[[Integers, _Pool], Iterator[Size]]:
-    """Yield the sizes in a pool whose factor and rest fit; of numbers with a 0, only the size itself."""
+def _rule(fits: _Fits, *, products: bool = False) -> _Rule:
+    """Yield the sizes in a pool whose factor and rest fit; of numbers with a 0, only the size itself.
 
-    def rule(numbers: Integers, pool: _Pool) -> Iterator[Size]:
+    A size that differs by less than `wide` between the exports has no rest.
+    """
+
+    def rule(numbers: Integers, pool: _Pool, wide: int) -> Iterator[Size]:
         for dim, held in pool.items():
-            found = line(numbers, held)
-            if found is not None and (found == (1, 0) or 0 not in numbers) and fits(*found, held):
-                yield dim * found[0] + found[1]
+            factor, rest = line(numbers, held) or (0, 0)
+            told = (factor, rest) == (1, 0) or (factor and 0 not in numbers)
+            if told and (not rest or max(held) - min(held) >= wide) and fits(factor, rest, held):
+                yield dim * factor + rest
         for pair in combinations_with_replacement(pool, 2) if products and 0 not in numbers else ():
             if tuple(a * b for a, b in zip(*(pool[dim] for dim in pair), strict=True)) == numbers:
                 yield product(pair)
@@ -237,7 +251,7 @@ _multiple = _rule(lambda factor, rest, held: factor > 0 and rest == 0, products=
 _offset = _rule(lambda factor, rest, held: abs(factor) == 1)
 _linear = _rule(lambda factor, rest, held: all(_SHARE * abs(rest) <= abs(factor * dim) for dim in held))
 
-INTEGER_RULES: Sequence[tuple[str, Callable[[Integers, _Pool], Iterator[Size]]]] = (
+INTEGER_RULES: Sequence[tuple[str, _Rule]] = (
     ("own", _multiple),
     ("all", _size),
     ("axes", _multiple),
@@ -253,23 +267,27 @@ INTEGER_RULES: Sequence[tuple[str, Callable[[Integers, _Pool], Iterator[Size]]]]
 # The rules of floats
 
 _FLOAT_POWERS = (Fraction(1), Fraction(-1), Fraction(1, 2), Fraction(-1, 2))
-"""A float, its inverse, its square or the inverse of that may be an integer that is a size."""
+"""A float or its inverse may be an integer that is a size; a factor times one of these powers may be the float."""
 
 
 def _whole(numbers: Floats, power: Fraction) -> Integers | None:
-    """Return integers whose power the floats are; None if there are none."""
-    if 0 in numbers or (abs(power) < 1 and min(numbers) < 0):
-        return None
-    found = [number ** float(1 / power) for number in numbers]
-    return tuple(map(round, found)) if all(_near(number, round(number)) for number in found) else None
+    """Return integers whose power the floats are, as far as rounding leaves it certain; None if there are none."""
+    found = [number ** int(power) if number else 0.0 for number in numbers]
+    certain = (n == round(n) or abs(n) < _MOST_ROUNDED for n in found)
+    near = all(map(_near, found, map(round, found)))
+    return tuple(map(round, found)) if near and all(certain) else None
 
 
 def _scaled(numbers: Floats, pool: _Pool) -> Iterator[Number]:
-    """Yield a factor times a power of a size, or of one that is one or two more or less, if the factor is whole."""
+    """Yield a factor times a power of a size, or of one that is one or two more or less, if the factor is whole.
+
+    Sizes with a ratio of small numbers, such as 2 to 3, do not tell: many numbers have it.
+    """
     for dim, held in pool.items():
         for power in _FLOAT_POWERS:
             for offset in (0, 1, -1, 2, -2):
-                if min(held) + offset < 1:
+                common = math.gcd(*(n + offset for n in held))
+                if min(held) + offset < 1 or max(held) + offset < _FEWEST_PARTS * common:
                     continue
                 factors = [x / (n + offset) ** float(power) for x, n in zip(numbers, held, strict=True)]
                 whole = any(_near(f, round(f)) for f in (factors[0], 1 / (factors[0] or 1)))

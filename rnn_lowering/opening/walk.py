@@ -19,7 +19,7 @@ from rnn_lowering.facts.infer import infer, slice_bounds
 from rnn_lowering.facts.known import Known, KnownValues, SizingError, add_initializers, axes_of
 from rnn_lowering.facts.node_outputs import numbers_in
 from rnn_lowering.facts.numbers import evaluate
-from rnn_lowering.facts.operators import bodies_of, operator_of
+from rnn_lowering.facts.operators import TO_THE_END, bodies_of, operator_of
 from rnn_lowering.facts.size import PartialShape, Shape, Size, size
 from rnn_lowering.model.model_sizes import Inferred, inferred_values
 from rnn_lowering.model.scopes import scopes
@@ -288,7 +288,12 @@ class ExportWalk:
         rank = 0 if node is None or node.op_type != "Slice" else len(self.opened.shape(node.inputs[0]))
         bounds = slice_bounds(self.opened, node, rank) if node is not None and rank else None
         first, last, step = (bounds or {}).get(axis, (size(0), size(0), None))
-        return last - first if step == size(1) and self.evidence.numbers_of(last - first) == numbers else None
+        if node is None or step != size(1):
+            return None
+        length, far = self.opened.shape(node.inputs[0])[axis], last.constant
+        end = length if far is not None and far >= TO_THE_END else length + last if (far or 0) < 0 else last
+        begin = length + first if (first.constant or 0) < 0 else first
+        return end - begin if self.evidence.numbers_of(end - begin) == numbers else None
 
     def _of_window(self, value: ir.Value, axis: int, numbers: Integers) -> Size | None:
         """Return the size behind a window along an axis: (size + r) // stride of one value, and a number."""

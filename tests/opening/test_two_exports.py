@@ -304,6 +304,30 @@ def test_a_number_that_two_sizes_explain_is_refused(factor: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("sizes", "numbers"),
+    [
+        ([(5, 11), (12, 160)], (1.0, 0.5)),  # 7 / (batch + 2)
+        ([(2, 24), (2, 37)], (2.0, 3.0)),  # (time + 2) / 13
+        ([(2, 11), (2, 160)], (0.1 / 61, 0.1 / 210)),  # the root of 1 / (27100 time + 74000)
+        ([(5, 11), (12, 160)], (1, 8)),  # batch - 4, and time / 20
+        ([(5, 11), (12, 160)], (11, 25)),  # 2 batch + 1, and min(time, 25)
+    ],
+)
+def test_numbers_that_a_size_has_by_chance_are_refused(sizes: Any, numbers: Any) -> None:
+    """With some factor and rest, small sizes and roots fit most numbers."""
+
+    def export(batch: int, time: int, number: float) -> onnx.ModelProto:
+        node = "Mul (X, k)" if isinstance(number, float) else "Slice (X, o, k, a)"
+        given = f"float[{batch},{time},30] X", "float[b,t,n] Y", f"Y = {node}"
+        shape = () if isinstance(number, float) else (1,)
+        return made(*given, k=np.full(shape, number), o=np.array([0]), a=np.array([2]))
+
+    first, second = (export(batch, time, k) for (batch, time), k in zip(sizes, numbers, strict=True))
+    dims = {"X:1": "time"} if sizes[0][0] == sizes[1][0] else {"X:0": "batch", "X:1": "time"}
+    assert "which no size explains" in str(refused(first, second, dims=dims))
+
+
+@pytest.mark.parametrize(
     ("sizes", "text"), [((24, 28), "differ by 4 only"), ((24, 54), "product of small numbers")]
 )
 def test_sizes_that_decide_badly_are_warned_of(sizes: tuple[int, int], text: str) -> None:
@@ -346,7 +370,7 @@ def test_a_wrong_opening_fails_the_comparison(rnn_lower: Command, tmp_path: Path
     from rnn_lowering.opening import evidence
 
     rules = tuple(
-        (pool, lambda numbers, sizes: iter([next(iter(sizes)) + 1])) for pool, _ in evidence.INTEGER_RULES
+        (pool, lambda numbers, sizes, wide: iter([next(iter(sizes)) + 1])) for pool, _ in evidence.INTEGER_RULES
     )
     monkeypatch.setattr(evidence, "INTEGER_RULES", rules)
     with pytest.raises(rl.VerificationError):

@@ -307,6 +307,30 @@ def unpooled(T: int) -> onnx.ModelProto:
     return made(f"float[2,6,{T}] X", f"float[2,6,{half},2] Y", nodes, s=_i(2, 6, half, 1), r=_i(1, 1, 1, 2))
 
 
+@opened
+def max_pool_as_torch_writes_it(T: int) -> onnx.ModelProto:
+    pool = f"MaxPool <kernel_shape = [{T}], strides = [{T}], dilations = [1], ceil_mode = 0>"
+    return made(*_x(T, "2,6,1"), f"t = Transpose <perm = [0,2,1]> (X) Y = {pool} (t)")
+
+
+@opened
+def backwards_and_forwards(T: int) -> onnx.ModelProto:
+    nodes = "b = Slice (X, last, before, a, last) s = Add (X, b) Y = Mul (s, n)"
+    return made(*_x(T), nodes, n=1.0 * T, last=_i(-1), before=_i(-(2**63) + 1), a=_i(1))
+
+
+@opened
+def differences_of_rows_apart(T: int) -> onnx.ModelProto:
+    nodes = "c = CumSum (X, a) f = Slice (c, four, end, a) p = Slice (c, o, back, a) Y = Sub (f, p)"
+    return made(*_x(T, f"2,{T - 4},6"), nodes, a=_i(1), o=_i(0), four=_i(4), end=_i(2**63 - 1), back=_i(-4))
+
+
+@opened
+def one_hot_positions(T: int) -> onnx.ModelProto:
+    nodes = "h = OneHot (p, d, v) q = MatMul (h, X) Y = Add (q, X)"
+    return made(*_x(T), nodes, p=np.arange(T)[::-1], d=np.int64(T), v=np.array([0.0, 1.0]))
+
+
 # Constants that grow
 
 
