@@ -12,7 +12,7 @@ becomes a call of a function of a later opset.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -228,11 +228,34 @@ def _is_moderate(proto: onnx.ModelProto) -> bool:
 
 
 def _has_long_range(main: onnx.GraphProto) -> bool:
-    """Return whether a Range may have more than `_LONGEST_RANGE` numbers, by all sizes and integers of a model."""
+    """Return whether a Range may have more than `_LONGEST_RANGE` numbers, by all sizes of a model and the integers
+    that it may be computed from: with bodies all, else those behind it."""
     graphs = list(graphs_in(main))
-    if not any(node.op_type == "Range" for graph in graphs for node in graph.node):
-        return False
-    return any(number > _LONGEST_RANGE for graph in graphs for number in (*_sizes(graph), *_integers(graph)))
+    nodes = [node for graph in graphs for node in graph.node]
+    ranges = [node for node in nodes if node.op_type == "Range"]
+    if ranges and len(graphs) == 1:
+        nodes = _behind(ranges, nodes)
+    names = {name for node in nodes for name in _numbers_read(node)}
+    held = (tensor for graph in graphs for tensor in graph.initializer if tensor.name in names)
+    numbers = (*(size for graph in graphs for size in _sizes(graph)), *_integers(nodes, held))
+    return bool(ranges) and any(number > _LONGEST_RANGE for number in numbers)
+
+
+def _behind(last: Sequence[onnx.NodeProto], nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Return nodes and those whose numbers they are computed from."""
+    makers = {name: node for node in nodes for name in node.output}
+    names: dict[str, None] = {}
+    found = list(last)
+    for node in found:
+        new = [name for name in _numbers_read(node) if name not in names]
+        names |= dict.fromkeys(new)
+        found += [makers[name] for name in new if name in makers]
+    return found
+
+
+def _numbers_read(node: onnx.NodeProto) -> list[str]:
+    """Return the inputs whose numbers a node may give: not where a Slice begins and ends."""
+    return list(node.input[:1] if node.op_type == "Slice" else node.input)
 
 
 def _sizes(graph: onnx.GraphProto) -> list[int]:
@@ -242,14 +265,18 @@ def _sizes(graph: onnx.GraphProto) -> list[int]:
 
 
 def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
-    attributes = (attribute for node in graph.node for attribute in node.attribute)
-    return [*graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))]
+    return [*graph.initializer, *_tensors_of(graph.node)]
 
 
-def _integers(graph: onnx.GraphProto) -> Iterator[int]:
-    """Yield the absolute values of the integers that attributes and scalar constants hold."""
-    yield from (abs(attribute.i) for node in graph.node for attribute in node.attribute)
-    for tensor in _tensors(graph):
+def _tensors_of(nodes: Iterable[onnx.NodeProto]) -> list[onnx.TensorProto]:
+    attributes = (attribute for node in nodes for attribute in node.attribute)
+    return [attribute.t for attribute in attributes if attribute.HasField("t")]
+
+
+def _integers(nodes: Sequence[onnx.NodeProto], held: Iterable[onnx.TensorProto]) -> Iterator[int]:
+    """Yield the absolute values of the integers that attributes of nodes and scalar constants hold."""
+    yield from (abs(attribute.i) for node in nodes for attribute in node.attribute)
+    for tensor in (*held, *_tensors_of(nodes)):
         if tensor.data_type in _INTEGERS and not any(tensor.dims):
             stored = tensor.raw_data[:8]
             numbers = (*tensor.int64_data, *tensor.int32_data, int.from_bytes(stored, "little", signed=True))

@@ -331,6 +331,17 @@ def one_hot_positions(T: int) -> onnx.ModelProto:
     return made(*_x(T), nodes, p=np.arange(T)[::-1], d=np.int64(T), v=np.array([0.0, 1.0]))
 
 
+@opened
+def range_beside_an_end_of_a_slice(T: int) -> onnx.ModelProto:
+    """The end is an integer of 64 bits, as dynamo writes it: no Range has so many numbers."""
+    nodes = (
+        "r = Range (zero, n, one) f = Cast <to = 1> (r) u = Unsqueeze (f, two) p = Mul (X, u)"
+        " e = Unsqueeze (end, o) Y = Slice (p, one_row, e, axis)"
+    )
+    numbers = {"zero": np.int64(0), "one": np.int64(1), "n": np.int64(T), "end": np.int64(2**63 - 1)}
+    return made(*_x(T, f"2,{T - 1},6"), nodes, **numbers, two=_i(1), o=_i(0), one_row=_i(1), axis=_i(1))
+
+
 # Constants that grow
 
 
