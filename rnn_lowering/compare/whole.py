@@ -180,7 +180,7 @@ class ModelComparison(Comparison):
         except SessionError as error:
             if error.over_limit:
                 return Verification("not verified", reason=f"the lowered model {error}", over_limit=True)
-            if all(self._lack_steps(session, expected).values()):
+            if "Scan" in self.lowered.operators and all(self._lack_steps(session, expected).values()):
                 return Verification("not verified", reason=NO_STEPS)
             return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
         if wrong := self._misses(names, found.values()):
@@ -246,16 +246,20 @@ class ModelComparison(Comparison):
         if left_out:
             with suppress(NotAcceptedError):
                 session, found, note = self._run_session(session, larger)
-                return session, found, note or f"the result takes no inputs without a step, as {left_out}"
+                return session, found, note or f"{self._why_no_steps} without a step, as {left_out}"
         return session, found, why and f"the original runs {why}"
 
+    @property
+    def _why_no_steps(self) -> str:
+        return "the result takes no inputs" if "Scan" in self.lowered.operators else "onnxruntime sets no states"
+
     def _lack_steps(self, session: Session, found: Mapping[str, Outputs]) -> dict[str, bool]:
-        """Return by feed whether a recurrent node of the original gets no step, which a Scan does not take."""
-        if "Scan" not in self.lowered.operators:
-            return dict.fromkeys(found, False)
+        """Return by feed whether a recurrent node of the original gets no step, which a Scan does not take; without
+        a Scan only those whose states are read."""
+        only_states = "Scan" not in self.lowered.operators
         names, graph = [value.name for value in session.parsed.graph.output], self.original.proto.graph
         arrays = {feed: {**self.runner.feed(feed), **tensors_by_name(names, each)} for feed, each in found.items()}
-        return {feed: lacks_steps(graph, each) for feed, each in arrays.items()}
+        return {feed: lacks_steps(graph, each, only_states=only_states) for feed, each in arrays.items()}
 
     def _run_lowered(self, feeds: list[str], optimize: bool) -> tuple[list[str], dict[str, Outputs], str]:
         """Run the lowered model on all feeds; return the names of its outputs, the outputs by feed, and why the

@@ -1,11 +1,11 @@
-"""Comparisons, Abs, Neg and Trilu as functions: by comparisons that a runtime computes right, and by a mask."""
+"""Comparisons, Abs, Neg, Sign and Trilu as functions: by comparisons that a runtime computes right, or masks."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import parser
+from onnx import helper, numpy_helper, parser
 
 from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operands, function_of, is_integer
 
@@ -61,9 +61,13 @@ def as_boolean(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionPr
     return function_of("not_zero", {"zero": np.zeros((), dtype.numpy())})
 
 
+_OLDEST_WHERE, _OLDEST_MAX = 9, 12
+"""The first opsets of a Where and of a Less of integers, and of a Max of them."""
+
+
 def absolute(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """The larger one of an integer and its negative."""
-    return _of_integers("absolute", opset, operands)
+    return _of_integers("absolute" if opset >= _OLDEST_MAX else "absolute_9", opset, operands)
 
 
 def negative(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
@@ -71,23 +75,46 @@ def negative(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProt
     return _of_integers("negative", opset, operands)
 
 
-def _of_integers(name: str, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+def sign(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """A choice of 1, -1 and 0: of integers."""
+    return _of_integers("sign", opset, operands, one=1, minus=-1)
+
+
+def _of_integers(name: str, opset: int, operands: Operands, **numbers: int) -> onnx.FunctionProto | None:
     dtype = operands[0].dtype
-    if opset < OLDEST_OPSET or dtype is None or not (dtype.is_integer() and dtype.is_signed()):
+    if opset < _OLDEST_WHERE or dtype is None or not (dtype.is_integer() and dtype.is_signed()):
         return None
-    return function_of(name, {"zero": np.zeros((), dtype.numpy())})
+    return function_of(name, {n: np.array(number, dtype.numpy()) for n, number in {"zero": 0, **numbers}.items()})
+
+
+_PLACES = """s = Shape (x) one = Constant <value = int64 {{1}}> () first = Constant <value = int64 {{0}}> ()
+    behind = Constant <value = int64[1] {{1}}> () before = Constant <value = int64[1] {{0}}> ()
+    from_last = Constant <value = int64[2] {{-2, -1}}> () sizes = Gather (s, from_last)
+    height = Gather (sizes, first) width = Gather (sizes, one)
+    i = Range (first, height, one) j = Range (first, width, one)
+    rows = Unsqueeze (i, behind) columns = Unsqueeze (j, before) places = Sub (columns, rows)
+    outside = {} (places, {}) mask = Not (outside)"""
+"""Which elements of a matrix of any size are on a diagonal, or on one side of it."""
 
 
 def trilu(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """A choice by a constant mask: rows, columns and the diagonal are known."""
+    """A choice by a mask: a constant one where rows, columns and the diagonal are known."""
     data, diagonal = operands[0], operands[1].numbers if len(operands) > 1 else np.zeros((), np.int64)
-    rows, columns = (None, None) if data.shape is None else data.shape[-2:]
-    if opset < OLDEST_OPSET or data.dtype is None or diagonal is None or rows is None or columns is None:
+    if opset < OLDEST_OPSET or data.dtype is None or not data.shape:
         return None
-    if rows * columns > _MOST_NUMBERS:
-        return None
-    keep = np.triu if node.attributes.get_int("upper", 1) else np.tril
-    mask = keep(np.ones((rows, columns), bool), int(diagonal.item()))
-    return function_of(
-        "trilu" if len(operands) > 1 else "triangle", {"mask": mask, "zero": np.zeros((), data.dtype.numpy())}
-    )
+    (rows, columns), upper = data.shape[-2:], node.attributes.get_int("upper", 1)
+    constants = {"zero": np.zeros((), data.dtype.numpy())}
+    if rows is not None and columns is not None and diagonal is not None and rows * columns <= _MOST_NUMBERS:
+        mask = np.ones((rows, columns), bool)
+        constants["mask"] = (np.triu if upper else np.tril)(mask, int(diagonal.item()))
+        places = ""
+    else:
+        places = _PLACES.format("Less" if upper else "Greater", "k" if len(operands) > 1 else "first")
+    keeps = "And (x, mask)" if data.dtype == ir.DataType.BOOL else "Where (mask, x, zero)"
+    inputs = ", ".join(("x", "k")[: len(operands)])
+    head = f'<domain: "", opset_import: ["" : {opset}]> f ({inputs}) => (y)'
+    proto = parser.parse_function(f"{head} {{ {places} y = {keeps} }}")
+    for name, numbers in constants.items():
+        value = numpy_helper.from_array(numbers)
+        proto.node.insert(0, helper.make_node("Constant", [], [name], value=value))
+    return proto

@@ -13,7 +13,16 @@ import onnx
 import onnx_ir as ir
 from onnx import parser
 
-from rnn_lowering.decomposition.comparisons import absolute, as_boolean, chosen, equal, negative, repeated, trilu
+from rnn_lowering.decomposition.comparisons import (
+    absolute,
+    as_boolean,
+    chosen,
+    equal,
+    negative,
+    repeated,
+    sign,
+    trilu,
+)
 from rnn_lowering.decomposition.cuts import gather, pad, reverse_sequence, tile
 from rnn_lowering.decomposition.operands import (
     OLDEST_OPSET,
@@ -28,8 +37,8 @@ from rnn_lowering.decomposition.products import (
     einsum,
     integer_power,
     integer_product,
-    integer_remainder,
     integer_square,
+    remainder,
 )
 from rnn_lowering.decomposition.reductions import REDUCTIONS
 from rnn_lowering.types import Array
@@ -313,13 +322,14 @@ FORMULAS: dict[str, Formula] = {
     "Mul": integer_square,
     "Pow": integer_power,
     "Compress": _compress,
-    "Mod": integer_remainder,
+    "Mod": remainder,
     "Abs": absolute,
     "Equal": equal,
     "Greater": repeated,
     "GreaterOrEqual": repeated,
     "LessOrEqual": repeated,
     "Neg": negative,
+    "Sign": sign,
     "Trilu": trilu,
     "Where": chosen,
     "IsInf": _is_inf,

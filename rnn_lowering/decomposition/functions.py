@@ -158,6 +158,15 @@ def integer_remainder(a: T, b: T) -> T:
 
 
 @script()
+def signed_remainder(a: T, b: T, zero: T) -> T:
+    """a modulo b with the sign of a; a ratio that is rounded may be off by one."""
+    x, y = op.Abs(a), op.Abs(b)
+    near = x - op.Floor(x / y) * y
+    above = op.Where(near < zero, near + y, near)
+    return op.Sign(a) * op.Where(above < y, above, above - y)
+
+
+@script()
 def is_nan(x: Real, zero: Real) -> BOOL[...]:
     """Neither below zero nor from it on; MNN says of NaN that it equals itself."""
     return op.Not(op.Or(x < zero, x >= zero))
@@ -188,21 +197,21 @@ def absolute(x: Real, zero: Real) -> Real:
 
 
 @script()
+def absolute_9(x: Real, zero: Real) -> Real:
+    """-x for a negative x, up to opset 11, whose Max takes no integers."""
+    return op11.Where(op11.Less(x, zero), op11.Sub(zero, x), x)
+
+
+@script()
+def sign(x: Real, zero: Real, one: Real, minus: Real) -> Real:
+    """1 above 0, -1 below it."""
+    return op11.Where(op11.Less(x, zero), minus, op11.Where(op11.Greater(x, zero), one, zero))
+
+
+@script()
 def negative(x: Real, zero: Real) -> Real:
     """0 - x."""
     return op.Sub(zero, x)
-
-
-@script()
-def trilu(x: T, k: INT64[...], mask: BOOL[...], zero: T) -> T:
-    """What a mask keeps."""
-    return op.Where(mask, x, zero)
-
-
-@script()
-def triangle(x: T, mask: BOOL[...], zero: T) -> T:
-    """The same of the main diagonal."""
-    return op.Where(mask, x, zero)
 
 
 @script()

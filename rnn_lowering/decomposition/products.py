@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import helper
@@ -125,7 +126,11 @@ def integer_power(node: ir.Node, opset: int, operands: Operands) -> onnx.Functio
     return function_of("square", {}, "x, two") if opset >= OLDEST_OPSET and is_square else None
 
 
-def integer_remainder(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """A Mod of integers with the sign of the divisor."""
-    is_floored = not node.attributes.get_int("fmod", 0) and is_integer(operands[0])
-    return function_of("integer_remainder", {}) if opset >= OLDEST_OPSET and is_floored else None
+def remainder(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """A Mod of integers with the sign of the divisor; of floats with that of the dividend."""
+    dtype = operands[0].dtype
+    if opset < OLDEST_OPSET or dtype is None or is_integer(operands[0]) == bool(node.attributes.get_int("fmod", 0)):
+        return None
+    if is_integer(operands[0]):
+        return function_of("integer_remainder", {})
+    return function_of("signed_remainder", {"zero": np.zeros((), dtype.numpy())})

@@ -84,15 +84,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "not_zero": ("(float[3] x) => (bool[3] y) { y = Cast <to = 9> (x) }", floats(zero=0)),
     "equal_booleans": ("(bool[3] c, bool[3] d) => (bool[3] y) { y = Equal (c, d) }", {}),
     "absolute": ("(float[3] x) => (float[3] y) { y = Abs (x) }", floats(zero=0)),
+    "absolute_9": ("(float[3] x) => (float[3] y) { y = Abs (x) }", floats(zero=0)),
+    "sign": ("(float[3] x) => (float[3] y) { y = Sign (x) }", floats(zero=0, one=1, minus=-1)),
     "negative": ("(float[3] x) => (float[3] y) { y = Neg (x) }", floats(zero=0)),
-    "trilu": (
-        "(float[3, 2] x) => (float[3, 2] y) <int64 k = {1}> { y = Trilu (x, k) }",
-        {"k": np.array(1), "mask": np.triu(np.ones((3, 2), bool), 1), **floats(zero=0)},
-    ),
-    "triangle": (
-        "(float[3, 2] x) => (float[3, 2] y) { y = Trilu (x) }",
-        {"mask": np.triu(np.ones((3, 2), bool)), **floats(zero=0)},
-    ),
     "is_nan": ("(float[4] x) => (bool[4] y) { y = IsNaN (x) }", floats(zero=0)),
     "is_inf": ("(float[4] x) => (bool[4] y) { y = IsInf (x) }", floats(number=np.inf)),
     "is_equal": ("(float[4] x) => (bool[4] y) { y = IsInf <detect_negative = 0> (x) }", floats(number=np.inf)),
@@ -108,6 +102,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"last": np.array([-1]), "before": np.array([-3]), "along": np.array([-2])},
     ),
     "integer_remainder": ("(int64[12] n, int64[12] d) => (int64[12] y) { y = Mod (n, d) }", {}),
+    "signed_remainder": ("(float[3] x, float[3] z) => (float[3] y) { y = Mod <fmod = 1> (x, z) }", floats(zero=0)),
     "square": ("(float[3, 4] x) => (float[3, 4] y) { y = Mul (x, x) }", {}),
     "scatter_nd_sum": (
         "(float[2, 3, 2] x, int64[3, 2] j, float[3, 2] u) => (float[2, 3, 2] y)"

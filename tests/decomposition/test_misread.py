@@ -166,6 +166,12 @@ NETS |= {
         "Equal",
         "(float[N, 4] x) => (bool[N, 4] y) { r = Floor (x) n = Neg (r) y = Equal (r, n) }",
     ),
+    "remainders of floats": (
+        "mnn",
+        "Mod",
+        """(float[N, 4] x) => (float[N, 4] y) <float k = {9}, float[4] n = {3, -3, 2.5, -0.7}>
+        { e = Mul (x, k) y = Mod <fmod = 1> (e, n) }""",
+    ),
     "Equal of booleans": (
         "opencv",
         "Equal",
@@ -596,8 +602,6 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         'i = Cast <to = 2> (x) j = BitShift <direction = "LEFT"> (i, i) y = Cast <to = 1> (j)',
         "of uint32 only",
     ),
-    "Sign": ("opencv", "i = Cast <to = 7> (x) j = Sign (i) y = Cast <to = 1> (j)", "of floats only"),
-    "Mod": ("mnn", "y = Mod <fmod = 1> (x, x)", "with the sign of the divisor"),
     "AveragePool": (
         "opencv",
         "y = AveragePool <kernel_shape = [3], pads = [1, 1], ceil_mode = 1, count_include_pad = 1> (x)",
@@ -745,6 +749,38 @@ def test_opencv_keeps_a_triangle_of_many_rows_by_a_mask(upper: int, k: int, rows
     assert ("Trilu" in operators(lowered)) == (not upper or rows <= columns)
     feed = random_feed(model)
     assert np.array_equal(run(lowered, feed)["y"], run(model, feed)["y"])
+
+
+@pytest.mark.parametrize("upper", [0, 1])
+@pytest.mark.parametrize("k", ["", "1", "-2", "q"])
+@pytest.mark.parametrize("dtype", ["float", "bool"])
+def test_opencv_keeps_a_triangle_of_open_sizes_by_a_mask(upper: int, k: str, dtype: str) -> None:
+    """The diagonal may be computed, too."""
+    number = "q = Sub (two, t)" if k == "q" else f"q = Constant <value_int = {k or 0}> ()"
+    model = parse(
+        f"""g (float[T, U] x) => (bool[T, U] y) <float zero = {{0}}, int64 two = {{2}}, int64 first = {{0}}> {{
+        s = Shape (x) t = Gather (s, first) {number} d = Greater (x, zero)
+        c = Trilu <upper = {upper}> ({"x" if dtype == "float" else "d"}{", q" if k else ""})
+        y = Cast <to = 9> (c) }}"""
+    )
+    lowered = rl.lower(model, target="opencv")
+    assert ("Trilu" in operators(lowered)) == (not upper)
+    for T, U in ((9, 4), (4, 9), (1, 1)):
+        x = random_feed(model, T=T, U=U)["x"]
+        kept = (np.triu if upper else np.tril)(x, 2 - T if k == "q" else int(k or 0))
+        wanted = kept != 0 if dtype == "float" else kept > 0
+        assert np.array_equal(run(lowered, {"x": x})["y"], wanted)
+
+
+@pytest.mark.parametrize("opset", [9, 11, 12])
+@pytest.mark.parametrize(("operator", "dtype"), [("Abs", 7), ("Abs", 6), ("Neg", 6), ("Sign", 7), ("Sign", 6)])
+def test_opencv_computes_integers_of_older_opsets(operator: str, dtype: int, opset: int) -> None:
+    text = f"i = Cast <to = {dtype}> (x) j = {operator} (i) y = Cast <to = 1> (j)"
+    model = parse(f"g (float[4] x) => (float[4] y) {{ {text} }}", opset)
+    lowered = rl.lower(model, target="opencv")
+    assert operator not in operators(lowered)
+    x = np.array([-7.5, 0, 1, 300], np.float32)
+    assert np.array_equal(run(lowered, {"x": x})["y"], run(model, {"x": x})["y"])
 
 
 @pytest.mark.parametrize("operator", ["Greater", "GreaterOrEqual", "Less", "LessOrEqual"])

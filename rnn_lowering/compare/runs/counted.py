@@ -14,10 +14,17 @@ from rnn_lowering.types import Array
 NO_STEPS = "the inputs give a Scan no step; give larger ones (--test-shape, --test-input), or use --to loop"
 
 
-def lacks_steps(graph: onnx.GraphProto, arrays: Mapping[str, Array]) -> bool:
-    """Whether a recurrent node of a graph reads data without a step, of those whose arrays are given."""
+def lacks_steps(graph: onnx.GraphProto, arrays: Mapping[str, Array], *, only_states: bool = False) -> bool:
+    """Whether a recurrent node of a graph reads data without a step, of those whose arrays are given.
+
+    Args:
+        graph: The graph.
+        arrays: Its arrays by name.
+        only_states: Count only nodes that return a state, which onnxruntime then leaves as it lay in memory.
+    """
     for node in graph.node if any(not array.size for array in arrays.values()) else ():
-        for slot, name in enumerate(node.input) if is_recurrent(node) else ():
+        counts = is_recurrent(node) and (any(node.output[1:]) or not only_states)
+        for slot, name in enumerate(node.input) if counts else ():
             role, shape = role_of(node, slot), arrays[name].shape if name in arrays else ()
             if role.is_data and ("T", 0) in zip(role.axes, shape, strict=False):
                 return True
