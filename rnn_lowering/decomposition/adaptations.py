@@ -13,7 +13,7 @@ from typing import get_args
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
-from rnn_lowering.decomposition.repeats import repeat_by_gather
+from rnn_lowering.decomposition.repeats import repeat_by_gather, repeat_several_by_gather
 from rnn_lowering.decomposition.rewrites.apart import (
     compute_copies,
     end_convolutions,
@@ -32,6 +32,7 @@ from rnn_lowering.decomposition.rewrites.axes import (
     add_biases_of_halves,
     add_columns,
     add_output_channels,
+    flatten_rows,
     resize_in_rank_4,
     run_in_rank_4,
     write_batches,
@@ -113,6 +114,7 @@ from rnn_lowering.decomposition.rewrites.windows import (
     add_channels,
     convolutions_of_volumes,
     count_no_pads,
+    cut_columns,
     dilated_pools,
     floor_pools,
     floored_pools,
@@ -210,6 +212,9 @@ ADAPTATIONS = {
     ),
     "no sequences": Adaptation(refuse=_refuse_sequences),
     "repeats as Gather": Adaptation(repeat_by_gather, "fails on repeated rows: wrote {} Tile and Expand as Gather"),
+    "several repeats as Gather": Adaptation(
+        repeat_several_by_gather, "repeats other rows along several open axes: wrote {} Tile as Gather"
+    ),
     "steps as Gather": Adaptation(skip_by_gather, "fails on rows that are skipped: wrote {} Slice as Gather"),
     "taken steps": Adaptation(take_steps, "never ends at a step of a Scan: wrote {} Slice as Gather"),
     "sizes of corners": Adaptation(
@@ -255,7 +260,13 @@ ADAPTATIONS = {
         count_axes, "takes another axis for one from the end: counted those of {} nodes"
     ),
     "rows of indices": Adaptation(
-        cut_to_indices, "rejects fewer indices than rows: cut what {} GatherElements read"
+        cut_to_indices, "fails on fewer indices than rows: cut what {} GatherElements read"
+    ),
+    "rows of a Softmax": Adaptation(
+        flatten_rows, "computes a Softmax along several axes along one: wrote {} as those of matrices"
+    ),
+    "columns cut off": Adaptation(
+        cut_columns, "reads beyond the input of a Conv that leaves one column: cut off the others of {}"
     ),
     "pads apart": Adaptation(
         pad_single_kernels, "reads beyond what it pads for kernels of one number: put a Pad before {} Conv"

@@ -1,7 +1,8 @@
 """Tile and Expand of axes of size 1, as Gather.
 
 tract puts a product before the Tile or the Expand of its operand. It then rejects the model, or with an open length
-returns one row without an error. A Gather stays where it is.
+returns one row without an error. A Gather stays where it is. OpenVINO repeats other rows where a Tile of open sizes
+repeats several axes.
 """
 
 from __future__ import annotations
@@ -34,9 +35,24 @@ _CONSTANT_OF_SHAPE = 9
 def repeat_by_gather(model: AdaptedModel) -> int:
     """Write, in place, each Tile and Expand of a computed value that repeats axes of size 1 as Gather; return their
     number."""
-    found = model.nodes("Tile", "Expand", since=_CONSTANT_OF_SHAPE, in_functions=False)
-    nodes, numbers = [node for node in found if len(node.inputs) == 2 and None not in node.inputs], _Counts(model)
-    return sum(_repeat(node, model, numbers) for node in nodes)
+    return _repeat_all(model.nodes("Tile", "Expand", since=_CONSTANT_OF_SHAPE, in_functions=False), model)
+
+
+def repeat_several_by_gather(model: AdaptedModel) -> int:
+    """Write so each Tile of open sizes that repeats several axes; return their number."""
+    found = model.nodes("Tile", since=_CONSTANT_OF_SHAPE, in_functions=False)
+    return _repeat_all([node for node in found if _repeats_several(node, model)], model)
+
+
+def _repeats_several(node: ir.Node, model: AdaptedModel) -> bool:
+    counts, shape = model.constant_of(node.inputs[1]), model.shape_of(node.inputs[0])
+    is_open = shape is not None and not shape.is_static()
+    return is_open and counts is not None and int((array_of(counts) != 1).sum()) > 1
+
+
+def _repeat_all(nodes: Sequence[ir.Node], model: AdaptedModel) -> int:
+    numbers, whole = _Counts(model), [node for node in nodes if len(node.inputs) == 2 and None not in node.inputs]
+    return sum(_repeat(node, model, numbers) for node in whole)
 
 
 class _Counts:

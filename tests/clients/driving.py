@@ -100,7 +100,7 @@ def assert_lowered_right(client: Any, originals: Mapping[str, Job], folder: Path
 
 def with_feeds(nets: Mapping[str, onnx.ModelProto]) -> dict[str, Job]:
     """Return models with random inputs."""
-    return {name: (net, random_feed(net)) for name, net in nets.items()}
+    return {name: (net, random_feed(net, N=5, T=3)) for name, net in nets.items()}
 
 
 def in_calls(client: str, streams: Mapping[str, Job], folder: Path) -> dict[str, Arrays | str]:

@@ -18,7 +18,7 @@ def test_it_is_written_otherwise(target: Any, name: str) -> None:
     net = NETS[target][name]
     lowered, report = rl.lower(net, target=target, full=True)
     assert report.adapted
-    feed = random_feed(net)
+    feed = random_feed(net, N=5, T=3)
     assert_close(run(lowered, feed), run(net, feed))
 
 

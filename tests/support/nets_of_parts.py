@@ -95,6 +95,9 @@ SINGLE = {
     "pads of one row": f"{_X}) <float[4, 8, 1] k = {{}}> {{ y = Conv <pads = [2, 1]> (x, k) }}",
     "pads of one row and column": """(float[2, 3, 4, 6] x) => (float[a, b, c, d] y) <float[5, 3, 1, 1] k = {}> {
         y = Conv <pads = [0, 1, 0, 2]> (x, k) }""",
+}
+
+INDICES = {
     "indices of some rows": """(float[4, 6] x) => (float[a, b] y) <int64[2, 3] i = {0, 1, -1, 3, 2, 1}> {
         y = GatherElements <axis = 1> (x, i) }""",
 }
@@ -106,6 +109,25 @@ RESIZES = {
     for mode, places in (("nearest", "asymmetric"), ("linear", "half_pixel"))
 }
 
+ROWS = {
+    f"{node} along {axis}, opset 11": f"{_X}) {{ t = Tanh (x) y = {node} <axis = {axis}> (t) }}"
+    for node in ("Softmax", "LogSoftmax")
+    for axis in (1, -3)
+}
+
+REPEATS = {
+    "one row and others": """(float[N, 1, 5, 3] x) => (float[a, b, c, d] y) <int64[4] n = {1, 3, 3, 1}> {
+        y = Tile (x, n) }""",
+    "one row and the last": """(float[4, 1, 5, T] x) => (float[a, b, c, d] y) <int64[4] n = {1, 2, 1, 2}> {
+        y = Tile (x, n) }""",
+}
+
+COLUMNS = {
+    f"steps that leave one of {width} columns": f"""(float[6, 1, 5, {width}] x) => (float[a, b, c, d] y)
+        <float[3, 1, 2, 3] k = {{}}> {{ y = Conv <strides = [1, 2], pads = [0, {pad}, 0, {pad}]> (x, k) }}"""
+    for width, pad in ((4, 0), (2, 1))
+}
+
 OLD = {
     **{f"{name}, opset 11": text for name, text in RESIZES.items()},
     "a vector, opset 11": "(float[2, 8, 6] x) => (float[a, b] y) <float[6] v = {}> { y = MatMul (x, v) }",
@@ -115,7 +137,8 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
     target: {name: parse(f"g {text}", 11 if "opset 11" in name else 17) for name, text in texts.items()}
     for target, texts in {
         "tract": PADS,
-        "mnn": PADS | OUTPUTS | SCATTERS | GELUS | NUMBERS | SLOPES | LOWER | WINDOWS | RESIZES | OLD,
-        "opencv": RESHAPES | CLIPS | SLOPES | AXES | SINGLE | RESIZES | OLD,
+        "mnn": PADS | OUTPUTS | SCATTERS | GELUS | NUMBERS | SLOPES | LOWER | WINDOWS | RESIZES | OLD | ROWS,
+        "opencv": RESHAPES | CLIPS | SLOPES | AXES | INDICES | SINGLE | RESIZES | OLD | ROWS,
+        "openvino": INDICES | ROWS | REPEATS | COLUMNS,
     }.items()
 }

@@ -1,5 +1,7 @@
 """Nodes whose operands get the axes and channels that a runtime takes.
 
+Below opset 13 a Softmax is along several axes; OpenVINO, OpenCV and MNN compute it along one.
+
 OpenCV runs a Resize in rank 4 only, and these norms behind a Conv, whose layout they read; ncnn runs all in rank 4.
 A linear Resize of a height of 1 reads other memory in OpenCV; of a width of 1 it is right. It multiplies matrices
 of two and more axes of batches right only where both have the same; neither it nor MNN multiplies vectors. pnnx
@@ -230,6 +232,31 @@ def _widen(node: ir.Node, constants: Sequence[Array], model: AdaptedModel) -> No
     if output.shape is not None:
         output.shape = ir.Shape([count + 1 if axis == 1 else size for axis, size in enumerate(output.shape)])
     drop_unused(given)
+
+
+# Rows of a Softmax
+
+_OF_ONE_AXIS = 13
+"""The first opset of a Softmax along one axis; before it, it is along that axis and all behind."""
+
+
+def flatten_rows(model: AdaptedModel) -> int:
+    """Write, in place, each Softmax along several axes as one of a matrix; return their number."""
+    found = [n for n in model.nodes("Softmax", "LogSoftmax", "Hardmax") if _is_along_several(n, model)]
+    for node in found:
+        x, shape = node.inputs[0], model.shape_of(node.inputs[0])
+        axis = node.attributes.get_int("axis", 1) % len(shape or ())
+        matrix = model.before(node, "Flatten", [x], axis=axis)
+        rows = model.before(node, node.op_type, [matrix], axis=1)
+        model.replace(node, model.before(node, "Reshape", [rows, model.before(node, "Shape", [x])]))
+    return len(found)
+
+
+def _is_along_several(node: ir.Node, model: AdaptedModel) -> bool:
+    shape = model.shape_of(node.inputs[0])
+    if model.opset >= _OF_ONE_AXIS or not shape:
+        return False
+    return any(size != 1 for size in shape[node.attributes.get_int("axis", 1) % len(shape) + 1 :])
 
 
 # Numbers and slopes

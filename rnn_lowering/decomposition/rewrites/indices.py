@@ -127,6 +127,7 @@ def _cut(node: ir.Node, model: AdaptedModel) -> bool:
     ends = {n: b for n, (a, b) in enumerate(zip(*shapes, strict=True)) if n != own and a != b}
     if not ends or not all(isinstance(end, int) for end in ends.values()):
         return False
-    bounds = [model.constant(node, numbers) for numbers in ([0] * len(ends), [*ends.values()], [*ends])]
-    node.replace_input_with(0, model.before(node, "Slice", [node.inputs[0], *bounds]))
+    for axis, end in ends.items():  # OpenVINO rejects a Slice in front of it
+        rows = model.constant(node, range(int(str(end))))
+        node.replace_input_with(0, model.before(node, "Gather", [node.inputs[0], rows], axis=axis))
     return True

@@ -4,7 +4,7 @@ MNN has no convolutions of volumes and no dilated pools. A convolution of volume
 windows as channels of one plane. A dilated pool is a maximum of what its windows have along one axis, then along
 the next. OpenCV takes each kernel of nine numbers for one of 3 rows and 3 columns, and reads beyond what it pads
 for a kernel of one number. PyTorch gives an STFT signals of two axes, as onnxruntime takes them; ONNX has a third
-one, of 1 or 2 channels.
+one, of 1 or 2 channels. A Conv of one channel whose steps leave one column reads other memory in OpenVINO.
 
 A pool along three axes, which MNN computes wrongly, is one along the last two axes, then one along the first: the
 largest number of a box, or its mean, is that of its columns' own, also at the edges. For OpenCV, means count no
@@ -123,6 +123,29 @@ def pad_single_kernels(model: AdaptedModel) -> int:
 def _is_single(node: ir.Node, model: AdaptedModel) -> bool:
     kernel = _kernel(node, model)
     return bool(kernel) and math.prod(kernel) == 1
+
+
+def cut_columns(model: AdaptedModel) -> int:
+    """Let, in place, each Conv of one channel whose steps leave one column make all, and cut the others off; return
+    their number."""
+    found = [node for node in model.nodes("Conv", since=_OLDEST_OPSET) if _leaves_one_column(node, model)]
+    for node in found:
+        inputs, given = list(node.inputs), dict(node.attributes)
+        strides = [*given.pop("strides").as_ints()[:-1], 1]
+        columns = model.before(node, "Conv", inputs, strides=strides, **given)
+        bounds = [model.constant(node, [number]) for number in (0, 1, len(strides) + 1)]
+        model.replace(node, model.before(node, "Slice", [columns, *bounds]))
+    return len(found)
+
+
+def _leaves_one_column(node: ir.Node, model: AdaptedModel) -> bool:
+    before, weights, after = (model.shape_of(value) for value in (*node.inputs[:2], node.outputs[0]))
+    strides, kernel = node.attributes.get_ints("strides", (1,)), _kernel(node, model)
+    if before is None or weights is None or after is None or len(before) != len("NCHW"):
+        return False
+    one_channel = weights[1] == 1 and node.attributes.get_int("group", 1) == 1
+    whole = before[-1] == kernel[-1] and not any(node.attributes.get_ints("pads", ()))
+    return one_channel and after[-1] == 1 and strides[-1] > 1 and not whole and _has_pads(node)
 
 
 def _volume(node: ir.Node, model: AdaptedModel) -> tuple[list[int], Array] | None:

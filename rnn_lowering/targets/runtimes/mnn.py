@@ -276,6 +276,7 @@ MNN = Target(
             ),
             *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart", "logarithms of Sigmoid"),
             *("numbers of one axis", "slopes as products", "axes from the start", "spelled lower pads"),
+            "rows of a Softmax",
             *(
                 "columns apart",
                 "transposed apart",

@@ -241,6 +241,7 @@ OPENCV = Target(
             "indices of GatherND",
             *("uncounted edges", "tenth numbers", "parted divisors", "whole windows"),
             *("pads apart", "slopes as products", "axes from the start", "rows of indices"),
+            "rows of a Softmax",
             "no unused constants",
             "rounding of floats",
             "no products of integers",

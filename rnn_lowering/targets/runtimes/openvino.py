@@ -221,7 +221,8 @@ OPENVINO = Target(
         folds=True,
         adaptations=(
             *("parts of sequences", "branches of one rank", "rotations by signs", "logarithms of Sigmoid"),
-            *("excluding products", "open ends", "whole windows"),
+            *("excluding products", "open ends", "whole windows", "rows of indices", "rows of a Softmax"),
+            *("several repeats as Gather", "columns cut off"),
         ),
         misreads=_misread,
     ),
