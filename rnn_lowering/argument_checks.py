@@ -38,8 +38,8 @@ def meant(text: str, known: Iterable[str], most: int = 1, alike: float = 0.65) -
 
     names = {name.lower(): name for name in known}
     exchanged = [name for name in names if sorted(name) == sorted(text.lower())][:most]
-    found = exchanged or get_close_matches(text.lower(), list(names), most, alike)
-    return f"; did you mean {' or '.join(names[each] for each in found)}?" if found else ""
+    alike_names = exchanged or get_close_matches(text.lower(), list(names), most, alike)
+    return f"; did you mean {' or '.join(names[each] for each in alike_names)}?" if alike_names else ""
 
 
 def listed(known: Iterable[str], text: str) -> str:
@@ -236,16 +236,16 @@ def feeds(name: str, given: Any) -> list[dict[str, Array]]:
 
 
 def path(name: str, given: Any) -> Path:
-    found = None
+    text = None
     with suppress(TypeError):
-        found = os.fspath(given)
-    if not isinstance(found, str):
+        text = os.fspath(given)
+    if not isinstance(text, str):
         raise wrong(name, given, "a path")
-    if not found:
+    if not text:
         raise OptionError("the name of a file is empty", hint="give a path")
-    if re.match(r"[A-Za-z][\w+.-]+://", found):
-        raise OptionError(f"'{found}' is an address, not a file", hint="download the file, and give its path")
-    return Path(found)
+    if re.match(r"[A-Za-z][\w+.-]+://", text):
+        raise OptionError(f"'{text}' is an address, not a file", hint="download the file, and give its path")
+    return Path(text)
 
 
 def ir_model(name: str, given: Any) -> ir.Model:

@@ -264,9 +264,9 @@ class FileLowering:
             else:
                 with open_comparison(model, written, **self._comparing) as comparison:
                     others.append(comparison.result())
-        found = report.verification.beside(others, sizes_of(exports, self.lowering.open_dims))
+        check = report.verification.beside(others, sizes_of(exports, self.lowering.open_dims))
         assumed = "; ".join(note for note in report.notes if note.startswith(ASSUMED))
-        return found.with_advice(assumed) if found and assumed else found
+        return check.with_advice(assumed) if check and assumed else check
 
     def _check_calibration(self) -> None:
         """Refuse, before any work, a calibration that cannot succeed."""

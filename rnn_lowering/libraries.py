@@ -28,10 +28,10 @@ _INSTALL = "pip install onnxruntime"
 def without_onnxruntime(what: str) -> str:
     """Return that something needs onnxruntime; "" where that is installed."""
     try:
-        found = find_spec("onnxruntime")
+        spec = find_spec("onnxruntime")
     except ImportError:
-        found = None
-    return "" if found else f"{what} needs onnxruntime, which is not installed ({_INSTALL})"
+        spec = None
+    return "" if spec else f"{what} needs onnxruntime, which is not installed ({_INSTALL})"
 
 
 def onnxruntime(what: str) -> Any:

@@ -298,12 +298,12 @@ def _flat(op: Ops, spec: CausalConvSpec, x: Tensor, shape: Dims) -> Tensor:
 
 def _outputs(op: Ops, spec: CausalConvSpec, output: Tensor, state: Tensor) -> dict[str, Tensor]:
     """Return the outputs in the type of the node, with its axes of channels."""
-    found = {"output": output, "present_state": state}
+    tensors = {"output": output, "present_state": state}
     if len(spec.channel_axes) > 1:
         x = op.given(spec.inputs["input"], spec.dtype, _shape_of_frames(spec, spec.seq_length))
         sizes = [op.constant([0]), op.constant([0]), *(op.dim(x, n) for n in range(2, x.rank))]
-        found = {s: op.reshape(t, (*t.shape[:2], *spec.channel_axes), sizes) for s, t in found.items()}
-    return {symbol: op.cast(tensor, spec.dtype) for symbol, tensor in found.items() if symbol in spec.outputs}
+        tensors = {s: op.reshape(t, (*t.shape[:2], *spec.channel_axes), sizes) for s, t in tensors.items()}
+    return {symbol: op.cast(tensor, spec.dtype) for symbol, tensor in tensors.items() if symbol in spec.outputs}
 
 
 # Convolutions of CausalConvWithState that compute a single frame, once a model is a stream.

@@ -217,16 +217,16 @@ class _GroupChunks:
         """Return the recurrence of the chunks: a step of it is a chunk."""
         parts = self.parts
         q, k, v = (self._cut(x) for x in (parts.query, parts.key, parts.value))
-        found = self._products(q, k)
+        products = self._products(q, k)
         beta = None if parts.beta is None else self._cut(parts.beta)
-        xs = {"Q": found.queries, "K": found.after}
-        if found.whole is not None:
-            xs["whole"] = found.whole
+        xs = {"Q": products.queries, "K": products.after}
+        if products.whole is not None:
+            xs["whole"] = products.whole
         if beta is None:
-            xs |= {"U": v, "O": found.P @ v}
+            xs |= {"U": v, "O": products.P @ v}
         else:
-            X = self._inverse(found.A * beta) * self._as_row(beta)
-            xs |= {"W": X @ found.before, "U": X @ v, "P": found.P}
+            X = self._inverse(products.A * beta) * self._as_row(beta)
+            xs |= {"W": X @ products.before, "U": X @ v, "P": products.P}
         names = list(xs)
 
         def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
@@ -326,7 +326,7 @@ class _GroupChunks:
         key = cut(k, b, d)
         rows = op.concat([op.unsqueeze(key, [3]), cut(q, b, self.queries, d)], axis=3)  # [N, Z * m, b, r, d]
         keys = cut(within, b, b, d) * op.unsqueeze(key, [2])  # [N, Z * m, b, b, d]
-        found = cut(rows @ self.op.transpose_last(keys), b * r, b)
+        near_products = cut(rows @ self.op.transpose_last(keys), b * r, b)
         reading, after = cut(rows * op.unsqueeze(before, [3]), b * r, d), key * after
         sums = self._times(_of_blocks(m), self._times(_each_block(m, b), g))  # [N, Z, m * m + 2 * m + 1, d]
         between, start, end, whole = op.split(op.unary("Exp", sums), [m * m, m, m, 1], axis=2)
@@ -336,12 +336,12 @@ class _GroupChunks:
             factor = self._shaped(between * earlier, every, m, m, 1, d)
             others = self._shaped(after, every, 1, m, b, d) * factor  # [N * Z, m, m, b, d]
             far = reading @ self.op.transpose_last(cut(others, C, d))  # [N, Z * m, b * r, C]
-            near = self._in_places(self._chunk(found, C * r, b), r)  # [N, Z, C * r, C]
-            found = far + cut(near, b * r, C)
+            near = self._in_places(self._chunk(near_products, C * r, b), r)  # [N, Z, C * r, C]
+            near_products = far + cut(near, b * r, C)
             reading = self._chunk(reading, m, b * r, d) * self._chunk(start, m, 1, d)
             after = self._chunk(after, m, b, d) * self._chunk(end, m, 1, d)
         # A key and its queries lie side by side: split on an axis of their own, QNN got some sizes wrong.
-        A, P = op.split(self._chunk(found, C, r * C), [C, self.queries * C], axis=3)
+        A, P = op.split(self._chunk(near_products, C, r * C), [C, self.queries * C], axis=3)
         of_key, of_query = op.split(self._chunk(reading, C, r * d), [d, self.queries * d], axis=3)
         return _Products(
             P=self._lower(self._chunk(P, C * self.queries, C)),

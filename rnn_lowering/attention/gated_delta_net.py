@@ -327,13 +327,13 @@ def _common_shape(reader: NodeReader, *symbols: str) -> Dims:
 def lower_attention_gate(op: Ops, spec: AttentionGateSpec, _: Repeat) -> dict[str, Tensor]:
     """Emit the equivalent of a LinearAttentionGate; return its outputs by their names in the specification."""
     rows, heads = (*rows_of(spec), spec.heads), (spec.heads,)
-    found = {}
+    tensors = {}
     if "decay" in spec.outputs:
         total = node_input(op, spec, "a", rows) + node_input(op, spec, "dt_bias", heads)
-        found["decay"] = op.unary("Softplus", total) * node_input(op, spec, "decay_scale", heads)
+        tensors["decay"] = op.unary("Softplus", total) * node_input(op, spec, "decay_scale", heads)
     if "beta" in spec.outputs:
-        found["beta"] = op.unary("Sigmoid", node_input(op, spec, "b", rows))
-    return {symbol: op.cast(tensor, spec.dtype) for symbol, tensor in found.items()}
+        tensors["beta"] = op.unary("Sigmoid", node_input(op, spec, "b", rows))
+    return {symbol: op.cast(tensor, spec.dtype) for symbol, tensor in tensors.items()}
 
 
 def lower_gated_norm(op: Ops, spec: GatedNormSpec, _: Repeat) -> dict[str, Tensor]:
@@ -363,12 +363,12 @@ def lower_gated_delta_net(op: Ops, spec: GatedDeltaNetSpec, repeat: Repeat) -> d
     inputs = {symbol: op.value(tensor) for symbol, tensor in _attention_inputs(op, spec).items()}
     names = {"output": "output", "final_state": "present_state"}
     wanted = {names[symbol]: value for symbol, value in spec.outputs.items()}
-    found = lower_linear_attention(op, replace(inner, inputs=inputs, outputs=wanted), repeat)
+    results = lower_linear_attention(op, replace(inner, inputs=inputs, outputs=wanted), repeat)
     outputs = {}
-    if "output" in found:
-        outputs["output"] = op.reshape(found["output"], (*rows_of(spec), inner.output_heads, inner.value_size))
-    if "present_state" in found:
-        outputs["final_state"] = op.transpose(found["present_state"], [0, 1, 3, 2])
+    if "output" in results:
+        outputs["output"] = op.reshape(results["output"], (*rows_of(spec), inner.output_heads, inner.value_size))
+    if "present_state" in results:
+        outputs["final_state"] = op.transpose(results["present_state"], [0, 1, 3, 2])
     return {symbol: op.cast(tensor, spec.dtype_of(symbol)) for symbol, tensor in outputs.items()}
 
 
@@ -376,20 +376,20 @@ def _attention_inputs(op: Ops, spec: GatedDeltaNetSpec) -> dict[str, Tensor]:
     """Return the inputs of the LinearAttention, by their names there."""
     inner = spec.attention
     key, value = (inner.query_heads, inner.key_size), (inner.state_heads, inner.value_size)
-    found = {
+    tensors = {
         "query": _packed(op, spec, "query", key),
         "key": _packed(op, spec, "key", key),
         "value": _packed(op, spec, "value", value),
     }
     if "initial_state" in spec.inputs:
         shape = (spec.batch_size, inner.state_heads, inner.value_size, inner.key_size)
-        found["past_state"] = op.transpose(node_input(op, spec, "initial_state", shape), [0, 1, 3, 2])
+        tensors["past_state"] = op.transpose(node_input(op, spec, "initial_state", shape), [0, 1, 3, 2])
     if inner.rule.decays:
-        found["decay"] = _decay(op, spec)
+        tensors["decay"] = _decay(op, spec)
     if inner.rule.corrects:
         beta = node_input(op, spec, "beta", (*rows_of(spec), inner.state_heads))
-        found["beta"] = op.unary("Sigmoid", beta) if spec.squashes_beta else beta
-    return found
+        tensors["beta"] = op.unary("Sigmoid", beta) if spec.squashes_beta else beta
+    return tensors
 
 
 def _decay(op: Ops, spec: GatedDeltaNetSpec) -> Tensor:

@@ -263,12 +263,12 @@ class _Sizes:
                 raise self.reader.invalid(f"{symbol} is {width} wide, not a multiple of its {count} heads")
             return width // count
         state = self.shapes.get("past_state")
-        found = None if state is None else state[axis]
-        if found is None:
+        size = None if state is None else state[axis]
+        if size is None:
             raise self.reader.unknown(f"the width of {next(iter(heads))}", _HINT_OF_SHAPE)
-        if found <= 0:
-            raise self.reader.invalid(f"past_state has {noun}s of size {found}", "it must be positive")
-        return found
+        if size <= 0:
+            raise self.reader.invalid(f"past_state has {noun}s of size {size}", "it must be positive")
+        return size
 
     def _key_heads(self) -> int:
         width, d, states = self.width("key"), self.key_size, self.state_heads

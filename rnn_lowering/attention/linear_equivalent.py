@@ -122,11 +122,11 @@ def lower_linear_attention(op: Ops, spec: LinearAttentionSpec, repeat: Repeat) -
     sizes = (spec.batch_size, spec.state_heads, spec.key_size, spec.value_size)
     state = node_input(op, spec, "past_state", sizes)
     if spec.seq_length == 0 or spec.batch_size == 0:
-        found = _without_steps(op, spec, state)
+        tensors = _without_steps(op, spec, state)
     else:
         parts = _linear_parts(op, spec, op.unsqueeze(state, [0]))
-        found = _one_step(op, spec, parts) if spec.seq_length == 1 else _all_steps(op, spec, parts, repeat)
-    return {symbol: op.cast(found[symbol], spec.dtype_of(symbol)) for symbol in spec.outputs}
+        tensors = _one_step(op, spec, parts) if spec.seq_length == 1 else _all_steps(op, spec, parts, repeat)
+    return {symbol: op.cast(tensors[symbol], spec.dtype_of(symbol)) for symbol in spec.outputs}
 
 
 def _without_steps(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> dict[str, Tensor]:
@@ -196,12 +196,12 @@ def _repeated(op: Ops, x: Tensor, heads: int) -> Tensor:
 
 def _one_step(op: Ops, spec: LinearAttentionSpec, parts: LinearParts) -> dict[str, Tensor]:
     """Return the outputs after one step, emitted without an axis of steps: [batch, heads, ...]."""
-    found = []
+    results = []
     for group in _groups_of_heads(op, parts) if op.dialect.by_length else [parts]:
         r = linear_attention(op, group, single=True)
         (state,), (output,) = r.step(r.init, r.xs)
-        found.append((state, output))
-    state, output = (op.concat(list(each), axis=1) for each in zip(*found, strict=True))
+        results.append((state, output))
+    state, output = (op.concat(list(each), axis=1) for each in zip(*results, strict=True))
     width = spec.output_heads * spec.value_size
     return {
         "output": op.reshape(output, (spec.batch_size, 1, width)),

@@ -166,8 +166,8 @@ class LinearAttention(OpRun):
 
     def _run(self, *inputs: Array | None, **_: Any) -> tuple[Array, ...]:
         given = {s: a for s, a in zip(_INPUTS, inputs, strict=False) if a is not None}
-        found = evaluate(dict(attributes_of(self.onnx_node)), given)
-        return found["output"], found["present_state"]
+        results = evaluate(dict(attributes_of(self.onnx_node)), given)
+        return results["output"], results["present_state"]
 
 
 LinearAttentionOfMicrosoft = type("LinearAttention", (LinearAttention,), {"op_domain": "com.microsoft"})
@@ -188,8 +188,8 @@ class AttentionGateReference(ShapedReference[AttentionGateSpec]):
     MAGNITUDES = _MAGNITUDES
 
     def computed(self, given: Symbols) -> Symbols:
-        found = {"decay": given["decay_scale"] * np.logaddexp(0, given["a"] + given["dt_bias"])}
-        return found | ({"beta": _sigmoid(given["b"])} if "b" in given else {})
+        results = {"decay": given["decay_scale"] * np.logaddexp(0, given["a"] + given["dt_bias"])}
+        return results | ({"beta": _sigmoid(given["b"])} if "b" in given else {})
 
     def allowed(self, given: Symbols, truth: Symbols) -> Mapping[str, Array | float]:
         terms = (np.abs(given["a"]) + np.abs(given["dt_bias"]) + 1) * np.abs(given["decay_scale"])

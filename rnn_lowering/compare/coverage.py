@@ -62,8 +62,8 @@ def constant_outputs(runs: Iterable[Mapping[str, Array]]) -> list[str]:
             if array.dtype.kind != "f" or not array.size:
                 continue
             low, high = ranges.get(name, (float("nan"), float("nan")))
-            found = np.array([low, high, float(np.fmin.reduce(array, None)), float(np.fmax.reduce(array, None))])
-            ranges[name] = float(np.fmin.reduce(found)), float(np.fmax.reduce(found))
+            bounds = np.array([low, high, float(np.fmin.reduce(array, None)), float(np.fmax.reduce(array, None))])
+            ranges[name] = float(np.fmin.reduce(bounds)), float(np.fmax.reduce(bounds))
             sizes[name] = sizes.get(name, 0) + array.size
     return [
         f"output '{name}' is {low:g} throughout: comparing it proves little"
@@ -198,18 +198,18 @@ class _Observer:
         if isinstance(graph, onnx.GraphProto):
             fixed |= {t.name for t in graph.initializer} - {value.name for value in graph.input}
         fixed |= {name for node in graph.node if node.op_type == "Constant" for name in node.output}
-        found = []
+        conditions = []
         for node in list(graph.node):
             if _is_if(node):
                 if node.input[0] not in fixed:
-                    found.append(self._counted(graph, node.input[0]))
-                    self.branches += _branches_of(node, found[-1])
-                found += self._of_branches(node, fixed)
+                    conditions.append(self._counted(graph, node.input[0]))
+                    self.branches += _branches_of(node, conditions[-1])
+                conditions += self._of_branches(node, fixed)
             elif node.op_type in _RESULTS_BEFORE_ROWS and node.domain in DEFAULT_DOMAIN:
-                found += [self._summed(graph, name) for name in self._of_body(node, fixed)]
+                conditions += [self._summed(graph, name) for name in self._of_body(node, fixed)]
             elif (node.domain, node.op_type) in self.functions:
-                found += self._of_call((node.domain, node.op_type), node)
-        return found
+                conditions += self._of_call((node.domain, node.op_type), node)
+        return conditions
 
     def _of_branches(self, node: onnx.NodeProto, fixed: frozenset[str]) -> list[str]:
         bodies = list(bodies_in(node))

@@ -310,15 +310,15 @@ def _overridden_defaults(model: onnx.ModelProto, run: int, seed: int) -> Feed:
     if run % 3 != 2 or model.ir_version < FIRST_IR_WITH_DEFAULTS:
         return {}
     inputs, rng = {value.name for value in model.graph.input}, np.random.default_rng((seed, run))
-    found = {}
+    feed = {}
     for tensor in model.graph.initializer:
         if tensor.name in inputs and math.prod(tensor.dims) <= _MOST_DEFAULT and not tensor.external_data:
             array = numpy_helper.to_array(tensor)
             if array.dtype.kind == "f":
                 moved = array * rng.uniform(0.75, 1.25, array.shape)
                 other = moved if array.any() else rng.uniform(0, 0.25, array.shape)
-                found[tensor.name] = np.asarray(other, array.dtype)
-    return found
+                feed[tensor.name] = np.asarray(other, array.dtype)
+    return feed
 
 
 def _within_limit(

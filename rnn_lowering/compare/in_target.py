@@ -189,8 +189,8 @@ class StreamInTarget(StreamComparison):
             ran = counter(self._progress, TARGET, len(sequences))
             runs = RuntimeRuns(self.runtime, self.stepped, self.runner.folder, self.runner.timeout)
             feeds = [self.runner.feed(sequence.started) for sequence in sequences]
-            found = runs.outputs(feeds, [self._calls(sequence.sizes[0]) for sequence in sequences], ran=ran)
-            parts = [list(self._parts(outputs, s.sizes)) for outputs, s in zip(found, sequences, strict=True)]
+            called = runs.outputs(feeds, [self._calls(sequence.sizes[0]) for sequence in sequences], ran=ran)
+            parts = [list(self._parts(outputs, s.sizes)) for outputs, s in zip(called, sequences, strict=True)]
             self._ran = _Calls((), (), 1.0, tuple(parts))
         return self._ran
 
@@ -289,11 +289,11 @@ class RuntimeRuns:
             if calls:
                 (job / "calls.json").write_text(json.dumps(calls[n]))
         said = self._drive(folder, len(jobs))
-        found = []
+        results = []
         for job, feed in zip(jobs, feeds, strict=True):
-            found.append(self._read(job, feed, said))
+            results.append(self._read(job, feed, said))
             ran()
-        return found
+        return results
 
     def _write(self, job: Path, feed: Mapping[str, Array]) -> None:
         job.mkdir()

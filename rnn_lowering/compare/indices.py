@@ -20,15 +20,15 @@ _PASSING = ("Cast", "Identity")
 def picking_nodes(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
     """Return the nodes that pick, by the output of the graph that is their indices."""
     makers = {name: node for node in graph.node if node.domain in DEFAULT_DOMAIN for name in node.output if name}
-    found = {}
+    nodes = {}
     for value in graph.output:
         name = value.name
         while name in makers and makers[name].op_type in _PASSING:
             name = makers[name].input[0]
         node = makers.get(name)
         if node is not None and node.op_type in _DEFAULT_AXES and node.output[-1] == name:
-            found[value.name] = node
-    return found
+            nodes[value.name] = node
+    return nodes
 
 
 def as_right(

@@ -151,8 +151,8 @@ _Known = dict[str, int]
 def least_precise(model: onnx.ModelProto) -> Mapping[str, str]:
     """Return the NumPy name of the least precise type on the way to each output; absent: all are float64."""
     bits = _Walk(model).outputs(model.graph, {}, None)
-    found = {value.name: bits.get(value.name, _EXACT) for value in model.graph.output}
-    return {name: _NAMES[fewest] for name, fewest in found.items() if fewest in _NAMES}
+    fewest_bits = {value.name: bits.get(value.name, _EXACT) for value in model.graph.output}
+    return {name: _NAMES[fewest] for name, fewest in fewest_bits.items() if fewest in _NAMES}
 
 
 class _Walk:
@@ -195,8 +195,8 @@ class _Walk:
             inside = fewest
             for _ in range(len(_BITS)):  # what a step returns enters the next one
                 values = self.outputs(body, known, _EXACT if inside is None else inside)
-                found = [bits for v in body.output if (bits := values.get(v.name)) is not None]
-                before, inside = inside, min([*found, *([inside] if inside is not None else [])], default=None)
+                of_outputs = [bits for v in body.output if (bits := values.get(v.name)) is not None]
+                before, inside = inside, min([*of_outputs, *([inside] if inside is not None else [])], default=None)
                 if inside == before:
                     break
             fewest = inside if fewest is None else min(fewest, inside if inside is not None else fewest)

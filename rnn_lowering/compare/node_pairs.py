@@ -203,9 +203,9 @@ def with_weights(pairs: list[NodePair], original: ir.Model, lowered: ModelSource
     """Return pairs whose weights are known, where they follow from constants and sizes; the same ones otherwise."""
     if any(not pair.feeds.keys().isdisjoint("WR") for pair in pairs):
         known = with_constants(original, sizes=True)
-        found = [] if known is None else pairs_of_prepared(known, lowered)
-        if len(found) == len(pairs) and all(pair.cut is not None for pair in found):
-            return found
+        known_pairs = [] if known is None else pairs_of_prepared(known, lowered)
+        if len(known_pairs) == len(pairs) and all(pair.cut is not None for pair in known_pairs):
+            return known_pairs
     return pairs
 
 
@@ -251,12 +251,12 @@ def _with_cut(
         file: The lowered model.
     """
     path, spec = node.entry.path, node.spec
-    found = {s: v for s, v in spec.outputs.items() if file.values.get((path, v.name or "")) is not None}
-    if not found:
+    computed = {s: v for s, v in spec.outputs.items() if file.values.get((path, v.name or "")) is not None}
+    if not computed:
         return node
-    is_whole = len(found) == len(spec.outputs)
-    spec = replace(spec, outputs=found)
-    inputs, outputs = inputs_of(spec, node.feeds), [value.name or "" for value in found.values()]
+    is_whole = len(computed) == len(spec.outputs)
+    spec = replace(spec, outputs=computed)
+    inputs, outputs = inputs_of(spec, node.feeds), [value.name or "" for value in computed.values()]
     cut = file.part(path, inputs, outputs, spec) if is_whole else None
     if cut is None:
         others = [other for other in nodes if other is not node and other.entry.path == path]

@@ -213,9 +213,9 @@ class Verification:
         for name, inputs in by_name.items():
             are_switches = len({given.shape for given in inputs}) == 1 and inputs[0].value is not None
             shown = (given.value if are_switches else list(given.shape) for given in inputs)
-            found = list(dict.fromkeys(map(str, shown)))
-            if len(found) > 1:
-                some = ", ".join(found[:_MOST_SIZES]) + (", ..." if len(found) > _MOST_SIZES else "")
+            distinct = list(dict.fromkeys(map(str, shown)))
+            if len(distinct) > 1:
+                some = ", ".join(distinct[:_MOST_SIZES]) + (", ..." if len(distinct) > _MOST_SIZES else "")
                 texts.setdefault(not are_switches, f"{name}{' =' * are_switches} {some}")
         return f" ({'; '.join(texts[key] for key in sorted(texts, reverse=True))})" if texts else ""
 

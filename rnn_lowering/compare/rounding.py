@@ -101,10 +101,10 @@ class UncertainIntegers:
         integers = integer_outputs(original.proto)
         if any(check.name in integers and not check.passed for run in runs for check in run.outputs):
             for feed in feeds:
-                self._found[feed] = found = dict[str, Array]()
+                self._found[feed] = uncertain = dict[str, Array]()
                 with suppress(SessionError, RnnLoweringError, onnx.shape_inference.InferenceError):
                     for rounding in _roundings(original.proto):
-                        found[rounding.output] = self._moved(original, session, feed, rounding)
+                        uncertain[rounding.output] = self._moved(original, session, feed, rounding)
                 with suppress(SessionError, RnnLoweringError):
                     self._picked[feed] = self._values_of_indices(original, session, feed)
         return any(self._found.get(feed) or self._picked.get(feed) for feed in feeds)
@@ -160,8 +160,8 @@ def _roundings(proto: onnx.ModelProto) -> list[_RoundedOutput]:
     inferred = onnx.shape_inference.infer_shapes(proto).graph
     values = (*inferred.value_info, *inferred.input, *inferred.output)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
-    found = (_rounding(proto.graph, types, name) for name in integer_outputs(proto))
-    return [rounding for rounding in found if rounding is not None and rounding.reals]
+    roundings = (_rounding(proto.graph, types, name) for name in integer_outputs(proto))
+    return [rounding for rounding in roundings if rounding is not None and rounding.reals]
 
 
 def _rounding(graph: onnx.GraphProto, types: Mapping[str, int], output: str) -> _RoundedOutput | None:

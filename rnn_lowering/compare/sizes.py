@@ -274,8 +274,8 @@ def frozen_lengths(graph: onnx.GraphProto) -> list[int]:
     tensors = (t for t in graph.initializer if t.name in shapes and not t.external_data)
     first = (numpy_helper.to_array(t).ravel()[:1] for t in tensors)
     declared = (dim.dim_value for value in graph.output for dim in dims_of(value)[:-1])
-    found = dict.fromkeys(int(n) for n in (*declared, *(n for numbers in first for n in numbers)) if n > 1)
-    return list(found)[:_MOST_FROZEN]
+    lengths = dict.fromkeys(int(n) for n in (*declared, *(n for numbers in first for n in numbers)) if n > 1)
+    return list(lengths)[:_MOST_FROZEN]
 
 
 def fed_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
@@ -298,13 +298,13 @@ def is_known(dim: onnx.TensorShapeProto.Dimension) -> bool:
 def _unknown_axes(inputs: Sequence[onnx.ValueInfoProto], uses: Uses) -> list[str]:
     """Return the open dimensions of which neither a node nor their name says what they are: their names; the number
     of an axis without a name."""
-    found: dict[str, None] = {}
+    doubtful: dict[str, None] = {}
     sure: set[str] = set()
     for value in inputs:
         for n, (axis, dim) in enumerate(zip(_names_of_axes(value, uses[value.name]), dims_of(value), strict=True)):
             if not is_known(dim):
-                (sure.add if axis else found.setdefault)(dim.dim_param or str(n))
-    return [name for name in found if name not in sure]
+                (sure.add if axis else doubtful.setdefault)(dim.dim_param or str(n))
+    return [name for name in doubtful if name not in sure]
 
 
 def _names_of_axes(value: onnx.ValueInfoProto, use: Use) -> list[AxisName]:

@@ -210,14 +210,14 @@ def compare_stream(
 
     with _both_files(original, stepped, runner, check, trust_external_data) as both:
         comparison = StreamComparison(*both, runner, check, progress)
-        found = comparison.result()
-        if found:
-            found = replace(found, proofs=stream_proofs(*both, comparison.plan))
-        if not found or runtime is None:
-            return found
+        result = comparison.result()
+        if result:
+            result = replace(result, proofs=stream_proofs(*both, comparison.plan))
+        if not result or runtime is None:
+            return result
         from rnn_lowering.compare.in_target import StreamInTarget
 
-        return found.and_in(StreamInTarget(*both, runner, check, progress, runtime).result())
+        return result.and_in(StreamInTarget(*both, runner, check, progress, runtime).result())
 
 
 def runtime_of(check: Check, target: str | None) -> Runtime | None:

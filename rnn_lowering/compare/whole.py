@@ -129,11 +129,11 @@ class ModelComparison(Comparison):
 
     def result(self) -> Verification:
         """Compare the models, and prove the nodes if they agree; raise the errors of `verify`."""
-        found = self._compared()
-        if found:
-            return replace(found, proofs=self.nodes_one_by_one.proofs)
+        compared = self._compared()
+        if compared:
+            return replace(compared, proofs=self.nodes_one_by_one.proofs)
         self._give_up_proofs()
-        return found
+        return compared
 
     def _compared(self) -> Verification:
         if other := other_names(self.original.proto, self.lowered.proto):
@@ -148,8 +148,8 @@ class ModelComparison(Comparison):
 
     def _nodes_only(self, reason: str) -> Verification:
         """Compare only the nodes. `reason` says why the whole models are not compared."""
-        found = self.nodes_one_by_one.result(reason)
-        return found if found.status != "not verified" else found.with_advice(COMPARE_ELSEWHERE)
+        compared = self.nodes_one_by_one.result(reason)
+        return compared if compared.status != "not verified" else compared.with_advice(COMPARE_ELSEWHERE)
 
     def _odd_inputs(self) -> list[str]:
         """Return the names of the original's inputs that are not numeric or boolean tensors."""
@@ -176,16 +176,16 @@ class ModelComparison(Comparison):
         except SessionError as error:
             return self._without_original(error, groups)
         try:
-            names, found, plain_lowered = self._run_lowered(list(expected), session.optimize)
+            names, computed, plain_lowered = self._run_lowered(list(expected), session.optimize)
         except SessionError as error:
             if error.over_limit:
                 return Verification("not verified", reason=f"the lowered model {error}", over_limit=True)
             if "Scan" in self.lowered.operators and all(self._lack_steps(session, expected).values()):
                 return Verification("not verified", reason=NO_STEPS)
             return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
-        if wrong := self._misses(names, found.values()):
+        if wrong := self._misses(names, computed.values()):
             return Verification("failed", reason=wrong)
-        pairs: Pairs = {feed: (expected[feed], found[feed]) for feed in expected}
+        pairs: Pairs = {feed: (expected[feed], computed[feed]) for feed in expected}
         result = self._compare(pairs)
         if not result and self.uncertain.look_for(self.original, session, pairs, result.each_run):
             result = self._compare(pairs)
@@ -241,13 +241,13 @@ class ModelComparison(Comparison):
     ) -> tuple[Session, dict[str, Outputs], str]:
         ran, all_must_run = counter(self.progress, ORIGINAL, len(groups)), self.check.feeds is not None
         session, outcome, why = self.runner.run_optimized_or_not(session, groups, ran, all_must_run=all_must_run)
-        found = {run.feed: run.outputs() for run in outcome.accepted(all_must_run=all_must_run)}
-        larger, left_out = larger_feeds(self.runner, groups, self._lack_steps(session, found))
+        outputs = {run.feed: run.outputs() for run in outcome.accepted(all_must_run=all_must_run)}
+        larger, left_out = larger_feeds(self.runner, groups, self._lack_steps(session, outputs))
         if left_out:
             with suppress(NotAcceptedError):
-                session, found, note = self._run_session(session, larger)
-                return session, found, note or f"{self._why_no_steps} without a step, as {left_out}"
-        return session, found, why and f"the original runs {why}"
+                session, outputs, note = self._run_session(session, larger)
+                return session, outputs, note or f"{self._why_no_steps} without a step, as {left_out}"
+        return session, outputs, why and f"the original runs {why}"
 
     @property
     def _why_no_steps(self) -> str:
@@ -268,8 +268,8 @@ class ModelComparison(Comparison):
         ran = counter(self.progress, LOWERED, len(feeds))
         groups = [[feed] for feed in feeds]
         _, outcome, why = self.runner.run_optimized_or_not(session, groups, ran, may_crash=False)
-        found = {run.feed: run.outputs() for run in outcome.runs}
-        return list(outcome.names), found, why and f"the lowered model runs {why}"
+        outputs = {run.feed: run.outputs() for run in outcome.runs}
+        return list(outcome.names), outputs, why and f"the lowered model runs {why}"
 
     def _lowered_session(self, optimize: bool = True) -> Session:
         session = session_of(self.lowered, self.runner.folder, self.misread)
@@ -321,12 +321,12 @@ class ModelComparison(Comparison):
             before = self._run_all(plain, pairs)
             if self._compare({feed: (before[feed], theirs) for feed, (theirs, _) in pairs.items()}):
                 return None
-            found: Pairs = {feed: (before[feed], ours) for feed, (_, ours) in pairs.items()}
-            if not self._compare(found):
+            outputs: Pairs = {feed: (before[feed], ours) for feed, (_, ours) in pairs.items()}
+            if not self._compare(outputs):
                 after = self._run_all(self._lowered_session(optimize=False), pairs)
                 both_plain: Pairs = {feed: (before[feed], after[feed]) for feed in pairs}
-                found = both_plain if self._compare(both_plain) else found
-            return plain, found
+                outputs = both_plain if self._compare(both_plain) else outputs
+            return plain, outputs
         return None
 
     def _as_written(self, result: Verification, session: Session, pairs: Pairs) -> Verification:
@@ -337,13 +337,13 @@ class ModelComparison(Comparison):
         if not result or not session.optimize:
             return result
         try:
-            found = self._run_all(self._lowered_session(optimize=False), pairs)
+            outputs = self._run_all(self._lowered_session(optimize=False), pairs)
         except SessionError as error:
             if error.over_limit or not self._runs_plain(session, pairs):
                 return result
             reason = f"onnxruntime cannot run the lowered model without optimizations: {error}"
             return Verification("failed", reason=reason)
-        plain: Pairs = {feed: (before, found[feed]) for feed, (before, _) in pairs.items()}
+        plain: Pairs = {feed: (before, outputs[feed]) for feed, (before, _) in pairs.items()}
         differs = self._compare(plain)
         if differs or (differs := self._judged(differs, session, plain)):
             return result
@@ -454,16 +454,16 @@ class ModelComparison(Comparison):
 
 def _in_a_thread(compute: Callable[[], object]) -> Future[object]:
     """Compute in a thread, within the limits of this one; a process that ends does not wait for it."""
-    found, context = Future[object](), copy_context()
+    result, context = Future[object](), copy_context()
 
     def run() -> None:
         try:
-            found.set_result(context.run(compute))
+            result.set_result(context.run(compute))
         except BaseException as error:
-            found.set_exception(error)
+            result.set_exception(error)
 
     Thread(target=run, daemon=True).start()
-    return found
+    return result
 
 
 def _what_changed(original: ModelSource, lowered: ModelSource, largest: float) -> list[str]:

@@ -233,8 +233,8 @@ def _full_of_zeros(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
 @_full_of_zeros.since(9)
 def _full_of_zeros_9(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
     value = zeros_of(op.dtype, (1,)).tensor("")
-    found: Tensor | None = op.substitute("ConstantOfShape", shape, dims)
-    return found or op.emit("ConstantOfShape", [shape], dims, op.dtype, value=value)
+    instead: Tensor | None = op.substitute("ConstantOfShape", shape, dims)
+    return instead or op.emit("ConstantOfShape", [shape], dims, op.dtype, value=value)
 
 
 def count(op: Ops, length: Tensor) -> Tensor:

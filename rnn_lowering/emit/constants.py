@@ -273,8 +273,8 @@ class QuantParameters:
 
     def attributes(self, extra: int) -> dict[str, int]:
         """Return the attributes for integers with this many extra leading axes."""
-        found = {} if self.axis is None else {"axis": self.axis + extra}
-        return found | ({"block_size": self.block} if self.block else {})
+        numbers = {} if self.axis is None else {"axis": self.axis + extra}
+        return numbers | ({"block_size": self.block} if self.block else {})
 
 
 @dataclass(frozen=True)

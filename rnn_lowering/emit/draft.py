@@ -163,6 +163,6 @@ def _set_symbol(node: ir.Node, index: int, symbol: str) -> None:
 def add_weights(node: ir.Node, symbols: Iterable[str]) -> None:
     """Add the symbols of weights that a node uses to its metadata."""
     known = node.metadata_props.get(WEIGHTS, "").split(",")
-    found = dict.fromkeys(symbol for symbol in (*known, *symbols) if symbol)
-    if found:
-        node.metadata_props[WEIGHTS] = ",".join(found)
+    all_symbols = dict.fromkeys(symbol for symbol in (*known, *symbols) if symbol)
+    if all_symbols:
+        node.metadata_props[WEIGHTS] = ",".join(all_symbols)

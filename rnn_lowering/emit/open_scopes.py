@@ -168,17 +168,17 @@ class OpenScopes(ABC):
         The value of an output gets the name of the output, so it can be neither an input nor a constant that others
         share. And onnxruntime's Scan computes wrongly when a body lists one value twice.
         """
-        found: dict[ir.Value, None] = {}
+        values: dict[ir.Value, None] = {}
         draft = self._drafts[-1]
         made, draft.made = draft.made, None  # copies are no equal nodes
         for tensor in tensors:
             value = self.value(tensor)
-            if value in found or not draft.computes(value):
+            if value in values or not draft.computes(value):
                 copy = self.substitute("Identity", tensor) or self.emit("Identity", [tensor], tensor.shape)
                 value = self.value(copy)
-            found[value] = None
+            values[value] = None
         draft.made = made
-        return list(found)
+        return list(values)
 
     def emit(
         self,
@@ -358,9 +358,9 @@ class OpenScopes(ABC):
         extra = () if self.dialect.dequantize_inside else (1,)
         shape, dtype = (*extra, *constant.shape), constant.scale.dtype
         inputs = [self.from_constant(part) for part in (constant.integers.reshaped(shape), *stored.parts(extra))]
-        found = self.emit("DequantizeLinear", inputs, shape, dtype, **stored.attributes(len(extra)))
+        numbers = self.emit("DequantizeLinear", inputs, shape, dtype, **stored.attributes(len(extra)))
         if dtype != constant.dtype:
-            found = self.emit("Cast", [found], shape, constant.dtype, to=int(constant.dtype))
+            numbers = self.emit("Cast", [numbers], shape, constant.dtype, to=int(constant.dtype))
         if not extra:
-            return found
-        return self.emit("Reshape", [found, self.constant(list(static(constant.shape)))], constant.shape)
+            return numbers
+        return self.emit("Reshape", [numbers, self.constant(list(static(constant.shape)))], constant.shape)

@@ -41,9 +41,9 @@ class Ops(OpenScopes):
             return self._with_zero(op_type, a, b, shape)
         if isinstance(a.value, Constant) and isinstance(b.value, Constant) and not is_product:
             return self.from_constant(elementwise(op_type, a.value, b.value))
-        found: Tensor | None = self.substitute(op_type, a, b)
-        if found is not None:
-            return found
+        instead: Tensor | None = self.substitute(op_type, a, b)
+        if instead is not None:
+            return instead
         result = self.emit(op_type, [a, b], shape)
         if not is_product:
             return Tensor(result.value, result.dtype, result.shape, self.binary, terms=(a, b))
@@ -77,9 +77,9 @@ class Ops(OpenScopes):
     def conv(self, x: Tensor, weight: Tensor, bias: Tensor, dilation: int = 1) -> Tensor:
         """Convolve each channel of x [batch, channels, frames] with its row of weight [channels, 1, k], without
         padding, and add its bias [channels]."""
-        found: Tensor | None = self.substitute("Conv", x, weight, bias, dilation)
-        if found is not None:
-            return found
+        instead: Tensor | None = self.substitute("Conv", x, weight, bias, dilation)
+        if instead is not None:
+            return instead
         N, _, frames = x.shape
         C, _, k = weight.shape
         assert C is not None
@@ -182,9 +182,9 @@ class Ops(OpenScopes):
         if x.is_zero:
             return [self.zero(shape) for shape in shapes]
         if not isinstance(x.value, Constant):
-            found: list[Tensor] | None = self.substitute("Split", x, sizes, axis)
+            instead: list[Tensor] | None = self.substitute("Split", x, sizes, axis)
             types = [x.dtype] * len(sizes)
-            return found or self.emit_all("Split", [x], shapes, types, axis=axis, split=list(sizes))
+            return instead or self.emit_all("Split", [x], shapes, types, axis=axis, split=list(sizes))
         ends = accumulate(sizes)
         slices = [x.value.sliced(axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
         return [self.zero(part.shape) if isinstance(part, Zeros) else self.from_constant(part) for part in slices]
@@ -223,10 +223,10 @@ class Ops(OpenScopes):
         dims = list(x.shape)
         for axis in sorted(axes):
             dims.insert(axis, 1)
-        found = self._reshaping("Unsqueeze", x, axes, tuple(dims))
-        if isinstance(found.value, ir.Value):
-            self._unsqueezed[found.value] = list(axes), x
-        return found
+        result = self._reshaping("Unsqueeze", x, axes, tuple(dims))
+        if isinstance(result.value, ir.Value):
+            self._unsqueezed[result.value] = list(axes), x
+        return result
 
     def squeeze(self, x: Tensor, axes: Sequence[int]) -> Tensor:
         """Drop dimensions of 1."""
@@ -251,8 +251,8 @@ class Ops(OpenScopes):
 
     def flatten(self, x: Tensor) -> Tensor:
         """Reshape [..., n] to [rows, n]."""
-        found: Tensor | None = self.substitute("Flatten", x)
-        return found or self.emit("Flatten", [x], x.rows_and_columns, axis=x.rank - 1)
+        instead: Tensor | None = self.substitute("Flatten", x)
+        return instead or self.emit("Flatten", [x], x.rows_and_columns, axis=x.rank - 1)
 
     def reshape(self, x: Tensor, shape: Dims, sizes: Sequence[Tensor] = ()) -> Tensor:
         """Reshape x.

@@ -237,10 +237,10 @@ class QuantizedTensor:
 def quantized_of(value: ir.Value, opset: int) -> QuantizedTensor | None:
     """Return the integers of a dequantized constant, also where nodes move its elements afterwards; None for any
     other value."""
-    found = _moves_and_sources(value)
-    if found is None:
+    path = _moves_and_sources(value)
+    if path is None:
         return None
-    moves, sources = found
+    moves, sources = path
     tensors = {source: q for source in sources if (q := _dequantized(source, opset)) is not None}
     if len(tensors) < len(sources) or len({(q.integers.dtype, q.scale.dtype) for q in tensors.values()}) > 1:
         return None

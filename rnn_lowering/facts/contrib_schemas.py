@@ -146,8 +146,8 @@ def _type_of(context: InferenceContext, slot: int) -> onnx.TypeProto | None:
 
 def _dims_of(context: InferenceContext, slot: int, rank: int) -> list[_Dim]:
     """Return the dimensions of an input, unknown ones if another rank or none is known."""
-    found = _type_of(context, slot)
-    dims = [] if found is None else list(found.tensor_type.shape.dim)
+    kind = _type_of(context, slot)
+    dims = [] if kind is None else list(kind.tensor_type.shape.dim)
     return dims if len(dims) == rank else [_Dim() for _ in range(rank)]
 
 
@@ -229,8 +229,8 @@ def _fused_matmul(context: InferenceContext) -> None:
         if _number(context, name, 0) and len(dims) > 1:
             dims.extend([dims.pop(), dims.pop()])
     product = onnx.helper.make_node("MatMul", [*factors], ["Y"])
-    found = onnx.shape_inference.infer_node_outputs(onnx.defs.get_schema("MatMul", 13), product, factors)
-    context.set_output_type(0, found["Y"])
+    outputs = onnx.shape_inference.infer_node_outputs(onnx.defs.get_schema("MatMul", 13), product, factors)
+    context.set_output_type(0, outputs["Y"])
 
 
 def _causal_conv(context: InferenceContext) -> None:

@@ -79,7 +79,7 @@ def infer_outputs(
     own = INFERENCE_SCHEMAS.get(node.op_type) if node.domain == DOMAIN else None
     schema = own or onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
     proto = _alone(node, [given is not None for given in types])
-    found = onnx.shape_inference.infer_node_outputs(
+    types_by_name = onnx.shape_inference.infer_node_outputs(
         schema,
         proto,
         {f"i{n}": given for n, given in enumerate(types) if given is not None},
@@ -87,7 +87,7 @@ def infer_outputs(
         opset_imports=_imports(tuple(opsets.items())),
         ir_version=10,
     )
-    return [found.get(name) for name in proto.output]
+    return [types_by_name.get(name) for name in proto.output]
 
 
 def _rank_of(node: ir.Node, types: Sequence[onnx.TypeProto | None]) -> int:
@@ -150,13 +150,13 @@ class NodeModel:
                 return None
             with np.errstate(all="ignore"):
                 quotient = _integer_quotient(inputs) if self.node.op_type == "Div" else None
-                found = self._run(inputs) if quotient is None else [quotient]
+                results = self._run(inputs) if quotient is None else [quotient]
         except Exception:  # the evaluator has no common error; what it cannot do is unknown
             return None
-        for name, array, known in zip(self.node.output, found, expected, strict=bool(expected)):
+        for name, array, known in zip(self.node.output, results, expected, strict=bool(expected)):
             if name and known is not None and (element_of(array), array.shape) != known:
                 return None
-        return found
+        return results
 
     def _run(self, inputs: Sequence[Array | None]) -> list[Array]:
         if self.node.op_type == "Slice" and len(inputs) == _INPUTS_OF_SLICE:
@@ -165,10 +165,10 @@ class NodeModel:
             inputs = [a.reshape(()) if a is not None and n == 1 else a for n, a in enumerate(inputs)]
         feed = {f"i{n}": array for n, array in enumerate(inputs) if array is not None}
         results: Any = iter(self._evaluator.run(None, feed))
-        found = [next(results) if name else np.empty(0) for name in self.node.output]
-        if not all(isinstance(result, np.ndarray | np.generic) for result in found):
+        arrays = [next(results) if name else np.empty(0) for name in self.node.output]
+        if not all(isinstance(result, np.ndarray | np.generic) for result in arrays):
             raise TypeError(f"{self.node.op_type} returns no tensors")
-        return [np.asarray(result) for result in found]
+        return [np.asarray(result) for result in arrays]
 
     def _may_differ(self, inputs: Sequence[Array | None]) -> bool:
         """Whether the evaluator and onnxruntime may differ, or ONNX does not specify the result."""

@@ -290,10 +290,10 @@ def _rounds(known: KnownValues, number: Size) -> int:
 
 def _cast(known: KnownValues, node: ir.Node) -> _Results | None:
     """Apply a Cast that changes no number: it truncates no fraction, and a long sequence does not overflow."""
-    found, (array,) = known.types.get(node.outputs[0]), _polynomials(known, node)
-    if found is None:
+    dtype_after, (array,) = known.types.get(node.outputs[0]), _polynomials(known, node)
+    if dtype_after is None:
         return None
-    dtype, numbers = found.numpy(), array.reshape(-1)
+    dtype, numbers = dtype_after.numpy(), array.reshape(-1)
     whole = dtype.kind == "f" or (dtype.kind in "iu" and all(map(known.is_whole, numbers)))
     whole = whole and (dtype.kind != "u" or all(map(known.never_negative, numbers)))
     fits = whole and dtype.itemsize >= 4
@@ -315,10 +315,10 @@ def _quotient(known: KnownValues, node: ir.Node) -> _Results | None:
     dtype = known.types.get(node.outputs[0])
 
     def quotient(first: Size, second: Size) -> Size | None:
-        found = first.divided(second)
-        if found is None or dtype is None or not dtype.is_integer() or known.denominator(found) == 1:
-            return found
-        return known.floor(found) if known.divides_down(found) else None
+        ratio = first.divided(second)
+        if ratio is None or dtype is None or not dtype.is_integer() or known.denominator(ratio) == 1:
+            return ratio
+        return known.floor(ratio) if known.divides_down(ratio) else None
 
     return _each(quotient, rounds=True)(known, node)
 

@@ -199,17 +199,17 @@ def _check_counts(ref: NodeRef, body: ir.Graph, passed: int, needed: int) -> Non
 
 def _ints(node: ir.Node, name: str, count: int, ref: NodeRef) -> list[int]:
     attribute = node.attributes.get(name)
-    found = [0] * count if attribute is None else list(attribute.as_ints())
-    if len(found) != count:
-        raise InvalidNodeError(f"{name} has {len(found)} numbers, not {count}", node=ref)
-    return found
+    numbers = [0] * count if attribute is None else list(attribute.as_ints())
+    if len(numbers) != count:
+        raise InvalidNodeError(f"{name} has {len(numbers)} numbers, not {count}", node=ref)
+    return numbers
 
 
 def _directions(node: ir.Node, name: str, count: int, ref: NodeRef) -> list[bool]:
-    found = _ints(node, name, count, ref)
-    if not set(found) <= {0, 1}:
-        raise InvalidNodeError(f"{name} is {found}, not 0 or 1", node=ref)
-    return [direction == 1 for direction in found]
+    numbers = _ints(node, name, count, ref)
+    if not set(numbers) <= {0, 1}:
+        raise InvalidNodeError(f"{name} is {numbers}, not 0 or 1", node=ref)
+    return [direction == 1 for direction in numbers]
 
 
 def checked_axis(axis: int, rank: int, loop: RepeatedBody) -> int:

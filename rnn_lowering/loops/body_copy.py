@@ -103,8 +103,8 @@ class BodyWriter(BodyValues):
             if node.op_type == "Slice" and (slices := self._split_slices(node)):
                 done.update(slices)
                 continue
-            found = self.results_of(node)
-            self._items.update(zip(node.outputs, found, strict=False))
+            results = self.results_of(node)
+            self._items.update(zip(node.outputs, results, strict=False))
 
     def _split_slices(self, node: ir.Node) -> list[ir.Node]:
         """Emit a Split if a Slice and other Slices together take all of a value; return these Slices."""
@@ -116,10 +116,10 @@ class BodyWriter(BodyValues):
         users = dict.fromkeys(user for user, index in data.uses() if index == 0 and user.graph is node.graph)
         slices = [user for user in users if user.op_type == "Slice" and user not in self.moved]
         parts = [_part([self.item(value) for value in each.inputs[1:]], kind) for each in slices]
-        found = sorted((*part, n) for n, part in enumerate(parts) if part is not None)
-        if len(slices) < 2 or len(found) < len(slices):
+        ordered = sorted((*part, n) for n, part in enumerate(parts) if part is not None)
+        if len(slices) < 2 or len(ordered) < len(slices):
             return []
-        axes, starts, ends, order = zip(*found, strict=True)
+        axes, starts, ends, order = zip(*ordered, strict=True)
         if len({*axes}) > 1 or (*starts, kind.dims[axes[0]]) != (0, *ends):
             return []
         sizes = [end - start for start, end in zip(starts, ends, strict=True)]
@@ -140,10 +140,10 @@ class BodyWriter(BodyValues):
             return items
         if node.op_type == "Slice" and self.is_whole(items):
             return items[:1]
-        found = self._constant_parts(node, items) if node.op_type == "Split" else None
-        found = found or self.results_of_sequence(node, items)
-        if found is not None:
-            return found
+        results = self._constant_parts(node, items) if node.op_type == "Split" else None
+        results = results or self.results_of_sequence(node, items)
+        if results is not None:
+            return results
         arrays = self.facts.evaluate(node, items)
         if arrays is not None and all(array.size <= SHARED_SIZE or array.dtype.kind != "f" for array in arrays):
             return [KnownTensor(array) for array in arrays]
@@ -267,10 +267,10 @@ class BodyWriter(BodyValues):
             parts = [min(size, length - start) for start in range(0, length, size)]
         else:
             parts = sizes.array.tolist()
-        found = self.op.split(self.tensor(items[0], ref), parts, axis) if parts else []
+        elements = self.op.split(self.tensor(items[0], ref), parts, axis) if parts else []
         if sizes is None and not node.attributes.get_int("keepdims", 1):
-            found = [self.op.squeeze(part, [axis]) for part in found]
-        return [Elements(tuple(map(self.value_of, found)))] if found else None
+            elements = [self.op.squeeze(part, [axis]) for part in elements]
+        return [Elements(tuple(map(self.value_of, elements)))] if elements else None
 
     def _at(self, name: str, elements: tuple[Item, ...], items: Sequence[Item]) -> list[Item] | None:
         """Return the output of an operator on one position of a sequence; None if unknown."""

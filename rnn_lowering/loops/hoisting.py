@@ -86,10 +86,10 @@ def hoist_invariants(
             writer.bind(node.outputs, writer.results_of(node))
             result.moved.add(node)
             continue
-        found = _of_all_steps(writer, node, result.rows, varies, find_rows) if moves and not invariant else None
+        all_rows = _of_all_steps(writer, node, result.rows, varies, find_rows) if moves and not invariant else None
         varies.update(node.outputs)
-        if found is not None:
-            result.rows.update(zip(node.outputs, found, strict=True))
+        if all_rows is not None:
+            result.rows.update(zip(node.outputs, all_rows, strict=True))
             result.moved.add(node)
     return result
 
@@ -124,8 +124,8 @@ def _of_all_steps(
     looks_up = node.op_type == "Gather" and node.inputs[1] in rows
     taken = None if looks_up else TakenRow.of(node)
     reads_row = taken is not None and taken.data not in varies
-    found = find_rows(node) if reads_row else _from_rows(writer, node, rows, varies)
-    return None if found is None else [found]
+    all_rows = find_rows(node) if reads_row else _from_rows(writer, node, rows, varies)
+    return None if all_rows is None else [all_rows]
 
 
 def _from_rows(

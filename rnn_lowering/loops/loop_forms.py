@@ -165,10 +165,10 @@ def _guarded(writer: BodyWriter, loop: LoopBody, trips: LoopTrips) -> list[Item]
         empty = [_empty(writer, kind and kind.row, loop.rows[n], loop, trips) for kind, n in rows]
         none = writer.body_graph([], [*initial, *empty], types)
     branches = [ir.AttrGraph("then_branch", some), ir.AttrGraph("else_branch", none)]
-    found = writer.new_node("If", [ran], branches, len(outputs))
-    for value, kind in zip(found.outputs, kinds, strict=True):
+    guard = writer.new_node("If", [ran], branches, len(outputs))
+    for value, kind in zip(guard.outputs, kinds, strict=True):
         writer.facts.declare(value, kind)
-    return r.results(list(found.outputs))
+    return r.results(list(guard.outputs))
 
 
 def _empty(writer: BodyWriter, kind: Known | None, value: ir.Value, loop: LoopBody, trips: LoopTrips) -> ir.Value:

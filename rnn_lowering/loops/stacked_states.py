@@ -89,10 +89,12 @@ def stack_rows_of_states(
         written_only: Whether only rows that a ScatterND writes count.
     """
     scratch = emitter()
-    found = [_stacked_state(facts, loop, n, scratch, written_only=written_only) for n in range(len(loop.results))]
-    stacked = [each for each in found if each is not None]
+    states = [_stacked_state(facts, loop, n, scratch, written_only=written_only) for n in range(len(loop.results))]
+    stacked = [each for each in states if each is not None]
     return (
-        _replace_loop(facts, loop, stacked, emitter()) if stacked and len(found) == len(loop.initial) else loop.node
+        _replace_loop(facts, loop, stacked, emitter())
+        if stacked and len(states) == len(loop.initial)
+        else loop.node
     )
 
 
@@ -162,9 +164,9 @@ def _state_of_list(
         return None
     if not all(user.op_type == "ConcatFromSequence" and user.graph is loop.node.graph for user in users):
         return None
-    found = [_rows_of_list(facts, user, row) for user in users]
-    joined = [each for each in found if each is not None]
-    return StackedState(n, row, joined) if len(joined) == len(found) else None
+    uses = [_rows_of_list(facts, user, row) for user in users]
+    joined = [each for each in uses if each is not None]
+    return StackedState(n, row, joined) if len(joined) == len(uses) else None
 
 
 def _rows_of_list(facts: Facts, user: ir.Node, row: ir.Value) -> JoinedRows | None:
@@ -265,18 +267,18 @@ def _row(facts: Facts, write: ir.Node, shape: PartialShape) -> tuple[ir.Value | 
     """Go back from the written value to the first value with the shape of a row. Return it, and how many axes of
     size 1 were put in front of it."""
     value = write.inputs[2]
-    found: tuple[ir.Value | None, int] = None, 0
+    earliest: tuple[ir.Value | None, int] = None, 0
     while value is not None:
         node, given = value.producer(), facts.shape(value)
         if node is None or node.graph is not write.graph:
             break
         ones = 0 if given is None else len(given) - len(shape)
         if given is not None and given == (*[ONE] * ones, *shape) and None not in given:
-            found = value, ones
+            earliest = value, ones
         if not (operator_of(node).keeps_order or node.op_type == "Expand"):  # of as many elements
             break
         value = node.inputs[0]
-    return found
+    return earliest
 
 
 def _is_index_of_row(counters: Counters, index: ir.Value, number: Size, front: Sequence[int | None]) -> bool:

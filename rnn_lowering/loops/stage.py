@@ -122,7 +122,7 @@ def _lower_exported(work: Work, refused: dict[NodeRef, UnsupportedError] | None)
     """Lower them; those of a folded copy if the number of steps of one is known then. `refused` takes the errors of
     those that are refused, which stay."""
     try:
-        found = _lowered_or_advised(work, work.model, refused)
+        lowered = _lowered_or_advised(work, work.model, refused)
     except UnknownTripsError:
         known = folded(work.model)
         if known is None:
@@ -134,8 +134,8 @@ def _lower_exported(work: Work, refused: dict[NodeRef, UnsupportedError] | None)
         if refused is not None:
             refused.clear()
         work.report.notes.append(FOLDED)
-        found = _lowered_or_advised(work, known, refused)
-    model, loops, notes = found
+        lowered = _lowered_or_advised(work, known, refused)
+    model, loops, notes = lowered
     work.report.notes += notes
     work.report.loops += loops
     if model is not work.model:

@@ -131,8 +131,8 @@ class _OneOf(_StepLimit):
         def pick(least: bool) -> Callable[[Tensor, Tensor], Tensor]:
             return lambda a, b: op.where(op.less(*((a, b) if least else (b, a))), a, b)
 
-        found = [reduce(pick(True), [each.steps(counters) for each in limits]) for limits in self.alternatives]
-        return reduce(pick(False), found)
+        counts = [reduce(pick(True), [each.steps(counters) for each in limits]) for limits in self.alternatives]
+        return reduce(pick(False), counts)
 
     def holds(self, length: Size) -> bool:
         return any(all(each.holds(length) for each in limits) for limits in self.alternatives)

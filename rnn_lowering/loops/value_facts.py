@@ -134,10 +134,10 @@ class Facts:
             return size(dim) if dim >= 0 else None
         if dim.value is None or dim.value == VARIES:
             return None
-        found = self._values.unknown(dim.value)
+        unknown = self._values.unknown(dim.value)
         if dim.value.startswith(ANONYMOUS):
-            self._anonymous.add(found)
-        return found
+            self._anonymous.add(unknown)
+        return unknown
 
     # Types and shapes
 
@@ -336,8 +336,8 @@ class Facts:
         """Add the tensor of an initializer or a Constant."""
         array = self._constant(value)
         if array is not None:
-            self._tensors[value] = found = KnownTensor(array, value)
-            self._values.declare(value, found.kind())
+            self._tensors[value] = tensor = KnownTensor(array, value)
+            self._values.declare(value, tensor.kind())
             self._values.contents[value] = array
 
     def _constant(self, value: ir.Value) -> Array | None:
@@ -361,8 +361,8 @@ class Facts:
             self._infer_vague_sizes(node)
         if all(_is_small(values.of(value)) for value in outputs):
             evaluate(values, node)
-            found = ((v, values.constant(v)) for v in node.outputs)
-            self._tensors |= {v: KnownTensor(np.array(array), v) for v, array in found if array is not None}
+            arrays = ((v, values.constant(v)) for v in node.outputs)
+            self._tensors |= {v: KnownTensor(np.array(array), v) for v, array in arrays if array is not None}
 
     def evaluate(self, node: ir.Node, items: Sequence[Item]) -> list[Array] | None:
         """Return what a node computes from these items, if it is small and they are known."""
@@ -396,8 +396,8 @@ class Facts:
             values = self._inputs(node, items)
             _infer(values, node)
             evaluate(values, node)
-            found = values.constant(node.outputs[0])
-            self._shapes[key] = None if found is None else [np.array(found)]
+            numbers = values.constant(node.outputs[0])
+            self._shapes[key] = None if numbers is None else [np.array(numbers)]
         return self._shapes[key]
 
 

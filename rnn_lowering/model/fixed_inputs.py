@@ -164,12 +164,12 @@ def _following(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, ir.Value]
             known = [dim if isinstance(dim, int) else sizes.get(dim.value or "", TRIAL) for dim in value.shape]
             value.shape = with_sizes(value.shape, known)
     inferred = inferred_values(trial)
-    found: dict[str, ir.Value] = {}
+    values: dict[str, ir.Value] = {}
     for value, tried in zip(computed_values(model), computed_values(trial), strict=True):
         for dim, size in zip(value.shape or (), inferred[tried].shape or (), strict=False):
             if isinstance(dim, ir.SymbolicDim) and dim.value and isinstance(size, int):
-                found.setdefault(dim.value, value)
-    return found
+                values.setdefault(dim.value, value)
+    return values
 
 
 def _names(value: ir.Value) -> set[str]:

@@ -169,8 +169,8 @@ class _Bounds:
         if key in self._functions:
             return self._call(key, given)
         bodies = list(bodies_in(node)) if node.attribute else []
-        if found := [self.walk(body, known, _entering(node, given)) for body in bodies]:
-            returned = [_largest(each) for each in zip(*found, strict=False)]
+        if of_bodies := [self.walk(body, known, _entering(node, given)) for body in bodies]:
+            returned = [_largest(each) for each in zip(*of_bodies, strict=False)]
             return [
                 _Bound(b.rank + 1, b.size if node.op_type == "If" else math.inf) for b in returned[_first(node) :]
             ]

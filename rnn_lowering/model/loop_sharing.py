@@ -148,11 +148,11 @@ def _source_of_X(planned: NodePlan) -> tuple[ir.Value | None, Between]:
     moves: list[tuple[ir.Node, int]] = []
     added: list[ir.Value] = []
     while (node := value.producer()) is not None and node.domain in DEFAULT_DOMAIN:
-        found = input_moved(Output(node, len(axes), opset), axes)
-        source = None if found is None else node.inputs[found[0]]
-        if found is None or source is None:
+        moved = input_moved(Output(node, len(axes), opset), axes)
+        source = None if moved is None else node.inputs[moved[0]]
+        if moved is None or source is None:
             break
-        place, axes = found
+        place, axes = moved
         added += [v for v in node.inputs[:2] if v is not None and v is not source] if node.op_type == "Add" else []
         moves.append((node, place))
         value = source
@@ -234,8 +234,8 @@ class Output:
         numbers = cache(
             lambda name: integers_at(self.node, name, self.opset)
         )  # each rank that is tried asks for them
-        found = [axes for each in tried if (axes := self._axes_at(each, numbers)) and len(axes.output) == self.rank]
-        return found[0] if len(found) == 1 else None
+        fits = [axes for each in tried if (axes := self._axes_at(each, numbers)) and len(axes.output) == self.rank]
+        return fits[0] if len(fits) == 1 else None
 
     def _axes_at(self, ranks: Mapping[ir.Value, int], numbers: Callable[[str], list[int] | None]) -> Axes | None:
         """Return how the node uses its axes, if its inputs have these ranks."""
@@ -254,28 +254,28 @@ def origin_of(value: ir.Value, axis: int, opset: int) -> tuple[ir.Value, int]:
     """Follow an axis of a value of rank 3 back while its size stays the same."""
     rank = 3
     while (node := value.producer()) is not None and (value.index() == 0 or node.op_type == "Split"):
-        found = _source(Output(node, rank, opset), axis)
-        if found is None:
+        source = _source(Output(node, rank, opset), axis)
+        if source is None:
             break
-        value, axis, rank = found
+        value, axis, rank = source
     return value, axis
 
 
 def _source(out: Output, axis: int) -> tuple[ir.Value, int, int] | None:
     """Return the input that has the size of an axis of the output, the axis there, and its rank."""
-    node, found = out.node, _recurrent(out.node) or out.axes()
-    if found is None or found.repeats:
+    node, used = out.node, _recurrent(out.node) or out.axes()
+    if used is None or used.repeats:
         return None
-    label = found.output[axis]
+    label = used.output[axis]
     label = label.label if isinstance(label, Mixed) else label
-    slots = [slot for slot, labels in found.inputs.items() if label in labels]
+    slots = [slot for slot, labels in used.inputs.items() if label in labels]
     if not (operator_of(node).same_shape or operator_of(node).moves):  # an axis of size 1 may be broadcast
-        slots = [slot for slot in slots if not _has_size_1(out.constant(slot), found.inputs[slot], label)]
+        slots = [slot for slot in slots if not _has_size_1(out.constant(slot), used.inputs[slot], label)]
         slots = slots if len(slots) == 1 else []
     source = node.inputs[slots[0]] if slots else None
     if source is None or label is None:
         return None
-    labels = found.inputs[slots[0]]
+    labels = used.inputs[slots[0]]
     return source, labels.index(label), len(labels)
 
 
@@ -295,10 +295,10 @@ def _recurrent(node: ir.Node) -> Axes | None:
 def input_moved(out: Output, axes: list[str]) -> tuple[int, list[str]] | None:
     """Return the input whose elements an output has, moved or plus a constant, as its number and its axes."""
     if operator_of(out.node).keeps_axes:
-        found = out.axes()
-        if found is None:
+        used = out.axes()
+        if used is None:
             return None
-        places = [found.output.index(label) if label in found.output else None for label in found.inputs[0]]
+        places = [used.output.index(label) if label in used.output else None for label in used.inputs[0]]
         return 0, ["1" if place is None else axes[place] for place in places]
     if out.node.op_type == "Reshape" and _merges_directions(out) and axes[2:] == ["H"]:
         return 0, [*axes[:2], "1", "H"]

@@ -213,8 +213,8 @@ def _strictly_inferred(proto: onnx.ModelProto) -> str:
 
 def _first_fault(text: str) -> str:
     """Return the first error that inference lists: the others mostly follow from it."""
-    found = re.search(r"\(op_type:(\w+), node name: (.*?)\): (?:\[\w+\] )?(.+)", text)
-    return f"{found[1]} node '{found[2]}': {found[3].strip()}" if found else " ".join(text.split())
+    match = re.search(r"\(op_type:(\w+), node name: (.*?)\): (?:\[\w+\] )?(.+)", text)
+    return f"{match[1]} node '{match[2]}': {match[3].strip()}" if match else " ".join(text.split())
 
 
 def _is_moderate(proto: onnx.ModelProto) -> bool:

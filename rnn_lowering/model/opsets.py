@@ -157,11 +157,11 @@ def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     while True:
         proto = onnx_checks.with_inferred_shapes(proto)
         model = ir.from_proto(proto)
-        found = [(v, dtype, dims) for node in model.graph for v, dtype, dims in _shapeless_outputs(node, model)]
-        if not found:
+        shapeless = [(v, dtype, dims) for node in model.graph for v, dtype, dims in _shapeless_outputs(node, model)]
+        if not shapeless:
             return proto
         outputs = {value.name: value for value in proto.graph.output}
-        for value, dtype, dims in found:
+        for value, dtype, dims in shapeless:
             info = outputs.get(value.name or "") or proto.graph.value_info.add()
             info.CopyFrom(onnx.helper.make_tensor_value_info(value.name or "", int(dtype), dims))
 

@@ -41,8 +41,8 @@ def are_of_an_example(model: ir.Model, inferred: Mapping[ir.Value, ir.Value]) ->
 
 def _declares_more(value: ir.Value, inferred: ir.Value) -> bool:
     """Whether a value declares a number where nothing is inferred."""
-    found = inferred.shape
-    dims = [None] * len(value.shape or ()) if found is None else found
+    dims_inferred = inferred.shape
+    dims = [None] * len(value.shape or ()) if dims_inferred is None else dims_inferred
     return any(
         isinstance(d, int) and (i is None or is_anonymous(i)) for d, i in zip(value.shape or (), dims, strict=False)
     )

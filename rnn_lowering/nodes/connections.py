@@ -57,8 +57,8 @@ class Connections:
                 raise self.invalid(f"input {formal.name} is missing")
         named = zip(schema.outputs, node.outputs, strict=False)
         self.outputs = {p.name: v for p, v in named if v.name and is_used(v)}
-        found = {symbol: constant_of(value, opset) for symbol, value in self.inputs.items()}
-        self.constants = {symbol: tensor for symbol, tensor in found.items() if tensor is not None}
+        tensors = {symbol: constant_of(value, opset) for symbol, value in self.inputs.items()}
+        self.constants = {symbol: tensor for symbol, tensor in tensors.items() if tensor is not None}
 
     def invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
         return InvalidNodeError(reason, hint=hint, node=self.ref)
@@ -171,9 +171,9 @@ def _match(actual: Dims, specified: SpecifiedShape, sizes: Mapping[str, int]) ->
     """Return the sizes known after a shape is matched with the specified one; None if it does not fit."""
     if len(actual) != len(specified):
         return None
-    found = dict(sizes)
+    matched = dict(sizes)
     for size, wanted in zip(actual, specified, strict=True):
-        expected = found.setdefault(wanted, size) if isinstance(wanted, str) and size is not None else wanted
+        expected = matched.setdefault(wanted, size) if isinstance(wanted, str) and size is not None else wanted
         if size is not None and size != expected:
             return None
-    return found
+    return matched

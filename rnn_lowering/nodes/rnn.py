@@ -228,18 +228,18 @@ class _RnnConnections(Connections):
             raise self.invalid(f"hidden_size is {declared}", "it must be positive")
         rows, shape = self.dims("W"), self.dims("R")
         if shape is not None and len(shape) == 3 and shape[2] is not None:
-            found = shape[2]
+            size = shape[2]
         elif declared is not None:
-            found = int(declared)
+            size = int(declared)
         elif rows is not None and len(rows) == 3 and rows[1] is not None:
-            found = rows[1] // gates
+            size = rows[1] // gates
         else:
             raise self.invalid("neither hidden_size nor the shape of R is known", "set the attribute hidden_size")
-        if declared is not None and found != declared:
-            raise self.invalid(f"hidden_size is {declared}, but R has {found} columns")
-        if found <= 0:
-            raise self.invalid(f"R has {found} columns", "it must be positive")
-        return found
+        if declared is not None and size != declared:
+            raise self.invalid(f"hidden_size is {declared}, but R has {size} columns")
+        if size <= 0:
+            raise self.invalid(f"R has {size} columns", "it must be positive")
+        return size
 
     def sizes(self, cell: Cell, dirs: int, hidden: int, layout: int) -> dict[str, int]:
         """Return those of seq_length, batch_size and input_size that are known; the shapes must agree on them."""

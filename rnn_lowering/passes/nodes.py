@@ -124,9 +124,9 @@ def check_selection(work: Work) -> None:
     if not (lowering.only or lowering.except_):
         return
     selection, loops = NodeSelection(lowering), [node for _, node in repeating_nodes(model)]
-    found = [entry.node for entry in recurrent_nodes(model)]
-    if found or any(map(selection.asks_for, loops)):
-        selection.check([*found, *loops])
+    recurrent = [entry.node for entry in recurrent_nodes(model)]
+    if recurrent or any(map(selection.asks_for, loops)):
+        selection.check([*recurrent, *loops])
 
 
 def choose_forms(work: Work) -> ModelPlan:
@@ -314,8 +314,8 @@ def _report_preparation(work: Work, prepared: PreparedModel) -> None:
     """Add to the report what preparing a model did, and which nodes are not lowered."""
     wanted, report = set(prepared.wanted), work.report
     raised = {loop.name for loop in report.loops if loop.form in {cell.operator for cell in CELLS.values()}}
-    found = [entry for entry in prepared.found if entry not in wanted and entry.node.name not in raised]
-    left = [(entry.ref, why_left(work.lowering)) for entry in found]
+    entries = [entry for entry in prepared.found if entry not in wanted and entry.node.name not in raised]
+    left = [(entry.ref, why_left(work.lowering)) for entry in entries]
     left += others_left(prepared.model, work.lowering, work.not_raised)
     report.notes += prepared.notes
     report.left += [f"{ref}: {why}" for ref, why in left]

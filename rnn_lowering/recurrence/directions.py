@@ -72,7 +72,7 @@ def run_apart(
         For each node, the final states; and Y by direction, each [seq, 1, batch, hidden], empty if Y is not
         connected.
     """
-    found = []
+    results = []
     for node in nodes:
         spec, ks = node.spec, operands(op, node.spec)
         ended = lengths if spec.rounds else None
@@ -85,8 +85,8 @@ def run_apart(
                 final, ys = repeat(op, replace(r, reverse=direction == "reverse"))
             finals.append(final)
             stacked += ys
-        found.append((finals, stacked))
-    return found
+        results.append((finals, stacked))
+    return results
 
 
 def of_cell(op: Ops, spec: RecurrentSpec, k: CellOperands, X: Tensor, init: Tensors) -> Recurrence:
@@ -172,13 +172,13 @@ def run_joined(
     by_state = [op.split(state, sizes) for state in final]
     Ys = op.split(ys[0], sizes) if ys else []
     left = iter(range(len(parts)))
-    found = []
+    results = []
     for node in nodes:
         places = [next(left) for _ in node.spec.directions]
         wanted = places if "Y" in node.spec.outputs else []
         finals = [[states[n] for states in by_state] for n in places]
-        found.append((finals, [turn(Ys[n]) if turned[n] else Ys[n] for n in wanted]))
-    return found
+        results.append((finals, [turn(Ys[n]) if turned[n] else Ys[n] for n in wanted]))
+    return results
 
 
 def _joined(op: Ops, parts: Sequence[_Part], turned: Sequence[bool], turn: Turn) -> Recurrence:

@@ -63,12 +63,12 @@ def lower_rnn(
         wanted = {symbol for spec in specs for symbol in spec.outputs}
         repeat = ragged(repeat, lengths, [f"Y_{state}" in wanted for state in first.cell.states])
     if added:
-        found = run_stack(op, nodes, repeat)
+        results_of_nodes = run_stack(op, nodes, repeat)
     elif can_join(op.dialect, op.opset, specs):
-        found = run_joined(op, nodes, repeat, lengths)
+        results_of_nodes = run_joined(op, nodes, repeat, lengths)
     else:
-        found = run_apart(op, nodes, repeat, lengths, recurrence)
-    return [_outputs(op, spec, *results) for spec, results in zip(specs, found, strict=True)]
+        results_of_nodes = run_apart(op, nodes, repeat, lengths, recurrence)
+    return [_outputs(op, spec, *results) for spec, results in zip(specs, results_of_nodes, strict=True)]
 
 
 def _X(op: Ops, spec: RecurrentSpec) -> Tensor:

@@ -101,14 +101,14 @@ def _inside(bodies: Sequence[ir.Graph], others: set[int], depth: int) -> list[nx
 
 def _neighbors(shown: Sequence[ir.Node], changed: set[ir.Node]) -> list[ir.Node]:
     """Return unchanged nodes that give values to some nodes, or take theirs."""
-    found: dict[ir.Node, None] = {}
+    neighbors: dict[ir.Node, None] = {}
     for node in shown:
         before = [value.producer() for value in node.inputs if value is not None]
         after = [user for value in node.outputs for user, _ in value.uses()]
         for other in [*before, *after]:
             if other is not None and other.graph is node.graph and other.op_type != "Constant":
-                found[other] = None
-    return [node for node in found if node not in changed]
+                neighbors[other] = None
+    return [node for node in neighbors if node not in changed]
 
 
 def _connect(drawing: nx.DiGraph, graph: ir.Graph, vertices: dict[ir.Node, Hashable], beside: set[ir.Node]) -> None:

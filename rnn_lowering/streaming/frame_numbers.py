@@ -253,16 +253,16 @@ def settle_comparison(flow: Flow, node: ir.Node) -> bool:
     in_sequence = replace(known, contents={v: known.in_sequence(known.contents[v]) for v in values})
     with suppress(UnfollowedError):
         evaluate(in_sequence, node)
-    found = in_sequence.contents.get(output)
-    if found is None:
+    result = in_sequence.contents.get(output)
+    if result is None:
         return False
     shape = known.shapes.get(output)
     alike = [v for v in values if known.types[v] == known.types.get(output) and known.shapes.get(v) == shape]
-    same = [v for v in alike if np.array_equal(in_sequence.contents[v], found)]
-    if not same and found.dtype == object:
+    same = [v for v in alike if np.array_equal(in_sequence.contents[v], result)]
+    if not same and result.dtype == object:
         return False
-    known.contents[output] = known.contents[same[0]] if same else found
-    flow.change(node, _replace_by, same[0] if same else found)
+    known.contents[output] = known.contents[same[0]] if same else result
+    flow.change(node, _replace_by, same[0] if same else result)
     return True
 
 

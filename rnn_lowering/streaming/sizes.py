@@ -49,9 +49,9 @@ def in_chunk(number: Size, frames: int | None) -> int | None:
     """Return a size if every chunk has the same, else None."""
     if not number.symbols <= ({CHUNK} if frames is None else {TIME, CHUNK}):
         return None
-    found = number.at({CHUNK: 1} if frames is None else {TIME: frames, CHUNK: 1})
-    stays = found >= 0 or number.constant is not None  # -1 from sizes is none that a Reshape is to find
-    return int(found) if stays and found.denominator == 1 else None
+    in_each = number.at({CHUNK: 1} if frames is None else {TIME: frames, CHUNK: 1})
+    stays = in_each >= 0 or number.constant is not None  # -1 from sizes is none that a Reshape is to find
+    return int(in_each) if stays and in_each.denominator == 1 else None
 
 
 def _of_longer(number: Size, frames: int) -> Size:
@@ -98,13 +98,13 @@ class StreamValues(KnownValues):
         """Round the constant part down, in the whole and in a chunk; the rest must be an integer."""
         first, more = number.coefficient(), number.coefficient(CHUNK)
         below, chunk = math.floor(first), math.floor(first + more)
-        found = number - first + below + Size.symbol(CHUNK) * (chunk - below - more)
-        return found if self.is_whole(found) else None
+        rounded = number - first + below + Size.symbol(CHUNK) * (chunk - below - more)
+        return rounded if self.is_whole(rounded) else None
 
     def in_sequence(self, numbers: Array) -> Array:
         """Return sizes in the whole model, of sequences with so many frames more than `shortest`."""
-        found = [_of_longer(in_whole(size(n)), self.shortest - 1) for n in numbers.reshape(-1).tolist()]
-        return np.array([*found, None], object)[:-1].reshape(numbers.shape)
+        sizes = [_of_longer(in_whole(size(n)), self.shortest - 1) for n in numbers.reshape(-1).tolist()]
+        return np.array([*sizes, None], object)[:-1].reshape(numbers.shape)
 
     def never_negative(self, number: Size) -> bool:
         return _of_longer(in_whole(number), self.shortest - 1).never_negative

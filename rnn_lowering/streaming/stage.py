@@ -109,15 +109,15 @@ def _lower_without_steps(work: Work, stream: StreamAxis) -> dict[str, NodePlan]:
     """
     model, lowering, report = work.model, work.lowering, work.report
     inline_functions(model, lambda entry: not has_steps(entry.node), lowering.max_nodes)
-    found = [entry for entry in recurrent_nodes(model) if not has_steps(entry.node)]
-    if found:
+    stepless = [entry for entry in recurrent_nodes(model) if not has_steps(entry.node)]
+    if stepless:
         _open_time(model, time_inputs(model, parse_stream(stream)))
         forget_sizes(model)
-    opset = opset_behind(work, model, [entry.node for entry in found])
+    opset = opset_behind(work, model, [entry.node for entry in stepless])
     if opset < default_opset(model.opset_imports):
         report.notes += import_opset(model, opset)
     calls = None not in parse_stream(stream).values()
-    pairs = zip(found, read(model, found), strict=True)
+    pairs = zip(stepless, read(model, stepless), strict=True)
     plan = [planned(work, entry, spec, model, opset, in_calls=calls) for entry, spec in pairs]
     plan = [replace(each, choice=each.choice.for_any_length()) for each in plan]
     report.nodes = [NodeReport.of(each) for each in plan]

@@ -109,8 +109,8 @@ class RuntimeTests:
 
     def failed_with(self, operator: str, opset: int, attributes: Mapping[str, object]) -> OperatorTests | None:
         """Return the tests with the modes of a node, if these made them wrong: see `modes_of`."""
-        found, version = self.wrong_with.get(operator), _version(operator, opset)
-        tests = found.get(modes_of(operator, version, attributes)) if found and version else None
+        by_modes, version = self.wrong_with.get(operator), _version(operator, opset)
+        tests = by_modes.get(modes_of(operator, version, attributes)) if by_modes and version else None
         return tests if tests and _covers(tests, operator, opset) else None
 
 
@@ -136,13 +136,13 @@ def modes_of(operator: str, version: int, attributes: Mapping[str, object]) -> f
         attributes: By name; other types than int and str do not count, nor does the equation of Einsum.
     """
     declared = onnx.defs.get_schema(operator, version, "").attributes
-    found = {}
+    modes = {}
     for name, value in attributes.items():
         default = onnx.helper.get_attribute_value(declared[name].default_value) if name in declared else None
         usual = default.decode() if isinstance(default, bytes) else default
         if (name in FLAGS or (isinstance(value, str) and name != "equation")) and value != usual:
-            found[name] = value
-    return frozenset(f"{name}={value}" for name, value in found.items() if _NEEDS.get(name) not in found)
+            modes[name] = value
+    return frozenset(f"{name}={value}" for name, value in modes.items() if _NEEDS.get(name) not in modes)
 
 
 @cache
@@ -171,12 +171,12 @@ def measured(entry: Mapping[str, Any]) -> RuntimeTests:
 
 
 def _counts(lines: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:
-    found = {}
+    counts = {}
     for word in " ".join(lines).split():
         name, _, numbers = word.partition(":")
         since, right, wrong, rejected = map(int, numbers.split("/"))
-        found[name] = since, right, wrong, rejected
-    return found
+        counts[name] = since, right, wrong, rejected
+    return counts
 
 
 @cache

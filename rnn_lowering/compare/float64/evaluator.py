@@ -160,8 +160,8 @@ def evaluate_model(model: Path, feed: Mapping[str, Array]) -> dict[str, Array]:
     """
     proto = onnx.load(model)
     nodes = [node for graph in (proto.graph, *proto.functions) for node in nodes_in(graph)]
-    if found := {node.op_type for node in nodes if node.domain in ("", "ai.onnx")} & MISCOMPUTED:
-        raise NotImplementedError(f"onnx's evaluator computes {', '.join(sorted(found))} otherwise")
+    if miscomputed := {node.op_type for node in nodes if node.domain in ("", "ai.onnx")} & MISCOMPUTED:
+        raise NotImplementedError(f"onnx's evaluator computes {', '.join(sorted(miscomputed))} otherwise")
     for number, node in enumerate(nodes):  # an output "" would be the value of every input ""
         node.output[:] = [name or f"rnn_lowering_unused_{number}_{n}" for n, name in enumerate(node.output)]
     del proto.graph.value_info[:]

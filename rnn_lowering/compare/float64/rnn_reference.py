@@ -250,8 +250,8 @@ def _rows_that_matter(node: RnnReference, inputs: Symbols, chosen: int) -> list[
     truth, allowed = node.outputs_and_allowed(inputs)
     added: list[int] = []
     for other, other_inputs in _without_each_term(node, inputs):
-        found = other.outputs(other_inputs)
-        moved = [_by_row(node, (found[s] - truth[s]) / allowed[s], s) for s in node.spec.outputs]
+        without = other.outputs(other_inputs)
+        moved = [_by_row(node, (without[s] - truth[s]) / allowed[s], s) for s in node.spec.outputs]
         for by_row in np.max(moved, axis=0):  # of each direction
             used = max(by_row[:chosen].max(initial=0.0), by_row[added].max(initial=0.0))
             best = int(by_row.argmax())

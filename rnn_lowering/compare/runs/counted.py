@@ -42,15 +42,15 @@ def larger_feeds(
         groups: Alternative feeds for each run.
         lacking: Whether each feed that counted lacks steps.
     """
-    found, left_out = list(groups), ""
+    larger, left_out = list(groups), ""
     for n, group in enumerate(groups):
         used = next((feed for feed in group if feed in lacking), "")
         if used and lacking[used]:
             others = Alternatives(feed for feed in group if _is_larger(runner.feed(feed), runner.feed(used)))
             if others[:1]:
-                found[n] = others
+                larger[n] = others
                 left_out = ", ".join(f"{name} {list(array.shape)}" for name, array in runner.feed(used).items())
-    return found, left_out
+    return larger, left_out
 
 
 def _is_larger(feed: Mapping[str, Array], other: Mapping[str, Array]) -> bool:

@@ -118,7 +118,7 @@ def states_returned(proto: onnx.ModelProto, output: str) -> dict[str, onnx.NodeP
     """Return the last states that an output rearranges, each with its recurrent node or Scan of the main graph. If
     another node computes part of the output, return none."""
     sources = {name: node for node in proto.graph.node for name in node.output if name}
-    found, pending = dict[str, onnx.NodeProto](), [output]
+    states, pending = dict[str, onnx.NodeProto](), [output]
     while pending:
         name = pending.pop()
         node = sources.get(name)
@@ -127,10 +127,10 @@ def states_returned(proto: onnx.ModelProto, output: str) -> dict[str, onnx.NodeP
         if node.domain or not (node.op_type in _RECURRENT or operator_of(node).moves):
             return {}
         if node.op_type in _RECURRENT:
-            found[name] = node
+            states[name] = node
         else:
             pending += node.input[: moved_inputs(node)]
-    return found
+    return states
 
 
 def _return_earlier_states(proto: onnx.ModelProto, late: Mapping[str, int]) -> None:

@@ -203,7 +203,9 @@ class StreamComparison:
             self.runs.original = replace(original, optimize=False)
             plain = self.runs.whole([[feed] for feed in expected])
             tolerance = self.check.tolerance
-            outputs = [(plain[feed][n], array) for feed, found in expected.items() for n, array in found.items()]
+            outputs = [
+                (plain[feed][n], array) for feed, by_name in expected.items() for n, array in by_name.items()
+            ]
             if any(compare(without, array, tolerance)[1] for without, array in outputs):
                 again = self._in_chunks(sequences, plain)
                 if _wrong(again):

@@ -43,14 +43,14 @@ def stream_proofs(original: ModelSource, stepped: ModelSource, plan: StreamPlan)
             states = {s.state: s for s in plan.states if s.node == entry.node.name}
             reasons[entry.place] = _connect(entry, states, copies)
         pairs = node_pairs(model, stepped)
-        found = proofs_of(pairs)
+        proofs = proofs_of(pairs)
     except RnnLoweringError:  # a node cannot be read
         return ()
     return tuple(
         NodeProof(proof.node, NOT_PROVEN, reason)
         if (reason := reasons.get(pair.place, ""))
         else replace(proof, status=PROVEN if proof else NOT_PROVEN)
-        for pair, proof in zip(pairs, found, strict=True)
+        for pair, proof in zip(pairs, proofs, strict=True)
     )
 
 

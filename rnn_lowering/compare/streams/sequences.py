@@ -310,12 +310,12 @@ class StreamRuns:
             self.original, groups, ran, all_must_run=all_must_run
         )
         self.notes.append(why and f"the original runs {why}")
-        found = {}
+        outputs = {}
         for run in outcome.accepted(all_must_run=all_must_run):
             tensors = run.tensors()
             self.values.append({**self.runner.feed(run.feed), **tensors})
-            found[run.feed] = {name: tensors[name] for name in self.names if name in tensors}
-        return found
+            outputs[run.feed] = {name: tensors[name] for name in self.names if name in tensors}
+        return outputs
 
     def computes_declared_frames(self) -> bool:
         """Whether the original takes more frames than it declares, but computes no more: its steps were traced."""
@@ -335,11 +335,11 @@ class StreamRuns:
         """Return the outputs of the original by name, by each of these feeds that it accepts."""
         with suppress(SessionError):
             return self.whole([[feed] for feed in feeds])
-        found: Expected = {}
+        outputs: Expected = {}
         for feed in feeds:  # it may crash with one of them
             with suppress(SessionError):
-                found |= self.whole([[feed]])
-        return found
+                outputs |= self.whole([[feed]])
+        return outputs
 
     def of_moved_inputs(self, feed: str) -> dict[str, Array]:
         """Return the outputs of the original after each number of its inputs is moved by half a rounding."""

@@ -68,8 +68,8 @@ class Unknowns:
 
     def atom(self, monomial: Monomial) -> Atom | None:
         """Return the function that a monomial of one variable is."""
-        found = self.variables[monomial[0]] if len(monomial) == 1 else None
-        return found if isinstance(found, Atom) else None
+        variable = self.variables[monomial[0]] if len(monomial) == 1 else None
+        return variable if isinstance(variable, Atom) else None
 
     def is_atom(self, variable: int) -> bool:
         return isinstance(self.variables[variable], Atom)
@@ -133,27 +133,27 @@ def affine(u: Unknowns, arguments: Array, gates: dict[tuple[int, int], int] | No
 
 def _spelling(u: Unknowns, polynomial: Polynomial, b: int) -> Hashable:
     """Return a polynomial with the units of its variables in their place; None if it names another sequence."""
-    found = {}
+    spelled = {}
     for monomial, coefficient in polynomial.terms.items():
         names = tuple(u.spelling(variable, b) for variable in monomial)
         if None in names:
             return None
-        found[names] = coefficient
-    return frozenset(found.items())
+        spelled[names] = coefficient
+    return frozenset(spelled.items())
 
 
 def _affine_row(u: Unknowns, row: Array, b: int, gates: dict[tuple[int, int], int] | None) -> Affine:
     units = len(row)
-    found = Affine(np.zeros(units), {})
+    function = Affine(np.zeros(units), {})
     products: dict[MatrixProduct, list[tuple[int, float, int]]] = {}
 
     def add(name: Hashable, rows: Array, columns: Array, numbers: Array) -> None:
-        if name not in found.parts:
+        if name not in function.parts:
             reason = excess("a weight", 8 * units * u.sizes[name])
             if reason:
                 raise NotRaised(reason)
-            found.parts[name] = np.zeros((units, u.sizes[name]))
-        part = found.parts[name]
+            function.parts[name] = np.zeros((units, u.sizes[name]))
+        part = function.parts[name]
         if len({*rows.flat}) == rows.size and len({*columns.flat}) == columns.size:
             part[rows, columns] += numbers
         else:
@@ -163,7 +163,7 @@ def _affine_row(u: Unknowns, row: Array, b: int, gates: dict[tuple[int, int], in
         for monomial, coefficient in polynomial.terms.items():
             held = u.variables[monomial[0]] if len(monomial) == 1 else None
             if not monomial:
-                found.constant[j] += coefficient
+                function.constant[j] += coefficient
             elif isinstance(held, Column):
                 products.setdefault(held.product, []).append((j, coefficient, held.column))
             else:
@@ -174,24 +174,24 @@ def _affine_row(u: Unknowns, row: Array, b: int, gates: dict[tuple[int, int], in
         numbers = factors[:, None] * product.matrix.astype(np.float64)[:, columns].T  # [uses, rows of the matrix]
         for name, (ks, ns, scales) in _sources(u, product, b, gates).items():
             if name == "":
-                np.add.at(found.constant, js, (numbers[:, ks] * scales).sum(1))
+                np.add.at(function.constant, js, (numbers[:, ks] * scales).sum(1))
             else:
                 add(name, js[:, None], ns[None], numbers[:, ks] * scales)
-    return found
+    return function
 
 
 def _sources(
     u: Unknowns, product: MatrixProduct, b: int, gates: dict[tuple[int, int], int] | None
 ) -> dict[Hashable, tuple[Array, Array, Array]]:
     """Return, by state or source, the rows of the matrix, the units and the factors that a product combines."""
-    found: dict[Hashable, list[tuple[int, int, float]]] = {}
+    sources: dict[Hashable, list[tuple[int, int, float]]] = {}
     for k, polynomial in enumerate(product.row):
         for monomial, coefficient in polynomial.terms.items():
             name, n = _factor(u, monomial, b, gates) if monomial else ("", 0)
-            found.setdefault(name, []).append((k, n, coefficient))
+            sources.setdefault(name, []).append((k, n, coefficient))
     return {
         name: (np.array(ks), np.array(ns), np.array(factors))
-        for name, each in found.items()
+        for name, each in sources.items()
         for ks, ns, factors in [zip(*each, strict=True)]
     }
 

@@ -181,11 +181,11 @@ def _with_zeros(bias: Array | None, count: int) -> Array | None:
 
 def _rnn(u: Unknowns, h: Array) -> RaisedCell:
     """h = f(x W + h R + b)."""
-    found = _per_unit(lambda p: next(iter(p.terms.items())) if len(p.terms) == 1 else None, h)
-    atoms = _per_unit(lambda term: None if term is None else u.atom(term[0]), found)
+    terms = _per_unit(lambda p: next(iter(p.terms.items())) if len(p.terms) == 1 else None, h)
+    atoms = _per_unit(lambda term: None if term is None else u.atom(term[0]), terms)
     if any(atom is None for atom in atoms.ravel()):
         raise NotRaised(_NO_CELL)
-    gates = _gates(u, atoms, scales=[[term[1] for term in found.ravel()]])
+    gates = _gates(u, atoms, scales=[[term[1] for term in terms.ravel()]])
     W, R, bias = _weights(u, [affine(u, gates.arguments[0])], ())
     return RaisedCell("RNN", W, R, _with_zeros(bias, len(R)), gates.activations, clip=gates.clip)
 
@@ -422,15 +422,15 @@ def _of_line(activation: Activation, lines: Sequence[tuple[float, float]]) -> Ac
 
 def _cut_peephole_of_o(arguments: Array, c: Array) -> Array:
     """Take the new c out of the arguments of an output gate; return by how much it was in them [units]."""
-    found = np.empty(c.shape)
+    peepholes = np.empty(c.shape)
     for place, p in np.ndenumerate(arguments):
         terms = c.item(*place).terms
         monomial = next((m for m in terms if len(m) == 2), ())
-        found[place] = p.terms.get(monomial, 0.0) / terms[monomial]
-        arguments[place] = p - c[place] * found[place]
-    if not all_close(found, found[:1]):
+        peepholes[place] = p.terms.get(monomial, 0.0) / terms[monomial]
+        arguments[place] = p - c[place] * peepholes[place]
+    if not all_close(peepholes, peepholes[:1]):
         raise NotRaised("its weights differ between the sequences of the batch")
-    return np.asarray(found[0])
+    return np.asarray(peepholes[0])
 
 
 def _diagonal(gate: Affine) -> Array:

@@ -60,8 +60,8 @@ def mask_row(e: StepEvaluator, rows: ir.Value, walk: RowWalk) -> Array | None:
         t = e.variables.elements(NUMBER, ()).item() + float(start)
         e.bind(counter, np.full([1] * (walk.rank(counter) or 0), t, object))
         e.bind(other, e.variables.elements(lens, shape))
-        found = e.find(rows)
-        return found[0] if found is not None and found.dtype == object and len(found) == 1 else None
+        array = e.find(rows)
+        return array[0] if array is not None and array.dtype == object and len(array) == 1 else None
     return None
 
 
@@ -172,16 +172,16 @@ def without_mask(
     Raises:
         NotRaised: A truth does something else than a mask.
     """
-    found = Unmasked([*new], [*stacked])
+    step_alone = Unmasked([*new], [*stacked])
     for n, (old, array) in enumerate(zip(states, new, strict=True)):
         if old is not None and _has_truths(array) and array is not None and old.shape == array.shape:
-            found.next[n], found.masks[n] = _unmasked(array, old)
+            step_alone.next[n], step_alone.masks[n] = _unmasked(array, old)
     for n, array in enumerate(stacked):
         if array is not None and _has_truths(array):
-            found.stacked[n], found.stacked_masks[n] = _unmasked(
+            step_alone.stacked[n], step_alone.stacked_masks[n] = _unmasked(
                 array, np.full(array.shape, Polynomial({}), object)
             )
-    return found
+    return step_alone
 
 
 def _has_truths(array: Array | None) -> bool:
@@ -242,15 +242,15 @@ def length_mask_of(numbers: StepNumbers, masks: Sequence[Array]) -> LengthMask:
     Raises:
         NotRaised: The states have different masks, or the mask is no length.
     """
-    found: LengthMask | None = None
+    common: LengthMask | None = None
     for array in masks:
         for (b, _), (truth, going) in np.ndenumerate(array):
             index, mask = _length(numbers, truth, going)
-            if index != b or (found is not None and mask != found):
+            if index != b or (common is not None and mask != common):
                 raise NotRaised("its mask has not one length for each sequence")
-            found = mask
-    assert found is not None
-    return found
+            common = mask
+    assert common is not None
+    return common
 
 
 def _length(numbers: StepNumbers, truth: int, going: int) -> tuple[int, LengthMask]:

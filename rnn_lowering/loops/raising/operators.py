@@ -124,13 +124,13 @@ def product(e: StepEvaluator, a: Array, b: Array) -> Array:
     """Return the product of two tensors, of which one has numbers."""
     left, right = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
     if left.dtype != object:
-        found = np.swapaxes(_rows(e, np.swapaxes(right, -1, -2), np.swapaxes(left, -1, -2)), -1, -2)
+        products = np.swapaxes(_rows(e, np.swapaxes(right, -1, -2), np.swapaxes(left, -1, -2)), -1, -2)
     elif right.dtype != object:
-        found = _rows(e, left, right)
+        products = _rows(e, left, right)
     else:
         raise ValueError("a product of two values that are computed in the step")
-    found = found[..., 0] if b.ndim == 1 else found
-    return found[..., 0, :] if a.ndim == 1 and b.ndim > 1 else found[..., 0] if a.ndim == 1 else found
+    products = products[..., 0] if b.ndim == 1 else products
+    return products[..., 0, :] if a.ndim == 1 and b.ndim > 1 else products[..., 0] if a.ndim == 1 else products
 
 
 def _rows(e: StepEvaluator, a: Array, matrices: Array) -> Array:
@@ -140,7 +140,7 @@ def _rows(e: StepEvaluator, a: Array, matrices: Array) -> Array:
     lead = np.broadcast_shapes(a.shape[:-2], matrices.shape[:-2])
     given = np.broadcast_to(a, (*lead, *a.shape[-2:]))
     checked_size((*lead, a.shape[-2], matrices.shape[-1]))
-    found = np.empty((*lead, a.shape[-2], matrices.shape[-1]), object)
+    products = np.empty((*lead, a.shape[-2], matrices.shape[-1]), object)
     count = int(np.prod(matrices.shape[:-2]))
     if count > _MOST_BATCHES:
         raise NotRaised("its products are too large to recognise a cell")
@@ -148,8 +148,8 @@ def _rows(e: StepEvaluator, a: Array, matrices: Array) -> Array:
     one = matrices.reshape(matrices.shape[-2:]) if count == 1 else None
     for place in np.ndindex(*lead, a.shape[-2]):
         matrix = several[place[:-1]] if one is None else one
-        found[place] = e.variables.product(tuple(given[place]), matrix)
-    return found
+        products[place] = e.variables.product(tuple(given[place]), matrix)
+    return products
 
 
 def _gemm(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
@@ -158,8 +158,8 @@ def _gemm(e: StepEvaluator, node: ir.Node, given: Given) -> Array:
     a = a.T if numbers.get_int("transA", 0) else a
     b = b.T if numbers.get_int("transB", 0) else b
     alpha, beta = (numbers.get_float(name, 1.0) for name in ("alpha", "beta"))
-    found = product(e, a, b) * alpha
-    return np.asarray(found + as_numbers(c[0]) * beta if c else found, object)
+    products = product(e, a, b) * alpha
+    return np.asarray(products + as_numbers(c[0]) * beta if c else products, object)
 
 
 def _einsum(e: StepEvaluator, node: ir.Node, given: Given) -> Array | None:
@@ -177,8 +177,8 @@ def _einsum(e: StepEvaluator, node: ir.Node, given: Given) -> Array | None:
     x = a.transpose([labels[0].index(c) for c in [*free[0], *summed]])
     y = b.transpose([labels[1].index(c) for c in [*summed, *free[1]]])
     inner, sizes = int(np.prod(x.shape[len(free[0]) :])), (*x.shape[: len(free[0])], *y.shape[len(summed) :])
-    found = product(e, x.reshape(-1, inner), y.reshape(inner, -1)).reshape(sizes)
-    return found.transpose([[*free[0], *free[1]].index(c) for c in out])
+    products = product(e, x.reshape(-1, inner), y.reshape(inner, -1)).reshape(sizes)
+    return products.transpose([[*free[0], *free[1]].index(c) for c in out])
 
 
 ARITHMETIC: dict[str, StepRule] = {

@@ -138,10 +138,10 @@ class RaisedLoop:
     def _sources(self) -> dict[ir.Value, Source]:
         """Return the sequence behind each row; all are read in the same direction."""
         walk = RowWalk(self._evaluator())
-        found = {value: follow_rows(rows, walk) for value, rows in self._real_rows()}
-        if len({source.backwards for source in found.values()}) > 1:
-            found = {value: follow_rows(rows, walk, flips=False) for value, rows in self._real_rows()}
-        return found
+        sources = {value: follow_rows(rows, walk) for value, rows in self._real_rows()}
+        if len({source.backwards for source in sources.values()}) > 1:
+            sources = {value: follow_rows(rows, walk, flips=False) for value, rows in self._real_rows()}
+        return sources
 
     def _real_rows(self) -> Iterator[tuple[ir.Value, ir.Value]]:
         for value, rows in self.xs.items():
@@ -152,8 +152,8 @@ class RaisedLoop:
     def _mask_rows(self) -> dict[ir.Value, Array]:
         """Return the rows that compare the number of the step with other numbers."""
         walk = RowWalk(self._evaluator())
-        found = {value: mask_row(self._evaluator(), rows, walk) for value, rows in self.xs.items()}
-        return {value: row for value, row in found.items() if row is not None}
+        rows_of_masks = {value: mask_row(self._evaluator(), rows, walk) for value, rows in self.xs.items()}
+        return {value: row for value, row in rows_of_masks.items() if row is not None}
 
     def _step(self) -> tuple[list[Array | None], list[Array | None], list[Array | None]]:
         """Return the states, the next states and the stacked rows as polynomials."""
@@ -178,11 +178,11 @@ class RaisedLoop:
             number = writer.value_of(op.body_input("i", ir.DataType.INT64, ()))
             e.bind(number, self.variables.elements(NUMBER, ()))
             items = r.step(writer, states, rows, number, TRUE)
-            found = [self._array(e, item) for item in items]
+            arrays = [self._array(e, item) for item in items]
             self.unknown = list(e.unknown)
             for node in op.nodes:
                 detach(node)
-        return before, found[: len(r.states)], found[len(r.states) :]
+        return before, arrays[: len(r.states)], arrays[len(r.states) :]
 
     def _row(self, value: ir.Value) -> Array | None:
         """Return a row of a sequence."""
@@ -252,17 +252,17 @@ class RaisedLoop:
 
     def _match(self, states: Sequence[int], places: dict[Hashable, Layout]) -> RaisedCell:
         unknowns = Unknowns(self.variables)
-        found = []
+        matrices = []
         for n, name in zip(states, (H, C), strict=False):
             array, layout = self.next[n], places[name]
             assert array is not None
             if array.shape != layout.shape:
                 raise NotRaised(f"the shape of its state '{self.r.state_inputs[n].name}' changes")
             unknowns.add(n, name, layout.places())
-            found.append(layout.matrix(array))
+            matrices.append(layout.matrix(array))
         for source in dict.fromkeys(self.sources.values()):
             unknowns.add(source, source, places[source].places())
-        cell = match_cell(unknowns, found[0], found[1] if len(found) > 1 else None)
+        cell = match_cell(unknowns, matrices[0], matrices[1] if len(matrices) > 1 else None)
         self.mask = self._mask(states, places)
         return cell
 
@@ -348,7 +348,7 @@ class RaisedLoop:
 
     def _followers(self) -> list[int]:
         """Return the states that are copies of h."""
-        m, found = self.match, []
+        m, followers = self.match, []
         h = m.layouts[H].matrix(self.next[m.states[0]])  # type: ignore[arg-type]
         for n, array in enumerate(self.next):
             if n in m.states or not is_used(self.loop.results[self.r.states[n]]):
@@ -363,8 +363,8 @@ class RaisedLoop:
                 or (self.mask is not None and not self._is_zero(self.r.init[n]))
             ):
                 raise NotRaised(f"its state '{self.r.state_inputs[n].name}' belongs to no cell")
-            found.append(n)
-        return found
+            followers.append(n)
+        return followers
 
     def _has_mask_of_h(self, masks: Array | None, layout: Layout) -> bool:
         """Whether a value has the mask of h, if there is one."""
@@ -477,13 +477,13 @@ class RaisedLoop:
         writer, loop, value = self.writer, self.loop, self.loop.state_outputs[self.r.states[self.match.states[0]]]
         invariant = [loop.state_inputs[n] for n in sorted(loop.invariant_states)]
         given = {**self.r.xs, behind_identities(value): writer.declared(h)}
-        found = hoist_invariants(writer, loop, given, lambda _: None, invariant).rows.get(row)
+        head = hoist_invariants(writer, loop, given, lambda _: None, invariant).rows.get(row)
         trips = self.r.trips
-        if found is None and isinstance(loop, LoopBody) and trips is not None and writer.facts.shape(row) == ():
-            found = positions(Counters(writer, loop), row, trips)
-        if found is None:
+        if head is None and isinstance(loop, LoopBody) and trips is not None and writer.facts.shape(row) == ():
+            head = positions(Counters(writer, loop), row, trips)
+        if head is None:
             raise NotRaised("it stacks something else than the state h")
-        return found
+        return head
 
 
 def _number(size: Size | None) -> int:

@@ -112,14 +112,14 @@ class _Attempt:
             UnsupportedError: It computes no RNN, GRU or LSTM.
         """
         try:
-            found = RaisedLoop(writer, loop, some_rows=self.some_rows)
-            if self.needs_step and not found.has_steps:
+            raised = RaisedLoop(writer, loop, some_rows=self.some_rows)
+            if self.needs_step and not raised.has_steps:
                 raise NotRaised("it may have no step")
-            items = found.items()
+            items = raised.items()
         except NotRaised as reason:
             raise UnsupportedError(str(reason), node=loop.ref) from None
         self.raised.add(node.meta.get(_NUMBER, -1))
-        self.became[loop.ref] = found.cell.op_type
-        if found.cell.op_type == "GRU" and not found.has_steps:
+        self.became[loop.ref] = raised.cell.op_type
+        if raised.cell.op_type == "GRU" and not raised.has_steps:
             self.may_be_empty.append(loop.ref)
         return items

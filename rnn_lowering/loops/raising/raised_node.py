@@ -68,11 +68,11 @@ def emit_node(
     node.name = name or node.name
     T, N, _ = X.shape
     shapes = [(T, 1, N, H), (1, N, H), (1, N, H)][:count]
-    found = [op.given(v, X.dtype, shape) for v, shape in zip(node.outputs, shapes, strict=True)]
-    for tensor, value in zip(found, node.outputs, strict=True):
+    tensors = [op.given(v, X.dtype, shape) for v, shape in zip(node.outputs, shapes, strict=True)]
+    for tensor, value in zip(tensors, node.outputs, strict=True):
         value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
-    last = [op.squeeze(state, [0]) for state in found[1:]]
-    return NodeOutputs(op.squeeze(found[0], [1]), last[0], last[1] if count > 2 else None)
+    last = [op.squeeze(state, [0]) for state in tensors[1:]]
+    return NodeOutputs(op.squeeze(tensors[0], [1]), last[0], last[1] if count > 2 else None)
 
 
 def _weight(op: Ops, symbol: str, array: Array | None) -> Tensor | None:
@@ -81,22 +81,22 @@ def _weight(op: Ops, symbol: str, array: Array | None) -> Tensor | None:
 
 def _attributes(cell: RaisedCell, hidden_size: int, *, reverse: bool) -> list[ir.Attr]:
     """Return the attributes of a node, without those that have their default."""
-    found = [ir.AttrInt64("hidden_size", hidden_size)]
+    attributes = [ir.AttrInt64("hidden_size", hidden_size)]
     names = [each.name for each in cell.activations]
     if names != _DEFAULTS[cell.op_type]:
-        found.append(ir.AttrStrings("activations", names))
+        attributes.append(ir.AttrStrings("activations", names))
     for name in ("alpha", "beta"):  # only activations that have such a parameter take one
         numbers = [number for each in cell.activations if (number := getattr(each, name)) is not None]
-        found += [ir.AttrFloat32s(f"activation_{name}", numbers)] if numbers else []
+        attributes += [ir.AttrFloat32s(f"activation_{name}", numbers)] if numbers else []
     if cell.clip is not None:
-        found.append(ir.AttrFloat32("clip", cell.clip))
+        attributes.append(ir.AttrFloat32("clip", cell.clip))
     if cell.input_forget:
-        found.append(ir.AttrInt64("input_forget", 1))
+        attributes.append(ir.AttrInt64("input_forget", 1))
     if cell.linear_before_reset:
-        found.append(ir.AttrInt64("linear_before_reset", 1))
+        attributes.append(ir.AttrInt64("linear_before_reset", 1))
     if reverse:
-        found.append(ir.AttrString("direction", "reverse"))
-    return found
+        attributes.append(ir.AttrString("direction", "reverse"))
+    return attributes
 
 
 _DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}

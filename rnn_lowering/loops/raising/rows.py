@@ -152,8 +152,8 @@ class RowWalk:
     def integers(self, node: ir.Node, name: str) -> list[int]:
         """Return a parameter that is a list of integers; none if it is absent or not known."""
         held = parameter(node, name, self.outside.opset)
-        found = held if isinstance(held, ir.Attr) else self.numbers(held)
-        return [] if found is None else integers_of(found)
+        numbers = held if isinstance(held, ir.Attr) else self.numbers(held)
+        return [] if numbers is None else integers_of(numbers)
 
 
 _OF_EITHER = ("Add", "Sub", "Mul")
@@ -177,8 +177,8 @@ def row_of(evaluator: StepEvaluator, source: Source, rows: ir.Value, shape: Sequ
     evaluator.bind(source.value, np.expand_dims(of, source.axis))
     for value, other in reversed(source.flips):
         evaluator.bind(value, evaluator.find(other))
-    found = evaluator.find(rows)
-    return None if found is None or found.dtype != object else found[0]
+    array = evaluator.find(rows)
+    return None if array is None or array.dtype != object else array[0]
 
 
 # Where a tensor of a step has its sequences of the batch and its units. The step of a cell computes [batch,
@@ -258,16 +258,16 @@ def layouts(shape: Sequence[int], batch: int | None = None, open_axes: Sequence[
     axes = [axis for axis, size in enumerate(dims) if size != 1 or axis in open_axes]
     if len(axes) > 2:
         return
-    found: list[tuple[int | None, int | None]] = []
+    places: list[tuple[int | None, int | None]] = []
     if len(axes) == 2:
-        found = [(axes[0], axes[1]), (axes[1], axes[0])]
+        places = [(axes[0], axes[1]), (axes[1], axes[0])]
     elif axes:
-        found = [(None, axes[0]), (axes[0], None)]
+        places = [(None, axes[0]), (axes[0], None)]
         if axes[0] < len(dims) - 1:  # [batch, 1]: as [1, units], sequences would share what is not finite
-            found.reverse()
+            places.reverse()
     else:
-        found = [(None, None)]
-    for each in found:
+        places = [(None, None)]
+    for each in places:
         layout = Layout(dims, *each)
         if any(axis is not None and axis != layout.batch for axis in open_axes):
             continue

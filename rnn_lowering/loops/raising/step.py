@@ -146,16 +146,16 @@ class StepEvaluator:
             return
         try:
             cuts = node.op_type in _CUTS and not self._leaves_open_axes(node)
-            found = None if cuts else self._results(node, given, symbolic=symbolic)
+            results = None if cuts else self._results(node, given, symbolic=symbolic)
         except NotRaised:
             raise
         except Exception:  # shapes that do not fit, attributes that are none, whatever onnx's inference raises
-            found = None
-        if found is None:
+            results = None
+        if results is None:
             if symbolic and node.op_type not in RULES:
                 self.unknown[node.op_type] = None
             return
-        self._set(node.outputs, found)
+        self._set(node.outputs, results)
         self._count(self._arrays[value] for value in node.outputs)
         self._follow_open_sizes(node, with_open, symbolic=symbolic)
 
@@ -203,8 +203,8 @@ class StepEvaluator:
         """
         if node.op_type == "Shape" and node.inputs[0] is not None:
             shape = self.shape(node.inputs[0])
-            found = np.isin(np.arange(len(shape or ())), [*self.open_axes(node.inputs[0])])
-            return None if shape is None else [_part_of_shape(node, found)]
+            is_open = np.isin(np.arange(len(shape or ())), [*self.open_axes(node.inputs[0])])
+            return None if shape is None else [_part_of_shape(node, is_open)]
         moves = node.inputs[: moved_inputs(node)]
         if node.op_type not in (*MOVES, "Cast") or not with_open or with_open[-1] >= len(moves):
             return None
@@ -246,8 +246,8 @@ class StepEvaluator:
         if symbolic and operator_of(node).elementwise:
             checked_size(np.broadcast_shapes(*(array.shape for array in arrays)))
         if rule is not None and symbolic:
-            found = rule(self, node, given)
-            return found if isinstance(found, list) or found is None else [found]
+            results = rule(self, node, given)
+            return results if isinstance(results, list) or results is None else [results]
         if symbolic or not arrays:
             return None
         model = NodeModel.of(node, self.opset)
@@ -260,8 +260,8 @@ class StepEvaluator:
         known = self._arrays.get(value)
         shape = self.shape(value) if known is None else known.shape
         if shape is None and value.producer() is not None:
-            found = self.find(value)
-            shape = None if found is None else found.shape
+            array = self.find(value)
+            shape = None if array is None else array.shape
         if shape is None:
             return None
         if node.op_type == "Size":
@@ -279,10 +279,10 @@ class StepEvaluator:
         held = parameter(node, name, self.opset)
         if held is None:
             return None
-        found = held if isinstance(held, ir.Attr) else self._arrays.get(held)
-        if found is None or (not isinstance(found, ir.Attr) and found.dtype == object):
+        numbers = held if isinstance(held, ir.Attr) else self._arrays.get(held)
+        if numbers is None or (not isinstance(numbers, ir.Attr) and numbers.dtype == object):
             raise ValueError(name)
-        return integers_of(found)
+        return integers_of(numbers)
 
 
 def _part_of_shape(node: ir.Node, sizes: Array) -> Array:

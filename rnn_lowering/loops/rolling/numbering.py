@@ -217,7 +217,7 @@ def chains(graph: NumberedGraph) -> Iterator[ProductChain]:
 def _links(graph: NumberedGraph, products: list[Computation]) -> list[list[Computation]]:
     """Return products in chains: each depends on the end of its chain, or on none. Products that only come together
     in the end, as those of rows, are none."""
-    found: list[list[Computation]] = []
+    chains: list[list[Computation]] = []
     last: dict[int | None, dict[int, int]] = {}
     wanted = {id(product) for product in products}
     for computation in graph.computations:
@@ -228,15 +228,15 @@ def _links(graph: NumberedGraph, products: list[Computation]) -> list[list[Compu
         if len(ends) > _MOST_CHAINS:
             return []
         if id(computation) in wanted:
-            grown = [chain for chain, length in ends.items() if length == len(found[chain])]
+            grown = [chain for chain, length in ends.items() if length == len(chains[chain])]
             if not grown:
-                found.append([])
-            chain = max(grown, default=len(found) - 1)
-            found[chain].append(computation)
-            ends = {chain: len(found[chain])}
+                chains.append([])
+            chain = max(grown, default=len(chains) - 1)
+            chains[chain].append(computation)
+            ends = {chain: len(chains[chain])}
         if ends:
             last.update(dict.fromkeys(computation.outputs, ends))
-    return found
+    return chains
 
 
 def _chain(graph: NumberedGraph, products: list[Computation], slot: int) -> Iterator[ProductChain]:

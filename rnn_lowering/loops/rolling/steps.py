@@ -298,8 +298,8 @@ class Row:
             inputs[slot] = None if like is None else graph.constant(like, integer)
             if inputs[slot] is None:
                 return None
-        found = graph.find(self.taken.signature, inputs)
-        return None if found is None else found.outputs[0]
+        node = graph.find(self.taken.signature, inputs)
+        return None if node is None else node.outputs[0]
 
     def is_beside(self, other: Row | StepCount) -> bool:
         """Whether another row is one of the same tensor."""

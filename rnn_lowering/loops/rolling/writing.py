@@ -311,9 +311,9 @@ def _join(graph: NumberedGraph, node: ir.Node, rows: Mapping[int, tuple[int, int
     axis = node.attributes.get_int("axis", None)
     if node.op_type != "Concat" or node.domain or axis is None:
         return None
-    found = [_unsqueezed_row(graph, value, axis, rows) for value in node.inputs]
-    first = next((n for n, row in enumerate(found) if row is not None), 0)
-    run = [row for row in found[first : first + count] if row is not None]
+    taken = [_unsqueezed_row(graph, value, axis, rows) for value in node.inputs]
+    first = next((n for n, row in enumerate(taken) if row is not None), 0)
+    run = [row for row in taken[first : first + count] if row is not None]
     order = [t for _, t in run]
     if len({number for number, _ in run}) != 1 or sorted(order) != [*range(count)]:
         return None

@@ -202,8 +202,8 @@ class Positions:
 
     def _of_all(self, node: ir.Node, given: Sequence[Found]) -> Found:
         numbers = [each for each in given if isinstance(each, Numbers)]
-        if len(numbers) == len(given) and (found := self._of_numbers(node, numbers)) is not None:
-            return found
+        if len(numbers) == len(given) and (result := self._of_numbers(node, numbers)) is not None:
+            return result
         return self._of_distances(node, [as_distances(each) for each in given])
 
     def _of_numbers(self, node: ir.Node, given: Sequence[Numbers]) -> Found | None:

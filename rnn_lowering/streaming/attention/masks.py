@@ -253,25 +253,25 @@ def _distances(flow: Flow, positions: Positions, term: Term, pairs: Pairs) -> Di
     """Return what is known of a term by the distance i - j; None if it is the same for all pairs."""
     value = input_of(term.node, term.slot)
     try:
-        found = as_distances(positions.of(value))
+        distances = as_distances(positions.of(value))
     except UnknownError as error:
         raise flow.refuse(
             term.node, f"its mask or bias '{value.name}' {error}", "use a mask or a bias of i - j"
         ) from error
-    if isinstance(found, Numbers):
-        least = min(found.low * term.factor, found.high * term.factor)
-        kept = least > REMOVES if term.removes is None else found.uniform == float(not term.removes)
+    if isinstance(distances, Numbers):
+        least = min(distances.low * term.factor, distances.high * term.factor)
+        kept = least > REMOVES if term.removes is None else distances.uniform == float(not term.removes)
         if not kept:
             raise flow.refuse(term.node, "removes keys at all distances", "use a mask or a bias of i - j")
         return None
     offset = len(flow.shape(term.node.outputs[0], term.node)) - len(flow.shape(value, term.node))
-    axes = tuple(axis + offset for axis in found.axes)
+    axes = tuple(axis + offset for axis in distances.axes)
     if axes != tuple(sorted(term.axes)):
         raise flow.refuse(
             term.node, f"its mask '{value.name}' has frames on other axes", "use a mask or a bias of i - j"
         )
     rows, columns = pairs.axes_of(term)
-    return found if rows < columns else replace(found, tails=(found.tails[1], found.tails[0]))
+    return distances if rows < columns else replace(distances, tails=(distances.tails[1], distances.tails[0]))
 
 
 def _matrix_of(flow: Flow, term: Term, pairs: Pairs, count: int) -> Array:

@@ -284,8 +284,8 @@ def _times(fill: Fill, factor: int) -> Array:
     """Return a constant whose fills are multiplied."""
     numbers = fill.numbers.copy()
     for sign in (-1, 1):
-        found = fill.elements(sign)
-        numbers[found] = sign * factor * np.minimum(np.abs(numbers[found]), np.finfo(fill.dtype).max ** 0.8)
+        places = fill.elements(sign)
+        numbers[places] = sign * factor * np.minimum(np.abs(numbers[places]), np.finfo(fill.dtype).max ** 0.8)
     return numbers
 
 
@@ -293,14 +293,14 @@ def _near(fill: Fill, ranges: _Ranges) -> Array:
     """Return a constant whose fills are near the data that they meet."""
     numbers = fill.numbers.copy()
     for sign, meetings in fill.meetings.items():
-        found, nears = fill.elements(sign), list[float]()
+        places, nears = fill.elements(sign), list[float]()
         for meeting in meetings:
             if data := [ranges[name] for name in meeting.data if name in ranges]:
                 lows, highs = zip(*data, strict=True)
                 nears.append(meeting.near(sign, min(lows), max(highs)))
         if nears:
             farthest = max(sign * near for near in nears)
-            numbers[found] = sign * np.minimum(sign * numbers[found], farthest)
+            numbers[places] = sign * np.minimum(sign * numbers[places], farthest)
     return numbers
 
 

@@ -55,8 +55,8 @@ def open_sizes(model: onnx.ModelProto, feed: Mapping[str, Any]) -> dict[str, int
 
 def parameters(text: str) -> list[tuple[str, tuple[int, ...]]]:
     """The types and shapes of the parameters of the function `model`."""
-    (found,) = re.findall(r"^(?:_Bool|void) model\(([^)]*)\) \{", text, re.MULTILINE)
-    declared = re.findall(r"(?:const )?(\w+) \w+((?:\[[^]]*\])+)", found)
+    (declaration,) = re.findall(r"^(?:_Bool|void) model\(([^)]*)\) \{", text, re.MULTILINE)
+    declared = re.findall(r"(?:const )?(\w+) \w+((?:\[[^]]*\])+)", declaration)
     return [
         (TYPES.get(kind, kind.removesuffix("_t")), tuple(map(int, re.findall(r"(\d+)\]", sizes))))
         for kind, sizes in declared
