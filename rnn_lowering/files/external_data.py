@@ -37,18 +37,18 @@ def locate(model: ir.Model, folders: DataFolders) -> None:
     Raises:
         ModelFileError: A data file is missing or too short, or outside the folders.
     """
-    for value in _initializers(model):
+    graphs = [*all_graphs(model)]
+    for value in (value for graph in graphs for value in graph.initializers.values()):
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value = _located(value.const_value, folders)
-    for graph in all_graphs(model):
-        for node in graph:
-            for name, attribute in list(node.attributes.items()):
-                if attribute.is_ref():
-                    continue
-                if attribute.type == ir.AttributeType.TENSOR:
-                    node.attributes[name] = ir.AttrTensor(name, _read(attribute.value, folders))
-                elif attribute.type == ir.AttributeType.TENSORS:
-                    node.attributes[name] = ir.AttrTensors(name, [_read(t, folders) for t in attribute.value])
+    for node in (node for graph in graphs for node in graph if node.attributes):
+        for name, attribute in list(node.attributes.items()):
+            if attribute.is_ref():
+                continue
+            if attribute.type == ir.AttributeType.TENSOR:
+                node.attributes[name] = ir.AttrTensor(name, _read(attribute.value, folders))
+            elif attribute.type == ir.AttributeType.TENSORS:
+                node.attributes[name] = ir.AttrTensors(name, [_read(t, folders) for t in attribute.value])
 
 
 def data_files(model: ir.Model) -> set[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar
@@ -34,8 +34,9 @@ def clone(model: ir.Model) -> ir.Model:
     except UnsupportedError:
         refuse_undefined_inputs(model)
         raise
-    own_tensors(copied)
-    for graph in all_graphs(copied):
+    graphs = [*all_graphs(copied)]
+    own_tensors(graphs)
+    for graph in graphs:
         for value in _values(graph):
             value.type = _own_type(value.type)  # setting a value's dtype changes its type, shared or not
     for imports in (copied.opset_imports, *(function.opset_imports for function in copied.functions.values())):
@@ -121,11 +122,11 @@ def refuse_undefined_inputs(model: ir.Model) -> None:
                 raise InvalidNodeError(reason, hint=hint, node=node_ref(node, scope.text))
 
 
-def own_tensors(model: ir.Model) -> None:
+def own_tensors(graphs: Iterable[ir.Graph]) -> None:
     """Give every initializer and Constant node its own tensor object, in place; the data stays shared. Renaming a
     value renames its tensor, which otherwise belongs to the caller's message or to another model as well.
     """
-    for graph in all_graphs(model):
+    for graph in graphs:
         for value in graph.initializers.values():
             if value.const_value is not None:
                 value.const_value = _own(value.const_value)
@@ -139,6 +140,10 @@ def _own_type(given: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
     if isinstance(given, ir.TensorType):
         return ir.TensorType(given.dtype, denotation=given.denotation)
     return copy.deepcopy(given)
+
+
+_BITS = {int(t): t.bitwidth for t in ir.DataType if t not in (ir.DataType.UNDEFINED, ir.DataType.STRING)}
+"""Of each type of numbers."""
 
 
 class _BorrowedTensor(ir.serde.TensorProtoTensor):
@@ -160,6 +165,10 @@ class _BorrowedTensor(ir.serde.TensorProtoTensor):
     @property
     def size(self) -> int:
         return math.prod(self._proto.dims)  # without an object for the shape
+
+    @property
+    def nbytes(self) -> int:
+        return -(-self.size * _BITS[self._proto.data_type] // 8)
 
     @property
     def raw(self) -> onnx.TensorProto:
@@ -264,6 +273,8 @@ def refuse_many_calls(model: ir.Model, most: int) -> None:
     Raises:
         UnsupportedError: They do.
     """
+    if not model.functions:
+        return
     with suppress(CycleError):  # refused where it matters
         functions = {identifier: model.functions[identifier] for identifier in _order(model)}
         _check_size(model, functions, most, "the calls of functions", plain=0, least=MOST_CALLED)

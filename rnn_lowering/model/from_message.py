@@ -14,7 +14,7 @@ from rnn_lowering.libraries import without_collector
 from rnn_lowering.model.copying import own_tensors, refuse_undefined_inputs
 from rnn_lowering.model.model_sizes import open_negative_sizes
 from rnn_lowering.model.opsets import refuse_imports
-from rnn_lowering.model.protobuf import graphs_in, mark_undeclared
+from rnn_lowering.model.protobuf import bodies_in, graphs_with_messages, mark_undeclared
 from rnn_lowering.model.scopes import all_graphs
 
 
@@ -30,9 +30,10 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
     _refuse_unsupported(proto, name)
     try:
         model = ir.from_proto(proto)
-        own_tensors(model)
-        mark_undeclared(model, proto)
-        open_negative_sizes(model)
+        pairs = [*graphs_with_messages(model, proto)]
+        own_tensors(graph for graph, _ in pairs)
+        mark_undeclared(pairs)
+        open_negative_sizes(graph for graph, _ in pairs)
     except Exception as error:  # the deserializer raises any exception on a malformed model
         cause = deepest_cause(error)
         reason = " ".join(str(cause).split()) or type(cause).__name__
@@ -56,25 +57,27 @@ def _refuse_unsupported(proto: onnx.ModelProto, name: str) -> None:
     if proto.training_info:
         raise UnsupportedError(f"{name} contains training_info", hint="export it for inference")
     bodies = [onnx.GraphProto(name=function.name, node=function.node) for function in proto.functions]
-    for graph in (g for whole in (proto.graph, *bodies) for g in graphs_in(whole)):
+    for graph in (proto.graph, *bodies):
         _refuse_graph(graph, name)
 
 
 def _refuse_graph(graph: onnx.GraphProto, name: str) -> None:
-    if not _is_text(graph):
+    """Refuse what would be misread or lost of a graph, then of the bodies in it."""
+    with_attributes = [node for node in graph.node if node.attribute]
+    if not _is_text(graph, with_attributes):
         raise ModelFileError(f"{name} contains names that are not text", hint="is the file complete?")
     _refuse_twice("input", (value.name for value in graph.input), name)
     _refuse_twice("initializer", (tensor.name for tensor in graph.initializer), name)
     for tensor in graph.initializer:
         _refuse_tensor(tensor, name)
-    for node in graph.node:
+    for node in with_attributes:
         if len(node.attribute) > 1:
             _refuse_twice(f"in {_shown(node)}, attribute", (a.name for a in node.attribute), name)
     if graph.sparse_initializer:
         raise UnsupportedError(
             f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"
         )
-    for node, attribute in ((owner, each) for owner in graph.node for each in owner.attribute):
+    for node, attribute in ((owner, each) for owner in with_attributes for each in owner.attribute):
         if attribute.ref_attr_name and attribute.type in _GRAPHS:  # its nodes would not be found
             raise UnsupportedError(
                 f"{name}: attribute '{attribute.name}' of a node in a function is a graph that the caller passes",
@@ -85,6 +88,8 @@ def _refuse_graph(graph: onnx.GraphProto, name: str) -> None:
         if attribute.type in _SPARSE:
             which = f"{_shown(node)} in graph '{graph.name}'"
             raise UnsupportedError(f"{which} has a sparse tensor", hint="make it dense before lowering")
+    for body in (body for node in with_attributes for body in bodies_in(node)):
+        _refuse_graph(body, name)
 
 
 def _shown(node: onnx.NodeProto) -> str:
@@ -131,19 +136,13 @@ _SPARSE = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS
 """Attributes that onnx_ir cannot hold."""
 
 
-def _is_text(graph: onnx.GraphProto) -> bool:
+def _is_text(graph: onnx.GraphProto, with_attributes: Iterable[onnx.NodeProto]) -> bool:
     """Return whether every name is valid UTF-8; protobuf returns bytes for a name that is not."""
     values = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
     names = [graph.name, *(v.name for v in values)]
+    names += [attribute.name for node in with_attributes for attribute in node.attribute]
     for node in graph.node:
-        names += [
-            node.name,
-            node.op_type,
-            node.domain,
-            *node.input,
-            *node.output,
-            *[a.name for a in node.attribute],
-        ]
+        names += (node.name, node.op_type, node.domain, *node.input, *node.output)
     return {*map(type, names)} <= {str}
 
 

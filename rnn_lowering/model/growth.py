@@ -89,13 +89,16 @@ def hide_growth(model: onnx.ModelProto) -> bool:
 def _may_grow(model: onnx.ModelProto) -> bool:
     """Return whether a model has operators that can make a value too large: most models need no closer look."""
     graphs: list[GraphMessage] = [model.graph, *model.functions]
-    constants = [node for graph in graphs for node in nodes_in(graph) if node.op_type == "Constant"]
+    nodes = [node for graph in graphs for node in nodes_in(graph) if node.op_type in _MATTER]
+    constants = [node for node in nodes if node.op_type == "Constant"]
+    if len(constants) == len(nodes):
+        return False
     tensors = [tensor for graph in graphs_in(model.graph) for tensor in graph.initializer]
     fixed = {tensor.name for tensor in tensors} | {name for node in constants for name in node.output}
     shapes = [tensor.dims for tensor in (*tensors, *(a.t for node in constants for a in node.attribute))]
     shapes += [[dim.dim_value for dim in info.type.tensor_type.shape.dim] for info in model.graph.input]
     doubling = _FEW if any(len(dims) == 1 and dims[0] > _LONG for dims in shapes) else 0
-    for node in (node for graph in graphs for node in nodes_in(graph)):
+    for node in nodes:
         doubling += node.op_type in _DOUBLE
         slot = SHAPES_OF.get(node.op_type)
         if doubling > _FEW or (slot is not None and len(node.input) > slot and node.input[slot] not in fixed):
@@ -126,6 +129,9 @@ _Scope = Mapping[str, _Bound]
 
 _DOUBLE, _FEW = ("Concat", "Gather", "GatherND"), 5
 """Operators that double a rank or the numbers that inference computes, and how many of them never do too much."""
+
+_MATTER = frozenset(["Constant", *_DOUBLE, *SHAPES_OF])
+"""The operators that decide whether a closer look is needed."""
 
 _LONG = _MOST_HELD >> _FEW
 """A value with one axis and more elements may become too long by fewer of them."""

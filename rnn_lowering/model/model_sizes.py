@@ -32,7 +32,7 @@ from rnn_lowering.model.onnx_checks import (
     problem_of,
 )
 from rnn_lowering.model.protobuf import as_proto
-from rnn_lowering.model.scopes import RecurrentNode, all_graphs
+from rnn_lowering.model.scopes import RecurrentNode
 from rnn_lowering.model.trial_sizes import are_of_an_example
 from rnn_lowering.nodes.connections import KnownInputs
 
@@ -217,22 +217,13 @@ def _small_constant(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
 # Declared sizes beside inferred ones
 
 
-def open_negative_sizes(model: ir.Model) -> None:
-    """Let each declared size that is negative be open, in place."""
-    for value in _declaring_values(model):
-        if value.shape is not None and _has_negative_sizes(value):
-            sizes = [None if isinstance(dim, int) and dim < 0 else dim for dim in value.shape]
-            value.shape = with_sizes(value.shape, sizes)
-
-
-def _declaring_values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in all_graphs(model):
-        yield from graph.inputs
-        yield from (value for node in graph for value in node.outputs)
-
-
-def _has_negative_sizes(value: ir.Value) -> bool:
-    return any(isinstance(dim, int) and dim < 0 for dim in value.shape or ())
+def open_negative_sizes(graphs: Iterable[ir.Graph]) -> None:
+    """Let each size that is negative be open, in place, where values of graphs declare it."""
+    for graph in graphs:
+        for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
+            if value.shape is not None and any(isinstance(dim, int) and dim < 0 for dim in value.shape):
+                sizes = [None if isinstance(dim, int) and dim < 0 else dim for dim in value.shape]
+                value.shape = with_sizes(value.shape, sizes)
 
 
 def forget_sizes(model: ir.Model) -> None:

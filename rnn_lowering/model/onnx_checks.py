@@ -100,22 +100,10 @@ def with_inferred_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _message(model: ir.Model, *, without_shapes: bool = False) -> onnx.ModelProto:
     """Return a message for inference, in which what would be too large is hidden; the computed values of the main
     graph are declared with or without shapes."""
-    proto = message_for_inference(model)
-    if without_shapes:
-        computed = {name for node in proto.graph.node for name in node.output}
-        for info in (*proto.graph.value_info, *(info for info in proto.graph.output if info.name in computed)):
-            _forget_shape(info.type)
+    proto = message_for_inference(model, without_shapes=without_shapes)
     if called_nodes(proto) <= MOST_CALLED:
         hide_growth(proto)
     return proto
-
-
-def _forget_shape(declared: onnx.TypeProto) -> None:
-    kind = declared.WhichOneof("value")
-    if kind in ("sequence_type", "optional_type"):
-        _forget_shape(getattr(declared, kind).elem_type)
-    elif kind is not None:
-        getattr(declared, kind).ClearField("shape")
 
 
 def _with_inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -222,7 +210,7 @@ def _is_moderate(proto: onnx.ModelProto) -> bool:
     loops up to some of them."""
     return called_nodes(proto) <= MOST_CALLED and all(
         all(0 <= size <= _LARGEST for size in _sizes(graph))
-        and all(abs(attribute.i) <= _LARGEST for node in graph.node for attribute in node.attribute)
+        and all(abs(attribute.i) <= _LARGEST for attribute in _attributes_of(graph.node))
         for graph in graphs_in(proto.graph)
     )
 
@@ -233,12 +221,14 @@ def _has_long_range(main: onnx.GraphProto) -> bool:
     graphs = list(graphs_in(main))
     nodes = [node for graph in graphs for node in graph.node]
     ranges = [node for node in nodes if node.op_type == "Range"]
-    if ranges and len(graphs) == 1:
+    if not ranges:
+        return False
+    if len(graphs) == 1:
         nodes = _behind(ranges, nodes)
     names = {name for node in nodes for name in _numbers_read(node)}
     held = (tensor for graph in graphs for tensor in graph.initializer if tensor.name in names)
     numbers = (*(size for graph in graphs for size in _sizes(graph)), *_integers(nodes, held))
-    return bool(ranges) and any(number > _LONGEST_RANGE for number in numbers)
+    return any(number > _LONGEST_RANGE for number in numbers)
 
 
 def _behind(last: Sequence[onnx.NodeProto], nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
@@ -269,13 +259,16 @@ def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
 
 
 def _tensors_of(nodes: Iterable[onnx.NodeProto]) -> list[onnx.TensorProto]:
-    attributes = (attribute for node in nodes for attribute in node.attribute)
-    return [attribute.t for attribute in attributes if attribute.HasField("t")]
+    return [attribute.t for attribute in _attributes_of(nodes) if attribute.HasField("t")]
+
+
+def _attributes_of(nodes: Iterable[onnx.NodeProto]) -> list[onnx.AttributeProto]:
+    return [attribute for node in nodes if node.attribute for attribute in node.attribute]
 
 
 def _integers(nodes: Sequence[onnx.NodeProto], held: Iterable[onnx.TensorProto]) -> Iterator[int]:
     """Yield the absolute values of the integers that attributes of nodes and scalar constants hold."""
-    yield from (abs(attribute.i) for node in nodes for attribute in node.attribute)
+    yield from (abs(attribute.i) for attribute in _attributes_of(nodes))
     for tensor in (*held, *_tensors_of(nodes)):
         if tensor.data_type in _INTEGERS and not any(tensor.dims):
             stored = tensor.raw_data[:8]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 import onnx
@@ -50,10 +50,10 @@ def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from graphs_in(body)
 
 
-def mark_undeclared(model: ir.Model, proto: onnx.ModelProto) -> None:
-    """Mark initializers that have no value_info in the message: onnx_ir would add one, and `to_message` leaves it
-    out."""
-    for graph, message in graphs_with_messages(model, proto):
+def mark_undeclared(graphs: Iterable[tuple[ir.Graph, GraphMessage]]) -> None:
+    """Mark initializers that have no value_info in the message of their graph: onnx_ir would add one, and
+    `to_message` leaves it out."""
+    for graph, message in graphs:
         declared = {info.name for info in message.value_info}
         for name, value in graph.initializers.items():
             if name not in declared:
@@ -66,14 +66,29 @@ def to_message(model: ir.Model) -> onnx.ModelProto:
     Raises:
         onnx_ir.serde.SerdeError: It cannot be serialized.
     """
-    proto: onnx.ModelProto = ir.to_proto(model)
+    undeclared = [value for value in model.graph.initializers.values() if _UNDECLARED in value.meta]
+    with _without_types(v for v in undeclared if not (v.is_graph_input() or v.is_graph_output())):
+        proto: onnx.ModelProto = ir.to_proto(model)
     for graph, message in graphs_with_messages(model, proto):
-        undeclared = {name for name, value in graph.initializers.items() if value.meta.get(_UNDECLARED)}
-        kept = [info for info in message.value_info if info.name not in undeclared]
+        names = {name for name, value in graph.initializers.items() if _UNDECLARED in value.meta}
+        kept = [info for info in message.value_info if info.name not in names]
         if len(kept) < len(message.value_info):
             del message.value_info[:]
             message.value_info.extend(kept)
     return proto
+
+
+@contextmanager
+def _without_types(values: Iterable[ir.Value]) -> Iterator[None]:
+    """Let values have no type and shape in the block: onnx_ir then makes no value_info, which takes it long."""
+    had = [(value, value.type, value.shape) for value in values]
+    for value, _, _ in had:
+        value.type = value.shape = None
+    try:
+        yield
+    finally:
+        for value, kind, shape in had:
+            value.type, value.shape = kind, shape
 
 
 def as_proto(model: ir.Model) -> onnx.ModelProto:
@@ -115,8 +130,12 @@ def pairs_in(graph: ir.Graph, message: GraphMessage) -> Iterator[tuple[ir.Graph,
                 yield from pairs_in(body, message_of_body)
 
 
-def message_for_inference(model: ir.Model) -> onnx.ModelProto:
+def message_for_inference(model: ir.Model, *, without_shapes: bool = False) -> onnx.ModelProto:
     """Return a message of the model without its large tensors, which become inputs of the main graph.
+
+    Args:
+        model: The model.
+        without_shapes: Whether the computed values of the main graph are declared without shapes.
 
     Raises:
         UnsupportedError: A node or a tensor cannot be serialized.
@@ -128,45 +147,64 @@ def message_for_inference(model: ir.Model) -> onnx.ModelProto:
     )
     with _serializing():
         proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
-        _Description(proto).write(model.graph, proto.graph)
+        _Description(proto, without_shapes=without_shapes).write(model.graph, proto.graph)
     return proto
 
 
 class _Description:
     """Writes graphs without their large tensors into the message of a model."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, *, without_shapes: bool) -> None:
         self._main = model.graph
         self._are_inputs = model.ir_version < _FIRST_WITH_OWN_INITIALIZERS
+        self._without_shapes = without_shapes
         self._declared: dict[str, onnx.ValueInfoProto | None] = {}
 
     def write(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
+        main = proto is self._main
         proto.name = graph.name or "graph"
         proto.input.extend(ir.serde.serialize_value(value) for value in graph.inputs)
         self._write_tensors(graph, proto)
         for node in graph:
-            self._write_node(node, proto.node.add())
-            if not node.name and node.outputs and proto is self._main:
-                proto.node[-1].name = f"-> {node.outputs[0].name}"  # inference names nodes in its errors
-            known = (v for v in node.outputs if v.name and not v.is_graph_output() and (v.type or v.shape))
-            proto.value_info.extend(ir.serde.serialize_value(value) for value in known)
-        proto.output.extend(ir.serde.serialize_value(value) for value in graph.outputs)
+            message = proto.node.add()
+            self._write_node(node, message)
+            if not node.name and node.outputs and main:
+                message.name = f"-> {node.outputs[0].name}"  # inference names nodes in its errors
+            for value in node.outputs:
+                if (value.type or value.shape) and value.name and not value.is_graph_output():
+                    self._write_value(value, proto.value_info.add(), computed=main)
+        for value in graph.outputs:
+            self._write_value(value, proto.output.add(), computed=main and value.producer() is not None)
+
+    def _write_value(self, value: ir.Value, proto: onnx.ValueInfoProto, *, computed: bool) -> None:
+        """Write what is declared of a value; `computed`: it is one of the main graph."""
+        if not (computed and self._without_shapes):
+            ir.serde.serialize_value_into(proto, value)
+            return
+        proto.name = value.name or ""
+        if value.type is not None:
+            ir.serde.serialize_type_into(proto.type, value.type)
 
     def _write_node(self, node: ir.Node, proto: onnx.NodeProto) -> None:
-        if not bodies_of(node):
-            ir.serde.serialize_node_into(proto, node)
-            return
+        """Write what inference and the checker read of a node: onnx_ir takes twice as long for all of it."""
         proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
+        if node.name:
+            proto.name = node.name
         proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
-        proto.output.extend(value.name or "" for value in node.outputs)
-        for name, attribute in node.attributes.items():
-            bodies = graphs_of(attribute)
-            if not bodies:
+        outputs = [value.name or "" for value in node.outputs]
+        while outputs and not outputs[-1]:
+            outputs.pop()
+        proto.output.extend(outputs)
+        for name, attribute in node.attributes.items() if node.attributes else ():
+            if bodies := graphs_of(attribute):
+                message = proto.attribute.add(name=name, type=int(attribute.type))
+                is_one = attribute.type == ir.AttributeType.GRAPH
+                for body in bodies:
+                    self.write(body, message.g if is_one else message.graphs.add())
+            elif attribute.is_ref():
+                ir.serde.serialize_reference_attribute_into(proto.attribute.add(), attribute)
+            else:
                 ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
-                continue
-            message = proto.attribute.add(name=name, type=int(attribute.type))
-            for body in bodies:
-                self.write(body, message.g if attribute.type == ir.AttributeType.GRAPH else message.graphs.add())
 
     def _write_tensors(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
         """Add the initializers of a graph whose inputs are written; only the types and shapes of large ones."""

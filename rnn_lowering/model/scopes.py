@@ -95,7 +95,7 @@ def origin_of(node: ir.Node, scope: str = "main graph") -> NodeRef:
 
 def nodes_with_functions(model: ir.Model) -> Iterator[tuple[NodeRef, bool]]:
     """Yield the nodes of recurrent operators of which the model has a function, too, and whether they call it."""
-    for scope, node in nodes_in_scopes(model):
+    for scope, node in nodes_in_scopes(model) if model.functions else ():
         if is_recurrent(node) and node.op_identifier() in model.functions:
             yield node_ref(node, scope.text), calls_function(node, model.functions)
 
@@ -112,8 +112,15 @@ def _scopes_in(scope: Scope) -> Iterator[Scope]:
 
 
 def nodes_in_scopes(model: ir.Model) -> Iterator[tuple[Scope, ir.Node]]:
-    """Yield the nodes of all scopes, each with its scope."""
-    return ((scope, node) for scope in scopes(model) for node in scope.graph)
+    """Yield the nodes of all scopes, each with its scope, in the order of `scopes`."""
+    pending = [*_roots(model)]
+    while pending:
+        scope, inner = pending.pop(), list[Scope]()
+        for node in scope.graph:
+            yield scope, node
+            if node.attributes:  # for most nodes that is all
+                inner += inner_scopes(node, scope)
+        pending += inner
 
 
 def foreign_nodes(model: ir.Model) -> Iterator[NodeRef]:

@@ -269,8 +269,5 @@ def _finite(data: Any) -> Any:
 
 def count_operators(model: ir.Model) -> dict[str, int]:
     """Count the operators of every graph, subgraph and function of a model."""
-    counts: Counter[str] = Counter()
-    for graph in all_graphs(model):
-        for node in graph:
-            counts[f"{node.domain}::{node.op_type}" if node.domain else node.op_type] += 1
-    return dict(sorted(counts.items()))
+    counts = Counter((node.domain, node.op_type) for graph in all_graphs(model) for node in graph)
+    return dict(sorted((f"{domain}::{name}" if domain else name, n) for (domain, name), n in counts.items()))

@@ -15,7 +15,7 @@ from rnn_lowering.errors import NodeRef, RnnLoweringError
 from rnn_lowering.flags import set_dim
 from rnn_lowering.model.copying import clone, order_restored
 from rnn_lowering.model.model_sizes import open_negative_sizes
-from rnn_lowering.model.scopes import SORTED, repeating_nodes, sort_nodes
+from rnn_lowering.model.scopes import SORTED, all_graphs, repeating_nodes, sort_nodes
 from rnn_lowering.nodes.kinds import imported
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.report import Report
@@ -156,7 +156,7 @@ class Work:
         with order_restored(model):
             unsorted = sort_nodes(model)  # a copy needs that
             copy = clone(model)
-        open_negative_sizes(copy)
+        open_negative_sizes(all_graphs(copy))
         return cls(copy, lowering, Report(lowering.target), lambda: model, was_sorted=not unsorted)
 
     @property
