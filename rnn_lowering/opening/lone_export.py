@@ -26,6 +26,7 @@ from rnn_lowering.facts.operators import (
     TO_THE_END,
     bodies_of,
     is_of_default_domain,
+    operator_of,
     reached,
 )
 from rnn_lowering.limits import most_bytes
@@ -56,7 +57,11 @@ _FREE: Mapping[str, Collection[int]] = {
 }
 """Numbers of others that are no size; nor is what is beyond each end."""
 
-_SUMS = ("CumSum", "Einsum", "MatMul", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceSum", "ReduceSumSquare")
+_SUMS = {
+    *("CumSum", "DFT", "Einsum", "Gemm", "GlobalLpPool", "LpNormalization", "MatMul", "ReduceL1", "ReduceL2"),
+    *("ReduceLogSum", "ReduceLogSumExp", "ReduceSum", "ReduceSumSquare", "Scan"),
+}
+_EXPONENTS = (2, 3, 0.5, -0.5, -1, -2)
 _WINDOWED, _POOLS = ("Conv", "ConvTranspose"), ("AveragePool", "LpPool", "MaxPool")
 _UNTRAINED = {"scale": 1, "Scale": 1, "input_var": 1, "B": 0, "bias": 0, "input_mean": 0}
 """What all numbers of an input of a norm are before training; in cells they are 0."""
@@ -118,8 +123,10 @@ class _LoneExport:
 
     def __post_init__(self) -> None:
         for node in self.nodes:
-            shape = self.opened.shape(node.inputs[0] if node.inputs else None)
-            rows = shape[-1:] if node.op_type == "MatMul" else shape
+            read = node.inputs if node.op_type == "Scan" else node.inputs[:1]
+            shape = [dim for value in read for dim in self.opened.shape(value)]
+            product = node.op_type in ("Gemm", "MatMul")
+            rows = (shape[:1] if node.attributes.get_int("transA", 0) else shape[-1:]) if product else shape
             adds = node.op_type in _SUMS and any(dim.constant is None for dim in rows)
             if adds or any(value is not None and value.producer() in self.sums for value in node.inputs):
                 self.sums.add(node)
@@ -178,12 +185,28 @@ class _LoneExport:
         if node in self.filled and not any(_follows(array, self.sizes) for array in arrays):
             return True
         shape, first = self.known.static_shape(held) or (), node.inputs[0]
-        if {*shape} & {n for n in self.sizes if n > 1}:
+        several = [n for n in self.sizes if n > 1]
+        if {*shape} & {*several} or self._has_one_row(node, shape):
             return False
+        if name in _STATES and any(dim % n == 0 for dim in shape[:-1] for n in several):
+            return False  # a batch of all rows
         producer = None if first is None else first.producer()
         of_shape = node.op_type in ("Gather", "Slice") and producer is not None and producer.op_type == "Shape"
-        named = of_shape or (node.op_type, name) in (("Pow", "Y"), ("Shape", "data"))
+        power = (node.op_type, name) == ("Pow", "Y") and self._is_power(arrays)
+        named = of_shape or power or (node.op_type, name) == ("Shape", "data")
         return free or named or self._is_weight(node, name, arrays, math.prod(shape))
+
+    def _has_one_row(self, node: ir.Node, shape: Sequence[int]) -> bool:
+        """Whether a constant has one row along an axis that had one too: it may be the first of a table."""
+        if 1 not in self.sizes or not operator_of(node).elementwise:
+            return False
+        dims = zip(reversed(shape), reversed(self.opened.shape(node.outputs[0])), strict=False)
+        return any(n == 1 and dim.symbols for n, dim in dims)
+
+    def _is_power(self, arrays: Sequence[Array]) -> bool:
+        """Whether an exponent is a usual one, and neither a size nor the inverse of one."""
+        sizes = [power for n in self.sizes if n > 2 for power in (n, -1 / n, 1 / n)]
+        return all(bool(np.isin(array, _EXPONENTS).all() and not np.isin(array, sizes).any()) for array in arrays)
 
     def _is_free(self, name: str, array: Array) -> bool:
         """Whether no number of an attribute or an input of this name can be a size."""
@@ -204,7 +227,9 @@ class _LoneExport:
             return False  # an axis of 1 may be the batch
         distinct: set[float] = set()
         for part in _parts(arrays):
-            distinct |= {*np.unique(part).tolist()}
+            distinct |= {*(unique := np.unique(part)).tolist()}
+            if _is_series(unique):
+                return False
             if len(distinct) >= _FEWEST:
                 break
         if len(distinct) == 1 < count:
@@ -217,7 +242,8 @@ class _LoneExport:
     def _has_own_windows(self, node: ir.Node) -> bool:
         """Whether the windows of a node follow from its weights: those of a pool may be as long as the axis.
 
-        Pads that keep a size follow from the kernel, but with a stride from the size too.
+        A kernel of half an axis may follow from it. Pads that keep a size follow from the kernel, but with a stride
+        from the size too.
         """
         given, shape = node.attributes, self.opened.shape(node.inputs[0] if node.inputs else None)
         moved = [n for n, dim in enumerate(shape[2:]) if dim.constant is None]
@@ -228,8 +254,9 @@ class _LoneExport:
         strides, dilations = (given.get_ints(name) or [1] * len(kernel) for name in ("strides", "dilations"))
         for n in moved:
             before, after, length = pads[n], pads[n + len(kernel)], lengths[n].constant
-            span = dilations[n] * (int(kernel[n].constant or 0) - 1) + 1
-            if not after <= before < span or length is None:
+            count = int(kernel[n].constant or 0)
+            span = dilations[n] * (count - 1) + 1
+            if not after <= before < span or length is None or (count >= _FEWEST and 2 * count >= length):
                 return False
             kept = (-(-int(length) // strides[n]) - 1) * strides[n] + span - int(length)
             if strides[n] > 1 and before + after == max(kept, 0):
@@ -247,6 +274,16 @@ def _joined(value: ir.Value) -> Sequence[ir.Value | None]:
 def _follows(array: Array, sizes: Sequence[int]) -> bool:
     """Whether an array is neither zeros nor a shape that a cell decides, but has a size of the export."""
     return bool(np.isin(array, sizes).any() if array.dtype.kind in "iu" else array.any())
+
+
+def _is_series(numbers: Array) -> bool:
+    """Whether sorted numbers are evenly spaced, or each is as many times the one before: they were computed."""
+    if len(numbers) < _FEWEST:
+        return False
+    middle, beside = numbers[1:-1], (numbers[:-2], numbers[2:])
+    span = float(np.abs(numbers).max())
+    evenly = np.abs(beside[0] + beside[1] - 2 * middle).max() <= 1e-5 * (numbers[-1] - numbers[0])
+    return bool(evenly or np.allclose(beside[0] * beside[1], middle**2, 1e-4, 1e-12 * span**2))
 
 
 def _parts(arrays: Sequence[Array]) -> Iterator[Array]:

@@ -16,6 +16,7 @@ from rnn_lowering.opening import lone_export
 
 _0 = np.array([0])
 TURNED = "t = Transpose <perm = [0,2,1]> (X)"
+NUMBERS = np.random.default_rng(1).normal(size=9)
 LAYERS = {"m": W66, "n": W66[0], "g": np.ones(6), "k": np.zeros(6)}
 ENOUGH = {
     "an LSTM": ("X:0", "float[{},2,6] X", "float[{},1,2,4] Y", "Y, h = LSTM <hidden_size = 4> (X, W, R)", LSTM),
@@ -144,6 +145,56 @@ def test_what_may_follow_from_the_size_is_refused(name: str) -> None:
     model = made("float[2,24,24] X", "float[a,b,c] Y", NOT_ENOUGH[name], 17, **constants)
     with pytest.raises(rl.UnsupportedError, match="one export does not tell"):
         rl.lower(model, "keep", open_dims={"X:1": "time"})
+
+
+EXPONENT = "e = Exp (X) p = ReduceProd <axes = [1], keepdims = 0> (e) Y = Pow (p, k)"
+LOOKS_LIKE_WEIGHTS = {
+    "the exponent of a geometric mean": ("X:1", "float[2,12,6] X", EXPONENT, {"k": np.float32(1 / 12)}),
+    "multiples of a frequency": ("X:1", "float[2,24,9] X", "Y = Mul (X, k)", {"k": np.arange(9) * 6.28 / 24}),
+    "powers of a decay": ("X:1", "float[2,24,9] X", "Y = Mul (X, k)", {"k": np.exp(-np.arange(9) / 24)}),
+    "steps up to T": ("X:1", "float[2,12,9] X", "Y = Mul (X, k)", {"k": np.linspace(0.5, 12.25, 9)}),
+    "the first row of a table": ("X:1", "float[2,1,9] X", "Y = Add (X, k)", {"k": NUMBERS[None]}),
+    "a kernel of 2 T - 1": (
+        "X:2",
+        "float[2,1,12] X",
+        "Y = Conv <pads = [11,11]> (X, k)",
+        {"k": np.random.default_rng(2).normal(size=(1, 1, 23))},
+    ),
+    "weights behind a product over time": (
+        "X:0",
+        "float[24,9] X",
+        "g = Gemm <transA = 1> (X, X) Y = Mul (g, k)",
+        {"k": NUMBERS},
+    ),
+    "weights behind a Scan over time": (
+        "X:0",
+        "float[24,9] X",
+        "s = Scan <num_scan_inputs = 1, body = b (float[9] h, float[9] x) => (float[9] g) { g = Add (h, x) }>"
+        " (k, X) Y = Mul (s, k)",
+        {"k": NUMBERS},
+    ),
+    "states of all rows": (
+        "X:1",
+        "float[2,12] X",
+        "r = Reshape (X, all) u = Unsqueeze (r, ends) Y, h = LSTM <hidden_size = 4> (u, W, R, , , z)",
+        {
+            "W": LSTM["W"][:, :, :1],
+            "R": LSTM["R"],
+            "z": np.zeros((1, 24, 4)),
+            "all": _0 - 1,
+            "ends": np.array([0, 2]),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS_LIKE_WEIGHTS)
+def test_numbers_that_look_like_weights_are_refused(name: str) -> None:
+    axis, given, nodes, constants = LOOKS_LIKE_WEIGHTS[name]
+    model = made(given, "float Y", nodes, 17, **constants)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(rl.UnsupportedError, match="one export does not tell whether it follows time"):
+        rl.lower(model, "keep", open_dims={axis: "time"})
 
 
 def test_weights_that_are_joined_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
