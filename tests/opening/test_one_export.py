@@ -1,6 +1,7 @@
 """One export is enough where no node of it knows a size; else it is refused, with the way out."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -148,7 +149,7 @@ def test_what_may_follow_from_the_size_is_refused(name: str) -> None:
 
 
 EXPONENT = "e = Exp (X) p = ReduceProd <axes = [1], keepdims = 0> (e) Y = Pow (p, k)"
-LOOKS_LIKE_WEIGHTS = {
+LOOKS_LIKE_WEIGHTS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "the exponent of a geometric mean": ("X:1", "float[2,12,6] X", EXPONENT, {"k": np.float32(1 / 12)}),
     "multiples of a frequency": ("X:1", "float[2,24,9] X", "Y = Mul (X, k)", {"k": np.arange(9) * 6.28 / 24}),
     "powers of a decay": ("X:1", "float[2,24,9] X", "Y = Mul (X, k)", {"k": np.exp(-np.arange(9) / 24)}),
