@@ -23,7 +23,8 @@ from rnn_lowering.facts.operators import TO_THE_END, axes_by_rule, operator_of, 
 from rnn_lowering.facts.size import ONE, Shape, Size, product
 from rnn_lowering.streaming.counts import counts_so_far, frame_indices, missing_frames, of_type, past_or_first
 from rnn_lowering.streaming.editor import Editor, Emitter, home, input_of
-from rnn_lowering.streaming.frames import NO_DELAY, FirstFrame, Flow, Frames, Framing, Unframed
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import NO_DELAY, FirstFrame, Frames, Framing, Unframed
 from rnn_lowering.streaming.sizes import in_whole, linear
 from rnn_lowering.types import ArrayLike
 

@@ -24,18 +24,10 @@ from rnn_lowering.streaming.anchored_sizes import AnchoredSizes
 from rnn_lowering.streaming.attention.position_rows import cut_table
 from rnn_lowering.streaming.attention.scores import compared, of_pairs
 from rnn_lowering.streaming.attention.shifts import compared_by_distance
-from rnn_lowering.streaming.frame_numbers import numbering, of_first_frame, settle_comparison
-from rnn_lowering.streaming.frames import (
-    FirstFrame,
-    Flow,
-    Frames,
-    Framing,
-    Pairs,
-    Pooled,
-    Unframed,
-    WholeSequenceValue,
-)
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import FirstFrame, Frames, Framing, Pairs, Pooled, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded, picked, sliced
+from rnn_lowering.streaming.operators.frame_numbers import numbering, of_first_frame, settle_comparison
 from rnn_lowering.streaming.operators.pooling import (
     POOLINGS,
     contracted,

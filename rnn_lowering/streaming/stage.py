@@ -34,8 +34,9 @@ from rnn_lowering.passes.stages import Edit, StreamInputs, Work
 from rnn_lowering.streaming.anchored_sizes import AnchoredSizes, anchor_sizes
 from rnn_lowering.streaming.attention.expansion import InPlaceOf, expand_attention
 from rnn_lowering.streaming.editor import remove_unused
+from rnn_lowering.streaming.flow import MAIN_GRAPH, Flow
 from rnn_lowering.streaming.follow_frames import follow
-from rnn_lowering.streaming.frames import MAIN_GRAPH, Delay, Flow, Frames
+from rnn_lowering.streaming.frames import Delay, Frames
 from rnn_lowering.streaming.loop_branches import choose_in_loops
 from rnn_lowering.streaming.metadata import LONGEST_DELAY, StreamPlan
 from rnn_lowering.streaming.operators.node_states import axis_of_steps, lengths_of

@@ -18,9 +18,10 @@ from rnn_lowering.facts.node_outputs import compute_node, numbered
 from rnn_lowering.facts.operators import captured_values, input_at, moved_inputs, operator_of, reached, with_bodies
 from rnn_lowering.facts.size import Symbol
 from rnn_lowering.streaming.editor import Editor, input_of
-from rnn_lowering.streaming.frame_numbers import continued_numbers, fold_sizes
-from rnn_lowering.streaming.frames import NO_DELAY, Delay, Flow, Frames, Framing, StatefulNode, Unframed
+from rnn_lowering.streaming.flow import Flow, StatefulNode
+from rnn_lowering.streaming.frames import NO_DELAY, Delay, Frames, Framing, Unframed
 from rnn_lowering.streaming.metadata import StreamPlan
+from rnn_lowering.streaming.operators.frame_numbers import continued_numbers, fold_sizes
 from rnn_lowering.streaming.operators.node_states import (
     NodeState,
     dims_of,

@@ -16,8 +16,9 @@ from stream_models import CHUNKINGS, chunked, net, plan_of, random, whole
 import rnn_lowering as rl
 from rnn_lowering.facts import axes
 from rnn_lowering.facts.operators import OPERATORS, Operator
+from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.follow_frames import ALONG_FRAMES
-from rnn_lowering.streaming.frames import Flow, Frames, Framing
+from rnn_lowering.streaming.frames import Frames, Framing
 from rnn_lowering.streaming.operators.windows import Window, read_window, set_attributes
 
 STANDS_FOR = {"Turned": "Neg", "Blurred": "AveragePool"}

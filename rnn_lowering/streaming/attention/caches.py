@@ -22,7 +22,8 @@ from rnn_lowering.streaming.attention.masks import Bias, Mask, by_distance
 from rnn_lowering.streaming.attention.shifts import replace_shape, shift_in_call
 from rnn_lowering.streaming.counts import frame_indices, frames_before, numbers_in_call
 from rnn_lowering.streaming.editor import Editor, input_of
-from rnn_lowering.streaming.frames import Flow, Pairs
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import Pairs
 from rnn_lowering.streaming.operators.pooling import lowest
 from rnn_lowering.streaming.sizes import in_chunk, least_of
 from rnn_lowering.types import Array

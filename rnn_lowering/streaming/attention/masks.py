@@ -21,7 +21,8 @@ from rnn_lowering.facts.size import Size, Symbol, size
 from rnn_lowering.streaming.attention.distances import Distances, Positions, as_distances
 from rnn_lowering.streaming.attention.positions import Numbers, UnknownError
 from rnn_lowering.streaming.editor import input_of
-from rnn_lowering.streaming.frames import Flow, Pairs, Term
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import Pairs, Term
 from rnn_lowering.streaming.sizes import CHUNK, TIME, least_of
 from rnn_lowering.types import Array
 

@@ -29,7 +29,8 @@ from rnn_lowering.streaming.attention.caches import (
 from rnn_lowering.streaming.attention.masks import REMOVES, Mask, mask_of, masked_again
 from rnn_lowering.streaming.attention.shifts import added, limited, shifted
 from rnn_lowering.streaming.editor import Editor, input_of
-from rnn_lowering.streaming.frames import Flow, FrameNumbers, Frames, Framing, Pairs, Shifting, Term
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import FrameNumbers, Frames, Framing, Pairs, Shifting, Term
 from rnn_lowering.streaming.sizes import least_of
 
 _PRODUCTS = ("MatMul", "Einsum")

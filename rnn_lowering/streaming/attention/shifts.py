@@ -20,7 +20,8 @@ from rnn_lowering.streaming.attention.masks import Mask
 from rnn_lowering.streaming.attention.position_rows import are_few, emit_rows, numbers_of, position_rows
 from rnn_lowering.streaming.counts import frames_before, numbers_in_call
 from rnn_lowering.streaming.editor import Editor, Emitter, home, input_of
-from rnn_lowering.streaming.frames import ByDistance, Flow, Frames, Framing, Pairs, Shifting, WholeSequenceValue
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import ByDistance, Frames, Framing, Pairs, Shifting, WholeSequenceValue
 from rnn_lowering.streaming.sizes import in_whole, least_of
 from rnn_lowering.types import Dims
 

@@ -16,15 +16,8 @@ from rnn_lowering.facts.size import Counter, Size, size
 from rnn_lowering.streaming.alignment import FramesRead, wait
 from rnn_lowering.streaming.counts import frame_indices, frames_before, numbers_in_call, past_or_first
 from rnn_lowering.streaming.editor import Editor, input_of
-from rnn_lowering.streaming.frames import (
-    FirstFrame,
-    Flow,
-    FrameNumbers,
-    Frames,
-    Framing,
-    Unframed,
-    WholeSequenceValue,
-)
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import FirstFrame, FrameNumbers, Frames, Framing, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.operators.windows import (
     Computed,
     KeepRows,

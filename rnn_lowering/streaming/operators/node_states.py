@@ -16,7 +16,8 @@ from rnn_lowering.facts.operators import TO_THE_END, input_at, is_used
 from rnn_lowering.nodes.kinds import cell_of, has_cell
 from rnn_lowering.streaming.counts import frames_before, missing_frames, numbers_in_call, past_or_first
 from rnn_lowering.streaming.editor import Editor, dim_of, input_of, label_of
-from rnn_lowering.streaming.frames import Delay, Flow, StatefulNode
+from rnn_lowering.streaming.flow import Flow, StatefulNode
+from rnn_lowering.streaming.frames import Delay
 from rnn_lowering.streaming.metadata import Dim
 from rnn_lowering.streaming.operators.pooling import wide_type
 from rnn_lowering.types import Array

@@ -28,7 +28,8 @@ from rnn_lowering.facts.operators import operator_of, parameter
 from rnn_lowering.streaming.alignment import FramesRead, coupled_axes, frame_by_frame, known_axes
 from rnn_lowering.streaming.counts import counts_so_far
 from rnn_lowering.streaming.editor import Editor, Emitter, input_of
-from rnn_lowering.streaming.frames import Delay, Flow, Frames, Framing, Pooled, Unframed
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import Delay, Frames, Framing, Pooled, Unframed
 
 
 def wide_type(dtype: ir.DataType) -> ir.DataType:

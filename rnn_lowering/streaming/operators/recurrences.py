@@ -23,17 +23,8 @@ from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.streaming.alignment import joined
 from rnn_lowering.streaming.counts import missing_frames
 from rnn_lowering.streaming.editor import Editor, Emitter, input_of
-from rnn_lowering.streaming.frames import (
-    MAIN_GRAPH,
-    Delay,
-    FirstFrame,
-    Flow,
-    Frames,
-    Framing,
-    StatefulNode,
-    Unframed,
-    WholeSequenceValue,
-)
+from rnn_lowering.streaming.flow import MAIN_GRAPH, Flow, StatefulNode
+from rnn_lowering.streaming.frames import Delay, FirstFrame, Frames, Framing, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.operators.node_states import axis_of_steps, state_slots, steps_and_batch
 
 

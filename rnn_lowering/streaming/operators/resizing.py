@@ -17,7 +17,8 @@ from rnn_lowering.facts.operators import TO_THE_END
 from rnn_lowering.facts.size import size
 from rnn_lowering.streaming.counts import frame_indices, frames_before
 from rnn_lowering.streaming.editor import Editor, input_of
-from rnn_lowering.streaming.frames import Flow, Frames, Framing
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import Frames, Framing
 from rnn_lowering.streaming.operators.cuts_and_joins import trimmed
 from rnn_lowering.streaming.operators.windows import (
     KeepRows,

@@ -24,7 +24,8 @@ from rnn_lowering.facts.size import Size, size
 from rnn_lowering.streaming.alignment import FramesRead
 from rnn_lowering.streaming.counts import frame_indices, past_or_first
 from rnn_lowering.streaming.editor import Editor, Emitter, input_of
-from rnn_lowering.streaming.frames import Flow, Frames, Framing
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import Frames, Framing
 from rnn_lowering.streaming.operators.pooling import lowest
 from rnn_lowering.types import Array
 

@@ -23,7 +23,8 @@ from rnn_lowering.facts.size import size
 from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.streaming.counts import frames_before, of_type
 from rnn_lowering.streaming.editor import Editor, NodeEdit, home, input_of, producer
-from rnn_lowering.streaming.frames import FirstFrame, Flow, FrameNumbers, Frames, Framing
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import FirstFrame, FrameNumbers, Frames, Framing
 from rnn_lowering.streaming.sizes import TIME, in_chunk
 from rnn_lowering.types import Array
 
