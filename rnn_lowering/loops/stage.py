@@ -32,9 +32,9 @@ from rnn_lowering.model.replace import replace_nodes
 from rnn_lowering.model.scopes import REPEATING, repeating_nodes
 from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.options import Lowering
+from rnn_lowering.passes.hints import TRIED, open_trips, tried_at
 from rnn_lowering.passes.nodes import choose_forms
 from rnn_lowering.passes.report import FOLDED, Report, count_operators
-from rnn_lowering.passes.sizes import TRIED, open_trips, tried_at
 from rnn_lowering.passes.stages import StreamInputs, Work
 from rnn_lowering.targets.target import check_operators, check_types
 

@@ -142,7 +142,7 @@ def prepared_nodes(work: Work) -> PreparedModel:
         prepared = prepare(model, NodeSelection(lowering), lowering.max_nodes, inferred=work.inferred)
     except UnsupportedError as error:
         if default_opset(model.opset_imports) < OLDEST_LOWERED_OPSET and not model.functions:
-            from rnn_lowering.passes.sizes import deciding_conditions
+            from rnn_lowering.passes.hints import deciding_conditions
 
             error.advise(deciding_conditions(model), error.hint)
         raise
@@ -186,7 +186,7 @@ def _without_branches(work: Work, model: ir.Model, error: InvalidNodeError) -> i
     """Return a copy of a model without branches that are never run; raise the error, and name the input that
     decides, if that leaves an invalid one."""
     from rnn_lowering.model.folding import folded
-    from rnn_lowering.passes.sizes import deciding_input
+    from rnn_lowering.passes.hints import deciding_input
 
     def is_valid(trial: ir.Model) -> bool:
         try:
@@ -240,7 +240,7 @@ def _planned_nodes(
         if len(unknown) == _MOST_ASKED:
             break
     if unknown:
-        from rnn_lowering.passes.sizes import advise_all
+        from rnn_lowering.passes.hints import advise_all
 
         raise advise_all(unknown)
     return plan
@@ -303,7 +303,7 @@ def planned(
         chooser = FormChooser(as_lowered, opset, options.max_unroll, target, emitted, "Scan" in entry.around)
         choice = chooser.choose(options.to)
     except (UnknownSizeError, UnknownLengthsError) as error:
-        from rnn_lowering.passes.sizes import advise
+        from rnn_lowering.passes.hints import advise
 
         advise(error, model, spec, options, work.inputs)
         raise

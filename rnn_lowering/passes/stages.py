@@ -112,6 +112,10 @@ class StreamInputs:
         """Return the option that fixes an open size."""
         return self.frames.get(size) or set_dim(size)
 
+    def options(self, sizes: Iterable[str | None]) -> str:
+        """Return the options that fix open sizes, but for those without a name."""
+        return " ".join(dict.fromkeys(self.option(size) for size in sizes if size))
+
 
 NO_STREAM = StreamInputs()
 
