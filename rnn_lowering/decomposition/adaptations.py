@@ -43,11 +43,12 @@ from rnn_lowering.decomposition.rewrites.axes import (
 from rnn_lowering.decomposition.rewrites.bounds import (
     bound_by_max,
     bound_integers,
+    bound_squeezed,
     bound_tanh,
     write_logarithms,
 )
 from rnn_lowering.decomposition.rewrites.indices import count_axes, count_from_start, cut_to_indices
-from rnn_lowering.decomposition.rewrites.norms import centre_norms, part_divisors
+from rnn_lowering.decomposition.rewrites.norms import centre_norms, multiply_by_sizes, part_divisors
 from rnn_lowering.decomposition.rewrites.planes import (
     convolve_planes,
     flip_rows,
@@ -363,6 +364,12 @@ ADAPTATIONS = {
         "fails on rows of integers that become floats: made floats of {} tables",
         replaces=nodes_of_tables,
         if_changed=True,
+    ),
+    "squeezed bounds": Adaptation(
+        bound_squeezed, "loses a Squeeze in front of a Clip: wrote {} Clip as Max and Min"
+    ),
+    "factors of sizes": Adaptation(
+        multiply_by_sizes, "divides by 1 in place of an open size: multiplied by {} reciprocals of sizes"
     ),
     "clipped norms": Adaptation(bound_by_max, "normalizes along another axis: wrote {} Clip as Max"),
     "bounded integers": Adaptation(bound_integers, "clips no integers: wrote {} Clip as Max and Min"),

@@ -52,6 +52,12 @@ def aligns_corners(node: ir.Node) -> bool:
     return node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "align_corners"
 
 
+def rounds_up(node: ir.Node) -> bool:
+    """Return whether a Resize of the nearest takes the element behind a place that is half way, or anywhere."""
+    is_nearest = node.attributes.get_string("mode", "nearest") == "nearest"
+    return is_nearest and node.attributes.get_string("nearest_mode", "").endswith("ceil")
+
+
 _HALF = 0.5
 
 

@@ -128,6 +128,31 @@ COLUMNS = {
     for width, pad in ((4, 0), (2, 1))
 }
 
+BOUNDS = {
+    f"a Squeeze and a Clip to {bounds}": f"""(float[2, 1, 6] x) => (float[a, b] y) <int64[1] axis = {{1}},
+        float low = {{-0.5}}, float high = {{0.5}}> {{ s = Squeeze (x, axis) y = Clip (s, {bounds}) }}"""
+    for bounds in ("low", ", high", "low, high")
+}
+
+_SIZE = """<int64[1] first = {0}, int64[1] axis = {0}, float[1] one = {1}> { s = Shape (x)
+    f = Gather (s, first) n = Cast <to = 1> (f)"""
+MEANS = {
+    name: f"(float[T, 3] x) => (float[a, b] y) {_SIZE} {text} }}"
+    for name, text in {
+        "a mean over an open size": "m = ReduceSum (x, axis) y = Div (m, n)",
+        "a root of an open size": "r = Sqrt (n) y = Div (x, r)",
+        "one more than an open size": "m = Add (n, one) y = Div (x, m)",
+    }.items()
+}
+
+UPWARD = {
+    f"{mode} of {places}": f"""(float[2, 3, 4, 6] x) => (float[a, b, c, d] y) <float[4] s = {{1, 1, 1.5, 2}}> {{
+        y = Resize <mode = "nearest", nearest_mode = "{mode}", coordinate_transformation_mode = "{places}">
+            (x, , s) }}"""
+    for mode in ("ceil", "round_prefer_ceil")
+    for places in ("half_pixel", "asymmetric")
+}
+
 OLD = {
     **{f"{name}, opset 11": text for name, text in RESIZES.items()},
     "a vector, opset 11": "(float[2, 8, 6] x) => (float[a, b] y) <float[6] v = {}> { y = MatMul (x, v) }",
@@ -137,7 +162,20 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
     target: {name: parse(f"g {text}", 11 if "opset 11" in name else 17) for name, text in texts.items()}
     for target, texts in {
         "tract": PADS,
-        "mnn": PADS | OUTPUTS | SCATTERS | GELUS | NUMBERS | SLOPES | LOWER | WINDOWS | RESIZES | OLD | ROWS,
+        "mnn": PADS
+        | OUTPUTS
+        | SCATTERS
+        | GELUS
+        | NUMBERS
+        | SLOPES
+        | LOWER
+        | WINDOWS
+        | RESIZES
+        | OLD
+        | ROWS
+        | BOUNDS
+        | MEANS
+        | UPWARD,
         "opencv": RESHAPES | CLIPS | SLOPES | AXES | INDICES | SINGLE | RESIZES | OLD | ROWS,
         "openvino": INDICES | ROWS | REPEATS | COLUMNS,
     }.items()

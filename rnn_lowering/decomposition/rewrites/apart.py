@@ -59,7 +59,7 @@ def end_convolutions(model: AdaptedModel) -> int:
         while node is not None and node.op_type in _FUSED and node.inputs[0] is not None:
             node = node.inputs[0].producer()
         weights = node.inputs[1] if node is not None and node.op_type in ("Conv", "ConvTranspose") else None
-        if weights is not None and weights.shape is not None and len(weights.shape) == 3:
+        if len(model.shape_of(weights) or ()) == len("OIW"):
             model.behind(value, "Max", [value], suffix="Conv")
             count += 1
     return count

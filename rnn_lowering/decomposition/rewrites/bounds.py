@@ -1,7 +1,7 @@
 """Bounds of numbers, as a runtime computes them right.
 
 Of a norm that is clipped and expanded pnnx makes one along another axis, but not with a Max. OpenCV clips no
-integers but int32, and its Tanh is NaN between 45 and 88.
+integers but int32, and its Tanh is NaN between 45 and 88. MNN loses a Squeeze in front of a Clip.
 
 A Sigmoid of a large negative number is 0, or bounded, long before its logarithm is out of range: from -15 on in
 tract, -87 in MNN, -88 in OpenCV and OpenVINO.
@@ -40,8 +40,20 @@ def bound_integers(model: AdaptedModel) -> int:
     return _bound(model, [clip for clip in _clips(model) if is_integer(clip.inputs[0])])
 
 
-def _clips(model: AdaptedModel) -> list[ir.Node]:
-    return [node for node in model.nodes("Clip", since=_MAX_OF_ALL) if any(node.inputs[1:])]
+def bound_squeezed(model: AdaptedModel) -> int:
+    """Write each Clip of floats behind a Squeeze as Max and Min, in place; return their number."""
+
+    def is_squeezed(x: ir.Value | None) -> bool:
+        source, dtype = None if x is None else x.producer(), model.dtype_of(x)
+        return (
+            source is not None and source.op_type == "Squeeze" and dtype is not None and dtype.is_floating_point()
+        )
+
+    return _bound(model, [clip for clip in _clips(model, since=_OF_INPUTS) if is_squeezed(clip.inputs[0])])
+
+
+def _clips(model: AdaptedModel, since: int = _MAX_OF_ALL) -> list[ir.Node]:
+    return [node for node in model.nodes("Clip", since=since) if any(node.inputs[1:])]
 
 
 def _bound(model: AdaptedModel, clips: Sequence[ir.Node]) -> int:

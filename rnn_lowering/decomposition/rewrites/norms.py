@@ -3,7 +3,7 @@
 OpenCV takes the mean of squares less the square of the mean for the variance: of numbers near 1 that differ by
 0.003 a LayerNormalization is off by 0.3 percent, also one that is written out, of which it makes its own. Numbers
 less their mean are normalized right. Where numbers are divided by a sum, it looks for a Softmax or a norm, and
-fails if that is along several axes.
+fails if that is along several axes. MNN divides by 1 in place of an open size of the first axis.
 """
 
 from __future__ import annotations
@@ -109,3 +109,27 @@ def _divides_by_sum(node: ir.Node, model: AdaptedModel) -> bool:
         return False
     axes = integers_at(before, "axes", model.opset)
     return axes is None or len(axes) != 1
+
+
+def multiply_by_sizes(model: AdaptedModel) -> int:
+    """Multiply, in place, by the reciprocal of what each Div of floats divides by, if that follows from open sizes;
+    return their number."""
+    found = [node for node in model.nodes("Div") if _divides_by_sizes(node, model)]
+    for node in found:
+        x, sizes = node.inputs
+        model.replace(node, model.before(node, "Mul", [x, model.before(node, "Reciprocal", [sizes])]))
+    return len(found)
+
+
+def _divides_by_sizes(node: ir.Node, model: AdaptedModel) -> bool:
+    dtype, pending, seen = model.dtype_of(node.inputs[1]), [node.inputs[1]], set[ir.Value]()
+    while pending:
+        value = pending.pop()
+        if value is None or value in seen or model.constant_of(value) is not None:
+            continue
+        seen.add(value)
+        source = value.producer()
+        if source is None:
+            return False
+        pending += source.inputs if source.op_type not in ("Shape", "Size") else ()
+    return bool(seen) and dtype is not None and dtype.is_floating_point()

@@ -1,6 +1,7 @@
 """A Resize along the last two axes as products with matrices, or to sizes in place of by scales.
 
-tract takes aligned corners for those of the sizes before they are rounded. MNN computes each cubic Resize wrongly,
+tract takes aligned corners for those of the sizes before they are rounded. MNN computes each cubic Resize wrongly
+and rounds no place up,
 OpenVINO those that leave out what is outside (exclude_outside), OpenCV others where a scale gives no whole size.
 The matrix of an axis is what ONNX's reference makes of the identity; of the nearest, what float32 makes.
 """
@@ -19,7 +20,7 @@ from onnx import helper, numpy_helper
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.facts.operators import input_at
 from rnn_lowering.model.replace import drop_unused
-from rnn_lowering.targets.misread import aligns_corners, rounds
+from rnn_lowering.targets.misread import aligns_corners, rounds, rounds_up
 from rnn_lowering.types import Array, array_of
 
 _SCALES, _SIZES = 2, 3
@@ -43,8 +44,10 @@ class _Growth(NamedTuple):
     same: Array
 
 
-Kind = Literal["cubic", "excluding", "rounded"]
-"""Which nodes are written: cubic ones, those that leave out what is outside, or others whose sizes are rounded."""
+Kind = Literal["cubic", "excluding", "rounded", "upward"]
+"""Which nodes are written: cubic ones, those that leave out what is outside, others whose sizes are rounded, or
+those that take the element behind a place.
+"""
 
 
 def resizes(model: AdaptedModel, kind: Kind) -> set[ir.Node]:
@@ -55,9 +58,9 @@ def resizes(model: AdaptedModel, kind: Kind) -> set[ir.Node]:
 def _growths(model: AdaptedModel, kind: Kind) -> dict[ir.Node, _Growth]:
     wanted = [node for node in model.nodes("Resize", since=_OF_FLOATS) if _is_of_kind(node, kind)]
     found = {node: growth for node in wanted if (growth := _growth(node, model)) is not None}
-    if kind != "rounded":
-        return found
-    return {node: growth for node, growth in found.items() if _is_rounded(node, growth, model)}
+    if kind == "rounded":
+        return {node: growth for node, growth in found.items() if _is_rounded(node, growth, model)}
+    return {node: growth for node, growth in found.items() if kind != "upward" or growth.slot == _SCALES}
 
 
 def _is_rounded(node: ir.Node, growth: _Growth, model: AdaptedModel) -> bool:
@@ -76,8 +79,10 @@ _PLACES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
 
 def _is_of_kind(node: ir.Node, kind: Kind) -> bool:
     mode = node.attributes.get_string("mode", "nearest")
+    places = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    if kind == "upward":
+        return rounds_up(node) and places in _PLACES
     if kind == "rounded":
-        places = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
         return (mode == "linear" and not aligns_corners(node)) or (mode == "nearest" and places in _PLACES)
     return mode == "cubic" and (kind == "cubic" or node.attributes.get_int("exclude_outside", 0) != 0)
 

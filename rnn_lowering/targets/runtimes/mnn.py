@@ -24,6 +24,7 @@ from rnn_lowering.targets.misread import (
     labels_of,
     of_multiplied_places,
     reduces,
+    rounds_up,
 )
 from rnn_lowering.targets.native import (
     COMMON,
@@ -112,8 +113,9 @@ def _scatter(node: ir.Node, known: KnownValue, opset: int) -> str:
 
 
 def _resize(node: ir.Node, known: KnownValue, opset: int) -> str:
-    is_cubic = node.attributes.get_string("mode", "nearest") == "cubic"
-    return "wrongly if it is cubic" if is_cubic else of_multiplied_places(node)
+    if node.attributes.get_string("mode", "nearest") == "cubic":
+        return "wrongly if it is cubic"
+    return "with places that are rounded down" if rounds_up(node) else of_multiplied_places(node)
 
 
 def _einsum(node: ir.Node, known: KnownValue, opset: int) -> str:
@@ -276,7 +278,7 @@ MNN = Target(
             ),
             *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart", "logarithms of Sigmoid"),
             *("numbers of one axis", "slopes as products", "axes from the start", "spelled lower pads"),
-            "rows of a Softmax",
+            *("rows of a Softmax", "squeezed bounds", "factors of sizes"),
             *(
                 "columns apart",
                 "transposed apart",
@@ -289,6 +291,7 @@ MNN = Target(
                 "gathered windows",
                 "groups of planes",
                 "cubic products",
+                "upward products",
             ),
             "indices of ScatterElements, GatherElements, GatherND",
         ),
