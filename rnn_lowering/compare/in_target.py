@@ -1,5 +1,6 @@
-"""The result in the runtime of its target, compared with the original in onnxruntime: a model at two sizes if its
-axes are open, a stream call by call.
+"""The result in the runtime of its target, compared with the original in onnxruntime.
+
+A model with open axes runs at two sizes, a stream call by call.
 
 Each model runs in a process of its own, with limits of time and memory. What a runtime prints is kept back: only
 its last lines are told, where a model does not run.

@@ -1,4 +1,4 @@
-"""Indices of the largest or smallest numbers: others are as right where they pick numbers that are equal."""
+"""Indices of the largest or smallest numbers: where numbers are equal, the index of either is right."""
 
 from __future__ import annotations
 

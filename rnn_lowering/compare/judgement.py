@@ -1,4 +1,4 @@
-"""Which outputs count as equal: tolerances by type and by what lies between, nodes beside float64, and shapes."""
+"""Which outputs count as equal: tolerances by type, nodes beside float64, and shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which declared sizes are those of the example of an exporter: others follow where open axes are large."""
+"""Which declared sizes are only those of an exporter's example: at a trial size of the inputs, others follow."""
 
 from __future__ import annotations
 

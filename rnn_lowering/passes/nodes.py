@@ -1,5 +1,4 @@
-"""The stage of the nodes: the form of each, before the first edit, and their equivalents; and the stage of what a
-runtime needs of the model as a whole, with the nodes that it does not run."""
+"""The stage of the nodes: their forms, chosen before the first edit, and equivalents; and the stage that adapts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One step of a node as emitted, as a graph in the symbols of the operator specification: from its cut-out lowered
-form."""
+"""One step of an emitted node as a graph, in the symbols of the operator specification."""
 
 from __future__ import annotations
 

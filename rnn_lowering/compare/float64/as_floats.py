@@ -1,5 +1,4 @@
-"""Models in other element types, to compare with: products that do not round their operand to 8 bits (`as_floats`),
-float64 to compute in, or float32 where a kernel lacks the type (`widen`)."""
+"""A model in other element types, to compare with: without rounding to 8 bits (`as_floats`), or wider (`widen`)."""
 
 from __future__ import annotations
 

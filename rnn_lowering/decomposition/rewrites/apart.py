@@ -1,4 +1,4 @@
-"""Nodes that are set apart from those around them, with which a runtime computes them wrongly.
+"""Nodes that a runtime computes wrongly beside certain others: something is put between them.
 
 onnx2tf 2.6.9 writes a model that LiteRT rejects where a sum is both an operand of a sum and in a Concat before its
 other operand: between both sums comes a Reshape to the same shape. It loses an output of the model that a Relu or

@@ -1,4 +1,4 @@
-"""Nodes and constants with all that they mean by default, or in other words: pads, orders, numbers.
+"""Nodes and constants in other words: defaults, pads, orders and numbers are written out.
 
 ncnn loads a Pad with its mode, a pad for each axis and the number that fills, and crashes at a Split without sizes.
 

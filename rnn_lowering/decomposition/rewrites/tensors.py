@@ -1,5 +1,4 @@
-"""Tensors that a runtime takes none of: without elements, of too many axes, or of other ranks in each branch. Nodes
-with one are refused."""
+"""Refuses nodes with tensors that a runtime rejects: without elements, of many axes, of other ranks by branch."""
 
 from __future__ import annotations
 
