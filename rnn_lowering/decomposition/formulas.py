@@ -24,6 +24,7 @@ from rnn_lowering.decomposition.comparisons import (
     trilu,
 )
 from rnn_lowering.decomposition.cuts import gather, pad, reverse_sequence, tile
+from rnn_lowering.decomposition.einsum import einsum
 from rnn_lowering.decomposition.operands import (
     OLDEST_OPSET,
     Formula,
@@ -34,7 +35,6 @@ from rnn_lowering.decomposition.operands import (
     of_onnx,
 )
 from rnn_lowering.decomposition.products import (
-    einsum,
     integer_power,
     integer_product,
     integer_square,

@@ -323,34 +323,6 @@ def stft(signal: FLOAT[...], waves: FLOAT[...], shape: INT64[...], strides: Sequ
 
 
 @script()
-def einsum(a: T, b: T, perm_a: Sequence[int], perm_b: Sequence[int], perm: Sequence[int]) -> T:
-    """The product of two operands of which MatMul takes all axes."""
-    product = op.MatMul(op.Transpose(a, perm=perm_a), op.Transpose(b, perm=perm_b))
-    return op.Transpose(product, perm=perm)
-
-
-@script()
-def sum_of_all(x: T) -> T:
-    return op.ReduceSum(x, keepdims=0)
-
-
-@script()
-def sum_of_products(a: T, b: T, perm: Sequence[int]) -> T:
-    return op.ReduceSum(a * op.Transpose(b, perm=perm), keepdims=0)
-
-
-@script()
-def einsum_by_shapes(
-    a: T, b: T, left: INT64[...], right: INT64[...], whole: INT64[...],
-    perm_a: Sequence[int], perm_b: Sequence[int], perm: Sequence[int],
-) -> T:  # fmt: skip
-    """The product of two operands as matrices."""
-    first = op.Reshape(op.Transpose(a, perm=perm_a), left)
-    second = op.Reshape(op.Transpose(b, perm=perm_b), right)
-    return op.Transpose(op.Reshape(op.MatMul(first, second), whole), perm=perm)
-
-
-@script()
 def scatter_sum(
     data: T, indices: INT64[...], updates: T,
     rows: INT64[...], below: INT64[...], zero: T, behind: INT64[...], along: INT64[...],

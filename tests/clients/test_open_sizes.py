@@ -12,7 +12,9 @@ import numpy as np
 import onnx
 import pytest
 from cases import Arrays, Case, model, values
+from einsums import EINSUMS, einsum_of
 from oracle import evaluate
+from running import run
 from texts import parse, random_feed
 
 import rnn_lowering as rl
@@ -79,6 +81,24 @@ def test_both_states_may_start_from_one_tensor(client: Any, tmp_path: Path) -> N
     net = parse(ONE_START, 17)
     jobs = {str(T): (net, random_feed(net, T=T, N=N)) for T, N in SIZES["symbolic"]}
     assert_lowered_right(client, jobs, tmp_path)
+
+
+def test_an_einsum_takes_further_sizes(tmp_path: Path) -> None:
+    """OpenCV's keeps those of its first run."""
+    nets = {equation: rl.lower(einsum_of(equation), target="opencv") for equation in EINSUMS}
+    sizes = ((2, 5), (3, 2), (1, 1))
+    for n, net in enumerate(nets.values()):
+        onnx.save(net, tmp_path / f"{n}.onnx")
+        (tmp_path / f"{n}.onnx.txt").write_text("y")
+        for at, (A, B) in enumerate(sizes):
+            given: dict[str, Any] = random_feed(net, A=A, B=B)
+            np.savez(tmp_path / f"{n}.onnx.{at}.npz", **given)
+    run_python("opencv", "-c", RUN, "opencv", *(tmp_path / f"{n}.onnx" for n in range(len(nets))), lent=[PACKAGED])
+    for n, equation in enumerate(nets):
+        for at, (A, B) in enumerate(sizes):
+            with np.load(tmp_path / f"{n}.onnx.{at}.out.npz") as got:
+                wanted = run(einsum_of(equation), random_feed(nets[equation], A=A, B=B))
+                assert judge(dict(got), wanted) == ("right", ""), (equation, A, B)
 
 
 GROUPS = """g (float[N, 8, T] x) => (float[N, 8, A] y) <float[8, 2, 3] w = {}, float[8] b = {}> {

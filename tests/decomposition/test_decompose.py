@@ -166,10 +166,6 @@ UNKNOWN = {
     "a window that is an input": """(float[2, 32, 1] x, float[8] w) => (float[2, F, 5, 2] y) <int64 s =
         {3}> { y = STFT (x, s, w) }""",
     "a label twice": "(float[3, 3] a, float[3] b) => (float[3] y) { y = Einsum <equation = 'ii,i->i'> (a, b) }",
-    "an ellipsis": """(float[2, 3] a, float[3, 4] b) => (float[2, 4] y)
-        { y = Einsum <equation = '...j,jk->...k'> (a, b) }""",
-    "a sum over one operand": """(float[2, 3] a, float[2] b) => (float[2] y)
-        { y = Einsum <equation = 'ij,i->i'> (a, b) }""",
 }  # fmt: skip
 
 

@@ -22,13 +22,6 @@ OF_ROWS: Arrays = {
     name: np.array(numbers, np.int64)
     for name, numbers in {"zero": 0, "one": 1, "two": 2, "column": [-1, 1], "row": [1, -1], "rest": [-1]}.items()
 }
-OF_SHAPES: Arrays = {
-    name: np.array(numbers, np.int64)
-    for name, numbers in {"left": [0, -1, 5], "right": [0, 5, -1], "whole": [0, 3, 4]}.items()
-}
-PERMS = {"perm_a": [0, 1, 2], "perm_b": [0, 2, 1], "perm": [0, 1, 2]}
-EINSUM = """(float[2, 3, 5] a, float[2, 4, 5] b) => (float[2, 3, 4] y)
-    { y = Einsum <equation = 'nij,nkj->nik'> (a, b) }"""
 FLOATS, LARGEST = "(float[3, 4] x) => (float[3, 4] y)", float(np.finfo(np.float32).max)
 LIMITS = {"axes": np.array([1], np.int64)} | floats(least=-LARGEST, most=LARGEST)
 LIMITS_17 = {"given": np.array([1]), "axes": [1]} | floats(least=-LARGEST, most=LARGEST)
@@ -126,19 +119,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         """(float[3, 7] x, int64[3] i) => (float[3, 7] y)
         { y = ReverseSequence <time_axis = 1, batch_axis = 0> (x, i) }""",
         {"swap": [1, 0]},
-    ),
-    "einsum": (
-        EINSUM,
-        PERMS,
-    ),
-    "sum_of_all": ("(float[2, 3] x) => (float y) { y = Einsum <equation = 'ij->'> (x) }", {}),
-    "sum_of_products": (
-        "(float[2, 3] a, float[3, 2] b) => (float y) { y = Einsum <equation = 'ij,ji->'> (a, b) }",
-        {"perm": [1, 0]},
-    ),
-    "einsum_by_shapes": (
-        EINSUM,
-        OF_SHAPES | PERMS,
     ),
     "scatter_sum": (
         """(float[4] x, int64[3] i, float[3] u) => (float[4] y)

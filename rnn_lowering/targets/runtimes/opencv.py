@@ -19,6 +19,7 @@ from rnn_lowering.targets.misread import (
     Misreading,
     adds_a_window,
     by_operator,
+    labels_of,
     of_large_numbers,
     of_multiplied_places,
     of_rounded_sizes,
@@ -146,6 +147,14 @@ def _trilu(node: ir.Node, known: KnownValue, opset: int) -> str:
     return "" if fits else "with at most as many rows as columns"
 
 
+def _einsum(node: ir.Node, known: KnownValue, opset: int) -> str:
+    """It keeps the sizes of the first run; an operand with a label twice stays."""
+    shapes = [None if value is None else known(value).shape for value in node.inputs]
+    is_open = any(shape is None or not shape.is_static() for shape in shapes)
+    once = all(len({*part} - {"."}) == len(part.replace(".", "")) for part in labels_of(node)[0])
+    return "at the sizes of its first run only" if is_open and once else sums_all_of_one(node)
+
+
 def _equal(node: ir.Node, known: KnownValue, opset: int) -> str:
     return "of numbers only" if _dtype(node, known) == ir.DataType.BOOL else ""
 
@@ -173,7 +182,7 @@ _MISREAD: Mapping[str, Misreading] = {
     "BitShift": _bit_shift,
     "Relu": _of_floats,
     "Sign": _of_floats,
-    "Einsum": lambda node, known, opset: sums_all_of_one(node),
+    "Einsum": _einsum,
     "Equal": _equal,
     "ScatterElements": _scatter,
     "LogSoftmax": _large,

@@ -12,6 +12,7 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.facts.constants import constant_of, never_negative
 from rnn_lowering.targets.misread import (
     aligns_corners,
+    labels_of,
     of_large_numbers,
     opset_of,
     rounds_a_size,
@@ -76,6 +77,11 @@ _OF_FLOATS = ("Einsum", "MatMul", "ReduceSumSquare")
 """Operators of which it crashes at integers, or rejects them."""
 
 
+def _has_others(node: ir.Node) -> bool:
+    """Whether an Einsum has axes without a label, of which tract takes none."""
+    return "..." in "".join(labels_of(node)[0])
+
+
 def _misread(node: ir.Node, known: KnownValue) -> str:
     """Return how tract computes a node wrongly, or "". It makes an operator of floats of a square."""
     first = node.inputs[0] if node.inputs else None
@@ -93,7 +99,7 @@ def _misread(node: ir.Node, known: KnownValue) -> str:
         return "in other modes only"
     if node.op_type == "Resize" and aligns_corners(node) and rounds_a_size(node, known):
         return "with corners of the sizes before they are rounded"
-    if node.op_type == "Einsum" and (how := sums_all_of_one(node)):
+    if node.op_type == "Einsum" and (how := "without its ..." * _has_others(node) or sums_all_of_one(node)):
         return how
     if node.op_type == "Softplus" or (node.op_type == "Celu" and node.attributes.get_float("alpha", 1.0) != 1):
         return "as infinity from 89 on" if node.op_type == "Softplus" else "with alpha = 1 only"
