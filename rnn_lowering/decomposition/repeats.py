@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
-from rnn_lowering.facts.constants import integers_at
+from rnn_lowering.facts.constants import bounds_at
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.node_outputs import MOST_SENT
 from rnn_lowering.facts.numbers import evaluate
@@ -160,12 +160,8 @@ def _last_rows(value: ir.Value, model: AdaptedModel) -> list[int]:
     node, rank = value.producer(), len(model.shape_of(value) or ())
     if node is None or node.op_type != "Slice" or not is_of_default_domain(node):
         return []
-    bounds = ("starts", "ends", "axes", "steps")
-    starts, ends, axes, steps = (integers_at(node, name, model.opset) for name in bounds)
-    if starts is None or ends is None or axes is None or steps is None:
-        return []
-    found = zip(axes or range(rank), starts, ends, steps or [1] * rank, strict=False)
-    return [axis % rank for axis, start, end, step in found if start == -1 and end >= TO_THE_END and step == 1]
+    bounds = bounds_at(node, model.opset) or []
+    return [axis % rank for axis, start, end, step in bounds if start == -1 and end >= TO_THE_END and step == 1]
 
 
 def _keeps(node: ir.Node, size: Size, number: Size | None) -> bool:

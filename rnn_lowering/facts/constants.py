@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from rnn_lowering.facts.node_outputs import NodeModel
 from rnn_lowering.facts.operators import (
+    bounds_of,
     in_order,
     integers_of,
     is_of_default_domain,
@@ -58,6 +59,17 @@ def integers_at(node: ir.Node, name: str, opset: int) -> list[int] | None:
         tensor = constant_of(held, opset)
         return None if tensor is None else integers_of(array_of(tensor))
     return [] if held is None else integers_of(held)
+
+
+def bounds_at(node: ir.Node, opset: int) -> list[tuple[int, int, int, int]] | None:
+    """Return the axis, start, end and step of each axis that a Slice names; None if they are not constant."""
+    starts, ends, axes, steps = (integers_at(node, name, opset) for name in ("starts", "ends", "axes", "steps"))
+    if starts is None or ends is None or axes is None or steps is None:
+        return None
+    try:
+        return bounds_of(starts, ends, axes, steps)
+    except ValueError:  # it is invalid
+        return None
 
 
 def filling(value: ir.Value | None, opset: int) -> Array | None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
-from rnn_lowering.facts.constants import integers_at
+from rnn_lowering.facts.constants import bounds_at, integers_at
 
 _MANY_AXES = 4
 """From so many axes of a tensor on they are wrong."""
@@ -97,12 +97,10 @@ def _sizes(node: ir.Node, model: AdaptedModel) -> list[int] | None:
 
 def _rows_of(node: ir.Node, model: AdaptedModel) -> dict[int, Sequence[int]]:
     """Return the start, end and step of each axis of a Slice; nothing if it is not replaced."""
-    sizes, steps = _sizes(node, model), integers_at(node, "steps", model.opset)
-    starts, ends, axes = (integers_at(node, name, model.opset) for name in ("starts", "ends", "axes"))
-    if sizes is None or not steps or starts is None or ends is None or axes is None or min(steps) > 0:
+    sizes, bounds = _sizes(node, model), bounds_at(node, model.opset) or []
+    if sizes is None or all(step > 0 for *_, step in bounds):
         return {}
-    axes = [axis % len(sizes) for axis in axes or range(len(starts))]
-    return dict(zip(axes, zip(starts, ends, steps, strict=True), strict=True))
+    return {axis % len(sizes): bound for axis, *bound in bounds}
 
 
 def pads_of_batches(model: AdaptedModel) -> set[ir.Node]:

@@ -23,7 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
-from rnn_lowering.facts.constants import constant_of, integers_at
+from rnn_lowering.facts.constants import bounds_at, constant_of, integers_at
 from rnn_lowering.facts.operators import (
     TO_THE_END,
     input_at,
@@ -42,13 +42,14 @@ _OF_INPUTS = 10
 """The first opset whose Slice has its bounds as inputs."""
 
 
+_WITH_STEPS = 5
+"""The inputs of a Slice that has steps."""
+
+
 def skip_by_gather(model: AdaptedModel) -> int:
     """Write, in place, the steps of each Slice that skips rows as Gather; return the number of such Slices."""
     found = model.nodes("Slice", since=_OF_INPUTS, in_functions=False)
-    return sum(_skip(node, model) for node in found if len(node.inputs) == len(("data", *_BOUNDS)))
-
-
-_BOUNDS = ("starts", "ends", "axes", "steps")
+    return sum(_skip(node, model) for node in found if len(node.inputs) == _WITH_STEPS)
 
 
 _FAR = 10**9
@@ -123,13 +124,13 @@ def take_steps(model: AdaptedModel) -> int:
 
 
 def _take_step(node: ir.Node, model: AdaptedModel) -> bool:
-    starts, ends, axes, steps = (integers_at(node, name, model.opset) for name in _BOUNDS)
-    if starts is None or ends is None or axes is None or len(starts) != 1 or steps not in ([], [1]):
+    bounds = bounds_at(node, model.opset) or []
+    if len(bounds) != 1:
         return False
-    row = _FIRST_OR_LAST.get((starts[0], min(ends[0], TO_THE_END)))
-    if row is None:
+    ((axis, start, end, step),) = bounds
+    row = _FIRST_OR_LAST.get((start, min(end, TO_THE_END)))
+    if row is None or step != 1:
         return False
-    axis = axes[0] if axes else 0
     taken = model.before(node, "Gather", [node.inputs[0], model.constant(node, row)], axis=axis)
     model.replace(node, model.before(node, "Unsqueeze", [taken], axes=[axis]))
     return True
