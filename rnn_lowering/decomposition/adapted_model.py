@@ -48,8 +48,8 @@ class AdaptedModel:
 
     def nodes(self, *operators: str, since: int = 1, in_functions: bool = True) -> list[ir.Node]:
         """Return the nodes of some of ONNX's operators, in all scopes from an opset on."""
-        found = standard_nodes(self.model, *operators)
-        return [n for scope, n in found if scope.opset >= since and (in_functions or scope.function is None)]
+        scoped_nodes = standard_nodes(self.model, *operators)
+        return [n for scope, n in scoped_nodes if scope.opset >= since and (in_functions or scope.function is None)]
 
     # What comes into it
 

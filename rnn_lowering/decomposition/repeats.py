@@ -194,12 +194,12 @@ def _source(at: _At, number: Size | None, model: AdaptedModel, numbers: _Counts)
     if node is None or not is_of_default_domain(node):
         return at
     if node.op_type == "Concat":
-        found = _part(node, at.place, model)
+        source = _part(node, at.place, model)
     elif operator_of(node).elementwise and node.op_type != "Cast" and number is not None:
-        found = _unchanged(node, at.place, number, numbers)
+        source = _unchanged(node, at.place, number, numbers)
     else:
-        found = None
-    return at if found is None else _source(found, number, model, numbers)
+        source = None
+    return at if source is None else _source(source, number, model, numbers)
 
 
 def _unchanged(node: ir.Node, place: int, number: Size, numbers: _Counts) -> _At | None:

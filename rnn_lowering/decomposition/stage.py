@@ -97,14 +97,14 @@ class OperatorsLeft:
             return cls([], [], [])
         named = {n.node: UnsupportedNode(n.ref, target, lacking.measured.version, n.tests) for n in left}
         made = () if lowering.keep_rest else _decompositions(lacking, opset)
-        found = {each.lacking.node: each for each in made if each.lacking.node in named}
+        decompositions = {each.lacking.node: each for each in made if each.lacking.node in named}
         replaced = [
             ReplacedNode(named[node].node, tuple(each.operators), named[node].reason)
-            for node, each in found.items()
+            for node, each in decompositions.items()
         ]
-        unsupported = {node: each for node, each in named.items() if node not in found}
+        unsupported = {node: each for node, each in named.items() if node not in decompositions}
         constant = {each.node for node, each in unsupported.items() if _reads_constants(node, opset)}
-        return cls([*found.values()], replaced, [*unsupported.values()], constant)
+        return cls([*decompositions.values()], replaced, [*unsupported.values()], constant)
 
     def refused(self, lowering: Lowering) -> list[UnsupportedNode]:
         """The nodes with which no model is written: those that stay and are computed wrongly; on demand,
@@ -273,10 +273,10 @@ def _expand(model: ir.Model, nodes: Sequence[ir.Node], opset: int) -> bool:
 
 
 def _operand(value: ir.Value, known: Inferred, opset: int) -> Operand:
-    found, tensor = known.get(value, value), constant_of(value, opset)
-    shape = None if found.shape is None else tuple(dim if isinstance(dim, int) else None for dim in found.shape)
+    kind, tensor = known.get(value, value), constant_of(value, opset)
+    shape = None if kind.shape is None else tuple(dim if isinstance(dim, int) else None for dim in kind.shape)
     small = tensor is not None and tensor.size <= _MOST_COPIED
-    return Operand(found.dtype, shape, tensor.numpy() if tensor is not None and small else None)
+    return Operand(kind.dtype, shape, tensor.numpy() if tensor is not None and small else None)
 
 
 def _is_valid(model: ir.Model) -> bool:

@@ -141,10 +141,10 @@ def part_reshapes(model: AdaptedModel) -> int:
 def part_pairs(model: AdaptedModel) -> int:
     """Put an Identity between each Cast and the Mul of floats that it reads, and each Log and the sum of an Exp and
     another number than 1; return their number."""
-    found = [node for node in model.nodes("Cast", "Log") if _joins(node, model)]
-    for node in found:
+    nodes = [node for node in model.nodes("Cast", "Log") if _joins(node, model)]
+    for node in nodes:
         node.replace_input_with(0, model.before(node, "Identity", node.inputs[:1]))
-    return len(found)
+    return len(nodes)
 
 
 def _joins(node: ir.Node, model: AdaptedModel) -> bool:

@@ -148,13 +148,13 @@ def write_vectors(model: AdaptedModel, *, both: bool = False) -> int:
         model: The model.
         both: A MatMul only where both operands are vectors.
     """
-    found = []
+    vectors = []
     for node in model.nodes("MatMul", "MatMulInteger", since=_FROM_THE_END):
         shapes = list(map(model.shape_of, node.inputs[:2]))
         ranks = [len(shape or ()) for shape in shapes]
         if None not in shapes and (max(ranks) == 1 if both and node.op_type == "MatMul" else 1 in ranks):
-            found.append((node, ranks))
-    for node, ranks in found:
+            vectors.append((node, ranks))
+    for node, ranks in vectors:
         operands, lost = list(node.inputs), []
         for place, rank in enumerate(ranks):
             if rank == 1:
@@ -162,7 +162,7 @@ def write_vectors(model: AdaptedModel, *, both: bool = False) -> int:
                 lost.append(-1 if place else -2)
         result = model.before(node, node.op_type, operands)
         model.replace(node, model.before(node, "Squeeze", [result], axes=lost))
-    return len(found)
+    return len(vectors)
 
 
 def write_batches(model: AdaptedModel) -> int:
@@ -242,14 +242,14 @@ _OF_ONE_AXIS = 13
 
 def flatten_rows(model: AdaptedModel) -> int:
     """Write, in place, each Softmax along several axes as one of a matrix; return their number."""
-    found = [n for n in model.nodes("Softmax", "LogSoftmax", "Hardmax") if _is_along_several(n, model)]
-    for node in found:
+    nodes = [n for n in model.nodes("Softmax", "LogSoftmax", "Hardmax") if _is_along_several(n, model)]
+    for node in nodes:
         x, shape = node.inputs[0], model.shape_of(node.inputs[0])
         axis = node.attributes.get_int("axis", 1) % len(shape or ())
         matrix = model.before(node, "Flatten", [x], axis=axis)
         rows = model.before(node, node.op_type, [matrix], axis=1)
         model.replace(node, model.before(node, "Reshape", [rows, model.before(node, "Shape", [x])]))
-    return len(found)
+    return len(nodes)
 
 
 def _is_along_several(node: ir.Node, model: AdaptedModel) -> bool:
@@ -287,13 +287,13 @@ _BROADCASTS = 7
 def write_slopes(model: AdaptedModel) -> int:
     """Write, in place, each PRelu whose slopes are not those of channels, the second axis, as Relu(x) less the
     slopes times Relu(-x); return their number."""
-    found = [node for node in model.nodes("PRelu", since=_BROADCASTS) if not _are_of_channels(node, model)]
-    for node in found:
+    nodes = [node for node in model.nodes("PRelu", since=_BROADCASTS) if not _are_of_channels(node, model)]
+    for node in nodes:
         x, slope = node.inputs
         positive = model.before(node, "Relu", [x])
         negative = model.before(node, "Relu", [model.before(node, "Neg", [x])])
         model.replace(node, model.before(node, "Sub", [positive, model.before(node, "Mul", [slope, negative])]))
-    return len(found)
+    return len(nodes)
 
 
 def _are_of_channels(node: ir.Node, model: AdaptedModel) -> bool:

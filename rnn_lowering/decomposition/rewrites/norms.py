@@ -97,10 +97,10 @@ def _centre_written(mean: ir.Node, model: AdaptedModel) -> bool:
 
 def part_divisors(model: AdaptedModel) -> int:
     """Put an Identity between each Div and the sum along several axes that it divides by; return their number."""
-    found = [node for node in model.nodes("Div") if _divides_by_sum(node, model)]
-    for node in found:
+    nodes = [node for node in model.nodes("Div") if _divides_by_sum(node, model)]
+    for node in nodes:
         node.replace_input_with(1, model.before(node, "Identity", [node.inputs[1]]))
-    return len(found)
+    return len(nodes)
 
 
 def _divides_by_sum(node: ir.Node, model: AdaptedModel) -> bool:
@@ -114,11 +114,11 @@ def _divides_by_sum(node: ir.Node, model: AdaptedModel) -> bool:
 def multiply_by_sizes(model: AdaptedModel) -> int:
     """Multiply, in place, by the reciprocal of what each Div of floats divides by, if that follows from open sizes;
     return their number."""
-    found = [node for node in model.nodes("Div") if _divides_by_sizes(node, model)]
-    for node in found:
+    nodes = [node for node in model.nodes("Div") if _divides_by_sizes(node, model)]
+    for node in nodes:
         x, sizes = node.inputs
         model.replace(node, model.before(node, "Mul", [x, model.before(node, "Reciprocal", [sizes])]))
-    return len(found)
+    return len(nodes)
 
 
 def _divides_by_sizes(node: ir.Node, model: AdaptedModel) -> bool:

@@ -30,23 +30,23 @@ _OF_INPUTS = 11
 
 def transpose_apart(model: AdaptedModel) -> int:
     """Transpose, in place, the first matrix of each Gemm by a node of its own; return the number of Gemms."""
-    found = [node for node in model.nodes("Gemm") if node.attributes.get_int("transA", 0)]
-    for node in found:
+    nodes = [node for node in model.nodes("Gemm") if node.attributes.get_int("transA", 0)]
+    for node in nodes:
         node.replace_input_with(0, model.before(node, "Transpose", node.inputs[:1], perm=[1, 0]))
         del node.attributes["transA"]
-    return len(found)
+    return len(nodes)
 
 
 def convolve_planes(model: AdaptedModel) -> int:
     """Give each Conv in groups along an axis of open size another one, of size 1, in place; return their number."""
-    found = [node for node in model.nodes("Conv", since=_AXES_OF_INPUTS) if _has_groups_of_rows(node, model)]
-    for node in found:
+    nodes = [node for node in model.nodes("Conv", since=_AXES_OF_INPUTS) if _has_groups_of_rows(node, model)]
+    for node in nodes:
         row = model.constant(node, [2])
         x, weights = (model.before(node, "Unsqueeze", [value, row]) for value in node.inputs[:2])
         attributes = {name: _of_planes(name, attribute) for name, attribute in node.attributes.items()}
         planes = model.before(node, "Conv", [x, weights, *node.inputs[2:]], **attributes)
         model.replace(node, model.before(node, "Squeeze", [planes, row]))
-    return len(found)
+    return len(nodes)
 
 
 def _has_groups_of_rows(node: ir.Node, model: AdaptedModel) -> bool:
@@ -73,8 +73,8 @@ def flips_of_planes(model: AdaptedModel) -> set[ir.Node]:
 
 def flip_rows(model: AdaptedModel) -> int:
     """Write, in place, each of them as one of three axes for each of its axes; return their number."""
-    found = flips_of_planes(model)
-    for node in found:
+    nodes = flips_of_planes(model)
+    for node in nodes:
         value, sizes = node.inputs[0], _sizes(node, model)
         assert sizes is not None
         for axis, (start, end, step) in _rows_of(node, model).items():
@@ -85,7 +85,7 @@ def flip_rows(model: AdaptedModel) -> int:
             value = model.before(node, "Reshape", [rows], shape=sizes)
         assert value is not None
         model.replace(node, value, node.inputs[1:])
-    return len(found)
+    return len(nodes)
 
 
 def _sizes(node: ir.Node, model: AdaptedModel) -> list[int] | None:
@@ -110,8 +110,8 @@ def pads_of_batches(model: AdaptedModel) -> set[ir.Node]:
 
 def pad_batches(model: AdaptedModel) -> int:
     """Pad, in place, the first axis of each of them in a tensor of two axes; return their number."""
-    found = pads_of_batches(model)
-    for node in found:
+    nodes = pads_of_batches(model)
+    for node in nodes:
         sizes, pads = _sizes(node, model), _batches_of(node, model)
         assert sizes is not None
         rank, rest = len(sizes), node.inputs[2:]
@@ -121,7 +121,7 @@ def pad_batches(model: AdaptedModel) -> int:
         whole = [sizes[0] + pads[0] + pads[rank], *sizes[1:]]
         node.replace_input_with(0, model.before(node, "Reshape", [padded], shape=whole))
         node.replace_input_with(1, model.constant(node, [0, *pads[1:rank], 0, *pads[rank + 1 :]]))
-    return len(found)
+    return len(nodes)
 
 
 def _batches_of(node: ir.Node, model: AdaptedModel) -> list[int]:

@@ -126,12 +126,12 @@ def _product(node: ir.Node, model: AdaptedModel) -> _QuantizedProduct | None:
     if not _is(cast, "Cast") or cast.attributes.get_int("to", 0) != ir.DataType.FLOAT:
         return None
     factor = next((value for value in last.inputs if value is not cast.outputs[0]), None)
-    found = _of_quantizer(node, factor, model) or _of_table(node, factor, model)
+    of_operand = _of_quantizer(node, factor, model) or _of_table(node, factor, model)
     weights, zero = node.inputs[1], node.inputs[3] if len(node.inputs) > 3 else None
     integers, zeros = model.constant_of(weights), model.constant_of(zero)
-    if found is None or integers is None or (zero is not None and zeros is None):
+    if of_operand is None or integers is None or (zero is not None and zeros is None):
         return None
-    (operand, scales, scale), numbers = found, integers.numpy()
+    (operand, scales, scale), numbers = of_operand, integers.numpy()
     zero_point = np.zeros((), numbers.dtype) if zeros is None else zeros.numpy()
     columns = numbers.shape[-1:] if node.op_type == "MatMulInteger" and numbers.ndim == 2 else None
     if numbers.ndim < 2 or not all(part.shape in ((), (1,), columns) for part in (scale, zero_point)):

@@ -57,10 +57,10 @@ def resizes(model: AdaptedModel, kind: Kind) -> set[ir.Node]:
 
 def _growths(model: AdaptedModel, kind: Kind) -> dict[ir.Node, _Growth]:
     wanted = [node for node in model.nodes("Resize", since=_OF_FLOATS) if _is_of_kind(node, kind)]
-    found = {node: growth for node in wanted if (growth := _growth(node, model)) is not None}
+    growths = {node: growth for node in wanted if (growth := _growth(node, model)) is not None}
     if kind == "rounded":
-        return {node: growth for node, growth in found.items() if _is_rounded(node, growth, model)}
-    return {node: growth for node, growth in found.items() if kind != "upward" or growth.slot == _SCALES}
+        return {node: growth for node, growth in growths.items() if _is_rounded(node, growth, model)}
+    return {node: growth for node, growth in growths.items() if kind != "upward" or growth.slot == _SCALES}
 
 
 def _is_rounded(node: ir.Node, growth: _Growth, model: AdaptedModel) -> bool:
@@ -89,8 +89,8 @@ def _is_of_kind(node: ir.Node, kind: Kind) -> bool:
 
 def multiply(model: AdaptedModel, kind: Kind) -> int:
     """Write, in place, each of them as products with matrices; return their number."""
-    found = _growths(model, kind)
-    for node, growth in found.items():
+    growths = _growths(model, kind)
+    for node, growth in growths.items():
         value, shape, dtype = node.inputs[0], model.shape_of(node.inputs[0]), model.dtype_of(node.inputs[0])
         assert shape is not None
         assert dtype is not None
@@ -103,7 +103,7 @@ def multiply(model: AdaptedModel, kind: Kind) -> int:
                 value = model.before(node, "MatMul", [value, weights] if axis == -1 else [weights, value])
         assert value is not None
         model.replace(node, value, node.inputs[1:])
-    return len(found)
+    return len(growths)
 
 
 def _growth(node: ir.Node, model: AdaptedModel) -> _Growth | None:
@@ -178,8 +178,8 @@ _MOST_PARTS = 64
 
 def write_sizes(model: AdaptedModel) -> int:
     """Write, in place, the sizes of each Resize that aligns corners and rounds them; return their number."""
-    found = sized_resizes(model)
-    for node in found:
+    nodes = sized_resizes(model)
+    for node in nodes:
         ratios = _ratios(node, model)
         parts = [[ratio.numerator for ratio in ratios or ()], [ratio.denominator for ratio in ratios or ()]]
         sizes = model.before(node, "Shape", [node.inputs[0]])
@@ -190,7 +190,7 @@ def write_sizes(model: AdaptedModel) -> int:
         node.replace_input_with(_SCALES, None)
         node.replace_input_with(_SIZES, sizes)
         drop_unused([scales])
-    return len(found)
+    return len(nodes)
 
 
 def sized_resizes(model: AdaptedModel) -> set[ir.Node]:

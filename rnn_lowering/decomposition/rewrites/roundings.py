@@ -63,21 +63,21 @@ def unwritten(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]
 
 def written_as_floats(model: AdaptedModel) -> set[ir.Node]:
     """Return the nodes that `write_as_floats` replaces."""
-    found = [each.node for each in _roundings(model) if not each.reason]
-    return {*found, *(use.node for node in found for use in node.outputs[0].uses())}
+    nodes = [each.node for each in _roundings(model) if not each.reason]
+    return {*nodes, *(use.node for node in nodes for use in node.outputs[0].uses())}
 
 
 def write_as_floats(model: AdaptedModel) -> int:
     """Replace, in place, the QuantizeLinear nodes that can be; return their number."""
-    found, constants = [each.node for each in _roundings(model) if not each.reason], _SharedConstants()
-    for node in found:
+    nodes, constants = [each.node for each in _roundings(model) if not each.reason], _SharedConstants()
+    for node in nodes:
         for reader in dict.fromkeys(use.node for use in node.outputs[0].uses()):
             _round(node, reader, model, constants)
         graph, inputs = node.graph, node.inputs
         assert isinstance(graph, ir.Graph)
         graph.remove(node, safe=True)
         drop_unused(inputs)
-    return len(found)
+    return len(nodes)
 
 
 def _why(node: ir.Node, model: AdaptedModel) -> str:

@@ -48,8 +48,8 @@ _WITH_STEPS = 5
 
 def skip_by_gather(model: AdaptedModel) -> int:
     """Write, in place, the steps of each Slice that skips rows as Gather; return the number of such Slices."""
-    found = model.nodes("Slice", since=_OF_INPUTS, in_functions=False)
-    return sum(_skip(node, model) for node in found if len(node.inputs) == _WITH_STEPS)
+    nodes = model.nodes("Slice", since=_OF_INPUTS, in_functions=False)
+    return sum(_skip(node, model) for node in nodes if len(node.inputs) == _WITH_STEPS)
 
 
 _FAR = 10**9
@@ -119,8 +119,8 @@ _FIRST_OR_LAST = {(0, 1): 0, (-1, TO_THE_END): -1}
 
 def take_steps(model: AdaptedModel) -> int:
     """Write, in place, each Slice of the first or last step of a Scan as Gather; return their number."""
-    found = model.nodes("Slice", since=_OF_INPUTS, in_functions=False)
-    return sum(_take_step(node, model) for node in found if _is_of_scan(node.inputs[0], model.opset))
+    nodes = model.nodes("Slice", since=_OF_INPUTS, in_functions=False)
+    return sum(_take_step(node, model) for node in nodes if _is_of_scan(node.inputs[0], model.opset))
 
 
 def _take_step(node: ir.Node, model: AdaptedModel) -> bool:
@@ -221,8 +221,8 @@ _INDICES = (ir.DataType.INT32, ir.DataType.INT64)
 def simplify_indices(model: AdaptedModel) -> str | None:
     """Let each Gather of rows of a constant read its indices before a Cast to other integers, and as one vector if
     they have more than two axes, in place; return what was done, for the user."""
-    found = [node for node in model.graph if _rows(node, model)]
-    count = sum(_skip_cast(node, model) + _flatten(node, model) for node in found)
+    nodes = [node for node in model.graph if _rows(node, model)]
+    count = sum(_skip_cast(node, model) + _flatten(node, model) for node in nodes)
     return f"takes indices without a Cast, of two axes at most: changed {count} of them" if count else None
 
 
@@ -326,15 +326,15 @@ def parts_taken(model: AdaptedModel) -> set[ir.Node]:
 
 
 def _parts_of_sequences(model: AdaptedModel) -> list[_Taken]:
-    found = standard_nodes(model.model, "SequenceAt")
-    return [taken for scope, node in found if (taken := _taken(node, scope.opset))]
+    nodes = standard_nodes(model.model, "SequenceAt")
+    return [taken for scope, node in nodes if (taken := _taken(node, scope.opset))]
 
 
 def take_parts(model: AdaptedModel) -> int:
     """Write, in place, each SequenceAt of a tensor that is split into rows as Gather, or into known parts as Slice;
     return their number."""
-    found = _parts_of_sequences(model)
-    for node, split, bounds in found:
+    parts = _parts_of_sequences(model)
+    for node, split, bounds in parts:
         axis, x = split.attributes.get_int("axis", 0), split.inputs[0]
         if bounds is not None:
             part = model.before(node, "Slice", [x], starts=[bounds[0]], ends=[bounds[1]], axes=[axis])
@@ -343,10 +343,10 @@ def take_parts(model: AdaptedModel) -> int:
             if split.attributes.get_int("keepdims", 1):
                 part = model.before(node, "Unsqueeze", [part], axes=[axis])
         model.replace(node, part)
-    for split in {split for _, split, _ in found}:
+    for split in {split for _, split, _ in parts}:
         if not split.outputs[0].uses() and not split.outputs[0].is_graph_output() and split.graph is not None:
             split.graph.remove(split, safe=True)
-    return len(found)
+    return len(parts)
 
 
 def _taken(node: ir.Node, opset: int) -> _Taken | None:

@@ -35,10 +35,10 @@ _VOLUME, _PLANE = 3, 2
 
 def add_channels(model: AdaptedModel) -> str | None:
     """Give signals of two axes, which an STFT reads, a third one, in place; return what was done, for the user."""
-    found = [node for node in model.nodes("STFT") if len(model.shape_of(node.inputs[0]) or ()) == _SIGNALS]
-    for node in found:
+    nodes = [node for node in model.nodes("STFT") if len(model.shape_of(node.inputs[0]) or ()) == _SIGNALS]
+    for node in nodes:
         node.replace_input_with(0, model.before(node, "Unsqueeze", node.inputs[:1], axes=[-1]))
-    return f"takes signals of three axes: gave those of {len(found)} STFT one of channels" if found else None
+    return f"takes signals of three axes: gave those of {len(nodes)} STFT one of channels" if nodes else None
 
 
 def convolutions_of_volumes(model: AdaptedModel) -> set[ir.Node]:
@@ -48,10 +48,10 @@ def convolutions_of_volumes(model: AdaptedModel) -> set[ir.Node]:
 
 def part_convolutions(model: AdaptedModel) -> int:
     """Write, in place, each of them as one of planes; return their number."""
-    found = convolutions_of_volumes(model)
-    for node in found:
+    nodes = convolutions_of_volumes(model)
+    for node in nodes:
         _convolve_planes(node, model)
-    return len(found)
+    return len(nodes)
 
 
 def dilated_pools(model: AdaptedModel) -> set[ir.Node]:
@@ -61,18 +61,18 @@ def dilated_pools(model: AdaptedModel) -> set[ir.Node]:
 
 def gather_pools(model: AdaptedModel) -> int:
     """Write, in place, each of them as maxima along one axis after the other; return their number."""
-    found = dilated_pools(model)
-    for node in found:
+    nodes = dilated_pools(model)
+    for node in nodes:
         _pool_by_axis(node, model)
-    return len(found)
+    return len(nodes)
 
 
 def widen_kernels(model: AdaptedModel) -> int:
     """Give, in place, each kernel of nine numbers in a row a tenth one, 0, and a pad more; return their number."""
-    found = [node for node in model.nodes("Conv") if _has_nine_in_a_row(node, model)]
-    for node in found:
+    nodes = [node for node in model.nodes("Conv") if _has_nine_in_a_row(node, model)]
+    for node in nodes:
         _widen(node, model)
-    return len(found)
+    return len(nodes)
 
 
 _NINE = 9
@@ -111,13 +111,13 @@ def _widen(node: ir.Node, model: AdaptedModel) -> None:
 
 def pad_single_kernels(model: AdaptedModel) -> int:
     """Put, in place, the pads of each Conv whose kernel is one number into a Pad before it; return their number."""
-    found = [n for n in model.nodes("Conv") if any(n.attributes.get_ints("pads", ())) and _is_single(n, model)]
-    for node in found:
+    nodes = [n for n in model.nodes("Conv") if any(n.attributes.get_ints("pads", ())) and _is_single(n, model)]
+    for node in nodes:
         pads = list(node.attributes.pop("pads").as_ints())
         rank = len(pads) // 2
         around = [0, 0, *pads[:rank], 0, 0, *pads[rank:]]
         node.replace_input_with(0, model.before(node, "Pad", node.inputs[:1], pads=around))
-    return len(found)
+    return len(nodes)
 
 
 def _is_single(node: ir.Node, model: AdaptedModel) -> bool:
@@ -128,14 +128,14 @@ def _is_single(node: ir.Node, model: AdaptedModel) -> bool:
 def cut_columns(model: AdaptedModel) -> int:
     """Let, in place, each Conv of one channel whose steps leave one column make all, and cut the others off; return
     their number."""
-    found = [node for node in model.nodes("Conv", since=_OLDEST_OPSET) if _leaves_one_column(node, model)]
-    for node in found:
+    nodes = [node for node in model.nodes("Conv", since=_OLDEST_OPSET) if _leaves_one_column(node, model)]
+    for node in nodes:
         inputs, given = list(node.inputs), dict(node.attributes)
         strides = [*given.pop("strides").as_ints()[:-1], 1]
         columns = model.before(node, "Conv", inputs, strides=strides, **given)
         bounds = [model.constant(node, [number]) for number in (0, 1, len(strides) + 1)]
         model.replace(node, model.before(node, "Slice", [columns, *bounds]))
-    return len(found)
+    return len(nodes)
 
 
 def _leaves_one_column(node: ir.Node, model: AdaptedModel) -> bool:
@@ -172,7 +172,7 @@ def _windows(node: ir.Node, sizes: list[int], kernel: list[int]) -> list[Array]:
     or the size and more."""
     rank = len(kernel)
     strides, dilations = (node.attributes.get_ints(name, (1,) * rank) for name in ("strides", "dilations"))
-    pads, found = node.attributes.get_ints("pads", (0,) * 2 * rank), list[Array]()
+    pads, windows = node.attributes.get_ints("pads", (0,) * 2 * rank), list[Array]()
     for axis, size in enumerate(sizes):
         span = dilations[axis] * (kernel[axis] - 1) + 1
         room = size + pads[axis] + pads[axis + rank] - span
@@ -180,14 +180,14 @@ def _windows(node: ir.Node, sizes: list[int], kernel: list[int]) -> list[Array]:
         if node.attributes.get_int("ceil_mode", 0) and room % strides[axis]:
             steps += steps * strides[axis] < size + pads[axis]
         starts = np.arange(steps) * strides[axis] - pads[axis]
-        found.append(starts[:, None] + np.arange(kernel[axis]) * dilations[axis])
-    return found
+        windows.append(starts[:, None] + np.arange(kernel[axis]) * dilations[axis])
+    return windows
 
 
 def _convolve_planes(node: ir.Node, model: AdaptedModel) -> None:
-    found = _volume(node, model)
-    assert found is not None
-    (channels, depth, *plane), weights = found
+    volume = _volume(node, model)
+    assert volume is not None
+    (channels, depth, *plane), weights = volume
     count, kernel = weights.shape[0], list(weights.shape[2:])
     places, *others = _windows(node, [depth, *plane], kernel)
     begin, end = max(0, -int(places.min())), max(0, int(places.max()) + 1 - depth)
@@ -215,14 +215,14 @@ def _pool_windows(node: ir.Node, model: AdaptedModel) -> list[Array]:
     dilated = max(node.attributes.get_ints("dilations", (1,))) > 1
     if sizes is None or not dilated or not _has_pads(node) or len(node.outputs) > 1 or len(kernel) > _PLANE:
         return []
-    found = list[Array]()
+    windows = list[Array]()
     for size, places in zip(sizes[1:], _windows(node, sizes[1:], kernel), strict=True):
         inside = (places >= 0) & (places < size)
         if not inside.any(1).all():
             return []
         first = places[np.arange(len(places)), inside.argmax(1)]
-        found.append(np.where(inside, places, first[:, None]))
-    return found
+        windows.append(np.where(inside, places, first[:, None]))
+    return windows
 
 
 def _pool_by_axis(node: ir.Node, model: AdaptedModel) -> None:
@@ -252,10 +252,10 @@ def pools_of_volumes(model: AdaptedModel) -> set[ir.Node]:
 
 def part_pools(model: AdaptedModel) -> int:
     """Write, in place, each of them as two pools; return their number."""
-    found = pools_of_volumes(model)
-    for node in found:
+    nodes = pools_of_volumes(model)
+    for node in nodes:
         _part_pool(node, model)
-    return len(found)
+    return len(nodes)
 
 
 def _can_part(node: ir.Node, model: AdaptedModel) -> bool:
@@ -277,7 +277,7 @@ def _part_pool(node: ir.Node, model: AdaptedModel) -> None:
     strides = list(node.attributes.get_ints("strides", (1,) * _VOLUME))
     around = list(node.attributes.get_ints("pads", (0,) * 2 * _VOLUME))
     whole = [size + around[n] + around[n + _VOLUME] for n, size in enumerate(sizes)]
-    found = [(size - k) // stride + 1 for size, k, stride in zip(whole, kernel, strides, strict=True)]
+    sizes_after = [(size - k) // stride + 1 for size, k, stride in zip(whole, kernel, strides, strict=True)]
     for name in ("auto_pad", "kernel_shape", "strides", "pads", "dilations"):
         others.pop(name, None)
 
@@ -286,18 +286,18 @@ def _part_pool(node: ir.Node, model: AdaptedModel) -> None:
         return model.before(node, node.op_type, [planes], kernel_shape=k, strides=s, pads=p, **others)
 
     rows = pool(node.inputs[0], [N, C * sizes[0], *sizes[1:]], kernel[1:], strides[1:], [*around[1:3], *around[4:]])
-    columns = [N, C, sizes[0], math.prod(found[1:])]
+    columns = [N, C, sizes[0], math.prod(sizes_after[1:])]
     value = pool(rows, columns, [kernel[0], 1], [strides[0], 1], [around[0], 0, around[_VOLUME], 0])
-    model.replace(node, model.before(node, "Reshape", [value], shape=[N, C, *found]))
+    model.replace(node, model.before(node, "Reshape", [value], shape=[N, C, *sizes_after]))
 
 
 def count_no_pads(model: AdaptedModel) -> int:
     """Let each AveragePool that is rounded up and has no pads count none, in place; return their number."""
     pools = [node for node in model.nodes("AveragePool") if node.attributes.get_int("ceil_mode", 0)]
-    found = [node for node in pools if node.attributes.get_int("count_include_pad", 0) and not pads(node)]
-    for node in found:
+    nodes = [node for node in pools if node.attributes.get_int("count_include_pad", 0) and not pads(node)]
+    for node in nodes:
         del node.attributes["count_include_pad"]
-    return len(found)
+    return len(nodes)
 
 
 def floored_pools(model: AdaptedModel) -> set[ir.Node]:
@@ -307,10 +307,10 @@ def floored_pools(model: AdaptedModel) -> set[ir.Node]:
 
 def floor_pools(model: AdaptedModel) -> int:
     """Round each of them down, in place; return their number."""
-    found = floored_pools(model)
-    for node in found:
+    nodes = floored_pools(model)
+    for node in nodes:
         del node.attributes["ceil_mode"]
-    return len(found)
+    return len(nodes)
 
 
 def _rounds_for_nothing(node: ir.Node, model: AdaptedModel) -> bool:
