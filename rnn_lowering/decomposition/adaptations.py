@@ -62,6 +62,7 @@ from rnn_lowering.decomposition.rewrites.reductions import (
     keep_axes,
     part_reductions,
     reduce_by_attributes,
+    reduce_without_axes,
     reductions_by_attributes,
     refuse_reductions,
 )
@@ -382,6 +383,9 @@ ADAPTATIONS = {
     ),
     "parted reductions": Adaptation(
         part_reductions, "reduces tensors of five and more axes wrongly: did so along two at a time in {} nodes"
+    ),
+    "reductions without axes": Adaptation(
+        reduce_without_axes, "reduces along other axes behind an Unsqueeze: let {} reductions keep none"
     ),
     "numbers with axes": Adaptation(
         keep_axes, "rejects numbers that reductions give: let {} keep their axes, with a Squeeze behind"

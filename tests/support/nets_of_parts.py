@@ -153,6 +153,18 @@ UPWARD = {
     for places in ("half_pixel", "asymmetric")
 }
 
+REDUCED = {
+    f"an Unsqueeze and a {node} along {axis}, {keeps} kept": f"""(float[4, 5, 6] x) => (float{sizes} y)
+        <int64[1] a = {{2}}> {{ u = Unsqueeze (x, a) y = {node} <axes = [{axis}], keepdims = {keeps}> (u) }}"""
+    for node in ("ReduceMean", "ReduceMax")
+    for axis, keeps, sizes in (
+        (0, 1, "[a, b, c, d]"),
+        (-3, 1, "[a, b, c, d]"),
+        (-3, 0, "[a, b, c]"),
+        (-4, 0, "[a, b, c]"),
+    )
+}
+
 OLD = {
     **{f"{name}, opset 11": text for name, text in RESIZES.items()},
     "a vector, opset 11": "(float[2, 8, 6] x) => (float[a, b] y) <float[6] v = {}> { y = MatMul (x, v) }",
@@ -177,6 +189,6 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | MEANS
         | UPWARD,
         "opencv": RESHAPES | CLIPS | SLOPES | AXES | INDICES | SINGLE | RESIZES | OLD | ROWS,
-        "openvino": INDICES | ROWS | REPEATS | COLUMNS,
+        "openvino": INDICES | ROWS | REPEATS | COLUMNS | REDUCED,
     }.items()
 }

@@ -1,6 +1,7 @@
 """Reductions whose axes are an attribute, which go along a few axes at a time, or keep their axes.
 
-OpenCV reduces tensors of five and more axes right along two of them at once, and along some of three.
+OpenCV reduces tensors of five and more axes right along two of them at once, and along some of three. OpenVINO adds
+axes behind a reduction in place of before it, where they do not belong, and fails on axes from the end.
 
 pnnx ignores axes that are an input, as all reductions have them from opset 18 on and ReduceSum from 13 on, or ncnn
 does not load them. It loads no ReduceMax or ReduceMin of several axes.
@@ -210,3 +211,26 @@ def keep_axes(model: AdaptedModel) -> int:
 
 _AXES_OF_INPUTS = 13
 """The first opset of a Squeeze whose axes are an input."""
+
+
+_ADDS_AXES = ("Reshape", "Unsqueeze")
+
+
+def reduce_without_axes(model: AdaptedModel) -> int:
+    """Let, in place, each reduction behind a node that adds axes count its own from the start and keep none, with
+    an Unsqueeze behind; return the number of those that did not."""
+    return sum(_reduce_without_axes(node, model) for node in model.nodes(*REDUCTIONS))
+
+
+def _reduce_without_axes(node: ir.Node, model: AdaptedModel) -> bool:
+    x, axes = node.inputs[0], integers_at(node, "axes", model.opset)
+    source, shape = None if x is None else x.producer(), model.shape_of(x)
+    if source is None or source.op_type not in _ADDS_AXES or not axes or shape is None:
+        return False
+    counted_axes, keeps = sorted(axis % len(shape) for axis in axes), node.attributes.get_int("keepdims", 1) != 0
+    if not keeps and counted_axes == sorted(axes):
+        return False
+    value = model.before(node, node.op_type, [x], axes=counted_axes, keepdims=0)
+    value = model.before(node, "Unsqueeze", [value], axes=counted_axes) if keeps else value
+    model.replace(node, value, node.inputs[1:])
+    return True

@@ -222,7 +222,7 @@ OPENVINO = Target(
         adaptations=(
             *("parts of sequences", "branches of one rank", "rotations by signs", "logarithms of Sigmoid"),
             *("excluding products", "open ends", "whole windows", "rows of indices", "rows of a Softmax"),
-            *("several repeats as Gather", "columns cut off"),
+            *("several repeats as Gather", "columns cut off", "reductions without axes"),
         ),
         misreads=_misread,
     ),
