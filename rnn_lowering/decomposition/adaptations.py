@@ -111,7 +111,13 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     write_fills,
     write_tensors,
 )
-from rnn_lowering.decomposition.rewrites.tensors import refuse_axes, refuse_no_elements, refuse_unlike_branches
+from rnn_lowering.decomposition.rewrites.tensors import (
+    refuse_axes,
+    refuse_integers,
+    refuse_no_elements,
+    refuse_sequences,
+    refuse_unlike_branches,
+)
 from rnn_lowering.decomposition.rewrites.windows import (
     add_channels,
     convolutions_of_volumes,
@@ -128,10 +134,6 @@ from rnn_lowering.decomposition.rewrites.windows import (
     widen_kernels,
 )
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.facts.operators import operator_of
-from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
-from rnn_lowering.nodes.kinds import is_recurrent
-from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.targets.target import Target
 
 Refuse = Callable[[AdaptedModel, Target], Iterable[UnsupportedError]]
@@ -159,60 +161,11 @@ class Adaptation:
     first: Callable[[AdaptedModel], str | None] = lambda _: None
 
 
-# What no rewrite makes right
-
-
-def _refuse_integers(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
-    """Yield an error for each node that computes with integers or booleans which follow from inputs, changes the
-    type of floats, or returns integers: moved ones are right, as indices of a table. Replaced nodes stay out."""
-    replaced, followed = _replaced(model, target), set(model.graph.inputs)
-
-    def is_integer(value: ir.Value | None) -> bool:
-        dtype = model.dtype_of(value)
-        return value in followed and dtype is not None and not dtype.is_floating_point()
-
-    for scope, node in nodes_in_scopes(model.model):
-        row = operator_of(node)
-        if node.op_type not in _OF_SIZES and not followed.isdisjoint(node.inputs):
-            followed.update(node.outputs)
-        computes = any(map(is_integer, (*node.inputs[: row.data], *node.outputs)))
-        computes = computes or (node.op_type == "Cast" and node.outputs[0] in followed and _converts(node, model))
-        returns = any(value.is_graph_output() and is_integer(value) for value in node.outputs)
-        if is_recurrent(node) or node in replaced or not (returns or (computes and not row.moves)):
-            continue
-        reason = f"{target.name} computes with floats only, and takes integers as indices of a table"
-        yield UnsupportedError(
-            reason, hint="end the model before it, or use another runtime", node=origin_of(node, scope.text)
-        )
-
-
-def _refuse_sequences(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
-    """Yield an error for each node of a sequence that is not replaced."""
-    replaced = _replaced(model, target)
-    for scope, node in nodes_in_scopes(model.model):
-        if "Sequence" in node.op_type and node.op_type != "ReverseSequence" and node not in replaced:
-            reason = f"{target.name} has no sequences of tensors"
-            yield UnsupportedError(
-                reason,
-                hint="export the model with Split or Slice in place of a sequence, or use another runtime",
-                node=node_ref(node, scope.text),
-            )
-
-
-def _converts(cast: ir.Node, model: AdaptedModel) -> bool:
-    """Whether a Cast changes the type of what it reads."""
-    value = cast.inputs[0]
-    return value is not None and model.dtype_of(value) != cast.attributes.get_int("to", 0)
-
-
-_OF_SIZES = ("Shape", "Size")
-
-
 ADAPTATIONS = {
     "parts of sequences": Adaptation(
         take_parts, "has no sequences: wrote {} SequenceAt as Gather or Slice", replaces=parts_taken
     ),
-    "no sequences": Adaptation(refuse=_refuse_sequences),
+    "no sequences": Adaptation(refuse=refuse_sequences),
     "repeats as Gather": Adaptation(repeat_by_gather, "fails on repeated rows: wrote {} Tile and Expand as Gather"),
     "several repeats as Gather": Adaptation(
         repeat_several_by_gather, "repeats other rows along several open axes: wrote {} Tile as Gather"
@@ -449,7 +402,7 @@ ADAPTATIONS = {
     "parted outputs": Adaptation(
         part_outputs, "loses outputs that nodes read, or their shapes: returned {} by a Transpose"
     ),
-    "integers as indices": Adaptation(refuse=_refuse_integers),
+    "integers as indices": Adaptation(refuse=refuse_integers),
     "at most 4 axes": Adaptation(refuse=refuse_axes),
     "no lone operands": Adaptation(
         copy_lone_operands, "joins and compares no single tensor: made an Identity of {} nodes"
@@ -494,15 +447,15 @@ def adapted_first(model: ir.Model, target: Target) -> Iterator[str]:
 
 def refused(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
     """Yield an error for each node of a model that no adaptation makes right for a runtime."""
-    adapted = AdaptedModel(model)
+    adapted = _adapted_for(model, target)
     for adaptation in map(ADAPTATIONS.__getitem__, target.model.adaptations):
         yield from adaptation.refuse(adapted, target)
 
 
 def replaced_nodes(model: ir.Model, target: Target) -> set[ir.Node]:
     """Return the nodes of a model that adaptations replace."""
-    return _replaced(AdaptedModel(model), target)
+    return _adapted_for(model, target).replaced
 
 
-def _replaced(model: AdaptedModel, target: Target) -> set[ir.Node]:
-    return {node for name in target.model.adaptations for node in ADAPTATIONS[name].replaces(model)}
+def _adapted_for(model: ir.Model, target: Target) -> AdaptedModel:
+    return AdaptedModel(model, [ADAPTATIONS[name].replaces for name in target.model.adaptations])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -26,8 +26,9 @@ class AdaptedModel:
         opset: The version of its operators.
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, replaces: Sequence[Callable[[AdaptedModel], set[ir.Node]]] = ()) -> None:
         self.model, self.graph, self.opset = model, model.graph, default_opset(model.opset_imports)
+        self._replaces = replaces
         self._functions = {function.graph for function in model.functions.values()}
 
     # What is known of it
@@ -36,6 +37,11 @@ class AdaptedModel:
     def known(self) -> dict[ir.Value, ir.Value]:
         """For each computed value one whose type and shape follow from the inputs, as of the first question."""
         return dict(inferred_values(self.model))
+
+    @cached_property
+    def replaced(self) -> set[ir.Node]:
+        """The nodes that adaptations replace, as each of `replaces` says of the model."""
+        return {node for replaced_by in self._replaces for node in replaced_by(self)}
 
     def shape_of(self, value: ir.Value | None) -> ir.Shape | None:
         return None if value is None else self.known.get(value, value).shape

@@ -1,15 +1,18 @@
-"""Refuses nodes with tensors that a runtime rejects: without elements, of many axes, of other ranks by branch."""
+"""Refuses nodes with tensors that a runtime rejects: empty, of many axes, sequences, integers, unlike branches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import onnx_ir as ir
+
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.facts.operators import bodies_of
+from rnn_lowering.facts.operators import bodies_of, operator_of
 from rnn_lowering.flags import set_dim
 from rnn_lowering.model.model_sizes import open_names
 from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
+from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.targets.target import Target
 
@@ -72,3 +75,48 @@ def refuse_unlike_branches(model: AdaptedModel, target: Target) -> Iterator[Unsu
                     "or use another runtime",
                     node=origin_of(node, scope.text),
                 )
+
+
+_OF_SIZES = ("Shape", "Size")
+
+
+def refuse_integers(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each node that computes with integers or booleans which follow from inputs, changes the
+    type of floats, or returns integers: moved ones are right, as indices of a table. Replaced nodes stay out."""
+    followed = set(model.graph.inputs)
+
+    def is_integer(value: ir.Value | None) -> bool:
+        dtype = model.dtype_of(value)
+        return value in followed and dtype is not None and not dtype.is_floating_point()
+
+    for scope, node in nodes_in_scopes(model.model):
+        row = operator_of(node)
+        if node.op_type not in _OF_SIZES and not followed.isdisjoint(node.inputs):
+            followed.update(node.outputs)
+        computes = any(map(is_integer, (*node.inputs[: row.data], *node.outputs)))
+        computes = computes or (node.op_type == "Cast" and node.outputs[0] in followed and _converts(node, model))
+        returns = any(value.is_graph_output() and is_integer(value) for value in node.outputs)
+        if is_recurrent(node) or node in model.replaced or not (returns or (computes and not row.moves)):
+            continue
+        reason = f"{target.name} computes with floats only, and takes integers as indices of a table"
+        yield UnsupportedError(
+            reason, hint="end the model before it, or use another runtime", node=origin_of(node, scope.text)
+        )
+
+
+def refuse_sequences(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:
+    """Yield an error for each node of a sequence that is not replaced."""
+    for scope, node in nodes_in_scopes(model.model):
+        if "Sequence" in node.op_type and node.op_type != "ReverseSequence" and node not in model.replaced:
+            reason = f"{target.name} has no sequences of tensors"
+            yield UnsupportedError(
+                reason,
+                hint="export the model with Split or Slice in place of a sequence, or use another runtime",
+                node=node_ref(node, scope.text),
+            )
+
+
+def _converts(cast: ir.Node, model: AdaptedModel) -> bool:
+    """Whether a Cast changes the type of what it reads."""
+    value = cast.inputs[0]
+    return value is not None and model.dtype_of(value) != cast.attributes.get_int("to", 0)
