@@ -176,7 +176,7 @@ ADAPTATIONS = {
         write_sizes, "aligns corners of other sizes: wrote those of {} Resize", replaces=sized_resizes
     ),
     "held rows": Adaptation(
-        hold_rows, "never ends where rows of two Scans are broadcast: held {} values in their place by a Where"
+        hold_rows, "never ends or fails where rows of Scans are broadcast: held {} values in their place by a Where"
     ),
     "axes as scalars": Adaptation(spell_axes_of_sums, "takes the axis of a CumSum as a scalar only: wrote {} so"),
     "branches of one rank": Adaptation(refuse=refuse_unlike_branches),

@@ -164,6 +164,21 @@ def test_rows_of_two_scans_meet(tmp_path: Path) -> None:
     assert_lowered_right("tract", jobs, tmp_path, to="scan")
 
 
+SCANNED = """g (float[T, batch] x, float[batch, 4] h0) => (float[batch, 4] last, float[T, batch, 4] y) {
+    last, y = Scan <num_scan_inputs = 1, body = b (float[batch, 4] h, float[batch] xt)
+    => (float[batch, 4] h2, float[batch, 4] row) <float[4] k = {0.1, 0.2, 0.3, 0.4}, int64[1] zero = {0}> {
+    u = Unsqueeze (xt, zero) q = Transpose (u) d = Sub (q, k) h1 = ADDED
+    h2 = Tanh (h1) row = Identity (h2) }> (h0, x) }"""
+ADDED = {"to a constant": "Add (h, d)", "to a state": "Add (q, h)"}
+
+
+def test_numbers_of_a_row_are_repeated(tmp_path: Path) -> None:
+    """As in a phased LSTM; the name of a size in the body is no size that tract knows."""
+    nets = {name: parse(SCANNED.replace("ADDED", added)) for name, added in ADDED.items()}
+    jobs = {f"{name} {T}": (net, random_feed(net, T=T, batch=2)) for name, net in nets.items() for T in (5, 1)}
+    assert_lowered_right("tract", jobs, tmp_path)
+
+
 def test_an_output_that_declares_another_shape(tmp_path: Path) -> None:
     """Its shape is corrected, and those of computed values still do not say how sizes are called."""
     net = parse("""g (float[T, N, 3] x) => (float[T, N, 7] y) <float[1, 6, 3] W = {}, float[1, 6, 2] R = {}> {

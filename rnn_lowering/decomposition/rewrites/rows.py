@@ -2,7 +2,8 @@
 
 tract puts a Slice that skips rows before a Scan, and fails. One of a last step it moves without end, if the batch
 is open and another Scan is added. It also moves axes without end where rows of one Scan are broadcast against those
-of another one, and multiplied with weights. A Gather stays where it is, and behind a Where no axes move.
+of another one, and multiplied with weights. It takes out of a Scan what is computed of a row alone, and fails if
+that repeats its numbers. A Gather stays where it is, and behind a Where no axes move.
 
 pnnx runs a model on uninitialized integers, so it crashes if such an integer is an index beyond the table. It makes
 an Embed of a Gather without the attribute axis. If the Gather says `axis = 0`, ncnn does not load it.
@@ -152,16 +153,23 @@ def _is_of_scan(value: ir.Value | None, opset: int) -> bool:
 # Rows of two Scans
 
 
+_Dim = int | ir.SymbolicDim
+
 _FINDS_NAN = 9
 """The first opset of IsNaN, and of Where."""
 
 
 def hold_rows(model: AdaptedModel) -> int:
-    """Choose between a value and itself, in place, where rows of a Scan are broadcast against those of other Scans;
-    return the number of such values."""
-    if len(model.nodes("Scan", since=_FINDS_NAN, in_functions=False)) < len("ab"):
-        return 0
-    return sum(_hold(node, model) for node in list(model.graph) if operator_of(node).elementwise)
+    """Choose between a value and itself, in place, where rows of a Scan are broadcast against those of other Scans,
+    or in a Scan to other values; return the number of such values."""
+    scans = model.nodes("Scan", since=_FINDS_NAN, in_functions=False)
+    count = 0
+    for scan in scans:
+        body, rows = scan.attributes["body"].as_graph(), scan.attributes.get_int("num_scan_inputs", 0)
+        count += sum(_hold_row(node, {*body.inputs[len(body.inputs) - rows :]}, model) for node in list(body))
+    if len(scans) < len("ab"):
+        return count
+    return count + sum(_hold(node, model) for node in list(model.graph) if operator_of(node).elementwise)
 
 
 def _hold(node: ir.Node, model: AdaptedModel) -> bool:
@@ -169,36 +177,59 @@ def _hold(node: ir.Node, model: AdaptedModel) -> bool:
     scans, shapes = [frozenset(_scans_of(v)) for v in node.inputs], [model.shape_of(v) for v in node.inputs]
     if len({*scans} - {frozenset()}) < len("ab"):
         return False
-    for slot, value in enumerate(node.inputs):
-        dtype = model.dtype_of(value)
-        if scans[slot] and _meets_one_row(shapes, slot) and dtype is not None and dtype.is_floating_point():
-            choice = [model.before(node, "IsNaN", [value]), value, value]
-            node.replace_input_with(slot, model.before(node, "Where", choice))
-            return True
-    return False
+    slots = [slot for slot in range(len(scans)) if scans[slot] and _meets_one_row(shapes, slot)]
+    return any(_hold_operand(node, slot, model) for slot in slots)
+
+
+def _hold_row(node: ir.Node, rows: set[ir.Value], model: AdaptedModel) -> bool:
+    """Hold an operand that follows from scanned rows and that another one repeats; return False if none is."""
+    shapes = [model.shape_of(value) for value in node.inputs] if operator_of(node).elementwise else [None]
+    if None in shapes:
+        return False
+    slots = [slot for slot in range(len(shapes)) if _is_repeated(shapes, slot)]
+    slots = [slot for slot in slots if any(v in rows for v in reached([node.inputs[slot]], _moved_inputs))]
+    return any(_hold_operand(node, slot, model) for slot in slots)
+
+
+def _hold_operand(node: ir.Node, slot: int, model: AdaptedModel) -> bool:
+    """Hold an operand in its place; return False if it is none of floats."""
+    value, dtype = node.inputs[slot], model.dtype_of(node.inputs[slot])
+    if dtype is None or not dtype.is_floating_point():
+        return False
+    node.replace_input_with(slot, model.before(node, "Where", [model.before(node, "IsNaN", [value]), value, value]))
+    return True
 
 
 def _meets_one_row(shapes: Sequence[ir.Shape | None], slot: int) -> bool:
     """Whether one of several shapes has an axis along which another one has size 1, or may have."""
     known = [list(shape) for shape in shapes if shape is not None]
-    if len(known) < len(shapes):
-        return True
-    aligned = [*zip_longest(*map(reversed, known), fillvalue=1)]
-    return any(sizes[slot] != 1 and 1 in sizes for sizes in aligned)
+    return len(known) < len(shapes) or any(axis[slot] != 1 and 1 in axis for axis in _aligned(known))
+
+
+def _is_repeated(shapes: Sequence[ir.Shape | None], slot: int) -> bool:
+    """Whether one of several known shapes has an axis of size 1 along which another one has another size."""
+    known = [list(shape or ()) for shape in shapes]
+    return any(axis[slot] == 1 and any(size != 1 for size in axis) for axis in _aligned(known))
+
+
+def _aligned(shapes: Sequence[Sequence[_Dim]]) -> list[tuple[_Dim, ...]]:
+    """Return for each axis the sizes that are broadcast, from the last axis on."""
+    return [*zip_longest(*map(reversed, shapes), fillvalue=1)]
 
 
 def _scans_of(value: ir.Value | None) -> set[ir.Node]:
     """Return the Scans whose rows a value has, with neither a Gather nor a product between."""
-
-    def before(value: ir.Value) -> Sequence[ir.Value | None]:
-        node = value.producer()
-        if node is None or node.op_type == "Gather":
-            return ()
-        row = operator_of(node)
-        return node.inputs if row.elementwise or row.moves or node.op_type.startswith("Reduce") else ()
-
-    producers = [each.producer() for each in reached([value], before)]
+    producers = [each.producer() for each in reached([value], _moved_inputs)]
     return {node for node in producers if node is not None and node.op_type == "Scan"}
+
+
+def _moved_inputs(value: ir.Value) -> Sequence[ir.Value | None]:
+    """Return of what a value has rows, moved, reduced or computed one by one; a Gather stays where it is."""
+    node = value.producer()
+    if node is None or node.op_type == "Gather":
+        return ()
+    row = operator_of(node)
+    return node.inputs if row.elementwise or row.moves or node.op_type.startswith("Reduce") else ()
 
 
 def _every(value: ir.Value, axis: int, step: int, node: ir.Node, model: AdaptedModel) -> ir.Value:

@@ -321,13 +321,18 @@ def drop_unused_constants(model: AdaptedModel) -> str:
 
 
 def forget_declared(model: AdaptedModel) -> int:
-    """Remove what a model declares of computed values, in place, but for those that a graph returns; return the
-    number of shapes."""
+    """Remove what a model declares of computed values, in place, but for those that a graph returns; a body keeps
+    the numbers of its inputs and outputs; return the number of shapes."""
     changed = 0
     for value in computed_values(model.model):
         if value.producer() is not None and not value.is_graph_output():
             changed += value.shape is not None
             value.shape = value.type = None
+    for graph in all_graphs(model.model):
+        for value in (*graph.inputs, *graph.outputs) if graph is not model.graph else ():
+            if value.shape is not None and any(getattr(size, "value", None) for size in value.shape):
+                value.shape = ir.Shape([size if isinstance(size, int) else None for size in value.shape])
+                changed += 1
     return changed
 
 
