@@ -167,6 +167,8 @@ REDUCED = {
 
 OLD = {
     **{f"{name}, opset 11": text for name, text in RESIZES.items()},
+    "a vector behind a Pad": """(float[2, 8, 6] x) => (float[a, b] y) <float[7] v = {}> {
+        p = Constant <value_ints = [0, 0, 0, 0, 0, 1]> () q = Pad (x, p) y = MatMul (q, v) }""",
     "a vector, opset 11": "(float[2, 8, 6] x) => (float[a, b] y) <float[6] v = {}> { y = MatMul (x, v) }",
 }
 

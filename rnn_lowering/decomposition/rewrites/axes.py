@@ -150,9 +150,8 @@ def write_vectors(model: AdaptedModel, *, both: bool = False) -> int:
     """
     vectors = []
     for node in model.nodes("MatMul", "MatMulInteger", since=_FROM_THE_END):
-        shapes = list(map(model.shape_of, node.inputs[:2]))
-        ranks = [len(shape or ()) for shape in shapes]
-        if None not in shapes and (max(ranks) == 1 if both and node.op_type == "MatMul" else 1 in ranks):
+        ranks = [None if (shape := model.shape_of(value)) is None else len(shape) for value in node.inputs[:2]]
+        if ranks == [1, 1] or (1 in ranks and not (both and node.op_type == "MatMul")):
             vectors.append((node, ranks))
     for node, ranks in vectors:
         operands, lost = list(node.inputs), []
