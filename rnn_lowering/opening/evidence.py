@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import combinations_with_replacement
+from itertools import product as product_of
 
 import onnx_ir as ir
 
@@ -30,6 +31,8 @@ _MOST_ROUNDED = 50_000
 """The inverse of a float32 may be off by a tenth from here on."""
 
 _MOST_PARTS = 17
+_MOST_ROUNDED_PARTS = 9
+_TRIED = 720
 _FEWEST_PARTS = 11
 _WIDE = 13
 """Beside sizes of one axis that differ by less, most numbers of another are one with some rest."""
@@ -86,12 +89,14 @@ class Evidence:
         axes: The symbols of the axes that are opened, and what they are.
         sizes: The sizes of values so far, in their order, and what they are.
         origins: By symbol, the value and the axis that it is the size of.
+        parts: By size, part and way, what (size + way) // part is.
     """
 
     values: dict[Symbol, Integers]
     axes: _Pool = field(init=False)
     sizes: dict[Size, Integers] = field(init=False)
     origins: dict[Symbol, tuple[ir.Value, int]] = field(default_factory=dict)
+    parts: dict[tuple[Size, int, int], Size] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.axes = {Size.symbol(symbol): held for symbol, held in self.values.items()}
@@ -114,6 +119,18 @@ class Evidence:
         self.values[symbol], self.origins[symbol] = numbers, (value, axis)
         return Size.symbol(symbol)
 
+    def rounded(self, dim: Size, part: int, way: int, origin: tuple[ir.Value, int] | None = None) -> Size:
+        """Return (dim + way) // part, a symbol that is read from a value if one has it."""
+        more, way = divmod(way, part)
+        if (key := (dim, part, way)) not in self.parts:
+            numbers = tuple((held + way) // part for held in self.sizes[dim])
+            if origin is not None:
+                self.parts[key] = self.own_symbol(*origin, tuple(n + more for n in numbers)) - more
+            else:
+                symbol = f"({text_of(dim + way)}) // {part}"
+                self.parts[key], self.values[symbol] = Size.symbol(symbol), numbers
+        return self.parts[key] + more
+
     def add(self, shape: Shape) -> None:
         """Add the sizes of a value that differ between the exports."""
         for dim in shape:
@@ -124,6 +141,7 @@ class Evidence:
         """Forget the sizes of values in a body, which are known only there."""
         gone = {symbol for symbol, (value, _) in self.origins.items() if graph_of(value) is graph}
         self.sizes = {dim: numbers for dim, numbers in self.sizes.items() if not dim.symbols & gone}
+        self.parts = {key: held for key, held in self.parts.items() if not (held.symbols | key[0].symbols) & gone}
 
     def known(self, shapes: Iterable[Shape]) -> dict[Size, Integers]:
         """Return the sizes in shapes that differ between the exports."""
@@ -153,7 +171,22 @@ class Evidence:
             if candidates := [*rule(numbers, pools[pool], wide)]:
                 alike = (dim for dim, held in self.sizes.items() if held == numbers)
                 return list(dict.fromkeys([*candidates, *alike]))
-        return []
+        return self._rounded(numbers) if len(numbers) > 2 else []
+
+    def _rounded(self, numbers: Integers) -> list[Size]:
+        """Return the sizes that may explain integers as a rounded part of an axis, or as the rest of it.
+
+        Those that are the same at any size are one. Two exports at least must have been rounded.
+        """
+        found: dict[Integers, Size] = {}
+        for dim, held in self.axes.items():
+            narrow = len(self.axes) > 1 and max(held) - min(held) < _WIDE
+            for part, way, factor, whole in () if narrow else _roundings():
+                one = [factor * ((n + way) // part) + whole * n for n in held]
+                if one == [*numbers] and sum(n % part > 0 for n in held) > 1:
+                    row = tuple(factor * ((n + way) // part) + whole * n for n in range(_TRIED))
+                    found.setdefault(row, self.rounded(dim, part, way) * factor + dim * whole)
+        return [*found.values()]
 
     def number(self, node: NodeRef, what: str, numbers: Floats, own: Sequence[Shape]) -> Number:
         """Return what explains floats, as `integer` does."""
@@ -179,7 +212,7 @@ class Evidence:
         only = next((left[0] for left in (found, of_axes) if len(left) == 1), None)
         if only is None:
             if not found:
-                raise refuse(node, f"{fact}, which no size explains")
+                raise refuse(node, f"{fact}, which no size explains", THIRD if len(numbers) == 2 else SIZES)
             raise refuse(node, f"{fact} and may be {' or '.join(map(text_of, found[:3]))}", THIRD)
         beside = only not in self.sizes and any(_round_alike(numbers, held) for held in self.axes.values())
         if only not in (own or ()) and not only.symbols <= self._opened and (len(numbers) < 3 or beside):
@@ -262,6 +295,12 @@ INTEGER_RULES: Sequence[tuple[str, _Rule]] = (
     ("all", _linear),
 )
 """Where a rule looks: at sizes of the node's own inputs, at the opened axes, at the sizes of all values before."""
+
+
+def _roundings() -> Iterator[tuple[int, int, int, int]]:
+    """Yield part, way, factor and whole: factor * ((size + way) // part) + whole * size may be a number."""
+    parts = ((part, way) for part in range(2, _MOST_ROUNDED_PARTS) for way in (0, part - 1))
+    yield from ((*each, *terms) for each, terms in product_of(parts, ((1, 0), (-1, 0), (-1, 1))))
 
 
 # The rules of floats

@@ -89,7 +89,10 @@ class Writer:
         return total
 
     def _of_symbol(self, symbol: Symbol) -> ir.Value:
-        """Return the size that a symbol stands for; it is computed once, behind the value that has it."""
+        """Return the size that a symbol stands for; what a value has is read once, behind it."""
+        if symbol not in self._sizes and symbol not in self.evidence.origins:
+            dim, part, way = next(key for key, held in self.evidence.parts.items() if symbol in held.symbols)
+            return self.add("Div", self.size(dim + way), self.integers([part]))
         if symbol not in self._sizes:
             value, axis = self.evidence.origins[symbol]
             shape = self._node("Shape", [value], {})

@@ -6,7 +6,7 @@ inference loses, such as that of a strided convolution, gets a symbol of its own
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -93,14 +93,12 @@ class ExportWalk:
         writer: Writes nodes into the opened model.
         known: What is known of each export at its sizes.
         partners: By value of another export, the value of the first one.
-        windows: By size, stride and r, what (size + r) // stride is.
     """
 
     models: Sequence[ir.Model]
     writer: Writer
     known: list[KnownValues] = field(default_factory=list)
     partners: dict[ir.Value, ir.Value] = field(default_factory=dict)
-    windows: dict[Hashable, Size] = field(default_factory=dict)
 
     @property
     def opened(self) -> KnownValues:
@@ -311,13 +309,9 @@ class ExportWalk:
         span = (span - 1) * (given.get_ints("dilations") or {n: 1})[n] + 1
         pads = given.get_ints("pads") or ()
         padded = sum(pads[n :: len(pads) // 2 or 1])
-        more, rest = divmod(padded - span, stride)
         if tuple((count + padded - span) // stride + 1 for count in held) != numbers:
             return None
-        key = (before, stride, rest)
-        if key not in self.windows:
-            self.windows[key] = self.evidence.own_symbol(value, axis, numbers) - more
-        return self.windows[key] + more
+        return self.evidence.rounded(before, stride, padded - span + stride, (value, axis))
 
 
 def _assumed(node: ir.Node, ref: NodeRef) -> Iterator[str]:
