@@ -7,38 +7,39 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper, parser
 
-from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operands, function_of, is_integer
+from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operands, function_of
+
+_OLDEST_WHERE, _OLDEST_EQUAL, _OLDEST_MAX, _OLDEST_OR_EQUAL = 9, 11, 12, 12
+"""The first opsets of Where and of Less of integers, of Equal of floats, of Max of integers, and of LessOrEqual."""
 
 
 def repeated(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """The same comparison of tensors of one shape; of floats, whose difference may be NaN, only a known one."""
-    shapes = [operand.shape for operand in operands]
-    known = not any(shape is None or None in shape for shape in shapes)
-    if opset < OLDEST_OPSET or shapes[0] == shapes[1] or not (known or all(map(is_integer, operands))):
-        return None
-    text = "c = Sub (a_in, a_in) d = Sub (b_in, b_in) a = Add (a_in, d) b = Add (b_in, c)"
-    if known:
-        sizes = np.broadcast_shapes(*(tuple(size or 0 for size in shape or ()) for shape in shapes))
-        numbers = f"int64[{len(sizes)}] {{{', '.join(map(str, sizes))}}}"
-        text = f"s = Constant <value = {numbers}> () a = Expand (a_in, s) b = Expand (b_in, s)"
-    head = f'<domain: "", opset_import: ["" : {opset}]> f (a_in, b_in) => (y)'
-    return parser.parse_function(f"{head} {{ {text} y = {node.op_type} (a, b) }}")
+    """The same comparison of tensors of one shape."""
+    return _of_one_shape(node, opset, operands, "ab")
 
 
 def chosen(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """The same choice of tensors of one shape."""
+    return _of_one_shape(node, opset, operands, "cab")
+
+
+def _of_one_shape(node: ir.Node, opset: int, operands: Operands, names: str) -> onnx.FunctionProto | None:
+    """The same node of tensors that have the shape of its result."""
     shapes = [operand.shape for operand in operands]
-    if opset < OLDEST_OPSET or None in shapes or all(shape == shapes[0] for shape in shapes):
+    if opset < _OLDEST_WHERE or None in shapes or all(shape == shapes[0] for shape in shapes):
         return None
     if any(None in (shape or ()) for shape in shapes):
-        made = " ".join(f"s_{name} = Shape ({name}_in) z_{name} = ConstantOfShape (s_{name})" for name in "cab")
-        text = f"{made} z_ab = Add (z_a, z_b) z = Add (z_c, z_ab) s = Shape (z)"
+        made = " ".join(f"s_{name} = Shape ({name}_in) z_{name} = ConstantOfShape (s_{name})" for name in names)
+        *firsts, last = (f"z_{name}" for name in names)
+        sums = " ".join(f"z{n} = Add ({f'z{n - 1}' if n else last}, {z})" for n, z in enumerate(firsts))
+        text = f"{made} {sums} s = Shape (z{len(firsts) - 1})"
     else:
         sizes = np.broadcast_shapes(*(tuple(size or 0 for size in shape or ()) for shape in shapes))
         text = f"s = Constant <value = int64[{len(sizes)}] {{{', '.join(map(str, sizes))}}}> ()"
-    same = " ".join(f"{name} = Expand ({name}_in, s)" for name in "cab")
-    head = f'<domain: "", opset_import: ["" : {opset}]> f (c_in, a_in, b_in) => (y)'
-    return parser.parse_function(f"{head} {{ {text} {same} y = Where (c, a, b) }}")
+    same = " ".join(f"{name} = Expand ({name}_in, s)" for name in names)
+    inputs = ", ".join(f"{name}_in" for name in names)
+    head = f'<domain: "", opset_import: ["" : {opset}]> f ({inputs}) => (y)'
+    return parser.parse_function(f"{head} {{ {text} {same} y = {node.op_type} ({', '.join(names)}) }}")
 
 
 _MOST_NUMBERS = 1 << 20
@@ -48,7 +49,7 @@ _MOST_NUMBERS = 1 << 20
 def equal(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """Neither less nor greater, nor NaN; of booleans, not different."""
     dtype = operands[0].dtype
-    if opset < OLDEST_OPSET or dtype is None:
+    if dtype is None or opset < (_OLDEST_WHERE if dtype == ir.DataType.BOOL else _OLDEST_OR_EQUAL):
         return None
     return function_of("equal_booleans" if dtype == ir.DataType.BOOL else "equal", {})
 
@@ -56,13 +57,9 @@ def equal(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
 def as_boolean(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """A Cast to booleans: not 0, which NaN is not either."""
     dtype = operands[0].dtype
-    if opset < OLDEST_OPSET or dtype is None or node.attributes.get_int("to", 0) != ir.DataType.BOOL:
+    if opset < _OLDEST_EQUAL or dtype is None or node.attributes.get_int("to", 0) != ir.DataType.BOOL:
         return None
     return function_of("not_zero", {"zero": np.zeros((), dtype.numpy())})
-
-
-_OLDEST_WHERE, _OLDEST_MAX = 9, 12
-"""The first opsets of a Where and of a Less of integers, and of a Max of them."""
 
 
 def absolute(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:

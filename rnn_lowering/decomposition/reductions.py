@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -18,6 +18,9 @@ from rnn_lowering.decomposition.operands import (
     integers,
     of_onnx,
 )
+
+_OLDEST_MAX = 8
+"""The first opset of Max and Min of unlike shapes."""
 
 _AXES_ARE_INPUTS = 18
 """First opset of these operators with their axes as an input."""
@@ -38,11 +41,12 @@ def _log_sum_exp(node: ir.Node, opset: int, operands: Operands) -> onnx.Function
 
 def _log_sum_exp_17(node: ir.Node, opset: int, x: Operand) -> onnx.FunctionProto | None:
     axes = _axes_17(node, x)
-    if opset < OLDEST_OPSET or x.dtype is None or axes is None:
+    if opset < _OLDEST_MAX or x.dtype is None or axes is None:
         return None
     name = "log_sum_exp_17" if node.attributes.get_int("keepdims", 1) else "log_sum_exp_17_without_axes"
     most = np.array(x.dtype.max, x.dtype.numpy())
-    return function_of(name, {"given": integers(axes), "least": -most, "most": most, "axes": axes})
+    made = function_of(name, {"given": integers(axes), "least": -most, "most": most, "axes": axes})
+    return _at(opset, axes, made)
 
 
 def _sum(name: str, node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
@@ -50,9 +54,19 @@ def _sum(name: str, node: ir.Node, opset: int, operands: Operands) -> onnx.Funct
     if opset >= _AXES_ARE_INPUTS:
         return of_onnx(node, opset, operands)
     axes = _axes_17(node, operands[0])
-    if opset < OLDEST_OPSET or axes is None:
+    if axes is None:
         return None
-    return function_of(name, {"given": integers(axes), "keepdims": node.attributes.get_int("keepdims", 1)})
+    keeps = node.attributes.get_int("keepdims", 1)
+    return _at(opset, axes, function_of(name, {"given": integers(axes), "keepdims": keeps}))
+
+
+def _at(opset: int, axes: Sequence[int], proto: onnx.FunctionProto) -> onnx.FunctionProto:
+    """Return a function whose axes are an attribute before they are an input."""
+    for each in proto.node if opset < OLDEST_OPSET else ():
+        if "given" in each.input:
+            each.input.pop()
+            each.attribute.append(onnx.helper.make_attribute("axes", axes))
+    return proto
 
 
 def _log_softmax(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
