@@ -32,6 +32,7 @@ from rnn_lowering.decomposition.rewrites.axes import (
     add_biases_of_halves,
     add_columns,
     add_output_channels,
+    align_slopes,
     flatten_rows,
     resize_in_rank_4,
     run_in_rank_4,
@@ -209,6 +210,9 @@ ADAPTATIONS = {
     ),
     "numbers of one axis": Adaptation(
         write_numbers, "computes a number of several axes and a tensor wrongly: left {} numbers one axis"
+    ),
+    "slopes with axes": Adaptation(
+        align_slopes, "takes a vector of slopes by channel: gave {} of them an axis more"
     ),
     "slopes as products": Adaptation(write_slopes, "takes slopes by channel only: wrote {} PRelu as products"),
     "axes from the start": Adaptation(

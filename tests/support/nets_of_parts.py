@@ -71,6 +71,11 @@ SLOPES = {
     for sizes in ("6", "1, 6", "2, 1, 1", "2, 8, 6")
 }
 
+VECTORS = {
+    "slopes of as many rows as channels": """(float[2, 5, 4, 5] x) => (float[a, b, c, d] y) <float[5] s = {}> {
+        y = PRelu (x, s) }"""
+}
+
 AXES = {
     "an axis from the end": """(float[4, 6] x) => (float[a, b] y) <int64[1, 6] i = {0, 1, 2, 3, 2, 1},
         float[1, 6] u = {}> { y = ScatterElements <axis = -2> (x, i, u) }""",
@@ -191,6 +196,6 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | MEANS
         | UPWARD,
         "opencv": RESHAPES | CLIPS | SLOPES | AXES | INDICES | SINGLE | RESIZES | OLD | ROWS,
-        "openvino": INDICES | ROWS | REPEATS | COLUMNS | REDUCED,
+        "openvino": INDICES | ROWS | REPEATS | COLUMNS | REDUCED | VECTORS,
     }.items()
 }

@@ -33,6 +33,9 @@ _EXPANDS = 8
 
 _NORMS = ("GroupNormalization", "InstanceNormalization")
 
+_ROWS = 3
+"""The axes of nodes along one axis."""
+
 
 def run_in_rank_4(model: AdaptedModel) -> int:
     """Write each Resize and norm of three axes in rank 4, with one of size 1, in place; return their number."""
@@ -48,8 +51,7 @@ def _in_rank_4(model: AdaptedModel, *operators: str) -> int:
     count = 0
     for node in model.nodes(*operators):
         x = node.inputs[0]
-        shape = model.shape_of(x)
-        others = _others(node, model) if shape is not None and len(shape) == 3 else None
+        others = _others(node, model)
         if others is not None:
             axes = [3 if node.op_type == "Resize" else 2]
             longer = model.before(node, "Unsqueeze", [x], axes=axes)
@@ -60,19 +62,26 @@ def _in_rank_4(model: AdaptedModel, *operators: str) -> int:
 
 
 def _others(node: ir.Node, model: AdaptedModel) -> Sequence[ir.Value | None] | None:
-    """Return the other inputs of a node in rank 4; None if it cannot be written so."""
+    """Return the other inputs of a node of three axes in rank 4; None for any other node."""
+    shape = model.shape_of(node.inputs[0])
     if node.op_type in _NORMS:
-        return node.inputs[1:]
-    constants = {
-        n: constant for n, value in enumerate(node.inputs) if (constant := model.constant_of(value)) is not None
-    }
-    given = [n for n, constant in constants.items() if constant.size == 3]
+        return node.inputs[1:] if shape is not None and len(shape) == _ROWS else None
     reads_part = node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
-    if len(given) != 1 or "axes" in node.attributes or reads_part:
+    if "axes" in node.attributes or reads_part:
         return None
-    numbers = array_of(constants[given[0]])
-    longer = model.constant(node, np.append(numbers, 1), numbers.dtype)
-    return [longer if n == given[0] else value for n, value in enumerate(node.inputs)][1:]
+    others = list(node.inputs[1:])
+    for slot, value in enumerate(others):
+        constant, sizes = model.constant_of(value), model.shape_of(value)
+        if constant is not None and constant.size == _ROWS:
+            numbers = array_of(constant)
+            others[slot] = model.constant(node, np.append(numbers, 1), numbers.dtype)
+            return others
+        if constant is None and sizes is not None and list(sizes) == [_ROWS]:
+            dtype = model.dtype_of(value)
+            one = None if dtype is None else model.constant(node, [1], dtype.numpy())
+            others[slot] = model.before(node, "Concat", [value, one], axis=0)
+            return others if one is not None else None
+    return None
 
 
 _OPTIONAL_BIAS = 11
@@ -302,3 +311,12 @@ def _are_of_channels(node: ir.Node, model: AdaptedModel) -> bool:
         return True
     axes = [len(shape) - len(slopes) + n for n, size in enumerate(slopes) if size != 1]
     return axes in ([], [1])
+
+
+def align_slopes(model: AdaptedModel) -> int:
+    """Give, in place, each vector of slopes that a PRelu has for its last axis another axis; return their number."""
+    found = [node for node in model.nodes("PRelu", since=_BROADCASTS) if not _are_of_channels(node, model)]
+    vectors = [node for node in found if len(model.shape_of(node.inputs[1]) or ()) == 1]
+    for node in vectors:
+        node.replace_input_with(1, model.before(node, "Unsqueeze", [node.inputs[1]], axes=[0]))
+    return len(vectors)

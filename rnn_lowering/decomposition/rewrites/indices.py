@@ -107,8 +107,8 @@ def count_axes(model: AdaptedModel) -> int:
     count = 0
     for node in model.nodes(*_AXES):
         axis, shape = node.attributes.get_int("axis", _AXES[node.op_type]), model.shape_of(node.outputs[0])
-        if axis < 0 and shape is not None:
-            node.attributes["axis"] = ir.AttrInt64("axis", axis + len(shape))
+        if axis < 0 and not (shape is None and "axis" in node.attributes):
+            node.attributes["axis"] = ir.AttrInt64("axis", axis + len(shape or ()))
             count += 1
     return count
 
