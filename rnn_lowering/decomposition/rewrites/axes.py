@@ -314,7 +314,7 @@ def _are_of_channels(node: ir.Node, model: AdaptedModel) -> bool:
 
 
 def align_slopes(model: AdaptedModel) -> int:
-    """Give, in place, each vector of slopes that a PRelu has for its last axis another axis; return their number."""
+    """Give, in place, each vector of slopes that a PRelu has for its last axis one more; return their number."""
     found = [node for node in model.nodes("PRelu", since=_BROADCASTS) if not _are_of_channels(node, model)]
     vectors = [node for node in found if len(model.shape_of(node.inputs[1]) or ()) == 1]
     for node in vectors:
