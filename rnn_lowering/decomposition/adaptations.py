@@ -13,6 +13,7 @@ from typing import get_args
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.decomposition.fused import refuse_fused, unfuse
 from rnn_lowering.decomposition.repeats import repeat_by_gather, repeat_several_by_gather
 from rnn_lowering.decomposition.rewrites.apart import (
     compute_copies,
@@ -418,6 +419,8 @@ ADAPTATIONS = {
         drop_empty_operands, "rejects a Concat with a constant without rows: left those of {} nodes out"
     ),
     "channels of signals": Adaptation(first=add_channels),
+    "fused nodes": Adaptation(first=unfuse),
+    "only operators of ONNX": Adaptation(refuse=refuse_fused, first=unfuse),
     "outputs as sums": Adaptation(
         sum_outputs, "loses outputs that some nodes read, such as a Relu: added 0 to {} of them"
     ),

@@ -266,6 +266,7 @@ MNN = Target(
         # QuantizeLinear is computed by the range of the data, whatever the scale is; DequantizeLinear with many
         # scales is 0, and with one it is wrong as the weight of a Conv, and of computed integers.
         adaptations=(
+            "only operators of ONNX",
             *("rounding of floats", "no products of integers", "tables of floats", "differences of floats"),
             *("inputs with elements", "parts of sequences", "typed fills", "constants as tensors"),
             *(

@@ -225,6 +225,7 @@ OPENCV = Target(
         # It crashes on an unused constant of booleans. Between DequantizeLinear and QuantizeLinear it computes Sub
         # as Add, and drops a Sigmoid after an Add.
         adaptations=(
+            "only operators of ONNX",
             "parts of sequences",
             "no sequences",
             "channels of signals",

@@ -220,6 +220,7 @@ OPENVINO = Target(
     model=ModelTraits(
         folds=True,
         adaptations=(
+            "fused nodes",
             *("parts of sequences", "branches of one rank", "rotations by signs", "logarithms of Sigmoid"),
             *("excluding products", "open ends", "whole windows", "rows of indices", "rows of a Softmax"),
             *("several repeats as Gather", "columns cut off", "reductions without axes"),

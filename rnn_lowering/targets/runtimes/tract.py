@@ -206,6 +206,7 @@ TRACT = Target(
     integer_products=True,
     model=ModelTraits(
         adaptations=(
+            "only operators of ONNX",
             "parts of sequences",
             "no sequences",
             "channels of signals",
