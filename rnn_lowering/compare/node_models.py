@@ -101,7 +101,7 @@ class LoweredFile:
         model = _model(nodes, tensors.values(), given, spec, self._opset)
         if self._source.is_external:
             from_the_root(model, self._source.path, trust=self._source.trust)
-        return _as_runnable(model)
+        return _as_runnable(model, spec)
 
 
 _BODY = 3
@@ -138,7 +138,7 @@ def original_model(entry: RecurrentNode, spec: NodeSpec, feeds: Mapping[str, str
     """Return the node itself as a model from the values of `feeds` to its connected outputs."""
     tensors = [message_of(tensor, spec.inputs[symbol].name or "") for symbol, tensor in spec.stored.items()]
     inputs = inputs_of(spec, feeds).values()
-    return _as_runnable(_model([ir.serde.serialize_node(entry.node)], tensors, inputs, spec, entry.opset))
+    return _as_runnable(_model([ir.serde.serialize_node(entry.node)], tensors, inputs, spec, entry.opset), spec)
 
 
 def inputs_of(spec: NodeSpec, feeds: Mapping[str, str]) -> dict[str, onnx.ValueInfoProto]:
@@ -179,12 +179,13 @@ def _model(
     return onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
-def _as_runnable(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Make float32 of the bfloat16 of a model, in place, which onnxruntime's CPU kernels do not know; return it.
+def _as_runnable(model: onnx.ModelProto, spec: NodeSpec) -> onnx.ModelProto:
+    """Make float32 of a node in bfloat16, in place, which onnxruntime's CPU kernels do not know; return it.
 
     The locations of its tensors start from the root of the file system.
     """
-    widen(model.graph, (onnx.TensorProto.BFLOAT16,), onnx.TensorProto.FLOAT, Path.cwd().anchor)
+    if spec.dtype == ir.DataType.BFLOAT16:
+        widen(model.graph, (onnx.TensorProto.BFLOAT16,), onnx.TensorProto.FLOAT, Path.cwd().anchor)
     return model
 
 

@@ -53,6 +53,7 @@ class NodePair:
         below: The layer whose Y is X of this node, if both share a loop. X is then no input of `cut`.
         between: The nodes from Y of the layer `below` to X of this node, in order.
         moves: Returns X of this node for Y of the layer `below`.
+        lost: Its outputs that something reads in the original, and that the lowered model does not compute.
     """
 
     entry: RecurrentNode
@@ -63,6 +64,7 @@ class NodePair:
     below: NodePair | None = None
     between: Sequence[ir.Node] = ()
     moves: Callable[[Array], Array] = lambda Y: Y
+    lost: Sequence[ir.Value] = ()
 
     @property
     def place(self) -> NodePlace:
@@ -230,7 +232,9 @@ def pairs_of_prepared(original: ir.Model, lowered: ModelSource, known: KnownInpu
         spec = read_spec(entry.node, entry.opset, entry.scope, known)
         if spec.outputs:
             feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
-            nodes.append(NodePair(entry, reference_of(entry.node, spec), feeds))
+            used = [value for value in spec.outputs.values() if is_used(value)]
+            lost = [value for value in used if file.values.get((entry.path, value.name or "")) is None]
+            nodes.append(NodePair(entry, reference_of(entry.node, spec), feeds, lost=lost))
     given = dict[ScopePath, dict[str, onnx.ValueInfoProto]]()
     for node in nodes:
         given[node.entry.path] = inputs_of(node.spec, node.feeds) | given.get(node.entry.path, {})

@@ -19,6 +19,7 @@ from lengths_that_meet import (
     CONDITIONS,
     by_the_next_length,
     random_condition,
+    where_both_ends_are_last,
     where_it_is_half,
     where_lengths_meet,
 )
@@ -158,6 +159,27 @@ def test_no_length_of_another_sequence_is_proven(N: int, form: Any) -> None:
     assert max(distances(case, original, wrong, np.random.default_rng(0))) > FAR
     with pytest.raises(UnprovenError, match="length of another sequence"):
         prove(claim(case, original, wrong))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
+def test_no_length_chooses_a_size(form: Any) -> None:
+    case = replace(RAGGED, x="static", T=4, N=4)
+    original, right, wrong = Impostor("", case, edit=where_both_ends_are_last()).models(form)
+    prove(claim(case, original, right))
+    drawn = map(np.random.default_rng, range(50))
+    assert any(far > FAR for rng in drawn for far in distances(case, original, wrong, rng))
+    with pytest.raises(UnprovenError):
+        prove(claim(case, original, wrong))
+
+
+@pytest.mark.usefixtures("workers_here")
+def test_no_rounding_to_another_type_is_proven() -> None:
+    """Not even to one that onnxruntime's kernels lack."""
+    edit = entering("X", "small = Cast <to = 16> (X) WRONG = Cast <to = 1> (small)")
+    original, _, wrong = Impostor("", FAR_ROWS, edit=edit).models()
+    check = rl.verify(original, wrong, runs=1, tolerance=rl.Tolerance(rtol=1e30, atol=1e30))
+    assert [proof.status for proof in check.proofs] == ["not proven"]
 
 
 @pytest.mark.few(1)

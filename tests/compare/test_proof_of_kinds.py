@@ -200,6 +200,48 @@ def test_no_wrong_mutant_is_proven(first: int, tmp_path: Path) -> None:
             assert distance(case, lowered, wrong) < FAR, f"{seed}: {what}"
 
 
+@pytest.mark.parametrize("form", ["scan", "loop"])
+@pytest.mark.parametrize("lost", ["Y0", "low", "Y"])
+def test_an_output_that_is_lost_is_not_proven(lost: str, form: Any, tmp_path: Path) -> None:
+    """Something else reads another value in the lowered model, also of the lower of two layers in a loop."""
+    read = "    low_read = Neg (low) Y0_read = Neg (Y0) Y_read = Neg (Y)\n}"
+    outputs = "(float[1,N,4] low_read, float[T,1,N,4] Y0_read, float[T,1,N,4] Y_read)"
+    original = parse(
+        _TWO_LAYERS.replace("(float[T,1,N,4] Y, float[1,N,4] low)", outputs).replace("\n}", f"\n{read}")
+    )
+    lowered = rl.lower(original, form)
+    assert all(proofs(original, lowered, tmp_path))
+    place = next(n for n, node in enumerate(lowered.graph.node) if lost in node.output)
+    for node in lowered.graph.node:
+        node.output[:] = ["other" if name == lost else name for name in node.output]
+        node.input[:] = ["wrong" if name == lost else name for name in node.input]
+    lowered.graph.node.insert(place + 1, onnx.helper.make_node("Softsign", ["other"], ["wrong"]))
+    del lowered.graph.value_info[:]
+    assert not all(proofs(original, lowered, tmp_path))
+
+
+def test_no_number_is_rounded_as_those_of_the_first_input(tmp_path: Path) -> None:
+    """X is in 16 bits, the states are not."""
+    original = parse("""
+main (float[N,3] h0, float16[T,N,3] X) => (float[N,3] h, float[T,N,3] Y) <float[3,3] R = {}> {
+    h, Y = Scan <num_scan_inputs = 1,
+        body = each (float[N,3] state, float16[N,3] x) => (float[N,3] next, float[N,3] y) {
+        wide = Cast <to = 1> (x) of_state = MatMul (state, R) sum = Add (of_state, wide) next = Tanh (sum)
+        y = Mul (of_state, of_state) }> (h0, X)
+}""")
+    lowered = rl.lower(original, "loop", lower_loops=True)
+    assert all(proofs(original, lowered, tmp_path))
+    (body,) = (a.g for node in lowered.graph.node for a in node.attribute if a.HasField("g"))
+    place, node = next((n, node) for n, node in enumerate(body.node) if node.op_type == "MatMul")
+    for made in (
+        onnx.helper.make_node("Cast", ["half"], ["whole"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("Cast", [node.input[0]], ["half"], to=onnx.TensorProto.FLOAT16),
+    ):
+        body.node.insert(place, made)
+    node.input[0] = "whole"
+    assert not any(proofs(original, lowered, tmp_path))
+
+
 def proofs(original: onnx.ModelProto, lowered: onnx.ModelProto, folder: Path) -> tuple[NodeProof, ...]:
     """What is proven of the nodes; of a model that cannot be read, one that is not."""
     for name, proto in (("original", original), ("lowered", lowered)):

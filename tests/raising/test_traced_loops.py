@@ -183,6 +183,20 @@ def test_a_folded_first_step_is_joined_if_it_is_that_of_zeros(factor: float, sta
     assert_same(new, old)
 
 
+class _Table(Trace):
+    """A step takes its row by a table of one index: the row has an axis more."""
+
+    def row(self, t: int) -> str:
+        row = self.add("Gather", "x", self.constant(np.full((1, 1), t)), axis=self.axis)
+        return str(self.add("Squeeze", row, self.integers(self.axis, self.axis + 1)))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_table_of_indices_takes_rows(axis: int) -> None:
+    traced = _Table("GRU of Linears", axis=axis).model()
+    assert_same(rl.lower(traced, "scan", raise_loops=True), traced)
+
+
 def test_two_loops_over_one_cell() -> None:
     """Both begin with the same zeros and have the same weights."""
     trace = Trace("GRU")

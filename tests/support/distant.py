@@ -179,6 +179,49 @@ def _in_the_middle(axis: int, far: int) -> str:
         wide = Unsqueeze (mask, pair) FAR = Mul (X, wide)"""
 
 
+def _where_counts_meet(axis: int, far: int) -> str:
+    """X itself in the row in the middle of an even number, far from both ends: there it counts as far from the end,
+    so a counter of steps is what another, which runs from the end, was a row before."""
+    rows = ", ".join(["nothing"] * (far // 2))
+    return f"""{_BOTH} ones = ConstantOfShape <value = float[1] {{1}}> (T)
+        nothing = Constant <value_floats = [0.0]> () front_in = Concat <axis = 0> ({rows}, ones)
+        front = Slice (front_in, zero, T, zero)
+        gone = Constant <value_ints = [{far // 2}]> () back_in = Concat <axis = 0> (ones, {rows})
+        back = Slice (back_in, gone, end, zero) middle = Mul (front, back) first = Constant <value = int64 {{0}}> ()
+        by = Constant <value = int64 {{1}}> () count = Squeeze (T, zero) numbers = Range (first, count, by)
+        low = Constant <value_ints = [-9223372036854775807]> () down = Slice (numbers, last, low, zero, last)
+        later_in = Concat <axis = 0> (zero, down) later = Slice (later_in, zero, T, zero)
+        go = Constant <value = bool {{1}}> () meet = Loop <body = each (int64 n, bool going) =>
+            (bool still, float is) {{ still = Identity (going) other = Gather (later, n) same = Equal (other, n)
+            is = Cast <to = 1> (same) }}> (count, go)
+        mask = Mul (meet, middle) wide = Unsqueeze (mask, pair) FAR = Mul (X, wide)"""
+
+
+def _data_in_front(axis: int, far: int) -> str:
+    """A mask is moved back by rows of numbers, then by rows of data; with it in reverse, it leaves the middle."""
+    rows = ", ".join(["nothing"] * (far // 2)), ", ".join(["data"] * (far // 2))
+    return f"""{_BOTH} ones = ConstantOfShape <value = float[1] {{1}}> (T)
+        nothing = Constant <value_floats = [0.0]> () data = Relu (nothing)
+        low = Constant <value_ints = [-9223372036854775807]> ()
+        once_in = Concat <axis = 0> ({rows[0]}, ones) once = Slice (once_in, zero, T, zero)
+        twice_in = Concat <axis = 0> ({rows[1]}, once) twice = Slice (twice_in, zero, T, zero)
+        back = Slice (twice, last, low, zero, last)
+        mask = Mul (twice, back) wide = Unsqueeze (mask, pair) FAR = Mul (X, wide)"""
+
+
+def _joined(axis: int, far: int) -> str:
+    """X itself in later rows where the batch size is 1: a row of both axes as one is a step there."""
+    return f"""{_BOTH} count = Mul (T, N) both = Concat <axis = 0> (T, N) top = Constant <value_floats = [1.0]> ()
+        steps = ConstantOfShape <value = float[1] {{1}}> (T) column = Unsqueeze (steps, one)
+        table = Expand (column, both) flat = Reshape (table, last) row_0 = Constant <value_floats = [0.0]> ()
+        later_in = Concat <axis = 0> ({", ".join(["row_0"] * (far // 2))}, flat)
+        later = Slice (later_in, zero, count, zero) apart = Reshape (later, both)
+        first = Gather <axis = 1> (apart, zero) moved = Squeeze (first, one)
+        rows = ConstantOfShape (N) rest = Slice (rows, one, end, zero) front = Concat <axis = 0> (top, rest)
+        is_one = Gather (front, last) mask = Mul (moved, is_one) wide = Unsqueeze (mask, pair)
+        FAR = Mul (X, wide)"""
+
+
 def _counted_down(axis: int, far: int) -> str:
     """X itself at longer lengths: the first number of those that count down to 0 is the length."""
     return f"""count = Gather (all, zero) first = Squeeze (count, zero) nothing = Constant <value = int64 {{0}}> ()
@@ -224,10 +267,13 @@ KINDS: dict[str, Far] = {
     "more sequences than steps": _more_sequences_than_steps,
     "steps past the sequences": _steps_past_the_sequences,
     "in the middle": _in_the_middle,
+    "where counts meet": _where_counts_meet,
+    "data in front": _data_in_front,
+    "joined": _joined,
     "counted down": _counted_down,
     "counted by a state": _counted,
     "passed on by states": _passed_on,
 }
 
-AXES = dict.fromkeys(list(KINDS)[-10:], (0,))
+AXES = dict.fromkeys(list(KINDS)[-13:], (0,))
 """The axes along which some kinds are made."""

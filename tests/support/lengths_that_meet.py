@@ -65,6 +65,18 @@ def where_it_is_half() -> Edit:
     )
 
 
+def where_both_ends_are_last() -> Edit:
+    """Let X be more in a sequence as long as X, if the opposite one is too: a row of a shape says so."""
+    return entering(
+        "X",
+        f"""{_VALUES} start = Constant <value_ints = [0]> () is_last = Equal (own, T)
+        is_opposite = Slice (is_last, last, low, start, last) place = Cast <to = 7> (is_opposite)
+        empty = Slice (X, start, start, one) sizes = Shape (empty) size = Gather (sizes, place)
+        is_none = Equal (size, start) both = And (is_none, is_last) wide = Unsqueeze (both, one)
+        more = Add (X, X) WRONG = Where (wide, more, X)""",
+    )
+
+
 def random_condition(rng: np.random.Generator) -> str:
     """Three comparisons of lengths, sizes and steps."""
     values = ("own", "first", "final", "opposite", "zero", "T", "step")

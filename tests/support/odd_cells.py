@@ -142,6 +142,8 @@ zoneout of an RNN
     U(z) t = Tanh (uz) p = Mul (t, 0.9) q = Mul (h, 0.1) h1 = Add (p, q)
 what is left of the old state is added
     U(z) t = Tanh (uz) h1 = Add (t, h)
+a little of the old state is added to what is stacked
+    U(z) h1 = Tanh (uz) s = Mul (h, 0.0000009) y = Add (h1, s)
 layer normalization
     U(z) m = ReduceMean <axes = [1]> (uz) d = Sub (uz, m) q = Mul (d, d) v = ReduceMean <axes = [1]> (q)
         e = Add (v, 0.00001) s = Sqrt (e) w = Div (d, s) h1 = Tanh (w)
@@ -195,6 +197,9 @@ a full matrix as a peephole
     U(i) U(f) U(o) U(g) ci = MatMul (c, Pi[4,4]) vi = Add (ui, ci) i = Sigmoid (vi) f = Sigmoid (uf) o = Sigmoid
         (uo)
         g = Tanh (ug) C H
+a peephole with a little of the next unit
+    U(i) U(f) U(o) U(g) k = Gather <axis = 1> (c, [1, 2, 3, 0]) co = Mul (c, Pi[4]) ck = Mul (k, 0.0000003)
+        ci = Add (co, ck) vi = Add (ui, ci) i = Sigmoid (vi) f = Sigmoid (uf) o = Sigmoid (uo) g = Tanh (ug) C H
 a peephole of the next unit
     U(i) U(f) U(o) U(g) k = Gather <axis = 1> (c, [1, 2, 3, 0]) ci = Mul (k, Pi[4]) vi = Add (ui, ci)
         i = Sigmoid (vi) f = Sigmoid (uf) o = Sigmoid (uo) g = Tanh (ug) C H

@@ -224,7 +224,10 @@ class RunSizes:
                 raise UnprovenError("a size chooses rows of an axis of another size")
             if of_sizes == symbols != own:
                 rest[units[symbols]] = count
-            for name in filter(is_counted, symbols):
+            counters = list(filter(is_counted, symbols))
+            if len(counters) > 1:
+                raise UnprovenError("a product of counters chooses a row")
+            for name in counters:
                 counted[units[of_sizes], name.startswith(LENGTH)] += abs(count)
                 if bound(name) != units[of_sizes]:
                     raise UnprovenError("a counter chooses rows of an axis of another size")
@@ -232,7 +235,10 @@ class RunSizes:
             raise UnprovenError("several counters choose a row")
         rest[units.get((), own[0])] += min(past, 0)
         ends = [name for name, far in rest.items() if far < 0][: has_end and not past]
-        return Moves({name: abs(far) - (name in ends) for name, far in rest.items()} | {CHOSEN: bool(counted)})
+        moves = Moves({name: abs(far) - (name in ends) for name, far in rest.items()})
+        for name in set(own) - {units.get(())} if units else ():
+            moves[name] += moves[units[()]]  # behind the last row of the second comes a row of the next
+        return moves | Moves({CHOSEN: bool(counted)})
 
     def _units(self, size: int, own: Symbols) -> dict[Symbols, str]:
         """Return which size of an axis a row, or so many as a size, goes along: of two that were joined, a row goes
@@ -252,8 +258,7 @@ class RunSizes:
 
     def beside(self, size: int, rows: int) -> Moves:
         """Return how far other rows are moved by rows that come or go in front of them."""
-        axes = [(symbols, self._units(known, symbols)) for known, symbols in self._own(size)]
-        names = {name for symbols, units in axes for name in ([units[()]] if units else symbols)}
+        names = {name for _, symbols in self._own(size) for name in symbols}
         return Moves(dict.fromkeys(names or self._names, rows))
 
     def behind(self, size: int, rows: int) -> Moves:

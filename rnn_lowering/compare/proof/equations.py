@@ -16,7 +16,7 @@ from onnx import helper
 from rnn_lowering.compare.proof.axes import RunSizes
 from rnn_lowering.compare.proof.loops import CONTROL
 from rnn_lowering.compare.proof.machine import Machine, Operator, Values
-from rnn_lowering.compare.proof.operators import OPERATORS
+from rnn_lowering.compare.proof.operators import OPERATORS, numbers_of_integers
 from rnn_lowering.compare.proof.polynomials import Algebra, BoundedPolynomial, UnprovenError, number
 from rnn_lowering.compare.proof.sequences import marks_of
 from rnn_lowering.compare.proof.symbolic_rows import SymbolicRows, is_symbolic
@@ -73,7 +73,7 @@ class Specification(Machine):
     def rounded(self, x: Array) -> tuple[Array, Array]:
         """Return numbers without their zero point, and their scale, as DynamicQuantizeLinear rounds them."""
         integers, scale, zero_point = OPERATORS["DynamicQuantizeLinear"](self, {}, x)
-        return OPERATORS["Sub"](self, {}, integers, zero_point), scale
+        return OPERATORS["Sub"](self, {}, *(numbers_of_integers(self, x) for x in (integers, zero_point))), scale
 
 
 class _GateProducts:

@@ -20,7 +20,6 @@ from rnn_lowering.compare.proof.symbolic_rows import (
     SymbolicRows,
     columns_at_once,
     contents,
-    floats,
     is_symbolic,
     refuse_large,
 )
@@ -136,9 +135,10 @@ class Machine:
         return array
 
     def check_stays(self, array: Array, *sizes: int) -> None:
-        """Raise if masks or indices that follow a length would be moved along an open axis of these sizes."""
-        if self.marks(array) is not None and not is_symbolic(array) and any(map(self.axes.is_open, sizes)):
-            raise UnprovenError("numbers that follow a length are moved")
+        """Raise if numbers that follow a length or a size would be moved along an open axis of these sizes."""
+        follows = array.dtype == object or (self.marks(array) is not None and not is_symbolic(array))
+        if follows and any(map(self.axes.is_open, sizes)):
+            raise UnprovenError("numbers that follow a length or a size are moved")
 
     def arranged(self, array: Array, arrange: Callable[[Array], Array]) -> Array:
         """Return the elements of an array in another arrangement."""
@@ -158,6 +158,8 @@ class Machine:
         values = dict(outer)
         values.update(zip((value.name for value in graph.input), inputs, strict=False))
         given = {value.name for value in graph.input}
+        if graph.sparse_initializer:
+            raise UnprovenError("a constant is sparse")
         for tensor in graph.initializer:
             if tensor.name not in given:
                 values[tensor.name] = self.rows.constant(tensor)
@@ -187,6 +189,7 @@ class Machine:
             raise UnprovenError(f"{node.op_type} has attribute {min(unasked)}")
         if node.op_type == "Shape" or (node.op_type in ("Gather", "Slice") and id(inputs[0]) in self._shapes):
             self._shapes[id(outputs[0])] = outputs[0]
+        if node.op_type == "Shape":
             return outputs
         marks = list(map(self.marks, inputs))
         if any(of is not None for of in marks):
@@ -202,6 +205,8 @@ class Machine:
             return array
         if array.dtype == object:
             raise UnprovenError("a size is computed with")
+        if array.dtype.kind in "iu":
+            raise UnprovenError("integers are data")
         values = array.astype(np.float64)
         key = type(self).halves, self.rounding, contents(values)
         return self.rows.kept(lambda: self.rows.of_numbers(values, self.halves(values)), *key)
@@ -266,7 +271,9 @@ class Machine:
             raise UnprovenError("a sum over an open axis")
         if not (is_symbolic(a) or is_symbolic(b)):
             refuse_large(*a.shape[:-1], *b.shape[:-2], b.shape[-1])
-            return self._product_of_numbers(a, b)
+            if not (a.any() and b.any()):
+                return np.asarray(np.matmul(a, b))
+            a = self.lifted(a)
         if not is_symbolic(a):
             return np.swapaxes(self.product(np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2)), -1, -2)
         if a.shape[-1] != b.shape[-2]:
@@ -281,18 +288,6 @@ class Machine:
         shape = (*batch, a.shape[-2], b.shape[-1])
         parts = [of_each(a[index], b[index]) for index in np.ndindex(batch)]
         return np.stack(parts).reshape(shape) if parts else self.rows.zeros(shape)
-
-    def _product_of_numbers(self, a: Array, b: Array) -> Array:
-        rows, parts = floats(a), []
-        for block in [floats(b)] if b.ndim != 2 or not b.size else (columns.T for columns in columns_at_once(b)):
-            parts.append(np.matmul(rows, block))
-            self.check_kept(parts[-1], np.matmul(np.abs(rows), np.abs(block)))
-        return np.concatenate(parts, -1).astype(np.result_type(a, b))
-
-    def check_kept(self, sums: Array, of_magnitudes: Array) -> None:
-        """Raise if numbers that are added up are so large that their rounding hides what they add up to."""
-        if (of_magnitudes * self.rounding > self.algebra.slack * np.maximum(np.abs(sums), 1)).any():
-            raise UnprovenError("large numbers cancel")
 
     def _symbolic_product(self, a: Array, b: Array) -> Array:
         depth = len(b)

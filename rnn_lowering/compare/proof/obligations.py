@@ -115,6 +115,7 @@ class Claim:
         return (*range(1, 2 * ends * far + ends + 1), 2 * ends * far + 3 * ends)
 
 
+@np.errstate(all="ignore")
 def prove(claim: Claim, effort: Effort | None = None) -> int | None:
     """Check a claim; return how many steps the claimed node takes, None if that is open.
 
@@ -255,6 +256,7 @@ def _check_run(
     known = dict(inputs)
     for model in claim.nodes:
         outputs = _run(specified, model, known)
+    rows.algebra.is_specified = False
     machine = Machine(rows, axes, claim.rounding, CONTROL, OPERATORS, marks_of)
     for name in claim.lengths if not claim.rounds else ():
         machine.marked(inputs[name], np.arange(1, len(lengths) + 1))

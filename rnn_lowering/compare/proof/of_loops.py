@@ -6,7 +6,7 @@ computed of sizes alone, such as the number of steps, each of them has for itsel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -17,6 +17,7 @@ from rnn_lowering.compare.node_models import message_of
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.operators import is_used, values_used
 from rnn_lowering.model.model_sizes import Inferred, inferred_values
+from rnn_lowering.model.protobuf import graphs_in
 from rnn_lowering.model.scopes import ScopePath, repeating_nodes
 from rnn_lowering.nodes.spec import node_ref
 
@@ -32,7 +33,7 @@ class LoopPair:
         path: The path of its bodies, as far as they share it.
         original, lowered: Models of what computes its used outputs, in this order; None if there is a reason.
         shapes: The shapes of their inputs.
-        dtype: The type of the first of these.
+        types: The element types of these and of the constants and Casts of the original.
         reason: Why there are no models.
     """
 
@@ -41,7 +42,7 @@ class LoopPair:
     original: onnx.ModelProto | None = None
     lowered: onnx.ModelProto | None = None
     shapes: Mapping[str, Shape] = field(default_factory=dict)
-    dtype: ir.DataType = ir.DataType.FLOAT
+    types: frozenset[int] = frozenset()
     reason: str = ""
 
 
@@ -65,6 +66,14 @@ def loop_pairs(original: ir.Model, lowered: ir.Model) -> list[LoopPair]:
 def _identity(node: ir.Node) -> tuple[str | None, ...]:
     """Return by what a lowered model still has a Loop or Scan, though nodes in its body may be lowered."""
     return node.op_type, node.name, *(v.name for v in node.inputs if v is not None)
+
+
+def _types_in(root: onnx.GraphProto) -> Iterator[int]:
+    """Yield the types of constants and Casts, also in bodies."""
+    for graph in graphs_in(root):
+        yield from (tensor.data_type for tensor in graph.initializer)
+        for node in graph.node:
+            yield from (a.i if node.op_type == "Cast" else a.t.data_type for a in node.attribute)
 
 
 class _ConvertedLoops:
@@ -96,8 +105,9 @@ class _ConvertedLoops:
         after = _Slice([self.after[v.name] for v in outputs], lambda value: value.name in known)
         if after.lacks is not None:
             return LoopPair(ref, path, reason=f"what takes its place depends on '{after.lacks.name}'")
-        dtype = next((v.dtype for v in before.inputs if v.dtype is not None), ir.DataType.FLOAT)
-        return LoopPair(ref, path, before.model(known), after.model(known), known, dtype)
+        model = before.model(known)
+        types = {*_types_in(model.graph), *(int(v.dtype) for v in before.inputs if v.dtype is not None)}
+        return LoopPair(ref, path, model, after.model(known), known, frozenset(types))
 
     def _is_data_of_both(self, value: ir.Value) -> bool:
         """Whether a value holds numbers that depend on the inputs, in both models."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from threading import Event
 
 import numpy as np
@@ -78,7 +79,8 @@ def _claim_of_loop(loop: LoopPair) -> Claim:
         for name, shape in loop.shapes.items()
     }
     sizes = dict[str, int | None](dict.fromkeys(names.values()))
-    return Claim([loop.original], loop.lowered, shapes, sizes, frozenset(), HALF_ROUNDINGS[loop.dtype])
+    rounding = min((half for dtype, half in HALF_ROUNDINGS.items() if dtype in loop.types), default=2.0**-24)
+    return Claim([loop.original], loop.lowered, shapes, sizes, frozenset(), rounding)
 
 
 def _stacks(nodes: Iterable[NodePair]) -> dict[NodePlace, list[NodePair]]:
@@ -94,6 +96,7 @@ def _claim(node: NodePair, stack: Sequence[NodePair]) -> Claim:
     spec = node.spec
     if node.cut is None:
         raise UnprovenError("it has no part of the lowered model for itself")
+    _check_outputs(stack)
     steps, rows = (least if size is None else size for size, least in ((spec.seq_length, 5), (spec.batch_size, 3)))
     weights = sum(math.prod(tensor.shape.numpy()) for tensor in spec.stored.values())
     of_states = getattr(spec, "state_heads", 0) * getattr(spec, "key_size", 0)  # those of a LinearAttention
@@ -111,6 +114,15 @@ def _claim(node: NodePair, stack: Sequence[NodePair]) -> Claim:
     sizes = {"T": spec.seq_length, "N": spec.batch_size}
     ahead = _ahead(stack, layers) if len(stack) > 1 else None
     return Claim(models, node.cut, shapes, sizes, frozenset(lengths), rounding, spec.rounds, ahead)
+
+
+def _check_outputs(stack: Sequence[NodePair]) -> None:
+    """Raise if something reads what the lowered model has no more, other than the layer above in the same loop."""
+    for layer, above in zip_longest(stack, stack[1:]):
+        for value in layer.lost:
+            reader = None if above is None else next(iter(above.between), above.entry.node)
+            if value.is_graph_output() or any(use.node is not reader for use in value.uses()):
+                raise UnprovenError(f"the lowered model has no '{value.name}'")
 
 
 def _ahead(stack: Sequence[NodePair], layers: Sequence[onnx.ModelProto]) -> LayersAhead:

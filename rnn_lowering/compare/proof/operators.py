@@ -20,6 +20,8 @@ from rnn_lowering.compare.proof.sizes import SymbolicSize, counter, difference
 from rnn_lowering.compare.proof.symbolic_rows import floats, is_symbolic, numbers_of, of_known_type, refuse_large
 from rnn_lowering.types import Array
 
+_MOST_INT32 = 2**31 - 1
+
 
 def integers(elements: Sequence[Any], shape: tuple[int, ...]) -> Array:
     """Return integers as an array: of objects, if some follow from sizes."""
@@ -40,12 +42,25 @@ def _arithmetic(of_arrays: Operator, of_elements: Operator) -> Operator:
         if is_symbolic(a) or is_symbolic(b):
             return m.elementwise(of_elements, a, b)
         if a.dtype != object and b.dtype != object:
-            with np.errstate(all="ignore"):  # in their own type, as a runtime does
-                return np.asarray(of_arrays(a, b))
+            own = np.asarray(of_arrays(a, b))  # in their own type, as a runtime does
+            wide = of_arrays(a.astype(np.longdouble), b.astype(np.longdouble))
+            if own.dtype.kind != "f":
+                _check_range(own, wide)
+            elif (own != wide).any():
+                if not (np.abs(own - wide) <= m.rounding * np.abs(wide)).all():
+                    raise UnprovenError("a constant is rounded")
+                return m.elementwise(of_elements, a, b)
+            return own
         broad = np.broadcast_arrays(a.astype(object), b.astype(object))
         return integers([of_elements(x, y) for x, y in zip(*(z.flat for z in broad), strict=True)], broad[0].shape)
 
     return operator
+
+
+def _check_range(integers: Array, numbers: Array) -> None:
+    """Raise if integers are not these numbers, or too large for the smallest type that sizes have."""
+    if (integers != numbers).any() or (np.abs(numbers) > _MOST_INT32).any():
+        raise UnprovenError("an integer is too large for its type")
 
 
 def _divided(m: Machine, _: Any, a: Array, b: Array) -> Array:
@@ -86,7 +101,8 @@ def _extreme(name: str, prefers: Callable[[int], bool]) -> Operator:
             return m.elementwise(getattr(m.algebra, name), a, b)
         broad = np.broadcast_arrays(a, b)
         chosen = [x if prefers(_difference(x, y)) else y for x, y in zip(*(z.flat for z in broad), strict=True)]
-        array = integers(chosen, (len(chosen),)) if a.dtype.kind in "iuO" else np.array(chosen)
+        has_sizes = a.dtype == object or b.dtype == object
+        array = integers(chosen, (len(chosen),)) if has_sizes else np.array(chosen, a.dtype)
         return array.reshape(broad[0].shape)
 
     return lambda m, _, *arrays: reduce(lambda a, b: two(m, a, b), arrays)
@@ -110,7 +126,7 @@ def _comparison(
         if is_symbolic(a) or is_symbolic(b):
             if of_polynomials is None:
                 raise UnprovenError("data are compared for equality")
-            return m.elementwise(lambda x, y: of_polynomials(m.algebra, x - y), a, b)
+            return m.elementwise(lambda x, y: of_polynomials(m.algebra, m.algebra.difference(x, y)), a, b)
         broad = np.broadcast_arrays(a, b)
         pairs = zip(*(z.flat for z in broad), strict=True)
         return np.array([is_so(_difference(x, y)) for x, y in pairs], bool).reshape(broad[0].shape)
@@ -157,10 +173,13 @@ def _cast(m: Machine, attributes: Mapping[str, Any], x: Array) -> Array:
             raise UnprovenError("a size becomes another type")
         return x
     if not is_symbolic(x):
-        with np.errstate(all="ignore"):
-            return of_known_type(x.astype(dtype))
+        result = of_known_type(x.astype(dtype))
+        if dtype.kind in "iu" and x.dtype.kind == "f":
+            _check_range(result, np.trunc(x))
+        return result
     if dtype.kind in "biu":
         raise UnprovenError("data become integers")
+    x = m.elementwise(m.algebra.without_unit, x)
     return x if m.keeps(to) else _unknown("Cast")(m, attributes, x)
 
 
@@ -189,20 +208,27 @@ def _dynamic_quantize_linear(m: Machine, _: Any, x: Array) -> list[Array]:
         lanes = m.algebra.lanes(part)
         return m.algebra.atom(lanes, "rounded", of_range, m.algebra.identity(part)) if part.terms else ZERO
 
-    return [m.sum(m.elementwise(far, x), zero_point), scale, zero_point]
+    return [_counted(m, m.sum(m.elementwise(far, x), zero_point)), scale, _counted(m, zero_point)]
 
 
 def _integer_product(m: Machine, _: Any, *given: Array) -> Array:
     """Return a product of integers without their zero points."""
+    given = tuple(x if x is None else numbers_of_integers(m, x) for x in given)
     if len(given) > 2 and given[2] is not None and given[2].size != 1:
         raise UnprovenError("rows have zero points of their own")
     pairs = zip(given[:2], (*given[2:], None, None), strict=False)
-    a, b = (x if zero is None else OPERATORS["Sub"](m, {}, _exact(x), _exact(zero)) for x, zero in pairs)
-    return _matmul(m, {}, a, b)
+    a, b = (x if zero is None else OPERATORS["Sub"](m, {}, x, zero) for x, zero in pairs)
+    return _counted(m, m.lifted(_matmul(m, {}, a, b)))
 
 
-def _exact(x: Array) -> Array:
-    return x if is_symbolic(x) else floats(x).astype(np.int64)
+def _counted(m: Machine, x: Array) -> Array:
+    """Return numbers as integers: these have a unit, so what is computed of them is no number."""
+    return m.times(x, m.rows.of((m.algebra.unit, 1), shape=()))
+
+
+def numbers_of_integers(m: Machine, x: Array) -> Array:
+    """Return integers without their unit."""
+    return m.elementwise(m.algebra.without_unit, x) if is_symbolic(x) else floats(x)
 
 
 def _reduced(name: str) -> Operator:
@@ -211,8 +237,8 @@ def _reduced(name: str) -> Operator:
         if not axes and attributes.get("noop_with_empty_axes"):
             return x
         along = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-        if name == "Add" and not is_symbolic(x) and x.dtype.kind != "f":
-            raise UnprovenError("integers are added up")
+        if name == "Add" and not is_symbolic(x) and x.any():
+            x = m.lifted(x)  # which are added up first is not known
         if any(m.axes.is_open(x.shape[axis]) for axis in along):
             raise UnprovenError("a sum or extreme over an open axis")
         parts = x
@@ -221,8 +247,6 @@ def _reduced(name: str) -> Operator:
                 raise UnprovenError("the largest of no numbers")
             rows = [np.take(parts, [n], axis) for n in range(parts.shape[axis])]
             parts = reduce(lambda a, b: OPERATORS[name](m, {}, a, b), rows)
-        if name == "Add" and not is_symbolic(x):
-            m.check_kept(parts, np.abs(floats(x)).sum(along, keepdims=True))
         kept = bool(attributes.get("keepdims", 1))
         return parts if kept else np.squeeze(parts, along)
 
@@ -284,7 +308,9 @@ def _unsqueeze(m: Machine, attributes: Mapping[str, Any], x: Array, given: Array
 
 
 def _concat(m: Machine, attributes: Mapping[str, Any], *parts: Array) -> Array:
-    axis = attributes["axis"]
+    axis, before = attributes["axis"], m.moves(*parts)
+    for part in parts:
+        m.check_stays(part, *part.shape)
     if any(map(is_symbolic, parts)):
         parts = tuple(map(m.lifted, parts))
     result, sizes = np.concatenate(parts, axis), [part.shape[axis] for part in parts]
@@ -293,7 +319,7 @@ def _concat(m: Machine, attributes: Mapping[str, Any], *parts: Array) -> Array:
         first, closed = sizes.index(opened[0]), sum(sizes) - sum(opened)
         in_front = closed if len(opened) > 1 else sum(sizes[:first])
         moves = [m.axes.beside(size, in_front) + m.axes.behind(size, closed - in_front) for size in opened]
-        m.moved(result, reduce(Moves.__or__, moves) + m.moves(*parts))
+        m.moved(result, reduce(Moves.__or__, moves) + before)
     m.axes.joined(sizes, result.shape[axis])
     return result
 
@@ -318,6 +344,7 @@ def _slice(m: Machine, attributes: Mapping[str, Any], x: Array, *given: Array | 
     else:
         parts = {name: attributes[name] for name in names if name in attributes}
     axes = parts.get("axes", range(len(parts["starts"])))
+    m.check_stays(x, *x.shape)
     for n, axis in enumerate(_plain(np.array(axes, object))):
         start, end, step = parts["starts"][n], parts["ends"][n], parts.get("steps", [1] * len(parts["starts"]))[n]
         size = m.rows_of(x, axis)
@@ -341,6 +368,7 @@ def _rows(size: int, start: int, end: int, step: int) -> list[int]:
 
 def _gather(m: Machine, attributes: Mapping[str, Any], x: Array, index: Array) -> Array:
     axis = attributes.get("axis", 0)
+    m.check_stays(x, *x.shape)
     before = m.axes.from_the_end(m.moves(x)) if min(index.flat, default=0) < 0 else m.moves(x)
     moves = m.axes.chosen(m.rows_of(x, axis), *index.flat) + before + m.moves(index)
     rows = index.astype(np.int64)

@@ -8,7 +8,7 @@ arguments make the same atom, so equal results have the same terms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from threading import Event
 from typing import Any
 
@@ -22,6 +22,12 @@ Coefficient = tuple[Numbers, Numbers]
 
 _EXACT = 2.0**-50
 """A few roundings of float64, in which coefficients are computed."""
+
+_SAME = 2.0**-40
+"""Numbers of one model that should be the same are so near."""
+
+_PARTIAL = frozenset({"1/x", "Exp", "Log", "Pow", "Reciprocal", "Sqrt"})
+"""They have no number for some numbers, or a large one: what is lowered has none that the node has not."""
 
 _MOST_HIDDEN = 2.0**-10
 """Rounding explains no larger number: so much is lost where float32 numbers above 8,000 cancel."""
@@ -120,15 +126,17 @@ class BoundedPolynomial:
 
 
 def _add(terms: dict[Monomial, Coefficient], monomial: Monomial, value: Numbers, bound: Numbers) -> None:
-    """Add a term in place; a sum that rounding explains is 0."""
+    """Add a term in place; a sum that the rounding of float64 explains is 0."""
+    rounding = 0.0
     if monomial in terms:
         other, of_other = terms[monomial]
-        bound = bound + of_other + _EXACT * (abs(value) + abs(other))
+        rounding = _EXACT * (abs(value) + abs(other))
+        bound = bound + of_other + rounding
         value = value + other
-    is_far = (abs(value) > bound) | (bound > _MOST_HIDDEN)
-    if _any(is_far):
-        if isinstance(is_far, np.ndarray) and not is_far.all():
-            value, bound = np.where(is_far, value, 0.0), np.where(is_far, bound, 0.0)
+    is_none = (abs(value) <= rounding) & (bound <= _MOST_HIDDEN)
+    if not _all(is_none):
+        if _any(is_none):
+            value, bound = np.where(is_none, 0.0, value), np.where(is_none, 0.0, bound)
         terms[monomial] = value, bound
     else:
         terms.pop(monomial, None)
@@ -136,6 +144,10 @@ def _add(terms: dict[Monomial, Coefficient], monomial: Monomial, value: Numbers,
 
 def _any(bits: Any) -> bool:
     return bool(bits.any() if isinstance(bits, np.ndarray) else bits)
+
+
+def _all(bits: Any) -> bool:
+    return bool(bits.all() if isinstance(bits, np.ndarray) else bits)
 
 
 def _times(v: Numbers, of_v: Numbers, w: Numbers, of_w: Numbers) -> Coefficient:
@@ -172,12 +184,39 @@ def _single(numbers: Any) -> Numbers:
 ZERO, ONE = number(0.0), number(1.0)
 
 
+class _Alike:
+    """Equal polynomials, of which those of the lowered model are the same: a difference would be one of roundings,
+    which it could multiply.
+
+    Attributes:
+        first: The first one.
+        named: The atom of all of them.
+    """
+
+    def __init__(self, first: BoundedPolynomial, named: Any) -> None:
+        self.first, self.named = first, named
+        self._lowered: BoundedPolynomial | None = None
+
+    def check(self, value: BoundedPolynomial) -> None:
+        """Raise if one of the lowered model is another one than those before it."""
+        if self._lowered is None:
+            self._lowered = value
+        elif value is not self._lowered and any(
+            _any(abs(v - self._lowered.terms[monomial][0]) > _SAME * abs(v))
+            for monomial, (v, _) in value.terms.items()
+        ):
+            raise UnprovenError("rounding makes numbers equal that are not")
+
+
 class Algebra:
     """The atoms of one proof.
 
     Args:
         effort: How many functions may be computed.
         slack: How far a coefficient may be from an equal one at most, in times of it or of 1.
+
+    Attributes:
+        is_specified: Whether it is the specification that computes, not the lowered model.
     """
 
     def __init__(self, effort: Effort, slack: float) -> None:
@@ -186,8 +225,9 @@ class Algebra:
         self._lanes: dict[int, int] = {}
         self._whole: dict[int, tuple[int, int]] = {}
         self._atoms: dict[Hashable, BoundedPolynomial] = {}
-        self._alike: dict[frozenset[Monomial], list[tuple[BoundedPolynomial, int]]] = {}
-        self._states: dict[frozenset[Monomial], list[tuple[BoundedPolynomial, BoundedPolynomial]]] = {}
+        self.is_specified = True
+        self._alike: dict[frozenset[Monomial], list[_Alike]] = {}
+        self._states: dict[frozenset[Monomial], list[_Alike]] = {}
         self._sizes_of_states: set[int] = set()
         self._named: set[int] = set()
         self._functions: dict[Hashable, Callable[[BoundedPolynomial], BoundedPolynomial]] = {}
@@ -197,6 +237,7 @@ class Algebra:
     def begin_run(self) -> None:
         """Forget what is an input and which state is which: the next run has other states."""
         self._labels.clear()
+        self.is_specified = True
 
     @property
     def named(self) -> int:
@@ -224,7 +265,7 @@ class Algebra:
             self._named.add(self._count)
             self._lanes[self._count] = lanes
             named = BoundedPolynomial({(self._count,): (1.0, 0.0)})
-            self._states.setdefault(frozenset(value.terms), []).append((value, named))
+            self._states.setdefault(frozenset(value.terms), []).append(_Alike(value, named))
             self._sizes_of_states.add(len(value.terms))
         self._labels.setdefault(named.atom or 0, label)
         return named
@@ -233,10 +274,20 @@ class Algebra:
         """Return the atom of a state that a polynomial equals, else the polynomial."""
         if len(value.terms) not in self._sizes_of_states:
             return value
-        for state, named in self._states.get(frozenset(value.terms), ()):
-            if self.equal(value, state):
-                return named
-        return value
+        alike = self._find(value, self._states.get(frozenset(value.terms), ()))
+        return value if alike is None else self._checked(alike, value).named
+
+    def _find(self, value: BoundedPolynomial, classes: Iterable[_Alike]) -> _Alike | None:
+        """Return those that a polynomial equals."""
+        for alike in classes:
+            if alike.first is value or self.equal(value, alike.first):
+                return alike
+        return None
+
+    def _checked(self, alike: _Alike, value: BoundedPolynomial) -> _Alike:
+        if not self.is_specified:
+            alike.check(value)
+        return alike
 
     def equal(self, a: BoundedPolynomial, b: BoundedPolynomial) -> bool:
         """Return whether all coefficients are equal, within their bounds. None of them is 0 within its bound."""
@@ -255,28 +306,44 @@ class Algebra:
     def _is_far(self, v: Numbers, w: Numbers, bound: Numbers) -> bool:
         far = abs(v - w)
         if isinstance(far, float) and isinstance(bound, float):
-            return bool(far > min(bound, self.slack * max(abs(v), 1.0)))
-        return _any(far > np.minimum(bound, self.slack * np.maximum(abs(v), 1.0)))
+            return not far <= min(bound, self.slack * max(abs(v), 1.0))
+        return not _all(far <= np.minimum(bound, self.slack * np.maximum(abs(v), 1.0)))
 
     def identity(self, value: BoundedPolynomial) -> int:
         """Return a number that equal polynomials share."""
         if (atom := value.atom) is not None:
             return atom
-        alike = self._alike.setdefault(frozenset(value.terms), [])
-        for other, named in alike:
-            if other is value or self.equal(value, other):
-                return named
-        self._count += 1
-        alike.append((value, self._count))
-        return self._count
+        classes = self._alike.setdefault(frozenset(value.terms), [])
+        if (alike := self._find(value, classes)) is None:
+            self._count += 1
+            classes.append(alike := _Alike(value, self._count))
+        return int(self._checked(alike, value).named)
 
     def atom(self, lanes: int, *key: Hashable, is_bit: bool = False) -> BoundedPolynomial:
         """Return the atom of a key."""
         if key not in self._atoms:
+            if not self.is_specified and key[0] in _PARTIAL:
+                raise UnprovenError("a function that is not of all numbers")
             self._count += 1
             self._lanes[self._count] = lanes
             self._atoms[key] = BoundedPolynomial({(-self._count if is_bit else self._count,): (1.0, 0.0)})
         return self._atoms[key]
+
+    @property
+    def unit(self) -> BoundedPolynomial:
+        """The atom that is a factor of all integers that are data."""
+        return self.atom(1, "unit")
+
+    def without_unit(self, value: BoundedPolynomial) -> BoundedPolynomial:
+        """Return integers as numbers, and numbers as they are."""
+        unit = self.unit.atom or 0
+        counts = {monomial.count(unit) for monomial in value.terms}
+        if not counts & {1}:
+            return value
+        if counts != {1}:
+            raise UnprovenError("integers are data")
+        terms = {tuple(x for x in monomial if x != unit): pair for monomial, pair in value.terms.items()}
+        return BoundedPolynomial(terms)
 
     def split_terms(self, value: BoundedPolynomial) -> list[tuple[BoundedPolynomial, BoundedPolynomial]]:
         """Return the terms of a polynomial, each as a factor that all lanes have and one of the lanes."""
@@ -377,6 +444,14 @@ class Algebra:
 
     def abs(self, x: BoundedPolynomial) -> BoundedPolynomial:
         return self.relu(x) + self.relu(-x)
+
+    def difference(self, a: BoundedPolynomial, b: BoundedPolynomial) -> BoundedPolynomial:
+        """Return a - b, of which it matters whether it is above 0."""
+        for monomial in a.terms.keys() | b.terms.keys():
+            (v, of_v), (w, of_w) = (x.terms.get(monomial, (0.0, 0.0)) for x in (a, b))
+            if _any((abs(v - w) <= of_v + of_w) & (of_v + of_w > 0)):
+                raise UnprovenError("rounding decides a comparison")
+        return a - b
 
     def above(self, x: BoundedPolynomial) -> BoundedPolynomial:
         """Return 1 if x > 0, else 0."""

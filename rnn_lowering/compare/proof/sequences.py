@@ -111,8 +111,6 @@ def _moving(op: str) -> Rule:
     def rule(m: Any, attributes: Mapping[str, Any], inputs: Sequence[Any], marks: Marks) -> list[Array]:
         count = len(inputs) if joins else 1
         _refuse(marks[count:])
-        for x in inputs[:count] if op in _CHOOSING else ():
-            m.check_stays(x, *x.shape)
         pairs = zip(inputs[:count], marks, strict=False)
         parts = (np.zeros(x.shape, np.int64) if of is None else of for x, of in pairs)
         moved = MOVES[op](m, attributes, *parts, *inputs[count:])
@@ -132,8 +130,6 @@ def _gathered(m: Any, attributes: Mapping[str, Any], inputs: Sequence[Array], ma
     behind = x.ndim - 1 - attributes.get("axis", 0) % x.ndim
     return [_both(rows, of_index.reshape(*index.shape, *[1] * behind))]
 
-
-_CHOOSING = ("Concat", "Gather", "Slice", "Split")
 
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),

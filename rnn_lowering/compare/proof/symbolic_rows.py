@@ -56,6 +56,8 @@ def numbers_of(tensor: onnx.TensorProto) -> Array:
 
 def of_known_type(array: Array) -> Array:
     """Return numbers as those of a type of NumPy's own: a small float as a float64."""
+    if array.dtype.kind in "OSUc":
+        raise UnprovenError("a constant is no real number")
     return array if array.dtype.kind in "biuf" else array.astype(np.float64)
 
 

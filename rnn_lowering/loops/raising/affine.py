@@ -9,7 +9,6 @@ import numpy as np
 
 from rnn_lowering.limits import excess
 from rnn_lowering.loops.raising.polynomials import (
-    CLOSE,
     Atom,
     Column,
     Element,
@@ -18,6 +17,7 @@ from rnn_lowering.loops.raising.polynomials import (
     NotRaised,
     Polynomial,
     Variables,
+    all_close,
 )
 from rnn_lowering.types import Array
 
@@ -103,11 +103,6 @@ class Affine:
         others = {"": other.constant, **other.parts}
         pairs = [(mine.get(name), others.get(name)) for name in mine.keys() | others.keys()]
         return all(all_close(0.0 if a is None else a, 0.0 if b is None else b) for a, b in pairs)
-
-
-def all_close(a: Array | float, b: Array | float) -> bool:
-    """Whether numbers are equal but for rounding, compared with the largest."""
-    return bool(np.all(np.abs(a - b) <= CLOSE * np.max(np.abs(b), initial=np.max(np.abs(a), initial=0.0))))
 
 
 def affine(u: Unknowns, arguments: Array, gates: dict[tuple[int, int], int] | None = None) -> Affine:

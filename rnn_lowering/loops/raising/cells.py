@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rnn_lowering.loops.raising.affine import Affine, C, H, Unknowns, affine, all_close
-from rnn_lowering.loops.raising.polynomials import Atom, NotRaised, Polynomial, close, constant
+from rnn_lowering.loops.raising.affine import Affine, C, H, Unknowns, affine
+from rnn_lowering.loops.raising.polynomials import Atom, NotRaised, Polynomial, all_close, close, constant
 from rnn_lowering.types import Array
 
 _NO_CELL = "its step computes no RNN, GRU or LSTM"

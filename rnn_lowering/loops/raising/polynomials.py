@@ -120,7 +120,7 @@ class Polynomial:
     def equals(self, other: Polynomial) -> bool:
         """Whether all coefficients are as good as equal."""
         keys = self.terms.keys() | other.terms.keys()
-        return all(close(self.terms.get(m, 0.0), other.terms.get(m, 0.0)) for m in keys)
+        return all(all_close(self.terms.get(m, 0.0), other.terms.get(m, 0.0)) for m in keys)
 
     def at(self, variable: int, number: float) -> Polynomial:
         """Return the polynomial with a number in place of a variable; not in the functions that it contains."""
@@ -146,6 +146,11 @@ def checked_size(shape: Sequence[int]) -> int:
 def close(a: float, b: float) -> bool:
     """Whether two numbers are equal but for the rounding of float32."""
     return abs(a - b) <= CLOSE * max(1.0, abs(a), abs(b))
+
+
+def all_close(a: Array | float, b: Array | float) -> bool:
+    """Whether numbers are equal but for rounding; 0 is only 0, as what small ones multiply may be large."""
+    return bool(np.all(np.abs(a - b) <= CLOSE * np.maximum(np.abs(a), np.abs(b))))
 
 
 def constant(number: float) -> Polynomial:

@@ -347,9 +347,9 @@ def _row_of(graph: NumberedGraph, number: int) -> Row | StepCount | None:
         return None
     first = int(known[0][0])
     if node.op_type == "Gather":
-        keeps_axis = integers[0] is not None and integers[0].ndim > 0
-        whole = axis >= 0 and (first >= 0 or graph.size(source, axis) is not None)
-        return Row(source, axis, keeps_axis, first, computation) if whole and len(known) == 1 else None
+        axes = 0 if integers[0] is None else integers[0].ndim
+        whole = axis >= 0 and axes <= 1 and (first >= 0 or graph.size(source, axis) is not None)
+        return Row(source, axis, axes > 0, first, computation) if whole and len(known) == 1 else None
     if len(known) not in _PARTS_OF_A_SLICE:
         return None
     end, axis, step = int(known[1][0]), int(known[2][0]), int(known[3][0]) if len(known) > 3 else 1
