@@ -122,6 +122,7 @@ from rnn_lowering.decomposition.rewrites.tensors import (
 )
 from rnn_lowering.decomposition.rewrites.windows import (
     add_channels,
+    compute_convolutions,
     convolutions_of_volumes,
     count_no_pads,
     cut_columns,
@@ -228,6 +229,7 @@ ADAPTATIONS = {
     "columns cut off": Adaptation(
         cut_columns, "reads beyond the input of a Conv that leaves one column: cut off the others of {}"
     ),
+    "constant convolutions": Adaptation(compute_convolutions, "rejects a Conv of a constant: computed {} of them"),
     "pads apart": Adaptation(
         pad_single_kernels, "reads beyond what it pads for kernels of one number: put a Pad before {} Conv"
     ),

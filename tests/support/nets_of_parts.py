@@ -97,6 +97,8 @@ WINDOWS = {
 }
 
 SINGLE = {
+    "a Conv of a constant": """(float[1, 4, 8] x) => (float[a, b, c] y)
+        <float[1, 24, 8] h = {}, float[4, 24, 5] k = {}> { c = Conv <pads = [2, 2]> (h, k) y = Add (c, x) }""",
     "pads of one row": f"{_X}) <float[4, 8, 1] k = {{}}> {{ y = Conv <pads = [2, 1]> (x, k) }}",
     "pads of one row and column": """(float[2, 3, 4, 6] x) => (float[a, b, c, d] y) <float[5, 3, 1, 1] k = {}> {
         y = Conv <pads = [0, 1, 0, 2]> (x, k) }""",

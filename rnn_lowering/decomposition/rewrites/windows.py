@@ -20,6 +20,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.facts.infer import follow
+from rnn_lowering.facts.known import KnownValues, add_tensor
 from rnn_lowering.targets.misread import begins_behind, pads, windows_of
 from rnn_lowering.types import Array, array_of
 
@@ -146,6 +148,31 @@ def _leaves_one_column(node: ir.Node, model: AdaptedModel) -> bool:
     one_channel = weights[1] == 1 and node.attributes.get_int("group", 1) == 1
     whole = before[-1] == kernel[-1] and not any(node.attributes.get_ints("pads", ()))
     return one_channel and after[-1] == 1 and strides[-1] > 1 and not whole and _has_pads(node)
+
+
+_LARGEST = 1 << 22
+"""Maximum elements of the weights of a Conv of a constant."""
+
+
+def compute_convolutions(model: AdaptedModel) -> int:
+    """Make a constant, in place, of each Conv of constants; return their number."""
+    found = [node for node in model.nodes("Conv", in_functions=False) if not node.outputs[0].is_graph_output()]
+    return sum(_compute(node, model) for node in found)
+
+
+def _compute(node: ir.Node, model: AdaptedModel) -> bool:
+    known = KnownValues({**model.model.opset_imports, "": model.opset})
+    for value in filter(None, node.inputs):
+        tensor = model.constant_of(value)
+        if tensor is None:
+            return False
+        add_tensor(known, value, tensor, _LARGEST)
+    follow(known, node, lambda _: True)
+    numbers = known.constant(node.outputs[0])
+    if numbers is None:
+        return False
+    model.replace(node, model.constant(node, numbers, numbers.dtype), node.inputs)
+    return True
 
 
 def _volume(node: ir.Node, model: AdaptedModel) -> tuple[list[int], Array] | None:
