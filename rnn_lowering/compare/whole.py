@@ -255,11 +255,15 @@ class ModelComparison(Comparison):
 
     def _lack_steps(self, session: Session, found: Mapping[str, Outputs]) -> dict[str, bool]:
         """Return by feed whether a recurrent node of the original gets no step, which a Scan does not take; without
-        a Scan only those whose states are read."""
+        a Scan only those whose states are read. The Scan of a Loop that may have none is in a branch."""
         only_states = "Scan" not in self.lowered.operators
+        of_loops = any(node.op_type == "Scan" for node in self.lowered.proto.graph.node)
         names, graph = [value.name for value in session.parsed.graph.output], self.original.proto.graph
         arrays = {feed: {**self.runner.feed(feed), **tensors_by_name(names, each)} for feed, each in found.items()}
-        return {feed: lacks_steps(graph, each, only_states=only_states) for feed, each in arrays.items()}
+        return {
+            feed: lacks_steps(graph, each, only_states=only_states, of_loops=of_loops)
+            for feed, each in arrays.items()
+        }
 
     def _run_lowered(self, feeds: list[str], optimize: bool) -> tuple[list[str], dict[str, Outputs], str]:
         """Run the lowered model on all feeds; return the names of its outputs, the outputs by feed, and why the

@@ -256,6 +256,25 @@ def test_states_that_onnxruntime_leaves_unset_are_not_compared() -> None:
     assert "onnxruntime sets no states without a step, as X [1, 1, 2]" in check.reason
 
 
+BEHIND_THE_FIRST = """g (float[t, n, 2] X) => (float[n, 2] h)
+    <int64 zero = {0}, int64 one = {1}, bool going = {1}> {
+    s = Shape (X)  all = Gather (s, zero)  m = Sub (all, one)  first = Gather (X, zero)
+    h = Loop <body = b (int64 i, bool c, float[n, 2] before) => (bool d, float[n, 2] after) {
+        d = Identity (c)  j = Add (i, one)  row = Gather (X, j)  sum = Add (row, before)  after = Tanh (sum) }>
+        (m, going, first) }"""
+
+
+def test_a_loop_that_must_have_a_step_is_run_with_one() -> None:
+    """An exporter's loop from the second step on has none in a sequence of one; in a branch it may have none."""
+    original = parse(BEHIND_THE_FIRST)
+    alone, branch = rl.lower(original, target="tract"), rl.lower(original, "scan", lower_loops=True)
+    assert [[node.op_type == "If" for node in model.graph.node].count(True) for model in (alone, branch)] == [0, 1]
+    check = rl.verify(original, alone)
+    assert check, check.reason
+    assert (1 in lengths(check), 1 in lengths(rl.verify(original, branch))) == (False, True)
+    assert "the result takes no inputs without a step, as X [1, 1, 2]" in check.reason
+
+
 def test_given_inputs_that_have_no_step_are_named() -> None:
     original = parse(DIFFERENCES)
     check = rl.verify(original, rl.lower(original), shapes={"X": [1, 2, 2]})

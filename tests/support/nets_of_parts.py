@@ -129,6 +129,12 @@ REPEATS = {
         y = Tile (x, n) }""",
 }
 
+STEPS = {
+    "every second step": """(float[N, T, 4] x) => (float[a, b, c] y)
+        <int64[1] s = {0}, int64[1] e = {9223372036854775807},
+        int64[1] axis = {1}, int64[1] step = {2}> { t = Tanh (x) y = Slice (t, s, e, axis, step) }"""
+}
+
 COLUMNS = {
     f"steps that leave one of {width} columns": f"""(float[6, 1, 5, {width}] x) => (float[a, b, c, d] y)
         <float[3, 1, 2, 3] k = {{}}> {{ y = Conv <strides = [1, 2], pads = [0, {pad}, 0, {pad}]> (x, k) }}"""
@@ -198,6 +204,6 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | MEANS
         | UPWARD,
         "opencv": RESHAPES | CLIPS | SLOPES | AXES | INDICES | SINGLE | RESIZES | OLD | ROWS,
-        "openvino": INDICES | ROWS | REPEATS | COLUMNS | REDUCED | VECTORS,
+        "openvino": INDICES | ROWS | REPEATS | COLUMNS | REDUCED | VECTORS | STEPS,
     }.items()
 }

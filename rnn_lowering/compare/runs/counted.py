@@ -14,14 +14,20 @@ from rnn_lowering.types import Array
 NO_STEPS = "the inputs give a Scan no step; give larger ones (--test-shape, --test-input), or use --to loop"
 
 
-def lacks_steps(graph: onnx.GraphProto, arrays: Mapping[str, Array], *, only_states: bool = False) -> bool:
+def lacks_steps(
+    graph: onnx.GraphProto, arrays: Mapping[str, Array], *, only_states: bool = False, of_loops: bool = False
+) -> bool:
     """Whether a recurrent node of a graph reads data without a step, of those whose arrays are given.
 
     Args:
         graph: The graph.
         arrays: Its arrays by name.
         only_states: Count only nodes that return a state, which onnxruntime then leaves as it lay in memory.
+        of_loops: Count Loops too.
     """
+    numbers = [arrays[n.input[0]] for n in graph.node if n.op_type == "Loop" and n.input[0] in arrays]
+    if of_loops and any(number.size and (number <= 0).all() for number in numbers):
+        return True
     for node in graph.node if any(not array.size for array in arrays.values()) else ():
         counts = is_recurrent(node) and (any(node.output[1:]) or not only_states)
         for slot, name in enumerate(node.input) if counts else ():

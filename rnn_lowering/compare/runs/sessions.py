@@ -231,9 +231,12 @@ def _session(path: Path, data: Path | None, proto: onnx.ModelProto, source: Mode
 
 
 def recurrent_inputs(proto: onnx.ModelProto) -> Iterator[str]:
-    """Yield the names of the recurrent nodes' inputs: they must be finite, as onnxruntime's kernels drop NaN."""
+    """Yield the names of the recurrent nodes' inputs, which must be finite, as onnxruntime's kernels drop NaN, and
+    of the numbers of steps of Loops."""
     for node in proto.graph.node:
-        if is_recurrent(node):
+        if node.op_type == "Loop" and node.input[0]:
+            yield node.input[0]
+        elif is_recurrent(node):
             roles = [role_of(node, slot) for slot in range(len(node.input))]
             yield from (n for n, r in zip(node.input, roles, strict=True) if n and (r.is_data or r.is_state))
 

@@ -223,6 +223,7 @@ OPENVINO = Target(
             "fused nodes",
             *("parts of sequences", "branches of one rank", "rotations by signs", "logarithms of Sigmoid"),
             *("excluding products", "open ends", "whole windows", "rows of indices", "rows of a Softmax"),
+            "steps as Gather",
             *("several repeats as Gather", "columns cut off", "reductions without axes"),
             "slopes with axes",
         ),
