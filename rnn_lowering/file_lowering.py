@@ -42,7 +42,7 @@ from rnn_lowering.errors import (
 )
 from rnn_lowering.files.atomic import Outputs, Place, replacing
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
-from rnn_lowering.files.one_file import LARGE
+from rnn_lowering.files.one_file import LARGE, text_format
 from rnn_lowering.files.options import Files
 from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
@@ -308,8 +308,8 @@ class FileLowering:
         with writing(place.path):
             if not result.modified and self.files.external_data == "auto" and not data_files(result.model):
                 shutil.copyfile(file, written)
-            elif result.message is not None and place.data is None:
-                onnx.save(result.message, written)
+            elif result.message is not None and place.data is None and not text_format(written):
+                written.write_bytes(result.message.SerializeToString())
             else:
                 progress = None if self.progress is None else partial(self.progress, WRITING)
                 save(result.model, written, place.data, progress)

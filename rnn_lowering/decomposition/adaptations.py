@@ -442,16 +442,20 @@ def adapted(model: ir.Model, target: Target, *, changed: bool) -> Iterator[str]:
         target: The runtime.
         changed: Whether something else has changed the model.
     """
+    known = AdaptedModel(model)
     for adaptation in map(ADAPTATIONS.__getitem__, target.model.adaptations):
-        if (changed or not adaptation.if_changed) and (done := adaptation.rewrite(AdaptedModel(model))):
+        if (changed or not adaptation.if_changed) and (done := adaptation.rewrite(known)):
             yield f"{target.name} {adaptation.text.format(done)}"
+            known = AdaptedModel(model)  # of which other things are known
 
 
 def adapted_first(model: ir.Model, target: Target) -> Iterator[str]:
     """Change a model before its nodes are read, in place; yield what was done, for the user."""
+    known = AdaptedModel(model)
     for adaptation in map(ADAPTATIONS.__getitem__, target.model.adaptations):
-        if text := adaptation.first(AdaptedModel(model)):
+        if text := adaptation.first(known):
             yield f"{target.name} {text}"
+            known = AdaptedModel(model)
 
 
 def refused(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:

@@ -246,8 +246,8 @@ def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: b
     Raises:
         UnsupportedError: A node has an input that nothing defines.
     """
-    computed = set(computed_values(model))
-    wanted = dict.fromkeys(v for entry in found for v in entry.node.inputs if v is not None and v in computed)
+    read = {value for entry in found for value in entry.node.inputs}
+    wanted = dict.fromkeys(value for value in computed_values(model) if value in read)
     if not wanted:
         return {}
     if inferred:
@@ -316,8 +316,8 @@ def _contradicts(inferred: ir.Shape | None, declared: ir.Shape | None) -> bool:
 
 def _at_sizes(shape: ir.Shape | None, sizes: Mapping[str, int], *, keep_numbers: bool = True) -> ir.Shape | None:
     """Return a shape with sizes for its names, and with or without the sizes that it had."""
-    if shape is None:
-        return None
+    if shape is None or (keep_numbers and not sizes):
+        return shape
     kept = (dim if keep_numbers or not isinstance(dim, int) else None for dim in shape)
     return with_sizes(shape, [None if dim is None else size_of_dim(dim, sizes) for dim in kept])
 

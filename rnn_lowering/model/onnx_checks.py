@@ -12,7 +12,7 @@ becomes a call of a function of a later opset.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -60,15 +60,14 @@ def infer_shapes(model: ir.Model) -> None:
 
 
 def inferred_types(
-    model: ir.Model, asked: Container[ir.Value] | None = None
+    model: ir.Model, asked: Iterable[ir.Value] | None = None
 ) -> Iterator[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None]]:
     """Yield the values of a model with the types and shapes that ONNX infers, or else declared ones; with `asked`,
-    only those, and shapes that nodes of the main graph declare do not count."""
+    only those of the main graph, and shapes that its nodes declare do not count."""
     proto = _message(model, without_shapes=asked is not None)
     _rename(proto)
-    for value, info in _read(model.graph, _with_inferred(proto).graph):
-        if asked is not None and value not in asked:
-            continue
+    message = _with_inferred(proto).graph
+    for value, info in _read(model.graph, message) if asked is None else _declared(asked, message):
         shape = ir.serde.deserialize_type_proto_for_shape(info.type)
         yield value, ir.serde.deserialize_type_proto_for_type(info.type), shape
 
@@ -76,10 +75,15 @@ def inferred_types(
 def _read(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
     """Yield the values of a graph and its bodies with their declarations in a message of the graph."""
     for scope, message in pairs_in(graph, proto):
-        infos = {info.name: info for info in (*message.input, *message.value_info, *message.output)}
-        for value in (*scope.inputs, *(v for node in scope for v in node.outputs)):
-            if value.name in infos:
-                yield value, infos[value.name]
+        yield from _declared((*scope.inputs, *(v for node in scope for v in node.outputs)), message)
+
+
+def _declared(values: Iterable[ir.Value], graph: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
+    """Yield values with what a graph declares of their names."""
+    infos = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
+    for value in values:
+        if value.name in infos:
+            yield value, infos[value.name]
 
 
 ANONYMOUS = "unk__"
