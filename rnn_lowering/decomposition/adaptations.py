@@ -49,7 +49,7 @@ from rnn_lowering.decomposition.rewrites.bounds import (
     bound_tanh,
     write_logarithms,
 )
-from rnn_lowering.decomposition.rewrites.indices import count_axes, count_from_start, cut_to_indices
+from rnn_lowering.decomposition.rewrites.indices import bound_choices, count_axes, count_from_start, cut_to_indices
 from rnn_lowering.decomposition.rewrites.norms import centre_norms, multiply_by_sizes, part_divisors
 from rnn_lowering.decomposition.rewrites.planes import (
     convolve_planes,
@@ -219,6 +219,10 @@ ADAPTATIONS = {
     "slopes as products": Adaptation(write_slopes, "takes slopes by channel only: wrote {} PRelu as products"),
     "axes from the start": Adaptation(
         count_axes, "takes another axis for one from the end: counted those of {} nodes"
+    ),
+    "bounded choices": Adaptation(
+        bound_choices,
+        "chooses wrongly by indices beyond a depth: let {} OneHot choose an element more, which is cut off",
     ),
     "rows of indices": Adaptation(
         cut_to_indices, "fails on fewer indices than rows: cut what {} GatherElements read"

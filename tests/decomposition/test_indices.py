@@ -121,3 +121,25 @@ def test_the_last_axis_of_one_hot_rows_is_written() -> None:
     assert [attribute.i for attribute in node.attribute] == [1]
     feed = random_feed(net)
     assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+@pytest.mark.parametrize("target", ["tract", "opencv", "mnn"])
+@pytest.mark.parametrize("axis", ["", "<axis = 0>", "<axis = 1>"])
+@pytest.mark.parametrize("opset", [11, 17])
+def test_indices_beyond_a_depth_choose_nothing(target: Any, axis: str, opset: int) -> None:
+    """A negative index counts from the depth; OpenCV and MNN chose wrongly without an error, tract ended."""
+    net = parse(
+        f"""g (int64[N, 6] i) => (float[a, b, c] y) <int64[1] depth = {{4}}, float[2] ends = {{-1, 2}}>
+        {{ y = OneHot {axis} (i, depth, ends) }}""",
+        opset,
+    )
+    lowered = rl.lower(net, target=target)
+    (node,) = (node for node in nodes(lowered) if node.op_type == "OneHot")
+    given = np.array([[0, 3, -1, -4, 4, -5], [1, 9, -9, 2, -2, 0]])
+    names = [value.name for value in lowered.graph.output]
+    lowered.graph.output.append(onnx.helper.make_tensor_value_info(node.input[0], onnx.TensorProto.INT64, None))
+    got = run(lowered, {"i": given})
+    assert np.array_equal(got[names[0]], run(net, {"i": given})["y"])
+    assert ((got[node.input[0]] >= 0) & (got[node.input[0]] <= 4)).all()
+    assert [node.op_type for node in nodes(rl.lower(lowered, target=target))].count("Where") == 2

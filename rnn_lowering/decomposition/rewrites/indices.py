@@ -4,7 +4,8 @@ MNN takes other elements for a negative index of ScatterElements, GatherElements
 OpenCV reads other memory, and tract ends the process; tract rejects one of ScatterND.
 
 OpenCV rejects an axis of ScatterElements that is counted from the end, and indices of GatherElements for some of
-the rows only. MNN takes the first axis for that of a OneHot that is not written.
+the rows only. MNN takes the first axis for that of a OneHot that is not written, and chooses nothing by a negative
+index. OpenCV chooses another element by an index beyond the depth, and tract ends the process.
 """
 
 from __future__ import annotations
@@ -111,6 +112,35 @@ def count_axes(model: AdaptedModel) -> int:
             node.attributes["axis"] = ir.AttrInt64("axis", axis + len(shape or ()))
             count += 1
     return count
+
+
+def bound_choices(model: AdaptedModel) -> int:
+    """Count the indices of each OneHot from the start, and let those beyond its depth choose an element more, which
+    is cut off, in place; return the number of nodes."""
+    return sum(_bound_choice(node, model) for node in model.nodes("OneHot", since=_COMPARES_INTEGERS))
+
+
+def _bound_choice(node: ir.Node, model: AdaptedModel) -> bool:
+    """Return False where its type or depth is not known, and of what this module writes."""
+    indices, depth, values = node.inputs
+    dtype, shape, numbers = model.dtype_of(indices), model.shape_of(indices), model.constant_of(depth)
+    if indices is None or numbers is None or dtype is None or not dtype.is_integer():
+        return False
+    count, source = int(array_of(numbers).item()), indices.producer()
+    fallback = None if source is None or source.op_type != "Where" else model.constant_of(source.inputs[1])
+    if fallback is not None and array_of(fallback).tolist() == count - 1:
+        return False
+    zero, all_of, last = (model.constant(node, number, dtype.numpy()) for number in (0, count, count - 1))
+    behind = model.before(node, "Add", [indices, all_of])
+    from_start = model.before(node, "Where", [model.before(node, "Less", [indices, zero]), behind, indices])
+    outside = [model.before(node, "Less", [from_start, zero]), model.before(node, "Greater", [from_start, last])]
+    bounded = model.before(node, "Where", [model.before(node, "Or", outside), all_of, from_start])
+    axis = node.attributes.get_int("axis", -1)
+    axis = axis if shape is None else axis % (len(shape) + 1)
+    wider = model.constant(node, np.full(array_of(numbers).shape, count + 1), array_of(numbers).dtype)
+    wide = model.before(node, "OneHot", [bounded, wider, values], axis=axis)
+    model.replace(node, model.before(node, "Slice", [wide], starts=[0], ends=[count], axes=[axis]), [depth])
+    return True
 
 
 def cut_to_indices(model: AdaptedModel) -> int:

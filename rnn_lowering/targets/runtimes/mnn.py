@@ -267,6 +267,7 @@ MNN = Target(
         # scales is 0, and with one it is wrong as the weight of a Conv, and of computed integers.
         adaptations=(
             "only operators of ONNX",
+            "bounded choices",
             *("rounding of floats", "no products of integers", "tables of floats", "differences of floats"),
             *("inputs with elements", "parts of sequences", "typed fills", "constants as tensors"),
             *(

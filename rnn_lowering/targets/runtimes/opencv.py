@@ -226,6 +226,7 @@ OPENCV = Target(
         # as Add, and drops a Sigmoid after an Add.
         adaptations=(
             "only operators of ONNX",
+            "bounded choices",
             "parts of sequences",
             "no sequences",
             "channels of signals",

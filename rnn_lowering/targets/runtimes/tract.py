@@ -207,6 +207,7 @@ TRACT = Target(
     model=ModelTraits(
         adaptations=(
             "only operators of ONNX",
+            "bounded choices",
             "parts of sequences",
             "no sequences",
             "channels of signals",
