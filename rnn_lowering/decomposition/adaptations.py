@@ -88,7 +88,6 @@ from rnn_lowering.decomposition.rewrites.rows import (
     take_steps,
 )
 from rnn_lowering.decomposition.rewrites.spelled import (
-    LOWER,
     copy_lone_operands,
     crop_by_slice,
     drop_empty_operands,
@@ -97,13 +96,10 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     leave_default_beta,
     make_numbers,
     plain_scatters,
-    refuse_same_pads,
-    same_padded,
     shape_as_scales,
     spell_axes_of_sums,
     spell_orders,
     spell_pads,
-    spell_same_pads,
     spell_splits,
     spell_strides,
     store_constants,
@@ -121,6 +117,7 @@ from rnn_lowering.decomposition.rewrites.tensors import (
     refuse_unlike_branches,
 )
 from rnn_lowering.decomposition.rewrites.windows import (
+    LOWER,
     add_channels,
     compute_convolutions,
     convolutions_of_volumes,
@@ -134,6 +131,9 @@ from rnn_lowering.decomposition.rewrites.windows import (
     part_convolutions,
     part_pools,
     pools_of_volumes,
+    refuse_same_pads,
+    same_padded,
+    spell_same_pads,
     widen_kernels,
 )
 from rnn_lowering.errors import UnsupportedError

@@ -26,6 +26,7 @@ from rnn_lowering.loops.rolling.rolling import raise_all
 from rnn_lowering.loops.step_values import LoopLimits
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.folding import folded, with_constants
+from rnn_lowering.model.model_sizes import open_names
 from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET
 from rnn_lowering.model.preparation import NodeSelection
 from rnn_lowering.model.replace import replace_nodes
@@ -151,7 +152,7 @@ def _lowered_or_advised(
         with documented("loops.md#what-is-refused"):
             result = _lowered(model, work.lowering, refused)
     except UnsupportedError as error:
-        _advise(error, trials, work.inputs, trials.all_known)
+        _advise(error, trials, work.inputs, partial(trials.all_known, error.node))
         raise
     for ref, each in (refused or {}).items():
         _advise(each, trials, work.inputs, partial(trials.is_known, ref))
@@ -184,20 +185,14 @@ class _Trials:
         self.lowering = lowering
         self._unknown: dict[Hashable, set[NodeRef]] = {}
 
-    def all_known(self, names: Sequence[str]) -> bool:
-        """Return whether all numbers of steps are known once these sizes are."""
-        return any(self._all_known_at(names, size) for size in TRIED)
-
-    def _all_known_at(self, names: Sequence[str], size: int) -> bool:
-        trial = tried_at(self.model, names, size)
-        try:
-            if trial is not None:
-                _lowered(trial, self.lowering)
-        except UnknownTripsError:
-            return False
-        except UnsupportedError:
-            pass
-        return True
+    def all_known(self, ref: NodeRef | None, names: Sequence[str]) -> bool:
+        """Return whether the number of steps of one node is known once these sizes are, and all others that any
+        sizes decide."""
+        every = open_names(self.model)
+        return any(
+            ref not in (unknown := self._unknown_at(names, size)) and unknown <= self._unknown_at(every, size)
+            for size in TRIED
+        )
 
     def is_known(self, ref: NodeRef, names: Sequence[str]) -> bool:
         """Return whether the number of steps of one node is known then."""

@@ -185,9 +185,15 @@ def open_trips(
 
 
 def _enough(names: list[str], is_known: Callable[[Sequence[str]], bool]) -> list[str]:
-    """Return one of the sizes, or all, that make the numbers of steps known; none if they do not."""
+    """Return one of the sizes, or as few as needed, that make the numbers of steps known; none if they do not."""
     one = next(([name] for name in names if is_known([name])), None)
-    return one or (names if len(names) > 1 and is_known(names) else [])
+    if one or len(names) < 2 or not is_known(names):
+        return one or []
+    needed = list(names)
+    for name in names[:_MOST_CANDIDATES]:
+        others = [other for other in needed if other != name]
+        needed = others if is_known(others) else needed
+    return needed
 
 
 def tried_at(model: ir.Model, names: Iterable[str], size: int = TRIED[0]) -> ir.Model | None:

@@ -2,8 +2,7 @@
 
 ncnn loads a Pad with its mode, a pad for each axis and the number that fills, and crashes at a Split without sizes.
 
-OpenCV pads both sides alike where a Conv or a pool is to keep a size (auto_pad); MNN takes SAME_LOWER for the
-other. tract crashes at negative pads, which crop, and MNN computes them wrongly: they are a Slice. MNN loses the
+tract crashes at negative pads, which crop, and MNN computes them wrongly: they are a Slice. MNN loses the
 axis of a ScatterElements that is written behind a reduction, also behind "none".
 
 Without its number tract takes a fill for one of float64, OpenCV fails, and MNN has other numbers in every third
@@ -22,7 +21,7 @@ constant of int64 makes plain numbers of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -190,75 +189,6 @@ def spell_orders(model: AdaptedModel) -> int:
     for node, rank in ranks.items():
         node.attributes.add(ir.AttrInt64s("perm", range(rank - 1, -1, -1)))
     return len(ranks)
-
-
-LOWER = ("SAME_LOWER",)
-_SAME = ("SAME_UPPER", *LOWER)
-
-
-def spell_same_pads(model: AdaptedModel, modes: Sequence[str] = _SAME) -> int:
-    """Write the pads of each Conv and pool that are to keep a size, where they are known; return their number."""
-    known = {node: pads for node, pads in _same_pads(model, modes) if pads is not None}
-    for node, pads in known.items():
-        del node.attributes["auto_pad"]
-        node.attributes["pads"] = ir.AttrInt64s("pads", pads)
-    return len(known)
-
-
-def same_padded(model: AdaptedModel, modes: Sequence[str] = _SAME) -> set[ir.Node]:
-    """Return the nodes whose pads are written."""
-    return {node for node, pads in _same_pads(model, modes) if pads is not None}
-
-
-def refuse_same_pads(
-    model: AdaptedModel, target: Target, modes: Sequence[str] = _SAME
-) -> Iterator[UnsupportedError]:
-    """Yield an error for each of them whose pads follow from a size that is not known."""
-    for node, pads in _same_pads(model, modes):
-        if pads is None:
-            reason = f"{target.name} pads both sides alike, and the size that decides its pads is not known"
-            yield UnsupportedError(
-                reason, hint="fix the sizes of the inputs, or export with pads", node=node_ref(node)
-            )
-
-
-def _same_pads(model: AdaptedModel, modes: Sequence[str]) -> list[tuple[ir.Node, list[int] | None]]:
-    nodes = model.nodes("Conv", "MaxPool", "AveragePool")
-    return [(n, _pads(n, model)) for n in nodes if n.attributes.get_string("auto_pad", "NOTSET") in modes]
-
-
-def _pads(node: ir.Node, model: AdaptedModel) -> list[int] | None:
-    """Return the pads before and behind each axis, by the formula of Conv's page; None if a size is not known."""
-    shape = model.shape_of(node.inputs[0])
-    kernel = _ints(node, "kernel_shape", _shape_of_weights(node, model))
-    if shape is None or kernel is None:
-        return None
-    ones = [1] * len(kernel)
-    strides = _ints(node, "strides", ones) or ones
-    if _ints(node, "dilations", ones) != ones or not len(kernel) == len(strides) == len(shape) - 2:
-        return None  # onnxruntime has no dilations with such pads
-    sizes = [1 if stride == 1 else size for size, stride in zip(list(shape)[2:], strides, strict=True)]
-    if not all(isinstance(size, int) for size in sizes):
-        return None
-    begins, ends = [], []
-    for size, k, stride in zip(map(int, sizes), kernel, strides, strict=True):  # type: ignore[arg-type]
-        total = max(0, (-(-size // stride) - 1) * stride + k - size)
-        less, more = total // 2, total - total // 2
-        upper = node.attributes.get_string("auto_pad", "") == "SAME_UPPER"
-        begins.append(less if upper else more)
-        ends.append(more if upper else less)
-    return [*begins, *ends]
-
-
-def _shape_of_weights(node: ir.Node, model: AdaptedModel) -> list[int] | None:
-    shape = model.shape_of(node.inputs[1]) if node.op_type == "Conv" else None
-    sizes = [] if shape is None else [size for size in list(shape)[2:] if isinstance(size, int)]
-    return sizes if shape is not None and len(sizes) == len(shape) - 2 else None
-
-
-def _ints(node: ir.Node, name: str, default: list[int] | None) -> list[int] | None:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else list(attribute.as_ints())
 
 
 # Constants

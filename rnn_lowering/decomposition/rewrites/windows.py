@@ -9,20 +9,27 @@ one, of 1 or 2 channels. A Conv of one channel whose steps leave one column read
 A pool along three axes, which MNN computes wrongly, is one along the last two axes, then one along the first: the
 largest number of a box, or its mean, is that of its columns' own, also at the edges. For OpenCV, means count no
 pads where there are none.
+
+OpenCV pads both sides alike where a Conv or pool is to keep a size (auto_pad); MNN takes SAME_LOWER for the other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.infer import follow
 from rnn_lowering.facts.known import KnownValues, add_tensor
+from rnn_lowering.flags import set_dim
+from rnn_lowering.model.model_sizes import open_names
+from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.targets.misread import begins_behind, pads, windows_of
+from rnn_lowering.targets.target import Target
 from rnn_lowering.types import Array, array_of
 
 _OLDEST_OPSET = 13
@@ -344,3 +351,82 @@ def _rounds_for_nothing(node: ir.Node, model: AdaptedModel) -> bool:
     windows = windows_of(node, model.shape_of(node.inputs[0]))
     known = windows is not None and all(isinstance(each.size, int) for each in windows)
     return known and any(map(begins_behind, windows or ())) and not any(each.adds for each in windows or ())
+
+
+# Pads that keep a size
+
+
+LOWER = ("SAME_LOWER",)
+_SAME = ("SAME_UPPER", *LOWER)
+
+
+def spell_same_pads(model: AdaptedModel, modes: Sequence[str] = _SAME) -> int:
+    """Write the pads of each Conv and pool that are to keep a size, where they are known; return their number."""
+    known = {node: ends for node, ends in _same_pads(model, modes) if ends is not None}
+    for node, ends in known.items():
+        del node.attributes["auto_pad"]
+        node.attributes["pads"] = ir.AttrInt64s("pads", ends)
+    return len(known)
+
+
+def same_padded(model: AdaptedModel, modes: Sequence[str] = _SAME) -> set[ir.Node]:
+    """Return the nodes whose pads are written."""
+    return {node for node, ends in _same_pads(model, modes) if ends is not None}
+
+
+def refuse_same_pads(
+    model: AdaptedModel, target: Target, modes: Sequence[str] = _SAME
+) -> Iterator[UnsupportedError]:
+    """Yield an error for each of them whose pads follow from a size that is not known."""
+    for node, ends in _same_pads(model, modes):
+        if ends is None:
+            reason = f"{target.name} pads both sides alike, and the size that decides its pads is not known"
+            sizes = " ".join(map(set_dim, _open_names(node, model)))
+            hint = f"fix the sizes of the inputs, with a number for each ?: {sizes}, or export with pads"
+            yield UnsupportedError(reason, hint=hint, node=node_ref(node))
+
+
+def _open_names(node: ir.Node, model: AdaptedModel) -> list[str]:
+    """Return the names of the open axes that a node pads; those of all inputs if they have others."""
+    names, padded = open_names(model.model), list(model.shape_of(node.inputs[0]) or ())[2:]
+    own = [dim.value for dim in padded if isinstance(dim, ir.SymbolicDim) and dim.value is not None]
+    return own if own and {*own} <= {*names} else names
+
+
+def _same_pads(model: AdaptedModel, modes: Sequence[str]) -> list[tuple[ir.Node, list[int] | None]]:
+    nodes = model.nodes("Conv", "MaxPool", "AveragePool")
+    return [(n, _pads(n, model)) for n in nodes if n.attributes.get_string("auto_pad", "NOTSET") in modes]
+
+
+def _pads(node: ir.Node, model: AdaptedModel) -> list[int] | None:
+    """Return the pads before and behind each axis, by the formula of Conv's page; None if a size is not known."""
+    shape = model.shape_of(node.inputs[0])
+    kernel = _ints(node, "kernel_shape", _shape_of_weights(node, model))
+    if shape is None or kernel is None:
+        return None
+    ones = [1] * len(kernel)
+    strides = _ints(node, "strides", ones) or ones
+    if _ints(node, "dilations", ones) != ones or not len(kernel) == len(strides) == len(shape) - 2:
+        return None  # onnxruntime has no dilations with such pads
+    sizes = [1 if stride == 1 else size for size, stride in zip(list(shape)[2:], strides, strict=True)]
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    begins, ends = [], []
+    for size, k, stride in zip(map(int, sizes), kernel, strides, strict=True):  # type: ignore[arg-type]
+        total = max(0, (-(-size // stride) - 1) * stride + k - size)
+        less, more = total // 2, total - total // 2
+        upper = node.attributes.get_string("auto_pad", "") == "SAME_UPPER"
+        begins.append(less if upper else more)
+        ends.append(more if upper else less)
+    return [*begins, *ends]
+
+
+def _shape_of_weights(node: ir.Node, model: AdaptedModel) -> list[int] | None:
+    shape = model.shape_of(node.inputs[1]) if node.op_type == "Conv" else None
+    sizes = [] if shape is None else [size for size in list(shape)[2:] if isinstance(size, int)]
+    return sizes if shape is not None and len(sizes) == len(shape) - 2 else None
+
+
+def _ints(node: ir.Node, name: str, default: list[int] | None) -> list[int] | None:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else list(attribute.as_ints())
