@@ -141,6 +141,12 @@ COLUMNS = {
     for width, pad in ((4, 0), (2, 1))
 }
 
+ENDS = {
+    f"a Conv and a {name} at the end": f"""{_X}) <float[4, 1] s = {{}}> {{
+        c = Constant <value = float[4, 8, 1] {{{", ".join(["0.1"] * 32)}}}> () t = Conv (x, c) y = {node} }}"""
+    for name, node in (("PRelu", "PRelu (t, s)"), ("Relu", "Relu (t)"))
+}
+
 BOUNDS = {
     f"a Squeeze and a Clip to {bounds}": f"""(float[2, 1, 6] x) => (float[a, b] y) <int64[1] axis = {{1}},
         float low = {{-0.5}}, float high = {{0.5}}> {{ s = Squeeze (x, axis) y = Clip (s, {bounds}) }}"""
@@ -201,6 +207,7 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | OLD
         | ROWS
         | BOUNDS
+        | ENDS
         | MEANS
         | UPWARD,
         "opencv": RESHAPES | CLIPS | SLOPES | AXES | INDICES | SINGLE | RESIZES | OLD | ROWS,

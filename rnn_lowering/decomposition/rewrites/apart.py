@@ -44,7 +44,7 @@ from rnn_lowering.facts.operators import (
 from rnn_lowering.model.scopes import origin_of
 from rnn_lowering.types import array_of
 
-_FUSED = ("Clip", "LeakyRelu", "Relu")
+_FUSED = ("Clip", "LeakyRelu", "PRelu", "Relu")
 """Operators that MNN computes with the Conv before them."""
 
 _MAX_OF_ANY = 8
