@@ -135,7 +135,7 @@ def unsupported_error(node: UnsupportedNode, lowering: Lowering) -> UnsupportedE
         if not isinstance(node.tests, Misread)
         else "export the model without it, or quantized otherwise; or use another runtime, or --keep-rest"
         if "Quant" in f"{node.node.operator} {node.reason}"
-        else "export the model without it, use another runtime, or keep the node (--keep-rest)",
+        else "export the model without it, use another runtime, or keep the node, wrong as it is (--keep-rest)",
         node=node.node,
     )
 
