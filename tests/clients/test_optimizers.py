@@ -17,7 +17,7 @@ from texts import FORMS, parse
 
 import rnn_lowering as rl
 from clients.driving import Job, read, write
-from clients.environments import HERE, OF_ONNXRUNTIME, OPTIMIZERS, python
+from clients.environments import HERE, OF_ONNXRUNTIME, OPTIMIZERS, PACKAGED, python
 
 LEVELS: dict[str, Any] = {
     "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -47,7 +47,8 @@ def optimized(tool: str, jobs: Mapping[str, Job], folder: Path, skipped: tuple[s
     for name, (model, feed) in jobs.items():
         write(folders[name], model, feed)
     command: list[str | Path] = [python(tool), HERE / "drivers" / "optimize.py", folder, "60", *skipped]
-    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, check=True)
+    paths = {"PYTHONPATH": str(PACKAGED), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, env={**os.environ, **paths}, capture_output=True, check=True)
     said = {name: read(path) for name, path in folders.items()}
     return {n: s if isinstance(s, str) else onnx.load(folders[n] / "optimized.onnx") for n, s in said.items()}
 
