@@ -435,3 +435,17 @@ def test_an_output_of_another_rank_is_wrong() -> None:
     check = rl.verify(original, lowered, runs=1)
     assert check.status == "failed"
     assert "shape" in check.reason
+
+
+def test_open_sizes_beside_fixed_ones_are_named_where_neither_model_runs() -> None:
+    """Two inputs give one axis names of their own, as Keras does; integers are drawn."""
+    original = parse(
+        """g (float[a, 1, 3] X, int64[b] ids) => (float[c, 1, 1, 2] Y) <float[1, 6, 3] W = {},
+        float[1, 6, 2] R = {}, float[4, 3] table = {}, int64[1] one = {1}, int64[3] ends = {0, 1, 3}> {
+        rows = Gather (table, ids) Z = Unsqueeze (rows, one) both = Concat <axis = 2> (X, Z)
+        S = Gather <axis = 2> (both, ends) Y = GRU <hidden_size = 2> (S, W, R) }"""
+    )
+    with pytest.raises(rl.UnsupportedError, match="neither does the original") as caught:
+        rl.verify(original, rl.lower(original, "unroll", dims={"a": 18}))
+    assert 'dims={"b": ?}' in caught.value.hint
+    assert rl.verify(original, rl.lower(original, "unroll", dims={"a": 18, "b": 18}))

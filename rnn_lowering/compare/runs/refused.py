@@ -9,6 +9,7 @@ import onnx
 from rnn_lowering.compare.runs.runner import NotAcceptedError, SessionError
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.reading import ModelSource
+from rnn_lowering.flags import set_dim
 
 
 def wrong_sizes(
@@ -37,6 +38,7 @@ def wrong_sizes(
         return UnsupportedError(
             f"the result does not run at these sizes, and neither does the original: {error}",
             hint=_closed(original)
+            or _still_open(lowered.proto)
             or (
                 "give inputs that the model takes (--test-input), or other sizes; --verify 0 compares nothing"
                 if draws_integers
@@ -51,6 +53,17 @@ def _closed(original: ModelSource) -> str:
     from rnn_lowering.options import Lowering
 
     return closed_axis(original.model, Lowering.max_nodes)
+
+
+def _still_open(lowered: onnx.ModelProto) -> str:
+    """Return what to try where a lowered model has open sizes beside those that were fixed; "" if it has none."""
+    names = dict.fromkeys(dim.dim_param for dim in _dims(lowered).values() if dim.dim_param)
+    sizes = " ".join(map(set_dim, names))
+    return (
+        f"sizes that are open may have to fit, with a number for each ?: {sizes}; or give --test-input"
+        if sizes
+        else ""
+    )
 
 
 def _fixes_sizes(original: onnx.ModelProto, lowered: onnx.ModelProto) -> bool:
