@@ -98,6 +98,8 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     plain_scatters,
     shape_as_scales,
     spell_axes_of_sums,
+    spell_epsilons,
+    spell_modes,
     spell_orders,
     spell_pads,
     spell_splits,
@@ -278,6 +280,12 @@ ADAPTATIONS = {
         sign_rotations, "computes rotary embeddings wrongly: multiplied {} of them by signs"
     ),
     "spelled strides": Adaptation(spell_strides, "crashes at pools without strides: wrote them in {}"),
+    "spelled modes": Adaptation(
+        spell_modes, "takes other modes of a Resize where none are written: wrote those of {}"
+    ),
+    "spelled epsilons": Adaptation(
+        spell_epsilons, "adds another number to variances where none is written: wrote it in {} norms"
+    ),
     "sums apart": Adaptation(
         set_sums_apart, "rejects a sum of sums that are joined too: put a Reshape behind {} of them"
     ),

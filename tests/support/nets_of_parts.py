@@ -141,6 +141,25 @@ COLUMNS = {
     for width, pad in ((4, 0), (2, 1))
 }
 
+EPSILONS = {
+    name: f"""{_X}) <float[8] s = {{}}, float[8] v = {{{", ".join(["0.0001"] * 8)}}}, float small = {{0.01}}> {{
+        t = Mul (x, small) y = {node} }}"""
+    for name, node in (
+        ("a norm of instances without epsilon", "InstanceNormalization (t, s, s)"),
+        ("a norm of batches without epsilon", "BatchNormalization (t, s, s, s, v)"),
+    )
+}
+
+MODES = {
+    "a Resize without modes": """(float[2, 3, 4, 6] x) => (float[a, b, c, d] y) <float[4] s = {1, 1, 1.5, 2}> {
+        y = Resize (x, , s) }"""
+}
+
+SPLITS = {
+    "a Split without an axis": """(float[2, 4, 6] x) => (float[a, b, c] y, float[d, e, f] z) {
+        t = Tanh (x) y, z = Split (t) }"""
+}
+
 ENDS = {
     f"a Conv and a {name} at the end": f"""{_X}) <float[4, 1] s = {{}}> {{
         c = Constant <value = float[4, 8, 1] {{{", ".join(["0.1"] * 32)}}}> () t = Conv (x, c) y = {node} }}"""
@@ -208,9 +227,11 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | ROWS
         | BOUNDS
         | ENDS
+        | EPSILONS
+        | MODES
         | MEANS
         | UPWARD,
-        "opencv": RESHAPES | CLIPS | SLOPES | AXES | INDICES | SINGLE | RESIZES | OLD | ROWS,
+        "opencv": RESHAPES | MODES | SPLITS | CLIPS | SLOPES | AXES | INDICES | SINGLE | RESIZES | OLD | ROWS,
         "openvino": INDICES | ROWS | REPEATS | COLUMNS | REDUCED | VECTORS | STEPS,
     }.items()
 }

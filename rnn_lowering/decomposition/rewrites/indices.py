@@ -4,8 +4,9 @@ MNN takes other elements for a negative index of ScatterElements, GatherElements
 OpenCV reads other memory, and tract ends the process; tract rejects one of ScatterND.
 
 OpenCV rejects an axis of ScatterElements that is counted from the end, and indices of GatherElements for some of
-the rows only. MNN takes the first axis for that of a OneHot that is not written, and chooses nothing by a negative
-index. OpenCV chooses another element by an index beyond the depth, and tract ends the process.
+the rows only, and takes the second axis for that of a Split that is not written, MNN the first one for that of a
+OneHot. MNN chooses nothing by a negative index. OpenCV chooses another element by an index beyond the depth, and
+tract ends the process.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def _sizes(node: ir.Node, model: AdaptedModel) -> Array | None:
     return np.array(known) if len(known) == len(sizes) else None
 
 
-_AXES = {"OneHot": -1, "ScatterElements": 0}
+_AXES = {"OneHot": -1, "ScatterElements": 0, "Split": 0}
 """The axis of operators where it is not written."""
 
 
@@ -108,8 +109,8 @@ def count_axes(model: AdaptedModel) -> int:
     count = 0
     for node in model.nodes(*_AXES):
         axis, shape = node.attributes.get_int("axis", _AXES[node.op_type]), model.shape_of(node.outputs[0])
-        if axis < 0 and not (shape is None and "axis" in node.attributes):
-            node.attributes["axis"] = ir.AttrInt64("axis", axis + len(shape or ()))
+        if "axis" not in node.attributes or (axis < 0 and shape is not None):
+            node.attributes["axis"] = ir.AttrInt64("axis", axis + len(shape or ()) if axis < 0 else axis)
             count += 1
     return count
 

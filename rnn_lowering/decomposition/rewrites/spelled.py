@@ -148,6 +148,37 @@ def spell_strides(model: AdaptedModel) -> int:
     return len(found)
 
 
+_EPSILON = 1e-5
+"""The default of a norm."""
+
+
+def spell_epsilons(model: AdaptedModel) -> int:
+    """Write the number that each norm without one adds to variances, in place; return their number."""
+    norms = model.nodes("BatchNormalization", "InstanceNormalization")
+    found = [node for node in norms if "epsilon" not in node.attributes]
+    for node in found:
+        node.attributes.add(ir.AttrFloat32("epsilon", _EPSILON))
+    return len(found)
+
+
+_PLACES = 11
+"""The first opset of a Resize that says how places correspond."""
+
+
+def spell_modes(model: AdaptedModel) -> int:
+    """Write the modes that each Resize has by default, in place; return the number of those that lacked one."""
+    count = 0
+    for node in model.nodes("Resize"):
+        nearest = node.attributes.get_string("mode", "nearest") == "nearest"
+        modes = {"mode": "nearest", "coordinate_transformation_mode": "half_pixel"}
+        modes |= {"nearest_mode": "round_prefer_floor"} if nearest else {}
+        lacking = [name for name in modes if name not in node.attributes]
+        if lacking and model.opset >= _PLACES:
+            node.attributes.update({name: ir.AttrString(name, modes[name]) for name in lacking})
+            count += 1
+    return count
+
+
 _SIZES_OF_INPUTS = 13
 """The first opset of a Split whose sizes are an input."""
 

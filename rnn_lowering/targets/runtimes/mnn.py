@@ -275,6 +275,8 @@ MNN = Target(
                 "crops as Slice",
                 "starts in rows",
                 "spelled strides",
+                "spelled epsilons",
+                "spelled modes",
                 "ended convolutions",
                 "parted outputs",
             ),

@@ -227,7 +227,7 @@ OPENCV = Target(
         adaptations=(
             "only operators of ONNX",
             "bounded choices",
-            "parts of sequences",
+            *("parts of sequences", "spelled modes"),
             "no sequences",
             "channels of signals",
             "exact Gelu",

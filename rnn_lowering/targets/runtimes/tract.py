@@ -99,6 +99,8 @@ def _misread(node: ir.Node, known: KnownValue) -> str:
         return "in other modes only"
     if node.op_type == "Resize" and aligns_corners(node) and rounds_a_size(node, known):
         return "with corners of the sizes before they are rounded"
+    if node.op_type == "GlobalLpPool":
+        return "with another power"
     if node.op_type == "Einsum" and (how := "without its ..." * _has_others(node) or sums_all_of_one(node)):
         return how
     if node.op_type == "Softplus" or (node.op_type == "Celu" and node.attributes.get_float("alpha", 1.0) != 1):
