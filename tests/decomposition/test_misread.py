@@ -118,8 +118,8 @@ NETS |= {
     "remainders of negative integers": (
         "tract",
         "Mod",
-        """(float[N, 4] x) => (int64[N, 4] y) <float k = {9}, int64[4] n = {3, -3, 4, -1}>
-        { e = Mul (x, k) i = Cast <to = 7> (e) y = Mod (i, n) }""",
+        """(float[N, 4] x) => (float[N, 4] y) <float k = {9}, int64[4] n = {3, -3, 4, -1}>
+        { e = Mul (x, k) i = Cast <to = 7> (e) m = Mod (i, n) y = Cast <to = 1> (m) }""",
     ),
     "an infinity of doubles": (
         "tract",
