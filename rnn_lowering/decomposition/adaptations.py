@@ -57,6 +57,7 @@ from rnn_lowering.decomposition.rewrites.planes import (
     flips_of_planes,
     pad_batches,
     pads_of_batches,
+    part_pads,
     transpose_apart,
 )
 from rnn_lowering.decomposition.rewrites.quantized import nodes_of_tables, refuse_products, tables_as_floats
@@ -413,6 +414,7 @@ ADAPTATIONS = {
         "crashes at negative steps in many axes: took those of {} Slice in three",
         replaces=flips_of_planes,
     ),
+    "pads of one end": Adaptation(part_pads, "takes other rows behind pads at both ends: wrote {} Pad as two"),
     "pads of batches": Adaptation(
         pad_batches,
         "pads a first of many axes wrongly: padded that of {} Pad in two axes",

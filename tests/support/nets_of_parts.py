@@ -150,6 +150,11 @@ EPSILONS = {
     )
 }
 
+PARTS = {
+    "parts of padded rows": """(float[2, 3, 16] x) => (float[a, b, c, d] y) <int64[6] p = {0, 0, 4, 0, 0, 4},
+        int64[4] s = {2, 3, 3, 8}> { q = Pad (x, p) r = Reshape (q, s) y = Concat <axis = 2> (r, r) }"""
+}
+
 MODES = {
     "a Resize without modes": """(float[2, 3, 4, 6] x) => (float[a, b, c, d] y) <float[4] s = {1, 1, 1.5, 2}> {
         y = Resize (x, , s) }"""
@@ -228,6 +233,7 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | BOUNDS
         | ENDS
         | EPSILONS
+        | PARTS
         | MODES
         | MEANS
         | UPWARD,

@@ -2,7 +2,7 @@
 
 A Slice with a negative step ends the process, and pads along the first axis are other numbers. A Gemm of a
 transposed first matrix is wrong too. A Conv in groups along one axis of open size is rejected behind some nodes,
-and right along two.
+and right along two. Behind a Pad by zeros at both ends of one axis, parts of a Reshape are other rows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.facts.constants import bounds_at, integers_at
+from rnn_lowering.facts.operators import input_at
+from rnn_lowering.types import array_of
 
 _MANY_AXES = 4
 """From so many axes of a tensor on they are wrong."""
@@ -130,3 +132,29 @@ def _batches_of(node: ir.Node, model: AdaptedModel) -> list[int]:
     if sizes is None or not pads or len(pads) != 2 * len(sizes) or len(node.inputs) > len(("x", "pads", "number")):
         return []
     return pads if pads[0] > 0 or pads[len(sizes)] > 0 else []
+
+
+def part_pads(model: AdaptedModel) -> int:
+    """Write, in place, each Pad by zeros at both ends of one axis as two; return their number."""
+    nodes = [node for node in model.nodes("Pad", since=_OF_INPUTS) if _pads_both_ends(node, model)]
+    for node in nodes:
+        pads = integers_at(node, "pads", model.opset) or []
+        half, others = len(pads) // 2, list(node.inputs[2:])
+        first, last = pads[:half] + [0] * half, [0] * half + pads[half:]
+        before = model.before(
+            node, "Pad", [node.inputs[0], model.constant(node, first), *others], **node.attributes
+        )
+        node.replace_input_with(0, before)
+        node.replace_input_with(1, model.constant(node, last))
+    return len(nodes)
+
+
+def _pads_both_ends(node: ir.Node, model: AdaptedModel) -> bool:
+    pads, fill = integers_at(node, "pads", model.opset), input_at(node, 2)
+    number = None if fill is None else model.constant_of(fill)
+    zeros = fill is None or (number is not None and not array_of(number).any())
+    if not pads or not zeros or node.attributes.get_string("mode", "constant") != "constant":
+        return False
+    half = len(pads) // 2
+    padded = [(a, b) for a, b in zip(pads[:half], pads[half:], strict=True) if a or b]
+    return len(padded) == 1 and min(padded[0]) > 0

@@ -289,6 +289,7 @@ MNN = Target(
                 "whole windows",
                 "flips of rows",
                 "pads of batches",
+                "pads of one end",
                 "typed exponents",
                 "pools of planes",
                 "convolutions of planes",
