@@ -22,10 +22,11 @@ from rnn_lowering.decomposition.rewrites.quantized import products_as_floats
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError, counted
 from rnn_lowering.facts.constants import constant_of
-from rnn_lowering.facts.operators import is_used
+from rnn_lowering.facts.operators import default_opset, is_used
+from rnn_lowering.flags import set_dim
 from rnn_lowering.model.copying import inline_holders
 from rnn_lowering.model.folding import with_constants
-from rnn_lowering.model.model_sizes import Inferred, inferred_values, take_over
+from rnn_lowering.model.model_sizes import Inferred, inferred_values, open_names, take_over
 from rnn_lowering.model.replace import drop_unused, prefix_of
 from rnn_lowering.model.scopes import all_names
 from rnn_lowering.options import Lowering
@@ -61,7 +62,7 @@ def decompose(work: Work) -> Edit:
     others = OperatorsLeft.of(work.model, work.lowering, work.chosen.opset)
     work.report.replaced, work.report.unsupported = others.replaced, others.unsupported
     for node in others.refused(work.lowering):
-        raise unsupported_error(node, work.lowering)
+        raise unsupported_error(node, work)
 
     def edit() -> None:
         _put_in_place(work.model, others.decompositions)
@@ -124,8 +125,9 @@ def _reads_constants(node: ir.Node, opset: int) -> bool:
     return all(value is None or constant_of(value, opset) is not None for value in node.inputs)
 
 
-def unsupported_error(node: UnsupportedNode, lowering: Lowering) -> UnsupportedError:
+def unsupported_error(node: UnsupportedNode, work: Work) -> UnsupportedError:
     """Return the error for a node that the target cannot run, or misreads."""
+    lowering = work.lowering
     refused = lowering.runtime.model.refuses_lacking and not lowering.require_supported
     return UnsupportedError(
         node.reason,
@@ -135,9 +137,21 @@ def unsupported_error(node: UnsupportedNode, lowering: Lowering) -> UnsupportedE
         if not isinstance(node.tests, Misread)
         else "export the model without it, or quantized otherwise; or use another runtime, or --keep-rest"
         if "Quant" in f"{node.node.operator} {node.reason}"
-        else "export the model without it, use another runtime, or keep the node, wrong as it is (--keep-rest)",
+        else f"{_to_try(work)}without it, use another runtime, or keep the node, wrong as it is (--keep-rest)",
         node=node.node,
     )
+
+
+_REWRITTEN = 13
+"""The opset from which on most nodes that a runtime misreads are written otherwise."""
+
+
+def _to_try(work: Work) -> str:
+    """Return the begin of a hint: sizes and an opset at which a node may be written otherwise."""
+    names = [] if work.lowering.stream is not None else open_names(work.model)
+    sizes = f"try fixed sizes ({' '.join(map(set_dim, names))}), " if names else ""
+    opset = f"at opset {_REWRITTEN} or later, or " if default_opset(work.model.opset_imports) < _REWRITTEN else ""
+    return f"{sizes}export the model {opset}"
 
 
 def _replaced_texts(nodes: Sequence[ReplacedNode]) -> Iterator[str]:

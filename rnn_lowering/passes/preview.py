@@ -211,5 +211,5 @@ def _lacking(model: ir.Model, work: Work, opset: int) -> Iterator[tuple[NodeRef,
         yield node.node, Preview(node.node, None, REPLACED, reason, recurrent=False)
     for each in left.unsupported:
         refused = work.lowering.require_supported
-        form, hint = (REFUSED, unsupported_error(each, work.lowering).hint) if refused else (UNSUPPORTED, "")
+        form, hint = (REFUSED, unsupported_error(each, work).hint) if refused else (UNSUPPORTED, "")
         yield each.node, Preview(each.node, None, form, each.reason, hint, recurrent=False)
