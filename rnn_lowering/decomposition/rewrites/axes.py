@@ -250,21 +250,23 @@ _OF_ONE_AXIS = 13
 
 def flatten_rows(model: AdaptedModel) -> int:
     """Write, in place, each Softmax along several axes as one of a matrix; return their number."""
-    nodes = [n for n in model.nodes("Softmax", "LogSoftmax", "Hardmax") if _is_along_several(n, model)]
-    for node in nodes:
-        x, shape = node.inputs[0], model.shape_of(node.inputs[0])
-        axis = node.attributes.get_int("axis", 1) % len(shape or ())
+    axes = {n: _first_of_several(n, model) for n in model.nodes("Softmax", "LogSoftmax", "Hardmax")}
+    nodes = {node: axis for node, axis in axes.items() if axis is not None}
+    for node, axis in nodes.items():
+        x = node.inputs[0]
         matrix = model.before(node, "Flatten", [x], axis=axis)
         rows = model.before(node, node.op_type, [matrix], axis=1)
         model.replace(node, model.before(node, "Reshape", [rows, model.before(node, "Shape", [x])]))
     return len(nodes)
 
 
-def _is_along_several(node: ir.Node, model: AdaptedModel) -> bool:
+def _first_of_several(node: ir.Node, model: AdaptedModel) -> int | None:
+    """Return the first axis of a Softmax along several; None for any other node."""
     shape = model.shape_of(node.inputs[0])
     if model.opset >= _OF_ONE_AXIS or not shape:
-        return False
-    return any(size != 1 for size in shape[node.attributes.get_int("axis", 1) % len(shape) + 1 :])
+        return None
+    axis = node.attributes.get_int("axis", 1) % len(shape)
+    return axis if any(size != 1 for size in shape[axis + 1 :]) else None
 
 
 # Numbers and slopes
