@@ -151,11 +151,12 @@ def cut_to_indices(model: AdaptedModel) -> int:
 
 
 def _cut(node: ir.Node, model: AdaptedModel) -> bool:
-    shapes = [model.shape_of(value) for value in node.inputs]
-    if shapes[0] is None or shapes[1] is None:
+    shape, indices = (model.shape_of(value) for value in node.inputs)
+    if not indices:
         return False
-    own = node.attributes.get_int("axis", 0) % len(shapes[0])
-    ends = {n: b for n, (a, b) in enumerate(zip(*shapes, strict=True)) if n != own and a != b}
+    own = node.attributes.get_int("axis", 0) % len(indices)
+    sizes = [None] * len(indices) if shape is None else list(shape)
+    ends = {n: b for n, (a, b) in enumerate(zip(sizes, indices, strict=True)) if n != own and a != b}
     if not ends or not all(isinstance(end, int) for end in ends.values()):
         return False
     for axis, end in ends.items():  # OpenVINO rejects a Slice in front of it
