@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -36,6 +36,11 @@ def for_command() -> Iterator[None]:
 def set_dim(name: str) -> str:
     """Return the option that fixes an open size, with ? for its number."""
     return f"--set-dim {shlex.quote(f'{name}=')}?"
+
+
+def set_dims(names: Iterable[str]) -> str:
+    """Return the options that fix open sizes, each once; "" for none."""
+    return " ".join(map(set_dim, dict.fromkeys(names)))
 
 
 def is_for_command() -> bool:

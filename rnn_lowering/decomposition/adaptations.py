@@ -221,7 +221,7 @@ ADAPTATIONS = {
     ),
     "slopes as products": Adaptation(write_slopes, "takes slopes by channel only: wrote {} PRelu as products"),
     "axes from the start": Adaptation(
-        count_axes, "takes another axis for one from the end: counted those of {} nodes"
+        count_axes, "takes another axis where none is written, or one from the end: wrote those of {} nodes"
     ),
     "bounded choices": Adaptation(
         bound_choices,
@@ -231,7 +231,7 @@ ADAPTATIONS = {
         cut_to_indices, "fails on fewer indices than rows: cut what {} GatherElements read"
     ),
     "rows of a Softmax": Adaptation(
-        flatten_rows, "computes a Softmax along several axes along one: wrote {} as those of matrices"
+        flatten_rows, "computes a Softmax of several axes along one: wrote {} as those of matrices"
     ),
     "columns cut off": Adaptation(
         cut_columns, "reads beyond the input of a Conv that leaves one column: cut off the others of {}"
@@ -285,7 +285,7 @@ ADAPTATIONS = {
         spell_modes, "takes other modes of a Resize where none are written: wrote those of {}"
     ),
     "spelled epsilons": Adaptation(
-        spell_epsilons, "adds another number to variances where none is written: wrote it in {} norms"
+        spell_epsilons, "adds another number to variances where none is written: wrote the default in {} norms"
     ),
     "sums apart": Adaptation(
         set_sums_apart, "rejects a sum of sums that are joined too: put a Reshape behind {} of them"

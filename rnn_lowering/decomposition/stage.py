@@ -23,7 +23,7 @@ from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError, counted
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import default_opset, is_used
-from rnn_lowering.flags import set_dim
+from rnn_lowering.flags import set_dims
 from rnn_lowering.model.copying import inline_holders
 from rnn_lowering.model.folding import with_constants
 from rnn_lowering.model.model_sizes import Inferred, inferred_values, open_names, take_over
@@ -149,7 +149,7 @@ _REWRITTEN = 13
 def _to_try(work: Work) -> str:
     """Return the begin of a hint: sizes and an opset at which a node may be written otherwise."""
     names = [] if work.lowering.stream is not None else open_names(work.model)
-    sizes = f"try fixed sizes ({' '.join(map(set_dim, names))}), " if names else ""
+    sizes = f"try fixed sizes ({set_dims(names)}), " if names else ""
     opset = f"at opset {_REWRITTEN} or later, or " if default_opset(work.model.opset_imports) < _REWRITTEN else ""
     return f"{sizes}export the model {opset}"
 

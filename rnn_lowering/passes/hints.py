@@ -15,7 +15,7 @@ from rnn_lowering.errors import (
 )
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import bodies_of, default_opset, keeps_numbers, nodes_within, operator_of, reached
-from rnn_lowering.flags import set_dim
+from rnn_lowering.flags import set_dim, set_dims
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import fix_dimensions, input_arrays
 from rnn_lowering.model.folding import folded
@@ -180,7 +180,7 @@ def open_trips(
     if not sizes and not stream.fewest:
         names = open_names(model)  # the number of a nested Loop may follow from another value of a body
     if not sizes or len(names) == len(sizes.split(" --")):
-        sizes = " ".join(map(set_dim, _enough(names, is_known)))
+        sizes = set_dims(_enough(names, is_known))
     return f"fix the sizes of the inputs, with a number for each ?: {sizes}" if sizes else ""
 
 

@@ -16,7 +16,7 @@ from rnn_lowering.facts.known import SizingError, add_initializers
 from rnn_lowering.facts.numbers import UnfollowedError, evaluate, numbers_vary
 from rnn_lowering.facts.operators import bodies_of, captured_values, inputs_of, operator_of, reached, values_used
 from rnn_lowering.facts.size import size
-from rnn_lowering.flags import set_dim
+from rnn_lowering.flags import set_dims
 from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.streaming.alignment import frame_by_frame
@@ -388,7 +388,7 @@ def _choosing(flow: Flow, node: ir.Node, value: ir.Value) -> UnsupportedError:
         hint = f"fix that input: --set-input {quote(value.name or '')}=VALUE"
         return flow.refuse(node, f"{may_skip} input '{value.name}' chooses the branch", hint)
     names = [symbol for dim in flow.known.shapes[value] for symbol in dim.symbols if isinstance(symbol, str)]
-    sizes = " ".join(map(set_dim, dict.fromkeys(names)))
+    sizes = set_dims(names)
     hint = f"fix them: {sizes}" if sizes else "compute both branches, then choose with Where"
     return flow.refuse(node, f"{may_skip} the sizes of input '{value.name}' choose the branch", hint)
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from cases import Array, Arrays
 from onnx import TensorProto, helper, numpy_helper
 from running import run
@@ -122,11 +121,8 @@ class RandomNet:
         held = [numpy_helper.from_array(self.values[name][n], name) for name in names if name[0] == "c"]
         outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
         model = _model([node], [_info(name, array) for name, array in feed.items()], outputs, held, self.opset)
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads, options.log_severity_level = 1, 4
         try:
-            made: list[Array] = ort.InferenceSession(model.SerializeToString(), options).run(None, feed)
+            made = [*run(model, feed, optimize=False).values()]
         except Exception as error:  # of onnxruntime, which has no common error
             raise UnfitError from error
         require(all(array.size and array.size < 5000 and array.ndim <= 5 for array in made))

@@ -120,9 +120,7 @@ ROWS = {
     f"{node} along {axis}, opset 11": f"{_X}) {{ t = Tanh (x) y = {node} <axis = {axis}> (t) }}"
     for node in ("Softmax", "LogSoftmax")
     for axis in (1, -3)
-}
-
-ROWS["two Softmax in a row, opset 11"] = f"{_X}) {{ t = Softmax <axis = 1> (x) y = Softmax <axis = 1> (t) }}"
+} | {"two Softmax in a row, opset 11": f"{_X}) {{ t = Softmax <axis = 1> (x) y = Softmax <axis = 1> (t) }}"}
 
 REPEATS = {
     "one row and others": """(float[N, 1, 5, 3] x) => (float[a, b, c, d] y) <int64[4] n = {1, 3, 3, 1}> {

@@ -9,7 +9,7 @@ import onnx
 from rnn_lowering.compare.runs.runner import NotAcceptedError, SessionError
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.reading import ModelSource
-from rnn_lowering.flags import set_dim
+from rnn_lowering.flags import set_dims
 
 
 def wrong_sizes(
@@ -57,13 +57,9 @@ def _closed(original: ModelSource) -> str:
 
 def _still_open(lowered: onnx.ModelProto) -> str:
     """Return what to try where a lowered model has open sizes beside those that were fixed; "" if it has none."""
-    names = dict.fromkeys(dim.dim_param for dim in _dims(lowered).values() if dim.dim_param)
-    sizes = " ".join(map(set_dim, names))
-    return (
-        f"sizes that are open may have to fit, with a number for each ?: {sizes}; or give --test-input"
-        if sizes
-        else ""
-    )
+    sizes = set_dims(dim.dim_param for dim in _dims(lowered).values() if dim.dim_param)
+    hint = f"open sizes may have to fit, with a number for each ?: {sizes}; or give --test-input"
+    return hint if sizes else ""
 
 
 def _fixes_sizes(original: onnx.ModelProto, lowered: onnx.ModelProto) -> bool:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.facts.constants import integers_at
+from rnn_lowering.facts.operators import reached
 from rnn_lowering.types import array_of
 
 _NORMS = ("GroupNormalization", "InstanceNormalization", "LayerNormalization")
@@ -111,6 +112,9 @@ def _divides_by_sum(node: ir.Node, model: AdaptedModel) -> bool:
     return axes is None or len(axes) != 1
 
 
+_SIZES = ("Shape", "Size")
+
+
 def multiply_by_sizes(model: AdaptedModel) -> int:
     """Multiply, in place, by the reciprocal of what each Div of floats divides by, if that follows from open sizes;
     return their number."""
@@ -122,14 +126,12 @@ def multiply_by_sizes(model: AdaptedModel) -> int:
 
 
 def _divides_by_sizes(node: ir.Node, model: AdaptedModel) -> bool:
-    dtype, pending, seen = model.dtype_of(node.inputs[1]), [node.inputs[1]], set[ir.Value]()
-    while pending:
-        value = pending.pop()
-        if value is None or value in seen or model.constant_of(value) is not None:
-            continue
-        seen.add(value)
+    def sources(value: ir.Value) -> Sequence[ir.Value | None]:
         source = value.producer()
-        if source is None:
-            return False
-        pending += source.inputs if source.op_type not in ("Shape", "Size") else ()
-    return bool(seen) and dtype is not None and dtype.is_floating_point()
+        ends = source is None or source.op_type in _SIZES or model.constant_of(value) is not None
+        return () if source is None or ends else source.inputs
+
+    dtype = model.dtype_of(node.inputs[1])
+    computed = [value for value in reached(node.inputs[1:], sources) if model.constant_of(value) is None]
+    of_sizes = bool(computed) and all(value.producer() is not None for value in computed)
+    return of_sizes and dtype is not None and dtype.is_floating_point()

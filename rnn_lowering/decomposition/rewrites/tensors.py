@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import bodies_of, operator_of
-from rnn_lowering.flags import set_dim
+from rnn_lowering.flags import set_dims
 from rnn_lowering.model.model_sizes import open_names
 from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
 from rnn_lowering.nodes.kinds import is_recurrent
@@ -62,7 +62,7 @@ def refuse_unlike_branches(model: AdaptedModel, target: Target) -> Iterator[Unsu
     branch goes."""
     if all(value.shape is not None and value.shape.is_static() for value in model.graph.inputs):
         return
-    sizes = " ".join(map(set_dim, open_names(model.model))) or "--set-shape NAME:?"
+    sizes = set_dims(open_names(model.model)) or "--set-shape NAME:?"
     for scope, node in nodes_in_scopes(model.model):
         branches = [body.outputs for body in bodies_of(node)] if node.op_type == "If" else []
         for pair in zip(*branches, strict=False):

@@ -25,7 +25,7 @@ from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.infer import follow
 from rnn_lowering.facts.known import KnownValues, add_tensor
-from rnn_lowering.flags import set_dim
+from rnn_lowering.flags import set_dims
 from rnn_lowering.model.model_sizes import open_names
 from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.targets.misread import begins_behind, pads, windows_of
@@ -381,7 +381,7 @@ def refuse_same_pads(
     for node, ends in _same_pads(model, modes):
         if ends is None:
             reason = f"{target.name} pads both sides alike, and the size that decides its pads is not known"
-            sizes = " ".join(map(set_dim, _open_names(node, model)))
+            sizes = set_dims(_open_names(node, model))
             hint = f"fix the sizes of the inputs, with a number for each ?: {sizes}, or export with pads"
             yield UnsupportedError(reason, hint=hint, node=node_ref(node))
 
