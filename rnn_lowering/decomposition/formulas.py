@@ -13,12 +13,16 @@ import onnx
 import onnx_ir as ir
 from onnx import parser
 
-from rnn_lowering.decomposition.comparisons import (
+from rnn_lowering.decomposition.arithmetic import (
     absolute,
     as_boolean,
     chosen,
     equal,
+    integer_power,
+    integer_product,
+    integer_square,
     negative,
+    remainder,
     repeated,
     sign,
     trilu,
@@ -33,12 +37,6 @@ from rnn_lowering.decomposition.operands import (
     function_of,
     integers,
     of_onnx,
-)
-from rnn_lowering.decomposition.products import (
-    integer_power,
-    integer_product,
-    integer_square,
-    remainder,
 )
 from rnn_lowering.decomposition.reductions import REDUCTIONS
 from rnn_lowering.types import Array

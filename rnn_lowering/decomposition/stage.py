@@ -17,7 +17,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from rnn_lowering.decomposition.adaptations import adapted_first, replaced_nodes
 from rnn_lowering.decomposition.formulas import body_of, call_of
 from rnn_lowering.decomposition.lacking import Lacking, LackingNode
-from rnn_lowering.decomposition.operands import Operand
+from rnn_lowering.decomposition.newer_opset import at_newer_opset
+from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operand
 from rnn_lowering.decomposition.rewrites.quantized import products_as_floats
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError, counted
@@ -41,8 +42,8 @@ def make_floats(work: Work) -> None:
 
 
 def adapt_first(work: Work) -> None:
-    """Change the model for its runtime before its nodes are read."""
-    texts = list(adapted_first(work.model, work.lowering.runtime))
+    """Change the model for its runtime before its nodes are read, and its opset if more nodes are right then."""
+    texts = [*_made_newer(work), *adapted_first(work.model, work.lowering.runtime)]
     _say(work, texts)
     work.inferred = work.inferred and not texts
 
@@ -51,6 +52,23 @@ def _say(work: Work, texts: Iterable[str]) -> None:
     for text in texts:
         work.report.adapted.append(text)
         work.report.notes.append(text)
+
+
+def _made_newer(work: Work) -> Iterator[str]:
+    """Write the model at opset 13 if its runtime computes more nodes right then; yield a text for the user."""
+    before = default_opset(work.model.opset_imports)
+    wrong = _misread(work.model, work.lowering) if before < OLDEST_OPSET else 0
+    newer = at_newer_opset(work.model) if wrong else None
+    if newer is not None and _misread(newer, work.lowering) < wrong:
+        work.put(newer)
+        name, newest = work.lowering.runtime.name, f"opset {OLDEST_OPSET}"
+        yield f"{name} computes more nodes right at {newest}: wrote those of opset {before} so"
+
+
+def _misread(model: ir.Model, lowering: Lowering) -> int:
+    """Return how many nodes stay that the target computes wrongly or lacks."""
+    opset = default_opset(model.opset_imports)
+    return len(OperatorsLeft.of(model, lowering, opset).unsupported)
 
 
 def decompose(work: Work) -> Edit:
@@ -142,15 +160,12 @@ def unsupported_error(node: UnsupportedNode, work: Work) -> UnsupportedError:
     )
 
 
-_REWRITTEN = 13
-"""The opset from which on most nodes that a runtime misreads are written otherwise."""
-
-
 def _to_try(work: Work) -> str:
     """Return the begin of a hint: sizes and an opset at which a node may be written otherwise."""
     names = [] if work.lowering.stream is not None else open_names(work.model)
     sizes = f"try fixed sizes ({set_dims(names)}), " if names else ""
-    opset = f"at opset {_REWRITTEN} or later, or " if default_opset(work.model.opset_imports) < _REWRITTEN else ""
+    is_old = default_opset(work.model.opset_imports) < OLDEST_OPSET and at_newer_opset(work.model) is None
+    opset = f"at opset {OLDEST_OPSET} or later, or " if is_old else ""
     return f"{sizes}export the model {opset}"
 
 

@@ -114,19 +114,23 @@ def test_opencv_is_refused_one_of_open_size() -> None:
 
 
 @pytest.mark.parametrize("target", ["opencv", "mnn"])
-def test_a_linear_one_of_opset_10_is_refused(target: Any) -> None:
+def test_a_linear_one_of_opset_10_says_its_places_at_opset_13(target: Any) -> None:
     """Its places are multiplied by the scales; both take them as later opsets do."""
     text = """g (float[1, 2, 6, 4] x) => (float[1, 2, a, b] y) <float[4] s = {{1, 1, 2, 1}}> {{
         y = Resize <mode = {}> (x, s) }}"""
-    with pytest.raises(rl.UnsupportedError, match="computes it as from opset 11 on"):
-        rl.lower(parse(text.format('"linear"'), 10), target=target)
+    linear = parse(text.format('"linear"'), 10)
+    feed, lowered = random_feed(linear), rl.lower(linear, target=target)
+    assert lowered.opset_import[0].version == 13
+    assert_close(run(lowered, feed), run(linear, feed))
     nearest = parse(text.format('"nearest"'), 10)
     assert rl.lower(nearest, target=target).graph == nearest.graph
 
 
-def test_mnn_is_refused_a_number_of_a_pad_that_is_an_attribute() -> None:
+def test_mnn_gets_a_number_of_a_pad_as_an_input() -> None:
     text = "g (float[2, 3] x) => (float[2, 6] y) {{ y = Pad <pads = [0, 1, 0, 2], value = {}> (x) }}"
-    with pytest.raises(rl.UnsupportedError, match="computes it with zeros only"):
-        rl.lower(parse(text.format(1.5), 10), target="mnn")
+    model = parse(text.format(1.5), 10)
+    feed, lowered = random_feed(model), rl.lower(model, target="mnn")
+    assert lowered.opset_import[0].version == 13
+    assert_close(run(lowered, feed), run(model, feed))
     zeros = parse(text.format(0.0), 10)
     assert rl.lower(zeros, target="mnn").graph == zeros.graph

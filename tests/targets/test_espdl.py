@@ -19,13 +19,12 @@ REPLACED = {
 REFUSED = {
     "pads": "(float[1, 2, 4, 4] x) => (float[1, 2, a, b] y) <float[2, 2, 3, 3] W = {}>"
     " { y = ConvTranspose <pads = [2, 1, 2, 1]> (x, W) }",
-    "Softmax node": "(float[N, 4, 3] x) => (float[N, 4, 3] y) { y = Softmax <axis = 1> (x) }",
     "Max node": "(float[N, 4] x) => (float[N, 4] y) { y = Max (x) }",
     "Split node": "(float[N, 3] x) => (float[N, 2] y, float[N, 1] z)"
     " { y, z = Split <axis = 1, num_outputs = 2> (x) }",
     "Shape node": "(float[N, 4] x) => (int64[1] y) { y = Shape <start = 1> (x) }",
 }
-OPSETS = {"Softmax node": 11, "Split node": 18}
+OPSETS = {"Split node": 18}
 FINE = {
     "Gather": "(float[N, 4, 3] x) => (float[N, 3] y) <int64 i = {1}> { y = Gather <axis = 1> (x, i) }",
     "Squeeze": "(float[N, 1] x) => (float[N] y) <int64[1] a = {-1}> { y = Squeeze (x, a) }",
@@ -51,6 +50,13 @@ def test_what_cannot_be_replaced_is_refused(name: str) -> None:
     original = parse(f"g {REFUSED[name]}", OPSETS.get(name, 17))
     with pytest.raises(rl.UnsupportedError, match=name):
         rl.lower(original, target="espdl")
+
+
+def test_a_softmax_of_several_axes_is_that_of_rows() -> None:
+    original = parse("g (float[N, 4, 3] x) => (float[N, 4, 3] y) { y = Softmax <axis = 1> (x) }", 11)
+    lowered, feed = rl.lower(original, target="espdl"), random_feed(original, N=5)
+    assert lowered.opset_import[0].version == 13
+    assert_close(run(lowered, feed), run(original, feed))
 
 
 @pytest.mark.filterwarnings("error")

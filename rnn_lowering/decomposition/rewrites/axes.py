@@ -244,13 +244,15 @@ def _widen(node: ir.Node, constants: Sequence[Array], model: AdaptedModel) -> No
 
 # Rows of a Softmax
 
+ROWS_OF = ("Softmax", "LogSoftmax", "Hardmax")
+
 _OF_ONE_AXIS = 13
 """The first opset of a Softmax along one axis; before it, it is along that axis and all behind."""
 
 
 def flatten_rows(model: AdaptedModel) -> int:
     """Write, in place, each Softmax along several axes as one of a matrix; return their number."""
-    axes = {n: _first_of_several(n, model) for n in model.nodes("Softmax", "LogSoftmax", "Hardmax")}
+    axes = {n: _first_of_several(n, model) for n in model.nodes(*ROWS_OF)}
     nodes = {node: axis for node, axis in axes.items() if axis is not None}
     for node, axis in nodes.items():
         x = node.inputs[0]

@@ -1,4 +1,7 @@
-"""Comparisons, Abs, Neg, Sign and Trilu as functions: by comparisons that a runtime computes right, or masks."""
+"""Comparisons, Abs, Neg, Sign and Trilu as functions, by comparisons that a runtime computes right, or masks.
+
+Products of integers are sums; remainders have another sign.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper, parser
 
-from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operands, function_of
+from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operands, function_of, integers, is_integer
 
 _OLDEST_WHERE, _OLDEST_EQUAL, _OLDEST_MAX, _OLDEST_OR_EQUAL = 9, 11, 12, 12
 """The first opsets of Where and of Less of integers, of Equal of floats, of Max of integers, and of LessOrEqual."""
@@ -115,3 +118,40 @@ def trilu(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
         value = numpy_helper.from_array(numbers)
         proto.node.insert(0, helper.make_node("Constant", [], [name], value=value))
     return proto
+
+
+# Products and remainders
+
+_MATRIX, _SQUARE = 2, 2
+"""The axes of an operand of MatMul that is no vector; an exponent."""
+
+
+def integer_product(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """A MatMul of integers as a sum of products."""
+    ranks = [0 if each.shape is None else len(each.shape) for each in operands]
+    if opset < OLDEST_OPSET or not is_integer(operands[0]) or min(ranks) < _MATRIX:
+        return None
+    axes = {"last": -1, "before": -3, "along": -2}
+    return function_of("product_as_sum", {name: integers([axis]) for name, axis in axes.items()})
+
+
+def integer_square(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """A Mul of integers by themselves."""
+    is_square = node.inputs[0] is node.inputs[1] and is_integer(operands[0])
+    return function_of("square", {}, "x, same") if opset >= OLDEST_OPSET and is_square else None
+
+
+def integer_power(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """A Pow of integers whose exponent is 2."""
+    is_square = operands[1].integer == _SQUARE and is_integer(operands[0])
+    return function_of("square", {}, "x, two") if opset >= OLDEST_OPSET and is_square else None
+
+
+def remainder(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """A Mod of integers with the sign of the divisor; of floats with that of the dividend."""
+    dtype = operands[0].dtype
+    if opset < OLDEST_OPSET or dtype is None or is_integer(operands[0]) == bool(node.attributes.get_int("fmod", 0)):
+        return None
+    if is_integer(operands[0]):
+        return function_of("integer_remainder", {})
+    return function_of("signed_remainder", {"zero": np.zeros((), dtype.numpy())})

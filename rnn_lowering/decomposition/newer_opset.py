@@ -1,0 +1,102 @@
+"""Write a model of an older opset at opset 13, if its runtime computes more of its nodes right then.
+
+Most of what takes the place of a node needs operators of opset 13. ONNX's version converter needs shapes that it
+does not infer, and relabels nodes whose meaning has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.decomposition.operands import OLDEST_OPSET
+from rnn_lowering.decomposition.rewrites.axes import ROWS_OF, flatten_rows
+from rnn_lowering.facts.operators import default_opset, input_slots
+from rnn_lowering.model.copying import clone
+from rnn_lowering.model.scopes import nodes_in_scopes
+
+_OLDEST_RAISED = 7
+"""Models of older opsets are converted before; from it on operands are broadcast as today."""
+
+_OLDEST_IR_VERSION, _IR_VERSION = 4, 7
+"""The first IR version with initializers that are no inputs, and that of opset 13."""
+
+_BY_SCALES = ("Resize", "Upsample")
+
+
+def at_newer_opset(model: ir.Model) -> ir.Model | None:
+    """Return a copy of a model at opset 13; None if one of its nodes is not written so."""
+    opset = default_opset(model.opset_imports)
+    if not _OLDEST_RAISED <= opset < OLDEST_OPSET or model.functions or model.ir_version < _OLDEST_IR_VERSION:
+        return None
+    copy = clone(model)
+    adapted = AdaptedModel(copy)
+    axes = {node: _written_axis(node, adapted) for node in adapted.nodes(*ROWS_OF)}
+    if None in axes.values():
+        return None
+    flatten_rows(adapted)
+    for node, axis in axes.items():
+        node.attributes["axis"] = ir.AttrInt64("axis", axis or 0)
+    copy.opset_imports[""] = adapted.opset = OLDEST_OPSET
+    copy.ir_version = max(copy.ir_version, _IR_VERSION)
+    nodes = [node for _, node in nodes_in_scopes(copy) if node.domain == ""]
+    return copy if all(_raise(node, adapted, opset) for node in nodes) else None
+
+
+def _written_axis(node: ir.Node, model: AdaptedModel) -> int | None:
+    """Return the axis of a Softmax, which is along one; None if it is unknown."""
+    shape = model.shape_of(node.inputs[0])
+    return node.attributes.get_int("axis", 1) % len(shape) if shape else None
+
+
+def _raise(node: ir.Node, model: AdaptedModel, opset: int) -> bool:
+    """Write a node of an opset at opset 13, in place; return False if it is not known how."""
+    if node.op_type in _BY_SCALES and opset < _PARTS_OF_RESIZE:
+        return _raise_resize(node, model)
+    node.op_type = _RENAMED.get(node.op_type, node.op_type)
+    if not onnx.defs.has(node.op_type, OLDEST_OPSET, ""):
+        return False
+    schema, slots = onnx.defs.get_schema(node.op_type, OLDEST_OPSET, ""), input_slots(node.op_type, OLDEST_OPSET)
+    for name in [name for name in node.attributes if name not in schema.attributes]:
+        held = node.attributes.pop(name)
+        parameter = (node.op_type, name)
+        if parameter in _DROPPED and held.value == _DROPPED[parameter]:
+            continue
+        slot = slots.get(_INPUTS.get(parameter, name))
+        dtype = ir.DataType.INT64 if held.type in _INTEGERS else model.dtype_of(node.inputs[0])
+        if slot is None or held.is_ref() or dtype is None:
+            return False
+        node.resize_inputs(max(len(node.inputs), slot + 1))
+        numbers = [held.value] if parameter == ("TopK", "k") else held.value
+        node.replace_input_with(slot, model.constant(node, numbers, dtype.numpy(), name))
+    return not schema.deprecated and schema.min_input <= len(node.inputs) <= schema.max_input
+
+
+_INTEGERS = (ir.AttributeType.INT, ir.AttributeType.INTS)
+
+_RENAMED = {"Scatter": "ScatterElements"}
+
+_INPUTS = {("Pad", "value"): "constant_value", ("TopK", "k"): "K"}
+"""By operator and attribute the name of the input that takes its place, if it is another one."""
+
+_DROPPED: Mapping[tuple[str, str], Any] = {("BatchNormalization", "spatial"): 1}
+"""By operator and attribute that opset 13 lacks the value that it stands for there."""
+
+_PARTS_OF_RESIZE = 11
+"""The first opset of a Resize that says how places correspond: before it as `asymmetric`."""
+
+
+def _raise_resize(node: ir.Node, model: AdaptedModel) -> bool:
+    scales = node.attributes.pop("scales", None)
+    given = node.inputs[1] if scales is None else model.constant(node, scales.value, "float32", "scales")
+    node.op_type = "Resize"
+    node.resize_inputs(3)
+    node.replace_input_with(1, None)
+    node.replace_input_with(2, given)
+    for name, mode in (("coordinate_transformation_mode", "asymmetric"), ("nearest_mode", "floor")):
+        node.attributes[name] = ir.AttrString(name, mode)
+    return True
