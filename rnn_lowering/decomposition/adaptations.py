@@ -89,6 +89,7 @@ from rnn_lowering.decomposition.rewrites.rows import (
     take_steps,
 )
 from rnn_lowering.decomposition.rewrites.spelled import (
+    CAST_LIKE,
     copy_lone_operands,
     crop_by_slice,
     drop_empty_operands,
@@ -157,6 +158,7 @@ class Adaptation:
         replaces: Returns the nodes that it replaces: they are not lacking.
         if_changed: Whether the model is changed only where something else is, too.
         first: As `rewrite`, in its opset too, before any node is read; returns the whole text.
+        since: The opset from which on it refuses no node.
     """
 
     rewrite: Callable[[AdaptedModel], int | str | None] = lambda _: None
@@ -165,6 +167,7 @@ class Adaptation:
     replaces: Callable[[AdaptedModel], set[ir.Node]] = lambda _: set()
     if_changed: bool = False
     first: Callable[[AdaptedModel], str | None] = lambda _: None
+    since: int = 0
 
 
 ADAPTATIONS = {
@@ -187,7 +190,7 @@ ADAPTATIONS = {
     "axes as scalars": Adaptation(spell_axes_of_sums, "takes the axis of a CumSum as a scalar only: wrote {} so"),
     "branches of one rank": Adaptation(refuse=refuse_unlike_branches),
     "numbers of sizes": Adaptation(
-        make_numbers, "rejects sizes as numbers: put a CastLike in {} places", unconverted
+        make_numbers, "rejects sizes as numbers: put a CastLike in {} places", unconverted, since=CAST_LIKE
     ),
     "typed fills": Adaptation(write_fills, "fails on fills without a number: wrote it in {} ConstantOfShape"),
     "typed exponents": Adaptation(
@@ -477,6 +480,13 @@ def refused(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
     adapted = _adapted_for(model, target)
     for adaptation in map(ADAPTATIONS.__getitem__, target.model.adaptations):
         yield from adaptation.refuse(adapted, target)
+
+
+def opset_wanted(model: ir.Model, target: Target) -> int:
+    """Return the opset from which on nodes that adaptations refuse are none; 0 if no newer one helps."""
+    adaptations, adapted = map(ADAPTATIONS.__getitem__, target.model.adaptations), AdaptedModel(model)
+    newer = (each for each in adaptations if each.since > adapted.opset)
+    return max((each.since for each in newer if any(True for _ in each.refuse(adapted, target))), default=0)
 
 
 def replaced_nodes(model: ir.Model, target: Target) -> set[ir.Node]:

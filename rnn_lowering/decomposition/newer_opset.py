@@ -1,7 +1,7 @@
-"""Write a model of an older opset at opset 13, if its runtime computes more of its nodes right then.
+"""Write a model of an older opset at a newer one, if its runtime computes more of its nodes right then.
 
-Most of what takes the place of a node needs operators of opset 13. ONNX's version converter needs shapes that it
-does not infer, and relabels nodes whose meaning has changed.
+Most of what takes the place of a node needs operators of opset 13, and CastLike one of 15. ONNX's version converter
+needs shapes that it does not infer, and relabels nodes whose meaning has changed.
 """
 
 from __future__ import annotations
@@ -22,27 +22,31 @@ from rnn_lowering.model.scopes import nodes_in_scopes
 _OLDEST_RAISED = 7
 """Models of older opsets are converted before; from it on operands are broadcast as today."""
 
-_OLDEST_IR_VERSION, _IR_VERSION = 4, 7
-"""The first IR version with initializers that are no inputs, and that of opset 13."""
+_OLDEST_IR_VERSION = 4
+"""The first IR version with initializers that are no inputs."""
+
+_IR_VERSIONS = {13: 7, 15: 8}
+"""By opset that is written its IR version."""
 
 _BY_SCALES = ("Resize", "Upsample")
 
 
-def at_newer_opset(model: ir.Model) -> ir.Model | None:
-    """Return a copy of a model at opset 13; None if one of its nodes is not written so."""
+def at_newer_opset(model: ir.Model, newer: int = OLDEST_OPSET) -> ir.Model | None:
+    """Return a copy of a model at opset 13 or 15; None if one of its nodes is not written so."""
     opset = default_opset(model.opset_imports)
-    if not _OLDEST_RAISED <= opset < OLDEST_OPSET or model.functions or model.ir_version < _OLDEST_IR_VERSION:
+    if not _OLDEST_RAISED <= opset < newer or model.functions or model.ir_version < _OLDEST_IR_VERSION:
         return None
     copy = clone(model)
     adapted = AdaptedModel(copy)
-    axes = {node: _written_axis(node, adapted) for node in adapted.nodes(*ROWS_OF)}
+    of_several = adapted.nodes(*ROWS_OF) if opset < OLDEST_OPSET else ()
+    axes = {node: _written_axis(node, adapted) for node in of_several}
     if None in axes.values():
         return None
     flatten_rows(adapted)
     for node, axis in axes.items():
         node.attributes["axis"] = ir.AttrInt64("axis", axis or 0)
-    copy.opset_imports[""] = adapted.opset = OLDEST_OPSET
-    copy.ir_version = max(copy.ir_version, _IR_VERSION)
+    copy.opset_imports[""] = adapted.opset = newer
+    copy.ir_version = max(copy.ir_version, _IR_VERSIONS[newer])
     nodes = [node for _, node in nodes_in_scopes(copy) if node.domain == ""]
     return copy if all(_raise(node, adapted, opset) for node in nodes) else None
 
@@ -54,13 +58,13 @@ def _written_axis(node: ir.Node, model: AdaptedModel) -> int | None:
 
 
 def _raise(node: ir.Node, model: AdaptedModel, opset: int) -> bool:
-    """Write a node of an opset at opset 13, in place; return False if it is not known how."""
+    """Write a node of an opset at that of its model, in place; return False if it is not known how."""
     if node.op_type in _BY_SCALES and opset < _PARTS_OF_RESIZE:
         return _raise_resize(node, model)
     node.op_type = _RENAMED.get(node.op_type, node.op_type)
-    if not onnx.defs.has(node.op_type, OLDEST_OPSET, ""):
+    if not onnx.defs.has(node.op_type, model.opset, ""):
         return False
-    schema, slots = onnx.defs.get_schema(node.op_type, OLDEST_OPSET, ""), input_slots(node.op_type, OLDEST_OPSET)
+    schema, slots = onnx.defs.get_schema(node.op_type, model.opset, ""), input_slots(node.op_type, model.opset)
     for name in [name for name in node.attributes if name not in schema.attributes]:
         held = node.attributes.pop(name)
         parameter = (node.op_type, name)
@@ -73,7 +77,8 @@ def _raise(node: ir.Node, model: AdaptedModel, opset: int) -> bool:
         node.resize_inputs(max(len(node.inputs), slot + 1))
         numbers = [held.value] if parameter == ("TopK", "k") else held.value
         node.replace_input_with(slot, model.constant(node, numbers, dtype.numpy(), name))
-    return not schema.deprecated and schema.min_input <= len(node.inputs) <= schema.max_input
+    fits = schema.min_input <= len(node.inputs) <= schema.max_input and len(node.outputs) <= schema.max_output
+    return fits and not schema.deprecated
 
 
 _INTEGERS = (ir.AttributeType.INT, ir.AttributeType.INTS)

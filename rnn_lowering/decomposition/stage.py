@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from rnn_lowering.decomposition.adaptations import adapted_first, replaced_nodes
+from rnn_lowering.decomposition.adaptations import adapted_first, opset_wanted, replaced_nodes
 from rnn_lowering.decomposition.formulas import body_of, call_of
 from rnn_lowering.decomposition.lacking import Lacking, LackingNode
 from rnn_lowering.decomposition.newer_opset import at_newer_opset
@@ -55,14 +55,16 @@ def _say(work: Work, texts: Iterable[str]) -> None:
 
 
 def _made_newer(work: Work) -> Iterator[str]:
-    """Write the model at opset 13 if its runtime computes more nodes right then; yield a text for the user."""
-    before = default_opset(work.model.opset_imports)
+    """Write the model at a newer opset if its runtime computes more nodes right then; yield a text for the user."""
+    before, runtime = default_opset(work.model.opset_imports), work.lowering.runtime
     wrong = _misread(work.model, work.lowering) if before < OLDEST_OPSET else 0
-    newer = at_newer_opset(work.model) if wrong else None
-    if newer is not None and _misread(newer, work.lowering) < wrong:
+    if wrong and (newer := at_newer_opset(work.model)) is not None and _misread(newer, work.lowering) < wrong:
         work.put(newer)
-        name, newest = work.lowering.runtime.name, f"opset {OLDEST_OPSET}"
-        yield f"{name} computes more nodes right at {newest}: wrote those of opset {before} so"
+    wanted = opset_wanted(work.model, runtime)
+    if wanted and (newer := at_newer_opset(work.model, wanted)) is not None:
+        work.put(newer)
+    if (newest := default_opset(work.model.opset_imports)) > before:
+        yield f"{runtime.name} computes more nodes right at opset {newest}: wrote those of opset {before} so"
 
 
 def _misread(model: ir.Model, lowering: Lowering) -> int:

@@ -349,15 +349,15 @@ _REJECTED_AT = {"Trilu": 1}
 
 _MAKES_SIZES = ("Cast", "Shape", "Size")
 
-_CAST_LIKE = 15
+CAST_LIKE = 15
 """The first opset of the operator."""
 
 
 def make_numbers(model: AdaptedModel) -> int:
     """Insert a CastLike before what rejects sizes, and behind outputs of the model that are sizes, in place; return
     their number."""
-    fed = [node for scope, node in _fed_with_sizes(model) if scope.opset >= _CAST_LIKE]
-    returned = _sizes_returned(model) if model.opset >= _CAST_LIKE else []
+    fed = [node for scope, node in _fed_with_sizes(model) if scope.opset >= CAST_LIKE]
+    returned = _sizes_returned(model) if model.opset >= CAST_LIKE else []
     for node in fed:
         slot = _REJECTED_AT.get(node.op_type, 0)
         node.replace_input_with(slot, _plain(model, node, node.inputs[slot]))
@@ -381,9 +381,9 @@ def unconverted(model: AdaptedModel, target: Target) -> Iterator[UnsupportedErro
     makers = [node for value in _sizes_returned(model) if (node := value.producer()) is not None]
     returned = [(model.opset, node_ref(node), "returns no integers from") for node in makers]
     for opset, ref, how in [*fed, *returned]:
-        if opset < _CAST_LIKE:
+        if opset < CAST_LIKE:
             reason = f"{target.name} {how} Shape, Size or Cast, and opset {opset} has no CastLike"
-            yield UnsupportedError(reason, hint=f"export the model at opset {_CAST_LIKE} or later", node=ref)
+            yield UnsupportedError(reason, hint=f"export the model at opset {CAST_LIKE} or later", node=ref)
 
 
 def _plain(model: AdaptedModel, node: ir.Node, value: ir.Value | None) -> ir.Value:
