@@ -1,13 +1,15 @@
-"""Reductions that are composed of others, as functions: logarithms of sums, and norms."""
+"""Reductions that are composed of others, as functions: logarithms of sums, and norms, of windows too."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx import parser
 
 from rnn_lowering.decomposition.operands import (
     OLDEST_OPSET,
@@ -84,8 +86,30 @@ def _axes_17(node: ir.Node, x: Operand) -> list[int] | None:
     return sorted({axis % len(x.shape) for axis in node.attributes.get_ints("axes", range(len(x.shape)))})
 
 
+_POOL = """a = Abs (x) q = Pow (a, p) m = AveragePool <count_include_pad = 1> (q) s = Mul (m, count)
+    y = Pow (s, root)"""
+
+
+def _lp_pool(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """The mean of the powers in each window, times their number."""
+    dtype, given = operands[0].dtype, node.attributes
+    whole = given.get_string("auto_pad", "NOTSET") in ("NOTSET", "VALID") and not given.get_int("ceil_mode", 0)
+    if opset < OLDEST_OPSET or dtype is None or not whole or {*given.get_ints("dilations", ())} - {1}:
+        return None
+    power = given.get_int("p", 2)
+    numbers = {"p": power, "count": math.prod(given.get_ints("kernel_shape", ())), "root": 1 / power}
+    proto = parser.parse_function(f'<domain: "", opset_import: ["" : {opset}]> f (x) => (y) {{ {_POOL} }}')
+    for name, number in numbers.items():
+        value = onnx.numpy_helper.from_array(np.array(number, dtype.numpy()))
+        proto.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=value))
+    windows = [ir.to_proto(given[name]) for name in ("kernel_shape", "pads", "strides") if name in given]
+    next(each for each in proto.node if each.op_type == "AveragePool").attribute.extend(windows)
+    return proto
+
+
 REDUCTIONS: Mapping[str, Formula] = {
     "LogSoftmax": _log_softmax,
+    "LpPool": _lp_pool,
     "ReduceL1": partial(_sum, "l1_17"),
     "ReduceL2": partial(_sum, "l2_17"),
     "ReduceLogSum": partial(_sum, "log_sum_17"),

@@ -215,10 +215,21 @@ OLD = {
     "a vector, opset 11": "(float[2, 8, 6] x) => (float[a, b] y) <float[6] v = {}> { y = MatMul (x, v) }",
 }
 
+POOLS = {
+    f"powers in windows, {text}, opset {opset}": f"""(float[2, 3, 8, 6] x) => (float[a, b, c, d] y) {{
+        y = LpPool <kernel_shape = [2, 3], {text}> (x) }}"""
+    for opset in (9, 11, 17)
+    for text in ("p = 1, strides = [2, 1]", "pads = [1, 0, 0, 2]", "p = 3")
+}
+CHOSEN = {
+    "rows that a constant chooses, opset 9": """(float[2, 4, T] x) => (float[2, 3, T] y)
+        <bool[4] c = {1, 0, 1, 1}> { t = Tanh (x) y = Compress <axis = 1> (t, c) }"""
+}
+
 NETS: dict[str, dict[str, onnx.ModelProto]] = {
-    target: {name: parse(f"g {text}", 11 if "opset 11" in name else 17) for name, text in texts.items()}
+    target: {name: parse(f"g {text}", int(name.partition("opset ")[2] or 17)) for name, text in texts.items()}
     for target, texts in {
-        "tract": PADS,
+        "tract": PADS | POOLS | CHOSEN,
         "mnn": PADS
         | OUTPUTS
         | SCATTERS
@@ -237,7 +248,19 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | MODES
         | MEANS
         | UPWARD,
-        "opencv": RESHAPES | MODES | SPLITS | CLIPS | SLOPES | AXES | INDICES | SINGLE | RESIZES | OLD | ROWS,
+        "opencv": POOLS
+        | CHOSEN
+        | RESHAPES
+        | MODES
+        | SPLITS
+        | CLIPS
+        | SLOPES
+        | AXES
+        | INDICES
+        | SINGLE
+        | RESIZES
+        | OLD
+        | ROWS,
         "openvino": INDICES | ROWS | REPEATS | COLUMNS | REDUCED | VECTORS | STEPS,
     }.items()
 }
