@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.decomposition.fused import refuse_fused, unfuse
-from rnn_lowering.decomposition.repeats import repeat_by_gather, repeat_several_by_gather
+from rnn_lowering.decomposition.repeats import repeat_by_gather, repeat_several_apart
 from rnn_lowering.decomposition.rewrites.apart import (
     compute_copies,
     end_convolutions,
@@ -85,6 +85,7 @@ from rnn_lowering.decomposition.rewrites.rows import (
     parts_taken,
     simplify_indices,
     skip_by_gather,
+    skip_strides,
     take_parts,
     take_steps,
 )
@@ -99,6 +100,7 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     make_numbers,
     plain_scatters,
     shape_as_scales,
+    skip_dropouts,
     spell_axes_of_sums,
     spell_epsilons,
     spell_modes,
@@ -176,10 +178,16 @@ ADAPTATIONS = {
     ),
     "no sequences": Adaptation(refuse=refuse_sequences),
     "repeats as Gather": Adaptation(repeat_by_gather, "fails on repeated rows: wrote {} Tile and Expand as Gather"),
-    "several repeats as Gather": Adaptation(
-        repeat_several_by_gather, "repeats other rows along several open axes: wrote {} Tile as Gather"
+    "several repeats apart": Adaptation(
+        repeat_several_apart, "repeats other rows along several open axes: wrote {} Tile as Gather and Concat"
+    ),
+    "no Dropout of inputs": Adaptation(
+        skip_dropouts, "loses the name of an input behind a Dropout: made an Identity of {}"
     ),
     "steps as Gather": Adaptation(skip_by_gather, "fails on rows that are skipped: wrote {} Slice as Gather"),
+    "strides as Gather": Adaptation(
+        skip_strides, "fails on rows of a Scan that a Conv skips: skipped those of {} by a Gather"
+    ),
     "taken steps": Adaptation(take_steps, "never ends at a step of a Scan: wrote {} Slice as Gather"),
     "sizes of corners": Adaptation(
         write_sizes, "aligns corners of other sizes: wrote those of {} Resize", replaces=sized_resizes

@@ -20,6 +20,7 @@ from rnn_lowering.decomposition.operands import (
     integers,
     of_onnx,
 )
+from rnn_lowering.types import Array
 
 _OLDEST_MAX = 8
 """The first opset of Max and Min of unlike shapes."""
@@ -86,8 +87,9 @@ def _axes_17(node: ir.Node, x: Operand) -> list[int] | None:
     return sorted({axis % len(x.shape) for axis in node.attributes.get_ints("axes", range(len(x.shape)))})
 
 
-_POOL = """a = Abs (x) q = Pow (a, p) m = AveragePool <count_include_pad = 1> (q) s = Mul (m, count)
-    y = Pow (s, root)"""
+_POWERS = "a = Abs (x) q = Pow (a, p)"
+_OF_WINDOWS = f"{_POWERS} m = AveragePool <count_include_pad = 1> (q) s = Mul (m, count) y = Pow (s, root)"
+_OF_ALL = f"{_POWERS} s = ReduceSum (q, axes) y = Pow (s, root)"
 
 
 def _lp_pool(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
@@ -96,18 +98,34 @@ def _lp_pool(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProt
     whole = given.get_string("auto_pad", "NOTSET") in ("NOTSET", "VALID") and not given.get_int("ceil_mode", 0)
     if opset < OLDEST_OPSET or dtype is None or not whole or {*given.get_ints("dilations", ())} - {1}:
         return None
-    power = given.get_int("p", 2)
-    numbers = {"p": power, "count": math.prod(given.get_ints("kernel_shape", ())), "root": 1 / power}
-    proto = parser.parse_function(f'<domain: "", opset_import: ["" : {opset}]> f (x) => (y) {{ {_POOL} }}')
-    for name, number in numbers.items():
-        value = onnx.numpy_helper.from_array(np.array(number, dtype.numpy()))
-        proto.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=value))
+    count = np.array(math.prod(given.get_ints("kernel_shape", ())), dtype.numpy())
+    proto = _of_powers(_OF_WINDOWS, opset, given.get_int("p", 2), dtype, count=count)
     windows = [ir.to_proto(given[name]) for name in ("kernel_shape", "pads", "strides") if name in given]
     next(each for each in proto.node if each.op_type == "AveragePool").attribute.extend(windows)
     return proto
 
 
+def _global_lp_pool(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """The sum of the powers along the axes of space."""
+    (x,) = operands
+    if opset < OLDEST_OPSET or x.dtype is None or x.shape is None:
+        return None
+    axes = integers([*range(2, len(x.shape))])
+    return _of_powers(_OF_ALL, opset, node.attributes.get_int("p", 2), x.dtype, axes=axes)
+
+
+def _of_powers(body: str, opset: int, power: int, dtype: ir.DataType, **others: Array) -> onnx.FunctionProto:
+    """Return a function of x with constants for a power and its root, and others."""
+    proto = parser.parse_function(f'<domain: "", opset_import: ["" : {opset}]> f (x) => (y) {{ {body} }}')
+    numbers = {"p": np.array(power, dtype.numpy()), "root": np.array(1 / power, dtype.numpy()), **others}
+    for name, number in numbers.items():
+        value = onnx.numpy_helper.from_array(number)
+        proto.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=value))
+    return proto
+
+
 REDUCTIONS: Mapping[str, Formula] = {
+    "GlobalLpPool": _global_lp_pool,
     "LogSoftmax": _log_softmax,
     "LpPool": _lp_pool,
     "ReduceL1": partial(_sum, "l1_17"),

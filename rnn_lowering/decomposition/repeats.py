@@ -38,16 +38,36 @@ def repeat_by_gather(model: AdaptedModel) -> int:
     return _repeat_all(model.nodes("Tile", "Expand", since=_CONSTANT_OF_SHAPE, in_functions=False), model)
 
 
-def repeat_several_by_gather(model: AdaptedModel) -> int:
-    """Write so each Tile of open sizes that repeats several axes; return their number."""
-    found = model.nodes("Tile", since=_CONSTANT_OF_SHAPE, in_functions=False)
-    return _repeat_all([node for node in found if _repeats_several(node, model)], model)
+def repeat_several_apart(model: AdaptedModel) -> int:
+    """Write, in place, each Tile of open sizes that repeats several axes as a Gather or Concat for each; return
+    their number."""
+    counts = {
+        n: model.constant_of(n.inputs[1]) for n in model.nodes("Tile", in_functions=False) if len(n.inputs) == 2
+    }
+    found = {n: array_of(each).tolist() for n, each in counts.items() if each is not None and _is_open(n, model)}
+    several = {n: each for n, each in found.items() if sum(count != 1 for count in each) > 1 and min(each) > 0}
+    for node, each in several.items():
+        value = node.inputs[0]
+        assert value is not None
+        for axis, count in enumerate(each):
+            value = _copied(value, axis, count, node, model)
+        model.replace(node, value)
+    return len(several)
 
 
-def _repeats_several(node: ir.Node, model: AdaptedModel) -> bool:
-    counts, shape = model.constant_of(node.inputs[1]), model.shape_of(node.inputs[0])
-    is_open = shape is not None and not shape.is_static()
-    return is_open and counts is not None and int((array_of(counts) != 1).sum()) > 1
+def _is_open(node: ir.Node, model: AdaptedModel) -> bool:
+    shape = model.shape_of(node.inputs[0])
+    return shape is None or not shape.is_static()
+
+
+def _copied(value: ir.Value, axis: int, count: int, node: ir.Node, model: AdaptedModel) -> ir.Value:
+    """Return so many copies of a value of a node that repeats it, one behind the other along an axis."""
+    shape = model.shape_of(node.inputs[0])
+    if count == 1:
+        return value
+    if shape is not None and shape[axis] == 1:
+        return model.before(node, "Gather", [value, model.constant(node, [0] * count)], axis=axis)
+    return model.before(node, "Concat", [value] * count, axis=axis)
 
 
 def _repeat_all(nodes: Sequence[ir.Node], model: AdaptedModel) -> int:

@@ -129,6 +129,11 @@ REPEATS = {
         y = Tile (x, n) }""",
 }
 
+REPEATS |= {
+    "rows of a GRU, as others": """(float[T, N, 4] x) => (float[a, b, c, d] y) <float[1, 9, 4] w = {},
+        float[1, 9, 3] r = {}, int64[4] n = {3, 3, 1, 2}> { g, h = GRU <hidden_size = 3> (x, w, r) y = Tile (g, n) }"""
+}
+
 STEPS = {
     "every second step": """(float[N, T, 4] x) => (float[a, b, c] y)
         <int64[1] s = {0}, int64[1] e = {9223372036854775807},
@@ -221,6 +226,34 @@ POOLS = {
     for opset in (9, 11, 17)
     for text in ("p = 1, strides = [2, 1]", "pads = [1, 0, 0, 2]", "p = 3")
 }
+POOLS |= {
+    f"powers of all, {name}, opset {opset}": f"""(float[N, 3, {sizes}] x) => (float[a, b{c}] y) {{
+        t = Tanh (x) y = GlobalLpPool <p = {p}> (t) }}"""
+    for opset, p in ((11, 2), (17, 3))
+    for name, sizes, c in (("one axis", "T", ", c"), ("two axes", "8, T", ", c, d"))
+}
+FLIPS = {
+    f"parts of a Reshape that are flipped, steps of {step}": f"""(float[2, T, 2, 3] x) => (float[a, b, c] y)
+        <int64[3] s = {{0, 0, -1}}, int64[2] first = {{-1, 0}}, int64[2] end = {{-9223372036854775807, 999}},
+        int64[2] axis = {{2, 1}}, int64[2] step = {{-1, {step}}}> {{
+        t = Tanh (x) r = Reshape (t, s) y = Slice (r, first, end, axis, step) }}"""
+    for step in (1, 2)
+}
+STRIDES = {
+    f"rows of a GRU that a Conv skips, T = {T}": f"""(float[{T}, 2, 4] x) => (float[a, b, c] y)
+        <float[1, 9, 4] w = {{}}, float[1, 9, 3] r = {{}}, int64[1] axis = {{1}}, float[4, {kernel}, 1] k = {{}}> {{
+        g, h = GRU <hidden_size = 3, linear_before_reset = 0> (x, w, r) q = Squeeze (g, axis)
+        t = Transpose <perm = [{perm}]> (q) y = Conv <strides = [2]> (t, k) }}"""
+    for T, perm, kernel in ((7, "1, 2, 0", 3), ("T", "1, 2, 0", 3), ("T", "0, 1, 2", 2))
+}
+VECTORS_9 = {
+    "two vectors, opset 9": """(float[2, 8] x) => (float[1] y) <float[16] v = {}, int64[1] flat = {-1}> {
+        t = Reshape (x, flat) q = MatMul (t, v) y = Unsqueeze <axes = [0]> (q) }"""
+}
+DROPOUTS = {
+    f"a Dropout of an input, opset {opset}": "(float[N, 4] x) => (float[N, 4] y) { t = Dropout (x) y = Relu (t) }"
+    for opset in (9, 17)
+}
 CHOSEN = {
     "rows that a constant chooses, opset 9": """(float[2, 4, T] x) => (float[2, 3, T] y)
         <bool[4] c = {1, 0, 1, 1}> { t = Tanh (x) y = Compress <axis = 1> (t, c) }"""
@@ -229,7 +262,7 @@ CHOSEN = {
 NETS: dict[str, dict[str, onnx.ModelProto]] = {
     target: {name: parse(f"g {text}", int(name.partition("opset ")[2] or 17)) for name, text in texts.items()}
     for target, texts in {
-        "tract": PADS | POOLS | CHOSEN,
+        "tract": PADS | POOLS | CHOSEN | FLIPS | STRIDES | VECTORS_9,
         "mnn": PADS
         | OUTPUTS
         | SCATTERS
@@ -261,6 +294,14 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | RESIZES
         | OLD
         | ROWS,
-        "openvino": INDICES | ROWS | REPEATS | COLUMNS | REDUCED | VECTORS | STEPS,
+        "openvino": {name: text for name, text in POOLS.items() if "of all" in name}
+        | DROPOUTS
+        | INDICES
+        | ROWS
+        | REPEATS
+        | COLUMNS
+        | REDUCED
+        | VECTORS
+        | STEPS,
     }.items()
 }

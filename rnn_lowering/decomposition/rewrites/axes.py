@@ -158,16 +158,19 @@ def write_vectors(model: AdaptedModel, *, both: bool = False) -> int:
         both: A MatMul only where both operands are vectors.
     """
     vectors = []
-    for node in model.nodes("MatMul", "MatMulInteger", since=_FROM_THE_END):
+    for node in model.nodes("MatMul", "MatMulInteger"):
         ranks = [None if (shape := model.shape_of(value)) is None else len(shape) for value in node.inputs[:2]]
+        if None in ranks and model.opset < _FROM_THE_END:
+            continue
         if ranks == [1, 1] or (1 in ranks and not (both and node.op_type == "MatMul")):
             vectors.append((node, ranks))
     for node, ranks in vectors:
         operands, lost = list(node.inputs), []
+        last = 0 if None in ranks else max(2, *(rank or 0 for rank in ranks))  # 0: axes are counted from the end
         for place, rank in enumerate(ranks):
             if rank == 1:
-                operands[place] = model.before(node, "Unsqueeze", [operands[place]], axes=[-1 if place else 0])
-                lost.append(-1 if place else -2)
+                operands[place] = model.before(node, "Unsqueeze", [operands[place]], axes=[place])
+                lost.append(last - 1 if place else last - 2)
         result = model.before(node, node.op_type, operands)
         model.replace(node, model.before(node, "Squeeze", [result], axes=lost))
     return len(vectors)

@@ -16,7 +16,7 @@ Few runtimes have sequences. PyTorch's newer exporter takes the layers of a stat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -52,6 +52,9 @@ def skip_by_gather(model: AdaptedModel) -> int:
     nodes = model.nodes("Slice", since=_OF_INPUTS, in_functions=False)
     return sum(_skip(node, model) for node in nodes if len(node.inputs) == _WITH_STEPS)
 
+
+_MOST_ROWS = 1 << 14
+"""The most rows of which a file has the indices."""
 
 _FAR = 10**9
 """No axis has so many rows; TensorFlow's exporter writes it for an open end."""
@@ -95,22 +98,61 @@ def _open(node: ir.Node, slot: int, model: AdaptedModel) -> bool:
 
 
 def _skip(node: ir.Node, model: AdaptedModel) -> bool:
-    """Put a Slice without steps and Gathers in the place of a Slice; return False if it skips no rows."""
-    x, starts, ends, axes, _ = node.inputs
+    """Put a Slice without steps and Gathers in the place of a Slice; return False if there is no Gather."""
     given = [model.constant_of(value) for value in node.inputs[3:]]
     along, steps = ([] if tensor is None else tensor.numpy().reshape(-1).tolist() for tensor in given)
-    if given[1] is None or len(along) < len(steps) or all(step <= 1 for step in steps):
+    rows = _known_rows(node, model)
+    if given[1] is None or len(along) < len(steps) or (max(steps, default=1) <= 1 and not rows):
         return False
-    plain = model.constant(node, [min(step, 1) for step in steps], given[1].dtype.numpy())
-    value = model.before(node, "Slice", [x, starts, ends, axes, plain])
-    made = model.shape_of(node.outputs[0])
+    value = _cut(node, steps, rows, model)
+    assert value is not None
     for axis, step in zip(along, steps, strict=True):
-        if step > 1:
-            count = None if made is None else made[axis]
-            rows = model.constant(node, [*range(0, step * count, step)]) if isinstance(count, int) else None
-            rows = _every(value, axis, step, node, model) if rows is None else rows
-            value = model.before(node, "Gather", [value, rows], axis=axis)
+        if axis in rows or step > 1:
+            indices = model.constant(node, rows[axis]) if axis in rows else _every(value, axis, step, node, model)
+            value = model.before(node, "Gather", [value, indices], axis=axis)
     model.replace(node, value)
+    return True
+
+
+def _known_rows(node: ir.Node, model: AdaptedModel) -> dict[int, range]:
+    """Return by axis which rows a Slice takes with a step, where its bounds and the size are known."""
+    shape, bounds = model.shape_of(node.inputs[0]), bounds_at(node, model.opset) or []
+    sizes = [0 if shape is None else shape[axis] for axis, *_ in bounds]
+    known = [(each, size) for each, size in zip(bounds, sizes, strict=True) if isinstance(size, int) and size]
+    few = [(each, size) for each, size in known if size <= _MOST_ROWS]
+    return {axis: range(size)[start:end:step] for (axis, start, end, step), size in few if step != 1}
+
+
+def _cut(node: ir.Node, steps: list[int], rows: Mapping[int, range], model: AdaptedModel) -> ir.Value | None:
+    """Return what a Slice reads, cut without positive steps along the axes whose rows are not known."""
+    x, *given = node.inputs
+    plain, bounds = [min(step, 1) for step in steps], bounds_at(node, model.opset)
+    if bounds is None:
+        return model.before(node, "Slice", [x, *given[:3], model.constant(node, plain)])
+    others = [(start, end, axis, min(step, 1)) for axis, start, end, step in bounds if axis not in rows]
+    cut = [model.constant(node, each) for each in zip(*others, strict=True)]
+    return model.before(node, "Slice", [x, *cut]) if cut else x
+
+
+def skip_strides(model: AdaptedModel) -> int:
+    """Let, in place, a Gather skip rows of Scans for each Conv whose kernel has one number along an axis, without
+    pads; return the number of such Conv."""
+    nodes = model.nodes("Conv", since=_OF_INPUTS, in_functions=False)
+    return sum(_skip_stride(node, model) for node in nodes if _scans_of(node.inputs[0]))
+
+
+def _skip_stride(node: ir.Node, model: AdaptedModel) -> bool:
+    weights, value = model.shape_of(node.inputs[1]), node.inputs[0]
+    strides, pads = (list(node.attributes.get_ints(name, ())) for name in ("strides", "pads"))
+    padded = any(pads) or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET"
+    skipped = [n for n, step in enumerate(strides) if step > 1 and weights is not None and weights[n + 2] == 1]
+    if not skipped or padded or value is None:
+        return False
+    for n in skipped:
+        value = model.before(node, "Gather", [value, _every(value, n + 2, strides[n], node, model)], axis=n + 2)
+        strides[n] = 1
+    node.replace_input_with(0, value)
+    node.attributes.add(ir.AttrInt64s("strides", strides))
     return True
 
 

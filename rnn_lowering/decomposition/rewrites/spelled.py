@@ -82,6 +82,25 @@ def copy_lone_operands(model: AdaptedModel) -> int:
     return len(found)
 
 
+_TRAINS = 2
+"""The input of a Dropout that says whether it drops numbers."""
+
+
+def skip_dropouts(model: AdaptedModel) -> int:
+    """Make an Identity, in place, of each Dropout of an input of the model that drops nothing; return how many."""
+    found = [node for node in model.nodes("Dropout") if node.inputs[0] in model.graph.inputs and _drops_none(node)]
+    for node in found:
+        node.op_type = "Identity"
+        node.resize_inputs(1)
+        node.resize_outputs(1)
+        node.attributes.clear()
+    return len(found)
+
+
+def _drops_none(node: ir.Node) -> bool:
+    return input_at(node, _TRAINS) is None and not any(output.uses() for output in node.outputs[1:])
+
+
 def leave_default_beta(model: AdaptedModel) -> int:
     """Leave out the beta of each HardSigmoid that has the default one, in place; return their number."""
     found = [node for node in model.nodes("HardSigmoid") if node.attributes.get_float("beta", 0.0) == _BETA]

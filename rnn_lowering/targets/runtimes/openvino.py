@@ -130,6 +130,9 @@ def _misread(node: ir.Node, known: KnownValue) -> str:
         return "in other modes only"
     if node.op_type == "Resize" and node.attributes.get_int("exclude_outside", 0) != 0:
         return "as if nothing outside were excluded"
+    if node.op_type == "GlobalLpPool":
+        shape = None if node.inputs[0] is None else known(node.inputs[0]).shape
+        return "" if shape is not None and shape.is_static() else "of fixed sizes only"
     if node.op_type == "NegativeLogLikelihoodLoss":
         return "without ignore_index only"
     if node.op_type in ("AveragePool", "MaxPool"):
@@ -224,8 +227,8 @@ OPENVINO = Target(
             *("parts of sequences", "branches of one rank", "rotations by signs", "logarithms of Sigmoid"),
             *("excluding products", "open ends", "whole windows", "rows of indices", "rows of a Softmax"),
             "steps as Gather",
-            *("several repeats as Gather", "columns cut off", "reductions without axes"),
-            "slopes with axes",
+            *("several repeats apart", "columns cut off", "reductions without axes"),
+            *("slopes with axes", "no Dropout of inputs"),
         ),
         misreads=_misread,
     ),

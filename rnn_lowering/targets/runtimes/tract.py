@@ -215,6 +215,7 @@ TRACT = Target(
             "channels of signals",
             "repeats as Gather",
             "steps as Gather",
+            "strides as Gather",
             "no two vectors",
             "sizes of corners",
             "taken steps",
