@@ -490,13 +490,6 @@ def refused(model: ir.Model, target: Target) -> Iterator[UnsupportedError]:
         yield from adaptation.refuse(adapted, target)
 
 
-def opset_wanted(model: ir.Model, target: Target) -> int:
-    """Return the opset from which on nodes that adaptations refuse are none; 0 if no newer one helps."""
-    adaptations, adapted = map(ADAPTATIONS.__getitem__, target.model.adaptations), AdaptedModel(model)
-    newer = (each for each in adaptations if each.since > adapted.opset)
-    return max((each.since for each in newer if any(True for _ in each.refuse(adapted, target))), default=0)
-
-
 def replaced_nodes(model: ir.Model, target: Target) -> set[ir.Node]:
     """Return the nodes of a model that adaptations replace."""
     return _adapted_for(model, target).replaced

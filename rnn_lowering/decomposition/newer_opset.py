@@ -12,12 +12,14 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.decomposition.adaptations import ADAPTATIONS
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.decomposition.operands import OLDEST_OPSET
 from rnn_lowering.decomposition.rewrites.axes import ROWS_OF, flatten_rows
 from rnn_lowering.facts.operators import default_opset, input_slots
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.scopes import nodes_in_scopes
+from rnn_lowering.targets.target import Target
 
 _OLDEST_RAISED = 7
 """Models of older opsets are converted before; from it on operands are broadcast as today."""
@@ -29,6 +31,13 @@ _IR_VERSIONS = {13: 7, 15: 8}
 """By opset that is written its IR version."""
 
 _BY_SCALES = ("Resize", "Upsample")
+
+
+def opset_wanted(model: ir.Model, target: Target) -> int:
+    """Return the opset from which on nodes that adaptations refuse are none; 0 if no newer one helps."""
+    adaptations, adapted = map(ADAPTATIONS.__getitem__, target.model.adaptations), AdaptedModel(model)
+    newer = (each for each in adaptations if each.since > adapted.opset)
+    return max((each.since for each in newer if any(True for _ in each.refuse(adapted, target))), default=0)
 
 
 def at_newer_opset(model: ir.Model, newer: int = OLDEST_OPSET) -> ir.Model | None:

@@ -14,10 +14,10 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from rnn_lowering.decomposition.adaptations import adapted_first, opset_wanted, replaced_nodes
+from rnn_lowering.decomposition.adaptations import adapted_first, replaced_nodes
 from rnn_lowering.decomposition.formulas import body_of, call_of
 from rnn_lowering.decomposition.lacking import Lacking, LackingNode
-from rnn_lowering.decomposition.newer_opset import at_newer_opset
+from rnn_lowering.decomposition.newer_opset import at_newer_opset, opset_wanted
 from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operand
 from rnn_lowering.decomposition.rewrites.quantized import products_as_floats
 from rnn_lowering.emit.draft import Names

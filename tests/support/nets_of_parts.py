@@ -131,7 +131,8 @@ REPEATS = {
 
 REPEATS |= {
     "rows of a GRU, as others": """(float[T, N, 4] x) => (float[a, b, c, d] y) <float[1, 9, 4] w = {},
-        float[1, 9, 3] r = {}, int64[4] n = {3, 3, 1, 2}> { g, h = GRU <hidden_size = 3> (x, w, r) y = Tile (g, n) }"""
+        float[1, 9, 3] r = {}, int64[4] n = {3, 3, 1, 2}> {
+        g, h = GRU <hidden_size = 3> (x, w, r) y = Tile (g, n) }"""
 }
 
 STEPS = {
