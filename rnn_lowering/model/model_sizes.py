@@ -24,6 +24,7 @@ from rnn_lowering.facts.operators import bodies_of, default_opset, graphs_within
 from rnn_lowering.model.copying import clone, refuse_undefined_inputs
 from rnn_lowering.model.onnx_checks import (
     ANONYMOUS,
+    SLICE_OF_INPUTS,
     accepts,
     infer_shapes,
     inferred_types,
@@ -91,6 +92,11 @@ def _inferred_without_bodies(model: ir.Model, asked: Callable[[ir.Value], bool])
         if found is not None and found.dtype != value.dtype:
             pairs[value].type = found
     return pairs
+
+
+def _is_computed(value: ir.Value, main: ir.Graph) -> bool:
+    """Whether a value of a main graph, or of a body in it, is neither an input of the model nor a constant."""
+    return value.producer() is not None or (value.is_graph_input() and value.graph is not main)
 
 
 def computed_values(model: ir.Model) -> Iterator[ir.Value]:
@@ -246,8 +252,8 @@ def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: b
     Raises:
         UnsupportedError: A node has an input that nothing defines.
     """
-    read = {value for entry in found for value in entry.node.inputs}
-    wanted = dict.fromkeys(value for value in computed_values(model) if value in read)
+    read = (value for entry in found for value in entry.node.inputs if value is not None)
+    wanted = dict.fromkeys(value for value in read if _is_computed(value, model.graph))
     if not wanted:
         return {}
     if inferred:
@@ -362,7 +368,7 @@ def name_cut_axes(model: ir.Model) -> None:
     """Declare, in place, that an open axis which a Slice of opset 10 cuts has a size of its own: else onnxruntime
     takes it for the whole axis, puts values of both sizes into one buffer, and fails."""
     opset = default_opset(model.opset_imports)
-    if not any(is_misread(node, opset) for node in nodes_within(model.graph)):
+    if not (opset == SLICE_OF_INPUTS and any(is_misread(node, opset) for node in nodes_within(model.graph))):
         return
     twin = clone(model)
     infer_shapes(twin)
