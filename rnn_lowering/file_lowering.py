@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -296,10 +296,9 @@ class FileLowering:
                 hint="use w8a8",
             )
 
-    def _outputs_of(self, model: ir.Model, inputs: Collection[Path]) -> Outputs:
-        """Return the outputs with the data file, checked against the files of the model, its own first."""
-        name, policy = self.outputs.model.name, self.files.external_data
-        data = choose_data_file(model, name, policy, external=len(inputs) > 1)
+    def _outputs_of(self, model: ir.Model, inputs: Iterable[Path]) -> Outputs:
+        """Return the outputs with the data file, checked against the files of the model."""
+        data = choose_data_file(model, self.outputs.model.name, self.files.external_data)
         outputs = replace(self.outputs, data=data)
         outputs.check(inputs)
         outputs.check_endings()

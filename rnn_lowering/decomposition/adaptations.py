@@ -35,6 +35,7 @@ from rnn_lowering.decomposition.rewrites.axes import (
     add_output_channels,
     align_slopes,
     flatten_rows,
+    pair_operands,
     resize_in_rank_4,
     run_in_rank_4,
     write_batches,
@@ -56,6 +57,7 @@ from rnn_lowering.decomposition.rewrites.planes import (
     flip_rows,
     flips_of_planes,
     pad_batches,
+    pad_counted,
     pads_of_batches,
     part_pads,
     transpose_apart,
@@ -227,6 +229,9 @@ ADAPTATIONS = {
     "numbers of one axis": Adaptation(
         write_numbers, "computes a number of several axes and a tensor wrongly: left {} numbers one axis"
     ),
+    "pairs of operands": Adaptation(
+        pair_operands, "computes three operands of unlike shapes wrongly: wrote {} nodes with two at a time"
+    ),
     "slopes with axes": Adaptation(
         align_slopes, "takes a vector of slopes by channel: gave {} of them an axis more"
     ),
@@ -312,7 +317,7 @@ ADAPTATIONS = {
     ),
     "spelled lower pads": Adaptation(
         partial(spell_same_pads, modes=LOWER),
-        "computes pads of SAME_LOWER wrongly: wrote them in {} nodes",
+        "computes pads that keep sizes wrongly: wrote them in {} nodes",
         partial(refuse_same_pads, modes=LOWER),
         partial(same_padded, modes=LOWER),
     ),
@@ -392,7 +397,7 @@ ADAPTATIONS = {
             "takes no negative indices: counted those of {} nodes from the start",
         )
         for operators in (
-            ("ScatterElements", "GatherElements", "GatherND"),
+            ("ScatterElements", "GatherElements", "GatherND", "ScatterND"),
             ("GatherND",),
             ("GatherND", "ScatterND"),
         )
@@ -425,6 +430,7 @@ ADAPTATIONS = {
         "crashes at negative steps in many axes: took those of {} Slice in three",
         replaces=flips_of_planes,
     ),
+    "counted pads": Adaptation(pad_counted, "counts no pads behind an axis: put a Pad before {} AveragePool"),
     "pads of one end": Adaptation(part_pads, "takes other rows behind pads at both ends: wrote {} Pad as two"),
     "pads of batches": Adaptation(
         pad_batches,

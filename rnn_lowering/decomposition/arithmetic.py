@@ -120,6 +120,42 @@ def trilu(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
     return proto
 
 
+def place_of_largest(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """An ArgMax or ArgMin of integers: of where they equal their largest or smallest."""
+    x, kind = operands[0], node.op_type.replace("Arg", "Reduce")
+    is_last = node.attributes.get_int("select_last_index", 0) != 0
+    if opset < _OLDEST_EQUAL or x.shape is None or not is_integer(x) or is_last:
+        return None
+    axis = node.attributes.get_int("axis", 0) % max(len(x.shape), 1)
+    axes = f"a = Constant <value = int64[1] {{{axis}}}> ()" if opset >= _AXES_ARE_INPUTS else ""
+    most = f"{kind} (x, a)" if axes else f"{kind} <axes = [{axis}]> (x)"
+    found = f"ArgMax <axis = {axis}, keepdims = {node.attributes.get_int('keepdims', 1)}> (f)"
+    head = f'<domain: "", opset_import: ["" : {opset}]> f (x) => (y)'
+    text = f"{axes} m = {most} e = Equal (x, m) f = Cast <to = 1> (e) y = {found}"
+    return parser.parse_function(f"{head} {{ {text} }}")
+
+
+_AXES_ARE_INPUTS = 18
+"""The first opset at which ReduceMax has its axes as an input."""
+
+
+def hardmax(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """1 where the number of a row is that of the largest, else 0."""
+    x = operands[0]
+    if opset < OLDEST_OPSET or x.shape is None or x.dtype != ir.DataType.FLOAT:
+        return None
+    axis = node.attributes.get_int("axis", -1) % len(x.shape)
+    if not (size := x.shape[axis]):
+        return None
+    rows = np.arange(size, dtype=np.int64).reshape(-1, *[1] * (len(x.shape) - axis - 1))
+    proto = parser.parse_function(
+        f"""<domain: "", opset_import: ["" : {opset}]> f (x) => (y) {{
+        m = ArgMax <axis = {axis}> (x) e = Equal (m, rows) y = Cast <to = 1> (e) }}"""
+    )
+    proto.node.insert(0, helper.make_node("Constant", [], ["rows"], value=numpy_helper.from_array(rows)))
+    return proto
+
+
 # Products and remainders
 
 _MATRIX, _SQUARE = 2, 2

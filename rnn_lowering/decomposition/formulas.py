@@ -18,10 +18,12 @@ from rnn_lowering.decomposition.arithmetic import (
     as_boolean,
     chosen,
     equal,
+    hardmax,
     integer_power,
     integer_product,
     integer_square,
     negative,
+    place_of_largest,
     remainder,
     repeated,
     sign,
@@ -161,6 +163,14 @@ def _celu(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
     if alpha > 0:
         return _of_floats("celu", dtype, alpha=alpha)
     return _of_floats("celu_of_any_alpha", dtype, alpha=alpha, zero=0.0, one=1.0)
+
+
+def _shrink(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    dtype = operands[0].dtype
+    if opset < OLDEST_WHERE or dtype is None or not dtype.is_floating_point():
+        return None
+    lambd, bias = node.attributes.get_float("lambd", 0.5), node.attributes.get_float("bias", 0.0)
+    return _of_floats("shrink", dtype, lambd=lambd, below=-lambd, bias=bias, zero=0.0)
 
 
 def _softplus(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
@@ -306,6 +316,7 @@ FORMULAS: dict[str, Formula] = {
     "Celu": _celu,
     "HardSigmoid": _hard_sigmoid,
     "Selu": _selu,
+    "Shrink": _shrink,
     "Softplus": _softplus,
     "Less": _less,
     "ReverseSequence": reverse_sequence,
@@ -322,6 +333,8 @@ FORMULAS: dict[str, Formula] = {
     "Compress": _compress,
     "Mod": remainder,
     "Abs": absolute,
+    **dict.fromkeys(("ArgMax", "ArgMin"), place_of_largest),
+    "Hardmax": hardmax,
     "Equal": equal,
     "Greater": repeated,
     "GreaterOrEqual": repeated,

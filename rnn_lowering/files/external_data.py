@@ -64,7 +64,7 @@ def load_data(model: ir.Model) -> None:
     Raises:
         ModelFileError: They are too large for one message.
     """
-    total = _bytes_of(model)
+    total = sum(value.const_value.nbytes for value in _initializers(model) if value.const_value is not None)
     if total > _INLINE_LIMIT:
         raise ModelFileError(
             f"the model has {total / 1e9:.1f} GB of tensors, too many for a ModelProto",
@@ -75,20 +75,19 @@ def load_data(model: ir.Model) -> None:
             value.const_value = in_memory(value.const_value)
 
 
-def choose_data_file(model: ir.Model, destination: str, policy: str, *, external: bool) -> str | None:
+def choose_data_file(model: ir.Model, destination: str, policy: str) -> str | None:
     """Return the name of the file beside `destination` for the tensors, or None to keep them inline.
 
     Args:
         destination: The name of the file that the model is written to.
         policy: "auto": external where the input has external data or is too large for one file; "always";
             "never"; or a file name.
-        external: Whether the input has external data.
 
     Raises:
         UnsupportedError: "never" with too much data, or `policy` is a path instead of a file name.
     """
-    total = _bytes_of(model) if policy in ("auto", "never") else 0
-    if policy == "never" or (policy == "auto" and total <= _INLINE_LIMIT and not external):
+    total = sum(v.const_value.nbytes for v in _initializers(model) if v.const_value is not None)
+    if policy == "never" or (policy == "auto" and total <= _INLINE_LIMIT and not data_files(model)):
         if total > _INLINE_LIMIT:
             raise UnsupportedError(
                 f"{total / 2**30:.1f} GiB of tensors do not fit into one file", hint="use --external-data auto"
@@ -167,11 +166,6 @@ def _outside(initializers: Sequence[ir.Value]) -> dict[int, ir.TensorProtocol]:
     totals = accumulate(parameters[n] for n in by_size)
     inside = {n for n, total in zip(by_size, totals, strict=True) if total <= _INLINE_LIMIT}
     return {n: tensor for n, tensor in large.items() if n not in inside}
-
-
-def _bytes_of(model: ir.Model) -> int:
-    """Return the number of bytes of all initializers."""
-    return sum(value.const_value.nbytes for value in _initializers(model) if value.const_value is not None)
 
 
 def _initializers(model: ir.Model) -> Iterator[ir.Value]:

@@ -164,7 +164,7 @@ class _BorrowedTensor(ir.serde.TensorProtoTensor):
 
     @property
     def size(self) -> int:
-        return math.prod(self._proto.dims[:])  # without an object for the shape
+        return math.prod(self._proto.dims)  # without an object for the shape
 
     @property
     def nbytes(self) -> int:

@@ -118,16 +118,15 @@ def _refuse_tensor(tensor: onnx.TensorProto, name: str) -> None:
         raise ModelFileError(f"{name} is not a valid ONNX model: {reason}")
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return
-    dims = tensor.dims[:]
-    size = math.prod(dims)
+    size = math.prod(tensor.dims)
     bits = 8 if dtype == ir.DataType.STRING else dtype.bitwidth
     if tensor.HasField("raw_data"):
         unit, given, wanted = "bytes", len(tensor.raw_data), -(-size * bits // 8)
     else:
         unit, given = "numbers", sum(len(getattr(tensor, field)) for field in _TYPED)
         wanted = math.ceil(size * (2 if dtype in _COMPLEX else min(bits, 8) / 8))
-    if given != wanted or min(dims, default=0) < 0:
-        shape = ",".join(map(str, dims))
+    if given != wanted or min(tensor.dims, default=0) < 0:
+        shape = ",".join(map(str, tensor.dims))
         reason = f"{name}: tensor '{tensor.name}' [{shape}] has {given} {unit} instead of {max(wanted, 0)}"
         raise ModelFileError(reason, hint="is the file complete?")
 
@@ -143,9 +142,7 @@ def _is_text(graph: onnx.GraphProto, with_attributes: Iterable[onnx.NodeProto]) 
     names = [graph.name, *(v.name for v in values)]
     names += [attribute.name for node in with_attributes for attribute in node.attribute]
     for node in graph.node:
-        names += (node.name, node.op_type, node.domain)
-        names += node.input[:]  # a slice takes half as long as the field itself
-        names += node.output[:]
+        names += (node.name, node.op_type, node.domain, *node.input, *node.output)
     return {*map(type, names)} <= {str}
 
 

@@ -148,7 +148,6 @@ class _Bounds:
     def __init__(self, model: onnx.ModelProto) -> None:
         self._functions = {(f.domain, f.name): f for f in model.functions}
         self._returned: dict[tuple[Any, ...], list[_Bound]] = {}
-        self._made: dict[tuple[Any, ...], tuple[_Bound, list[_Bound]]] = {}
         self.large: dict[int, onnx.NodeProto] = {}
 
     def walk(self, graph: onnx.GraphProto, outer: _Scope, given: Iterable[_Bound] = ()) -> list[_Bound]:
@@ -167,15 +166,9 @@ class _Bounds:
 
     def _walk_nodes(self, nodes: Iterable[onnx.NodeProto], known: dict[str, _Bound]) -> None:
         for node in nodes:
-            given = [known.get(name, _UNKNOWN) for name in node.input[:] if name]
-            names = node.output[:]
-            if len(names) != 1 or node.attribute:
-                known.update(zip(names, self._outputs(node, given, known), strict=False))
-                continue
-            same = node.op_type, node.domain, *map(id, given)  # most nodes are like another one
-            if same not in self._made:
-                self._made[same] = self._outputs(node, given, known)[0], given
-            known[names[0]] = self._made[same][0]
+            outputs = self._outputs(node, [known.get(name, _UNKNOWN) for name in node.input if name], known)
+            for name, bound in zip(node.output, outputs, strict=False):
+                known[name] = bound
 
     def _outputs(self, node: onnx.NodeProto, given: list[_Bound], known: _Scope) -> list[_Bound]:
         key = node.domain, node.op_type
@@ -228,17 +221,13 @@ def _of_declared(value: onnx.ValueInfoProto) -> _Bound:
 
 
 def _of_tensor(tensor: onnx.TensorProto) -> _Bound:
-    dims, kind = (*tensor.dims[:],), tensor.data_type
-    most = 1 if kind == onnx.TensorProto.FLOAT else _SMALL  # floats count as bounds of a Range only
+    size = math.prod(tensor.dims)
+    most = 1 if tensor.data_type == onnx.TensorProto.FLOAT else _SMALL  # floats count as bounds of a Range only
+    held = size <= most and tensor.data_location == onnx.TensorProto.DEFAULT and tensor.data_type in _READ
     with suppress(Exception):  # damaged tensors raise whatever they raise; an error elsewhere names them
-        if math.prod(dims) <= most and kind in _READ and tensor.data_location == onnx.TensorProto.DEFAULT:
+        if held:
             return _of_numbers(numpy_helper.to_array(tensor))
-    return _of_shape(dims)
-
-
-@lru_cache(_DISTINCT)
-def _of_shape(dims: tuple[int, ...]) -> _Bound:
-    return _Bound(len(dims), math.prod(dims))
+    return _Bound(len(tensor.dims), size)
 
 
 def _of_numbers(numbers: Array) -> _Bound:

@@ -24,7 +24,6 @@ from rnn_lowering.facts.operators import bodies_of, default_opset, graphs_within
 from rnn_lowering.model.copying import clone, refuse_undefined_inputs
 from rnn_lowering.model.onnx_checks import (
     ANONYMOUS,
-    SLICE_OF_INPUTS,
     accepts,
     infer_shapes,
     inferred_types,
@@ -94,11 +93,6 @@ def _inferred_without_bodies(model: ir.Model, asked: Callable[[ir.Value], bool])
     return pairs
 
 
-def _is_computed(value: ir.Value, main: ir.Graph) -> bool:
-    """Whether a value of a main graph, or of a body in it, is neither an input of the model nor a constant."""
-    return value.producer() is not None or (value.is_graph_input() and value.graph is not main)
-
-
 def computed_values(model: ir.Model) -> Iterator[ir.Value]:
     """Yield the values of a model and its subgraphs that are neither its inputs nor constants."""
     for graph in graphs_within(model.graph):
@@ -161,8 +155,23 @@ def _infer(model: ir.Model, assumed: _AssumedShapes) -> None:
     for c, shape in assumed.items():
         c.body_input.shape = c.result.shape = shape
     infer_shapes(model)
+    for _ in range(_MOST_ROUNDS):
+        if not _give_ranks(model):
+            break
+        infer_shapes(model)
     for c, shape in assumed.items():
         c.body_input.shape = c.result.shape = shape
+
+
+def _give_ranks(model: ir.Model) -> bool:
+    """Give results of Reshapes to computed sizes as many axes as there are sizes, in place, which ONNX does not
+    infer; return whether there are such."""
+    found = False
+    for node in (node for graph in graphs_within(model.graph) for node in graph if node.op_type == "Reshape"):
+        sizes = node.inputs[1].shape if len(node.inputs) > 1 and node.inputs[1] is not None else None
+        if node.outputs[0].shape is None and sizes is not None and len(sizes) == 1 and isinstance(sizes[0], int):
+            node.outputs[0].shape, found = ir.Shape([None] * sizes[0]), True
+    return found
 
 
 def _common(first: ir.Shape | None, second: ir.Shape | None) -> ir.Shape | None:
@@ -252,8 +261,8 @@ def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: b
     Raises:
         UnsupportedError: A node has an input that nothing defines.
     """
-    read = (value for entry in found for value in entry.node.inputs if value is not None)
-    wanted = dict.fromkeys(value for value in read if _is_computed(value, model.graph))
+    read = {value for entry in found for value in entry.node.inputs}
+    wanted = dict.fromkeys(value for value in computed_values(model) if value in read)
     if not wanted:
         return {}
     if inferred:
@@ -368,7 +377,7 @@ def name_cut_axes(model: ir.Model) -> None:
     """Declare, in place, that an open axis which a Slice of opset 10 cuts has a size of its own: else onnxruntime
     takes it for the whole axis, puts values of both sizes into one buffer, and fails."""
     opset = default_opset(model.opset_imports)
-    if not (opset == SLICE_OF_INPUTS and any(is_misread(node, opset) for node in nodes_within(model.graph))):
+    if not any(is_misread(node, opset) for node in nodes_within(model.graph)):
         return
     twin = clone(model)
     infer_shapes(twin)

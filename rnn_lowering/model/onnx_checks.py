@@ -283,7 +283,7 @@ def _integers(nodes: Sequence[onnx.NodeProto], held: Iterable[onnx.TensorProto])
 # What ONNX's inference does not know
 
 
-SLICE_OF_INPUTS = 10
+_SLICE_OF_INPUTS = 10
 """First opset whose Slice has its bounds as inputs."""
 
 _LATER = onnx.helper.make_opsetid("", 13)
@@ -312,7 +312,7 @@ def _rename(proto: onnx.ModelProto) -> None:
 
 def is_misread(node: onnx.NodeProto | ir.Node, opset: int) -> bool:
     """Return whether ONNX's inference (also onnxruntime's) keeps the name of an open axis that a node cuts."""
-    return opset == SLICE_OF_INPUTS and node.op_type == "Slice" and node.domain in DEFAULT_DOMAIN
+    return opset == _SLICE_OF_INPUTS and node.op_type == "Slice" and node.domain in DEFAULT_DOMAIN
 
 
 def _slice(name: str, count: int) -> onnx.FunctionProto:

@@ -187,11 +187,10 @@ class _Description:
 
     def _write_node(self, node: ir.Node, proto: onnx.NodeProto) -> None:
         """Write what inference and the checker read of a node: onnx_ir takes twice as long for all of it."""
-        proto.op_type = node.op_type
-        for field in ("domain", "overload", "name"):
-            if text := getattr(node, field):
-                setattr(proto, field, text)
-        proto.input.extend(["" if value is None else value.name or "" for value in node.inputs])
+        proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
+        if node.name:
+            proto.name = node.name
+        proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
         outputs = [value.name or "" for value in node.outputs]
         while outputs and not outputs[-1]:
             outputs.pop()
@@ -222,9 +221,6 @@ class _Description:
             elif name not in inputs and not self._declare(name, tensor, proto):
                 is_small = True
             if is_small:
-                if isinstance(tensor, ir.serde.TensorProtoTensor) and tensor.name == name:
-                    proto.initializer.append(tensor.raw)
-                    continue
                 message = proto.initializer.add()
                 ir.serde.serialize_tensor_into(message, _with_data(tensor))
                 message.name = name

@@ -262,12 +262,11 @@ def sort_nodes(model: ir.Model) -> bool:
 def _is_sorted(graph: ir.Graph) -> bool:
     """Return whether every node, also in bodies, comes after those whose values it uses."""
     behind: set[ir.Node] = set()
+    homes = {*graphs_within(graph)}
     for node in nodes_within(graph):
         for value in node.inputs:
             producer = None if value is None else value.producer()
-            if producer is None or producer in behind:
-                continue
-            if producer.graph in {*graphs_within(graph)}:
+            if producer is not None and producer.graph in homes and producer not in behind:
                 return False
         behind.add(node)
     return True

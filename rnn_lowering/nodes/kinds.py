@@ -152,12 +152,13 @@ KINDS = (
 )
 
 
-_BY_OPERATOR = {operator: kind for kind in KINDS for operator in kind.operators}
-
-
 def kind_of(node: ir.Node | onnx.NodeProto) -> Kind | None:
     """Return the kind of a recurrent node; None for other nodes."""
-    return _BY_OPERATOR.get(("" if node.domain in DEFAULT_DOMAIN else node.domain, node.op_type))
+    operator = "" if node.domain in DEFAULT_DOMAIN else node.domain, node.op_type
+    for kind in KINDS:
+        if operator in kind.operators:
+            return kind
+    return None
 
 
 def kind_of_spec(spec: NodeSpec) -> Kind:

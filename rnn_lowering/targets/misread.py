@@ -98,9 +98,9 @@ def rounds_a_size(node: ir.Node, known: KnownValue) -> bool:
 
 
 def of_rounded_sizes(node: ir.Node, known: KnownValue) -> str:
-    """Return how a runtime computes a Resize, linear or of the nearest, by the scales of rounded sizes, or ""."""
-    of_scales = node.attributes.get_string("mode", "nearest") != "cubic" and not aligns_corners(node)
-    return "wrongly where a size is rounded" if of_scales and rounds_a_size(node, known) else ""
+    """Return how a runtime computes a Resize by the scales of rounded sizes, or ""."""
+    is_wrong = not aligns_corners(node) and rounds_a_size(node, known)
+    return "wrongly where a size is rounded" if is_wrong else ""
 
 
 class Windows(NamedTuple):
@@ -164,6 +164,14 @@ _PAIR = 2
 def einsum_of_several(node: ir.Node, known: KnownValue, opset: int) -> str:
     """A `Misreading`: an Einsum of more operands than two."""
     return "of two operands only" if len(node.inputs) > _PAIR else ""
+
+
+def sums_lone_labels(node: ir.Node) -> str:
+    """Return how a runtime computes an Einsum of several operands one of which has an axis that is summed alone."""
+    terms, out = labels_of(node)
+    joined = "".join(terms)
+    lone = {label for label in joined if joined.count(label) == 1 and label.isalpha()} - {*(out or joined)}
+    return "with axes of two operands or of its result only" if len(terms) > 1 and lone else ""
 
 
 def sums_all_of_one(node: ir.Node) -> str:

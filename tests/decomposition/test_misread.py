@@ -58,6 +58,33 @@ NETS |= {
         ("1, 1, 1", "2, 3, 4", "2, 3, 4"),
     )
 }
+NETS |= {
+    f"{text} in {target}": (
+        target,
+        text.split()[0],
+        f"(float[N, 4, 5, 6] x) => (float[a, b, c, d] y) {{ y = {text} (x) }}",
+    )
+    for target, texts in {
+        "mnn": (
+            "LpPool <kernel_shape = [2, 3]>",
+            "LpPool <kernel_shape = [2, 3], p = 1, pads = [1, 1, 0, 1], strides = [2, 1]>",
+            "LpPool <kernel_shape = [2, 3], p = 3>",
+            "Hardmax <axis = 1>",
+            "Shrink <lambd = 0.3, bias = 0.2>",
+        ),
+        "opencv": ("LpPool <kernel_shape = [2, 3], p = 3>", "GlobalLpPool <p = 3>", "GlobalLpPool <p = 1>"),
+    }.items()
+    for text in texts
+}
+NETS |= {
+    f"a lone axis in {target}": (
+        target,
+        "Einsum",
+        """(float[N, 4, 3] x) => (float[N, 4, 2] y) <float[5, 3, 2] k = {}> {
+        y = Einsum <equation = "abc,dce->abe"> (x, k) }""",
+    )
+    for target in ("mnn", "opencv")
+}
 NETS |= {f"Softmax {name}": ("tract", "Softmax", INTEGERS.format(body)) for name, body in BETWEEN.items()}
 NETS |= {
     f"{operator} {attributes}": (
@@ -245,6 +272,34 @@ def test_it_is_replaced(name: str, opset: int) -> None:
     onnx.checker.check_model(lowered, full_check=True)
     feed = random_feed(model, N=5)
     assert_close(run(lowered, feed, optimize=False), run(model, feed, optimize=False), "float32")
+
+
+@pytest.mark.parametrize("opset", [11, 17, 18])
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
+def test_mnn_compares_the_largest_of_integers(operator: str, opset: int) -> None:
+    """It compares their bits as those of floats."""
+    model = parse(
+        f"""g (float[N, 4, 3] x) => (int64[N, 3] y) <float k = {{3}}> {{ m = Mul (x, k) i = Cast <to = 6> (m)
+        y = {operator} <axis = -2, keepdims = 0> (i) }}""",
+        opset,
+    )
+    lowered = rl.lower(model, target="mnn")
+    assert operators(lowered) == {"Mul", "Cast", "Equal", "ArgMax", operator.replace("Arg", "Reduce")} | (
+        {"Constant"} if opset == 18 else set()
+    )
+    feed = random_feed(model, N=5)
+    assert_close(run(lowered, feed), run(model, feed))
+    last = parse(
+        "g (int32[N, 4] x) => (int64[N, 1] y) { y = ArgMax <axis = 1, select_last_index = 1> (x) }", max(opset, 12)
+    )
+    with pytest.raises(rl.UnsupportedError, match="computes it of floats only"):
+        rl.lower(last, target="mnn")
+
+
+def test_mnn_is_refused_what_is_sorted() -> None:
+    text = "g (float[6] x) => (float[n] y) {{ y = Unique <sorted = {}> (x) }}"
+    with pytest.raises(rl.UnsupportedError, match="computes it without sorting"):
+        rl.lower(parse(text.format(1)), target="mnn")
 
 
 @pytest.mark.parametrize("name", FINE)

@@ -12,10 +12,14 @@ RESIZES = {
     "twice": 'Resize <mode = "cubic"> (x, "", scales)',
     "to a size": 'Resize <mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1> (x, "", "", sizes)',
     "corners": 'Resize <mode = "cubic", coordinate_transformation_mode = "align_corners"> (x, "", "", sizes)',
+    "one row": 'Resize <mode = "cubic", coordinate_transformation_mode = "pytorch_half_pixel"> (x, "", row)',
+    "rounded corners": 'Resize <mode = "cubic", coordinate_transformation_mode = "align_corners"> (x, "", parts)',
     "one axis": 'Resize <mode = "cubic", coordinate_transformation_mode = "asymmetric"> (x, "", one_axis)',
 }
 TEXT = """g (float[{N}, 3, 5, 4] x) => (float[{N}, 3, c, d] y) <float[4] scales = {{1, 1, 2, 1.5}},
-    float[4] one_axis = {{1, 1, 2, 1}}, int64[4] sizes = {{2, 3, 8, 3}}> {{ y = {text} }}"""
+    float[4] one_axis = {{1, 1, 2, 1}},
+    float[4] row = {{1, 1, 0.3, 0.7}}, float[4] parts = {{1, 1, 1.5, 0.7}},
+    int64[4] sizes = {{2, 3, 8, 3}}> {{ y = {text} }}"""
 
 
 @pytest.mark.parametrize("name", RESIZES)
@@ -48,10 +52,11 @@ def test_openvino_gets_none_that_excludes_what_is_outside(outside: int) -> None:
 LINEAR = {"half_pixel": "MatMul", "asymmetric": "MatMul", "align_corners": "Resize"}
 
 
+@pytest.mark.parametrize("kind", ["linear", "cubic"])
 @pytest.mark.parametrize("mode", LINEAR)
-def test_opencv_gets_products_where_a_size_is_rounded(mode: str) -> None:
+def test_opencv_gets_products_where_a_size_is_rounded(mode: str, kind: str) -> None:
     """It takes the scale of the rounded size."""
-    resize = f'Resize <mode = "linear", coordinate_transformation_mode = "{mode}"> (x, "", scales)'
+    resize = f'Resize <mode = "{kind}", coordinate_transformation_mode = "{mode}"> (x, "", scales)'
     net = parse(TEXT.format(N=1, text=resize).replace("2, 1.5", "1.5, 1.5"), 17)
     lowered = rl.lower(net, target="opencv")
     assert operators(lowered) == {LINEAR[mode]}

@@ -199,7 +199,7 @@ UPWARD = {
         y = Resize <mode = "nearest", nearest_mode = "{mode}", coordinate_transformation_mode = "{places}">
             (x, , s) }}"""
     for mode in ("ceil", "round_prefer_ceil")
-    for places in ("half_pixel", "asymmetric")
+    for places in ("half_pixel", "asymmetric", "align_corners")
 }
 
 REDUCED = {
@@ -260,6 +260,40 @@ CHOSEN = {
         <bool[4] c = {1, 0, 1, 1}> { t = Tanh (x) y = Compress <axis = 1> (t, c) }"""
 }
 
+_THREE = "(float[2, 3, 4] x) => (float[a, b, c] y) <float[3, 1] k = {}, float n = {0.3}>"
+SEVERAL = {
+    f"{node} of three": f"{_THREE} {{ t = Tanh (x) y = {node} ({given}) }}"
+    for node, given in (("Max", "n, t, k"), ("Min", "k, t, x"), ("Sum", "n, k, t"), ("Mean", "k, n, x"))
+}
+
+_POOL = """(float[2, 2, 5, 6] x) => (float[a, b, c, d] y) {{ t = Abs (x)
+    y = {} <kernel_shape = [2, 3], strides = [2, 2], {}> (t) }}"""
+COUNTED = {
+    "a mean that counts the pads that keep sizes": _POOL.format(
+        "AveragePool", 'auto_pad = "SAME_UPPER", count_include_pad = 1'
+    ),
+    "a pool that is rounded up without pads": _POOL.format("MaxPool", 'auto_pad = "VALID", ceil_mode = 1'),
+}
+
+FROM_THE_END = {
+    "rows from the end": """(float[5, 2, 3] x) => (float[a, b, c] y) <int64[2, 1] i = {0, -1},
+        float[2, 2, 3] u = {}> { t = Tanh (x) y = ScatterND (t, i, u) }""",
+}
+
+LOW = {
+    "one row between two": """(float[2, 3, 1, 4] x) => (float[a, b, c, d] y) <float[4] s = {1, 1, 1, 1.5}> {
+        y = Resize <mode = "linear", coordinate_transformation_mode = "align_corners"> (x, , s) }""",
+    "a Softmax, a Reshape and a Softmax, opset 11": f"""{_X}) <int64[2] s = {{0, -1}}> {{ t = Softmax <axis = 1> (x)
+        r = Reshape (t, s) y = LogSoftmax <axis = 1> (r) }}""".replace("a, b, c", "a, b"),
+}
+
+BEHIND = {
+    "a vector behind a GRU of open sizes": """(float[T, N, 4] x) => (float[a, b] y) <float[1, 9, 4] W = {},
+        float[1, 9, 3] R = {}, float[3] v = {}, int64[1] one = {1}> { h, l = GRU <hidden_size = 3> (x, W, R)
+        s = Squeeze (h, one) y = MatMul (s, v) }""",
+    "a vector, opset 9": "(float[2, 8, 6] x) => (float[a, b] y) <float[6] v = {}> { y = MatMul (x, v) }",
+}
+
 NETS: dict[str, dict[str, onnx.ModelProto]] = {
     target: {name: parse(f"g {text}", int(name.partition("opset ")[2] or 17)) for name, text in texts.items()}
     for target, texts in {
@@ -281,9 +315,16 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | PARTS
         | MODES
         | MEANS
-        | UPWARD,
+        | UPWARD
+        | {name: text for name, text in POOLS.items() if "windows" in name}
+        | SEVERAL
+        | COUNTED
+        | FROM_THE_END
+        | BEHIND,
         "opencv": POOLS
         | CHOSEN
+        | LOW
+        | BEHIND
         | RESHAPES
         | MODES
         | SPLITS

@@ -257,11 +257,14 @@ def flatten_rows(model: AdaptedModel) -> int:
     """Write, in place, each Softmax along several axes as one of a matrix; return their number."""
     axes = {n: _first_of_several(n, model) for n in model.nodes(*ROWS_OF)}
     nodes = {node: axis for node, axis in axes.items() if axis is not None}
+    shapes = {node: list(model.shape_of(node.inputs[0]) or ()) for node in nodes}
     for node, axis in nodes.items():
         x = node.inputs[0]
         matrix = model.before(node, "Flatten", [x], axis=axis)
         rows = model.before(node, node.op_type, [matrix], axis=1)
-        model.replace(node, model.before(node, "Reshape", [rows, model.before(node, "Shape", [x])]))
+        known = [size if isinstance(size, int) else -1 for size in shapes[node]]
+        sizes = model.constant(node, known) if known.count(-1) <= 1 else model.before(node, "Shape", [x])
+        model.replace(node, model.before(node, "Reshape", [rows, sizes]))
     return len(nodes)
 
 
@@ -293,6 +296,28 @@ def write_numbers(model: AdaptedModel) -> int:
             )
             count += 1
     return count
+
+
+_PAIR = 2
+
+_PAIRS = {"Max": "Max", "Min": "Min", "Sum": "Add", "Mean": "Add"}
+"""By operator of any number of operands the one that takes two of them."""
+
+
+def pair_operands(model: AdaptedModel) -> int:
+    """Write, in place, each Max, Min, Sum and Mean of more than two operands two by two; return their number."""
+    nodes = [node for node in model.nodes(*_PAIRS) if len(node.inputs) > _PAIR]
+    for node in nodes:
+        value = node.inputs[0]
+        assert value is not None
+        for other in node.inputs[1:]:
+            value = model.before(node, _PAIRS[node.op_type], [value, other])
+        if node.op_type == "Mean":
+            dtype = model.dtype_of(node.inputs[0]) or ir.DataType.FLOAT
+            count = model.constant(node, len(node.inputs), dtype.numpy(), "count")
+            value = model.before(node, "Div", [value, count])
+        model.replace(node, value)
+    return len(nodes)
 
 
 _BROADCASTS = 7

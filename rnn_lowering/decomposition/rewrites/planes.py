@@ -2,7 +2,8 @@
 
 A Slice with a negative step ends the process, and pads along the first axis are other numbers. A Gemm of a
 transposed first matrix is wrong too. A Conv in groups along one axis of open size is rejected behind some nodes,
-and right along two. Behind a Pad by zeros at both ends of one axis, parts of a Reshape are other rows.
+and right along two. An AveragePool counts no more pads behind an axis than before it. Behind a Pad by zeros at
+both ends of one axis, parts of a Reshape are other rows.
 """
 
 from __future__ import annotations
@@ -132,6 +133,26 @@ def _batches_of(node: ir.Node, model: AdaptedModel) -> list[int]:
     if sizes is None or not pads or len(pads) != 2 * len(sizes) or len(node.inputs) > len(("x", "pads", "number")):
         return []
     return pads if pads[0] > 0 or pads[len(sizes)] > 0 else []
+
+
+def pad_counted(model: AdaptedModel) -> int:
+    """Put a Pad, in place, before each AveragePool that counts more pads behind an axis than before it; return
+    their number."""
+    nodes = [node for node in model.nodes("AveragePool") if _counts_ends(node)]
+    for node in nodes:
+        ends = node.attributes.get_ints("pads", ())
+        half = len(ends) // 2
+        pads = [0, 0, *ends[:half], 0, 0, *ends[half:]]
+        node.replace_input_with(0, model.before(node, "Pad", node.inputs[:1], pads=pads))
+        for name in ("pads", "count_include_pad"):
+            del node.attributes[name]
+    return len(nodes)
+
+
+def _counts_ends(node: ir.Node) -> bool:
+    pads = node.attributes.get_ints("pads", ())
+    behind = zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True)
+    return node.attributes.get_int("count_include_pad", 0) != 0 and any(end > begin for begin, end in behind)
 
 
 def part_pads(model: AdaptedModel) -> int:

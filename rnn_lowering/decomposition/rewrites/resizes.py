@@ -29,8 +29,8 @@ _SCALES, _SIZES = 2, 3
 _OF_FLOATS = 11
 """The first opset of a Resize with a cubic mode."""
 
-_PLANE = 2
-"""The axes of an image."""
+_PLANE, _ROWS = 2, 3
+"""The axes of an image, and of signals."""
 
 _OTHERWISE = ("axes", "antialias", "keep_aspect_ratio_policy")
 """Attributes with which a scale is not that of its axis."""
@@ -60,30 +60,32 @@ def _growths(model: AdaptedModel, kind: Kind) -> dict[ir.Node, _Growth]:
     growths = {node: growth for node in wanted if (growth := _growth(node, model)) is not None}
     if kind == "rounded":
         return {node: growth for node, growth in growths.items() if _is_rounded(node, growth, model)}
-    return {node: growth for node, growth in growths.items() if kind != "upward" or growth.slot == _SCALES}
+    return growths
 
 
 def _is_rounded(node: ir.Node, growth: _Growth, model: AdaptedModel) -> bool:
-    """Whether a scale gives no whole size; not a single element, which ONNX's reference puts elsewhere."""
-    shape = model.shape_of(node.inputs[0])
-    sizes = [] if shape is None else [size for size in shape[-_PLANE:] if isinstance(size, int)]
-    single = any(
-        size != size * scale < _PLANE for size, scale in zip(sizes, growth.numbers[-_PLANE:], strict=False)
-    )
-    return growth.slot == _SCALES and not single and rounds(node, shape, growth.numbers.tolist())
+    """Whether a scale gives no whole size, or a linear one reads beyond the only row of an image."""
+    shape, mode = model.shape_of(node.inputs[0]), node.attributes.get_string("mode", "nearest")
+    if mode == "linear" and shape is not None and len(shape) > _ROWS and shape[-_PLANE] == 1:
+        return True
+    of_scales = growth.slot == _SCALES and not (aligns_corners(node) and mode != "nearest")
+    return of_scales and rounds(node, shape, growth.numbers.tolist())
 
 
 _PLACES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
 """The modes in which it is known which element is the nearest."""
 
 
+def _places_of(node: ir.Node) -> str:
+    return node.attributes.get_string("coordinate_transformation_mode") or "half_pixel"
+
+
 def _is_of_kind(node: ir.Node, kind: Kind) -> bool:
-    mode = node.attributes.get_string("mode", "nearest")
-    places = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    mode, places = node.attributes.get_string("mode", "nearest"), _places_of(node)
     if kind == "upward":
-        return rounds_up(node) and places in _PLACES
+        return rounds_up(node) and places in (*_PLACES, "align_corners")
     if kind == "rounded":
-        return (mode == "linear" and not aligns_corners(node)) or (mode == "nearest" and places in _PLACES)
+        return places in _PLACES or mode != "nearest"
     return mode == "cubic" and (kind == "cubic" or node.attributes.get_int("exclude_outside", 0) != 0)
 
 
@@ -109,7 +111,7 @@ def multiply(model: AdaptedModel, kind: Kind) -> int:
 def _growth(node: ir.Node, model: AdaptedModel) -> _Growth | None:
     """Return the growth of each axis; None for a Resize of more axes than two."""
     shape, dtype = model.shape_of(node.inputs[0]), model.dtype_of(node.inputs[0])
-    is_crop = node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    is_crop = _places_of(node) == "tf_crop_and_resize"
     if is_crop or dtype is None or shape is None or not dtype.is_floating_point():
         return None
     if any(name in node.attributes for name in _OTHERWISE):
@@ -137,14 +139,19 @@ _ROUNDED: Mapping[str, Callable[[Array], Array]] = {
 """By the mode of the nearest, which element it is."""
 
 
-def _nearest(node: ir.Node, scale: float, size: int) -> Array:
+def _nearest(node: ir.Node, growth: _Growth, axis: int, size: int) -> Array:
     """Return the weights of a Resize of the nearest: in float32, in which runtimes compute the places."""
-    factor, count = np.float32(scale), int(np.float32(scale) * np.float32(size))
-    mode = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
-    offset = np.float32(0) if mode == "asymmetric" else _HALF
-    places = (np.arange(count, dtype=np.float32) + offset) / factor - offset
-    if mode == "pytorch_half_pixel" and count == 1:
-        places[:] = 0
+    number, of_sizes = growth.numbers[axis], growth.slot == _SIZES
+    factor = np.float32(number) / np.float32(size) if of_sizes else np.float32(number)
+    count = int(number) if of_sizes else int(factor * np.float32(size))
+    mode, steps = _places_of(node), np.arange(count, dtype=np.float32)
+    if count == 1 and mode in ("pytorch_half_pixel", "align_corners"):
+        places = steps
+    elif mode == "align_corners":
+        places = steps * np.float32(size - 1) / np.float32(count - 1)
+    else:
+        offset = np.float32(0) if mode == "asymmetric" else _HALF
+        places = (steps + offset) / factor - offset
     rounded = _ROUNDED[node.attributes.get_string("nearest_mode", "round_prefer_floor")](places)
     weights = np.zeros((size, count), np.float32)
     weights[np.clip(rounded, 0, size - 1).astype(np.int64), np.arange(count)] = 1
@@ -154,19 +161,26 @@ def _nearest(node: ir.Node, scale: float, size: int) -> Array:
 def _matrix(node: ir.Node, growth: _Growth, axis: int, size: int, opset: int) -> Array:
     """Return the weights of each element of an axis in each element of the result."""
     if node.attributes.get_string("mode", "nearest") == "nearest":
-        return _nearest(node, growth.numbers[axis], size)
+        return _nearest(node, growth, axis, size)
     from onnx.reference import ReferenceEvaluator  # takes a while to load
 
     one = ir.to_proto(node)
-    one.input[:] = [*["x", "", ""][: growth.slot], "numbers"]
+    slot: int = growth.slot
+    number = growth.numbers[axis]
+    if aligns_corners(node) and slot == _SCALES:  # of the sizes that are rounded
+        slot, number = _SIZES, np.int64(np.float32(number) * np.float32(size))
+    one.input[:] = [*["x", "", ""][:slot], "numbers"]
     one.output[:] = ["y"]
     values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("x", "y")]
-    first = size if growth.slot == _SIZES else 1
-    numbers = numpy_helper.from_array(np.array([first, growth.numbers[axis]], growth.numbers.dtype), "numbers")
+    first = size if slot == _SIZES else 1
+    numbers = numpy_helper.from_array(np.array([first, number]).astype(number.dtype), "numbers")
     graph = helper.make_graph([one], "axis", values[:1], values[1:], [numbers])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    (weights,) = ReferenceEvaluator(model).run(None, {"x": np.eye(size, dtype=np.float32)})
-    return np.asarray(weights)
+    (made,) = ReferenceEvaluator(model).run(None, {"x": np.eye(size, dtype=np.float32)})
+    weights = np.asarray(made)
+    if weights.shape[1] == 1 and _places_of(node) == "pytorch_half_pixel":  # which the reference puts elsewhere
+        weights = np.eye(size, 1, dtype=np.float32)
+    return weights
 
 
 _NO_SCALES = 13

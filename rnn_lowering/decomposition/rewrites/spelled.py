@@ -161,7 +161,7 @@ def plain_scatters(model: AdaptedModel) -> int:
 
 def spell_strides(model: AdaptedModel) -> int:
     """Write the strides of each pool that has none, in place; return their number."""
-    found = [node for node in model.nodes("AveragePool", "MaxPool") if "strides" not in node.attributes]
+    found = [node for node in model.nodes("AveragePool", "LpPool", "MaxPool") if "strides" not in node.attributes]
     for node in found:
         node.attributes.add(ir.AttrInt64s("strides", [1] * len(node.attributes.get_ints("kernel_shape", ()))))
     return len(found)

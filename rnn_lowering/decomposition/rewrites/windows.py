@@ -10,7 +10,8 @@ A pool along three axes, which MNN computes wrongly, is one along the last two a
 largest number of a box, or its mean, is that of its columns' own, also at the edges. For OpenCV, means count no
 pads where there are none.
 
-OpenCV pads both sides alike where a Conv or pool is to keep a size (auto_pad); MNN takes SAME_LOWER for the other.
+OpenCV pads both sides alike where a Conv or pool is to keep a size (auto_pad); MNN takes SAME_LOWER for the other,
+counts such pads as none, and rounds none up that has no pads.
 """
 
 from __future__ import annotations
@@ -395,7 +396,15 @@ def _open_names(node: ir.Node, model: AdaptedModel) -> list[str]:
 
 def _same_pads(model: AdaptedModel, modes: Sequence[str]) -> list[tuple[ir.Node, list[int] | None]]:
     nodes = model.nodes("Conv", "MaxPool", "AveragePool")
-    return [(n, _pads(n, model)) for n in nodes if n.attributes.get_string("auto_pad", "NOTSET") in modes]
+    return [(n, _pads(n, model)) for n in nodes if _is_padded(n, modes)]
+
+
+def _is_padded(node: ir.Node, modes: Sequence[str]) -> bool:
+    """Whether a node pads in one of some modes; with those of MNN also one that counts its pads, or rounds up."""
+    mode = node.attributes.get_string("auto_pad", "NOTSET")
+    counts, rounds_up = (node.attributes.get_int(name, 0) for name in ("count_include_pad", "ceil_mode"))
+    wrong = (mode in _SAME and counts != 0) or (mode == "VALID" and rounds_up != 0)
+    return mode in modes or (modes == LOWER and wrong)
 
 
 def _pads(node: ir.Node, model: AdaptedModel) -> list[int] | None:
@@ -405,6 +414,8 @@ def _pads(node: ir.Node, model: AdaptedModel) -> list[int] | None:
     if shape is None or kernel is None:
         return None
     ones = [1] * len(kernel)
+    if node.attributes.get_string("auto_pad", "") == "VALID":
+        return [0] * 2 * len(kernel)
     strides = _ints(node, "strides", ones) or ones
     if _ints(node, "dilations", ones) != ones or not len(kernel) == len(strides) == len(shape) - 2:
         return None  # onnxruntime has no dilations with such pads

@@ -25,6 +25,7 @@ from rnn_lowering.targets.misread import (
     of_multiplied_places,
     reduces,
     rounds_up,
+    sums_lone_labels,
 )
 from rnn_lowering.targets.native import (
     COMMON,
@@ -122,7 +123,18 @@ def _einsum(node: ir.Node, known: KnownValue, opset: int) -> str:
     labels, out = labels_of(node)
     if any(len({*part} - {"."}) < len(part.replace(".", "")) for part in labels):
         return "with each label of an operand once only"
-    return einsum_of_several(node, known, opset) or ("" if out else "with a written result of some axes only")
+    several = einsum_of_several(node, known, opset) or sums_lone_labels(node)
+    return several or ("" if out else "with a written result of some axes only")
+
+
+def _largest(node: ir.Node, known: KnownValue, opset: int) -> str:
+    """It compares the bits of integers as those of floats."""
+    dtype = None if node.inputs[0] is None else known(node.inputs[0]).dtype
+    return "of floats only" if dtype is not None and dtype.is_integer() else ""
+
+
+def _unique(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "without sorting" if node.attributes.get_int("sorted", 1) else ""
 
 
 def _log_softmax(node: ir.Node, known: KnownValue, opset: int) -> str:
@@ -247,12 +259,15 @@ _MISREAD: Mapping[str, Misreading] = {
     "Cast": _cast,
     "DequantizeLinear": _wrong("wrongly, or crashes"),
     "Equal": _equal,
+    **dict.fromkeys(("ArgMax", "ArgMin"), _largest),
+    "Unique": _unique,
     **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _comparison),
     "Mod": _mod,
     "Pad": _pad,
     "Slice": _slice,
     "Where": _where,
     "Softplus": _wrong("as 87 from there on"),
+    "LpPool": _wrong("with another power, or crashes"),
 }
 
 MNN = Target(
@@ -281,6 +296,7 @@ MNN = Target(
                 "parted outputs",
             ),
             *("plain scatters", "exact Gelu", "Resize of rank 4", "norms apart", "logarithms of Sigmoid"),
+            "pairs of operands",
             *("numbers of one axis", "slopes as products", "axes from the start", "spelled lower pads"),
             *("rows of a Softmax", "squeezed bounds", "factors of sizes"),
             *(
@@ -289,6 +305,7 @@ MNN = Target(
                 "whole windows",
                 "flips of rows",
                 "pads of batches",
+                "counted pads",
                 "pads of one end",
                 "typed exponents",
                 "pools of planes",
@@ -298,7 +315,7 @@ MNN = Target(
                 "cubic products",
                 "upward products",
             ),
-            "indices of ScatterElements, GatherElements, GatherND",
+            "indices of ScatterElements, GatherElements, GatherND, ScatterND",
         ),
         folds=True,
         # It loses an output that a Relu reads. An output of Reshape, Squeeze or Unsqueeze loses its shape if

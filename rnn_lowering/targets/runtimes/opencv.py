@@ -26,6 +26,7 @@ from rnn_lowering.targets.misread import (
     opset_of,
     pads,
     sums_all_of_one,
+    sums_lone_labels,
 )
 from rnn_lowering.targets.native import OTHER_ACTIVATIONS, RESET_BEFORE, Excluded, NativeRule, Speed, features
 from rnn_lowering.targets.target import AttentionTraits, KnownValue, LoopTraits, ModelTraits, Target
@@ -152,7 +153,13 @@ def _einsum(node: ir.Node, known: KnownValue, opset: int) -> str:
     shapes = [None if value is None else known(value).shape for value in node.inputs]
     is_open = any(shape is None or not shape.is_static() for shape in shapes)
     once = all(len({*part} - {"."}) == len(part.replace(".", "")) for part in labels_of(node)[0])
-    return "at the sizes of its first run only" if is_open and once else sums_all_of_one(node)
+    if is_open and once:
+        return "at the sizes of its first run only"
+    return sums_all_of_one(node) or sums_lone_labels(node)
+
+
+def _in_parts(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "in parts only"
 
 
 def _equal(node: ir.Node, known: KnownValue, opset: int) -> str:
@@ -185,6 +192,7 @@ _MISREAD: Mapping[str, Misreading] = {
     "Einsum": _einsum,
     "Equal": _equal,
     "ScatterElements": _scatter,
+    "GlobalLpPool": _in_parts,
     "LogSoftmax": _large,
     "ReduceLogSumExp": _large,
     "Softplus": _softplus,
@@ -242,6 +250,7 @@ OPENCV = Target(
             "spelled same pads",
             "equal batches",
             "no vectors",
+            "rows of a Softmax",
             "parted Reshapes",
             "parted pairs",
             "parted reductions",
@@ -258,7 +267,6 @@ OPENCV = Target(
                 "axes from the start",
                 "rows of indices",
             ),
-            "rows of a Softmax",
             "no unused constants",
             "rounding of floats",
             "no products of integers",
