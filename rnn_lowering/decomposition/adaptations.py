@@ -97,6 +97,7 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     crop_by_slice,
     drop_empty_operands,
     drop_unused_constants,
+    flatten_by_reshape,
     forget_declared,
     leave_default_beta,
     make_numbers,
@@ -183,10 +184,16 @@ ADAPTATIONS = {
     "several repeats apart": Adaptation(
         repeat_several_apart, "repeats other rows along several open axes: wrote {} Tile as Gather and Concat"
     ),
+    "Flatten as Reshape": Adaptation(
+        flatten_by_reshape, "multiplies no two open sizes: wrote {} Flatten as Reshape"
+    ),
     "no Dropout of inputs": Adaptation(
         skip_dropouts, "loses the name of an input behind a Dropout: made an Identity of {}"
     ),
     "steps as Gather": Adaptation(skip_by_gather, "fails on rows that are skipped: wrote {} Slice as Gather"),
+    "steps and flips as Gather": Adaptation(
+        partial(skip_by_gather, flips=True), "fails on rows that are skipped or flipped: wrote {} Slice as Gather"
+    ),
     "strides as Gather": Adaptation(
         skip_strides, "fails on rows of a Scan that a Conv skips: skipped those of {} by a Gather"
     ),

@@ -151,8 +151,33 @@ def accepts(message: onnx.ModelProto) -> bool:
     return message.ByteSize() <= _QUICK_BYTES and not grows(message) and not _problem(message)
 
 
+_MOST_ROUNDS = 8
+"""How often shapes are inferred anew of numbers of axes that follow from Reshapes."""
+
+
 def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
-    return shape_inference.infer_shapes(proto, data_prop=True)
+    inferred = shape_inference.infer_shapes(proto, data_prop=True)
+    for _ in range(_MOST_ROUNDS):
+        if not _add_ranks(inferred.graph):
+            break
+        inferred = shape_inference.infer_shapes(inferred, data_prop=True)
+    return inferred
+
+
+def _add_ranks(graph: onnx.GraphProto) -> bool:
+    """Give the results of Reshapes to some number of unknown sizes as many axes; return whether there are any."""
+    infos = {info.name: info.type for info in (*graph.input, *graph.value_info, *graph.output)}
+    added = False
+    for node in graph.node:
+        made = infos.get(node.output[0]) if node.op_type == "Reshape" and not node.domain else None
+        counts = infos.get(node.input[1]) if made is not None else None
+        if counts is None or made is None or made.tensor_type.HasField("shape"):
+            continue
+        dims = counts.tensor_type.shape.dim
+        if len(dims) == 1 and dims[0].dim_value > 0:
+            made.tensor_type.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in range(dims[0].dim_value))
+            added = True
+    return added
 
 
 def _is_sound(proto: onnx.ModelProto) -> bool:

@@ -247,6 +247,18 @@ STRIDES = {
         t = Transpose <perm = [{perm}]> (q) y = Conv <strides = [2]> (t, k) }}"""
     for T, perm, kernel in ((7, "1, 2, 0", 3), ("T", "1, 2, 0", 3), ("T", "0, 1, 2", 2))
 }
+OPEN_SIZES = {
+    "several open sizes joined": """(float[N, T, 4] x) => (float[a, b] y, float[c, d] z) {
+        t = Tanh (x) y = Flatten <axis = 1> (t) z = Flatten <axis = 2> (t) }""",
+    "a cut of open rows, opset 9": """(float[N, 4] x) => (float[a, b] y) {
+        t = Tanh (x) y = Slice <axes = [0], starts = [-3], ends = [2147483647]> (t) }""",
+    "rows of a product of sizes": """(float[N, T, 8] x) => (float[a, b, c] y) <float[2, 2, 1, 1] k = {},
+        int64[1] first = {0}, int64[1] second = {1}, int64[1] rest = {-1}, int64[1] one = {1}, int64[1] last = {3},
+        int64[4] four = {1, 1, 1, 4}> {
+        s = Shape (x) n = Gather (s, first) m = Gather (s, second) p = Mul (n, m)
+        to = Concat <axis = 0> (p, one, rest) r = Reshape (x, to) u = Unsqueeze (r, last) e = Expand (u, four)
+        j = Concat <axis = 1> (e, e) q = Conv (j, k) y = ReduceMax <axes = [-1], keepdims = 0> (q) }""",
+}
 VECTORS_9 = {
     "two vectors, opset 9": """(float[2, 8] x) => (float[1] y) <float[16] v = {}, int64[1] flat = {-1}> {
         t = Reshape (x, flat) q = MatMul (t, v) y = Unsqueeze <axes = [0]> (q) }"""
@@ -297,7 +309,7 @@ BEHIND = {
 NETS: dict[str, dict[str, onnx.ModelProto]] = {
     target: {name: parse(f"g {text}", int(name.partition("opset ")[2] or 17)) for name, text in texts.items()}
     for target, texts in {
-        "tract": PADS | POOLS | CHOSEN | FLIPS | STRIDES | VECTORS_9,
+        "tract": PADS | POOLS | CHOSEN | FLIPS | STRIDES | VECTORS_9 | OPEN_SIZES,
         "mnn": PADS
         | OUTPUTS
         | SCATTERS

@@ -16,7 +16,7 @@ Few runtimes have sequences. PyTorch's newer exporter takes the layers of a stat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -43,14 +43,18 @@ _OF_INPUTS = 10
 """The first opset whose Slice has its bounds as inputs."""
 
 
+_RANGE = 11
+"""The first opset of the operator."""
+
 _WITH_STEPS = 5
 """The inputs of a Slice that has steps."""
 
 
-def skip_by_gather(model: AdaptedModel) -> int:
-    """Write, in place, the steps of each Slice that skips rows as Gather; return the number of such Slices."""
+def skip_by_gather(model: AdaptedModel, *, flips: bool = False) -> int:
+    """Write, in place, the steps of each Slice that skips rows, or flips some, as Gather; return the number of such
+    Slices."""
     nodes = model.nodes("Slice", since=_OF_INPUTS, in_functions=False)
-    return sum(_skip(node, model) for node in nodes if len(node.inputs) == _WITH_STEPS)
+    return sum(_skip(node, model, flips=flips) for node in nodes if len(node.inputs) == _WITH_STEPS)
 
 
 _MOST_ROWS = 1 << 14
@@ -97,33 +101,41 @@ def _open(node: ir.Node, slot: int, model: AdaptedModel) -> bool:
     return True
 
 
-def _skip(node: ir.Node, model: AdaptedModel) -> bool:
+def _skip(node: ir.Node, model: AdaptedModel, *, flips: bool) -> bool:
     """Put a Slice without steps and Gathers in the place of a Slice; return False if there is no Gather."""
     given = [model.constant_of(value) for value in node.inputs[3:]]
     along, steps = ([] if tensor is None else tensor.numpy().reshape(-1).tolist() for tensor in given)
-    rows = _known_rows(node, model)
-    if given[1] is None or len(along) < len(steps) or (max(steps, default=1) <= 1 and not rows):
+    rows = _taken_rows(node, model, flips=flips)
+    skips = max(steps, default=1) > 1 or None in rows.values()
+    if given[1] is None or len(along) < len(steps) or not (rows or skips) or (skips and model.opset < _RANGE):
         return False
     value = _cut(node, steps, rows, model)
     assert value is not None
     for axis, step in zip(along, steps, strict=True):
         if axis in rows or step > 1:
-            indices = model.constant(node, rows[axis]) if axis in rows else _every(value, axis, step, node, model)
+            known = rows.get(axis)
+            indices = _every(value, axis, step, node, model) if known is None else model.constant(node, known)
             value = model.before(node, "Gather", [value, indices], axis=axis)
     model.replace(node, value)
     return True
 
 
-def _known_rows(node: ir.Node, model: AdaptedModel) -> dict[int, range]:
-    """Return by axis which rows a Slice takes with a step, where its bounds and the size are known."""
-    shape, bounds = model.shape_of(node.inputs[0]), bounds_at(node, model.opset) or []
-    sizes = [0 if shape is None else shape[axis] for axis, *_ in bounds]
-    known = [(each, size) for each, size in zip(bounds, sizes, strict=True) if isinstance(size, int) and size]
-    few = [(each, size) for each, size in known if size <= _MOST_ROWS]
-    return {axis: range(size)[start:end:step] for (axis, start, end, step), size in few if step != 1}
+def _taken_rows(node: ir.Node, model: AdaptedModel, *, flips: bool) -> dict[int, range | None]:
+    """Return by axis which rows a Slice takes with a step, where its bounds and the size are known; None for all
+    from the last on."""
+    shape, rows = model.shape_of(node.inputs[0]), dict[int, range | None]()
+    for axis, start, end, step in bounds_at(node, model.opset) or []:
+        size = None if shape is None else shape[axis]
+        if step == 1 or (step < 0 and not flips):
+            continue
+        if isinstance(size, int) and 0 < size <= _MOST_ROWS:
+            rows[axis] = range(size)[start:end:step]
+        elif step < 0 and (start == -1 or start >= _FAR) and end <= -_FAR:
+            rows[axis] = None
+    return rows
 
 
-def _cut(node: ir.Node, steps: list[int], rows: Mapping[int, range], model: AdaptedModel) -> ir.Value | None:
+def _cut(node: ir.Node, steps: list[int], rows: Container[int], model: AdaptedModel) -> ir.Value | None:
     """Return what a Slice reads, cut without positive steps along the axes whose rows are not known."""
     x, *given = node.inputs
     plain, bounds = [min(step, 1) for step in steps], bounds_at(node, model.opset)
@@ -137,7 +149,7 @@ def _cut(node: ir.Node, steps: list[int], rows: Mapping[int, range], model: Adap
 def skip_strides(model: AdaptedModel) -> int:
     """Let, in place, a Gather skip rows of Scans for each Conv whose kernel has one number along an axis, without
     pads; return the number of such Conv."""
-    nodes = model.nodes("Conv", since=_OF_INPUTS, in_functions=False)
+    nodes = model.nodes("Conv", since=_RANGE, in_functions=False)
     return sum(_skip_stride(node, model) for node in nodes if _scans_of(node.inputs[0]))
 
 
@@ -275,10 +287,11 @@ def _moved_inputs(value: ir.Value) -> Sequence[ir.Value | None]:
 
 
 def _every(value: ir.Value, axis: int, step: int, node: ir.Node, model: AdaptedModel) -> ir.Value:
-    """Return the indices of every so many rows of a value, for a node."""
+    """Return for a node the indices of every so many rows of a value, with a negative step from the last one on."""
     sizes = model.before(node, "Shape", [value])
     count = model.before(node, "Gather", [sizes, model.constant(node, axis)], axis=0)
-    return model.before(node, "Range", [model.constant(node, 0), count, model.constant(node, step)])
+    rows = model.before(node, "Range", [model.constant(node, 0), count, model.constant(node, abs(step))])
+    return rows if step > 0 else model.before(node, "Sub", [model.constant(node, -1), rows])
 
 
 # Rows of a constant

@@ -21,6 +21,7 @@ constant of int64 makes plain numbers of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -99,6 +100,30 @@ def skip_dropouts(model: AdaptedModel) -> int:
 
 def _drops_none(node: ir.Node) -> bool:
     return input_at(node, _TRAINS) is None and not any(output.uses() for output in node.outputs[1:])
+
+
+def flatten_by_reshape(model: AdaptedModel) -> int:
+    """Write, in place, each Flatten of several open sizes as a Reshape; return their number."""
+    found = {node: _flat_sizes(node, model) for node in model.nodes("Flatten")}
+    written = {node: sizes for node, sizes in found.items() if sizes is not None}
+    for node, sizes in written.items():
+        model.replace(node, model.before(node, "Reshape", [node.inputs[0]], shape=sizes))
+    return len(written)
+
+
+def _flat_sizes(node: ir.Node, model: AdaptedModel) -> list[int] | None:
+    """Return the sizes for a Reshape; None if none is needed, or both are open and neither of one axis."""
+    shape, axis = list(model.shape_of(node.inputs[0]) or ()), node.attributes.get_int("axis", 1)
+    halves = shape[:axis], shape[axis:]
+    numbers = [[size for size in half if isinstance(size, int)] for half in halves]
+    known = [
+        math.prod(each) if len(each) == len(half) else None for each, half in zip(numbers, halves, strict=True)
+    ]
+    if sum(not isinstance(size, int) for size in shape) < len("ab"):
+        return None
+    if None not in known[:1] or None not in known[1:]:
+        return [-1 if number is None else number for number in known]
+    return [0, -1] if axis == 1 else None
 
 
 def leave_default_beta(model: AdaptedModel) -> int:

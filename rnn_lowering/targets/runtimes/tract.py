@@ -99,6 +99,8 @@ def _misread(node: ir.Node, known: KnownValue) -> str:
         return "in other modes only"
     if node.op_type == "Resize" and aligns_corners(node) and rounds_a_size(node, known):
         return "with corners of the sizes before they are rounded"
+    if node.op_type == "Slice" and "axes" in node.attributes and _is_open(node, known):
+        return "of known sizes only"
     if node.op_type == "GlobalLpPool":
         return "with another power"
     if node.op_type == "Einsum" and (how := "without its ..." * _has_others(node) or sums_all_of_one(node)):
@@ -106,6 +108,13 @@ def _misread(node: ir.Node, known: KnownValue) -> str:
     if node.op_type == "Softplus" or (node.op_type == "Celu" and node.attributes.get_float("alpha", 1.0) != 1):
         return "as infinity from 89 on" if node.op_type == "Softplus" else "with alpha = 1 only"
     return of_large_numbers(node) or _softmax_of_integers(node)
+
+
+def _is_open(node: ir.Node, known: KnownValue) -> bool:
+    """Whether an axis of a Slice that has its axes as an attribute may be of open size."""
+    shape = None if node.inputs[0] is None else known(node.inputs[0]).shape
+    axes = node.attributes.get_ints("axes", ())
+    return shape is None or not all(isinstance(shape[axis], int) for axis in axes)
 
 
 _SQUARE = 2
@@ -214,13 +223,14 @@ TRACT = Target(
             "no sequences",
             "channels of signals",
             "repeats as Gather",
-            "steps as Gather",
+            "steps and flips as Gather",
             "strides as Gather",
             "no two vectors",
             "sizes of corners",
             "taken steps",
             "held rows",
             "axes as scalars",
+            "Flatten as Reshape",
             "branches of one rank",
             "crops as Slice",
             "logarithms of Sigmoid",
