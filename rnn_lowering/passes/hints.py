@@ -20,6 +20,7 @@ from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import fix_dimensions, input_arrays
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.model_sizes import computed_values, inferred_values, open_names
+from rnn_lowering.model.onnx_checks import fault_of
 from rnn_lowering.model.trial_sizes import TRIAL
 from rnn_lowering.nodes.spec import NodeSpec
 from rnn_lowering.options import Lowering
@@ -180,7 +181,7 @@ def open_trips(
     if not sizes and not stream.fewest:
         names = open_names(model)  # the number of a nested Loop may follow from another value of a body
     if not sizes or len(names) == len(sizes.split(" --")):
-        sizes = set_dims(_enough(names, is_known))
+        sizes = set_dims(_with_equal(model, _enough(names, is_known)))
     return f"fix the sizes of the inputs, with a number for each ?: {sizes}" if sizes else ""
 
 
@@ -194,6 +195,24 @@ def _enough(names: list[str], is_known: Callable[[Sequence[str]], bool]) -> list
         others = [other for other in needed if other != name]
         needed = others if is_known(others) else needed
     return needed
+
+
+def _with_equal(model: ir.Model, names: list[str]) -> list[str]:
+    """Return open sizes with those that must be equal to one of them, as far as ONNX's inference shows."""
+    others = [name for name in open_names(model) if name not in names]
+    same, another = TRIAL // 2, TRIAL
+
+    def fits(changed: Sequence[str]) -> bool:
+        trial = clone(model)
+        try:
+            fix_dimensions(trial, dict.fromkeys([*names, *others], same) | dict.fromkeys(changed, another), {}, {})
+        except RnnLoweringError:
+            return False
+        return not fault_of(trial)
+
+    if not names or not others or fits(names) or not fits(()):
+        return names
+    return [*names, *_enough(others, lambda more: fits([*names, *more]))]
 
 
 def tried_at(model: ir.Model, names: Iterable[str], size: int = TRIED[0]) -> ir.Model | None:

@@ -127,6 +127,18 @@ def test_the_size_that_a_loop_in_a_body_needs_is_named() -> None:
     assert not operators(rl.lower(ROWS_AND_COLUMNS, target="tvm", dims={"T": 3, "K": 4})) & {"Loop", "Scan"}
 
 
+def test_sizes_that_must_be_equal_are_named_together() -> None:
+    """Keras gives each input names of its own, and adds them to each other."""
+    model = parsed("""g (float[2, T] x, float[2, U] z, float[W] w) => (float[2] s, float[b] v)
+        <int64 one = {1}, bool yes = {1}, float[2] h = {0, 0}> {
+        c = Add (x, z) d = Shape (x) n = Gather (d, one) v = Neg (w) e = ReduceSum <keepdims = 0> (c)
+        s = Loop (n, yes, h) <body = b (int64 i, bool y, float[2] r) => (bool y1, float[2] r1) {
+            y1 = Identity (y) r1 = Add (r, e) }> }""")
+    with pytest.raises(rl.UnsupportedError, match="the number of its steps is not known") as caught:
+        rl.lower(model, "unroll")
+    assert caught.value.hint.startswith('fix the sizes of the inputs, with a number for each ?: dims={"T": ?, "U": ?}')
+
+
 def test_a_loop_that_depends_on_data_is_kept_in_one_way() -> None:
     model = parsed("""g (float a) => (float p) <int64 M = {9}, bool yes = {1}, float two = {2.0}> {
         p = Loop (M, yes, a) <body = d (int64 i, bool c, float s) => (bool c1, float s1) {
