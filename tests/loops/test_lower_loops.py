@@ -136,7 +136,7 @@ def test_sizes_that_must_be_equal_are_named_together() -> None:
             y1 = Identity (y) r1 = Add (r, e) }> }""")
     with pytest.raises(rl.UnsupportedError, match="the number of its steps is not known") as caught:
         rl.lower(model, "unroll")
-    assert caught.value.hint.startswith('fix the sizes of the inputs, with a number for each ?: dims={"T": ?, "U": ?}')
+    assert 'with a number for each ?: dims={"T": ?, "U": ?}' in caught.value.hint
 
 
 def test_a_loop_that_depends_on_data_is_kept_in_one_way() -> None:
