@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -162,3 +164,38 @@ def pad(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | N
             value = f"axis_{axis}"
     nodes.append(helper.make_node("Identity", [value], ["y"]))
     return helper.make_function("", "", ["x", "pads", "number", "axes"][: len(operands)], ["y"], nodes, [])
+
+
+_MOST_WEIGHTS = 1 << 22
+"""The most elements of a kernel that puts each number of a block in its place."""
+
+
+def col2im(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """A ConvTranspose whose kernels put each number of a block in its place, for known sizes."""
+    x, image, block = operands
+    if x.shape is None or x.shape[1] is None or x.dtype is None or image.numbers is None or block.numbers is None:
+        return None
+    size, window = [int(n) for n in image.numbers], [int(n) for n in block.numbers]
+    rank, places = len(size), math.prod(window)
+    strides, dilations = (list(node.attributes.get_ints(name, [1] * rank)) for name in ("strides", "dilations"))
+    pads = list(node.attributes.get_ints("pads", [0] * 2 * rank))
+    spans = [(n - 1) * step + 1 for n, step in zip(window, dilations, strict=True)]
+    rooms = [n + pads[axis] + pads[axis + rank] - spans[axis] for axis, n in enumerate(size)]
+    if min(rooms) < 0 or places**2 > _MOST_WEIGHTS or x.shape[1] % places:
+        return None
+    counts = [room // stride + 1 for room, stride in zip(rooms, strides, strict=True)]
+    kernels = np.eye(places, dtype=x.dtype.numpy()).reshape(places, 1, *window)
+    behind = [room % stride for room, stride in zip(rooms, strides, strict=True)]
+    held = {
+        "blocks": integers([-1, places, *counts]),
+        "kernels": kernels,
+        "whole": integers([-1, x.shape[1] // places, *size]),
+    }
+    windows: dict[str, Any] = {"strides": strides, "dilations": dilations, "pads": pads, "output_padding": behind}
+    nodes = [
+        *(helper.make_node("Constant", [], [name], value=numpy_helper.from_array(n)) for name, n in held.items()),
+        helper.make_node("Reshape", ["x", "blocks"], ["rows"]),
+        helper.make_node("ConvTranspose", ["rows", "kernels"], ["placed"], kernel_shape=window, **windows),
+        helper.make_node("Reshape", ["placed", "whole"], ["y"]),
+    ]
+    return helper.make_function("", "", ["x", "image", "block"], ["y"], nodes, [])

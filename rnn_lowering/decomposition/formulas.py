@@ -29,7 +29,7 @@ from rnn_lowering.decomposition.arithmetic import (
     sign,
     trilu,
 )
-from rnn_lowering.decomposition.cuts import gather, pad, reverse_sequence, tile
+from rnn_lowering.decomposition.cuts import col2im, gather, pad, reverse_sequence, tile
 from rnn_lowering.decomposition.einsum import einsum
 from rnn_lowering.decomposition.operands import (
     OLDEST_OPSET,
@@ -309,6 +309,7 @@ def _centred(name: str, shape: Sequence[int], has_zero: bool) -> str:
 
 
 FORMULAS: dict[str, Formula] = {
+    "Col2Im": col2im,
     "ConvInteger": _conv_integer,
     "Gather": gather,
     "Squeeze": _without_negative_axes,

@@ -259,6 +259,16 @@ OPEN_SIZES = {
         to = Concat <axis = 0> (p, one, rest) r = Reshape (x, to) u = Unsqueeze (r, last) e = Expand (u, four)
         j = Concat <axis = 1> (e, e) q = Conv (j, k) y = ReduceMax <axes = [-1], keepdims = 0> (q) }""",
 }
+BLOCKS = {
+    f"blocks that are added, {name}": f"""(float[{x}] x) => (float[{y}] y) <int64[2] size = {{{size}}},
+        int64[2] block = {{{block}}}> {{ t = Tanh (x) y = Col2Im <{how}> (t, size, block) }}"""
+    for name, x, y, size, block, how in (
+        ("frames", "N, 64, 5", "N, 2, 1, 99", "1, 99", "1, 32", "strides = [1, 16]"),
+        ("planes", "2, 18, 9", "2, 2, 6, 5", "6, 5", "3, 3", "strides = [2, 2], pads = [1, 1, 0, 1]"),
+        ("dilated", "2, 18, 6", "2, 2, 6, 7", "6, 7", "3, 3", "dilations = [2, 2]"),
+    )
+}
+BLOCKS = {f"{name}, opset 18": text for name, text in BLOCKS.items()}
 VECTORS_9 = {
     "two vectors, opset 9": """(float[2, 8] x) => (float[1] y) <float[16] v = {}, int64[1] flat = {-1}> {
         t = Reshape (x, flat) q = MatMul (t, v) y = Unsqueeze <axes = [0]> (q) }"""
@@ -309,8 +319,9 @@ BEHIND = {
 NETS: dict[str, dict[str, onnx.ModelProto]] = {
     target: {name: parse(f"g {text}", int(name.partition("opset ")[2] or 17)) for name, text in texts.items()}
     for target, texts in {
-        "tract": PADS | POOLS | CHOSEN | FLIPS | STRIDES | VECTORS_9 | OPEN_SIZES,
-        "mnn": PADS
+        "tract": PADS | POOLS | CHOSEN | FLIPS | STRIDES | VECTORS_9 | OPEN_SIZES | BLOCKS,
+        "mnn": BLOCKS
+        | PADS
         | OUTPUTS
         | SCATTERS
         | GELUS
@@ -333,7 +344,8 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | COUNTED
         | FROM_THE_END
         | BEHIND,
-        "opencv": POOLS
+        "opencv": BLOCKS
+        | POOLS
         | CHOSEN
         | LOW
         | BEHIND
