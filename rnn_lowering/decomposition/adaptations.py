@@ -51,7 +51,13 @@ from rnn_lowering.decomposition.rewrites.bounds import (
     write_logarithms,
 )
 from rnn_lowering.decomposition.rewrites.indices import bound_choices, count_axes, count_from_start, cut_to_indices
-from rnn_lowering.decomposition.rewrites.norms import centre_norms, multiply_by_sizes, part_divisors
+from rnn_lowering.decomposition.rewrites.norms import (
+    centre_norms,
+    multiply_by_sizes,
+    part_divisors,
+    part_norms,
+    square_by_products,
+)
 from rnn_lowering.decomposition.rewrites.planes import (
     convolve_planes,
     flip_rows,
@@ -262,6 +268,12 @@ ADAPTATIONS = {
     "constant convolutions": Adaptation(compute_convolutions, "rejects a Conv of a constant: computed {} of them"),
     "pads apart": Adaptation(
         pad_single_kernels, "reads beyond what it pads for kernels of one number: put a Pad before {} Conv"
+    ),
+    "parted norms": Adaptation(
+        part_norms, "rejects norms with factors that are no vector behind them: put an Identity in front of {}"
+    ),
+    "squares as products": Adaptation(
+        square_by_products, "gives norms the factors of other axes: wrote {} squares as products"
     ),
     "norms apart": Adaptation(swap_differences, "normalizes along other axes: swapped the terms of {} sums"),
     "no unused constants": Adaptation(

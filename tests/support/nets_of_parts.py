@@ -316,6 +316,15 @@ BEHIND = {
     "a vector, opset 9": "(float[2, 8, 6] x) => (float[a, b] y) <float[6] v = {}> { y = MatMul (x, v) }",
 }
 
+_IN_STEPS = """(float[2, 4, 6] x) => (float[a, b, c] y) <float[{shape}] g = {{}}, float[{shape}] b = {{}},
+    float two = {{2}}, float e = {{0.001}}> {{ t = Tanh (x) m = ReduceMean <axes = [{axes}]> (t) c = Sub (t, m)
+    s = Pow (c, two) v = ReduceMean <axes = [{axes}]> (s) w = Add (v, e) q = Sqrt (w) d = Div (c, q) {end} }}"""
+NORMS = {
+    f"a norm along {axes} with factors {shape}, {n}": _IN_STEPS.format(axes=axes, shape=shape, end=end)
+    for n, end in enumerate(("f = Mul (d, g) y = Add (f, b)", "f = Mul (g, d) y = Add (b, f)"))
+    for axes, shape in (("-1", "1, 1, 6"), ("-1", "4, 1"), ("-1", "1"), ("1", "6"), ("1, 2", "1, 4, 1"))
+}
+
 NETS: dict[str, dict[str, onnx.ModelProto]] = {
     target: {name: parse(f"g {text}", int(name.partition("opset ")[2] or 17)) for name, text in texts.items()}
     for target, texts in {
@@ -343,11 +352,13 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | SEVERAL
         | COUNTED
         | FROM_THE_END
-        | BEHIND,
+        | BEHIND
+        | {name: text for name, text in NORMS.items() if "1, 1, 6" not in name},
         "opencv": BLOCKS
         | POOLS
         | CHOSEN
         | LOW
+        | {name: text for name, text in NORMS.items() if "along -1" in name}
         | BEHIND
         | RESHAPES
         | MODES

@@ -3,7 +3,8 @@
 OpenCV takes the mean of squares less the square of the mean for the variance: of numbers near 1 that differ by
 0.003 a LayerNormalization is off by 0.3 percent, also one that is written out, of which it makes its own. Numbers
 less their mean are normalized right. Where numbers are divided by a sum, it looks for a Softmax or a norm, and
-fails if that is along several axes. MNN divides by 1 in place of an open size of the first axis.
+fails if that is along several axes. MNN divides by 1 in place of an open size of the first axis. Of a norm in
+steps both make a LayerNormalization: OpenCV rejects one whose factors are no vector, MNN takes them along its axes.
 """
 
 from __future__ import annotations
@@ -110,6 +111,82 @@ def _divides_by_sum(node: ir.Node, model: AdaptedModel) -> bool:
         return False
     axes = integers_at(before, "axes", model.opset)
     return axes is None or len(axes) != 1
+
+
+# Norms that an exporter wrote in steps
+
+
+def part_norms(model: AdaptedModel) -> int:
+    """Put an Identity between the quotient of each norm and its factors, unless these are a vector behind it, with
+    a vector of terms behind that; return their number."""
+    found = [node for node in model.nodes("Mul") if _is_scaled(node, model) and not _by_vectors(node, model)]
+    for node in found:
+        slot = 0 if _is_quotient(node.inputs[0]) else 1
+        node.replace_input_with(slot, model.before(node, "Identity", [node.inputs[slot]]))
+    return len(found)
+
+
+def _is_quotient(value: ir.Value | None) -> bool:
+    """Whether a value is divided by a root."""
+    node = None if value is None else value.producer()
+    if node is None or node.op_type != "Div" or node.inputs[1] is None:
+        return False
+    root = node.inputs[1].producer()
+    return root is not None and root.op_type == "Sqrt"
+
+
+def _is_scaled(node: ir.Node, model: AdaptedModel) -> bool:
+    return any(map(_is_quotient, node.inputs)) and any(model.constant_of(v) is not None for v in node.inputs)
+
+
+def _by_vectors(node: ir.Node, model: AdaptedModel) -> bool:
+    """Whether a Mul has a vector behind the quotient, and an Add of its result has another, as far as is known."""
+    readers = [use.node for use in node.outputs[0].uses()]
+    sums = [reader for reader in readers if reader.op_type == "Add"]
+    vectors = [_is_vector(each.inputs[1], model) for each in (node, *sums)]
+    return all(vectors) and all(each.inputs[0] is node.outputs[0] for each in sums)
+
+
+def _is_vector(value: ir.Value | None, model: AdaptedModel) -> bool:
+    numbers = model.constant_of(value)
+    return numbers is not None and len(numbers.shape) == 1 and numbers.size > 1
+
+
+def square_by_products(model: AdaptedModel) -> int:
+    """Write, in place, each square of a difference as a product where the norm that it belongs to has factors of
+    other axes than it goes along; return their number."""
+    nodes = [node for node in model.nodes("Pow") if _has_other_factors(node, model)]
+    for node in nodes:
+        x = node.inputs[0]
+        model.replace(node, model.before(node, "Mul", [x, x]), node.inputs[1:])
+    return len(nodes)
+
+
+_SQUARE = 2
+
+
+def _has_other_factors(node: ir.Node, model: AdaptedModel) -> bool:
+    """Whether a Pow is the square of what a norm divides, and its factors are not of all its last axes."""
+    x, numbers = node.inputs[0], model.constant_of(node.inputs[1])
+    source, shape = None if x is None else x.producer(), model.shape_of(x)
+    if x is None or source is None or source.op_type != "Sub" or shape is None or numbers is None:
+        return False
+    if numbers.size != 1 or array_of(numbers).item() != _SQUARE:
+        return False
+    means = [use.node for use in node.outputs[0].uses() if use.node.op_type == "ReduceMean"]
+    axes = [sorted(axis % len(shape) for axis in integers_at(each, "axes", model.opset) or ()) for each in means]
+    quotients = [use.node.outputs[0] for use in x.uses() if use.node.op_type in ("Div", "Mul")]
+    scaled = [use.node for value in quotients for use in value.uses() if use.node.op_type == "Mul"]
+    factors = [value for each in scaled for value in each.inputs if value not in quotients]
+    return any(not _are_of(model.shape_of(value), shape, along) for value in factors for along in axes)
+
+
+def _are_of(factors: ir.Shape | None, shape: ir.Shape, axes: Sequence[int]) -> bool:
+    """Whether factors have the sizes of some last axes of a shape, and no others."""
+    count, sizes = len(axes), [] if factors is None else list(factors)
+    last = list(axes) == [*range(len(shape) - count, len(shape))]
+    others, own = sizes[: len(sizes) - count], sizes[len(sizes) - count :]
+    return last and len(sizes) <= len(shape) and own == list(shape)[-count:] and {*others} <= {1}
 
 
 _SIZES = ("Shape", "Size")

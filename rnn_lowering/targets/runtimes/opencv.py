@@ -253,6 +253,7 @@ OPENCV = Target(
             "rows of a Softmax",
             "parted Reshapes",
             "parted pairs",
+            "parted norms",
             "parted reductions",
             "numbers with axes",
             "bounded Tanh",
