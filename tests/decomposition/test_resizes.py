@@ -11,6 +11,7 @@ import rnn_lowering as rl
 RESIZES = {
     "twice": 'Resize <mode = "cubic"> (x, "", scales)',
     "to a size": 'Resize <mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1> (x, "", "", sizes)',
+    "as dynamo writes it": 'Resize <mode = "cubic", antialias = 0, keep_aspect_ratio_policy = "stretch"> (x, "", scales)',
     "corners": 'Resize <mode = "cubic", coordinate_transformation_mode = "align_corners"> (x, "", "", sizes)',
     "one row": 'Resize <mode = "cubic", coordinate_transformation_mode = "pytorch_half_pixel"> (x, "", row)',
     "rounded corners": 'Resize <mode = "cubic", coordinate_transformation_mode = "align_corners"> (x, "", parts)',
@@ -24,7 +25,8 @@ TEXT = """g (float[{N}, 3, 5, 4] x) => (float[{N}, 3, c, d] y) <float[4] scales 
 
 @pytest.mark.parametrize("name", RESIZES)
 def test_a_cubic_resize_is_products(name: str) -> None:
-    net = parse(TEXT.format(N="N" if "scales" in RESIZES[name] else 2, text=RESIZES[name]), 17)
+    opset = 18 if "antialias" in RESIZES[name] else 17
+    net = parse(TEXT.format(N="N" if "scales" in RESIZES[name] else 2, text=RESIZES[name]), opset)
     lowered = rl.lower(net, target="mnn")
     assert operators(lowered) == {"MatMul"}
     feed = random_feed(net, N=2)

@@ -32,8 +32,12 @@ _OF_FLOATS = 11
 _PLANE, _ROWS = 2, 3
 """The axes of an image, and of signals."""
 
-_OTHERWISE = ("axes", "antialias", "keep_aspect_ratio_policy")
-"""Attributes with which a scale is not that of its axis."""
+_USUAL = {"antialias": 0, "keep_aspect_ratio_policy": "stretch", "axes": ()}
+"""The values of attributes with which a scale is that of its axis."""
+
+
+def _is_otherwise(node: ir.Node) -> bool:
+    return any(node.attributes[name].value != usual for name, usual in _USUAL.items() if name in node.attributes)
 
 
 class _Growth(NamedTuple):
@@ -114,7 +118,7 @@ def _growth(node: ir.Node, model: AdaptedModel) -> _Growth | None:
     is_crop = _places_of(node) == "tf_crop_and_resize"
     if is_crop or dtype is None or shape is None or not dtype.is_floating_point():
         return None
-    if any(name in node.attributes for name in _OTHERWISE):
+    if _is_otherwise(node):
         return None
     known = np.array([size if isinstance(size, int) else -1 for size in shape])
     if (known[-_PLANE:] < 0).any():
@@ -218,7 +222,7 @@ def _ratios(node: ir.Node, model: AdaptedModel) -> list[Fraction] | None:
     if shape is None or scales is None or scales.size != len(shape) or not aligns_corners(node):
         return None
     numbers = array_of(scales).tolist()
-    if any(name in node.attributes for name in _OTHERWISE) or not rounds(node, shape, numbers):
+    if _is_otherwise(node) or not rounds(node, shape, numbers):
         return None
     ratios = [_ratio(size, scale) for size, scale in zip(shape, numbers, strict=True)]
     known = [ratio for ratio in ratios if ratio is not None]
