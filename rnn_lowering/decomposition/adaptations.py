@@ -50,7 +50,14 @@ from rnn_lowering.decomposition.rewrites.bounds import (
     bound_tanh,
     write_logarithms,
 )
-from rnn_lowering.decomposition.rewrites.indices import bound_choices, count_axes, count_from_start, cut_to_indices
+from rnn_lowering.decomposition.rewrites.indices import (
+    bound_choices,
+    count_axes,
+    count_from_start,
+    cut_to_indices,
+    lengthen_to_updates,
+    longer_updates,
+)
 from rnn_lowering.decomposition.rewrites.norms import (
     centre_norms,
     multiply_by_sizes,
@@ -255,6 +262,11 @@ ADAPTATIONS = {
     "bounded choices": Adaptation(
         bound_choices,
         "chooses wrongly by indices beyond a depth: let {} OneHot choose an element more, which is cut off",
+    ),
+    "rows for updates": Adaptation(
+        lengthen_to_updates,
+        "fails on more updates than rows: added rows in {} ScatterElements",
+        replaces=longer_updates,
     ),
     "rows of indices": Adaptation(
         cut_to_indices, "fails on fewer indices than rows: cut what {} GatherElements read"

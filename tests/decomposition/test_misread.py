@@ -158,12 +158,6 @@ NETS |= {
         "Compress",
         "(float[7, 4] x) => (float[M, 4] y) <bool[5] c = {1, 0, 1, 1, 0}> { y = Compress <axis = 0> (x, c) }",
     ),
-    "more updates than rows": (
-        "opencv",
-        "ScatterElements",
-        """(float[2, 3] x, float[2, 4] u) => (float[2, 3] y) <int64[2, 4] i = {0, 1, 2, 0, 1, 1, -1, 0}>
-        { y = ScatterElements <axis = 1, reduction = "add"> (x, i, u) }""",
-    ),
     "sums of chosen rows": (
         "mnn",
         "ScatterND",

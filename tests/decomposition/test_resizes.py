@@ -11,7 +11,7 @@ import rnn_lowering as rl
 RESIZES = {
     "twice": 'Resize <mode = "cubic"> (x, "", scales)',
     "to a size": 'Resize <mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1> (x, "", "", sizes)',
-    "as dynamo writes it": 'Resize <mode = "cubic", antialias = 0, keep_aspect_ratio_policy = "stretch"> (x, "", scales)',
+    "of dynamo": 'Resize <mode = "cubic", antialias = 0, keep_aspect_ratio_policy = "stretch"> (x, "", scales)',
     "corners": 'Resize <mode = "cubic", coordinate_transformation_mode = "align_corners"> (x, "", "", sizes)',
     "one row": 'Resize <mode = "cubic", coordinate_transformation_mode = "pytorch_half_pixel"> (x, "", row)',
     "rounded corners": 'Resize <mode = "cubic", coordinate_transformation_mode = "align_corners"> (x, "", parts)',

@@ -325,6 +325,20 @@ NORMS = {
     for axes, shape in (("-1", "1, 1, 6"), ("-1", "4, 1"), ("-1", "1"), ("1", "6"), ("1, 2", "1, 4, 1"))
 }
 
+UPDATES = {
+    "more updates than rows, from the end": """(float[3, 4] x) => (float[a, b] y)
+        <int64[5, 4] i = {0, 1, 2, 0, -1, -1, 1, 0, 1, 2, 0, -3, 2, 2, 2, 2, 0, 0, 1, 1}, float[5, 4] u = {}> {
+        t = Tanh (x) y = ScatterElements <axis = 0> (t, i, u) }""",
+    "sums of more updates than columns, opset 16": """(float[2, 3] x, float[2, 4] u) => (float[a, b] y)
+        <int64[2, 4] i = {0, 1, 2, 0, 1, 1, -1, 0}> {
+        y = ScatterElements <axis = 1, reduction = "add"> (x, i, u) }""",
+    "updates of open rows": """(float[T, 4] x, float[N, 4] u) => (float[a, b] y) {
+        m = ArgMax <axis = 0> (x) s = Shape (u) i = Expand (m, s) y = ScatterElements <axis = 0> (x, i, u) }""",
+    "sums of updates of open rows, opset 16": """(float[T, 4] x, float[N, 4] u) => (float[a, b] y) {
+        m = ArgMax <axis = 0> (x) s = Shape (u) i = Expand (m, s)
+        y = ScatterElements <axis = 0, reduction = "add"> (x, i, u) }""",
+}
+
 NETS: dict[str, dict[str, onnx.ModelProto]] = {
     target: {name: parse(f"g {text}", int(name.partition("opset ")[2] or 17)) for name, text in texts.items()}
     for target, texts in {
@@ -358,6 +372,7 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | POOLS
         | CHOSEN
         | LOW
+        | UPDATES
         | {name: text for name, text in NORMS.items() if "along -1" in name}
         | BEHIND
         | RESHAPES

@@ -3,10 +3,10 @@
 MNN takes other elements for a negative index of ScatterElements, GatherElements and GatherND. For one of GatherND
 OpenCV reads other memory, and tract ends the process; tract rejects one of ScatterND.
 
-OpenCV rejects an axis of ScatterElements that is counted from the end, and indices of GatherElements for some of
-the rows only, and takes the second axis for that of a Split that is not written, MNN the first one for that of a
-OneHot. MNN chooses nothing by a negative index. OpenCV chooses another element by an index beyond the depth, and
-tract ends the process.
+OpenCV rejects an axis of ScatterElements that is counted from the end, more updates than rows, and indices of
+GatherElements for some of the rows only, and takes the second axis for that of a Split that is not written, MNN
+the first one for that of a OneHot. MNN chooses nothing by a negative index. OpenCV chooses another element by an
+index beyond the depth, and tract ends the process.
 """
 
 from __future__ import annotations
@@ -142,6 +142,55 @@ def _bound_choice(node: ir.Node, model: AdaptedModel) -> bool:
     wide = model.before(node, "OneHot", [bounded, wider, values], axis=axis)
     model.replace(node, model.before(node, "Slice", [wide], starts=[0], ends=[count], axes=[axis]), [depth])
     return True
+
+
+def lengthen_to_updates(model: AdaptedModel) -> int:
+    """Add rows, in place, to the data of each ScatterElements that may have more updates than rows, and cut them
+    off its result; return the number of nodes."""
+    nodes = longer_updates(model)
+    for node in nodes:
+        _count(node, model)
+        data, indices = node.inputs[:2]
+        shape, dtype = model.shape_of(indices), model.dtype_of(data)
+        assert shape is not None
+        assert dtype is not None
+        axis = node.attributes.get_int("axis", 0) % len(shape)
+        if isinstance(count := shape[axis], int):
+            ends = [count if n == axis else 0 for n in range(len(shape))]
+            longer = model.before(node, "Pad", [data], pads=[*[0] * len(shape), *ends])
+        else:
+            zero = ir.tensor(np.zeros(1, dtype.numpy()))
+            zeros = model.before(node, "ConstantOfShape", [model.before(node, "Shape", [indices])], value=zero)
+            longer = model.before(node, "Concat", [data, zeros], axis=axis)
+        rows = model.before(
+            node, "Gather", [model.before(node, "Shape", [data]), model.constant(node, [axis])], axis=0
+        )
+        result = model.before(node, node.op_type, [longer, *node.inputs[1:]], **node.attributes)
+        bounds = [model.constant(node, [0]), rows, model.constant(node, [axis])]
+        model.replace(node, model.before(node, "Slice", [result, *bounds]))
+    return len(nodes)
+
+
+def longer_updates(model: AdaptedModel) -> set[ir.Node]:
+    """Return each ScatterElements whose data gets rows: along the other axes, updates are as many, or their number
+    is known."""
+    return {node for node in model.nodes("ScatterElements", since=_COMPARES_INTEGERS) if _is_longer(node, model)}
+
+
+def _is_longer(node: ir.Node, model: AdaptedModel) -> bool:
+    data, indices = (model.shape_of(value) for value in node.inputs[:2])
+    if not data or not indices or len(data) != len(indices) or model.dtype_of(node.inputs[0]) is None:
+        return False
+    axis = node.attributes.get_int("axis", 0) % len(data)
+    rows, count = data[axis], indices[axis]
+    if (isinstance(rows, int) and isinstance(count, int) and count <= rows) or _is_same(rows, count):
+        return False
+    others = [_is_same(a, b) for n, (a, b) in enumerate(zip(data, indices, strict=True)) if n != axis]
+    return isinstance(count, int) or all(others)
+
+
+def _is_same(first: int | ir.SymbolicDim, second: int | ir.SymbolicDim) -> bool:
+    return first == second and (isinstance(first, int) or first.value is not None)
 
 
 def cut_to_indices(model: AdaptedModel) -> int:

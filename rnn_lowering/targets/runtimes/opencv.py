@@ -267,6 +267,7 @@ OPENCV = Target(
                 "slopes as products",
                 "axes from the start",
                 "rows of indices",
+                "rows for updates",
             ),
             "no unused constants",
             "rounding of floats",
