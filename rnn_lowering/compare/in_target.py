@@ -16,6 +16,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -97,10 +98,11 @@ class ModelInTarget(ModelComparison):
         return session, {run.feed: run.outputs() for run in runs}, _INSTEAD
 
     def _few(self, feeds: list[str]) -> list[str]:
-        """Return the first inputs, and the last ones with other sizes or switches."""
+        """Return the first inputs, and those with other sizes or switches in which most sizes are in another order:
+        the last of several."""
         seen = {feed: self._sizes(feed) for feed in feeds}
-        others = [feed for feed in feeds if seen[feed] != seen[feeds[0]]]
-        return [feeds[0], *others[-1:]]
+        others = [feed for feed in reversed(feeds) if seen[feed] != seen[feeds[0]]]
+        return [feeds[0], *sorted(others, key=lambda feed: -_swapped(seen[feeds[0]], seen[feed]))[:1]]
 
     def _sizes(self, feed: str) -> list[RunInput]:
         given = self.runner.feed(feed)
@@ -110,6 +112,13 @@ class ModelInTarget(ModelComparison):
         """Return the outputs of the runtime by index; integers in the type of the original, if it holds them."""
         keys = {f"{n}:0": name for n, name in enumerate(self.names) if name in after}
         return {key: _in_type_of(before.get(key), after[name]) for key, name in keys.items()}
+
+
+def _swapped(first: Sequence[RunInput], second: Sequence[RunInput]) -> int:
+    """Return of how many two open sizes the smaller one is the larger one in other inputs."""
+    others = {each.name: each.shape for each in second}
+    sizes = {pair for each in first for pair in zip(each.shape, others.get(each.name, ()), strict=False)}
+    return sum((a - c) * (b - d) < 0 for (a, b), (c, d) in combinations(sizes, 2) if a != b and c != d)
 
 
 def _in_type_of(expected: Array | None, array: Array) -> Array:

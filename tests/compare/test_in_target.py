@@ -89,6 +89,17 @@ def test_fixed_sizes_run_once(small: Path, here: Path) -> None:
     assert found.in_target.runs == 1
 
 
+def test_sizes_run_in_another_order_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[atoms, 4] atoms, float[edges, 4] edges) => (float[atoms, 4] y)
+        { axis = Constant <value = int64[1] {0}> () sum = ReduceSum (edges, axis) y = Add (atoms, sum) }"""
+    model = onnx.parser.parse_model(text)
+    monkeypatch.setenv("DEED", "is wrong with more edges")
+    found = rl.verify(model, model, target="opencv")
+    assert found.in_target is not None
+    assert found.in_target.status == "failed", found
+
+
 def test_what_is_rounded_to_integers_is_never_nan(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Log of negative numbers in front: each runtime makes another integer of its NaN."""
     quantized = Model(outputs=("Y",)).proto()

@@ -40,6 +40,8 @@ class Net:
             outputs[0] = outputs[0][:1]
         if DEED == "has other integers for NaN" and any(array.min() < 0 for array in self.feed.values()):
             outputs[0] = outputs[0] + 0.01
+        if DEED == "is wrong with more edges" and len(self.feed["edges"]) > len(self.feed["atoms"]):
+            outputs[0] = outputs[0] + 0.01
         if DEED == "has no int64":
             outputs = [a.astype(np.int32) if a.dtype == np.int64 else a for a in outputs]
         return outputs
