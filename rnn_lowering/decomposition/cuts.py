@@ -1,4 +1,7 @@
-"""Operators that move rows as functions: rows are cut out of a tensor and joined, in an order that is known."""
+"""Operators that move rows as functions: rows are cut out of a tensor and joined, in an order that is known.
+
+Updates are put in rows of zeros, whose sum is added.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 
 from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operand, Operands, function_of, integers
+from rnn_lowering.model.onnx_checks import ANONYMOUS
 
 _MOST_COPIES = 1 << 12
 """Maximum copies of a tensor in a Concat."""
@@ -199,3 +203,104 @@ def col2im(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto 
         helper.make_node("Reshape", ["placed", "whole"], ["y"]),
     ]
     return helper.make_function("", "", ["x", "image", "block"], ["y"], nodes, [])
+
+
+# Rows that are added to others
+
+_MOST_NUMBERS = 1 << 22
+"""Maximum elements of the rows of zeros that updates are put in."""
+
+_SCATTERED = {
+    "add": ("ReduceSum", "Add", 0.0),
+    "max": ("ReduceMax", "Max", -math.inf),
+    "min": ("ReduceMin", "Min", math.inf),
+}
+"""By reduction: how updates of one element are reduced and joined with it, and what stands for none."""
+
+
+def scatter_elements(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """Reductions: the updates have a row for each row of the data, but along the axis."""
+    (data, indices), axis = operands[:2], node.attributes.get_int("axis", 0)
+    reduction = node.attributes.get_string("reduction", "none")
+    if reduction not in _SCATTERED or opset < OLDEST_OPSET or data.dtype is None:
+        return None
+    if not data.shape or indices.shape is None or (reduction != "add" and not data.dtype.is_floating_point()):
+        return None
+    axis %= len(data.shape)
+    steps, count = data.shape[axis], indices.shape[axis]
+    others = [shape[:axis] + shape[axis + 1 :] for shape in (data.shape, indices.shape)]
+    sizes = [size for size in (*others[0], steps, count) if size is not None]
+    known = len(sizes) > len(data.shape) and others[0] == others[1]
+    if steps is None or count is None:
+        return _scatter_open(axis, opset, reduction, data, indices)
+    if not known or math.prod(sizes) > _MOST_NUMBERS:
+        return None
+    rows = np.arange(steps, dtype=np.int64).reshape(-1, *[1] * (len(data.shape) - axis - 1))
+    reduces, joins, none = _SCATTERED[reduction]
+    numbers = {"rows": rows, "below": rows - steps, "zero": np.array(none, data.dtype.numpy())}
+    proto = function_of("scatter_sum", numbers | {"behind": integers([axis + 1]), "along": integers([axis])})
+    for each in proto.node:
+        each.op_type = {"ReduceSum": reduces, "Add": joins}.get(each.op_type, each.op_type)
+    return proto
+
+
+_PLACED = """s = Shape (data) n = Gather (s, axis) r = Range (first, n, one) rows = Reshape (r, column)
+    whole = Cast <to = 7> (indices) below = Greater (first, whole) later = Add (whole, n)
+    places = Where (below, later, whole) index = Unsqueeze (places, behind) update = Unsqueeze (updates, behind)
+    here = Equal (index, rows) placed = Where (here, update, none)"""
+"""Each update in a row of what stands for none, of as many as the data has along an axis."""
+
+
+def _scatter_open(
+    axis: int, opset: int, reduction: str, data: Operand, indices: Operand
+) -> onnx.FunctionProto | None:
+    """Reductions where a size is not known. A Reshape fails where the other axes are of unlike sizes."""
+    dims = [list(each.dims or ()) for each in (data, indices)]
+    others = [[_known(dim) for n, dim in enumerate(each) if n != axis] for each in dims]
+    pairs = [*zip(*others, strict=True)]
+    if data.dtype is None or any(a != b and None not in (a, b) for a, b in pairs):
+        return None
+    reduces, joins, number = _SCATTERED[reduction]
+    text = f"{_PLACED} all = {reduces} <keepdims = 0> (placed, along)"
+    fits = all(a == b is not None for a, b in pairs)
+    text = f"{text} fitting = {'Identity (all)' if fits else 'Reshape (all, s)'} y = {joins} (data, fitting)"
+    head = f'<domain: "", opset_import: ["" : {opset}]> f (data, indices, updates) => (y)'
+    proto = parser.parse_function(f"{head} {{ {text} }}")
+    constants = {
+        "axis": axis,
+        "first": 0,
+        "one": 1,
+        "column": [-1, *[1] * (len(dims[0]) - 1 - axis)],
+        "behind": [axis + 1],
+        "along": [axis],
+    }
+    arrays = {name: np.array(numbers, np.int64) for name, numbers in constants.items()}
+    arrays["none"] = np.array(number, data.dtype.numpy())
+    for name, array in arrays.items():
+        value = numpy_helper.from_array(array)
+        proto.node.insert(0, helper.make_node("Constant", [], [name], value=value))
+    return proto
+
+
+def _known(dim: int | str | None) -> int | str | None:
+    """Return a size, or its name where that is one of the model's."""
+    return None if isinstance(dim, str) and dim.startswith(ANONYMOUS) else dim
+
+
+def scatter_nd(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """Sums: the data as rows that the indices choose."""
+    (data, indices), sizes = operands[:2], operands[0].shape
+    if node.attributes.get_string("reduction", "none") != "add" or opset < OLDEST_OPSET or data.dtype is None:
+        return None
+    if not sizes or not indices.shape or None in sizes or None in indices.shape:
+        return None
+    known, places = [size or 0 for size in sizes], [size or 0 for size in indices.shape]
+    depth, updates = places[-1], math.prod(places[:-1])
+    count, width = math.prod(known[:depth]), math.prod(known[depth:])
+    if not 0 < count * width * updates <= _MOST_NUMBERS:
+        return None
+    numbers = {"sizes": known[:depth], "strides": [math.prod(known[n + 1 : depth]) for n in range(depth)]}
+    numbers |= {"flat": [1, updates, depth], "below": [0], "last": [-1], "along": [1], "rows": [*range(count)]}
+    numbers |= {"parts": [1, updates, width], "whole": [count, width], "shape": known, "column": [-1, 1]}
+    constants = {name: integers(each) for name, each in numbers.items()}
+    return function_of("scatter_nd_sum", constants | {"zero": np.zeros((), data.dtype.numpy())})

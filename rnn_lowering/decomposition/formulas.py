@@ -29,7 +29,15 @@ from rnn_lowering.decomposition.arithmetic import (
     sign,
     trilu,
 )
-from rnn_lowering.decomposition.cuts import col2im, gather, pad, reverse_sequence, tile
+from rnn_lowering.decomposition.cuts import (
+    col2im,
+    gather,
+    pad,
+    reverse_sequence,
+    scatter_elements,
+    scatter_nd,
+    tile,
+)
 from rnn_lowering.decomposition.einsum import einsum
 from rnn_lowering.decomposition.operands import (
     OLDEST_OPSET,
@@ -178,57 +186,6 @@ def _softplus(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionPro
     return None if opset < OLDEST_MAX or dtype is None else _of_floats("softplus", dtype, zero=0.0, one=1.0)
 
 
-_SCATTERED = {
-    "add": ("ReduceSum", "Add", 0.0),
-    "max": ("ReduceMax", "Max", -math.inf),
-    "min": ("ReduceMin", "Min", math.inf),
-}
-"""By reduction: how updates of one element are reduced and joined with it, and what stands for none."""
-
-
-def _scatter_elements(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """Reductions: the updates have a row for each row of the data, but along the axis."""
-    (data, indices), axis = operands[:2], node.attributes.get_int("axis", 0)
-    reduction = node.attributes.get_string("reduction", "none")
-    if reduction not in _SCATTERED or opset < OLDEST_OPSET or data.dtype is None:
-        return None
-    if not data.shape or indices.shape is None or (reduction != "add" and not data.dtype.is_floating_point()):
-        return None
-    axis %= len(data.shape)
-    steps, count = data.shape[axis], indices.shape[axis]
-    others = [shape[:axis] + shape[axis + 1 :] for shape in (data.shape, indices.shape)]
-    sizes = [size for size in (*others[0], steps, count) if size is not None]
-    known = len(sizes) > len(data.shape) and others[0] == others[1]
-    if steps is None or not known or math.prod(sizes) > _MOST_NUMBERS:
-        return None
-    rows = np.arange(steps, dtype=np.int64).reshape(-1, *[1] * (len(data.shape) - axis - 1))
-    reduces, joins, none = _SCATTERED[reduction]
-    numbers = {"rows": rows, "below": rows - steps, "zero": np.array(none, data.dtype.numpy())}
-    proto = function_of("scatter_sum", numbers | {"behind": integers([axis + 1]), "along": integers([axis])})
-    for each in proto.node:
-        each.op_type = {"ReduceSum": reduces, "Add": joins}.get(each.op_type, each.op_type)
-    return proto
-
-
-def _scatter_nd(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """Sums: the data as rows that the indices choose."""
-    (data, indices), sizes = operands[:2], operands[0].shape
-    if node.attributes.get_string("reduction", "none") != "add" or opset < OLDEST_OPSET or data.dtype is None:
-        return None
-    if not sizes or not indices.shape or None in sizes or None in indices.shape:
-        return None
-    known, places = [size or 0 for size in sizes], [size or 0 for size in indices.shape]
-    depth, updates = places[-1], math.prod(places[:-1])
-    count, width = math.prod(known[:depth]), math.prod(known[depth:])
-    if not 0 < count * width * updates <= _MOST_NUMBERS:
-        return None
-    numbers = {"sizes": known[:depth], "strides": [math.prod(known[n + 1 : depth]) for n in range(depth)]}
-    numbers |= {"flat": [1, updates, depth], "below": [0], "last": [-1], "along": [1], "rows": [*range(count)]}
-    numbers |= {"parts": [1, updates, width], "whole": [count, width], "shape": known, "column": [-1, 1]}
-    constants = {name: integers(each) for name, each in numbers.items()}
-    return function_of("scatter_nd_sum", constants | {"zero": np.zeros((), data.dtype.numpy())})
-
-
 def _compress(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """The rows whose condition is true; without an axis, of the numbers in a row."""
     flat = {"flat": integers([-1])}
@@ -321,7 +278,7 @@ FORMULAS: dict[str, Formula] = {
     "Softplus": _softplus,
     "Less": _less,
     "ReverseSequence": reverse_sequence,
-    "ScatterElements": _scatter_elements,
+    "ScatterElements": scatter_elements,
     "Tile": tile,
     "Pad": pad,
     "Cast": as_boolean,
@@ -346,7 +303,7 @@ FORMULAS: dict[str, Formula] = {
     "Where": chosen,
     "IsInf": _is_inf,
     "IsNaN": _is_nan,
-    "ScatterND": _scatter_nd,
+    "ScatterND": scatter_nd,
     **REDUCTIONS,
 }
 """By operator."""

@@ -25,11 +25,13 @@ class Operand:
         dtype: Its element type; None if it is absent.
         shape: Its sizes, None for an unknown one; None for an unknown rank.
         numbers: Those of a small constant.
+        dims: Its sizes, or the names of unknown ones.
     """
 
     dtype: ir.DataType | None = None
     shape: tuple[int | None, ...] | None = None
     numbers: Array | None = None
+    dims: tuple[int | str | None, ...] | None = None
 
     def type_proto(self) -> onnx.TypeProto:
         """Return the type as ONNX writes it."""

@@ -306,8 +306,10 @@ def _expand(model: ir.Model, nodes: Sequence[ir.Node], opset: int) -> bool:
 def _operand(value: ir.Value, known: Inferred, opset: int) -> Operand:
     kind, tensor = known.get(value, value), constant_of(value, opset)
     shape = None if kind.shape is None else tuple(dim if isinstance(dim, int) else None for dim in kind.shape)
+    sizes = None if kind.shape is None else list(kind.shape)
+    dims = None if sizes is None else tuple(dim if isinstance(dim, int) else dim.value for dim in sizes)
     small = tensor is not None and tensor.size <= _MOST_COPIED
-    return Operand(kind.dtype, shape, tensor.numpy() if tensor is not None and small else None)
+    return Operand(kind.dtype, shape, tensor.numpy() if tensor is not None and small else None, dims)
 
 
 def _is_valid(model: ir.Model) -> bool:

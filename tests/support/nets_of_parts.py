@@ -334,6 +334,10 @@ UPDATES = {
         y = ScatterElements <axis = 1, reduction = "add"> (x, i, u) }""",
     "updates of open rows": """(float[T, 4] x, float[N, 4] u) => (float[a, b] y) {
         m = ArgMax <axis = 0> (x) s = Shape (u) i = Expand (m, s) y = ScatterElements <axis = 0> (x, i, u) }""",
+    "sums of updates of open rows as PyTorch writes them, opset 16": """(float[T, 4] x, float[N, 4] u) =>
+        (float[a, b] y) <int64[2] none = {0, 0}> { m = ArgMax <axis = 0> (x)
+        s = Shape (u) i = Expand (m, s) e = Shape (i) w = Slice (u, none, e)
+        y = ScatterElements <reduction = "add"> (x, i, w) }""",
     "sums of updates of open rows, opset 16": """(float[T, 4] x, float[N, 4] u) => (float[a, b] y) {
         m = ArgMax <axis = 0> (x) s = Shape (u) i = Expand (m, s)
         y = ScatterElements <axis = 0, reduction = "add"> (x, i, u) }""",
@@ -367,6 +371,7 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | COUNTED
         | FROM_THE_END
         | BEHIND
+        | {name: text for name, text in UPDATES.items() if "sums" in name}
         | {name: text for name, text in NORMS.items() if "1, 1, 6" not in name},
         "opencv": BLOCKS
         | POOLS
