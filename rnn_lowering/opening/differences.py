@@ -16,6 +16,9 @@ from rnn_lowering.facts.size import Shape, Size, product, size
 from rnn_lowering.opening.evidence import Integers, refuse, text_of, told
 from rnn_lowering.opening.tables import Arrays, Tables, Writer
 
+_ENDS = 2
+"""The slot of the ends of a Slice."""
+
 _WINDOWS = 2
 """The first axis along which windows move."""
 
@@ -81,7 +84,11 @@ class Difference:
         """Write integers of which some are sizes."""
         columns: list[Integers] = list(zip(*(array.tolist() for array in arrays), strict=True))
         place = (self.node.op_type, slot) if is_of_default_domain(self.node) else ("", 0)
-        fixed, own = self._of_reshape(columns) if place == ("Reshape", 1) else {}, self.own
+        fixed, own = dict[int, Size](), self.own
+        if place == ("Reshape", 1):
+            fixed = self._of_reshape(columns)
+        elif place == ("Slice", _ENDS):
+            fixed = self._of_cut(columns)
         numbers = [
             fixed.get(n) or self.writer.evidence.integer(self.ref, name, c, own) for n, c in enumerate(columns)
         ]
@@ -89,6 +96,21 @@ class Difference:
         self.node.replace_input_with(slot, self.writer.sizes(written))
         changed = (f"{c[0]} is {text_of(n)}" for c, n in zip(columns, numbers, strict=True) if len(set(c)) > 1)
         return " and ".join(changed)
+
+    def _of_cut(self, columns: list[Integers]) -> dict[int, Size]:
+        """Return ends of a Slice by their place, which cut in two exports at least, and in the others take all.
+
+        Where one cuts nothing, its end becomes the size.
+        """
+        found, axes = dict[int, Size](), constants_of(self.writer.known, self.node, "axes")
+        for n, axis in enumerate(() if axes is None or not self.own[0] else axes or range(len(columns))):
+            lengths = self.writer.evidence.numbers_of(self.own[0][axis])
+            if lengths is not None and len({*columns[n]}) > 1:
+                columns[n] = ends = tuple(map(min, columns[n], lengths))
+                cuts = [end for end, length in zip(ends, lengths, strict=True) if end < length]
+                if len(cuts) > 1 and {*cuts} == {max(ends)} and min(ends) > 0:
+                    found[n] = size(cuts[0])
+        return found
 
     def _of_reshape(self, columns: Sequence[Integers]) -> dict[int, Size]:
         """Return numbers of a Reshape by their place, as far as the product of all decides them."""

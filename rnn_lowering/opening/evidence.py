@@ -11,37 +11,36 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import combinations_with_replacement
-from itertools import product as product_of
 
+import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.size import Shape, Size, Symbol, product, size
+from rnn_lowering.opening.floats import Floats, Number, ratios, scaled, shifted, whole
+from rnn_lowering.opening.roundings import Rounded, fitting, telling
+from rnn_lowering.types import Array
 
 PAGE = "frozen-axis.md"
 """The page about exports at two sizes."""
 
 SIZES = "export at sizes such as 11 and 160"
-THIRD = f"{SIZES}, or give a third export in between: --also MIDDLE.onnx"
 
-_CLOSE = 2e-6
-"""Relative distance of floats that count as equal: what rounding to float32 explains, a few times."""
+_TRIED = 1200
+"""Functions of a size are one if they are equal at so many."""
 
-_MOST_ROUNDED = 50_000
-"""The inverse of a float32 may be off by a tenth from here on."""
-
-_MOST_PARTS = 17
-_MOST_ROUNDED_PARTS = 9
-_TRIED = 720
-_FEWEST_PARTS = 11
 _WIDE = 13
 """Beside sizes of one axis that differ by less, most numbers of another are one with some rest."""
+
+_FEWEST_FLOATS = 3
+"""Fewer different floats are rather two branches of the code than a size that is rounded."""
+
+_UNEXPLAINED = ", which no size explains"
 
 _SHARE = 4
 """An offset beside a multiple of a size is at most this part of it."""
 
 Integers = tuple[int, ...]
-Floats = tuple[float, ...]
 """A number in each export, which are in the order of the files."""
 
 _Pool = Mapping[Size, Integers]
@@ -71,15 +70,6 @@ def text_of(number: Size) -> str:
     return text or "0"
 
 
-@dataclass(frozen=True)
-class Number:
-    """A number that changes with a size: factor * size ** power."""
-
-    size: Size
-    power: Fraction = Fraction(1)
-    factor: float = 1.0
-
-
 @dataclass
 class Evidence:
     """The sizes of the exports.
@@ -90,6 +80,7 @@ class Evidence:
         sizes: The sizes of values so far, in their order, and what they are.
         origins: By symbol, the value and the axis that it is the size of.
         parts: By size, part and way, what (size + way) // part is.
+        rows: By symbol, its numbers at many sizes of the axes; none for one that is read from a value alone.
     """
 
     values: dict[Symbol, Integers]
@@ -97,10 +88,13 @@ class Evidence:
     sizes: dict[Size, Integers] = field(init=False)
     origins: dict[Symbol, tuple[ir.Value, int]] = field(default_factory=dict)
     parts: dict[tuple[Size, int, int], Size] = field(default_factory=dict)
+    rows: dict[Symbol, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.axes = {Size.symbol(symbol): held for symbol, held in self.values.items()}
         self.sizes = dict(self.axes)
+        for n, symbol in enumerate(self.values):
+            self.rows[symbol] = np.arange(_TRIED, dtype=np.int64) * (2 * n + 1) + n
 
     def in_export(self, dim: Size, n: int) -> Size:
         """Return a size as export `n` has it; axes that were open before stay symbols."""
@@ -122,14 +116,35 @@ class Evidence:
     def rounded(self, dim: Size, part: int, way: int, origin: tuple[ir.Value, int] | None = None) -> Size:
         """Return (dim + way) // part, a symbol that is read from a value if one has it."""
         more, way = divmod(way, part)
+        if (whole := dim.divided(part)) is not None and whole.is_integral:
+            return whole + more
         if (key := (dim, part, way)) not in self.parts:
-            numbers = tuple((held + way) // part for held in self.sizes[dim])
+            numbers = tuple((held + way) // part for held in self.numbers_of(dim) or ())
             if origin is not None:
-                self.parts[key] = self.own_symbol(*origin, tuple(n + more for n in numbers)) - more
+                found = self.own_symbol(*origin, tuple(n + more for n in numbers)) - more
             else:
-                symbol = f"({text_of(dim + way)}) // {part}"
-                self.parts[key], self.values[symbol] = Size.symbol(symbol), numbers
+                found = Size.symbol(symbol := f"({text_of(dim + way)}) // {part}")
+                self.values[symbol] = numbers
+            if (row := self.row(dim)) is not None:
+                rest = int((found - Size.symbol(next(iter(found.symbols)))).constant or 0)
+                self.rows[next(iter(found.symbols))] = (row + way) // part - rest
+            self.parts[key] = found
         return self.parts[key] + more
+
+    def row(self, dim: Size) -> Array | None:
+        """Return the numbers of a size at many sizes of the axes; None if they are not known."""
+        if not dim.symbols <= self.rows.keys():
+            return None
+        terms = [int(n) * math.prod(self.rows[symbol] for symbol in monomial) for monomial, n in dim.terms]
+        return np.broadcast_to(np.array(sum(terms), np.int64), (_TRIED,))
+
+    def distinct(self, dims: Iterable[Size]) -> list[Size]:
+        """Return one of the sizes that are equal at any size of the axes."""
+        found: dict[Size | bytes, Size] = {}
+        for dim in dims:
+            row = self.row(dim)
+            found.setdefault(dim if row is None else row.tobytes(), dim)
+        return [*found.values()]
 
     def add(self, shape: Shape) -> None:
         """Add the sizes of a value that differ between the exports."""
@@ -163,61 +178,107 @@ class Evidence:
         found = self.integers(numbers, own)
         return self._only(node, f"{what} is {told(numbers)}", found, numbers, self.known(own))
 
-    def integers(self, numbers: Integers, own: Sequence[Shape] = ()) -> list[Size]:
-        """Return the sizes that may explain integers: those of the first rule that has any."""
+    def integers(self, numbers: Integers, own: Sequence[Shape] = (), fewest: int = 2) -> list[Size]:
+        """Return the sizes that may explain integers: those of the first rule that has any.
+
+        Fewer different numbers are not rounded.
+        """
         pools = {"own": self.known(own), "axes": self.axes, "all": self.sizes}
         wide = _WIDE * (len(self.axes) > 1)
         for pool, rule in INTEGER_RULES:
             if candidates := [*rule(numbers, pools[pool], wide)]:
                 alike = (dim for dim, held in self.sizes.items() if held == numbers)
                 return list(dict.fromkeys([*candidates, *alike]))
-        return self._rounded(numbers) if len(numbers) > 2 else []
+        return self._rounded(numbers) if len({*numbers}) >= fewest else []
 
     def _rounded(self, numbers: Integers) -> list[Size]:
-        """Return the sizes that may explain integers as a rounded part of an axis, or as the rest of it.
+        """Return the sizes that may explain integers as a rounded part of an axis, or as the rest of it."""
+        found = []
+        for dim, rounding, sign in self._roundings(numbers):
+            in_order = [n for _, n in sorted(zip(self.axes[dim], numbers, strict=True))]
+            if rounding.is_usual and rounding.is_told_by([sign * n for n in in_order]):
+                part = self.rounded(dim, rounding.part, rounding.way)
+                found.append((part * rounding.factor + dim * rounding.whole) * sign)
+        return self.distinct(found)
 
-        Those that are the same at any size are one. Two exports at least must have been rounded.
-        """
-        found: dict[Integers, Size] = {}
+    def _roundings(self, numbers: Integers, rests: Iterable[int] = (0,)) -> Iterator[tuple[Size, Rounded, int]]:
+        """Yield the axis, the rounding and the sign of what may be integers."""
+        sign = -1 if max(numbers) <= 0 else 1
         for dim, held in self.axes.items():
-            narrow = len(self.axes) > 1 and max(held) - min(held) < _WIDE
-            for part, way, factor, whole in () if narrow else _roundings():
-                one = [factor * ((n + way) // part) + whole * n for n in held]
-                if one == [*numbers] and sum(n % part > 0 for n in held) > 1:
-                    row = tuple(factor * ((n + way) // part) + whole * n for n in range(_TRIED))
-                    found.setdefault(row, self.rounded(dim, part, way) * factor + dim * whole)
+            if len(self.axes) == 1 or max(held) - min(held) >= _WIDE:
+                for rounding in fitting([sign * n for n in numbers], held, [sign * rest for rest in rests]):
+                    yield dim, rounding, sign
+
+    def _rows(self, numbers: Integers, rest: int = 0, *, usual: bool = False) -> list[Array]:
+        """Return the roundings that integers may be, at many sizes."""
+        found = dict[bytes, Array]()
+        for dim, rounding, sign in self._roundings(numbers, (0, rest)):
+            if rounding.is_usual or not usual:
+                (axis,) = dim.symbols
+                row = sign * rounding.at(self.rows[axis])
+                found[row.tobytes()] = row
         return [*found.values()]
 
     def number(self, node: NodeRef, what: str, numbers: Floats, own: Sequence[Shape]) -> Number:
         """Return what explains floats, as `integer` does."""
         fact = f"{what} is {told(numbers)}"
-        for power in _FLOAT_POWERS[:2]:
-            whole = _whole(numbers, power)
-            if whole is not None and (sizes := self.integers(whole, own)):
-                return Number(self._only(node, fact, sizes, whole), power)
-        pools = (self.axes, self.sizes)
-        scaled = next((found for pool in pools if (found := [*_scaled(numbers, pool)])), [])
-        chosen = self._only(node, fact, [*dict.fromkeys(each.size for each in scaled)], numbers)
-        return next(each for each in scaled if each.size == chosen)
+        for inverse in (False, True):
+            integers = whole(numbers, inverse)
+            if integers is not None and (sizes := self.integers(integers, own, _FEWEST_FLOATS)):
+                only = self._only(node, fact, sizes, integers, {})
+                return Number(only, "Reciprocal" if inverse else "")
+        axes = {dim * n: tuple(n * k for k in held) for dim, held in self.axes.items() for n in (1, 2, 3, 4)}
+        rules = (scaled, self.axes), (scaled, self.sizes), (ratios, {**self.sizes, **axes}), (shifted, self.axes)
+        found = next((found for rule, pool in rules if (found := [*rule(numbers, pool)])), [])
+        alike = self._distinct_numbers(found)
+        if len(alike) != 1:
+            texts = " or ".join(text_of(each.size) for each in alike[:3])
+            raise refuse(node, f"{fact}{f' and may be of {texts}' if alike else _UNEXPLAINED}", self.third())
+        for dim in (alike[0].size, alike[0].over):
+            if dim.symbols and (held := self.numbers_of(dim)) is not None:
+                self._only(node, fact, [dim], held, {})
+        return alike[0]
 
-    def _only(
-        self, node: NodeRef, fact: str, found: Sequence[Size], numbers: Sequence[float], own: _Pool | None = None
-    ) -> Size:
+    def _distinct_numbers(self, candidates: Iterable[Number]) -> list[Number]:
+        """Return one of the numbers that are equal at any size of the axes."""
+        found: list[tuple[Number, Array | None]] = []
+        for each in candidates:
+            size_row, over = self.row(each.size), self.row(each.over)
+            row = None if size_row is None or over is None else each.at(size_row, over)[8:]
+            if row is None or not any(other is not None and np.allclose(row, other, 1e-5, 0) for _, other in found):
+                found.append((each, row))
+        return [each for each, _ in found]
+
+    def _only(self, node: NodeRef, fact: str, found: Sequence[Size], numbers: Integers, own: _Pool) -> Size:
         """Return the only candidate, or the only one that depends on opened axes alone.
 
-        Refuse one that a value has, such as that behind a stride, if two exports say so, or a number beside it if
-        all exports round alike: it is rounded.
+        Refuse one that is rounded, if another rounding has these numbers, and one that only a value has, if two
+        exports say so.
         """
-        of_axes = [dim for dim in found if dim.symbols <= self._opened]
-        only = next((left[0] for left in (found, of_axes) if len(left) == 1), None)
+        if not found:
+            raise refuse(node, f"{fact}{_UNEXPLAINED}", self.third(numbers))
+        alike, of_axes = self.distinct(found), [dim for dim in found if dim.symbols <= self._opened]
+        only = next((left[0] for left in (alike, of_axes) if len(left) == 1), None)
         if only is None:
-            if not found:
-                raise refuse(node, f"{fact}, which no size explains", THIRD if len(numbers) == 2 else SIZES)
-            raise refuse(node, f"{fact} and may be {' or '.join(map(text_of, found[:3]))}", THIRD)
-        beside = only not in self.sizes and any(_round_alike(numbers, held) for held in self.axes.values())
-        if only not in (own or ()) and not only.symbols <= self._opened and (len(numbers) < 3 or beside):
-            raise refuse(node, f"{fact}, and {text_of(only)} by chance or always", THIRD)
+            texts = " or ".join(map(text_of, alike[:3]))
+            raise refuse(node, f"{fact} and may be {texts}", self.third(numbers, alike))
+        if only in own or only.symbols <= self._opened:
+            return only
+        row, rivals = self.row(only), self._rows(numbers, int(only.coefficient()))
+        if len(numbers) < 3 if row is None else any((rival != row).any() for rival in rivals):
+            raise refuse(node, f"{fact}, and {text_of(only)} by chance or always", self.third(numbers, [only]))
         return only
+
+    def third(self, numbers: Integers = (), found: Iterable[Size] = ()) -> str:
+        """Return the advice to give a further export, at sizes that tell apart what numbers may be."""
+        groups: list[list[Array]] = []
+        if len(self.axes) == 1 and (numbers or found):  # rows are numbers at sizes of the first axis
+            of_sizes, every = [row for dim in found if (row := self.row(dim)) is not None], list[Array]()
+            if numbers:
+                of_sizes, every = [*of_sizes, *self._rows(numbers, usual=True)], self._rows(numbers)
+            groups = [of_sizes, every]
+        sizes = (f"{dim} = {telling(held, *groups)}" for dim, held in self.axes.items())
+        return f"give one more export, at {told(sizes)}: --also MIDDLE.onnx"
 
     @property
     def _opened(self) -> set[Symbol]:
@@ -232,16 +293,6 @@ class Evidence:
 def graph_of(value: ir.Value) -> ir.Graph | ir.Function | None:
     producer = value.producer()
     return value.graph if producer is None else producer.graph
-
-
-def _round_alike(numbers: Sequence[float], sizes: Integers) -> bool:
-    """Whether a part of a size, rounded in several ways, is these numbers but for a number that is the same."""
-    for part in range(2, _MOST_PARTS):
-        ways = range(part)
-        rests = ({n - (held + way) // part for n, held in zip(numbers, sizes, strict=True)} for way in ways)
-        if sum(len(rest) == 1 for rest in rests) > 1:
-            return True
-    return False
 
 
 # The rules of integers: a number is factor * size + rest, or a product of two sizes. The first that fits decides.
@@ -295,44 +346,3 @@ INTEGER_RULES: Sequence[tuple[str, _Rule]] = (
     ("all", _linear),
 )
 """Where a rule looks: at sizes of the node's own inputs, at the opened axes, at the sizes of all values before."""
-
-
-def _roundings() -> Iterator[tuple[int, int, int, int]]:
-    """Yield part, way, factor and whole: factor * ((size + way) // part) + whole * size may be a number."""
-    parts = ((part, way) for part in range(2, _MOST_ROUNDED_PARTS) for way in (0, part - 1))
-    yield from ((*each, *terms) for each, terms in product_of(parts, ((1, 0), (-1, 0), (-1, 1))))
-
-
-# The rules of floats
-
-_FLOAT_POWERS = (Fraction(1), Fraction(-1), Fraction(1, 2), Fraction(-1, 2))
-"""A float or its inverse may be an integer that is a size; a factor times one of these powers may be the float."""
-
-
-def _whole(numbers: Floats, power: Fraction) -> Integers | None:
-    """Return integers whose power the floats are, as far as rounding leaves it certain; None if there are none."""
-    found = [number ** int(power) if number else 0.0 for number in numbers]
-    certain = (n == round(n) or abs(n) < _MOST_ROUNDED for n in found)
-    near = all(map(_near, found, map(round, found)))
-    return tuple(map(round, found)) if near and all(certain) else None
-
-
-def _scaled(numbers: Floats, pool: _Pool) -> Iterator[Number]:
-    """Yield a factor times a power of a size, or of one that is one or two more or less, if the factor is whole.
-
-    Sizes with a ratio of small numbers, such as 2 to 3, do not tell: many numbers have it.
-    """
-    for dim, held in pool.items():
-        for power in _FLOAT_POWERS:
-            for offset in (0, 1, -1, 2, -2):
-                common = math.gcd(*(n + offset for n in held))
-                if min(held) + offset < 1 or max(held) + offset < _FEWEST_PARTS * common:
-                    continue
-                factors = [x / (n + offset) ** float(power) for x, n in zip(numbers, held, strict=True)]
-                whole = any(_near(f, round(f)) for f in (factors[0], 1 / (factors[0] or 1)))
-                if all(_near(f, factors[0]) for f in factors) and (whole or not offset):
-                    yield Number(dim + offset, power, factors[0])
-
-
-def _near(number: float, other: float) -> bool:
-    return other != 0 and abs(number - other) <= _CLOSE * abs(other)

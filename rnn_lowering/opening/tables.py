@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,11 @@ from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef
 from rnn_lowering.facts.known import KnownValues
 from rnn_lowering.facts.size import Shape, Size, Symbol, size
-from rnn_lowering.opening.evidence import Evidence, Integers, Number, graph_of, refuse, told
+from rnn_lowering.opening.evidence import Evidence, Integers, graph_of, refuse, told
+from rnn_lowering.opening.floats import Number
 from rnn_lowering.types import Array
 
 _INT64, _DOUBLE, _FLOAT = ir.DataType.INT64, ir.DataType.DOUBLE, ir.DataType.FLOAT
-
-_OF_POWER = {Fraction(1): (), Fraction(-1): ("Reciprocal",), Fraction(1, 2): ("Sqrt",)}
-_OF_POWER[Fraction(-1, 2)] = ("Sqrt", "Reciprocal")
 
 
 @dataclass
@@ -126,10 +123,13 @@ class Writer:
             return self.constant(np.array([number], dtype.numpy()))
         computed = dtype if not dtype.is_floating_point() or dtype == _DOUBLE else _FLOAT
         value = self.cast(self.size(number.size), _INT64, computed)
-        for op_type in _OF_POWER[number.power]:
+        if number.over.symbols:
+            value = self.add("Div", value, self.cast(self.size(number.over), _INT64, computed))
+        for op_type in number.function.split():
             value = self.add(op_type, value)
-        if number.factor != 1:
-            value = self.add("Mul", value, self.constant(np.array([number.factor], computed.numpy())))
+        for op_type, n, nothing in (("Mul", number.factor, 1), ("Add", number.rest, 0)):
+            if n != nothing:
+                value = self.add(op_type, value, self.constant(np.array([n], computed.numpy())))
         return self.cast(value, computed, dtype)
 
     def cast(self, value: ir.Value, dtype: ir.DataType, to: ir.DataType) -> ir.Value:
@@ -152,7 +152,7 @@ _MOST_RUNS = 64
 """Maximum runs of equal rows."""
 
 _FEWEST = 4
-"""Fewer rows may count by chance."""
+"""Fewer rows, in the longest, may count by chance."""
 
 _ROUNDING = 2.0**-24
 """Half of the last bit of a float32, relative to it."""
@@ -299,7 +299,8 @@ def _runs(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int) ->
 @_along
 def _counted(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int) -> ir.Value | None:
     """Rows that grow by the same from one to the next."""
-    if arrays[0].dtype.kind not in "iuf" or min(a.shape[axis] for a in arrays) < _FEWEST:
+    counts = [array.shape[axis] for array in arrays]
+    if arrays[0].dtype.kind not in "iuf" or min(counts) < 2 or max(counts) < _FEWEST:
         return None
     if not all(np.isfinite(array).all() for array in arrays):
         return None
@@ -325,7 +326,8 @@ def _counted(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int)
 def _repeated(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int) -> ir.Value | None:
     """Rows of which each is there several times in a row, or all again and again: row n // times, or n % times."""
     starts = [np.diff([*_starts_of_runs(a, axis), a.shape[axis]]) for a in arrays]
-    times, op_type = tuple(int(each[0]) if (each == each[0]).all() else 1 for each in starts), "Div"
+    even = ((each[:-1] == each[0]).all() and each[-1] <= each[0] for each in starts)  # the last may be cut
+    times, op_type = tuple(int(each[0]) if same else 1 for each, same in zip(starts, even, strict=True)), "Div"
     if min(times) < 2:
         times, op_type = tuple(_period(array, axis) for array in arrays), "Mod"
     if not all(times) or any(count >= a.shape[axis] for count, a in zip(times, arrays, strict=True)):
@@ -335,7 +337,9 @@ def _repeated(tables: Tables, arrays: Arrays, lengths: Sequence[Size], axis: int
     rows = [np.moveaxis(np.moveaxis(a, axis, 0)[pick], 0, axis) for a, pick in zip(arrays, picks, strict=True)]
     counts = tuple(each.shape[axis] for each in rows)
     count = length.divided(by) if op_type == "Div" else by
-    if len(set(counts)) == 1 or count is None or not count.is_integral:
+    if op_type == "Div" and (part := by.constant) is not None and len(set(counts)) > 1:
+        count = tables.writer.evidence.rounded(length, int(part), int(part) - 1)
+    elif len(set(counts)) == 1 or count is None or not count.is_integral:
         count = tables.number("the rows of", counts, (length, by))
     inner = tables.rows(rows, lengths, axis, count)
     index = writer.add(op_type, writer.count(length), writer.size(by))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.facts.axes import Label
 from rnn_lowering.facts.infer import infer, slice_bounds
@@ -22,10 +22,11 @@ from rnn_lowering.facts.numbers import evaluate
 from rnn_lowering.facts.operators import TO_THE_END, bodies_of, operator_of
 from rnn_lowering.facts.size import PartialShape, Shape, Size, size
 from rnn_lowering.model.model_sizes import Inferred, inferred_values
-from rnn_lowering.model.scopes import scopes
+from rnn_lowering.model.scopes import all_names, scopes
 from rnn_lowering.nodes.spec import node_ref
+from rnn_lowering.opening.alignment import Alignment
 from rnn_lowering.opening.differences import Difference
-from rnn_lowering.opening.evidence import SIZES, THIRD, Evidence, Integers, refuse, text_of, told
+from rnn_lowering.opening.evidence import SIZES, Evidence, Integers, refuse, text_of, told
 from rnn_lowering.opening.tables import Writer, are_equal
 from rnn_lowering.passes.report import ASSUMED
 from rnn_lowering.types import Array
@@ -92,13 +93,11 @@ class ExportWalk:
         models: The exports, sorted and without functions, whose opened axes have names; the first is opened.
         writer: Writes nodes into the opened model.
         known: What is known of each export at its sizes.
-        partners: By value of another export, the value of the first one.
     """
 
     models: Sequence[ir.Model]
     writer: Writer
     known: list[KnownValues] = field(default_factory=list)
-    partners: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     @property
     def opened(self) -> KnownValues:
@@ -118,8 +117,10 @@ class ExportWalk:
         """
         self.scopes = {scope.graph: scope.text for model in self.models for scope in scopes(model)}
         graphs = [model.graph for model in self.models]
-        self._pair(*([value for value in graph.inputs if not value.is_initializer()] for graph in graphs))
-        rows = list(self._rows(graphs))
+        names = [self.writer.names, *(Names(all_names(model)) for model in self.models[1:])]
+        self.alignment = Alignment(self.opened.opset, names, lambda node, fact: _unlike(self._ref(node), fact))
+        self.alignment.pair(*([value for value in graph.inputs if not value.is_initializer()] for graph in graphs))
+        rows = list(self.alignment.rows(graphs, complete=True))
         for n, model in enumerate(self.models):
             sizes = {str(symbol): held[n] for symbol, held in self.evidence.values.items()}
             inferred = inferred_values(model) if any(map(bodies_of, model.graph)) else {}
@@ -138,24 +139,7 @@ class ExportWalk:
         except SizingError as error:
             raise refuse(self._ref(error.node), f"does not fit another size: {error.reason}") from error
 
-    def _pair(self, *values: Sequence[ir.Value]) -> None:
-        for first, *others in zip(*values, strict=True):
-            self.partners |= dict.fromkeys((first, *others), first)
-
     # Graphs
-
-    def _rows(self, graphs: Sequence[ir.Graph]) -> Iterator[Sequence[ir.Node]]:
-        """Yield the nodes of graphs, but for constants, that correspond."""
-        for row in zip_longest(*([node for node in graph if node.op_type != "Constant"] for graph in graphs)):
-            first, *others = nodes = [node for node in row if node is not None]
-            if len(nodes) < len(row):
-                raise _unlike(self._ref(first), "another has none here")
-            for node in others:
-                if node.op_identifier() != first.op_identifier():
-                    raise _unlike(self._ref(first), f"another has {node.op_type} here")
-                if (len(node.inputs), len(node.outputs)) != (len(first.inputs), len(first.outputs)):
-                    raise _unlike(self._ref(first), "another has other inputs or outputs")
-            yield nodes
 
     def _follow_graphs(self, graphs: Sequence[ir.Graph], rows: Iterable[Sequence[ir.Node]]) -> Iterator[str]:
         add_initializers(self.opened, graphs[0])
@@ -176,11 +160,10 @@ class ExportWalk:
         if constants or attributes:
             yield from Difference(first, ref, constants, attributes, self.writer).open()
         yield from _assumed(first, ref)
-        self._pair(*(node.outputs for node in nodes))
         for graphs in zip(*map(bodies_of, nodes), strict=True):
-            self._pair(*(graph.inputs for graph in graphs))
+            self.alignment.pair(*(graph.inputs for graph in graphs))
             self._settle_all([graph.inputs for graph in graphs], None)
-            yield from self._follow_graphs(graphs, self._rows(graphs))
+            yield from self._follow_graphs(graphs, [*self.alignment.rows(graphs, complete=False)])
             self.evidence.leave(graphs[0])
         self._infer(first)
         self._check_equal(first, ref)
@@ -196,7 +179,7 @@ class ExportWalk:
 
     def _differing(self, values: Sequence[ir.Value | None], ref: NodeRef) -> list[Array]:
         """Return a constant in each export if it differs, nothing for one that is equal or computed alike."""
-        if len({None if value is None else self.partners.get(value, value) for value in values}) == 1:
+        if self.alignment.are_alike(values):
             return []
         tensors = [_tensor(value) for value in values]
         if None in tensors:
@@ -234,10 +217,10 @@ class ExportWalk:
             for label, dim in zip(labels, self.opened.shape(value), strict=False):
                 if dim in self.evidence.sizes and (node.op_type != "Concat" or label in axes.output):
                     groups.setdefault(label, {})[dim] = None
-        for dims in groups.values():
+        for dims in map(self.evidence.distinct, groups.values()):
             if len(dims) > 1:
-                names = told(text_of(dim) for dim in dims)
-                raise refuse(ref, f"needs equal sizes, and {names} are, perhaps by chance", THIRD)
+                names, third = told(text_of(dim) for dim in dims), self.evidence.third(found=dims)
+                raise refuse(ref, f"needs equal sizes, and {names} are, perhaps by chance", third)
 
     def _settle_all(self, rows: Sequence[Sequence[ir.Value]], ref: NodeRef | None) -> None:
         """Set the sizes of values: each is that of every export, at its size."""
@@ -289,8 +272,9 @@ class ExportWalk:
         if node is None or step != size(1):
             return None
         length, far = self.opened.shape(node.inputs[0])[axis], last.constant
-        end = length if far is not None and far >= TO_THE_END else length + last if (far or 0) < 0 else last
-        begin = length + first if (first.constant or 0) < 0 else first
+        behind = [(self.evidence.numbers_of(bound) or (0,))[0] < 0 for bound in (first, last)]
+        end = length if far is not None and far >= TO_THE_END else length + last if behind[1] else last
+        begin = length + first if behind[0] else first
         return end - begin if self.evidence.numbers_of(end - begin) == numbers else None
 
     def _of_window(self, value: ir.Value, axis: int, numbers: Integers) -> Size | None:
