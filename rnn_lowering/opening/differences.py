@@ -106,7 +106,10 @@ class Difference:
         for n, axis in enumerate(() if axes is None or not self.own[0] else axes or range(len(columns))):
             lengths = self.writer.evidence.numbers_of(self.own[0][axis])
             if lengths is not None and len({*columns[n]}) > 1:
-                columns[n] = ends = tuple(map(min, columns[n], lengths))
+                pairs = zip(columns[n], lengths, strict=True)
+                if max(columns[n]) > 0:  # else all count from the end
+                    columns[n] = tuple(min(end, length) if end >= 0 else length + end for end, length in pairs)
+                ends = columns[n]
                 cuts = [end for end, length in zip(ends, lengths, strict=True) if end < length]
                 if len(cuts) > 1 and {*cuts} == {max(ends)} and min(ends) > 0:
                     found[n] = size(cuts[0])

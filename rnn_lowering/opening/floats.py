@@ -67,7 +67,8 @@ Pool = Mapping[Size, Sequence[int]]
 
 
 def scaled(numbers: Floats, pool: Pool) -> Iterator[Number]:
-    """Yield a factor times a function of a size, or of one that is one or two more or less, if the factor is whole.
+    """Yield a factor times a function of a size, or of one that is one or two more or less, if the factor is whole or
+    a third export confirms it.
 
     Sizes with a ratio of small numbers, such as 2 to 3, do not tell: many numbers have it.
     """
@@ -79,7 +80,7 @@ def scaled(numbers: Floats, pool: Pool) -> Iterator[Number]:
             x / float(function(np.array(n + offset, np.float64))) for x, n in zip(numbers, held, strict=True)
         ]
         is_whole = any(near(f, round(f)) for f in (factors[0], 1 / (factors[0] or 1)))
-        if all(near(f, factors[0]) for f in factors) and (is_whole or not offset):
+        if all(near(f, factors[0]) for f in factors) and (is_whole or not offset or len(numbers) > 2):
             yield Number(dim + offset, name, factors[0])
 
 

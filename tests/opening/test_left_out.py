@@ -44,6 +44,12 @@ def nothing_is_cut_from_an_output(time: int) -> onnx.ModelProto:
 
 
 @net
+def the_last_row_is_cut_if_it_is_odd(time: int) -> onnx.ModelProto:
+    cut = "c = Slice (X, zero, last, one)" if time % 2 else "c = Identity (X)"
+    return nodes(time, f"{cut} Y = Reshape (c, s)", last=np.array([-1]), s=np.array([2, time // 2, 12]))
+
+
+@net
 def filled_if_needed(time: int) -> onnx.ModelProto:
     """The code asks whether there is something to fill: there is no node at all if not."""
     more = -time % 4
@@ -95,6 +101,11 @@ def logarithm(time: int) -> onnx.ModelProto:
 @net
 def scale_between_corners(time: int) -> onnx.ModelProto:
     return nodes(time, "Y = Mul (X, k)", k=np.float32((time - 1) / (2 * time - 1)))
+
+
+@net
+def angles(time: int) -> onnx.ModelProto:
+    return nodes(time, "Y = Add (X, k)", k=np.linspace(-np.pi, np.pi, time)[:, None])
 
 
 @net
