@@ -67,10 +67,10 @@ Pool = Mapping[Size, Sequence[int]]
 
 
 def scaled(numbers: Floats, pool: Pool) -> Iterator[Number]:
-    """Yield a factor times a function of a size, or of one that is one or two more or less, if the factor is whole or
-    a third export confirms it.
+    """Yield a factor times a function of a size, or of one that is one or two more or less, if it is told.
 
-    Sizes with a ratio of small numbers, such as 2 to 3, do not tell: many numbers have it.
+    A whole factor or a third export tells it. Sizes with a ratio of small numbers, such as 2 to 3, do not: many
+    numbers have it.
     """
     for (dim, held), (name, function), offset in product(pool.items(), FUNCTIONS.items(), (0, 1, -1, 2, -2)):
         common, least = math.gcd(*(n + offset for n in held)), min(held) + offset
