@@ -62,10 +62,12 @@ if TYPE_CHECKING:
 _NOT_KEPT = "the model is not written; --keep-failed FILE keeps it"
 
 _REPORT = "please report it with the original, the kept model and {report}"
-_ADVICE = f"if this difference is acceptable, raise the tolerance (--atol, --rtol); otherwise {_REPORT}"
+_ADVICE = "if this difference is acceptable, accept it (--atol {atol}); otherwise " + _REPORT
+_SIZES = "are these sizes too small for the model? --test-shape NAME:D0,... gives others; otherwise " + _REPORT
 
 _OTHERS_REPLACED = (
-    "onnxruntime cannot run the original, and nodes that are not recurrent were replaced (--keep-rest)"
+    "{}; other nodes were replaced, so nodes alone prove nothing (give inputs that it takes: --test-input, "
+    "--test-shape; or replace none: --keep-rest)"
 )
 
 _OPSETS = {"w8a16": 21}
@@ -382,10 +384,7 @@ class FileLowering:
                 pass
             named = f"'{self.files.report}'" if self.files.report else named
         there = check.in_target
-        advice = _ADVICE if _differs_by_numbers(check if there is None else there) else _REPORT
-        if there is not None and not there.runs:
-            advice = _way_out(report)
-        hint = "; ".join([*facts, advice.format(report=named)] if failed else facts)
+        hint = "; ".join([*facts, _advice(check, report).format(report=named)] if failed else facts)
         error = (VerificationError if failed else NotVerifiedError)(
             unproven or str(check), hint=hint, report=report
         )
@@ -414,11 +413,16 @@ def _open_outputs(result: LoweringResult, places: Collection[tuple[str, int]]) -
     return f"opened declared sizes of outputs that the runs contradict: {named}"
 
 
-def _differs_by_numbers(check: Verification) -> bool:
-    """Whether a larger tolerance would accept what a comparison found: outputs were compared, and only numbers
-    differ."""
-    wrong = [output.max_abs for output in check.outputs if not output.passed]
-    return bool(wrong) and all(map(math.isfinite, wrong))
+def _advice(check: Verification, report: FileReport) -> str:
+    """Return what to do about a comparison that failed: what may help if the target does not run the result, the
+    tolerance that accepts what it found if outputs were compared and only numbers differ."""
+    there = check.in_target
+    if there is not None and not there.runs:
+        return _way_out(report)
+    wrong = [output.max_abs for output in (check if there is None else there).outputs if not output.passed]
+    if wrong and all(map(math.isfinite, wrong)):
+        return _ADVICE.replace("{atol}", f"{2 * max(wrong):.0e}")
+    return _REPORT if there is None or not wrong else _SIZES
 
 
 def _way_out(report: FileReport) -> str:
@@ -436,7 +440,7 @@ def _compared(comparison: Callable[[], ModelComparison], *, others_replaced: boo
         return Verification("not verified", reason=absent)
     check = comparison().result()
     return (
-        Verification("not verified", reason=_OTHERS_REPLACED)
+        Verification("not verified", reason=_OTHERS_REPLACED.format(check.reason))
         if others_replaced and check and not check.whole
         else check
     )

@@ -259,6 +259,22 @@ def test_no_tolerance_is_advised_for_nan(source: Path, rnn_lower: Command, tmp_p
     assert "tolerance" not in outcome.err
 
 
+def test_nodes_alone_prove_nothing_where_others_were_replaced(rnn_lower: Command, tmp_path: Path) -> None:
+    """onnxruntime runs the original only where one size is eight times another."""
+    text = """g (float[frames,1,2] X, float[samples] wave) => (float[a,b] out)
+        <float[1,12,2] W = {}, float[1,12,4] R = {}, int64[2] rows = {-1, 4}, int64[2] eight = {-1, 8}>
+        { Y = GRU <hidden_size = 4> (X, W, R) y = Reshape (Y, rows) s = Reshape (wave, eight)
+          c = Concat <axis = 1> (y, s) out = LogSoftmax <axis = 1> (c) }"""
+    source = saved(tmp_path / "in.onnx", parse(text))
+    refused = rnn_lower(source, tmp_path / "out.onnx", "--target", "tract", "--require-verified")
+    assert refused.code == 5
+    assert "onnxruntime cannot run the original: " in refused.err
+    assert "give inputs that it takes: --test-input, --test-shape; or replace none: --keep-rest" in refused.err
+    shapes = ["--test-shape", "X:3,1,2", "--test-shape", "wave:24"]
+    done = rnn_lower(source, tmp_path / "out.onnx", "--target", "tract", "--require-verified", *shapes)
+    assert done.code == 0, done.err
+
+
 def test_a_required_verification(rnn_lower: Command, tmp_path: Path) -> None:
     """onnxruntime has no RNN of float64, and given inputs are those of the whole model."""
     source = saved(tmp_path / "in.onnx", model(Case("cli_double", "RNN", dtype="float64", x="symbolic"), 17))

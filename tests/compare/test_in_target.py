@@ -180,9 +180,12 @@ Deed = tuple[str, str]
 DEEDS: dict[str, Deed] = {
     "is wrong": (
         r"output 'Y': largest difference 0\.01, ",
-        "if this difference is acceptable, raise the tolerance",
+        r"if this difference is acceptable, accept it \(--atol 2e-02\); otherwise please report it",
     ),
-    "is wrong at one length": (r"output 'Y': float32\[70, 1, 80\] became float32\[1, 1, 80\]", "please report it"),
+    "is wrong at one length": (
+        r"output 'Y': float32\[70, 1, 80\] became float32\[1, 1, 80\]",
+        "are these sizes too small for the model",
+    ),
     "rejects": (
         r"with X \[7, 1, 80\] it does not load or run: RuntimeError: cannot read the net "
         r"\(loading \.\.\. / Unknown layer \\x1b\[31mred\\x1b\[0m\); ",
