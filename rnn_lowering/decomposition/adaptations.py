@@ -71,6 +71,7 @@ from rnn_lowering.decomposition.rewrites.planes import (
     flips_of_planes,
     pad_batches,
     pad_counted,
+    pad_every_axis,
     pads_of_batches,
     part_pads,
     transpose_apart,
@@ -461,6 +462,7 @@ ADAPTATIONS = {
         "crashes at negative steps in many axes: took those of {} Slice in three",
         replaces=flips_of_planes,
     ),
+    "pads of all axes": Adaptation(first=pad_every_axis),
     "counted pads": Adaptation(pad_counted, "counts no pads behind an axis: put a Pad before {} AveragePool"),
     "pads of one end": Adaptation(part_pads, "takes other rows behind pads at both ends: wrote {} Pad as two"),
     "pads of batches": Adaptation(

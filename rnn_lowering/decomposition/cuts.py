@@ -6,7 +6,7 @@ Updates are put in rows of zeros, whose sum is added.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -266,20 +266,11 @@ def _scatter_open(
     text = f"{text} fitting = {'Identity (all)' if fits else 'Reshape (all, s)'} y = {joins} (data, fitting)"
     head = f'<domain: "", opset_import: ["" : {opset}]> f (data, indices, updates) => (y)'
     proto = parser.parse_function(f"{head} {{ {text} }}")
-    constants = {
-        "axis": axis,
-        "first": 0,
-        "one": 1,
-        "column": [-1, *[1] * (len(dims[0]) - 1 - axis)],
-        "behind": [axis + 1],
-        "along": [axis],
-    }
-    arrays = {name: np.array(numbers, np.int64) for name, numbers in constants.items()}
-    arrays["none"] = np.array(number, data.dtype.numpy())
-    for name, array in arrays.items():
-        value = numpy_helper.from_array(array)
-        proto.node.insert(0, helper.make_node("Constant", [], [name], value=value))
-    return proto
+    column = [-1, *[1] * (len(dims[0]) - 1 - axis)]
+    constants = {"axis": axis, "first": 0, "one": 1, "column": column, "behind": [axis + 1], "along": [axis]}
+    value = numpy_helper.from_array(np.array(number, data.dtype.numpy()))
+    proto.node.insert(0, helper.make_node("Constant", [], ["none"], value=value))
+    return _with_integers(proto, constants)
 
 
 def _known(dim: int | str | None) -> int | str | None:
@@ -287,9 +278,43 @@ def _known(dim: int | str | None) -> int | str | None:
     return None if isinstance(dim, str) and dim.startswith(ANONYMOUS) else dim
 
 
+_OF_ROWS = """s = Shape (data) sizes = Slice (s, first, depth) below = Greater (zero, indices)
+    later = Add (indices, sizes) whole = Where (below, later, indices) {} terms = Mul (whole, strides)
+    row = ReduceSum <keepdims = 1> (terms, last) rest = Slice (s, depth, end) shape = Concat <axis = 0> (last, rest)
+    flat = Reshape (data, shape) made = ScatterND (flat, row, updates) y = Reshape (made, s)"""
+"""A ScatterND of rows, whose numbers follow from indices of several axes."""
+
+
+def _scatter_rows(opset: int, data: Operand, indices: Operand) -> onnx.FunctionProto | None:
+    """Rows of the data whose indices have several axes: all but the first of these axes are known, or only two."""
+    depth = (indices.shape or (None,))[-1]
+    if opset < OLDEST_OPSET or depth is None or data.shape is None or not 1 < depth < len(data.shape):
+        return None
+    sizes, end = [size or 0 for size in data.shape[1:depth]], len(data.shape)
+    numbers = {"first": [0], "depth": [depth], "zero": 0, "last": [-1], "end": [end], "one": [1]}
+    if 0 in sizes and len(sizes) > 1:
+        return None
+    if 0 in sizes:
+        strides = "width = Slice (s, one, depth) strides = Concat <axis = 0> (width, one)"
+    else:
+        strides, numbers["strides"] = "", [math.prod(sizes[n:]) for n in range(depth)]
+    head = f'<domain: "", opset_import: ["" : {opset}]> f (data, indices, updates) => (y)'
+    return _with_integers(parser.parse_function(f"{head} {{ {_OF_ROWS.format(strides)} }}"), numbers)
+
+
+def _with_integers(proto: onnx.FunctionProto, numbers: Mapping[str, object]) -> onnx.FunctionProto:
+    """Let a function begin with constants, in place; return it."""
+    for name, given in numbers.items():
+        value = numpy_helper.from_array(np.array(given, np.int64))
+        proto.node.insert(0, helper.make_node("Constant", [], [name], value=value))
+    return proto
+
+
 def scatter_nd(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
-    """Sums: the data as rows that the indices choose."""
+    """Sums: the data as rows that the indices choose; without a reduction, as rows of one axis."""
     (data, indices), sizes = operands[:2], operands[0].shape
+    if node.attributes.get_string("reduction", "none") == "none":
+        return _scatter_rows(opset, data, indices)
     if node.attributes.get_string("reduction", "none") != "add" or opset < OLDEST_OPSET or data.dtype is None:
         return None
     if not sizes or not indices.shape or None in sizes or None in indices.shape:

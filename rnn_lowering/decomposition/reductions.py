@@ -124,10 +124,27 @@ def _of_powers(body: str, opset: int, power: int, dtype: ir.DataType, **others: 
     return proto
 
 
+def _mean_variance(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
+    """Numbers less their mean, by the root of the mean of their squares and 1e-9; ONNX's own body subtracts squares
+    that are almost equal."""
+    dtype, axes = operands[0].dtype, list(node.attributes.get_ints("axes", (0, 2, 3)))
+    if opset < OLDEST_OPSET or dtype is None or not dtype.is_floating_point():
+        return None
+    given = f"<axes = {axes}> ({{}})" if opset < _AXES_ARE_INPUTS else "({}, axes)"
+    mean, variance = (f"ReduceMean {given.format(name)}" for name in "xq")
+    body = f"m = {mean} c = Sub (x, m) q = Mul (c, c) v = {variance} r = Sqrt (v) d = Add (r, small) y = Div (c, d)"
+    proto = parser.parse_function(f'<domain: "", opset_import: ["" : {opset}]> f (x) => (y) {{ {body} }}')
+    for name, number in (("axes", integers(axes)), ("small", np.array(1e-9, dtype.numpy()))):
+        value = onnx.numpy_helper.from_array(number)
+        proto.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=value))
+    return proto
+
+
 REDUCTIONS: Mapping[str, Formula] = {
     "GlobalLpPool": _global_lp_pool,
     "LogSoftmax": _log_softmax,
     "LpPool": _lp_pool,
+    "MeanVarianceNormalization": _mean_variance,
     "ReduceL1": partial(_sum, "l1_17"),
     "ReduceL2": partial(_sum, "l2_17"),
     "ReduceLogSum": partial(_sum, "log_sum_17"),

@@ -25,7 +25,7 @@ _NEEDS = {"nearest_mode": "mode"}
 """Attributes that have no effect unless another one has its default: exporters write them all the same."""
 
 
-_SAME_SINCE = {"Compress": 9, "Less": 7, "LpPool": 2}
+_SAME_SINCE = {"Compress": 9, "Hardmax": 1, "MeanVarianceNormalization": 9, "Less": 7, "LpPool": 2}
 """By operator the version since which floats are computed in the same way: the tests say so of all of them."""
 
 

@@ -298,6 +298,13 @@ COUNTED = {
 }
 
 FROM_THE_END = {
+    "pads of some axes, opset 18": """(float[2, T, 3] x) => (float[a, b, c] y) <int64[4] p = {1, 0, 2, 1},
+        int64[2] i = {-1, 1}> { t = Tanh (x) y = Pad (t, p, , i) }""",
+    **{
+        f"rows of two axes{name}": f"""(float[5, {T}, 3] x) => (float[a, b, c] y) <int64[2, 2] i = {{0, 1, -1, -2}},
+        float[2, 3] u = {{}}> {{ t = Tanh (x) y = ScatterND (t, i, u) }}"""
+        for name, T in (("", "4"), (" of open size, opset 11", "T"))
+    },
     "rows from the end": """(float[5, 2, 3] x) => (float[a, b, c] y) <int64[2, 1] i = {0, -1},
         float[2, 2, 3] u = {}> { t = Tanh (x) y = ScatterND (t, i, u) }""",
 }

@@ -18,6 +18,9 @@ from rnn_lowering.facts.constants import bounds_at, integers_at
 from rnn_lowering.facts.operators import input_at
 from rnn_lowering.types import array_of
 
+_OF_AXES = 18
+"""The first opset of a Pad that names axes."""
+
 _MANY_AXES = 4
 """From so many axes of a tensor on they are wrong."""
 
@@ -104,6 +107,30 @@ def _rows_of(node: ir.Node, model: AdaptedModel) -> dict[int, Sequence[int]]:
     if sizes is None or all(step > 0 for *_, step in bounds):
         return {}
     return {axis % len(sizes): bound for axis, *bound in bounds}
+
+
+def pad_every_axis(model: AdaptedModel) -> str | None:
+    """Write, in place, the pads of each Pad that names axes for all axes; return what was done, for the user."""
+    count = 0
+    for node in model.nodes("Pad", since=_OF_AXES):
+        shape, pads, axes = (
+            model.shape_of(node.inputs[0]),
+            integers_at(node, "pads", model.opset),
+            input_at(node, 3),
+        )
+        numbers = None if axes is None else model.constant_of(axes)
+        if shape is None or pads is None or numbers is None:
+            continue
+        named = [int(axis) % len(shape) for axis in array_of(numbers).reshape(-1)]
+        half = len(pads) // 2
+        whole = [
+            [dict(zip(named, part, strict=True)).get(n, 0) for n in range(len(shape))]
+            for part in (pads[:half], pads[half:])
+        ]
+        node.replace_input_with(1, model.constant(node, [*whole[0], *whole[1]]))
+        node.resize_inputs(3)
+        count += 1
+    return f"crashes at a Pad of some axes: wrote the pads of {count} for all" if count else None
 
 
 def pads_of_batches(model: AdaptedModel) -> set[ir.Node]:

@@ -110,7 +110,13 @@ def _gelu(node: ir.Node, known: KnownValue, opset: int) -> str:
 
 
 def _scatter(node: ir.Node, known: KnownValue, opset: int) -> str:
-    return "without its reduction" if reduces(node) else ""
+    """Of a ScatterND it writes the first number of each row that several indices choose."""
+    if reduces(node):
+        return "without its reduction"
+    data, indices = (None if value is None else known(value).shape for value in node.inputs[:2])
+    depth = (indices[-1] if indices else None) if node.op_type == "ScatterND" else 1
+    is_wrong = depth != 1 and (data is None or not isinstance(depth, int) or depth < len(data))
+    return "by indices of one axis, or of all" if is_wrong else ""
 
 
 def _resize(node: ir.Node, known: KnownValue, opset: int) -> str:
@@ -312,6 +318,7 @@ MNN = Target(
                 "whole windows",
                 "flips of rows",
                 "pads of batches",
+                "pads of all axes",
                 "counted pads",
                 "pads of one end",
                 "typed exponents",

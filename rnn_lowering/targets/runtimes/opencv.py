@@ -158,6 +158,11 @@ def _einsum(node: ir.Node, known: KnownValue, opset: int) -> str:
     return sums_all_of_one(node) or sums_lone_labels(node)
 
 
+def _rounded(node: ir.Node, known: KnownValue, opset: int) -> str:
+    dtype = _dtype(node, known)
+    return "of integers rounded down" if dtype is not None and dtype.is_integer() else ""
+
+
 def _in_parts(node: ir.Node, known: KnownValue, opset: int) -> str:
     return "in parts only"
 
@@ -194,6 +199,7 @@ _MISREAD: Mapping[str, Misreading] = {
     "ScatterElements": _scatter,
     "GlobalLpPool": _in_parts,
     "LogSoftmax": _large,
+    "ReduceMean": _rounded,
     "ReduceLogSumExp": _large,
     "Softplus": _softplus,
     "AveragePool": _average_pool,
