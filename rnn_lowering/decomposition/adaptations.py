@@ -81,9 +81,11 @@ from rnn_lowering.decomposition.rewrites.reductions import (
     keep_axes,
     part_reductions,
     reduce_by_attributes,
+    reduce_whole_pools,
     reduce_without_axes,
     reductions_by_attributes,
     refuse_reductions,
+    whole_pools,
 )
 from rnn_lowering.decomposition.rewrites.resizes import Kind, multiply, resizes, sized_resizes, write_sizes
 from rnn_lowering.decomposition.rewrites.roundings import (
@@ -401,6 +403,9 @@ ADAPTATIONS = {
     ),
     "parted divisors": Adaptation(
         part_divisors, "rejects quotients by sums along several axes: put an Identity in front of {} divisors"
+    ),
+    "whole pools as reductions": Adaptation(
+        reduce_whole_pools, "pools all of three axes wrongly: wrote {} pools as reductions", replaces=whole_pools
     ),
     "parted reductions": Adaptation(
         part_reductions, "reduces tensors of five and more axes wrongly: did so along two at a time in {} nodes"

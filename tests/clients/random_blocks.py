@@ -383,7 +383,7 @@ def masked(net: RandomNet, x: str) -> str:
 
 def resized_to(net: RandomNet, x: str) -> str:
     x = net.floats(x)
-    require(net.opset >= 10)
+    require(net.opset >= 10 and net.rank(x, 3))
     mode = net.pick(("nearest", "linear", "cubic"))
     if net.opset == 10:
         scales = net.constant([1, 1, *(2 for _ in range(net.rank(x, 3) - 2))], np.float32)

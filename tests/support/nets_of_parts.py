@@ -282,6 +282,13 @@ CHOSEN = {
         <bool[4] c = {1, 0, 1, 1}> { t = Tanh (x) y = Compress <axis = 1> (t, c) }"""
 }
 
+WHOLE = {
+    f"{node} of volumes{name}": f"""(float[2, 3, {T}, 5, 2] x) => (float[a, b, c, d, e] y) {{ t = Tanh (x)
+        y = {node} (t) }}"""
+    for node in ("GlobalAveragePool", "GlobalMaxPool")
+    for name, T in ((", opset 11", "4"), (" of open size", "T"))
+}
+
 _THREE = "(float[2, 3, 4] x) => (float[a, b, c] y) <float[3, 1] k = {}, float n = {0.3}>"
 SEVERAL = {
     f"{node} of three": f"{_THREE} {{ t = Tanh (x) y = {node} ({given}) }}"
@@ -375,6 +382,7 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | UPWARD
         | {name: text for name, text in POOLS.items() if "windows" in name}
         | SEVERAL
+        | WHOLE
         | COUNTED
         | FROM_THE_END
         | BEHIND
@@ -384,6 +392,7 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | POOLS
         | CHOSEN
         | LOW
+        | WHOLE
         | UPDATES
         | {name: text for name, text in NORMS.items() if "along -1" in name}
         | BEHIND

@@ -213,6 +213,26 @@ _AXES_OF_INPUTS = 13
 """The first opset of a Squeeze whose axes are an input."""
 
 
+_WHOLE = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
+"""By pool of all the reduction that it is."""
+
+
+def whole_pools(model: AdaptedModel) -> set[ir.Node]:
+    """Return each pool of all along more axes than two."""
+    nodes = model.nodes(*_WHOLE)
+    return {node for node in nodes if len(model.shape_of(node.inputs[0]) or ()) > _MANY_AXES}
+
+
+def reduce_whole_pools(model: AdaptedModel) -> int:
+    """Write each of them as a reduction, in place; return their number."""
+    nodes = whole_pools(model)
+    for node in nodes:
+        axes = [*range(2, len(model.shape_of(node.inputs[0]) or ()))]
+        value = model.before(node, _WHOLE[node.op_type], node.inputs[:1], axes=axes, keepdims=1)
+        model.replace(node, value)
+    return len(nodes)
+
+
 _ADDS_AXES = ("Reshape", "Unsqueeze")
 
 

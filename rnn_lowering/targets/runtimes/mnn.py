@@ -323,6 +323,7 @@ MNN = Target(
                 "pads of one end",
                 "typed exponents",
                 "pools of planes",
+                "whole pools as reductions",
                 "convolutions of planes",
                 "gathered windows",
                 "groups of planes",

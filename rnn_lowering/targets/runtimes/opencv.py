@@ -260,6 +260,7 @@ OPENCV = Target(
             "parted Reshapes",
             "parted pairs",
             "parted norms",
+            "whole pools as reductions",
             "parted reductions",
             "numbers with axes",
             "bounded Tanh",
