@@ -330,6 +330,14 @@ def _rule(fits: _Fits, *, products: bool = False) -> _Rule:
     return rule
 
 
+def _near_square(numbers: Integers, pool: _Pool, wide: int) -> Iterator[Size]:
+    """Yield a size times one that is a little less or more: the scores of all distances between its rows."""
+    for dim, held in pool.items():
+        for rest in (-1, 1, -2, 2):
+            if tuple(n * (n + rest) for n in held) == numbers:
+                yield dim * (dim + rest)
+
+
 _size = _rule(lambda factor, rest, held: (factor, rest) == (1, 0))
 _multiple = _rule(lambda factor, rest, held: factor > 0 and rest == 0, products=True)
 _offset = _rule(lambda factor, rest, held: abs(factor) == 1)
@@ -340,6 +348,7 @@ INTEGER_RULES: Sequence[tuple[str, _Rule]] = (
     ("all", _size),
     ("axes", _multiple),
     ("all", _multiple),
+    ("axes", _near_square),
     ("axes", _offset),
     ("all", _offset),
     ("axes", _linear),

@@ -186,7 +186,8 @@ class _LoneExport:
             return True
         shape, first = self.known.static_shape(held) or (), node.inputs[0]
         several = [n for n in self.sizes if n > 1]
-        if {*shape} & {*several} or self._has_one_row(node, shape):
+        rows = {n for exported in several for n in (exported, exported + 1, 2 * exported - 1, 2 * exported + 1)}
+        if rows & {*shape} or self._has_one_row(node, shape):
             return False
         if name in _STATES and any(dim % n == 0 for dim in shape[:-1] for n in several):
             return False  # a batch of all rows

@@ -77,9 +77,8 @@ def fitting(numbers: Sequence[int], sizes: Sequence[int], rests: Iterable[int]) 
     """Yield the functions that are these numbers at sizes; a part once has a small rest, others one of some."""
     family, wanted, held = _family(), np.array(numbers, np.int64), np.array(sizes, np.int64)
     left = wanted - _at(held, *family.T[:, :, None])
-    most = np.where(
-        (np.abs(family[:, 2]) == 1) | (family[:, 3] != 0), 1, _MOST_RESTS * (family[:, 2] == family[:, 0])
-    )
+    is_once = ((np.abs(family[:, 2]) == 1) | (family[:, 3] != 0)) & (family[:, 4] == 0)
+    most = np.where(is_once, 1, _MOST_RESTS * (family[:, 2] == family[:, 0]))
     once = np.abs(left[:, 0]) <= most
     fits = (left == left[:, :1]).all(1) & (once | np.isin(left[:, 0], [*rests]))
     for (part, way, factor, whole, even), rest in zip(family[fits].tolist(), left[fits, 0].tolist(), strict=True):

@@ -94,6 +94,18 @@ def rows_of_chunks(time: int) -> onnx.ModelProto:
 
 
 @net
+def gaps_between_all_rows(time: int) -> onnx.ModelProto:
+    text = "g = Slice (X, zero, last, one) u = Unsqueeze (g, one) d = Expand (u, e) r = Reshape (d, s) Y = Relu (r)"
+    sizes, merged = np.array([2, time, time - 1, 6]), np.array([-1, time * (time - 1), 6])
+    return nodes(time, text, last=np.array([-1]), e=sizes, s=merged)
+
+
+@net
+def numbers_of_gaps(time: int) -> onnx.ModelProto:
+    return nodes(time, "f = Cast <to = 1> (k) Y = Mul (X, f)", k=np.array([time * (time - 1)]))
+
+
+@net
 def logarithm(time: int) -> onnx.ModelProto:
     return nodes(time, "Y = Mul (X, k)", k=np.float32(np.log(time)))
 

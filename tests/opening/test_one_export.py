@@ -155,6 +155,12 @@ LOOKS_LIKE_WEIGHTS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "powers of a decay": ("X:1", "float[2,24,9] X", "Y = Mul (X, k)", {"k": np.exp(-np.arange(9) / 24)}),
     "steps up to T": ("X:1", "float[2,12,9] X", "Y = Mul (X, k)", {"k": np.linspace(0.5, 12.25, 9)}),
     "the first row of a table": ("X:1", "float[2,1,9] X", "Y = Add (X, k)", {"k": NUMBERS[None]}),
+    "a table of T + 1 rows": (
+        "X:1",
+        "float[2,12,1] X",
+        "i = ArgMax <axis = 1, keepdims = 0> (X) Y = Gather (k, i)",
+        {"k": np.random.default_rng(2).normal(size=(13, 9))},
+    ),
     "a kernel of 2 T - 1": (
         "X:2",
         "float[2,1,12] X",
