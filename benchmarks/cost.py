@@ -32,6 +32,12 @@ onnx.checker.check_model(model)
 onnx.save(model, sys.argv[2])
 """
 
+_COPY = """
+import onnx, onnx_ir, sys
+copied = onnx_ir.to_proto(onnx_ir.from_proto(onnx.load(sys.argv[1])))
+onnx.save(onnx.shape_inference.infer_shapes(copied), sys.argv[2])
+"""
+
 _LOAD = "import onnxruntime, sys; onnxruntime.InferenceSession(sys.argv[1])"
 
 
@@ -85,9 +91,9 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[str, ...]]] = {
     },
 }
 
-COLUMNS = ("onnx", "lower", "and compare", "load", "load result")
-"""What is measured of each model: all that onnx does with it, the command, and how onnxruntime loads it and the
-result."""
+COLUMNS = ("onnx", "copy", "lower", "and compare", "load", "load result")
+"""What is measured of each model: all that onnx does with it, one copy by onnx_ir and one inference, the command,
+and how onnxruntime loads it and the result."""
 
 
 def report() -> dict[str, Any]:
@@ -98,8 +104,9 @@ def report() -> dict[str, Any]:
     for kind in ("other nodes", "with constants"):
         ends = (result[f"{n:,} {kind}"]["seconds"] for n in (least, most))
         slopes = [1e6 * (late - early) / (most - least) for early, late in zip(*ends, strict=True)]
-        print(f"one more of {kind}: " + ", ".join(f"{slope:.0f} us" for slope in slopes))
-    for n, what in ((1, "lowering"), (2, "lowering and comparing")):
+        each = zip(COLUMNS, slopes, strict=True)
+        print(f"one more of {kind}: " + ", ".join(f"{column} {slope:.0f} us" for column, slope in each))
+    for n, what in ((2, "lowering"), (3, "lowering and comparing")):
         ratios = sorted(row["seconds"][n] / row["seconds"][-1] for row in result.values())
         print(f"{what}, in times of loading the result in onnxruntime: {ratios[0]:.1f} to {ratios[-1]:.1f}")
     return result
@@ -110,10 +117,10 @@ def _row(name: str, model: onnx.ModelProto, options: tuple[str, ...]) -> dict[st
         source, made = (str(Path(folder, file)) for file in ("model.onnx", "lowered.onnx"))
         onnx.save(model, source)
         command = [sys.executable, "-m", "rnn_lowering", source, made, "--force", "--quiet", *options]
-        with_onnx = [sys.executable, "-c", _ONNX, source, made]
+        with_onnx, copied = ([sys.executable, "-c", code, source, made] for code in (_ONNX, _COPY))
         loads = [[sys.executable, "-c", _LOAD, file] for file in (source, made)]
-        used = [measure(each) for each in (with_onnx, [*command, "--verify", "0"], command, *loads)]
-    memory = used[2].total
+        used = [measure(each) for each in (with_onnx, copied, [*command, "--verify", "0"], command, *loads)]
+    memory = used[3].total
     print(f"{name:<34}" + "".join(map(_cell, used)) + f"{memory / 2**20:>8.0f} MiB", flush=True)
     return {"seconds": [u.busy for u in used], "clock": [u.seconds for u in used], "memory": memory}
 
