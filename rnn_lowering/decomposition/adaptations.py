@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.decomposition.fused import refuse_fused, unfuse
-from rnn_lowering.decomposition.repeats import repeat_by_gather, repeat_several_apart
+from rnn_lowering.decomposition.repeats import expand_fills, repeat_by_gather, repeat_several_apart
 from rnn_lowering.decomposition.rewrites.apart import (
     compute_copies,
     end_convolutions,
@@ -140,6 +140,7 @@ from rnn_lowering.decomposition.rewrites.tensors import (
     refuse_no_elements,
     refuse_sequences,
     refuse_unlike_branches,
+    widen_sizes,
 )
 from rnn_lowering.decomposition.rewrites.windows import (
     LOWER,
@@ -197,6 +198,9 @@ ADAPTATIONS = {
     ),
     "no sequences": Adaptation(refuse=refuse_sequences),
     "repeats as Gather": Adaptation(repeat_by_gather, "fails on repeated rows: wrote {} Tile and Expand as Gather"),
+    "repeated fills": Adaptation(
+        expand_fills, "fails on products of fills of open sizes: wrote {} ConstantOfShape as Expand"
+    ),
     "several repeats apart": Adaptation(
         repeat_several_apart, "repeats other rows along several open axes: wrote {} Tile as Gather and Concat"
     ),
@@ -222,6 +226,7 @@ ADAPTATIONS = {
     ),
     "axes as scalars": Adaptation(spell_axes_of_sums, "takes the axis of a CumSum as a scalar only: wrote {} so"),
     "branches of one rank": Adaptation(refuse=refuse_unlike_branches),
+    "wide sizes": Adaptation(widen_sizes, "knows no sizes in int32: computed those of {} Casts in int64"),
     "numbers of sizes": Adaptation(
         make_numbers, "rejects sizes as numbers: put a CastLike in {} places", unconverted, since=CAST_LIKE
     ),

@@ -2,11 +2,12 @@
 
 tract puts a product before the Tile or the Expand of its operand. It then rejects the model, or with an open length
 returns one row without an error. A Gather stays where it is. OpenVINO repeats other rows where a Tile of open sizes
-repeats several axes.
+repeats several axes. tract loses an axis of a product of a fill whose size is open.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from rnn_lowering.facts.operators import TO_THE_END, in_order, is_of_default_dom
 from rnn_lowering.facts.size import Size
 from rnn_lowering.facts.size import size as as_size
 from rnn_lowering.model.model_sizes import VARIES
-from rnn_lowering.types import array_of
+from rnn_lowering.types import Array, array_of
 
 _Dim = int | ir.SymbolicDim
 
@@ -68,6 +69,40 @@ def _copied(value: ir.Value, axis: int, count: int, node: ir.Node, model: Adapte
     if shape is not None and shape[axis] == 1:
         return model.before(node, "Gather", [value, model.constant(node, [0] * count)], axis=axis)
     return model.before(node, "Concat", [value] * count, axis=axis)
+
+
+def expand_fills(model: AdaptedModel) -> int:
+    """Write, in place, each ConstantOfShape of floats and each Expand of one float, to open and known sizes, as an
+    Expand of a constant, unless Scans read it alone; return their number."""
+    numbers, fills = _Counts(model), model.nodes("ConstantOfShape", "Expand", in_functions=False)
+    nodes = {node: _row_of(node, model, numbers) for node in fills}
+    found = {node: row for node, row in nodes.items() if row is not None}
+    for node, row in found.items():
+        constant = model.constant(node, row, row.dtype)
+        model.replace(node, model.before(node, "Expand", [constant, node.inputs[-1]]))
+    return len(found)
+
+
+def _row_of(node: ir.Node, model: AdaptedModel, numbers: _Counts) -> Array | None:
+    """Return a fill with one row along each axis of open size; None if it stays as it is."""
+    number, sizes = _fill(node, model), node.inputs[-1]
+    scanned = all(use.node.op_type == "Scan" for use in node.outputs[0].uses())
+    if scanned or sizes is None or number is None or number.dtype.kind != "f":
+        return None
+    known = [None if size is None else size.constant for size in numbers.of(sizes) or ()]
+    row = [1 if size is None else int(size) for size in known]
+    if None not in known or not any(known) or math.prod(row) > MOST_SENT:
+        return None
+    return np.full(row, number.reshape(()))
+
+
+def _fill(node: ir.Node, model: AdaptedModel) -> Array | None:
+    """Return the one number that a node repeats; None if it repeats others."""
+    if node.op_type == "Expand":
+        held = model.constant_of(node.inputs[0])
+        return array_of(held) if held is not None and held.size == 1 else None
+    value = node.attributes.get_tensor("value")
+    return np.zeros(1, np.float32) if value is None else array_of(value)
 
 
 def _repeat_all(nodes: Sequence[ir.Node], model: AdaptedModel) -> int:

@@ -321,7 +321,7 @@ def test_other_runtimes_get_none_of_it() -> None:
 def test_fills_have_a_number(target: Any) -> None:
     """tract makes float64 of a fill without a number, and MNN has other numbers now and then."""
     net = parse(
-        "g (float[N, 2] x, float[2] w) => (float[N, 2] y) { s = Shape (x) z = ConstantOfShape (s) y = Add (z, w) }",
+        "g (float[N, T] x, float[1] w) => (float[N, T] y) { s = Shape (x) z = ConstantOfShape (s) y = Add (z, w) }",
         17,
     )
     (fill,) = [node for node in rl.lower(net, target=target).graph.node if node.op_type == "ConstantOfShape"]

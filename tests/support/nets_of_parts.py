@@ -269,6 +269,27 @@ BLOCKS = {
     )
 }
 BLOCKS = {f"{name}, opset 18": text for name, text in BLOCKS.items()}
+_STATE = """(float[N, 4] x) => (float[a, b] y) <float[3, 3] w = {}, float[4, 3] v = {}, int64[1] first = {0},
+    int64[1] three = {3}, float zero = {0}> { s = Shape (x) n = Gather (s, first)"""
+FILLS = {
+    f"a product of zeros, {name}": f"""{_STATE} q = Concat <axis = 0> (n, three) h = {node} a = MatMul (h, w)
+        b = MatMul (x, v) y = Add (a, b) }}"""
+    for name, node in (
+        ("a fill, opset 12", "ConstantOfShape <value = float[1] {0}> (q)"),
+        ("a fill", "ConstantOfShape <value = float[1] {0}> (q)"),
+        ("repeated", "Expand (zero, q)"),
+    )
+}
+NARROW = {
+    "sizes in int32": """(float[N, T, 4] x) => (float[a, b, c] y) <int32[2] kept = {0, 1}, int32[1] flat = {-1},
+        int64[1] three = {3}, int64[1] four = {4}, int32[1] last = {3}, float[4, 3] w = {}, int64[1] axis = {0}> {
+        s = Shape (x) i = Cast <to = 6> (s) k = Gather (i, kept) p = ReduceProd <axes = [0], keepdims = 0> (k)
+        u = Unsqueeze (p, axis) c = Cast <to = 7> (u) q = Concat <axis = 0> (c, four) r = Reshape (x, q)
+        m = MatMul (r, w) e = Concat <axis = 0> (k, last) f = Cast <to = 7> (e) y = Reshape (m, f) }""",
+    "a mean by sizes in int32": """(float[N, T, 4] x) => (float[a, b] y) <int64[1] one = {1}, int64[1] two = {2}> {
+        s = Shape (x) i = Cast <to = 6> (s) k = Slice (i, one, two) f = Cast <to = 1> (k)
+        r = ReduceSum <keepdims = 0> (x, one) y = Div (r, f) }""",
+}
 VECTORS_9 = {
     "two vectors, opset 9": """(float[2, 8] x) => (float[1] y) <float[16] v = {}, int64[1] flat = {-1}> {
         t = Reshape (x, flat) q = MatMul (t, v) y = Unsqueeze <axes = [0]> (q) }"""
@@ -360,7 +381,7 @@ UPDATES = {
 NETS: dict[str, dict[str, onnx.ModelProto]] = {
     target: {name: parse(f"g {text}", int(name.partition("opset ")[2] or 17)) for name, text in texts.items()}
     for target, texts in {
-        "tract": PADS | POOLS | CHOSEN | FLIPS | STRIDES | VECTORS_9 | OPEN_SIZES | BLOCKS,
+        "tract": PADS | POOLS | CHOSEN | FLIPS | STRIDES | VECTORS_9 | OPEN_SIZES | BLOCKS | FILLS | NARROW,
         "mnn": BLOCKS
         | PADS
         | OUTPUTS

@@ -22,7 +22,7 @@ constant of int64 makes plain numbers of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -437,16 +437,16 @@ def _plain(model: AdaptedModel, node: ir.Node, value: ir.Value | None) -> ir.Val
 def _fed_with_sizes(model: AdaptedModel) -> list[tuple[Scope, ir.Node]]:
     """Return the nodes that reject sizes and get some, each with its scope."""
     found = standard_nodes(model.model, *_REJECTING)
-    return [(scope, n) for scope, n in found if _is_of_sizes(input_at(n, _REJECTED_AT.get(n.op_type, 0)), model)]
+    return [(scope, n) for scope, n in found if is_of_sizes(input_at(n, _REJECTED_AT.get(n.op_type, 0)), model)]
 
 
 def _sizes_returned(model: AdaptedModel) -> list[ir.Value]:
     integers = [v for v in model.graph.outputs if v.dtype == ir.DataType.INT64 and v.producer() is not None]
-    return [value for value in integers if _is_of_sizes(value, model)]
+    return [value for value in integers if is_of_sizes(value, model)]
 
 
-def _is_of_sizes(value: ir.Value | None, model: AdaptedModel) -> bool:
-    """Whether an integer follows from Shape, Size or a Cast to int64 by operators of int64 only."""
+def is_of_sizes(value: ir.Value | None, model: AdaptedModel, makes: Collection[str] = _MAKES_SIZES) -> bool:
+    """Return whether an integer follows from Shape, Size or a Cast to int64 by operators of int64 only."""
     seen, pending = set[ir.Value](), [value]
     while pending:
         top = pending.pop()
@@ -454,7 +454,7 @@ def _is_of_sizes(value: ir.Value | None, model: AdaptedModel) -> bool:
         if top is None or node is None or model.dtype_of(top) != ir.DataType.INT64:
             continue
         seen.add(top)
-        if is_of_default_domain(node) and node.op_type in _MAKES_SIZES:
+        if is_of_default_domain(node) and node.op_type in makes:
             return True
         pending += node.inputs if node.op_type not in ("CastLike", *_REJECTING) else ()
     return False

@@ -1,20 +1,89 @@
-"""Refuses nodes with tensors that a runtime rejects: empty, of many axes, sequences, integers, unlike branches."""
+"""Refuses nodes with tensors that a runtime rejects: empty, of many axes, sequences, integers, unlike branches.
+
+tract knows sizes as long as they are int64. Keras' exporter computes with them in int32.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import reduce
 
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.decomposition.rewrites.spelled import is_of_sizes
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.facts.operators import bodies_of, operator_of
+from rnn_lowering.facts.operators import bodies_of, is_of_default_domain, operator_of
 from rnn_lowering.flags import set_dims
 from rnn_lowering.model.model_sizes import open_names
+from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
 from rnn_lowering.nodes.kinds import is_recurrent
 from rnn_lowering.nodes.spec import node_ref
 from rnn_lowering.targets.target import Target
+from rnn_lowering.types import array_of
+
+_ARITHMETIC = {
+    **dict.fromkeys(("Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape", "ReduceProd", "Identity"), 1),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Max", "Min"), 2),
+    "Concat": None,
+}
+"""By operator of sizes how many of its inputs have their type; None for all."""
+
+
+def widen_sizes(model: AdaptedModel) -> int:
+    """Compute, in place, with int64 what is computed of sizes in int32 and becomes other numbers; return the number
+    of such ends."""
+    wide, count = dict[ir.Value, ir.Value](), 0
+    for node in list(model.graph):
+        if not is_of_default_domain(node) or not node.inputs or node.inputs[0] is None:
+            continue
+        to, source = node.attributes.get_int("to", 0) if node.op_type == "Cast" else 0, node.inputs[0]
+        if to == ir.DataType.INT32 and is_of_sizes(source, model, ("Shape", "Size")):
+            wide[node.outputs[0]] = source
+        elif to and source in wide:
+            _read_wide(node, wide[source], model)
+            count += 1
+        elif (widened := _widened(node, wide, model)) is not None:
+            wide[node.outputs[0]] = widened
+    drop_unused(reversed(wide))
+    return count
+
+
+def _read_wide(cast: ir.Node, value: ir.Value, model: AdaptedModel) -> None:
+    """Let a Cast of int32 read the same numbers as int64, or be an Identity of them."""
+    cast.replace_input_with(0, value)
+    if cast.attributes.get_int("to", 0) == ir.DataType.INT64:
+        cast.op_type = "Identity"
+        cast.attributes.clear()
+
+
+def _widened(node: ir.Node, wide: Mapping[ir.Value, ir.Value], model: AdaptedModel) -> ir.Value | None:
+    """Return what a node computes of sizes, in int64; None if an operand is neither of sizes nor constant."""
+    inputs, count = list(node.inputs), _ARITHMETIC.get(node.op_type)
+    if node.op_type not in _ARITHMETIC or not any(value in wide for value in inputs):
+        return None
+    for slot, value in enumerate(inputs[:count]):
+        constant = model.constant_of(value)
+        if value is not None and value in wide:
+            inputs[slot] = wide[value]
+        elif constant is None:
+            return None
+        else:
+            inputs[slot] = model.constant(node, array_of(constant))
+    if node.op_type == "ReduceProd":
+        return _product(node, inputs[0], model)
+    return model.before(node, node.op_type, inputs, **dict(node.attributes))
+
+
+def _product(node: ir.Node, sizes: ir.Value | None, model: AdaptedModel) -> ir.Value | None:
+    """Return the product of a known number of sizes, for a ReduceProd; None if it is not known."""
+    shape = model.shape_of(node.inputs[0])
+    if sizes is None or shape is None or len(shape) != 1 or not isinstance(shape[0], int) or not shape[0]:
+        return None
+    at = [[n] if node.attributes.get_int("keepdims", 1) else n for n in range(shape[0])]
+    parts = [model.before(node, "Gather", [sizes, model.constant(node, place)], axis=0) for place in at]
+    return reduce(lambda product, part: model.before(node, "Mul", [product, part]), parts)
 
 
 def refuse_no_elements(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:

@@ -218,6 +218,7 @@ TRACT = Target(
     model=ModelTraits(
         adaptations=(
             "only operators of ONNX",
+            "wide sizes",
             "bounded choices",
             "parts of sequences",
             "no sequences",
@@ -236,6 +237,7 @@ TRACT = Target(
             "logarithms of Sigmoid",
             "indices of GatherND, ScatterND",
             "numbers of sizes",
+            "repeated fills",
             "typed fills",
             "biases of halves",
             "no declared shapes",
