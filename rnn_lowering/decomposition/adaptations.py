@@ -85,6 +85,7 @@ from rnn_lowering.decomposition.rewrites.reductions import (
     reduce_without_axes,
     reductions_by_attributes,
     refuse_reductions,
+    set_vectors_apart,
     whole_pools,
 )
 from rnn_lowering.decomposition.rewrites.resizes import Kind, multiply, resizes, sized_resizes, write_sizes
@@ -417,6 +418,9 @@ ADAPTATIONS = {
     ),
     "reductions without axes": Adaptation(
         reduce_without_axes, "reduces along other axes behind an Unsqueeze: let {} reductions keep none"
+    ),
+    "vectors apart": Adaptation(
+        set_vectors_apart, "joins what follows reductions to them wrongly: set it apart from {} of them"
     ),
     "numbers with axes": Adaptation(
         keep_axes, "rejects numbers that reductions give: let {} keep their axes, with a Squeeze behind"

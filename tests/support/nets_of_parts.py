@@ -290,6 +290,33 @@ NARROW = {
         s = Shape (x) i = Cast <to = 6> (s) k = Slice (i, one, two) f = Cast <to = 1> (k)
         r = ReduceSum <keepdims = 0> (x, one) y = Div (r, f) }""",
 }
+_BEHIND = """(float[N, 4, T] x) => (float[a, b{c}] y) <float[4] v = {{}}, float[4, 1] w = {{}},
+    float[4] s = {{1, 2, 3, 4}}, int64[1] last = {{-1}}> {{ t = Tanh (x)"""
+FOLLOWED = {
+    f"a vector behind a reduction, {name}": _BEHIND.format(c=", c" if "w)" in node else "") + f" {node} }}"
+    for name, node in (
+        ("a sum", "r = ReduceSum <keepdims = 0> (t, last) y = Mul (r, v)"),
+        (
+            "a mean and a norm",
+            "r = ReduceMean <axes = [2], keepdims = 0> (t) y = BatchNormalization (r, v, v, v, s)",
+        ),
+        ("a pool", "r = GlobalMaxPool (t) q = Relu (r) y = Add (q, w)"),
+        ("a largest number", "r = ReduceMax <axes = [2], keepdims = 1> (t) q = Tanh (r) y = Sub (q, w)"),
+        (
+            "a transposed mean",
+            """u = Transpose <perm = [0, 2, 1]> (t) r = ReduceMean <axes = [1], keepdims = 0> (u)
+        y = Mul (v, r)""",
+        ),
+    )
+}
+FOLLOWED |= {
+    f"integers behind a reduction, {name}": f"""(float[N, 3, T] x) => (int64[a, b] y) <int64[1] last = {{-1}},
+        int64 two = {{2}}, float nine = {{9}}> {{ t = Mul (x, nine) i = Cast <to = 7> (t) {node} }}"""
+    for name, node in (
+        ("a sum", "r = ReduceSum <keepdims = 0> (i, last) y = Sub (r, two)"),
+        ("the largest", "r = ReduceMax <axes = [2], keepdims = 0> (i) y = Neg (r)"),
+    )
+}
 VECTORS_9 = {
     "two vectors, opset 9": """(float[2, 8] x) => (float[1] y) <float[16] v = {}, int64[1] flat = {-1}> {
         t = Reshape (x, flat) q = MatMul (t, v) y = Unsqueeze <axes = [0]> (q) }"""
@@ -429,6 +456,7 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | OLD
         | ROWS,
         "openvino": {name: text for name, text in POOLS.items() if "of all" in name}
+        | FOLLOWED
         | DROPOUTS
         | INDICES
         | ROWS

@@ -1,7 +1,8 @@
 """Reductions whose axes are an attribute, which go along a few axes at a time, or keep their axes.
 
 OpenCV reduces tensors of five and more axes right along two of them at once, and along some of three. OpenVINO adds
-axes behind a reduction in place of before it, where they do not belong, and fails on axes from the end.
+axes behind a reduction in place of before it, where they do not belong, and fails on axes from the end. It joins
+what follows a reduction to it: then integers are others, and a row of three axes gets the vector of another one.
 
 pnnx ignores axes that are an input, as all reductions have them from opset 18 on and ReduceSum from 13 on, or ncnn
 does not load them. It loads no ReduceMax or ReduceMin of several axes.
@@ -18,7 +19,7 @@ import onnx_ir as ir
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
 from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.facts.constants import constant_of, integers_at
-from rnn_lowering.facts.operators import input_at
+from rnn_lowering.facts.operators import input_at, operator_of, reached
 from rnn_lowering.model.opsets import import_opset, opset_without
 from rnn_lowering.model.scopes import Scope, recurrent_nodes, standard_nodes
 from rnn_lowering.nodes.spec import node_ref
@@ -254,3 +255,59 @@ def _reduce_without_axes(node: ir.Node, model: AdaptedModel) -> bool:
     value = model.before(node, "Unsqueeze", [value], axes=counted_axes) if keeps else value
     model.replace(node, value, node.inputs[1:])
     return True
+
+
+# Reductions and what is computed of their results number by number
+
+_ROWS = 3
+"""The axes of a tensor, one of which is reduced."""
+
+_POOLS = ("GlobalAveragePool", "GlobalMaxPool")
+_BY_CHANNEL = ("BatchNormalization", "PRelu")
+
+
+def set_vectors_apart(model: AdaptedModel) -> int:
+    """Reduce, in place, tensors of three axes in four where a vector follows, and let a Max follow each reduction
+    of integers; return the number of reductions."""
+    return sum(_set_apart(node, model) for node in model.nodes(*REDUCTIONS, *_POOLS))
+
+
+def _set_apart(node: ir.Node, model: AdaptedModel) -> bool:
+    dtype, shape = model.dtype_of(node.outputs[0]), model.shape_of(node.inputs[0])
+    readers = [use.node for value in reached(node.outputs, _followed) for use in value.uses()]
+    if dtype is not None and dtype.is_integer():
+        follows = any(operator_of(each).elementwise and each.op_type not in ("Cast", "Max") for each in readers)
+        if follows:
+            model.behind(node.outputs[0], "Max", [model.constant(node, _LEAST, dtype.numpy())], suffix="reduced")
+        return follows
+    axes = [2] if node.op_type in _POOLS else integers_at(node, "axes", model.opset) or []
+    if shape is None or len(shape) != _ROWS or len(axes) != 1 or not any(_by_vector(n, model) for n in readers):
+        return False
+    _reduce_planes(node, axes[0] % _ROWS, model)
+    return True
+
+
+def _followed(value: ir.Value) -> list[ir.Value]:
+    rows = ((use.node, operator_of(use.node)) for use in value.uses())
+    return [node.outputs[0] for node, row in rows if row.elementwise or row.moves]
+
+
+def _by_vector(node: ir.Node, model: AdaptedModel) -> bool:
+    """Whether a node computes each number with one of a vector of constants."""
+    held = [model.constant_of(value) for value in node.inputs if operator_of(node).elementwise]
+    return node.op_type in _BY_CHANNEL or any(tensor is not None and tensor.size > 1 for tensor in held)
+
+
+def _reduce_planes(node: ir.Node, axis: int, model: AdaptedModel) -> None:
+    """Reduce a tensor of three axes as one of four, whose additional axis is reduced too."""
+    wide, keeps = model.before(node, "Unsqueeze", [node.inputs[0]], axes=[axis]), 1
+    if node.op_type in _POOLS:
+        reduced = model.before(node, node.op_type, [wide])
+    else:
+        keeps = node.attributes.get_int("keepdims", 1)
+        reduced = model.before(node, node.op_type, [wide], axes=[axis, axis + 1], keepdims=keeps)
+    model.replace(node, model.before(node, "Squeeze", [reduced], axes=[axis]) if keeps else reduced)
+
+
+_LEAST = -(1 << 31)
+"""The least integer that OpenVINO computes with."""

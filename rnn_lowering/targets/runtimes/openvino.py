@@ -228,6 +228,7 @@ OPENVINO = Target(
             *("excluding products", "open ends", "whole windows", "rows of indices", "rows of a Softmax"),
             "steps as Gather",
             *("several repeats apart", "columns cut off", "reductions without axes"),
+            "vectors apart",
             *("slopes with axes", "no Dropout of inputs"),
         ),
         misreads=_misread,
