@@ -46,16 +46,35 @@ def test_the_first_of_many_axes_is_padded_in_two(mode: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["y = Slice (x, s, e, a, p)", "y = Pad (x, q)"])
-def test_an_open_batch_of_many_axes_is_refused(text: str) -> None:
+def test_two_open_axes_of_many_are_refused(text: str) -> None:
     held = (
         "int64[1] s = {-1}, int64[1] e = {-9}, int64[1] a = {1}, int64[1] p = {-1}, int64[8] q = {1,0,0,0,0,0,0,0}"
     )
-    net = parse(f"g (float[N, 3, 4, 5] x) => (float[b, c, d, f] y) <{held}> {{ {text} }}", 17)
+    net = parse(f"g (float[N, 3, T, 5] x) => (float[b, c, d, f] y) <{held}> {{ {text} }}", 17)
     with pytest.raises(
         rl.UnsupportedError,
-        match=r"mnn .* computes it wrongly .* many axes; try fixed sizes .dims={\"N\": \?}.*, export",
+        match=r"mnn .* computes it wrongly .* many axes; try fixed sizes .dims={\"N\": \?, \"T\": \?}.*, export",
     ):
         rl.lower(net, target="mnn")
+    lowered = rl.lower(net, target="mnn", dims={"T": 4})
+    feed = random_feed(net, N=2, T=4)
+    assert_close(run(lowered, feed), run(net, feed))
+
+
+@pytest.mark.parametrize("bounds", [(-2, -9999, -2), (-2, -9999, -1), (5, -9999, -1), (0, 2, 1), (-1, 0, -1)])
+def test_a_slice_takes_so_many_rows(bounds: tuple[int, int, int]) -> None:
+    start, end, step = bounds
+    held = f"int64[2] s = {{{start}, -1}}, int64[2] e = {{{end}, -9}}, int64[2] p = {{{step}, -1}}"
+    for size in (1, 2, 4):
+        net = parse(
+            f"""g (float[N, 3, {size}, 5] x) => (float[b, c, d, f] y) <{held}, int64[2] a = {{2, 3}}> {{
+            t = Tanh (x) y = Slice (t, s, e, a, p) }}""",
+            17,
+        )
+        feed = random_feed(net, N=2)
+        expected = run(net, feed)
+        if expected["y"].size:
+            assert_close(run(rl.lower(net, target="mnn"), feed), expected)
 
 
 PRODUCTS = {

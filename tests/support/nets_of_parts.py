@@ -330,6 +330,20 @@ CHOSEN = {
         <bool[4] c = {1, 0, 1, 1}> { t = Tanh (x) y = Compress <axis = 1> (t, c) }"""
 }
 
+_MANY = "(float[{}] x) => (float[{}] y)"
+MANY = {
+    "pads of five axes": f"""{_MANY.format("2, 1, 3, T, 2", "a, b, c, d, e")} <float v = {{-1.5}},
+        int64[10] p = {{1, 1, 0, 1, 0, 2, 1, 0, 0, 2}}> {{ t = Tanh (x) y = Pad (t, p, v) }}""",
+    "edges of five axes": f"""{_MANY.format("1, 3, 2, 3, 2", "a, b, c, d, e")}
+        <int64[10] p = {{2, 2, 1, 1, 2, 2, 0, 1, 0, 0}}> {{ t = Tanh (x) y = Pad <mode = "edge"> (t, p) }}""",
+    "pads of an open batch": f"""{_MANY.format("N, 3, 4, 2", "a, b, c, d")}
+        <int64[8] p = {{1, 0, 2, 0, 0, 1, 0, 2}}> {{
+        t = Tanh (x) y = Pad (t, p) }}""",
+    "flips of an open batch": f"""{_MANY.format("N, 3, 4, 2", "a, b, c, d")} <int64[2] s = {{-1, -2}},
+        int64[2] e = {{-99, -99}}, int64[2] a = {{2, 1}}, int64[2] p = {{-1, -1}}> {{
+        t = Tanh (x) y = Slice (t, s, e, a, p) }}""",
+}
+
 WHOLE = {
     f"{node} of volumes{name}": f"""(float[2, 3, {T}, 5, 2] x) => (float[a, b, c, d, e] y) {{ t = Tanh (x)
         y = {node} (t) }}"""
@@ -430,6 +444,7 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | UPWARD
         | {name: text for name, text in POOLS.items() if "windows" in name}
         | SEVERAL
+        | MANY
         | WHOLE
         | COUNTED
         | FROM_THE_END

@@ -84,27 +84,45 @@ def flip_rows(model: AdaptedModel) -> int:
         value, sizes = node.inputs[0], _sizes(node, model)
         assert sizes is not None
         for axis, (start, end, step) in _rows_of(node, model).items():
-            shape = [math.prod(sizes[:axis]), sizes[axis], math.prod(sizes[axis + 1 :])]
-            flat = model.before(node, "Reshape", [value], shape=shape)
+            flat = model.before(node, "Reshape", [value], shape=_in_three(sizes, axis))
             rows = model.before(node, "Slice", [flat], starts=[start], ends=[end], axes=[1], steps=[step])
-            sizes[axis] = len(range(*slice(start, end, step).indices(sizes[axis])))
-            value = model.before(node, "Reshape", [rows], shape=sizes)
+            size = sizes[axis]
+            sizes[axis] = None if size is None else _count_of(size, start, end, step)
+            value = model.before(node, "Reshape", [rows], shape=[-1 if n is None else n for n in sizes])
         assert value is not None
         model.replace(node, value, node.inputs[1:])
     return len(nodes)
 
 
-def _sizes(node: ir.Node, model: AdaptedModel) -> list[int] | None:
-    """Return the sizes of a tensor of many axes, all of them known."""
+def _count_of(size: int, start: int, end: int, step: int) -> int:
+    """Return how many rows a Slice takes: a backwards one that begins before the first row begins at it."""
+    first, last = (bound + size if bound < 0 else bound for bound in (start, end))
+    if step < 0:
+        first, last = min(max(first, 0), size - 1), min(max(last, -1), size - 1)
+    else:
+        first, last = (min(max(bound, 0), size) for bound in (first, last))
+    return max(0, -((first - last) // step))
+
+
+def _sizes(node: ir.Node, model: AdaptedModel) -> list[int | None] | None:
+    """Return the sizes of a tensor of many axes, all but one of them known."""
     shape = model.shape_of(node.inputs[0])
-    sizes = [] if shape is None else [size for size in shape if isinstance(size, int)]
-    return sizes if shape is not None and len(sizes) == len(shape) >= _MANY_AXES else None
+    sizes = [size if isinstance(size, int) else None for size in shape or ()]
+    return sizes if len(sizes) >= _MANY_AXES and sizes.count(None) <= 1 else None
+
+
+def _in_three(sizes: Sequence[int | None], axis: int) -> list[int]:
+    """Return the shape of a tensor whose axes before and behind one are joined."""
+    groups = sizes[:axis], sizes[axis : axis + 1], sizes[axis + 1 :]
+    return [-1 if None in group else math.prod(size or 0 for size in group) for group in groups]
 
 
 def _rows_of(node: ir.Node, model: AdaptedModel) -> dict[int, Sequence[int]]:
     """Return the start, end and step of each axis of a Slice; nothing if it is not replaced."""
     sizes, bounds = _sizes(node, model), bounds_at(node, model.opset) or []
     if sizes is None or all(step > 0 for *_, step in bounds):
+        return {}
+    if any(step < 0 and sizes[axis] is None for axis, *_, step in bounds):
         return {}
     return {axis % len(sizes): bound for axis, *bound in bounds}
 
@@ -134,32 +152,43 @@ def pad_every_axis(model: AdaptedModel) -> str | None:
 
 
 def pads_of_batches(model: AdaptedModel) -> set[ir.Node]:
-    """Return each Pad that `pad_batches` replaces: along the first axis, of known sizes."""
-    return {node for node in model.nodes("Pad", since=_OF_INPUTS) if _batches_of(node, model)}
+    """Return each Pad that `pad_batches` replaces: along the first axis of four, or along some of more."""
+    return {node for node in model.nodes("Pad", since=_OF_INPUTS) if _axes_apart(node, model)}
 
 
 def pad_batches(model: AdaptedModel) -> int:
-    """Pad, in place, the first axis of each of them in a tensor of two axes; return their number."""
+    """Pad, in place, these axes of each of them in a tensor of three axes; return their number."""
     nodes = pads_of_batches(model)
     for node in nodes:
-        sizes, pads = _sizes(node, model), _batches_of(node, model)
+        sizes, pads = _sizes(node, model), integers_at(node, "pads", model.opset)
         assert sizes is not None
-        rank, rest = len(sizes), node.inputs[2:]
-        flat = model.before(node, "Reshape", node.inputs[:1], shape=[sizes[0], math.prod(sizes[1:])])
-        ends = model.constant(node, [pads[0], 0, pads[rank], 0])
-        padded = model.before(node, "Pad", [flat, ends, *rest[:1]], **node.attributes)
-        whole = [sizes[0] + pads[0] + pads[rank], *sizes[1:]]
-        node.replace_input_with(0, model.before(node, "Reshape", [padded], shape=whole))
-        node.replace_input_with(1, model.constant(node, [0, *pads[1:rank], 0, *pads[rank + 1 :]]))
+        assert pads is not None
+        rank, value = len(sizes), node.inputs[0]
+        for axis in _axes_apart(node, model):
+            begin, end = pads[axis], pads[rank + axis]
+            flat = model.before(node, "Reshape", [value], shape=_in_three(sizes, axis))
+            ends = model.constant(node, [0, begin, 0, 0, end, 0])
+            padded = model.before(node, "Pad", [flat, ends, *node.inputs[2:3]], **node.attributes)
+            size = sizes[axis]
+            sizes[axis] = None if size is None else size + begin + end
+            value = model.before(node, "Reshape", [padded], shape=[-1 if n is None else n for n in sizes])
+            pads[axis] = pads[rank + axis] = 0
+        node.replace_input_with(0, value)
+        node.replace_input_with(1, model.constant(node, pads))
+        if not any(pads):
+            assert value is not None
+            model.replace(node, value)
     return len(nodes)
 
 
-def _batches_of(node: ir.Node, model: AdaptedModel) -> list[int]:
-    """Return the pads of a Pad along the first axis; nothing if it is not replaced."""
+def _axes_apart(node: ir.Node, model: AdaptedModel) -> list[int]:
+    """Return the axes that are padded apart; none of a Pad that is not replaced."""
     sizes, pads = _sizes(node, model), integers_at(node, "pads", model.opset)
     if sizes is None or not pads or len(pads) != 2 * len(sizes) or len(node.inputs) > len(("x", "pads", "number")):
         return []
-    return pads if pads[0] > 0 or pads[len(sizes)] > 0 else []
+    rank = len(sizes)
+    axes = range(rank if rank > _MANY_AXES else 1)
+    return [axis for axis in axes if pads[axis] > 0 or pads[rank + axis] > 0]
 
 
 def pad_counted(model: AdaptedModel) -> int:

@@ -224,8 +224,11 @@ def _pad(node: ir.Node, known: KnownValue, opset: int) -> str:
     if opset < _OF_INPUTS and node.attributes.get_float("value", 0.0) != 0:
         return "with zeros only"
     pads = integers_at(node, "pads", opset)
-    many = _has_many_axes(node, known) and pads and (pads[0] > 0 or pads[len(pads) // 2] > 0)
-    return "wrongly along the first of many axes" if many else ""
+    if not _has_many_axes(node, known) or not pads:
+        return ""
+    half = len(pads) // 2
+    apart = max(pads) > 0 if half > _MANY_AXES else max(pads[0], pads[half]) > 0
+    return "wrongly along the first of many axes" if apart else ""
 
 
 def _slice(node: ir.Node, known: KnownValue, opset: int) -> str:
