@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from rnn_lowering.facts.node_outputs import NodeModel
 from rnn_lowering.facts.operators import (
+    bodies_of,
     bounds_of,
     in_order,
     integers_of,
@@ -29,8 +30,8 @@ KEPT_BYTES = 1 << 24
 """Maximum bytes of a computed constant that is cached; a larger one is computed at each read."""
 
 
-def constant_of(value: ir.Value | None, opset: int) -> ir.TensorProtocol | None:
-    """Return the tensor of an initializer, a Constant node or a chain of foldable operators over these.
+def constant_of(value: ir.Value | None, opset: int, *, every: bool = False) -> ir.TensorProtocol | None:
+    """Return the tensor of an initializer, a Constant node or foldable operators over these, or of every one.
 
     None if it is absent, depends on an input (an initializer that is an input too is only a default) or on other
     operators, or would exceed the limit.
@@ -42,7 +43,7 @@ def constant_of(value: ir.Value | None, opset: int) -> ir.TensorProtocol | None:
         return leaf
     nodes: dict[ir.Node, None] = {}
     leaves: dict[ir.Value, ir.TensorProtocol] = {}
-    if value.producer() is None or not _collect(value, nodes, leaves):
+    if value.producer() is None or not _collect(value, nodes, leaves, every=every):
         return None
     return computed(value, nodes, leaves, opset)
 
@@ -203,7 +204,9 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
     return ir.convenience.get_const_tensor(value)
 
 
-def _collect(value: ir.Value, nodes: dict[ir.Node, None], leaves: dict[ir.Value, ir.TensorProtocol]) -> bool:
+def _collect(
+    value: ir.Value, nodes: dict[ir.Node, None], leaves: dict[ir.Value, ir.TensorProtocol], *, every: bool = False
+) -> bool:
     """Collect the nodes that compute a value, in order, and their constants; return False if it is not constant."""
     entered: set[ir.Node] = set()
     pending = [value]
@@ -216,7 +219,7 @@ def _collect(value: ir.Value, nodes: dict[ir.Node, None], leaves: dict[ir.Value,
         if leaf is not None:
             leaves[pending.pop()] = leaf
             continue
-        if node is None or not _is_foldable(node):
+        if node is None or not (_is_foldable(node) or (every and is_steady(node))):
             return False
         missing = [v for v in node.inputs if v is not None and v not in leaves and v.producer() not in nodes]
         if not missing:
@@ -226,6 +229,11 @@ def _collect(value: ir.Value, nodes: dict[ir.Node, None], leaves: dict[ir.Value,
         entered.add(node)
         pending += reversed(missing)
     return True
+
+
+def is_steady(node: ir.Node) -> bool:
+    """Whether a node has an operator of ONNX and no body, and gives the same at each run."""
+    return is_of_default_domain(node) and not operator_of(node).random and not bodies_of(node)
 
 
 def _is_foldable(node: ir.Node) -> bool:

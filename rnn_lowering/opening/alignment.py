@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.facts.constants import computed
-from rnn_lowering.facts.operators import TO_THE_END, bodies_of, in_order, operator_of
+from rnn_lowering.facts.constants import constant_of, is_steady
+from rnn_lowering.facts.operators import TO_THE_END
 from rnn_lowering.types import Array, array_of
 
 _LEFT_OUT = ("Slice", "Pad", "Identity")
@@ -96,9 +96,7 @@ class Alignment:
         """Yield the nodes that depend on an input."""
         for node in graph:
             inputs = [value for value in node.inputs if value is not None]
-            if node.op_type == "Constant" or (
-                inputs and all(map(self._is_constant, inputs)) and not bodies_of(node)
-            ):
+            if node.op_type == "Constant" or (inputs and all(map(self._is_constant, inputs)) and is_steady(node)):
                 self._constants.update(node.outputs)
             else:
                 yield node
@@ -153,30 +151,14 @@ class Alignment:
         values = [node.inputs[slot] for node in row]
         if None in values or self.are_alike(values) or not all(map(self._is_constant, values)):
             return False
-        arrays = [array for value in values if (array := self._numbers(value, moved=moved)) is not None]
+        tensors = [constant_of(value, self.opset, every=not moved) for value in values]
+        arrays = [array_of(tensor) for tensor in tensors if tensor is not None]
         same = all(np.array_equal(array, arrays[0]) for array in arrays)
         if len(arrays) < len(row) or (moved and same):
             return False
         for names, node, array in zip(self.names, row, arrays, strict=True):
             node.replace_input_with(slot, self._constant(array, node, names))
         return True
-
-    def _numbers(self, value: ir.Value | None, *, moved: bool = False) -> Array | None:
-        """Return the numbers of a constant, perhaps only if others are moved; None if they cannot be computed."""
-
-        def needed(each: ir.Value) -> Sequence[ir.Value | None]:
-            node = each.producer()
-            return () if node is None or _tensor(each) is not None else node.inputs
-
-        done: dict[ir.Value, None] = {}
-        for each in in_order(value, needed, done) if value is not None else ():
-            done[each] = None
-        leaves = {each: tensor for each in done if (tensor := _tensor(each)) is not None}
-        nodes = dict.fromkeys(node for each in done if each not in leaves and (node := each.producer()) is not None)
-        if moved and not all(operator_of(node).moves or node.op_type == "Cast" for node in nodes):
-            return None
-        found = None if value is None else leaves.get(value) or computed(value, nodes, leaves, self.opset)
-        return None if found is None else array_of(found)
 
     def _constant(self, array: Array, before: ir.Node, names: Names) -> ir.Value:
         tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape))
@@ -259,7 +241,8 @@ class Alignment:
         given = {slot: value for slot, value in enumerate(source.inputs) if slot and value is not None}
         if not given or not all(map(self._is_constant, given.values())):
             return None
-        found = {slot: array for slot, value in given.items() if (array := self._numbers(value)) is not None}
+        tensors = {slot: constant_of(value, self.opset, every=True) for slot, value in given.items()}
+        found = {slot: array_of(tensor) for slot, tensor in tensors.items() if tensor is not None}
         if len(found) < len(given):
             return None
         found[1] = np.zeros_like(found[1])

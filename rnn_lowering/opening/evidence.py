@@ -109,7 +109,7 @@ class Evidence:
 
     def own_symbol(self, value: ir.Value, axis: int, numbers: Integers) -> Size:
         """Return a new symbol, which is read from a value."""
-        symbol = f"size {axis} of {value.name}"
+        symbol = _name(value, axis)
         self.values[symbol], self.origins[symbol] = numbers, (value, axis)
         return Size.symbol(symbol)
 
@@ -120,15 +120,14 @@ class Evidence:
             return whole + more
         if (key := (dim, part, way)) not in self.parts:
             numbers = tuple((held + way) // part for held in self.numbers_of(dim) or ())
+            shift = 0 if origin is None else more  # what a value has may be more
+            symbol = f"({text_of(dim + way)}) // {part}" if origin is None else _name(*origin)
+            self.values[symbol] = tuple(n + shift for n in numbers)
             if origin is not None:
-                found = self.own_symbol(*origin, tuple(n + more for n in numbers)) - more
-            else:
-                found = Size.symbol(symbol := f"({text_of(dim + way)}) // {part}")
-                self.values[symbol] = numbers
+                self.origins[symbol] = origin
             if (row := self.row(dim)) is not None:
-                rest = int((found - Size.symbol(next(iter(found.symbols)))).constant or 0)
-                self.rows[next(iter(found.symbols))] = (row + way) // part - rest
-            self.parts[key] = found
+                self.rows[symbol] = (row + way) // part + shift
+            self.parts[key] = Size.symbol(symbol) - shift
         return self.parts[key] + more
 
     def row(self, dim: Size) -> Array | None:
@@ -203,8 +202,8 @@ class Evidence:
 
     def _roundings(self, numbers: Integers, rests: Iterable[int] = (0,)) -> Iterator[tuple[Size, Rounded, int]]:
         """Yield the axis, the rounding and the sign of what may be integers."""
-        sign = -1 if max(numbers) <= 0 else 1
-        for dim, held in self.axes.items():
+        sign = -1 if max(numbers, default=1) <= 0 else 1
+        for dim, held in self.axes.items() if numbers else ():
             if len(self.axes) == 1 or max(held) - min(held) >= _WIDE:
                 for rounding in fitting([sign * n for n in numbers], held, [sign * rest for rest in rests]):
                     yield dim, rounding, sign
@@ -271,12 +270,9 @@ class Evidence:
 
     def third(self, numbers: Integers = (), found: Iterable[Size] = ()) -> str:
         """Return the advice to give a further export, at sizes that tell apart what numbers may be."""
-        groups: list[list[Array]] = []
-        if len(self.axes) == 1 and (numbers or found):  # rows are numbers at sizes of the first axis
-            of_sizes, every = [row for dim in found if (row := self.row(dim)) is not None], list[Array]()
-            if numbers:
-                of_sizes, every = [*of_sizes, *self._rows(numbers, usual=True)], self._rows(numbers)
-            groups = [of_sizes, every]
+        of_sizes = [row for dim in found if (row := self.row(dim)) is not None]
+        groups = [*of_sizes, *self._rows(numbers, usual=True)], self._rows(numbers)
+        groups = groups if len(self.axes) == 1 else ([], [])  # rows are numbers at sizes of the first axis
         sizes = (f"{dim} = {telling(held, *groups)}" for dim, held in self.axes.items())
         return f"give one more export, at {told(sizes)}: --also MIDDLE.onnx"
 
@@ -288,6 +284,10 @@ class Evidence:
         """Return the only size in a pool that is these numbers and depends on opened axes alone."""
         alike = [dim for dim, held in pool.items() if held == numbers and dim.symbols <= self._opened]
         return alike[0] if len(alike) == 1 else None
+
+
+def _name(value: ir.Value, axis: int) -> Symbol:
+    return f"size {axis} of {value.name}"
 
 
 def graph_of(value: ir.Value) -> ir.Graph | ir.Function | None:

@@ -22,6 +22,9 @@ _FEWEST_PARTS = 11
 _MOST_SIZES = 24
 """So many sizes are tried as parts of a ratio."""
 
+_FACTORS = (1.0, -1.0, 0.5, -0.5, 2.0, -2.0)
+"""Factors of a ratio."""
+
 Floats = tuple[float, ...]
 """A number in each export, which are in the order of the files."""
 
@@ -88,13 +91,10 @@ def ratios(numbers: Floats, pool: Pool) -> Iterator[Number]:
     """Yield a ratio of two sizes, or of what is one less, or its half or double."""
     terms = [(dim - n, [k - n for k in held]) for dim, held in [*pool.items()][-_MOST_SIZES:] for n in (0, 1)]
     for (dim, held), (over, below) in permutations([term for term in terms if min(term[1]) > 0], 2):
-        factor = numbers[0] * below[0] / held[0]
-        if abs(factor) in (0.5, 1.0, 2.0) or near(abs(factor), 2.0 ** round(math.log2(abs(factor) or 1))):
-            exact = math.copysign(2.0 ** round(math.log2(abs(factor) or 1)), factor)
-            if 0.5 <= abs(exact) <= 2 and all(
-                near(x, exact * a / b) for x, a, b in zip(numbers, held, below, strict=True)
-            ):
-                yield Number(dim, "", exact, over)
+        times = [x * b / a for x, a, b in zip(numbers, held, below, strict=True)]
+        factor = next((n for n in _FACTORS if all(near(each, n) for each in times)), None)
+        if factor is not None:
+            yield Number(dim, "", factor, over)
 
 
 def shifted(numbers: Floats, pool: Pool) -> Iterator[Number]:

@@ -177,3 +177,13 @@ def test_a_flag_is_no_part_of_a_size() -> None:
         first, *others = map(scaled, sizes)
         with pytest.raises(rl.UnsupportedError, match="which no size explains"):
             rl.lower(first, "keep", open_dims={"X:1": "time"}, also=others)
+
+
+def test_random_numbers_are_no_constant() -> None:
+    def noisy(time: int) -> onnx.ModelProto:
+        change = "Cast <to = 1> (k)" if time < 100 else "Identity (k)"
+        kind = np.int64 if time < 100 else np.float32
+        return nodes(time, f"f = {change} r = RandomNormalLike <dtype = 1> (f) Y = Add (X, r)", k=np.ones(6, kind))
+
+    new = rl.lower(noisy(11), "keep", open_dims={"X:1": "time"}, also=[noisy(160)])
+    assert "RandomNormalLike" in [node.op_type for node in new.graph.node]
