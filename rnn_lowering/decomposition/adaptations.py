@@ -136,6 +136,7 @@ from rnn_lowering.decomposition.rewrites.spelled import (
     write_tensors,
 )
 from rnn_lowering.decomposition.rewrites.tensors import (
+    choose_branches,
     refuse_axes,
     refuse_integers,
     refuse_no_elements,
@@ -226,6 +227,7 @@ ADAPTATIONS = {
         hold_rows, "never ends or fails where rows of Scans are broadcast: held {} values in their place by a Where"
     ),
     "axes as scalars": Adaptation(spell_axes_of_sums, "takes the axis of a CumSum as a scalar only: wrote {} so"),
+    "chosen branches": Adaptation(choose_branches, "loads no two If in a graph: computed both branches of {}"),
     "branches of one rank": Adaptation(refuse=refuse_unlike_branches),
     "wide sizes": Adaptation(widen_sizes, "knows no sizes in int32: computed those of {} Casts in int64"),
     "numbers of sizes": Adaptation(

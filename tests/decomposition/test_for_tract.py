@@ -312,6 +312,34 @@ def test_a_model_with_functions_stays_at_its_opset(name: str) -> None:
         rl.lower(net, target="tract")
 
 
+KEPT_IFS = {
+    "a Reshape to other sizes": "p = Reshape (x, flat)",
+    "an integer division": "i = Cast <to = 7> (x) j = Div (i, i) p = Cast <to = 1> (j)",
+    "rows of another number": "k = Concat <axis = 0> (x, x) p = Slice (k, zeros, ones, zeros)",
+}
+
+
+@pytest.mark.parametrize("name", KEPT_IFS)
+def test_branches_that_may_fail_stay(name: str) -> None:
+    branch = """<then_branch = {0}a () => (float[N, 4] p) {{ {1} }},
+        else_branch = {0}b () => (float[N, 4] q) {{ q = Neg (x) }}>"""
+    net = parse(
+        f"""g (float[N, 4] x, bool c, bool d) => (float[N, 4] y, float[N, 4] z)
+        <int64[2] flat = {{-1, 4}}, int64[1] zeros = {{0}}, int64[1] ones = {{1}}> {{
+        y = If (c) {branch.format("f", KEPT_IFS[name])} z = If (d) {branch.format("s", KEPT_IFS[name])} }}"""
+    )
+    assert "Where" not in operators(rl.lower(net, target="tract"))
+
+
+def test_one_if_stays() -> None:
+    net = parse(
+        """g (float[N, 4] x, bool c) => (float[N, 4] y) {
+        y = If (c) <then_branch = a () => (float[N, 4] p) { p = Relu (x) },
+            else_branch = b () => (float[N, 4] q) { q = Neg (x) }> }"""
+    )
+    assert "Where" not in operators(rl.lower(net, target="tract"))
+
+
 def test_other_runtimes_get_none_of_it() -> None:
     net: onnx.ModelProto = parse(NET.format(REPEATS["Tile by a computed number"]), 17)
     assert rl.lower(net, target="openvino").graph == net.graph

@@ -317,6 +317,18 @@ FOLLOWED |= {
         ("the largest", "r = ReduceMax <axes = [2], keepdims = 0> (i) y = Neg (r)"),
     )
 }
+_IFS = """(float[N, 4] x) => (float[a, b] y) <float zero = {{0}}, float[4, 3] w = {{}}, float[3] v = {{}}> {{
+    m = ReduceMax <keepdims = 0> (x) c = Greater (m, zero)
+    p = If (c) <then_branch = one () => (float[N, 4] p1) {{
+        s = Shape (x) p1 = ConstantOfShape <value = float[1] {{1}}> (s) }},
+        else_branch = two () => (float[N, 4] p2) {{ p2 = Identity (x) }}>
+    n = ReduceMean <keepdims = 0> (p) d = Greater (n, zero)
+    y = If (d) <then_branch = three () => ({q} q1) {{ g = {g} q1 = Tanh (g) }},
+        else_branch = four () => ({q} q2) {{ h = {g} q2 = Sigmoid (h) }}> }}"""
+IFS = {
+    "two If with products": _IFS.format(q="float[N, 3]", g="Gemm (p, w, v)"),
+    "two If with sums": _IFS.format(q="float[N, 4]", g="Add (p, x)"),
+}
 VECTORS_9 = {
     "two vectors, opset 9": """(float[2, 8] x) => (float[1] y) <float[16] v = {}, int64[1] flat = {-1}> {
         t = Reshape (x, flat) q = MatMul (t, v) y = Unsqueeze <axes = [0]> (q) }"""
@@ -422,7 +434,7 @@ UPDATES = {
 NETS: dict[str, dict[str, onnx.ModelProto]] = {
     target: {name: parse(f"g {text}", int(name.partition("opset ")[2] or 17)) for name, text in texts.items()}
     for target, texts in {
-        "tract": PADS | POOLS | CHOSEN | FLIPS | STRIDES | VECTORS_9 | OPEN_SIZES | BLOCKS | FILLS | NARROW,
+        "tract": PADS | POOLS | CHOSEN | FLIPS | STRIDES | VECTORS_9 | OPEN_SIZES | BLOCKS | FILLS | NARROW | IFS,
         "mnn": BLOCKS
         | PADS
         | OUTPUTS

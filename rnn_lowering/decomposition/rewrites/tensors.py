@@ -5,8 +5,10 @@ tract knows sizes as long as they are int64. Keras' exporter computes with them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import zip_longest
 
 import onnx_ir as ir
 
@@ -15,7 +17,8 @@ from rnn_lowering.decomposition.rewrites.spelled import is_of_sizes
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.operators import bodies_of, is_of_default_domain, operator_of
 from rnn_lowering.flags import set_dims
-from rnn_lowering.model.model_sizes import open_names
+from rnn_lowering.model.model_sizes import open_names, take_over
+from rnn_lowering.model.onnx_checks import ANONYMOUS
 from rnn_lowering.model.replace import drop_unused
 from rnn_lowering.model.scopes import nodes_in_scopes, origin_of
 from rnn_lowering.nodes.kinds import is_recurrent
@@ -84,6 +87,96 @@ def _product(node: ir.Node, sizes: ir.Value | None, model: AdaptedModel) -> ir.V
     at = [[n] if node.attributes.get_int("keepdims", 1) else n for n in range(shape[0])]
     parts = [model.before(node, "Gather", [sizes, model.constant(node, place)], axis=0) for place in at]
     return reduce(lambda product, part: model.before(node, "Mul", [product, part]), parts)
+
+
+# Branches
+
+_OF_ANY = frozenset(
+    [
+        "Cast",
+        "Constant",
+        "ConstantOfShape",
+        "Identity",
+        "LogSoftmax",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceSum",
+        "Shape",
+        "Softmax",
+        "Transpose",
+        "Unsqueeze",
+    ]
+)
+"""Operators that fail for no numbers."""
+
+_PRODUCTS = ("Gemm", "MatMul")
+
+
+def choose_branches(model: AdaptedModel) -> int:
+    """Compute both branches and choose, in place, in each graph of several If, where that cannot fail; return their
+    number."""
+    nodes = model.nodes("If", in_functions=False)
+    crowded = {graph for graph, count in Counter(node.graph for node in nodes).items() if count > 1}
+    found = [node for node in nodes if node.graph in crowded and _can_choose(node, model)]
+    for node in found:
+        _choose(node, model)
+    return len(found)
+
+
+def _branches(node: ir.Node) -> list[ir.Graph]:
+    return [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
+
+
+def _can_choose(node: ir.Node, model: AdaptedModel) -> bool:
+    """Whether both branches give numbers of the same sizes, and compute them whatever the condition is."""
+    branches, condition = _branches(node), model.shape_of(node.inputs[0])
+    outputs = list(zip(*(branch.outputs for branch in branches), strict=True))
+    shapes = [[model.shape_of(value) for value in pair] for pair in outputs]
+    alike = all(_meet(pair, model) and len(pair[0] or ()) == len(pair[1] or ()) for pair in shapes)
+    known = condition is not None and all(len(condition) <= len(pair[0] or ()) for pair in shapes)
+    numbers = all(dtype is not None and dtype != ir.DataType.BOOL for dtype in map(model.dtype_of, node.outputs))
+    return alike and known and numbers and all(_cannot_fail(each, model) for branch in branches for each in branch)
+
+
+def _meet(shapes: Sequence[ir.Shape | None], model: AdaptedModel) -> bool:
+    """Whether shapes are known to be equal where none is 1."""
+    known = [list(shape) for shape in shapes if shape is not None]
+    axes = zip_longest(*map(reversed, known), fillvalue=1)
+    sizes = [{size if isinstance(size, int) else size.value for size in axis if size != 1} for axis in axes]
+    named = all(name is not None and not str(name).startswith(ANONYMOUS) for axis in sizes for name in axis)
+    return len(known) == len(shapes) and named and all(len(axis) <= 1 for axis in sizes)
+
+
+def _cannot_fail(node: ir.Node, model: AdaptedModel) -> bool:
+    if not is_of_default_domain(node):
+        return False
+    if node.op_type in _PRODUCTS:
+        shape, weights = model.shape_of(node.inputs[0]), model.constant_of(node.inputs[1])
+        plain = not node.attributes.get_int("transA", 0)
+        return plain and weights is not None and shape is not None and len(shape) > 1 and isinstance(shape[-1], int)
+    dtype = model.dtype_of(node.outputs[0])
+    divides = node.op_type in ("Div", "Mod") and (dtype is None or dtype.is_integer())
+    computes = operator_of(node).elementwise and not divides and _meet([*map(model.shape_of, node.inputs)], model)
+    return computes or node.op_type in _OF_ANY
+
+
+def _choose(node: ir.Node, model: AdaptedModel) -> None:
+    graph, results = node.graph, list[list[ir.Value]]()
+    assert isinstance(graph, ir.Graph)
+    for branch in _branches(node):
+        results.append(list(branch.outputs))
+        branch.outputs.clear()
+        nodes, constants = list(branch), [branch.initializers.pop(name) for name in list(branch.initializers)]
+        branch.remove(nodes)
+        for value in (*constants, *(output for each in nodes for output in each.outputs)):
+            value.name = model.unique(value.name or "value")
+        for value in constants:
+            graph.register_initializer(value)
+        graph.insert_before(node, nodes)
+    for old, *pair in zip(node.outputs, *results, strict=True):
+        take_over(old, model.before(node, "Where", [node.inputs[0], *pair]))
+    graph.remove(node, safe=True)
 
 
 def refuse_no_elements(model: AdaptedModel, target: Target) -> Iterator[UnsupportedError]:

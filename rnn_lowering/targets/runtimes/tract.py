@@ -232,6 +232,7 @@ TRACT = Target(
             "held rows",
             "axes as scalars",
             "Flatten as Reshape",
+            "chosen branches",
             "branches of one rank",
             "crops as Slice",
             "logarithms of Sigmoid",
