@@ -80,7 +80,7 @@ class Alignment:
                 raise self._unlike(heads)
         for n, values in enumerate(zip(*(graph.outputs for graph in graphs), strict=True)):
             for graph, value, found in zip(graphs, values, self._brought(values), strict=True):
-                if found is not None and found is not value:
+                if found is not None and found is not value and not value.is_graph_input():
                     found.name, value.name = value.name, found.name
                     graph.outputs[n] = found
             yield from self._computing(values) or ()
@@ -195,7 +195,7 @@ class Alignment:
     ) -> bool:
         """Add a node that does nothing to the exports that lack it; return whether there is one."""
         for op_type in _LEFT_OUT:
-            source = next((node for node in heads if node is not None and node.op_type == op_type), None)
+            source = next((node for node in heads if node and node.op_identifier() == ("", op_type, "")), None)
             if source is None or (numbers := self._numbers_of_nothing(source)) is None:
                 continue
             source_of = self._all.get(self.partners.get(source.inputs[0]))  # type: ignore[arg-type]
