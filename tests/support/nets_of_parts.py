@@ -339,7 +339,9 @@ DROPOUTS = {
 }
 CHOSEN = {
     "rows that a constant chooses, opset 9": """(float[2, 4, T] x) => (float[2, 3, T] y)
-        <bool[4] c = {1, 0, 1, 1}> { t = Tanh (x) y = Compress <axis = 1> (t, c) }"""
+        <bool[4] c = {1, 0, 1, 1}> { t = Tanh (x) y = Compress <axis = 1> (t, c) }""",
+    "numbers that a constant chooses": """(float[4, 3] x) => (float[3] y) <bool[5] c = {1, 0, 1, 0, 1}> {
+        t = Tanh (x) y = Compress (t, c) }""",
 }
 
 _MANY = "(float[{}] x) => (float[{}] y)"
@@ -456,6 +458,7 @@ NETS: dict[str, dict[str, onnx.ModelProto]] = {
         | UPWARD
         | {name: text for name, text in POOLS.items() if "windows" in name}
         | SEVERAL
+        | CHOSEN
         | MANY
         | WHOLE
         | COUNTED

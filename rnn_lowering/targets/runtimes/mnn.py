@@ -13,7 +13,7 @@ from rnn_lowering.emit.constants import zeros_of
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.facts.constants import integers_at
+from rnn_lowering.facts.constants import constant_of, integers_at
 from rnn_lowering.facts.operators import inputs_of, is_of_default_domain, operator_of, reached
 from rnn_lowering.targets.misread import (
     AXES_OF_COMPOSED,
@@ -141,6 +141,10 @@ def _largest(node: ir.Node, known: KnownValue, opset: int) -> str:
 
 def _unique(node: ir.Node, known: KnownValue, opset: int) -> str:
     return "without sorting" if node.attributes.get_int("sorted", 1) else ""
+
+
+def _compress(node: ir.Node, known: KnownValue, opset: int) -> str:
+    return "by conditions that are computed only" if constant_of(node.inputs[1], opset) is not None else ""
 
 
 def _log_softmax(node: ir.Node, known: KnownValue, opset: int) -> str:
@@ -276,6 +280,7 @@ _MISREAD: Mapping[str, Misreading] = {
     "Slice": _slice,
     "Where": _where,
     "Softplus": _wrong("as 87 from there on"),
+    "Compress": _compress,
     "LpPool": _wrong("with another power, or crashes"),
 }
 
