@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rnn_lowering.argument_checks import array_of_type, listed
 from rnn_lowering.compare.options import Check
+from rnn_lowering.compare.runs.meeting_sizes import MeetingSizes, met
 from rnn_lowering.compare.sizes import (
     ShapesByName,
     Use,
@@ -240,6 +242,7 @@ def candidate_feeds(
     check: Check,
     declared: onnx.ModelProto,
     given: Mapping[str, Array],
+    meeting: MeetingSizes = MappingProxyType({}),
 ) -> Iterator[Feed]:
     """Yield feeds for one run of `model`, the likeliest to be accepted first.
 
@@ -253,13 +256,14 @@ def candidate_feeds(
             inputs.
         declared: The model that declares the shapes of the inputs; the lowered one may fix sizes.
         given: Inputs that are not random.
+        meeting: By name the sizes that follow from others.
 
     Raises:
         UnsupportedError: All feeds would be larger than the memory limit.
     """
     others = {} if check.feeds is not None else _overridden_defaults(model, run, check.seed)
     for defaults in (others, {}) if others else ({},):
-        yield from _feeds(model, uses, run, check, declared, {**defaults, **given})
+        yield from _feeds(model, uses, run, check, declared, {**defaults, **given}, meeting)
 
 
 def _feeds(
@@ -269,6 +273,7 @@ def _feeds(
     check: Check,
     declared: onnx.ModelProto,
     given: Mapping[str, Array],
+    meeting: MeetingSizes,
 ) -> Iterator[Feed]:
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [v for v in declared.graph.input if v.name not in initializers]
@@ -282,7 +287,8 @@ def _feeds(
     frozen = frozen_lengths(model.graph)
     sizes_of_run = alternative_sizes(inputs, uses, column(run, len(switches)), fixed, frozen)
     constants = switches[run % len(switches)]
-    for sizes, seq in _within_limit(made, list(sizes_of_run)):
+    together = [(met(inputs, sizes, meeting), seq) for sizes, seq in sizes_of_run]
+    for sizes, seq in _within_limit(made, together):
         longest = next((_length(sizes[v.name], uses[v.name]) for v in inputs if "T" in uses[v.name].axes), seq)
         lengths = (longest, 1) if any(use.lengths for use in uses.values()) else (longest,)
         scale = _SCALES[run % len(_SCALES)]

@@ -14,6 +14,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from functools import cached_property, partial
 from threading import Thread
+from types import MappingProxyType
 
 import onnx
 
@@ -43,6 +44,7 @@ from rnn_lowering.compare.result import (
 )
 from rnn_lowering.compare.rounding import UncertainIntegers
 from rnn_lowering.compare.runs.counted import NO_STEPS, lacks_steps, larger_feeds, only_sizes
+from rnn_lowering.compare.runs.meeting_sizes import MeetingSizes, meeting_sizes
 from rnn_lowering.compare.runs.refused import wrong_sizes
 from rnn_lowering.compare.runs.runner import Alternatives, NotAcceptedError, Outputs, SessionError, tensors_by_name
 from rnn_lowering.compare.runs.sessions import (
@@ -60,6 +62,9 @@ from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
+
+_Ran = tuple[Session, dict[str, Outputs], str]
+"""A session, its outputs by accepted feed, and why onnxruntime's optimizer was off, if it was."""
 
 Pairs = Mapping[str, tuple[Outputs, Outputs]]
 """The outputs of the original and of the lowered model, by the feed that gave them."""
@@ -156,14 +161,14 @@ class ModelComparison(Comparison):
         odd, inputs = (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED), fed_inputs(self.original.proto.graph)
         return [value.name for value in inputs if value.type.tensor_type.elem_type in odd]
 
-    def _write_feeds(self) -> list[Alternatives]:
+    def _write_feeds(self, meeting: MeetingSizes = MappingProxyType({})) -> list[Alternatives]:
         """Write the inputs of all runs; return alternatives for each run: the first that the model accepts
-        counts."""
+        counts. `meeting` are sizes that follow from others."""
         original, lowered, check = self.original.proto, self.lowered.proto, self.check
         recorded = recorded_inputs(original, lowered)
         declared = declared_as(original, lowered)
         runs = given_in_runs(check, original.graph, self.uses, lowered.graph)
-        candidates = partial(candidate_feeds, original, self.uses, check=check, declared=declared)
+        candidates = partial(candidate_feeds, original, self.uses, check=check, declared=declared, meeting=meeting)
         return [
             self.runner.write_feeds(candidates(run, given={**given, **recorded})) for run, given in enumerate(runs)
         ]
@@ -220,9 +225,27 @@ class ModelComparison(Comparison):
                 for symbol in "WR"
             )
 
-    def _run_original(self, groups: list[Alternatives]) -> tuple[Session, dict[str, Outputs], str]:
-        """Run the original; return its session, its outputs by accepted feed, and why the optimizer was off, if it
-        was."""
+    def _run_original(self, groups: list[Alternatives]) -> _Ran:
+        """Run the original, at sizes that it takes together if it takes none of the preferred ones."""
+        try:
+            ran = self._run_observed(groups)
+        except NotAcceptedError:
+            if together := self._run_together():
+                return together
+            raise
+        as_preferred = any(group[0] in ran[1] for group in groups)
+        return ran if as_preferred else self._run_together() or ran
+
+    def _run_together(self) -> _Ran | None:
+        """Run the original at sizes that follow from each other; None if it has none, or takes none."""
+        meeting = {} if self.check.feeds is not None else meeting_sizes(self.original.proto)
+        if meeting:
+            with suppress(NotAcceptedError):
+                return self._run_observed(self._write_feeds(meeting))
+        return None
+
+    def _run_observed(self, groups: list[Alternatives]) -> _Ran:
+        """Run the original, and look which branches it takes, if it runs so."""
         observed = self._session_of_original(observed=True)
         try:
             return self._run_session(observed, groups)
@@ -236,9 +259,7 @@ class ModelComparison(Comparison):
         path, inputs = self.runner.folder / "original.onnx", recurrent_inputs(self.original.proto)
         return session_with(self.original, path, inputs, observed=observed)
 
-    def _run_session(
-        self, session: Session, groups: Sequence[Sequence[str]]
-    ) -> tuple[Session, dict[str, Outputs], str]:
+    def _run_session(self, session: Session, groups: Sequence[Sequence[str]]) -> _Ran:
         ran, all_must_run = counter(self.progress, ORIGINAL, len(groups)), self.check.feeds is not None
         session, outcome, why = self.runner.run_optimized_or_not(session, groups, ran, all_must_run=all_must_run)
         outputs = {run.feed: run.outputs() for run in outcome.accepted(all_must_run=all_must_run)}

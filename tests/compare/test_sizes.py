@@ -280,3 +280,28 @@ def test_given_inputs_that_have_no_step_are_named() -> None:
     check = rl.verify(original, rl.lower(original), shapes={"X": [1, 2, 2]})
     assert (check.status, "the inputs give a Scan no step" in check.reason) == ("not verified", True)
     assert rl.verify(original, rl.lower(original, "loop"), shapes={"X": [1, 2, 2]})
+
+
+FRAMES_AND_SAMPLES = {
+    "repeated": 'up = Resize <mode = "nearest"> (mel, , four)  both = Concat <axis = 1> (up, wave)',
+    "added": """up = Resize <mode = "nearest"> (mel, , four)  added = Add (up, wave)
+                both = Concat <axis = 1> (added, wave)""",
+    "transposed": "up = ConvTranspose <strides = [4]> (mel, kernels)  both = Concat <axis = 1> (up, wave)",
+    "strided": "down = Conv <strides = [4]> (wave, kernel)  both = Concat <axis = 1> (mel, down)",
+}
+
+
+@pytest.mark.parametrize("kind", FRAMES_AND_SAMPLES)
+def test_sizes_that_a_model_takes_together(kind: str) -> None:
+    """Four samples for each frame: it runs at no other sizes, so one follows from the other."""
+    text = f"""g (float[N,8,frames] mel, float[N,1,samples] wave) => (float[T,D,N,4] Y)
+        <float[3] four = {{1, 1, 4}}, float[8,8,4] kernels = {{}}, float[1,1,4] kernel = {{}},
+         float[1,12,9] W = {{}}, float[1,12,4] R = {{}}>
+        {{ {FRAMES_AND_SAMPLES[kind]}
+           X = Transpose <perm = [2, 0, 1]> (both)  Y = GRU <hidden_size = 4> (X, W, R) }}"""
+    model = parse(text)
+    found = rl.verify(model, rl.lower(model))
+    assert found.whole, found
+    shapes = [{each.name: each.shape for each in run.inputs} for run in found.each_run]
+    assert all(shape["wave"][2] == 4 * shape["mel"][2] for shape in shapes), shapes
+    assert len({shape["mel"][2] for shape in shapes}) > 1
