@@ -87,6 +87,7 @@ def _axes_17(node: ir.Node, x: Operand) -> list[int] | None:
     return sorted({axis % len(x.shape) for axis in node.attributes.get_ints("axes", range(len(x.shape)))})
 
 
+_WINDOWS = ("auto_pad", "kernel_shape", "pads", "strides")
 _POWERS = "a = Abs (x) q = Pow (a, p)"
 _OF_WINDOWS = f"{_POWERS} m = AveragePool <count_include_pad = 1> (q) s = Mul (m, count) y = Pow (s, root)"
 _OF_ALL = f"{_POWERS} s = ReduceSum (q, axes) y = Pow (s, root)"
@@ -95,12 +96,12 @@ _OF_ALL = f"{_POWERS} s = ReduceSum (q, axes) y = Pow (s, root)"
 def _lp_pool(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
     """The mean of the powers in each window, times their number."""
     dtype, given = operands[0].dtype, node.attributes
-    whole = given.get_string("auto_pad", "NOTSET") in ("NOTSET", "VALID") and not given.get_int("ceil_mode", 0)
-    if opset < OLDEST_OPSET or dtype is None or not whole or {*given.get_ints("dilations", ())} - {1}:
+    others = given.get_int("ceil_mode", 0) or {*given.get_ints("dilations", ())} - {1}
+    if opset < OLDEST_OPSET or dtype is None or others:
         return None
     count = np.array(math.prod(given.get_ints("kernel_shape", ())), dtype.numpy())
     proto = _of_powers(_OF_WINDOWS, opset, given.get_int("p", 2), dtype, count=count)
-    windows = [ir.to_proto(given[name]) for name in ("kernel_shape", "pads", "strides") if name in given]
+    windows = [ir.to_proto(given[name]) for name in _WINDOWS if name in given]
     next(each for each in proto.node if each.op_type == "AveragePool").attribute.extend(windows)
     return proto
 

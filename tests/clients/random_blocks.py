@@ -244,7 +244,9 @@ def rare_norm(net: RandomNet, x: str) -> str:
     if kind == "LRN":
         return net.add("LRN", x, size=3, alpha=net.pick((None, 0.1)), beta=net.pick((None, 0.5)))
     if kind == "MeanVariance":
-        return net.add("MeanVarianceNormalization", x, axes=net.pick((None, [0, 2])))
+        axes = net.pick((None, [0, 2]))
+        require(net.rank(x) > (axes or [3])[-1])
+        return net.add("MeanVarianceNormalization", x, axes=axes)
     if kind == "cosine":
         norms = net.by_axes(net.pick(("ReduceL2", "ReduceL1")), x, [last], keepdims=1)
         return net.add("Div", x, net.add("Max", norms, number(net, 1e-3)))

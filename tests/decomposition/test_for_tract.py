@@ -312,6 +312,20 @@ def test_a_model_with_functions_stays_at_its_opset(name: str) -> None:
         rl.lower(net, target="tract")
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_one_place_of_a_batch_is_refused(batch: int) -> None:
+    places = ", ".join(["2"] * batch)
+    net = parse(
+        f"""g (float[{batch}, 5, 2] x) => (float[a, b] y) <int64[{batch}, 1] i = {{{places}}}> {{
+        y = GatherND <batch_dims = 1> (x, i) }}"""
+    )
+    if batch > 1:
+        assert operators(rl.lower(net, target="tract")) == {"GatherND"}
+        return
+    with pytest.raises(rl.UnsupportedError, match=r"GatherND.*computes it without its batches"):
+        rl.lower(net, target="tract")
+
+
 KEPT_IFS = {
     "a Reshape to other sizes": "p = Reshape (x, flat)",
     "an integer division": "i = Cast <to = 7> (x) j = Div (i, i) p = Cast <to = 1> (j)",

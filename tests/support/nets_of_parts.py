@@ -225,7 +225,7 @@ POOLS = {
     f"powers in windows, {text}, opset {opset}": f"""(float[2, 3, 8, 6] x) => (float[a, b, c, d] y) {{
         y = LpPool <kernel_shape = [2, 3], {text}> (x) }}"""
     for opset in (9, 11, 17)
-    for text in ("p = 1, strides = [2, 1]", "pads = [1, 0, 0, 2]", "p = 3")
+    for text in ("p = 1, strides = [2, 1]", "pads = [1, 0, 0, 2]", 'p = 3, auto_pad = "SAME_LOWER"')
 }
 POOLS |= {
     f"powers of all, {name}, opset {opset}": f"""(float[N, 3, {sizes}] x) => (float[a, b{c}] y) {{
@@ -328,6 +328,17 @@ _IFS = """(float[N, 4] x) => (float[a, b] y) <float zero = {{0}}, float[4, 3] w 
 IFS = {
     "two If with products": _IFS.format(q="float[N, 3]", g="Gemm (p, w, v)"),
     "two If with sums": _IFS.format(q="float[N, 4]", g="Add (p, x)"),
+}
+PADDED = {
+    f"a padded axis before a GRU, {name}, opset 18": f"""(float[T, N, 2] x) => (float[a, b, 3] y)
+        <int64[{2 * count}] p = {{{pads}}}, int64[{count}] axes = {{{axes}}}, float[1, 9, 2] w = {{}},
+        float[1, 9, 3] r = {{}}, int64[1] one = {{1}}> {{
+        t = Tanh (x) u = Pad {mode} (t, p, , axes) g, h = GRU <hidden_size = 3> (u, w, r) y = Squeeze (g, one) }}"""
+    for name, count, pads, axes, mode in (
+        ("the first", 1, "1, 0", "0", ""),
+        ("from the end", 1, "1, 1", "-3", '<mode = "edge">'),
+        ("two", 2, "0, 1, 2, 0", "1, 0", ""),
+    )
 }
 VECTORS_9 = {
     "two vectors, opset 9": """(float[2, 8] x) => (float[1] y) <float[16] v = {}, int64[1] flat = {-1}> {
@@ -436,7 +447,18 @@ UPDATES = {
 NETS: dict[str, dict[str, onnx.ModelProto]] = {
     target: {name: parse(f"g {text}", int(name.partition("opset ")[2] or 17)) for name, text in texts.items()}
     for target, texts in {
-        "tract": PADS | POOLS | CHOSEN | FLIPS | STRIDES | VECTORS_9 | OPEN_SIZES | BLOCKS | FILLS | NARROW | IFS,
+        "tract": PADS
+        | POOLS
+        | CHOSEN
+        | FLIPS
+        | STRIDES
+        | VECTORS_9
+        | OPEN_SIZES
+        | BLOCKS
+        | FILLS
+        | NARROW
+        | IFS
+        | PADDED,
         "mnn": BLOCKS
         | PADS
         | OUTPUTS

@@ -148,7 +148,7 @@ def pad_every_axis(model: AdaptedModel) -> str | None:
         node.replace_input_with(1, model.constant(node, [*whole[0], *whole[1]]))
         node.resize_inputs(3)
         count += 1
-    return f"crashes at a Pad of some axes: wrote the pads of {count} for all" if count else None
+    return f"takes no Pad of some axes: wrote the pads of {count} for all" if count else None
 
 
 def pads_of_batches(model: AdaptedModel) -> set[ir.Node]:

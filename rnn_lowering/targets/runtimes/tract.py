@@ -99,6 +99,8 @@ def _misread(node: ir.Node, known: KnownValue) -> str:
         return "in other modes only"
     if node.op_type == "Resize" and aligns_corners(node) and rounds_a_size(node, known):
         return "with corners of the sizes before they are rounded"
+    if node.op_type == "GatherND" and node.attributes.get_int("batch_dims", 0) and _is_one_place(node):
+        return "without its batches"
     if node.op_type == "Slice" and "axes" in node.attributes and _is_open(node, known):
         return "of known sizes only"
     if node.op_type == "GlobalLpPool":
@@ -108,6 +110,12 @@ def _misread(node: ir.Node, known: KnownValue) -> str:
     if node.op_type == "Softplus" or (node.op_type == "Celu" and node.attributes.get_float("alpha", 1.0) != 1):
         return "as infinity from 89 on" if node.op_type == "Softplus" else "with alpha = 1 only"
     return of_large_numbers(node) or _softmax_of_integers(node)
+
+
+def _is_one_place(node: ir.Node) -> bool:
+    """Whether a GatherND takes one place, by constants."""
+    places = constant_of(node.inputs[1], opset_of(node))
+    return places is not None and places.size == places.shape[-1]
 
 
 def _is_open(node: ir.Node, known: KnownValue) -> bool:
@@ -235,6 +243,7 @@ TRACT = Target(
             "chosen branches",
             "branches of one rank",
             "crops as Slice",
+            "pads of all axes",
             "logarithms of Sigmoid",
             "indices of GatherND, ScatterND",
             "numbers of sizes",
