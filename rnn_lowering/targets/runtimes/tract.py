@@ -99,7 +99,7 @@ def _misread(node: ir.Node, known: KnownValue) -> str:
         return "in other modes only"
     if node.op_type == "Resize" and aligns_corners(node) and rounds_a_size(node, known):
         return "with corners of the sizes before they are rounded"
-    if node.op_type == "GatherND" and node.attributes.get_int("batch_dims", 0) and _is_one_place(node):
+    if node.op_type == "GatherND" and node.attributes.get_int("batch_dims", 0) != 0 and _is_one_place(node):
         return "without its batches"
     if node.op_type == "Slice" and "axes" in node.attributes and _is_open(node, known):
         return "of known sizes only"
