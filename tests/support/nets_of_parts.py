@@ -433,6 +433,10 @@ UPDATES = {
     "sums of more updates than columns, opset 16": """(float[2, 3] x, float[2, 4] u) => (float[a, b] y)
         <int64[2, 4] i = {0, 1, 2, 0, 1, 1, -1, 0}> {
         y = ScatterElements <axis = 1, reduction = "add"> (x, i, u) }""",
+    "two updates in a row by computed indices": """(float[T, 4] x, float[N, 4] u, float[N, 4] v) =>
+        (float[a, b] y) <float half = {0.5}> { r = Relu (v) m = Mul (r, half) n = Tanh (m) f = Floor (n) g = Neg (f)
+        i = Cast <to = 7> (g) t = ScatterElements <axis = 0> (x, i, u)
+        y = ScatterElements <axis = 0> (t, i, v) }""",
     "updates of open rows": """(float[T, 4] x, float[N, 4] u) => (float[a, b] y) {
         m = ArgMax <axis = 0> (x) s = Shape (u) i = Expand (m, s) y = ScatterElements <axis = 0> (x, i, u) }""",
     "sums of updates of open rows as PyTorch writes them, opset 16": """(float[T, 4] x, float[N, 4] u) =>

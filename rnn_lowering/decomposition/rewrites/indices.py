@@ -148,10 +148,10 @@ def lengthen_to_updates(model: AdaptedModel) -> int:
     """Add rows, in place, to the data of each ScatterElements that may have more updates than rows, and cut them
     off its result; return the number of nodes."""
     nodes = longer_updates(model)
-    for node in nodes:
+    known = {node: (model.shape_of(node.inputs[1]), model.dtype_of(node.inputs[0])) for node in nodes}
+    for node, (shape, dtype) in known.items():
         _count(node, model)
         data, indices = node.inputs[:2]
-        shape, dtype = model.shape_of(indices), model.dtype_of(data)
         assert shape is not None
         assert dtype is not None
         axis = node.attributes.get_int("axis", 0) % len(shape)
