@@ -315,6 +315,7 @@ FOLLOWED |= {
     for name, node in (
         ("a sum", "r = ReduceSum <keepdims = 0> (i, last) y = Sub (r, two)"),
         ("the largest", "r = ReduceMax <axes = [2], keepdims = 0> (i) y = Neg (r)"),
+        ("a sum, opset 11", "r = ReduceSum <axes = [2], keepdims = 0> (i) y = Sub (r, two)"),
     )
 }
 _IFS = """(float[N, 4] x) => (float[a, b] y) <float zero = {{0}}, float[4, 3] w = {{}}, float[3] v = {{}}> {{

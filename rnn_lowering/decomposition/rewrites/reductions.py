@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.decomposition.adapted_model import AdaptedModel
@@ -278,13 +279,29 @@ def _set_apart(node: ir.Node, model: AdaptedModel) -> bool:
     if dtype is not None and dtype.is_integer():
         follows = any(operator_of(each).elementwise and each.op_type not in ("Cast", "Max") for each in readers)
         if follows:
-            model.behind(node.outputs[0], "Max", [model.constant(node, _LEAST, dtype.numpy())], suffix="reduced")
+            least = max(_LEAST, int(np.iinfo(dtype.numpy()).min))
+            _bound(node, model.constant(node, least, dtype.numpy()), model)
         return follows
     axes = [2] if node.op_type in _POOLS else integers_at(node, "axes", model.opset) or []
     if shape is None or len(shape) != _ROWS or len(axes) != 1 or not any(_by_vector(n, model) for n in readers):
         return False
     _reduce_planes(node, axes[0] % _ROWS, model)
     return True
+
+
+def _bound(node: ir.Node, least: ir.Value, model: AdaptedModel) -> None:
+    """Let a Max with the least number follow a reduction, or a choice where there is none of integers."""
+    value = node.outputs[0]
+    if model.opset >= _MAX_OF_INTEGERS:
+        model.behind(value, "Max", [least], suffix="reduced")
+        return
+    model.behind(value, "Where", [value, least], suffix="reduced")
+    choice = next(use.node for use in least.uses())
+    choice.replace_input_with(0, model.before(choice, "Greater", [value, least]))
+
+
+_MAX_OF_INTEGERS = 12
+"""The first opset at which a Max takes them."""
 
 
 def _followed(value: ir.Value) -> list[ir.Value]:
