@@ -365,6 +365,10 @@ MANY = {
     "pads of an open batch": f"""{_MANY.format("N, 3, 4, 2", "a, b, c, d")}
         <int64[8] p = {{1, 0, 2, 0, 0, 1, 0, 2}}> {{
         t = Tanh (x) y = Pad (t, p) }}""",
+    "two pads and two flips": f"""{_MANY.format("N, 3, 4, 2", "a, b, c, d")}
+        <int64[8] p = {{1, 0, 0, 0, 0, 0, 0, 0}},
+        int64[1] s = {{-1}}, int64[1] e = {{-99}}, int64[1] c = {{1}}, int64[1] d = {{2}}> {{ t = Tanh (x)
+        q = Pad (t, p) r = Pad (q, p) u = Slice (r, s, e, c, s) y = Slice (u, s, e, d, s) }}""",
     "flips of an open batch": f"""{_MANY.format("N, 3, 4, 2", "a, b, c, d")} <int64[2] s = {{-1, -2}},
         int64[2] e = {{-99, -99}}, int64[2] a = {{2, 1}}, int64[2] p = {{-1, -1}}> {{
         t = Tanh (x) y = Slice (t, s, e, a, p) }}""",
@@ -376,6 +380,9 @@ WHOLE = {
     for node in ("GlobalAveragePool", "GlobalMaxPool")
     for name, T in ((", opset 11", "4"), (" of open size", "T"))
 }
+
+WHOLE["a pool of a pool"] = """(float[2, 3, 4, 5, 2] x) => (float[a, b, c, d, e] y) {
+    t = GlobalMaxPool (x) y = GlobalAveragePool (t) }"""
 
 _THREE = "(float[2, 3, 4] x) => (float[a, b, c] y) <float[3, 1] k = {}, float n = {0.3}>"
 SEVERAL = {

@@ -79,11 +79,11 @@ def flips_of_planes(model: AdaptedModel) -> set[ir.Node]:
 
 def flip_rows(model: AdaptedModel) -> int:
     """Write, in place, each of them as one of three axes for each of its axes; return their number."""
-    nodes = flips_of_planes(model)
-    for node in nodes:
-        value, sizes = node.inputs[0], _sizes(node, model)
+    nodes = {node: (_sizes(node, model), _rows_of(node, model)) for node in flips_of_planes(model)}
+    for node, (sizes, bounds) in nodes.items():
+        value = node.inputs[0]
         assert sizes is not None
-        for axis, (start, end, step) in _rows_of(node, model).items():
+        for axis, (start, end, step) in bounds.items():
             flat = model.before(node, "Reshape", [value], shape=_in_three(sizes, axis))
             rows = model.before(node, "Slice", [flat], starts=[start], ends=[end], axes=[1], steps=[step])
             size = sizes[axis]
@@ -158,13 +158,13 @@ def pads_of_batches(model: AdaptedModel) -> set[ir.Node]:
 
 def pad_batches(model: AdaptedModel) -> int:
     """Pad, in place, these axes of each of them in a tensor of three axes; return their number."""
-    nodes = pads_of_batches(model)
-    for node in nodes:
-        sizes, pads = _sizes(node, model), integers_at(node, "pads", model.opset)
+    nodes = {node: (_sizes(node, model), _axes_apart(node, model)) for node in pads_of_batches(model)}
+    for node, (sizes, axes) in nodes.items():
+        pads = integers_at(node, "pads", model.opset)
         assert sizes is not None
         assert pads is not None
         rank, value = len(sizes), node.inputs[0]
-        for axis in _axes_apart(node, model):
+        for axis in axes:
             begin, end = pads[axis], pads[rank + axis]
             flat = model.before(node, "Reshape", [value], shape=_in_three(sizes, axis))
             ends = model.constant(node, [0, begin, 0, 0, end, 0])

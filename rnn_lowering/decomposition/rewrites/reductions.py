@@ -227,9 +227,9 @@ def whole_pools(model: AdaptedModel) -> set[ir.Node]:
 
 def reduce_whole_pools(model: AdaptedModel) -> int:
     """Write each of them as a reduction, in place; return their number."""
-    nodes = whole_pools(model)
-    for node in nodes:
-        axes = [*range(2, len(model.shape_of(node.inputs[0]) or ()))]
+    nodes = {node: len(model.shape_of(node.inputs[0]) or ()) for node in whole_pools(model)}
+    for node, rank in nodes.items():
+        axes = [*range(2, rank)]
         value = model.before(node, _WHOLE[node.op_type], node.inputs[:1], axes=axes, keepdims=1)
         model.replace(node, value)
     return len(nodes)
