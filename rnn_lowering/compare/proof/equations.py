@@ -7,38 +7,37 @@ read from its end. Each state of each step gets a name, so that whatever equals 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import helper
 
 from rnn_lowering.compare.proof.axes import RunSizes
+from rnn_lowering.compare.proof.functions import FUNCTIONS
 from rnn_lowering.compare.proof.loops import CONTROL
 from rnn_lowering.compare.proof.machine import Machine, Operator, Values
 from rnn_lowering.compare.proof.operators import OPERATORS, numbers_of_integers
-from rnn_lowering.compare.proof.polynomials import Algebra, BoundedPolynomial, UnprovenError, number
+from rnn_lowering.compare.proof.polynomials import Algebra, BoundedPolynomial, Function, UnprovenError, number
 from rnn_lowering.compare.proof.sequences import marks_of
 from rnn_lowering.compare.proof.symbolic_rows import SymbolicRows, is_symbolic
 from rnn_lowering.types import Array
 
-Function = Callable[[BoundedPolynomial], BoundedPolynomial]
 Attributes = Mapping[str, Any]
 
 ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
-    "relu": ("relu", None, None),
-    "tanh": ("tanh", None, None),
-    "sigmoid": ("sigmoid", None, None),
-    "affine": ("affine", 0.0, 0.0),
-    "leakyrelu": ("leaky_relu", 0.01, None),
-    "thresholdedrelu": ("thresholded_relu", 0.0, None),
-    "scaledtanh": ("scaled_tanh", 0.0, 0.0),
-    "hardsigmoid": ("hard_sigmoid", 0.2, 0.5),
-    "elu": ("elu", 1.0, None),
-    "softsign": ("softsign", None, None),
-    "softplus": ("softplus", None, None),
+    "relu": ("Relu", None, None),
+    "tanh": ("Tanh", None, None),
+    "sigmoid": ("Sigmoid", None, None),
+    "affine": ("Affine", 0.0, 0.0),
+    "leakyrelu": ("LeakyRelu", 0.01, None),
+    "thresholdedrelu": ("ThresholdedRelu", 0.0, None),
+    "scaledtanh": ("ScaledTanh", 0.0, 0.0),
+    "hardsigmoid": ("HardSigmoid", 0.2, 0.5),
+    "elu": ("Elu", 1.0, None),
+    "softsign": ("Softsign", None, None),
+    "softplus": ("Softplus", None, None),
 }
-"""By name in lower case: the function of the algebra; the defaults of alpha and beta, as in onnxruntime."""
+"""By name in lower case: the function; the defaults of alpha and beta, as in onnxruntime."""
 
 
 class Specification(Machine):
@@ -72,8 +71,8 @@ class Specification(Machine):
 
     def rounded(self, x: Array) -> tuple[Array, Array]:
         """Return numbers without their zero point, and their scale, as DynamicQuantizeLinear rounds them."""
-        integers, scale, zero_point = OPERATORS["DynamicQuantizeLinear"](self, {}, x)
-        return OPERATORS["Sub"](self, {}, *(numbers_of_integers(self, x) for x in (integers, zero_point))), scale
+        integers, scale, zero_point = OPERATORS["DynamicQuantizeLinear"](self, x)
+        return OPERATORS["Sub"](self, *(numbers_of_integers(self, x) for x in (integers, zero_point))), scale
 
 
 class _GateProducts:
@@ -143,7 +142,7 @@ class SymbolicDirection:
         """Return f (0) or g (1) of a clipped sum."""
         clip = self.attributes.get("clip")
         if clip is not None and 0 <= clip < np.inf:
-            x = OPERATORS["Clip"](self.m, {"min": -clip, "max": clip}, x)
+            x = OPERATORS["Clip"](self.m, x, min=-clip, max=clip)
         return self.m.elementwise(self.functions[n], x)
 
     def named(self, state: int, values: Array) -> Array:
@@ -186,17 +185,8 @@ EQUATIONS: dict[str, tuple[Equation, list[str], list[str]]] = {
 """By operator: the step, from Xt and the states to the next states; the default functions; the first states."""
 
 
-EQUATIONS["DynamicQuantizeLSTM"] = EQUATIONS["LSTM"]
-
+_INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 _OF_INTEGERS = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")
-
-
-def _page(node: onnx.NodeProto, values: Values) -> dict[str, Array]:
-    """Return the inputs of an RNN, GRU or LSTM by their names in its specification."""
-    is_quantized = node.op_type == "DynamicQuantizeLSTM"
-    formals = [formal.name for formal in onnx.defs.get_schema("LSTM" if is_quantized else node.op_type, 22).inputs]
-    formals += _OF_INTEGERS
-    return {formal: values[name] for formal, name in zip(formals, node.input, strict=False) if name}
 
 
 def _of_integers(m: Specification, page: dict[str, Array]) -> None:
@@ -212,13 +202,13 @@ def _of_integers(m: Specification, page: dict[str, Array]) -> None:
             page[name] = integers.astype(np.float32) * scale.astype(np.float32)[:, :, None]
 
 
-def recurrent(m: Specification, node: onnx.NodeProto, values: Values) -> list[Array]:
+def recurrent(op: str, m: Specification, _: Values, *inputs: Array | None, **attributes: Any) -> list[Array]:
     """Return the outputs of an RNN, GRU, LSTM or DynamicQuantizeLSTM."""
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    page = _page(node, values)
-    if node.op_type == "DynamicQuantizeLSTM":
+    formals, has_y = (*_INPUTS, *_OF_INTEGERS), m.asked[0]
+    page = {formal: x for formal, x in zip(formals, inputs, strict=False) if x is not None}
+    if "W_scale" in page:
         _of_integers(m, page)
-    equation, default, initial = EQUATIONS[node.op_type]
+    equation, default, initial = EQUATIONS[op]
     backwards = {"reverse": [True], "bidirectional": [False, True]}.get(
         _text(attributes.get("direction", b"")), [False]
     )
@@ -237,15 +227,13 @@ def recurrent(m: Specification, node: onnx.NodeProto, values: Values) -> list[Ar
     for d, back in enumerate(backwards):
         weights: dict[str, Array] = {name: page[name][d] for name in _WEIGHTS if name in page}
         weights |= {"X_scale": scale} if rounds else {}
-        k = SymbolicDirection(
-            m, m.rows.fresh(*node.output, d), attributes, weights, [next(functions) for _ in default], N
-        )
+        k = SymbolicDirection(m, m.rows.fresh(), attributes, weights, [next(functions) for _ in default], N)
         states = [[_first(m, page, name, d, (N, k.H), batch_first) for name in initial]]
         for t in range(T):
             x = X[[n - 1 - t if back and t < n else t for n in lengths], np.arange(N)]
             k.step = t + 1
             if rounds:
-                states.append(_rounded_step(k, equation, x, states[-1], lengths, zeros=bool(node.output[0])))
+                states.append(_rounded_step(k, equation, x, states[-1], lengths, zeros=has_y))
             else:
                 states.append(equation(k, x, *states[-1]))
         outputs.append(_outputs(m, states, lengths, back))
@@ -306,7 +294,7 @@ def _functions(algebra: Algebra, attributes: Mapping[str, Any], default: Sequenc
         function, *defaults = ACTIVATIONS[name.lower()]
         pairs = zip(queues, defaults, strict=True)
         taken = [number(float(np.float32(next(queue, given)))) for queue, given in pairs if given is not None]
-        yield algebra.function(function, *taken)
+        yield algebra.function(FUNCTIONS[function], *taken)
 
 
 def _text(value: str | bytes) -> str:
@@ -325,11 +313,10 @@ _RULES: dict[str, tuple[bool, bool]] = {
 """By update_rule: whether a state decays, and whether it changes by what a value differs from it."""
 
 
-def linear_attention(m: Specification, node: onnx.NodeProto, values: Values) -> list[Array]:
+def linear_attention(m: Specification, _: Values, *inputs: Array | None, **attributes: Any) -> list[Array]:
     """Return the outputs of a LinearAttention: S = exp(g) S + k u^T, u = v or beta (v - S^T k), and scale q S."""
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     formals = ("query", "key", "value", "past_state", "decay", "beta")
-    page = {formal: values[name] for formal, name in zip(formals, node.input, strict=False) if name}
+    page = {formal: x for formal, x in zip(formals, inputs, strict=False) if x is not None}
     decays, corrects = _RULES[_text(attributes.get("update_rule", "gated_delta"))]
     queries, H = attributes["q_num_heads"], attributes["kv_num_heads"]
     N, T, width = page["query"].shape
@@ -344,22 +331,22 @@ def linear_attention(m: Specification, node: onnx.NodeProto, values: Values) -> 
     scale = np.array(np.float32(attributes.get("scale", 0.0)) or 1 / np.sqrt(d))
     S = m.lifted(page.get("past_state", np.zeros((N, H, d, v.shape[3]))))
     m.axes.closed(*S.shape[1:], H * S.shape[3])
-    name, rows = m.rows.fresh(*node.output), []
+    name, rows = m.rows.fresh(), []
     for t in range(T):
         if decays:
-            S = m.times(S, OPERATORS["Exp"](m, {}, by_head["decay"][:, t, :, :, None]))
+            S = m.times(S, OPERATORS["Exp"](m, by_head["decay"][:, t, :, :, None]))
         u = v[:, t, :, None]
         if corrects:
             of_state = m.product(k[:, t, :, None], S)
-            u = m.times(page["beta"][:, t, :, None, None], OPERATORS["Sub"](m, {}, u, of_state))
+            u = m.times(page["beta"][:, t, :, None, None], OPERATORS["Sub"](m, u, of_state))
         S = m.named(m.sum(S, m.times(k[:, t, :, :, None], u)), name, 0, t + 1)
         rows.append(m.times(scale, m.product(q[:, t], S)).reshape(N, -1))
     m.taken = None if m.axes.is_open(T) else T
     return [np.stack(rows, 1), S]
 
 
-RECURRENT: dict[str, Operator] = dict.fromkeys(("RNN", "GRU", "LSTM"), recurrent) | {
-    "com.microsoft.DynamicQuantizeLSTM": recurrent,
+RECURRENT: dict[str, Operator] = {op: partial(recurrent, op) for op in EQUATIONS} | {
+    "com.microsoft.DynamicQuantizeLSTM": partial(recurrent, "LSTM"),
     "LinearAttention": linear_attention,
     "com.microsoft.LinearAttention": linear_attention,
 }

@@ -13,35 +13,36 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from rnn_lowering.compare.proof.axes import Moves
 from rnn_lowering.compare.proof.machine import Machine, Operator, Values
-from rnn_lowering.compare.proof.operators import integers
 from rnn_lowering.compare.proof.polynomials import UnprovenError
-from rnn_lowering.compare.proof.sizes import SymbolicSize, counter
+from rnn_lowering.compare.proof.sizes import SymbolicSize, counter, integers
 from rnn_lowering.compare.proof.symbolic_rows import is_symbolic
 from rnn_lowering.types import Array
 
 
-def scan(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
+def scan(
+    m: Machine, outer: Values, *inputs: Array | None, body: onnx.GraphProto, num_scan_inputs: int, **of_rows: Any
+) -> list[Array]:
     """Run a Scan of opset 9 or later."""
-    attributes = _attributes(node)
-    count, inputs = attributes["num_scan_inputs"], [outer[name] for name in node.input if name]
-    if len(inputs) != len(node.input) or len(inputs) != len(attributes["body"].input):
+    given = [x for x in inputs if x is not None]
+    if len(given) != len(inputs) or len(given) != len(body.input):
         raise UnprovenError("a Scan of opset 8")
-    states, rows = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
-    axes, backwards = (attributes.get(f"scan_input_{what}") or [0] * count for what in ("axes", "directions"))
-    rows = [_rows(m, x, axis, 0, back) for x, axis, back in zip(rows, axes, backwards, strict=True)]
+    first = len(given) - num_scan_inputs
+    rows = [_rows(m, x, axis, 0, back) for x, axis, back in _placed(given[first:], of_rows, "input")]
     if len({len(x) for x in rows}) != 1:
         raise UnprovenError("rows of a Scan do not fit")
     is_open = m.axes.is_open(len(rows[0]))
     steps = [[m.moved(m.arranged(x, itemgetter((t, ...))), m.moves(x)) for x in rows] for t in range(len(rows[0]))]
-    finals, stacked = _repeat(m, node, outer, states, steps, is_open)
-    count = len(stacked)
-    axes, backwards = (attributes.get(f"scan_output_{what}") or [0] * count for what in ("axes", "directions"))
-    turned = (_rows(m, x, 0, axis, back) for x, axis, back in zip(stacked, axes, backwards, strict=True))
-    return [*finals, *turned]
+    finals, stacked = _repeat(m, body, outer, given[:first], steps, is_open)
+    return [*finals, *(_rows(m, x, 0, axis, back) for x, axis, back in _placed(stacked, of_rows, "output"))]
+
+
+def _placed(arrays: Sequence[Array], of_rows: dict[str, Any], of: str) -> Iterator[tuple[Array, int, int]]:
+    """Yield arrays with the axis of their rows, and whether these run backwards."""
+    axes, backwards = (of_rows.get(f"scan_{of}_{what}") or [0] * len(arrays) for what in ("axes", "directions"))
+    return zip(arrays, axes, backwards, strict=True)
 
 
 def _rows(m: Machine, x: Array, axis: int, to: int, backwards: int) -> Array:
@@ -52,10 +53,10 @@ def _rows(m: Machine, x: Array, axis: int, to: int, backwards: int) -> Array:
     return m.moved(rows, m.axes.from_the_end(m.moves(x)) if backwards else m.moves(x))
 
 
-def loop(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
+def loop(
+    m: Machine, outer: Values, trips: Array | None, going: Array | None, *states: Array, body: onnx.GraphProto
+) -> list[Array]:
     """Run a Loop, to its end by a condition only if nothing is open."""
-    trips, going = (outer[name] if name else None for name in node.input[:2])
-    states = [outer[name] for name in node.input[2:]]
     yes = np.array(True) if going is None else going
     _refuse_marked(m, trips, going)
     if not _is_true(yes):
@@ -65,19 +66,20 @@ def loop(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
     m.axes.made(count)
     most = min(int(count), _MOST_STEPS)
     rows = ([integers([counter(n, "step", count)], ())] for n in range(most))
-    finals, stacked = _repeat(m, node, outer, states, rows, is_open, [yes])
+    finals, stacked = _repeat(m, body, outer, states, rows, is_open, [yes])
     if m.taken == _MOST_STEPS:
         raise UnprovenError("too large")
     return [*finals, *stacked]
 
 
-def branch(m: Machine, node: onnx.NodeProto, outer: Values) -> list[Array]:
+def branch(
+    m: Machine, outer: Values, condition: Array, *, then_branch: onnx.GraphProto, else_branch: onnx.GraphProto
+) -> list[Array]:
     """Run the branch of an If that its condition names."""
-    condition = outer[node.input[0]]
     if condition.dtype != np.bool_:
         raise UnprovenError("an If depends on data")
     _refuse_marked(m, condition)
-    outputs = m.run(_attributes(node)["then_branch" if condition.flat[0] else "else_branch"], outer)
+    outputs = m.run(then_branch if condition.flat[0] else else_branch, outer)
     return [m.moved(x, m.moves(x, condition)) for x in outputs]
 
 
@@ -85,10 +87,6 @@ _MOST_STEPS = 1 << 12
 
 CONTROL: dict[str, Operator] = {"Scan": scan, "Loop": loop, "If": branch}
 """By the name of the operator."""
-
-
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
 def _refuse_marked(m: Machine, *arrays: Array | None) -> None:
@@ -102,7 +100,7 @@ def _is_true(condition: Array) -> bool:
 
 def _repeat(
     m: Machine,
-    node: onnx.NodeProto,
+    body: onnx.GraphProto,
     outer: Values,
     states: Sequence[Array],
     steps: Iterable[list[Array]],
@@ -116,7 +114,7 @@ def _repeat(
         is_open: Whether the number of steps is.
         going: The condition of a Loop.
     """
-    body, name = _attributes(node)["body"], m.rows.fresh(*node.output)
+    name = m.rows.fresh()
     ys: list[list[Array]] = []
     invariant = _Invariant(m, states)
     moves: list[Moves] | None = None

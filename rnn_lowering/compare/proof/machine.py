@@ -47,29 +47,6 @@ def _listed(outputs: Any) -> list[Any]:
     return outputs if isinstance(outputs, list) else [outputs]
 
 
-class _Attributes(dict[str, Any]):
-    """The attributes of a node, and which of them its operator asked for."""
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        super().__init__(given)
-        self.asked = set[str]()
-
-    def __getitem__(self, name: str) -> Any:
-        self.asked.add(name)
-        return super().__getitem__(name)
-
-    def __contains__(self, name: object) -> bool:
-        self.asked.add(str(name))
-        return super().__contains__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self.keys() else default
-
-    def items(self) -> Any:
-        self.asked.update(self.keys())
-        return super().items()
-
-
 class Machine:
     """Runs graphs on symbols.
 
@@ -83,9 +60,11 @@ class Machine:
         operators: The others.
         marks_of: The marks of their outputs.
         taken: How many steps the last loop or node took; None if that is open.
+        asked: Which outputs the node has whose operator is called.
     """
 
     taken: int | None = None
+    asked: Sequence[bool] = ()
 
     def __init__(
         self,
@@ -99,7 +78,6 @@ class Machine:
         self.rows, self.algebra, self.axes, self.rounding = rows, rows.algebra, axes, rounding
         self.control, self.operators, self.marks_of = control, operators, marks_of
         self._moves: dict[int, tuple[Array, Moves]] = {}
-        self._shapes: dict[int, Array] = {}
         self._marks: dict[int, tuple[Array, Array]] = {}
 
     def moves(self, *arrays: Array | None) -> Moves:
@@ -145,10 +123,6 @@ class Machine:
         result, marks = arrange(array), self.marks(array)
         return result if marks is None else self.marked(result, arrange(marks))
 
-    def rows_of(self, array: Array, axis: int) -> int:
-        """Return how many rows an array has; 0 for a shape, whose rows are no rows of an open axis."""
-        return 0 if id(array) in self._shapes else array.shape[axis]
-
     def stepped(self, step: Callable[[], list[Array]], states: slice, name: Hashable, number: int) -> list[Array]:
         """Return what a step of a loop returns; `equations` names the states among it."""
         return step()
@@ -173,29 +147,23 @@ class Machine:
 
     def node(self, node: onnx.NodeProto, values: Values) -> Sequence[Array]:
         """Return the outputs of a node."""
-        attributes = _Attributes({a.name: helper.get_attribute_value(a) for a in node.attribute})
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        inputs = [values[name] if name else None for name in node.input]
+        self.asked = list(map(bool, node.output))
         if name in self.control:
-            return list(self.control[name](self, node, values))
+            return list(self.control[name](self, values, *inputs, **attributes))
         if name not in self.operators:
             raise UnprovenError(f"{node.op_type} has no equation")
-        if node.op_type == "Split":
-            attributes.setdefault("num_outputs", len(node.output))
-        inputs = [values[name] if name else None for name in node.input]
         shapes = (array.shape[::-1] for array in inputs if array is not None)
         refuse_large(*map(max, zip_longest(*shapes, fillvalue=1)))
-        outputs = list(map(_array, _listed(self.operators[node.op_type](self, attributes, *inputs))))
-        if unasked := {a.name for a in node.attribute} - attributes.asked:
-            raise UnprovenError(f"{node.op_type} has attribute {min(unasked)}")
-        if node.op_type == "Shape" or (node.op_type in ("Gather", "Slice") and id(inputs[0]) in self._shapes):
-            self._shapes[id(outputs[0])] = outputs[0]
+        outputs = list(map(_array, _listed(self.operators[name](self, *inputs, **attributes))))
         if node.op_type == "Shape":
             return outputs
         marks = list(map(self.marks, inputs))
         if any(of is not None for of in marks):
-            outputs = list(
-                map(self.marked, outputs, self.marks_of(self, node.op_type, attributes, inputs, marks, outputs))
-            )
+            found = self.marks_of(self, node.op_type, attributes, inputs, marks, outputs)
+            outputs = list(map(self.marked, outputs, found))
         moves = self.moves(*inputs)
         return [self.moved(x, moves | self.moves(x)) for x in outputs]
 

@@ -10,9 +10,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -22,10 +21,10 @@ from rnn_lowering.compare.proof.axes import Moves, RunSizes, SizesMeetError
 from rnn_lowering.compare.proof.equations import Specification
 from rnn_lowering.compare.proof.loops import CONTROL
 from rnn_lowering.compare.proof.machine import Machine
-from rnn_lowering.compare.proof.operators import OPERATORS, integers
+from rnn_lowering.compare.proof.operators import OPERATORS
 from rnn_lowering.compare.proof.polynomials import Effort, UnprovenError
 from rnn_lowering.compare.proof.sequences import marks_of, within
-from rnn_lowering.compare.proof.sizes import LENGTH, counter
+from rnn_lowering.compare.proof.sizes import LENGTH, counter, integers
 from rnn_lowering.compare.proof.symbolic_rows import SymbolicRows
 from rnn_lowering.types import Array
 
@@ -35,16 +34,11 @@ _MOST_SIZES = 3
 _MOST_TRIED = 16
 """So many sizes are tried, if they meet or rows are moved farther than was thought."""
 
-_MOST_FIXED = 4096
-
 _MOST_LENGTHS = 256
 """So many at once are tried."""
 
 _ROUNDINGS, _MOST_SLACK = 2.0**9, 2.0**-5
 """So many half roundings, but no more than that, may explain that a coefficient is another."""
-
-_NO_SIZES = ("axis", "axes", "perm", "to")
-"""Attributes whose integers are no sizes."""
 
 
 @dataclass(frozen=True)
@@ -125,13 +119,10 @@ def prove(claim: Claim, effort: Effort | None = None) -> int | None:
     rows = SymbolicRows(effort or Effort(), min(claim.rounding * _ROUNDINGS, _MOST_SLACK))
     known = {name: size for name, size in claim.sizes.items() if size is not None}
     names = [name for name, size in claim.sizes.items() if size is None]
-    if not names:
-        return _check_at(claim, rows, known, RunSizes({}, None))
     taken, moves = _large_sizes(claim, rows, known, names)
     small = [claim.kinds_of_size(name, moves[name]) for name in names]
-    for sizes in product(*small):
-        if sizes != tuple(size for *_, size in small):
-            _check_at(claim, rows, known | dict(zip(names, sizes, strict=True)), RunSizes({}, None))
+    for sizes in list(product(*small))[:-1]:
+        _check_at(claim, rows, known | dict(zip(names, sizes, strict=True)), RunSizes({}, None))
     return taken
 
 
@@ -140,83 +131,49 @@ def _large_sizes(
 ) -> tuple[int | None, Moves]:
     """Compare the outputs at sizes that no constant has, and so large that rows in the middle stay in the middle;
     return how many steps the claimed node takes, and how far rows are moved."""
-    fixed = frozenset({0, 1, *_integers(claim)})
-    steps = 0 if claim.ahead is None else len(claim.ahead.layers) - 1
-    moves = Moves(T=steps)  # a first guess
-    taken, axes, reason = None, RunSizes({}, None), "sizes meet"
-    sizes, met = dict[str, int](), frozenset[tuple[str, int]]()
-    while True:
-        least = {name: claim.kinds_of_size(name, moves[name])[-1] for name in names}
-        if not reason and axes.is_apart(moves) and all(sizes[name] >= size for name, size in least.items()):
-            return taken, moves
-        if len(met) > _MOST_TRIED:
-            raise UnprovenError(reason)
-        fixed |= axes.fixed or frozenset()
-        sizes = _clear_sizes(least, fixed, moves, met)
+    if not names:
+        return _check_at(claim, rows, known, RunSizes({}, None)), Moves()
+    fixed = frozenset({0, 1, *_constant_sizes(claim)})
+    moves = Moves(T=0 if claim.ahead is None else len(claim.ahead.layers) - 1)  # a first guess
+    met, reason = frozenset[tuple[str, int]](), "sizes meet"
+    while len(met) <= _MOST_TRIED:
+        sizes = _clear_sizes(claim, names, fixed, moves, met)
         axes, met = RunSizes(sizes, fixed), met | set(sizes.items())
         try:
             taken, reason = _check_at(claim, rows, known | sizes, axes), ""
             moves = axes.farthest
+            if axes.is_apart(moves) and all(
+                sizes[name] >= claim.kinds_of_size(name, moves[name])[-1] for name in names
+            ):
+                return taken, moves
         except SizesMeetError as error:
-            reason = str(error)
-            moves |= axes.farthest
+            moves, reason = moves | axes.farthest, str(error)
+        fixed |= axes.fixed or set()
+    raise UnprovenError(reason)
 
 
 def _clear_sizes(
-    least: Mapping[str, int], fixed: frozenset[int], moves: Moves, met: frozenset[tuple[str, int]]
+    claim: Claim, names: Sequence[str], fixed: frozenset[int], moves: Moves, met: frozenset[tuple[str, int]]
 ) -> dict[str, int]:
-    """Return the smallest sizes from these on that no constant has, and that were not tried."""
-    if len(least) > _MOST_SIZES:
+    """Return the smallest sizes that are large enough, that no constant has, and that were not tried."""
+    if len(names) > _MOST_SIZES:
         raise UnprovenError("too many sizes are open")
-    sizes = _smallest_clear(tuple(least.items()), fixed, frozenset(moves.items()), met)
-    if sizes is None:
-        raise UnprovenError("too large")
-    return sizes
-
-
-@lru_cache(32)
-def _smallest_clear(
-    least: Sequence[tuple[str, int]],
-    fixed: frozenset[int],
-    moves: Collection[tuple[str, int]],
-    met: frozenset[tuple[str, int]],
-) -> dict[str, int] | None:
-    """Return the sizes of `_clear_sizes`, which are equal for equal nodes; None if they would be too large."""
-    most = 64 if len(least) < _MOST_SIZES else 20
-    names = [name for name, _ in least]
+    most = 64 if len(names) < _MOST_SIZES else 20
+    least = ((name, claim.kinds_of_size(name, moves[name])[-1]) for name in names)
     kinds = ([n for n in range(size, most) if n not in fixed and (name, n) not in met] for name, size in least)
     for numbers in sorted(product(*kinds), key=math.prod):
-        sizes = dict(zip(names, numbers, strict=True))
-        axes = RunSizes(sizes, fixed)
-        if axes.are_clear and axes.is_apart(Moves(dict(moves))):
+        axes = RunSizes(sizes := dict(zip(names, numbers, strict=True)), fixed)
+        if axes.are_clear and axes.is_apart(moves):
             return sizes
-    return None
+    raise UnprovenError("too large")
 
 
-def _integers(claim: Claim) -> Iterator[int]:
-    """Yield the sizes and small integers of all models."""
+def _constant_sizes(claim: Claim) -> Iterator[int]:
+    """Yield sizes that are not open; a run notes the others."""
     yield from (size for shape in claim.shapes.values() for size in shape if isinstance(size, int))
     yield from filter(None, claim.sizes.values())
     for model in (*claim.nodes, claim.lowered):
-        yield from _integers_of(model.graph)
-
-
-def _integers_of(graph: onnx.GraphProto) -> Iterator[int]:
-    for tensor in graph.initializer:
-        yield from _integers_in(tensor)
-    for attribute in (a for node in graph.node for a in node.attribute):
-        if attribute.name not in _NO_SIZES:
-            yield from (attribute.i, *attribute.ints, len(attribute.ints), len(attribute.floats))
-        if attribute.HasField("t"):
-            yield from _integers_in(attribute.t)
-        if attribute.HasField("g"):
-            yield from _integers_of(attribute.g)
-
-
-def _integers_in(tensor: onnx.TensorProto) -> Iterator[int]:
-    yield from tensor.dims
-    if tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32) and np.prod(tensor.dims) < _MOST_FIXED:
-        yield from map(int, onnx.numpy_helper.to_array(tensor, "/").flat)
+        yield from (size for tensor in model.graph.initializer for size in tensor.dims)
 
 
 def _lengths(claim: Claim, sizes: Mapping[str, int]) -> Iterator[Sequence[int]]:

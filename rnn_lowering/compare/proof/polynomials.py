@@ -135,14 +135,14 @@ def _add(terms: dict[Monomial, Coefficient], monomial: Monomial, value: Numbers,
         value = value + other
     is_none = (abs(value) <= rounding) & (bound <= _MOST_HIDDEN)
     if not _all(is_none):
-        if _any(is_none):
+        if any_of(is_none):
             value, bound = np.where(is_none, 0.0, value), np.where(is_none, 0.0, bound)
         terms[monomial] = value, bound
     else:
         terms.pop(monomial, None)
 
 
-def _any(bits: Any) -> bool:
+def any_of(bits: Any) -> bool:
     return bool(bits.any() if isinstance(bits, np.ndarray) else bits)
 
 
@@ -183,6 +183,8 @@ def _single(numbers: Any) -> Numbers:
 
 ZERO, ONE = number(0.0), number(1.0)
 
+Function = Callable[..., BoundedPolynomial]
+
 
 class _Alike:
     """Equal polynomials, of which those of the lowered model are the same: a difference would be one of roundings,
@@ -190,11 +192,12 @@ class _Alike:
 
     Attributes:
         first: The first one.
-        named: The atom of all of them.
+        atom: That of all of them.
+        is_state: Whether they are a state of the specification.
     """
 
-    def __init__(self, first: BoundedPolynomial, named: Any) -> None:
-        self.first, self.named = first, named
+    def __init__(self, first: BoundedPolynomial, atom: int) -> None:
+        self.first, self.atom, self.is_state = first, BoundedPolynomial({(atom,): (1.0, 0.0)}), False
         self._lowered: BoundedPolynomial | None = None
 
     def check(self, value: BoundedPolynomial) -> None:
@@ -202,7 +205,7 @@ class _Alike:
         if self._lowered is None:
             self._lowered = value
         elif value is not self._lowered and any(
-            _any(abs(v - self._lowered.terms[monomial][0]) > _SAME * abs(v))
+            any_of(abs(v - self._lowered.terms[monomial][0]) > _SAME * abs(v))
             for monomial, (v, _) in value.terms.items()
         ):
             raise UnprovenError("rounding makes numbers equal that are not")
@@ -227,10 +230,9 @@ class Algebra:
         self._atoms: dict[Hashable, BoundedPolynomial] = {}
         self.is_specified = True
         self._alike: dict[frozenset[Monomial], list[_Alike]] = {}
-        self._states: dict[frozenset[Monomial], list[_Alike]] = {}
         self._sizes_of_states: set[int] = set()
         self._named: set[int] = set()
-        self._functions: dict[Hashable, Callable[[BoundedPolynomial], BoundedPolynomial]] = {}
+        self._functions: dict[Hashable, Function] = {}
         self._positive: set[int] = set()
         self._count = 0
 
@@ -259,34 +261,39 @@ class Algebra:
         """Return the atom that stands for a row of a state of the specification; a number stays."""
         if value.number is not None or self.label(value) is not None:
             return value
-        named = self.settled(value)
-        if named is value and value.atom not in self._named:
-            self._count += 1
-            self._named.add(self._count)
-            self._lanes[self._count] = lanes
-            named = BoundedPolynomial({(self._count,): (1.0, 0.0)})
-            self._states.setdefault(frozenset(value.terms), []).append(_Alike(value, named))
-            self._sizes_of_states.add(len(value.terms))
-        self._labels.setdefault(named.atom or 0, label)
-        return named
+        if value.atom not in self._named:
+            alike = self._alike_of(value)
+            value, alike.is_state = alike.atom, True
+            self._named.add(value.atom or 0)
+            self._lanes[value.atom or 0] = lanes
+            self._sizes_of_states.add(len(alike.first.terms))
+        self._labels.setdefault(value.atom or 0, label)
+        return value
 
     def settled(self, value: BoundedPolynomial) -> BoundedPolynomial:
         """Return the atom of a state that a polynomial equals, else the polynomial."""
         if len(value.terms) not in self._sizes_of_states:
             return value
-        alike = self._find(value, self._states.get(frozenset(value.terms), ()))
-        return value if alike is None else self._checked(alike, value).named
+        states = (alike for alike in self._alike.get(frozenset(value.terms), ()) if alike.is_state)
+        return value if (alike := self._found(value, states)) is None else alike.atom
 
-    def _find(self, value: BoundedPolynomial, classes: Iterable[_Alike]) -> _Alike | None:
+    def _found(self, value: BoundedPolynomial, classes: Iterable[_Alike]) -> _Alike | None:
         """Return those that a polynomial equals."""
         for alike in classes:
             if alike.first is value or self.equal(value, alike.first):
+                if not self.is_specified:
+                    alike.check(value)
                 return alike
         return None
 
-    def _checked(self, alike: _Alike, value: BoundedPolynomial) -> _Alike:
-        if not self.is_specified:
-            alike.check(value)
+    def _alike_of(self, value: BoundedPolynomial) -> _Alike:
+        """Return those that a polynomial equals, at first it alone."""
+        classes = self._alike.setdefault(frozenset(value.terms), [])
+        if (alike := self._found(value, classes)) is None:
+            self._count += 1
+            classes.append(alike := _Alike(value, self._count))
+            if not self.is_specified:
+                alike.check(value)
         return alike
 
     def equal(self, a: BoundedPolynomial, b: BoundedPolynomial) -> bool:
@@ -311,13 +318,8 @@ class Algebra:
 
     def identity(self, value: BoundedPolynomial) -> int:
         """Return a number that equal polynomials share."""
-        if (atom := value.atom) is not None:
-            return atom
-        classes = self._alike.setdefault(frozenset(value.terms), [])
-        if (alike := self._find(value, classes)) is None:
-            self._count += 1
-            classes.append(alike := _Alike(value, self._count))
-        return int(self._checked(alike, value).named)
+        atom = value.atom
+        return (self._alike_of(value).atom.atom or 0) if atom is None else atom
 
     def atom(self, lanes: int, *key: Hashable, is_bit: bool = False) -> BoundedPolynomial:
         """Return the atom of a key."""
@@ -399,123 +401,31 @@ class Algebra:
             self._positive.add(part)
         return sign * part
 
-    def function(
-        self, name: str, *parameters: BoundedPolynomial
-    ) -> Callable[[BoundedPolynomial], BoundedPolynomial]:
-        """Return a function of this class with its parameters."""
-        of_one: Callable[..., BoundedPolynomial] = getattr(self, name)
-        if not parameters:
-            return of_one
-        key = name, *(parameter.number for parameter in parameters)
-        return self._functions.setdefault(key, lambda x: of_one(x, *parameters))
+    def function(self, of: Callable[..., BoundedPolynomial], *parameters: BoundedPolynomial) -> Function:
+        """Return a function of polynomials with parameters: the same one for the same parameters."""
+        key = of, *(parameter.number for parameter in parameters)
+        return self._functions.setdefault(key, lambda *x: of(self, *x, *parameters))
 
-    def _applied(self, name: str, of_numbers: Callable[[Any], Any], x: BoundedPolynomial) -> BoundedPolynomial:
+    def applied(self, name: str, of_numbers: Callable[[Any], Any], x: BoundedPolynomial) -> BoundedPolynomial:
+        """Return a function of numbers, which is an atom for each other polynomial."""
         if x.number is None:
             return self.atom(self.lanes(x), name, self.identity(x))
         value, bound = x.number
         result = of_numbers(value)
-        if _any(bound != 0):
+        if any_of(bound != 0):
             near = [abs(of_numbers(value + sign * bound) - result) for sign in (-1, 1)]
             return number(result, 2 * np.maximum(*near) + _EXACT)
         return number(result, _EXACT * abs(result))
 
-    # Functions. Each is odd, or becomes the same for x and -x in another way, so that a sign is no difference.
+    def is_positive(self, x: BoundedPolynomial) -> bool:
+        """Return whether it is one term of atoms that are positive, and so is its number."""
+        if len(x.terms) != 1:
+            return False
+        ((monomial, (v, _)),) = x.terms.items()
+        return bool(monomial) and self._positive.issuperset(monomial) and not any_of(v < 0)
 
-    def tanh(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        return -self._applied("Tanh", np.tanh, -x) if _is_negative(x) else self._applied("Tanh", np.tanh, x)
-
-    def sigmoid(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        if _is_negative(x):
-            return ONE - self._applied("Sigmoid", _sigmoid, -x)
-        return self._applied("Sigmoid", _sigmoid, x)
-
-    def relu(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        if _is_negative(x):
-            return x + self.relu(-x)
-        if len(x.terms) == 1 and self._is_positive(*next(iter(x.terms.items()))):
-            return x
-        result = self._applied("Relu", lambda v: np.maximum(v, 0.0), x)
-        if result.atom is not None:
-            self._positive.add(result.atom)
-        return result
-
-    def _is_positive(self, monomial: Monomial, coefficient: Coefficient) -> bool:
-        return bool(monomial) and self._positive.issuperset(monomial) and not _any(coefficient[0] < 0)
-
-    def abs(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        return self.relu(x) + self.relu(-x)
-
-    def difference(self, a: BoundedPolynomial, b: BoundedPolynomial) -> BoundedPolynomial:
-        """Return a - b, of which it matters whether it is above 0."""
-        for monomial in a.terms.keys() | b.terms.keys():
-            (v, of_v), (w, of_w) = (x.terms.get(monomial, (0.0, 0.0)) for x in (a, b))
-            if _any((abs(v - w) <= of_v + of_w) & (of_v + of_w > 0)):
-                raise UnprovenError("rounding decides a comparison")
-        return a - b
-
-    def above(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        """Return 1 if x > 0, else 0."""
-        if x.number is not None:
-            return number((x.number[0] > 0) * 1.0)
-        return self.atom(self.lanes(x), "Above", self.identity(x), is_bit=True)
-
-    def exp(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        return self._applied("Exp", np.exp, x)
-
-    def log(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        return self._applied("Log", np.log, x)
-
-    def divided(self, a: BoundedPolynomial, b: BoundedPolynomial) -> BoundedPolynomial:
-        return a * self._applied("1/x", _inverse, b)
-
-    def maximum(self, a: BoundedPolynomial, b: BoundedPolynomial) -> BoundedPolynomial:
-        return b + self.relu(a - b)
-
-    def minimum(self, a: BoundedPolynomial, b: BoundedPolynomial) -> BoundedPolynomial:
-        return b - self.relu(b - a)
-
-    def affine(self, x: BoundedPolynomial, alpha: BoundedPolynomial, beta: BoundedPolynomial) -> BoundedPolynomial:
-        return alpha * x + beta
-
-    def scaled_tanh(
-        self, x: BoundedPolynomial, alpha: BoundedPolynomial, beta: BoundedPolynomial
-    ) -> BoundedPolynomial:
-        return alpha * self.tanh(beta * x)
-
-    def elu(self, x: BoundedPolynomial, alpha: BoundedPolynomial) -> BoundedPolynomial:
-        return self.relu(x) + (self.exp(-self.relu(-x)) - ONE) * alpha
-
-    def leaky_relu(self, x: BoundedPolynomial, alpha: BoundedPolynomial) -> BoundedPolynomial:
-        return self.relu(x) - self.relu(-x) * alpha
-
-    def thresholded_relu(self, x: BoundedPolynomial, alpha: BoundedPolynomial) -> BoundedPolynomial:
-        return self.relu(x - alpha) + self.above(x - alpha) * alpha
-
-    def hard_sigmoid(
-        self, x: BoundedPolynomial, alpha: BoundedPolynomial, beta: BoundedPolynomial
-    ) -> BoundedPolynomial:
-        return self.minimum(self.maximum(self.affine(x, alpha, beta), ZERO), ONE)
-
-    def softplus(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        return self.relu(x) + self.log(self.exp(-self.abs(x)) + ONE)
-
-    def softsign(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        return self.divided(x, self.abs(x) + ONE)
-
-
-def _sigmoid(x: Any) -> Any:
-    return 0.5 * (1 + np.tanh(0.5 * x))
-
-
-def _inverse(x: Any) -> Any:
-    if _any(x == 0):
-        raise UnprovenError("a division by 0")
-    return 1 / x
-
-
-def _is_negative(x: BoundedPolynomial) -> bool:
-    """Return whether the first number of the last term is below 0: it is not for both x and -x."""
-    if x.number is not None:
-        return False
-    value = x.terms[max(x.terms)][0]
-    return bool((value[value != 0][0] if isinstance(value, np.ndarray) else value) < 0)
+    def positive(self, x: BoundedPolynomial) -> BoundedPolynomial:
+        """Note that an atom is; return it."""
+        if x.atom is not None:
+            self._positive.add(x.atom)
+        return x

@@ -16,39 +16,50 @@ sequence, from 1 on, or 0; an array without marks follows none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from rnn_lowering.compare.proof.operators import ELEMENTWISE, MOVES
+from rnn_lowering.compare.proof.moves import MOVES
+from rnn_lowering.compare.proof.operators import ELEMENTWISE
 from rnn_lowering.compare.proof.polynomials import UnprovenError
 from rnn_lowering.compare.proof.symbolic_rows import is_symbolic
 from rnn_lowering.types import Array
 
 Marks = Sequence[Array | None]
 
-Rule = Callable[[Any, Mapping[str, Any], Sequence[Any], Marks], list[Array]]
-"""Returns marks of the outputs, or those of all as one, from the machine, attributes, inputs and their marks."""
-
 
 def marks_of(
-    m: Any,
-    op: str,
-    attributes: Mapping[str, Any],
-    inputs: Sequence[Any],
-    marks: Marks,
-    outputs: Sequence[Array],
+    m: Any, op: str, attributes: Mapping[str, Any], inputs: Sequence[Any], marks: Marks, outputs: Sequence[Array]
 ) -> list[Array]:
-    """Return the marks of the outputs of an operator.
+    """Return the marks of the outputs of an operator, from the machine, its attributes, inputs and their marks.
 
     Raises:
         UnprovenError: An element follows two sequences, or a shape follows one.
     """
-    rule: Rule = _RULES.get(op, _of_all)
-    found = rule(m, attributes, inputs, marks)
+    given = [of for of in marks if of is not None]
+    if op == "Gather":
+        found = [_gathered(m, attributes, inputs, marks)]
+    elif op in MOVES:
+        found = _moved(m, op, attributes, inputs, marks)
+    elif op in ELEMENTWISE:
+        found = [reduce(_both, given)]
+    elif op in ("MatMul", "Gemm"):
+        sides = zip(marks, ("transA", "transB"), (-1, -2), strict=False)
+        parts = [
+            _along(axis, of.T if attributes.get(turned) else of) for of, turned, axis in sides if of is not None
+        ]
+        found = [reduce(_both, [*parts, *(of for of in marks[2:] if of is not None)])]
+    else:
+        _refuse(marks[_NUMBERS.get(op, len(marks)) :])
+        found = [reduce(_both, (np.array(n) for of in given for n in np.unique(of)))]
     return found if len(found) == len(outputs) else found * len(outputs)
+
+
+_NUMBERS = {"ReduceMax": 1, "ReduceMin": 1, "ReduceSum": 1, "ConstantOfShape": 0, "Range": 0}
+"""How many inputs of an operator are numbers; the others say which rows there are."""
 
 
 def within(own: Array | None, marks: Array | None) -> bool:
@@ -67,76 +78,28 @@ def _both(a: Array, b: Array) -> Array:
     return np.squeeze(_along(0, np.stack(np.broadcast_arrays(a, b))), 0)
 
 
-def _given(marks: Marks) -> list[Array]:
-    return [of for of in marks if of is not None]
-
-
-def _elementwise(m: Any, attributes: Any, inputs: Any, marks: Marks) -> list[Array]:
-    return [reduce(_both, _given(marks))]
-
-
-def _of_all(m: Any, attributes: Any, inputs: Any, marks: Marks) -> list[Array]:
-    return [reduce(_both, (np.array(n) for of in _given(marks) for n in np.unique(of)))]
-
-
-def _reduced(m: Any, attributes: Any, inputs: Any, marks: Marks) -> list[Array]:
-    _refuse(marks[1:])
-    return _of_all(m, attributes, inputs, marks)
-
-
-def _of_shape(m: Any, attributes: Any, inputs: Any, marks: Marks) -> list[Array]:
-    _refuse(marks)
-    return [np.array(0)]
-
-
 def _refuse(marks: Marks) -> None:
-    if _given(marks):
+    if any(of is not None for of in marks):
         raise UnprovenError("a length decides which rows there are")
 
 
-def _none(m: Any, attributes: Any, inputs: Any, marks: Marks) -> list[Array]:
-    return [np.array(0)]
+def _moved(m: Any, op: str, attributes: Mapping[str, Any], inputs: Sequence[Any], marks: Marks) -> list[Array]:
+    """Return the marks that an operator moves: those of its first input, or of all."""
+    count = len(inputs) if op == "Concat" else 1
+    _refuse(marks[count:])
+    pairs = zip(inputs[:count], marks, strict=False)
+    parts = (np.zeros(x.shape, np.int64) if of is None else of for x, of in pairs)
+    moved = MOVES[op](m, *parts, *inputs[count:], **attributes)
+    return moved if isinstance(moved, list) else [moved]
 
 
-def _product(m: Any, attributes: Mapping[str, Any], inputs: Any, marks: Marks) -> list[Array]:
-    sides = zip(marks, ("transA", "transB"), (-1, -2), strict=False)
-    parts = [_along(axis, of.T if attributes.get(turned) else of) for of, turned, axis in sides if of is not None]
-    return [reduce(_both, [*parts, *_given(marks[2:])])]
-
-
-def _moving(op: str) -> Rule:
-    """Return the rule of an operator that moves elements of its first input, or of all."""
-    joins = op == "Concat"
-
-    def rule(m: Any, attributes: Mapping[str, Any], inputs: Sequence[Any], marks: Marks) -> list[Array]:
-        count = len(inputs) if joins else 1
-        _refuse(marks[count:])
-        pairs = zip(inputs[:count], marks, strict=False)
-        parts = (np.zeros(x.shape, np.int64) if of is None else of for x, of in pairs)
-        moved = MOVES[op](m, attributes, *parts, *inputs[count:])
-        return moved if isinstance(moved, list) else [moved]
-
-    return rule
-
-
-def _gathered(m: Any, attributes: Mapping[str, Any], inputs: Sequence[Array], marks: Marks) -> list[Array]:
+def _gathered(m: Any, attributes: Mapping[str, Any], inputs: Sequence[Array], marks: Marks) -> Array:
     (x, index), (_, of_index) = inputs, marks
-    (rows,) = _moving("Gather")(m, attributes, inputs, [marks[0], None])
+    (rows,) = _moved(m, "Gather", attributes, inputs, [marks[0], None])
     if of_index is None:
-        return [rows]
+        return rows
     are_numbers = not is_symbolic(x) and any(map(m.axes.is_open, x.shape))
     if are_numbers and x.size and (x != x.flat[0]).any():
         raise UnprovenError("a length chooses numbers")
     behind = x.ndim - 1 - attributes.get("axis", 0) % x.ndim
-    return [_both(rows, of_index.reshape(*index.shape, *[1] * behind))]
-
-
-_RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
-    **{op: _moving(op) for op in MOVES},
-    "Gather": _gathered,
-    **dict.fromkeys(("MatMul", "Gemm"), _product),
-    "Shape": _none,
-    **dict.fromkeys(("ReduceMax", "ReduceMin", "ReduceSum"), _reduced),
-    **dict.fromkeys(("ConstantOfShape", "Range"), _of_shape),
-}
+    return _both(rows, of_index.reshape(*index.shape, *[1] * behind))

@@ -8,10 +8,13 @@ or of one with 0: the sizes of a proof have each of their outcomes. Several time
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from rnn_lowering.compare.proof.polynomials import UnprovenError
+from rnn_lowering.types import Array
 
 Symbols = tuple[str, ...]
 """A product of symbols, sorted; () is the number."""
@@ -122,14 +125,16 @@ def check_constant(value: Any) -> None:
 
 
 def difference(a: Any, b: Any) -> int:
-    """Return a - b, to compare two numbers.
+    """Return a number with the sign of a - b, to compare two numbers.
 
     Raises:
-        UnprovenError: One follows from sizes, and their difference is not that of two symbols of one axis, or of
-            one and 0.
+        UnprovenError: One is none, or follows from sizes, and their difference is not that of two symbols of one
+            axis, or of one and 0.
     """
     if not (isinstance(a, SymbolicSize) or isinstance(b, SymbolicSize)):
-        return int(a) - int(b)
+        if a != a or b != b:
+            raise UnprovenError("a constant is no number")
+        return int(a > b) - int(a < b)
     far = a - b
     form = getattr(far, "form", {})
     symbols = form.keys() - {()}
@@ -141,3 +146,12 @@ def difference(a: Any, b: Any) -> int:
 
 def _text(form: Form) -> str:
     return " + ".join(f"{count} {' '.join(symbols)}".strip() for symbols, count in form.items())
+
+
+def integers(elements: Sequence[Any], shape: tuple[int, ...]) -> Array:
+    """Return integers as an array: of objects, if some follow from sizes."""
+    if any(isinstance(x, SymbolicSize) for x in elements):
+        array = np.empty(len(elements), object)
+        array[:] = elements
+        return array.reshape(shape)
+    return np.array([int(x) for x in elements], np.int64).reshape(shape)

@@ -127,10 +127,10 @@ class SymbolicRows:
         self._rows_of = {}
         self.algebra.begin_run()
 
-    def fresh(self, *name: Hashable) -> Hashable:
+    def fresh(self) -> int:
         """Return a name that no other repetition has, not even one of the same node."""
         self._repetitions += 1
-        return (*name, self._repetitions)
+        return self._repetitions
 
     def constant(self, tensor: onnx.TensorProto) -> Array:
         """Return the numbers of a tensor, in each run the same array."""
