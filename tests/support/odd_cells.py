@@ -172,6 +172,8 @@ a product with the transposed state
 a random factor
     n = RandomNormalLike (h) m = Mul (h, n) a = MatMul (x, W[3,4]) d = MatMul (m, R[4,4]) s = Add (a, d)
         h1 = Tanh (s)
+a tanh in small factors that differ
+    U(z) t = Tanh (uz) h1 = Mul (t, [0.0000001, 0.0000003, 0.0000001, 0.0000001])
 a clip that is not symmetric, of a sum
     U(z) v = Clip (uz, -0.2, 0.6) h1 = Tanh (v)
 a function of the function
@@ -231,6 +233,12 @@ a projected state
 c1 keeps g of the last step
     U(i) U(f) U(o) U(g) i = Sigmoid (ui) f = Sigmoid (uf) o = Sigmoid (uo) g = Tanh (ug) fc = Mul (f, c)
         ig = Mul (i, g) s = Add (fc, ig) t = Tanh (s) h1 = Mul (o, t) c1 = Identity (ig)
+c1 in small factors that differ, for the output
+    U(i) U(f) U(o) U(g) i = Sigmoid (ui) f = Sigmoid (uf) o = Sigmoid (uo) g = Tanh (ug) C
+        s = Mul (c1, [0.0000001, 0.0000003, 0.0000001, 0.0000001]) t = Tanh (s) h1 = Mul (o, t)
+c1 and a little more, for the output
+    U(i) U(f) U(o) U(g) i = Sigmoid (ui) f = Sigmoid (uf) o = Sigmoid (uo) g = Tanh (ug) C
+        s = Add (c1, 0.0000009) t = Tanh (s) h1 = Mul (o, t)
 two cells in one loop
     U(i) h1 = Tanh (ui) a = MatMul (h1, V[4,4]) d = MatMul (c, Q[4,4]) s = Add (a, d) c1 = Tanh (s)
 """

@@ -126,9 +126,10 @@ def _gates(u: Unknowns, *atoms: Array, scales: Sequence[Sequence[float]] = ()) -
     bound = firsts[fixed[0]][0] / 2
     for n, ((factor, shift), each) in enumerate(zip(firsts, activations, strict=True)):
         scale, rest = _rounded(factor / (2 * bound)), shift + factor / 2
+        is_centred = close(shift, -factor / 2)
         if each.name == "HardSigmoid":
             activations[n] = Activation("HardSigmoid", scale, _rounded(rest))
-        elif not close(rest, 0.0) or bound <= 0 or (n in fixed and not close(scale, 1.0)):
+        elif not is_centred or bound <= 0 or (n in fixed and not close(scale, 1.0)):
             raise NotRaised("it clips a gate to bounds that are not -c and c")
         elif not close(scale, 1.0):
             activations[n] = Activation("ScaledTanh", each.alpha or 1.0, scale)
@@ -279,7 +280,7 @@ def _swapped(z: Affine, f: Activation, clip: float | None) -> Affine:
     if f.name == "Sigmoid":
         return -z
     shift = (1.0 - 2.0 * (f.beta or 0.0)) / (f.alpha or 1.0)
-    if f.name != "HardSigmoid" or (clip is not None and not close(shift, 0.0)):
+    if f.name != "HardSigmoid" or (clip is not None and not close(2.0 * (f.beta or 0.0), 1.0)):
         raise NotRaised(f"its update gate is 1 - {f.name}")
     return Affine(shift - z.constant, (-z).parts)
 

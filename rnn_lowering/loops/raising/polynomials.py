@@ -144,8 +144,8 @@ def checked_size(shape: Sequence[int]) -> int:
 
 
 def close(a: float, b: float) -> bool:
-    """Whether two numbers are equal but for the rounding of float32."""
-    return abs(a - b) <= CLOSE * max(1.0, abs(a), abs(b))
+    """Whether two numbers are equal but for the rounding of float32; see `all_close`."""
+    return abs(a - b) <= CLOSE * max(abs(a), abs(b))
 
 
 def all_close(a: Array | float, b: Array | float) -> bool:
