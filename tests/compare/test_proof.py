@@ -29,7 +29,7 @@ from other_arithmetic import OTHER_ARITHMETIC
 from random_masks import RandomMask, under_mask
 from running import session
 from sizes_that_meet import OF_AXES, three_times_as_many
-from taken_sizes import CLOSED, OPEN, closed_for_open
+from taken_sizes import CLOSED, JOINED, OPEN, closed_for_open, of_joined_rows
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -48,7 +48,9 @@ CASES = [
     Case("coupled", "LSTM", {"input_forget": 1}, x="batch"),
     Case("given", "GRU", {"linear_before_reset": 1}, weights="input", x="symbolic"),
     Case("hard", "RNN", {"activations": ["HardSigmoid"], "activation_alpha": [0.3]}, x="symbolic"),
+    Case("few_rows", "LSTM", {"direction": "bidirectional"}, N=2, optional=STATES, x="length"),
 ]
+OPEN_LENGTH = ("symbolic", "length")
 FAR_ROWS = Case("far", "RNN", I=19, H=23, x="symbolic")
 RAGGED = replace(FAR_ROWS, T=6, optional=("B", "sequence_lens"))
 
@@ -69,9 +71,10 @@ def test_proven(case: Case, form: Any) -> None:
     original = model(case, 17)
     check = rl.verify(original, rl.lower(original, form), runs=1)
     (proof,) = check.proofs
-    length = "proven" if case.x == "symbolic" else f"proven at {case.T} steps"
+    is_open = case.x in OPEN_LENGTH
+    length = "proven" if is_open else f"proven at {case.T} steps"
     assert (proof.status, proof.reason) == (length, "")
-    assert f"1 of 1 node proven for every {'length and ' * (case.x == 'symbolic')}input" in str(check)
+    assert f"1 of 1 node proven for every {'length and ' * is_open}input" in str(check)
 
 
 @pytest.mark.few(4)
@@ -203,6 +206,21 @@ def test_no_size_that_is_closed_is_taken_for_an_open_one(kind: str, axis: int, f
         refuse(closed_for_open(kind, axis, size), form, False, np.random.default_rng(0))
 
 
+@pytest.mark.parametrize("kind", JOINED)
+@pytest.mark.parametrize("N", [2, 3, 5])
+def test_no_row_of_another_step_is_proven(N: int, kind: str) -> None:
+    """Of rows of all steps, so many in each, one is chosen by its number among all."""
+    case = Case("few", "RNN", I=2, H=3, N=N, x="length")
+    original, right, wrong = Impostor("", case, edit=of_joined_rows(JOINED[kind], N)).models("scan")
+    prove(claim(case, original, right))
+    prove(
+        claim(case, original, Impostor("", case, edit=of_joined_rows("next = Identity (own)", N)).models("scan")[2])
+    )
+    assert max(distances(case, original, wrong, np.random.default_rng(0), LARGE)) > FAR
+    with pytest.raises(UnprovenError):
+        prove(claim(case, original, wrong))
+
+
 @pytest.mark.few(4)
 @pytest.mark.parametrize("form", ["scan", "loop"])
 @pytest.mark.parametrize("kind", OPEN)
@@ -245,13 +263,13 @@ def refuse(edit: Edit, form: Any, lengths: bool, rng: np.random.Generator, case:
 def claim(case: Case, original: onnx.ModelProto, lowered: onnx.ModelProto) -> Claim:
     """The claim that a model computes what a node does."""
     dirs, H = len(case.reverse), case.H
-    open_sizes = case.x == "symbolic"
-    T, N = ("T", "N") if case.x == "symbolic" else (case.T, "N" if case.x == "batch" else case.N)
+    T: int | str = "T" if case.x in OPEN_LENGTH else case.T
+    N: int | str = "N" if case.x in ("symbolic", "batch") else case.N
     rows = GATES[case.op_type] * H
     shapes = {"X": (T, N, case.I), "sequence_lens": (N,), "initial_h": (dirs, N, H), "initial_c": (dirs, N, H)}
     shapes |= {"W": (dirs, rows, case.I), "R": (dirs, rows, H), "B": (dirs, 2 * rows)}
     names = {value.name for value in original.graph.input}
-    fixed = {"T": None if open_sizes else case.T, "N": case.N if case.x == "static" else None}
+    fixed = {name: size if isinstance(size, int) else None for name, size in (("T", T), ("N", N))}
     given = {name: shape for name, shape in shapes.items() if name in names}
     if case.attributes.get("layout"):
         given = {name: (shape[1], shape[0], *shape[2:]) if shape[1:] else shape for name, shape in given.items()}
@@ -272,7 +290,8 @@ def distances(
         return
     weights = {t.name: onnx.numpy_helper.to_array(t) for t in original.graph.initializer}
     for T, N in sizes:
-        sized = replace(case, T=T if case.x == "symbolic" else case.T, N=case.N if case.x == "static" else N)
+        given = T if case.x in OPEN_LENGTH else case.T, N if case.x in ("symbolic", "batch") else case.N
+        sized = replace(case, T=given[0], N=given[1])
         feed = {}
         for name, dims in claim(replace(sized, x="static"), original, wrong).shapes.items():
             shape = tuple(map(int, dims))

@@ -95,6 +95,24 @@ main (float[N,3] h0, float[T,N,3] X) => (float[N,3] h, float[N,3] c, float[T,N,3
             y = Mul (root, kept)
         }>
 }"""
+_OF_NUMBERS = """
+main (float h0, float[T] X) => (float h, float[T] Y)
+<bool yes = {1}, float b = {0.5}, int8[1] q = {3}, float scale = {0.25}, int64 axis = {0},
+ int64[1] first = {0}> {
+    sizes = Shape (X)
+    steps = Gather (sizes, axis)
+    h, Y = Loop (steps, yes, h0) <body = again (int64 i, bool go, float before)
+        => (bool still, float after, float y) {
+            still = Identity (go)
+            x = Gather (X, i)
+            last = DequantizeLinear (q, scale)
+            one = Squeeze (last, first)
+            decayed = Mul (before, b)
+            more = Add (decayed, one)
+            after = Add (more, x)
+            y = Tanh (after)
+        }>
+}"""
 _CAPTURED = """
 main (float[N,4] h0, float[5,N,3] X) => (float[N,4] h, float[2,5,1,N,4] Ys)
 <int64 two = {2}, bool yes = {1}, float[1,12,3] W = {}, float[1,12,4] R = {}, int64[1] first = {0}> {
@@ -147,6 +165,7 @@ PROVEN = {
     "scan_unrolled": _text(_SCAN.replace("T,", "6,"), "proven at 6 steps", target="tvm"),
     "loop_to_scan": _text(_LOOP, to="scan"),
     "loop_to_loop": _text(_LOOP, to="loop", lower_loops=True),
+    "numbers": _text(_OF_NUMBERS, to="scan"),
     "captured": _text(_CAPTURED, "proven at 2 steps", to="scan"),
     "layers": _text(_THREE_LAYERS, to="scan"),
     "layers_back": _text(_THREE_LAYERS.replace("<hidden", '<direction="reverse", hidden'), to="loop"),

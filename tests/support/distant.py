@@ -253,7 +253,23 @@ _passed_on = _by_a_state(
     now = Slice (state, last, end, zero)""",
 )
 
+
+def _in_loops(axis: int, far: int) -> str:
+    """X itself at longer lengths: so many Loops each take the row behind their own, one number."""
+
+    def link(a: str, b: str) -> str:
+        return f"""{b}_in = Concat <axis = 0> ({a}, nothing) {b} = Loop <body = each_{b} (int64 n, bool going) =>
+            (bool still, float row) {{ still = Identity (going) by = Constant <value = int64 {{1}}> ()
+            next = Add (n, by) row = Gather ({b}_in, next) }}> (count, go)"""
+
+    chain = _chain(far, link, "late", "ones")
+    return f"""{_BOTH} count = Squeeze (T, zero) go = Constant <value = bool {{1}}> ()
+        nothing = Constant <value_floats = [0.0]> () ones = ConstantOfShape <value = float[1] {{1}}> (T)
+        {chain} first = Gather (late, zero) FAR = Mul (X, first)"""
+
+
 KINDS: dict[str, Far] = {
+    "in loops": _in_loops,
     "shifted": _shifted,
     "cut and filled": _cut_and_filled,
     "first row that is left": _first_row_that_is_left,

@@ -107,3 +107,35 @@ OPEN: dict[str, Callable[[int], str]] = {
     ),
 }
 """Nodes that make WRONG of X, by a number."""
+
+
+JOINED: dict[str, str] = {
+    "the next": "next = Add (own, by)",
+    "of another unit": "next = Add (step, place)",
+    "at once": "twice = Mul (first, two) next = Add (twice, place)",
+    "in another order": "turn = Gather (place, back) next = Add (first, turn)",
+    "of steps in reverse": """left = Sub (T, step) low = Sub (left, by) last = Mul (low, many)
+        next = Add (last, place)""",
+    "from the middle on": """twice = Mul (step, two) is_later = Less (T, twice) later = Cast <to = 7> (is_later)
+        less = Mul (later, many) next = Sub (own, less)""",
+    "behind those that are cut": """size = Mul (T, many) start = Sub (size, many)
+        far = Slice (flat, start, all_of_them, zeros) length = Shape (far) count = Gather (length, zeros)
+        next = Sub (own, count)""",
+}
+"""Nodes that make `next`, numbers of rows, from `own`, that of each row among those of all steps."""
+
+
+def of_joined_rows(nodes: str, N: int) -> Edit:
+    """Let each row of X, of so many in each step, be the one of a number among those of all steps."""
+    return entering(
+        "X",
+        f"""zeros = Constant <value_ints = [0]> () by = Constant <value_ints = [1]> ()
+        two = Constant <value_ints = [2]> () all_of_them = Constant <value_ints = [9223372036854775807]> ()
+        sizes = Shape (X) T = Gather (sizes, zeros) none = Constant <value_int = 0> ()
+        one = Constant <value_int = 1> () end = Squeeze (T, zeros) steps = Range (none, end, one)
+        step = Unsqueeze (steps, by) many = Constant <value_ints = [{N}]> ()
+        place = Constant <value = int64[{N}] {{{", ".join(map(str, range(N)))}}}> ()
+        back = Constant <value = int64[{N}] {{{", ".join(map(str, range(N)[::-1]))}}}> ()
+        first = Mul (step, many) own = Add (first, place) shape = Constant <value_ints = [-1, 2]> ()
+        flat = Reshape (X, shape) {nodes} WRONG = Gather (flat, next)""",
+    )

@@ -28,7 +28,17 @@ from itertools import chain, combinations
 from typing import Any
 
 from rnn_lowering.compare.proof.polynomials import UnprovenError
-from rnn_lowering.compare.proof.sizes import LENGTH, Form, SymbolicSize, Symbols, bound, is_counted, sized
+from rnn_lowering.compare.proof.sizes import (
+    LENGTH,
+    Form,
+    SymbolicSize,
+    Symbols,
+    bound,
+    check_plain,
+    in_units,
+    is_counted,
+    sized,
+)
 from rnn_lowering.types import Array
 
 _UNBOUNDED = 2**31 - 1
@@ -134,6 +144,7 @@ class RunSizes:
     def made(self, size: int) -> None:
         """Note the size of an axis that a graph computed."""
         if isinstance(size, SymbolicSize):
+            check_plain(size)
             symbols = sorted(size.form.keys() - {()})
             self.opened(size, symbols[0] if len(symbols) == 1 else tuple(symbols))
         elif size > 1:
@@ -180,11 +191,12 @@ class RunSizes:
         """Return how far rows are moved that are counted from the end."""
         return moves + Moves({name.removesuffix(_END): far for name, far in moves.items() if name.endswith(_END)})
 
-    def chosen(self, size: int, *numbers: Any, past: int = 0) -> Moves:
+    def chosen(self, size: int, *numbers: Any, past: int = 0, alone: bool = False) -> Moves:
         """Return how far numbers move rows of an axis that they choose.
 
         Args:
             past: How far a number is past the row that it means: 1 for an end, -1 for one of rows in reverse.
+            alone: Whether each chooses one row.
 
         Raises:
             UnprovenError: They choose in a way that few sizes do not show.
@@ -192,20 +204,23 @@ class RunSizes:
         moves = Moves()
         for value in numbers:
             if isinstance(value, SymbolicSize):
-                moves |= self._moved_by(size, value, past)
+                moves |= self._moved_by(size, value, past, alone)
             elif self.is_open(size) and abs(int(value)) < _UNBOUNDED:
                 row = int(value) - past
                 moves |= self.beside(size, row if row >= 0 else -row - 1)
         return moves
 
-    def _moved_by(self, size: int, value: SymbolicSize, past: int) -> Moves:
+    def _moved_by(self, size: int, value: SymbolicSize, past: int, alone: bool) -> Moves:
         """Return how far a number that follows from sizes moves rows, whichever open size the axis has."""
         if not self.is_open(size):
             raise UnprovenError("a size chooses a row of a constant")
         reason, found = "a size chooses rows of an axis of another size", list[Moves]()
         for known, symbols in self._own(size):  # one, where open sizes are apart
             try:
-                found.append(self._moved_along(known, symbols, value.form, past))
+                unit = 1 if len(symbols) > 1 or known not in self._parts else self._parts[known][-1]
+                if unit > 1 and not alone:
+                    raise UnprovenError("rows of an axis that was joined are sliced")
+                found.append(self._moved_along(known, symbols, in_units(value.form, unit), past))
             except UnprovenError as error:
                 reason = str(error)
         if not found:
@@ -287,8 +302,8 @@ class RunSizes:
             joined = [size for size in one if size != 1]
             if len(joined) == 1 and self.is_open(joined[0]) and joined != [size for size in other if size != 1]:
                 parts = self._parts.setdefault(joined[0], tuple(self._expanded(other)))
-                if len(parts[1::2]) == parts[-1] == 1 and parts[1] in self._forms:  # one, again and again
-                    form = {s: n * parts[0] for s, n in self._forms[parts[1]].items()}
+                if len(parts) == 3 and 1 in parts[::2] and parts[1] in self._forms:  # one, so many times
+                    form = {s: n * parts[0] * parts[2] for s, n in self._forms[parts[1]].items()}
                     if self._forms.setdefault(joined[0], form) != form:
                         raise SizesMeetError("a size cannot be told from another")
                 self.opened(joined[0], self._meaning_of(parts[1::2]))

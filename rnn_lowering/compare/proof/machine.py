@@ -39,8 +39,8 @@ HALF_ROUNDINGS = {
 
 
 def _array(value: Any) -> Array:
-    """Return an array: NumPy makes an element of an array of objects that has no axis."""
-    return value if isinstance(value, np.ndarray) else np.array(value, object)
+    """Return an array: NumPy makes an element of an array that has no axis."""
+    return np.asarray(value) if isinstance(value, np.ndarray | np.generic) else np.array(value, object)
 
 
 def _listed(outputs: Any) -> list[Any]:

@@ -129,12 +129,13 @@ def _rows(size: int, start: int, end: int, step: int) -> list[int]:
 def _gather(m: Machine, x: Array, index: Array, *, axis: int = 0) -> Array:
     m.check_stays(x, *x.shape)
     before = m.axes.from_the_end(m.moves(x)) if min(index.flat, default=0) < 0 else m.moves(x)
-    moves = m.axes.chosen(x.shape[axis], *index.flat) + before + m.moves(index)
+    moves = m.axes.chosen(x.shape[axis], *index.flat, alone=True) + before + m.moves(index)
     rows = index.astype(np.int64)
     if rows.size and not (-x.shape[axis] <= rows.min() and rows.max() < x.shape[axis]):
         raise UnprovenError("an index is beyond its axis")
     refuse_large(x.size // max(1, x.shape[axis]), np.size(rows))
-    return m.moved(np.take(x, rows, axis), moves)
+    shape = *x.shape[: axis % x.ndim], *rows.shape, *x.shape[axis % x.ndim + 1 :]
+    return m.moved(np.take(x, rows.ravel(), axis).reshape(shape), moves)
 
 
 def _expand(m: Machine, x: Array, shape: Array) -> Array:

@@ -70,13 +70,13 @@ def _elementwise(name: str, of_numbers: Operator | None = None, **defaults: floa
         defaults: Those of the attributes, which are its parameters.
     """
 
-    def operator(m: Machine, *arrays: Array, **given: float) -> Array:
+    def operator(m: Machine, *arrays: Array, **given: float) -> Any:
         if given.keys() - defaults.keys():
             raise UnprovenError(f"{name} has attribute {min(given)}")
         are_numbers = of_numbers is not None and not any(map(is_symbolic, arrays))
         found = of_numbers(m, *arrays) if of_numbers is not None and are_numbers else None
         if found is not None:
-            return np.asarray(found)
+            return found
         parameters = [number(value, m.half(value)) for value in (defaults | given).values()]
         return m.elementwise(m.algebra.function(FUNCTIONS[name], *parameters), *arrays)
 
@@ -180,6 +180,18 @@ def _matmul(m: Machine, a: Array, b: Array) -> Array:
     if a.ndim < 2 or b.ndim < 2:
         raise UnprovenError("a product is of a vector")
     return m.product(a, b)
+
+
+def _dequantize_linear(m: Machine, x: Array, scale: Array, zero: Array | None = None, /, *, axis: int = 1) -> Array:
+    """Return numbers of integers that are constants."""
+    given = [part for part in (x, scale, zero) if part is not None]
+    if any(map(is_symbolic, given)) or any(m.marks(part) is not None for part in given):
+        raise UnprovenError("data are dequantized")
+    along = [-1 if scale.ndim and n == axis % x.ndim else 1 for n in range(x.ndim)]
+    factor, least = (
+        floats(part).reshape(along) for part in (scale, np.zeros_like(scale) if zero is None else zero)
+    )
+    return ((floats(x) - least) * factor).astype(scale.dtype)
 
 
 def _dynamic_quantize_linear(m: Machine, x: Array) -> list[Array]:
@@ -320,6 +332,7 @@ OPERATORS: dict[str, Operator] = {
     **MOVES,
     "MatMul": _matmul,
     "MatMulInteger": _integer_product,
+    "DequantizeLinear": _dequantize_linear,
     "DynamicQuantizeLinear": _dynamic_quantize_linear,
     "Gemm": _gemm,
     "ReduceMax": _reduced("Max"),

@@ -4,10 +4,12 @@ proof at a few sizes holds at every size.
 Each has a form: a polynomial of the open sizes T and N, lengths and counters, that has no number but -1, 0 and 1.
 So none can be the number 7, or 200, whatever a graph adds. Comparisons are of two such numbers along the same axis,
 or of one with 0: the sizes of a proof have each of their outcomes. Several times a size is so many rows of it.
+Several times a number, and less than so many more, is only a row of an axis that was joined to so many rows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,17 +74,36 @@ def sized(value: int, form: Mapping[tuple[str, ...], int]) -> int:
         UnprovenError: The form is not one of those for which few sizes are enough.
     """
     form = {symbols: count for symbols, count in form.items() if count}
-    plain = form.get((), 0)
     if not form.keys() - {()}:
-        if plain != value:
+        if form.get((), 0) != value:
             raise UnprovenError("numbers of one range are subtracted")
         return value
-    counted = (abs(count) for symbols, count in form.items() if any(map(is_counted, symbols)))
-    if abs(plain) > 1 or max(counted, default=0) > _TIMES or max(map(len, form)) > _DEGREE:
-        raise UnprovenError(f"a size is computed as {_text(form)}")
+    if not _is_plain(form):
+        most = math.gcd(*(count for symbols, count in form.items() if symbols))
+        if not any(_is_plain(in_units(form, unit)) for unit in (most, math.gcd(most, most // 2))):
+            raise UnprovenError(f"a size is computed as {_text(form)}")
     size = SymbolicSize(value)
     size.form = form
     return size
+
+
+def in_units(form: Form, unit: int) -> Form:
+    """Return the unit of so many rows that a number is in, if its form is a multiple and less than a unit."""
+    if any(count % unit for symbols, count in form.items() if symbols):
+        raise UnprovenError(f"a size is computed as {_text(form)}")
+    return {symbols: count // unit for symbols, count in form.items() if count // unit}
+
+
+def check_plain(size: SymbolicSize) -> None:
+    """Raise if a number is one of a row in a unit of rows."""
+    if not _is_plain(size.form):
+        raise UnprovenError(f"a size is computed as {_text(size.form)}")
+
+
+def _is_plain(form: Form) -> bool:
+    counted = (abs(count) for symbols, count in form.items() if any(map(is_counted, symbols)))
+    small = abs(form.get((), 0)) <= 1 and max(counted, default=0) <= _TIMES
+    return small and max(map(len, form), default=0) <= _DEGREE
 
 
 def counter(value: int, name: str, end: int) -> int:
@@ -114,14 +135,7 @@ def bound(name: str) -> str:
 def _form(other: Any) -> Form:
     if isinstance(other, SymbolicSize):
         return other.form
-    check_constant(other)
     return {(): int(other)}
-
-
-def check_constant(value: Any) -> None:
-    """Raise if a size meets a number other than -1, 0 and 1."""
-    if not isinstance(value, SymbolicSize) and abs(int(value)) > 1:
-        raise UnprovenError(f"a size meets the number {int(value)}")
 
 
 def difference(a: Any, b: Any) -> int:
