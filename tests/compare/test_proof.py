@@ -207,7 +207,7 @@ def test_no_size_that_is_closed_is_taken_for_an_open_one(kind: str, axis: int, f
 
 
 @pytest.mark.parametrize("kind", JOINED)
-@pytest.mark.parametrize("N", [2, 3, 5])
+@pytest.mark.parametrize("N", [2, 3, 16])
 def test_no_row_of_another_step_is_proven(N: int, kind: str) -> None:
     """Of rows of all steps, so many in each, one is chosen by its number among all."""
     case = Case("few", "RNN", I=2, H=3, N=N, x="length")

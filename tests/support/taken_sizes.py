@@ -121,12 +121,18 @@ JOINED: dict[str, str] = {
     "behind those that are cut": """size = Mul (T, many) start = Sub (size, many)
         far = Slice (flat, start, all_of_them, zeros) length = Shape (far) count = Gather (length, zeros)
         next = Sub (own, count)""",
+    "of as many of more": """next = Identity (own) ones = ConstantOfShape <value = float[1] {1}> (T)
+        table = Mul (column, ones) last = Constant <value_ints = [-1]> () long = Reshape (table, last)
+        size = Mul (T, many) cut = Slice (long, zeros, size, zeros) mask = Gather (cut, own)
+        later_in = Concat <axis = 0> (nothing, mask) later = Slice (later_in, zeros, last, zeros)
+        both = Mul (mask, later) wide = Unsqueeze (both, two) part = Mul (X, wide) MORE = Mul (part, little)""",
 }
 """Nodes that make `next`, numbers of rows, from `own`, that of each row among those of all steps."""
 
 
 def of_joined_rows(nodes: str, N: int) -> Edit:
-    """Let each row of X, of so many in each step, be the one of a number among those of all steps."""
+    """Let each row of X, of so many in each step, be the one of a number among those of all steps, and more."""
+    more = "" if "MORE =" in nodes else "MORE = Sub (X, X)"
     return entering(
         "X",
         f"""zeros = Constant <value_ints = [0]> () by = Constant <value_ints = [1]> ()
@@ -137,5 +143,8 @@ def of_joined_rows(nodes: str, N: int) -> Edit:
         place = Constant <value = int64[{N}] {{{", ".join(map(str, range(N)))}}}> ()
         back = Constant <value = int64[{N}] {{{", ".join(map(str, range(N)[::-1]))}}}> ()
         first = Mul (step, many) own = Add (first, place) shape = Constant <value_ints = [-1, 2]> ()
-        flat = Reshape (X, shape) {nodes} WRONG = Gather (flat, next)""",
+        nothing = Constant <value = float[1, {N}] {{{", ".join("0" * N)}}}> ()
+        little = Constant <value = float {{0.1}}> ()
+        column = Constant <value = float[{2 * N}, 1] {{{", ".join(["0", "1", *["0"] * (2 * N - 2)])}}}> ()
+        flat = Reshape (X, shape) {nodes} {more} same = Gather (flat, next) WRONG = Add (same, MORE)""",
     )

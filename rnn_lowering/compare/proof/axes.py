@@ -152,12 +152,14 @@ class RunSizes:
 
     def sliced(self, before: int, after: int, *bounds: int) -> None:
         """Note how many rows are left of so many: by how much it is longer or shorter was noted."""
-        own, others = ([symbols for _, symbols in self._own(size)] for size in (before, after))
+        own, others = (
+            [(symbols, self._unit(known)) for known, symbols in self._own(size)] for size in (before, after)
+        )
         are_plain = not any(isinstance(bound, SymbolicSize) for bound in bounds)
         if not self.is_open(before) or (are_plain and own and own != others):
             self.closed(after)  # so many from one end
         elif after != before:
-            self.opened(after, own[0] if own and own == others else ("part", self._open.get(before)))
+            self.opened(after, own[0][0] if own and own == others else ("part", self._open.get(before)))
 
     def joined(self, sizes: Sequence[int], size: int) -> None:
         """Note how long an axis is to which rows of so long ones were joined."""
@@ -217,10 +219,10 @@ class RunSizes:
         reason, found = "a size chooses rows of an axis of another size", list[Moves]()
         for known, symbols in self._own(size):  # one, where open sizes are apart
             try:
-                unit = 1 if len(symbols) > 1 or known not in self._parts else self._parts[known][-1]
-                if unit > 1 and not alone:
+                if self._unit(known) > 1 and not alone:
                     raise UnprovenError("rows of an axis that was joined are sliced")
-                found.append(self._moved_along(known, symbols, in_units(value.form, unit), past))
+                form = in_units(value.form, self._unit(known))
+                found.append(self._moved_along(known, symbols, form, past))
             except UnprovenError as error:
                 reason = str(error)
         if not found:
@@ -254,6 +256,11 @@ class RunSizes:
         for name in set(own) - {units.get(())} if units else ():
             moves[name] += moves[units[()]]  # behind the last row of the second comes a row of the next
         return moves | Moves({CHOSEN: bool(counted)})
+
+    def _unit(self, size: int) -> int:
+        """Return how many rows of an axis are one of the open size that it was joined of."""
+        parts = self._parts.get(size, ())
+        return parts[-1] if len(parts) == 3 else 1
 
     def _units(self, size: int, own: Symbols) -> dict[Symbols, str]:
         """Return which size of an axis a row, or so many as a size, goes along: of two that were joined, a row goes
