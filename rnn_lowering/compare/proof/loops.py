@@ -36,7 +36,18 @@ def scan(
     is_open = m.axes.is_open(len(rows[0]))
     steps = [[m.moved(m.arranged(x, itemgetter((t, ...))), m.moves(x)) for x in rows] for t in range(len(rows[0]))]
     finals, stacked = _repeat(m, body, outer, given[:first], steps, is_open)
+    for value, rows_of_y in zip(body.output[first:], stacked, strict=True):
+        _check_declared(value, rows_of_y.shape[1:])
     return [*finals, *(_rows(m, x, 0, axis, back) for x, axis, back in _placed(stacked, of_rows, "output"))]
+
+
+def _check_declared(value: onnx.ValueInfoProto, shape: Sequence[int]) -> None:
+    """Raise if a row of an output has another shape than is declared: onnxruntime makes room for that one."""
+    declared = value.type.tensor_type
+    sizes = [dim.dim_value for dim in declared.shape.dim]
+    fits = len(sizes) == len(shape) and all(size in (0, own) for size, own in zip(sizes, shape, strict=True))
+    if declared.HasField("shape") and not fits:
+        raise UnprovenError("a row has another shape than is declared")
 
 
 def _placed(arrays: Sequence[Array], of_rows: dict[str, Any], of: str) -> Iterator[tuple[Array, int, int]]:
