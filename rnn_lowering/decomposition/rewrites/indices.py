@@ -151,29 +151,36 @@ def lengthen_to_updates(model: AdaptedModel) -> int:
     known = {node: (model.shape_of(node.inputs[1]), model.dtype_of(node.inputs[0])) for node in nodes}
     for node, (shape, dtype) in known.items():
         _count(node, model)
-        data, indices = node.inputs[:2]
         assert shape is not None
         assert dtype is not None
         axis = node.attributes.get_int("axis", 0) % len(shape)
-        if isinstance(count := shape[axis], int):
-            ends = [count if n == axis else 0 for n in range(len(shape))]
-            longer = model.before(node, "Pad", [data], pads=[*[0] * len(shape), *ends])
-        else:
-            zero = ir.tensor(np.zeros(1, dtype.numpy()))
-            zeros = model.before(node, "ConstantOfShape", [model.before(node, "Shape", [indices])], value=zero)
-            longer = model.before(node, "Concat", [data, zeros], axis=axis)
-        rows = model.before(
-            node, "Gather", [model.before(node, "Shape", [data]), model.constant(node, [axis])], axis=0
-        )
+        longer = _lengthened(node, model, shape, dtype, axis)
+        sizes = model.before(node, "Shape", [node.inputs[0]])
+        rows = model.before(node, "Gather", [sizes, model.constant(node, [axis])], axis=0)
         result = model.before(node, node.op_type, [longer, *node.inputs[1:]], **node.attributes)
         bounds = [model.constant(node, [0]), rows, model.constant(node, [axis])]
         model.replace(node, model.before(node, "Slice", [result, *bounds]))
     return len(nodes)
 
 
+def _lengthened(node: ir.Node, model: AdaptedModel, shape: ir.Shape, dtype: ir.DataType, axis: int) -> ir.Value:
+    """Return the data of a node with as many rows more as its indices, which have that shape."""
+    data, indices = node.inputs[:2]
+    if isinstance(count := shape[axis], int):
+        ends = [count if n == axis else 0 for n in range(len(shape))]
+        return model.before(node, "Pad", [data], pads=[*[0] * len(shape), *ends])
+    given, more = (model.before(node, "Shape", [value]) for value in (data, indices))
+    sizes = [
+        model.before(node, "Gather", [more if n == axis else given, model.constant(node, [n])], axis=0)
+        for n in range(len(shape))
+    ]
+    zero = ir.tensor(np.zeros(1, dtype.numpy()))
+    zeros = model.before(node, "ConstantOfShape", [model.before(node, "Concat", sizes, axis=0)], value=zero)
+    return model.before(node, "Concat", [data, zeros], axis=axis)
+
+
 def longer_updates(model: AdaptedModel) -> set[ir.Node]:
-    """Return each ScatterElements whose data gets rows: along the other axes, updates are as many, or their number
-    is known."""
+    """Return each ScatterElements whose data gets rows."""
     return {node for node in model.nodes("ScatterElements", since=_COMPARES_INTEGERS) if _is_longer(node, model)}
 
 
@@ -183,14 +190,9 @@ def _is_longer(node: ir.Node, model: AdaptedModel) -> bool:
         return False
     axis = node.attributes.get_int("axis", 0) % len(data)
     rows, count = data[axis], indices[axis]
-    if (isinstance(rows, int) and isinstance(count, int) and count <= rows) or _is_same(rows, count):
-        return False
-    others = [_is_same(a, b) for n, (a, b) in enumerate(zip(data, indices, strict=True)) if n != axis]
-    return isinstance(count, int) or all(others)
-
-
-def _is_same(first: int | ir.SymbolicDim, second: int | ir.SymbolicDim) -> bool:
-    return first == second and (isinstance(first, int) or first.value is not None)
+    if isinstance(rows, int) and isinstance(count, int):
+        return count > rows
+    return rows != count or (isinstance(rows, ir.SymbolicDim) and rows.value is None)
 
 
 def cut_to_indices(model: AdaptedModel) -> int:
