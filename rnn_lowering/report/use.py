@@ -200,7 +200,16 @@ def _line(call: Snippet, report: FileReport) -> str:
         feed=_feed(names),
         values=f"[{', '.join(map(_variable, names))}]",
         outputs=repr([port.name for port in report.lowered.outputs]),
+        facts="".join(_facts(report.lowered.inputs)),
     )
+
+
+def _facts(inputs: Iterable[Port]) -> Iterator[str]:
+    """Yield what tells tract the sizes of arrays where some are open."""
+    for n, port in enumerate(inputs):
+        if not all(isinstance(dim, int) for dim in port.shape or [None]):
+            kind = _SHORT.get(port.dtype or "", port.dtype)
+            yield f"net.set_input_fact({n}, ','.join(map(str, {_variable(port.name)}.shape)) + ',{kind}'); "
 
 
 def _feed(names: Iterable[str]) -> str:

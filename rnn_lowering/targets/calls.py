@@ -18,7 +18,8 @@ class Snippet:
         load: Code that imports the runtime and loads the model.
         run: The body of a function that takes `inputs`, arrays by name, and returns the outputs as a list.
         line: The same in one line, the last step of which has the outputs as the runtime gives them: {file} is the
-            name of the model, {feed} a dictionary of arrays, {values} and {outputs} are lists; "" where it is long.
+            name of the model, {feed} a dictionary of arrays, {values} and {outputs} are lists, {facts} tells tract
+            open sizes; "" where it is long.
         commands: Convert the model before: {path} is its name, {names} and {shapes} are of its inputs.
     """
 
@@ -38,9 +39,23 @@ CALLS: Mapping[str, Snippet] = {
         "onnxruntime.InferenceSession({file}).run(None, {feed})",
     ),
     "tract": Snippet(
-        'import tract\n\nnet = tract.onnx().load("model.onnx").into_model().into_runnable()',
-        "return [y.to_numpy() for y in net.run([*inputs.values()])]",
-        "tract.onnx().load({file}).into_model().into_runnable().run({values})",
+        """\
+import tract
+
+nets = {}  # by sizes: tract runs some models only if it knows them
+
+
+def net_for(arrays):
+    kinds = ["bool" if a.dtype == bool else f"{a.dtype.kind}{8 * a.dtype.itemsize}" for a in arrays]
+    facts = tuple(",".join([*map(str, a.shape), kind]) for a, kind in zip(arrays, kinds))
+    if facts not in nets:
+        net = tract.onnx().load("model.onnx")
+        for n, fact in enumerate(facts):
+            net.set_input_fact(n, fact)
+        nets[facts] = net.into_model().into_runnable()
+    return nets[facts]""",
+        "return [y.to_numpy() for y in net_for([*inputs.values()]).run([*inputs.values()])]",
+        "net = tract.onnx().load({file}); {facts}net.into_model().into_runnable().run({values})",
     ),
     "openvino": Snippet(
         """\

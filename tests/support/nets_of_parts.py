@@ -445,6 +445,9 @@ UPDATES = {
         (float[a, b] y) <float half = {0.5}> { r = Relu (v) m = Mul (r, half) n = Tanh (m) f = Floor (n) g = Neg (f)
         i = Cast <to = 7> (g) t = ScatterElements <axis = 0> (x, i, u)
         y = ScatterElements <axis = 0> (t, i, v) }""",
+    "updates by indices of unknown sizes": """(float[T, 4] x, float[N, 4] u) => (float[a, b] y) {
+        m = ArgMax <axis = 0> (x) s = Shape (u) c = Cast <to = 1> (s) r = Relu (c) k = Cast <to = 7> (r)
+        i = Expand (m, k) y = ScatterElements <axis = 0> (x, i, u) }""",
     "updates of open rows": """(float[T, 4] x, float[N, 4] u) => (float[a, b] y) {
         m = ArgMax <axis = 0> (x) s = Shape (u) i = Expand (m, s) y = ScatterElements <axis = 0> (x, i, u) }""",
     "sums of updates of open rows as PyTorch writes them, opset 16": """(float[T, 4] x, float[N, 4] u) =>
