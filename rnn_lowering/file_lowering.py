@@ -419,9 +419,9 @@ def _advice(check: Verification, report: FileReport) -> str:
     there = check.in_target
     if there is not None and not there.runs:
         return _way_out(report)
-    wrong = [output.max_abs for output in (check if there is None else there).outputs if not output.passed]
-    if wrong and all(map(math.isfinite, wrong)):
-        return _ADVICE.replace("{atol}", f"{2 * max(wrong):.0e}")
+    wrong = [output for output in (check if there is None else there).outputs if not output.passed]
+    if wrong and all(math.isfinite(output.max_abs) and "tolerance" in output.reason for output in wrong):
+        return _ADVICE.replace("{atol}", f"{2 * max(output.max_abs for output in wrong):.0e}")
     return _REPORT if there is None or not wrong else _SIZES
 
 

@@ -49,8 +49,11 @@ SECTIONS = {
 
 _UNTRIED = "as its own documentation says: no test does"
 
-_SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "int32": "i32", "int64": "i64"}
-"""Types as pnnx spells them."""
+_SHORT = {
+    **{"float32": "f32", "float64": "f64", "float16": "f16", "int32": "i32", "int64": "i64"},
+    **{"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"},
+}
+"""Types as pnnx and tract spell them."""
 
 
 def next_steps(report: FileReport) -> Iterator[str]:

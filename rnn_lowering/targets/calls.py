@@ -105,7 +105,7 @@ import MNN, _tools  # _tools is MNN's converter
 options = ["mnnconvert", "-f", "ONNX", "--bizCode", "any"]
 _tools.mnnconvert([*options, "--modelFile", "model.onnx", "--MNNModel", "net.mnn"])
 net = MNN.nn.load_module_from_file("net.mnn", INPUTS, OUTPUTS)
-kinds = {"f": MNN.expr.float, "i": MNN.expr.int}""",
+kinds = {"f": MNN.expr.float, "i": MNN.expr.int, "u": MNN.expr.uint8}""",
         """\
 arrays = [a.astype("int32") if a.dtype.kind in "ib" else a for a in inputs.values()]
 given = [MNN.expr.const(a, list(a.shape), MNN.expr.NCHW, kinds[a.dtype.kind]) for a in arrays]

@@ -434,6 +434,11 @@ NORMS = {
     for axes, shape in (("-1", "1, 1, 6"), ("-1", "4, 1"), ("-1", "1"), ("1", "6"), ("1, 2", "1, 4, 1"))
 }
 
+NORMS["a norm with factors that are data"] = """(float[2, 4, 6] x, float[2, 1, 6] g, float[2, 1, 6] b) =>
+    (float[a, b, c] y) <float two = {2}, float e = {0.001}> { t = Tanh (x) m = ReduceMean <axes = [-1]> (t)
+    c = Sub (t, m) s = Pow (c, two) v = ReduceMean <axes = [-1]> (s) w = Add (v, e) q = Sqrt (w) d = Div (c, q)
+    f = Mul (g, d) y = Add (f, b) }"""
+
 UPDATES = {
     "more updates than rows, from the end": """(float[3, 4] x) => (float[a, b] y)
         <int64[5, 4] i = {0, 1, 2, 0, -1, -1, 1, 0, 1, 2, 0, -3, 2, 2, 2, 2, 0, 0, 1, 1}, float[5, 4] u = {}> {

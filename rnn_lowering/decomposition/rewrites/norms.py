@@ -119,7 +119,8 @@ def _divides_by_sum(node: ir.Node, model: AdaptedModel) -> bool:
 def part_norms(model: AdaptedModel) -> int:
     """Put an Identity between the quotient of each norm and its factors, unless these are a vector behind it, with
     a vector of terms behind that; return their number."""
-    found = [node for node in model.nodes("Mul") if _is_scaled(node, model) and not _by_vectors(node, model)]
+    scaled = [node for node in model.nodes("Mul") if any(map(_is_quotient, node.inputs))]
+    found = [node for node in scaled if not _by_vectors(node, model)]
     for node in found:
         slot = 0 if _is_quotient(node.inputs[0]) else 1
         node.replace_input_with(slot, model.before(node, "Identity", [node.inputs[slot]]))
@@ -133,10 +134,6 @@ def _is_quotient(value: ir.Value | None) -> bool:
         return False
     root = node.inputs[1].producer()
     return root is not None and root.op_type == "Sqrt"
-
-
-def _is_scaled(node: ir.Node, model: AdaptedModel) -> bool:
-    return any(map(_is_quotient, node.inputs)) and any(model.constant_of(v) is not None for v in node.inputs)
 
 
 def _by_vectors(node: ir.Node, model: AdaptedModel) -> bool:

@@ -31,7 +31,7 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[...
 
 def variables(feed: Mapping[str, Any]) -> list[Any]:
     """The inputs as MNN takes them; it has no int64, and booleans are integers."""
-    kinds = {"float32": MNN.expr.float, "int32": MNN.expr.int, "int64": MNN.expr.int}
+    kinds = {"float32": MNN.expr.float, "int32": MNN.expr.int, "uint8": MNN.expr.uint8, "int8": MNN.expr.int8}
     plain = [a.astype(np.int32) if a.dtype in (np.int64, np.bool_) else a for a in feed.values()]
     return [MNN.expr.const(a, list(a.shape), MNN.expr.NCHW, kinds[a.dtype.name]) for a in plain]
 

@@ -18,8 +18,8 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[...
     told = model.with_name("calls.json")
     grows = json.loads(told.read_text())["grows"] if told.exists() else {}
     for n, name in enumerate(order):
-        kind = {"float32": "f32", "float64": "f64", "float16": "f16"}.get(feed[name].dtype.name)
-        kind = kind or feed[name].dtype.name.replace("int", "i")
+        dtype = feed[name].dtype
+        kind = "bool" if dtype.kind == "b" else f"{dtype.kind}{8 * dtype.itemsize}"
         inference.set_input_fact(
             n,
             ",".join(
