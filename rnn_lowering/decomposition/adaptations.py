@@ -36,6 +36,7 @@ from rnn_lowering.decomposition.rewrites.axes import (
     align_slopes,
     flatten_rows,
     pair_operands,
+    repeat_matrices,
     resize_in_rank_4,
     run_in_rank_4,
     write_batches,
@@ -262,6 +263,9 @@ ADAPTATIONS = {
     ),
     "pairs of operands": Adaptation(
         pair_operands, "computes three operands of unlike shapes wrongly: wrote {} nodes with two at a time"
+    ),
+    "repeated matrices": Adaptation(
+        repeat_matrices, "multiplies fewer matrices with more wrongly at a second size: repeated {} operands"
     ),
     "slopes with axes": Adaptation(
         align_slopes, "takes a vector of slopes by channel: gave {} of them an axis more"

@@ -1,6 +1,7 @@
 """`--stream` and `stream=`: from a file to a file, with a proof, a report and nothing written where it fails."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_the_command_tells_states_loop_and_chunks(paths: tuple[Path, Path], rnn_
     assert "past_only_h  present_only_h  only  1,2,4  float32  zeros" in shown
     assert '        "past_only_h": outputs["present_only_h"],' in shown
     assert "for each chunk of 1 frame (axis 0 of X):" in shown
-    assert "verified (onnxruntime, in chunks of 1 frame, sequences of up to 1009 frames): 4 runs" in shown
+    assert re.search(r"verified \(onnxruntime, in chunks of 1 frame, sequences of up to \d+ frames\): 4 ", shown)
     made = onnx.load(paths[1])
     assert recurrent_left(made) == []
     assert plan_of(made)["states"][0]["shape"] == [1, 2, 4]

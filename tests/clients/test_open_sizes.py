@@ -68,6 +68,22 @@ def test_sizes_may_be_open(client: Any, to: Any, open_sizes: Open, tmp_path: Pat
             assert outcome == ("right", ""), f"{name} {SIZES[open_sizes][n]}"
 
 
+def test_fewer_matrices_meet_more(tmp_path: Path) -> None:
+    """MNN, loaded once: at the second size it would read beyond the matrices of the first."""
+    text = """g (float[N, 2, 5, 8] x, float[N, 1, 8, 6] w) => (float[N, 2, 5, 6] y) {
+        t = Tanh (x) v = Tanh (w) y = MatMul (t, v) }"""
+    lowered, path = rl.lower(parse(text), target="mnn"), tmp_path / "0.onnx"
+    onnx.save(lowered, path)
+    Path(f"{path}.txt").write_text("y")
+    drawn = [random_feed(parse(text), N=size) for size in (1, 3, 2)]
+    for n, feed in enumerate(drawn):
+        np.savez(f"{path}.{n}.npz", **feed)
+    run_python("mnn", "-c", RUN, "mnn", path, lent=[PACKAGED])
+    for n, feed in enumerate(drawn):
+        with np.load(f"{path}.{n}.out.npz") as got:
+            assert judge(dict(got), {"y": np.tanh(feed["x"]) @ np.tanh(feed["w"])}) == ("right", ""), n
+
+
 ONE_START = """g (float[T, N, 6] x) => (float[T, 1, N, 5] y) <float[1, 20, 6] W = {}, float[1, 20, 5] R = {},
     int64[1] one = {1}, int64[1] five = {5}> {
     n = Shape <start: int = 1, end: int = 2> (x) sizes = Concat <axis = 0> (one, n, five)

@@ -320,6 +320,27 @@ def pair_operands(model: AdaptedModel) -> int:
     return len(nodes)
 
 
+def repeat_matrices(model: AdaptedModel) -> int:
+    """Repeat, in place, the matrices of each MatMul of two computed tensors along the axes in which the other
+    operand has a known number of them, if sizes are open; return the number of operands."""
+    return sum(_repeat_matrices(node, slot, model) for node in model.nodes("MatMul") for slot in (0, 1))
+
+
+def _repeat_matrices(node: ir.Node, slot: int, model: AdaptedModel) -> bool:
+    shapes = [model.shape_of(value) for value in node.inputs]
+    if None in shapes or any(model.constant_of(value) is not None for value in node.inputs):
+        return False
+    own, other = (list(shape or ())[:-2] for shape in (shapes[slot], shapes[1 - slot]))
+    if len(own) != len(other) or all(isinstance(size, int) for size in other):
+        return False
+    counts = [b if a == 1 and isinstance(b, int) else 1 for a, b in zip(own, other, strict=True)]
+    if max(counts, default=1) == 1:
+        return False
+    repeated = model.before(node, "Tile", [node.inputs[slot]], repeats=[*counts, 1, 1])
+    node.replace_input_with(slot, repeated)
+    return True
+
+
 _BROADCASTS = 7
 """The first opset of a Mul that broadcasts its operands."""
 

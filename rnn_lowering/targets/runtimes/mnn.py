@@ -317,7 +317,7 @@ MNN = Target(
                 "squares as products",
                 "logarithms of Sigmoid",
             ),
-            "pairs of operands",
+            *("pairs of operands", "repeated matrices"),
             *("numbers of one axis", "slopes as products", "axes from the start", "spelled lower pads"),
             *("rows of a Softmax", "squeezed bounds", "factors of sizes"),
             *(
