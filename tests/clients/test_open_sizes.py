@@ -77,7 +77,8 @@ def test_fewer_matrices_meet_more(tmp_path: Path) -> None:
     Path(f"{path}.txt").write_text("y")
     drawn = [random_feed(parse(text), N=size) for size in (1, 3, 2)]
     for n, feed in enumerate(drawn):
-        np.savez(f"{path}.{n}.npz", **feed)
+        given: dict[str, Any] = feed
+        np.savez(f"{path}.{n}.npz", **given)
     run_python("mnn", "-c", RUN, "mnn", path, lent=[PACKAGED])
     for n, feed in enumerate(drawn):
         with np.load(f"{path}.{n}.out.npz") as got:
