@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -430,8 +431,12 @@ def _way_out(report: FileReport) -> str:
     shapes = [port.shape or () for port in report.lowered.inputs]
     names = dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str))
     sizes = " ".join(map(NO_STREAM.option, names))
-    page = f"{page_named('runtimes.md')} says under {report.target} what it lacks"
-    return f"fixed sizes may help, with a number for each ?: {sizes}; {page}" if sizes else page
+    switches = [port.name for port in report.lowered.inputs if port.is_switch and "If" in report.operators_after]
+    ways = [f"fixed sizes may help, with a number for each ?: {sizes}"] if sizes else []
+    if switches:
+        fixed = " ".join(f"--set-input {shlex.quote(f'{name}=')}?" for name in switches)
+        ways.append(f"an input that decides a branch may be a constant: {fixed}")
+    return "; ".join([*ways, f"{page_named('runtimes.md')} says under {report.target} what it lacks"])
 
 
 def _compared(comparison: Callable[[], ModelComparison], *, others_replaced: bool) -> Verification:

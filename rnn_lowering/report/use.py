@@ -419,6 +419,12 @@ class Port:
         return f"{self.name} [{dims}]"
 
     @property
+    def is_switch(self) -> bool:
+        """Whether it is one integer or boolean."""
+        single = self.shape is not None and all(dim == 1 for dim in self.shape)
+        return single and (self.dtype or "").lstrip("u").startswith(("int", "bool"))
+
+    @property
     def sizes(self) -> list[int]:
         """Its sizes, with 1 for open ones."""
         return [dim if isinstance(dim, int) else 1 for dim in self.shape or ()]

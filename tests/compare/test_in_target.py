@@ -89,6 +89,20 @@ def test_fixed_sizes_run_once(small: Path, here: Path) -> None:
     assert found.in_target.runs == 1
 
 
+def test_an_input_that_decides_a_branch_may_be_fixed(
+    here: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[4] x, int64 rate) => (float[4] y)
+        <int64 quick = {16000}> { fast = Equal (rate, quick)
+        y = If (fast) <then_branch = a () => (float[4] u) { u = Tanh (x) },
+                       else_branch = b () => (float[4] v) { v = Sigmoid (x) }> }"""
+    source = saved(tmp_path / "in.onnx", onnx.parser.parse_model(text))
+    monkeypatch.setenv("DEED", "rejects")
+    refused = rnn_lower(source, tmp_path / "out.onnx", *IN_TARGET)
+    assert refused.code == 3
+    assert "an input that decides a branch may be a constant: --set-input rate=?; " in refused.err
+
+
 def test_sizes_run_in_another_order_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]>
         g (float[atoms, 4] atoms, float[edges, 4] edges) => (float[atoms, 4] y)
