@@ -64,6 +64,7 @@ _NOT_KEPT = "the model is not written; --keep-failed FILE keeps it"
 
 _REPORT = "please report it with the original, the kept model and {report}"
 _ADVICE = "if this difference is acceptable, accept it (--atol {atol}); otherwise " + _REPORT
+_INTEGERS = "do they follow from numbers that are equal? --test-input NAME=FILE.npy gives others; or " + _REPORT
 _SIZES = "are these sizes too small for the model? --test-shape NAME:D0,... gives others; otherwise " + _REPORT
 
 _OTHERS_REPLACED = (
@@ -423,7 +424,9 @@ def _advice(check: Verification, report: FileReport) -> str:
     wrong = [output for output in (check if there is None else there).outputs if not output.passed]
     if wrong and all(math.isfinite(output.max_abs) and "tolerance" in output.reason for output in wrong):
         return _ADVICE.replace("{atol}", f"{2 * max(output.max_abs for output in wrong):.0e}")
-    return _REPORT if there is None or not wrong else _SIZES
+    if there is None or not wrong:
+        return _REPORT
+    return _INTEGERS if all(math.isfinite(output.max_abs) for output in wrong) else _SIZES
 
 
 def _way_out(report: FileReport) -> str:

@@ -89,6 +89,19 @@ def test_fixed_sizes_run_once(small: Path, here: Path) -> None:
     assert found.in_target.runs == 1
 
 
+def test_integers_that_differ_get_no_tolerance(
+    here: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (int64[a] y) <int64[1] k = {3}>
+        { v, y = TopK (x, k) }"""
+    source = saved(tmp_path / "in.onnx", onnx.parser.parse_model(text))
+    monkeypatch.setenv("DEED", "orders otherwise")
+    refused = rnn_lower(source, tmp_path / "out.onnx", *IN_TARGET)
+    assert refused.code == 3
+    assert "do they follow from numbers that are equal? --test-input NAME=FILE.npy gives others" in refused.err
+    assert "--atol" not in refused.err
+
+
 def test_an_input_that_decides_a_branch_may_be_fixed(
     here: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

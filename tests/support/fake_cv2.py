@@ -42,6 +42,8 @@ class Net:
             outputs[0] = outputs[0] + 0.01
         if DEED == "is wrong with more edges" and len(self.feed["edges"]) > len(self.feed["atoms"]):
             outputs[0] = outputs[0] + 0.01
+        if DEED == "orders otherwise":
+            outputs = [a[..., ::-1].copy() for a in outputs]
         if DEED == "has no int64":
             outputs = [a.astype(np.int32) if a.dtype == np.int64 else a for a in outputs]
         return outputs
