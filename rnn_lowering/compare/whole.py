@@ -238,7 +238,11 @@ class ModelComparison(Comparison):
 
     def _run_together(self) -> _Ran | None:
         """Run the original at sizes that follow from each other; None if it has none, or takes none."""
-        meeting = {} if self.check.feeds is not None else meeting_sizes(self.original.proto)
+        if self.check.feeds is not None or self.check.shapes:
+            return None
+        meeting: MeetingSizes = {}
+        with suppress(Exception):  # a model that cannot be followed says nothing
+            meeting = meeting_sizes(self.original.proto)
         if meeting:
             with suppress(NotAcceptedError):
                 return self._run_observed(self._write_feeds(meeting))

@@ -72,9 +72,9 @@ def selu(x: Real, alpha: Real, gamma: Real, zero: Real) -> Real:
 
 @script()
 def shrink(x: Real, lambd: Real, below: Real, bias: Real, zero: Real) -> Real:
-    """x less the bias above lambd, and more below -lambd, else 0; ONNX's own body needs opset 15."""
-    low = op.Where(x < below, x + bias, zero)
-    return op.Where(x > lambd, x - bias, low)
+    """x and the bias below -lambd, else x less the bias above lambd, else 0; ONNX's own body needs opset 15."""
+    high = op.Where(x > lambd, x - bias, zero)
+    return op.Where(x < below, x + bias, high)
 
 
 @script()

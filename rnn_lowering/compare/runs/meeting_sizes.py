@@ -70,9 +70,8 @@ def _joined(known: KnownValues, node: ir.Node) -> Iterator[tuple[Size, Size]]:
     if not shapes or not (is_concat or operator_of(node).elementwise):
         return
     rows = [*zip_longest(*(shape[::-1] for shape in shapes), fillvalue=ONE)][::-1]
-    if is_concat:
-        del rows[node.attributes.get_int("axis", 0)]
-    for sizes in rows:
+    joined = node.attributes.get_int("axis", 0) % max(len(rows), 1) if is_concat else None
+    for sizes in (row for axis, row in enumerate(rows) if axis != joined):
         yield from pairwise([each for each in dict.fromkeys(sizes) if each != ONE])
 
 
@@ -88,16 +87,13 @@ def _solved(difference: Size) -> Iterator[tuple[str, Size]]:
 
 def _add_windows(known: KnownValues, node: ir.Node) -> None:
     """Add the sizes behind the windows of a convolution, as if these took each row of its input."""
-    given, behind = known.shape(node.inputs[0] if node.inputs else None), known.shape(node.outputs[0])
-    if (
-        node.op_type not in _CONVOLUTIONS
-        or node.domain
-        or len(given) != len(behind)
-        or "auto_pad" in node.attributes
-    ):
+    if node.op_type not in _CONVOLUTIONS or node.domain or "auto_pad" in node.attributes:
+        return
+    given, weights, behind = map(known.shape, (*node.inputs[:2], node.outputs[0]))
+    if not len(given) == len(weights) == len(behind):
         return
     rank = len(given) - 2
-    kernels = [int(dim.constant or 0) for dim in known.shape(node.inputs[1])[2:]]
+    kernels = [int(dim.constant or 0) for dim in weights[2:]]
     strides, dilations, more = (node.attributes.get_ints(name, [usual] * rank) for name, usual in _WINDOWS.items())
     pads = node.attributes.get_ints("pads", [0] * 2 * rank)
     ends = zip(pads[:rank], pads[rank:], strict=True)
