@@ -136,6 +136,9 @@ REPEATS |= {
 }
 
 STEPS = {
+    "every second step from a computed one, of int32": """(float[N, T, 4] x) => (float[a, b, c] y)
+        <int32[1] two = {2}, int32[1] one = {1}> { t = Tanh (x) s = Shape (x) i = Cast <to = 6> (s)
+        first = Slice (i, one, two) start = Sub (first, first) y = Slice (t, start, first, one, two) }""",
     "every second step": """(float[N, T, 4] x) => (float[a, b, c] y)
         <int64[1] s = {0}, int64[1] e = {9223372036854775807},
         int64[1] axis = {1}, int64[1] step = {2}> { t = Tanh (x) y = Slice (t, s, e, axis, step) }"""

@@ -140,7 +140,8 @@ def _cut(node: ir.Node, steps: list[int], rows: Container[int], model: AdaptedMo
     x, *given = node.inputs
     plain, bounds = [min(step, 1) for step in steps], bounds_at(node, model.opset)
     if bounds is None:
-        return model.before(node, "Slice", [x, *given[:3], model.constant(node, plain)])
+        kind = (model.dtype_of(given[3]) or ir.DataType.INT64).numpy()
+        return model.before(node, "Slice", [x, *given[:3], model.constant(node, plain, kind)])
     others = [(start, end, axis, min(step, 1)) for axis, start, end, step in bounds if axis not in rows]
     cut = [model.constant(node, each) for each in zip(*others, strict=True)]
     return model.before(node, "Slice", [x, *cut]) if cut else x
