@@ -141,7 +141,7 @@ STEPS = {
         first = Slice (i, one, two) start = Sub (first, first) y = Slice (t, start, first, one, two) }""",
     "every second step": """(float[N, T, 4] x) => (float[a, b, c] y)
         <int64[1] s = {0}, int64[1] e = {9223372036854775807},
-        int64[1] axis = {1}, int64[1] step = {2}> { t = Tanh (x) y = Slice (t, s, e, axis, step) }"""
+        int64[1] axis = {1}, int64[1] step = {2}> { t = Tanh (x) y = Slice (t, s, e, axis, step) }""",
 }
 
 COLUMNS = {
