@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -47,6 +46,7 @@ from rnn_lowering.files.one_file import LARGE, text_format
 from rnn_lowering.files.options import Files
 from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
+from rnn_lowering.flags import set_input
 from rnn_lowering.libraries import without_onnxruntime
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Lowering
@@ -386,7 +386,7 @@ class FileLowering:
                 pass
             named = f"'{self.files.report}'" if self.files.report else named
         there = check.in_target
-        hint = "; ".join([*facts, _advice(check, report).format(report=named)] if failed else facts)
+        hint = "; ".join([*facts, _advice(check, report, named)] if failed else facts)
         error = (VerificationError if failed else NotVerifiedError)(
             unproven or str(check), hint=hint, report=report
         )
@@ -415,18 +415,19 @@ def _open_outputs(result: LoweringResult, places: Collection[tuple[str, int]]) -
     return f"opened declared sizes of outputs that the runs contradict: {named}"
 
 
-def _advice(check: Verification, report: FileReport) -> str:
+def _advice(check: Verification, report: FileReport, named: str) -> str:
     """Return what to do about a comparison that failed: what may help if the target does not run the result, the
-    tolerance that accepts what it found if outputs were compared and only numbers differ."""
+    tolerance that accepts what it found if outputs were compared and only numbers differ. `named` is the report."""
     there = check.in_target
     if there is not None and not there.runs:
         return _way_out(report)
     wrong = [output for output in (check if there is None else there).outputs if not output.passed]
     if wrong and all(math.isfinite(output.max_abs) and "tolerance" in output.reason for output in wrong):
-        return _ADVICE.replace("{atol}", f"{2 * max(output.max_abs for output in wrong):.0e}")
+        return _ADVICE.format(atol=f"{2 * max(output.max_abs for output in wrong):.0e}", report=named)
     if there is None or not wrong:
-        return _REPORT
-    return _INTEGERS if all(math.isfinite(output.max_abs) for output in wrong) else _SIZES
+        return _REPORT.format(report=named)
+    advice = _INTEGERS if all(math.isfinite(output.max_abs) for output in wrong) else _SIZES
+    return advice.format(report=named)
 
 
 def _way_out(report: FileReport) -> str:
@@ -437,8 +438,7 @@ def _way_out(report: FileReport) -> str:
     switches = [port.name for port in report.lowered.inputs if port.is_switch and "If" in report.operators_after]
     ways = [f"fixed sizes may help, with a number for each ?: {sizes}"] if sizes else []
     if switches:
-        fixed = " ".join(f"--set-input {shlex.quote(f'{name}=')}?" for name in switches)
-        ways.append(f"an input that decides a branch may be a constant: {fixed}")
+        ways.append(f"an input that decides a branch may be a constant: {' '.join(map(set_input, switches))}")
     return "; ".join([*ways, f"{page_named('runtimes.md')} says under {report.target} what it lacks"])
 
 

@@ -43,6 +43,11 @@ def set_dims(names: Iterable[str]) -> str:
     return " ".join(map(set_dim, dict.fromkeys(names)))
 
 
+def set_input(name: str, number: str = "?") -> str:
+    """Return the option that makes an input a constant."""
+    return f"--set-input {shlex.quote(f'{name}=')}{number}"
+
+
 def is_for_command() -> bool:
     """Return whether messages have flags."""
     return _of_command.get()

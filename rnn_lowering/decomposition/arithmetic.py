@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper, parser
+from onnx import parser
 
-from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operands, function_of, integers, is_integer
+from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operands, function_of, holding, integers, is_integer
 
 _OLDEST_WHERE, _OLDEST_EQUAL, _OLDEST_MAX, _OLDEST_OR_EQUAL = 9, 11, 12, 12
 """The first opsets of Where and of Less of integers, of Equal of floats, of Max of integers, and of LessOrEqual."""
@@ -114,10 +114,7 @@ def trilu(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto |
     inputs = ", ".join(("x", "k")[: len(operands)])
     head = f'<domain: "", opset_import: ["" : {opset}]> f ({inputs}) => (y)'
     proto = parser.parse_function(f"{head} {{ {places} y = {keeps} }}")
-    for name, numbers in constants.items():
-        value = numpy_helper.from_array(numbers)
-        proto.node.insert(0, helper.make_node("Constant", [], [name], value=value))
-    return proto
+    return holding(proto, constants)
 
 
 def place_of_largest(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
@@ -152,8 +149,7 @@ def hardmax(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto
         f"""<domain: "", opset_import: ["" : {opset}]> f (x) => (y) {{
         m = ArgMax <axis = {axis}> (x) e = Equal (m, rows) y = Cast <to = 1> (e) }}"""
     )
-    proto.node.insert(0, helper.make_node("Constant", [], ["rows"], value=numpy_helper.from_array(rows)))
-    return proto
+    return holding(proto, {"rows": rows})
 
 
 # Products and remainders

@@ -6,7 +6,7 @@ Updates are put in rows of zeros, whose sum is added.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper, parser
 
-from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operand, Operands, function_of, integers
+from rnn_lowering.decomposition.operands import OLDEST_OPSET, Operand, Operands, function_of, holding, integers
 from rnn_lowering.model.onnx_checks import ANONYMOUS
 
 _MOST_COPIES = 1 << 12
@@ -268,9 +268,8 @@ def _scatter_open(
     proto = parser.parse_function(f"{head} {{ {text} }}")
     column = [-1, *[1] * (len(dims[0]) - 1 - axis)]
     constants = {"axis": axis, "first": 0, "one": 1, "column": column, "behind": [axis + 1], "along": [axis]}
-    value = numpy_helper.from_array(np.array(number, data.dtype.numpy()))
-    proto.node.insert(0, helper.make_node("Constant", [], ["none"], value=value))
-    return _with_integers(proto, constants)
+    held = {name: np.array(each, np.int64) for name, each in constants.items()}
+    return holding(proto, {"none": np.array(number, data.dtype.numpy()), **held})
 
 
 def _known(dim: int | str | None) -> int | str | None:
@@ -299,15 +298,8 @@ def _scatter_rows(opset: int, data: Operand, indices: Operand) -> onnx.FunctionP
     else:
         strides, numbers["strides"] = "", [math.prod(sizes[n:]) for n in range(depth)]
     head = f'<domain: "", opset_import: ["" : {opset}]> f (data, indices, updates) => (y)'
-    return _with_integers(parser.parse_function(f"{head} {{ {_OF_ROWS.format(strides)} }}"), numbers)
-
-
-def _with_integers(proto: onnx.FunctionProto, numbers: Mapping[str, object]) -> onnx.FunctionProto:
-    """Let a function begin with constants, in place; return it."""
-    for name, given in numbers.items():
-        value = numpy_helper.from_array(np.array(given, np.int64))
-        proto.node.insert(0, helper.make_node("Constant", [], [name], value=value))
-    return proto
+    proto = parser.parse_function(f"{head} {{ {_OF_ROWS.format(strides)} }}")
+    return holding(proto, {name: np.array(each, np.int64) for name, each in numbers.items()})
 
 
 def scatter_nd(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:

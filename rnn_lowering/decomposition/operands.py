@@ -77,6 +77,14 @@ def function_of(
     return proto
 
 
+def holding(proto: onnx.FunctionProto, constants: Mapping[str, Array]) -> onnx.FunctionProto:
+    """Let a function begin with constants, by name, in place; return it."""
+    for name, numbers in constants.items():
+        value = numpy_helper.from_array(numbers)
+        proto.node.insert(0, helper.make_node("Constant", [], [name], value=value))
+    return proto
+
+
 def is_integer(operand: Operand) -> bool:
     return operand.dtype is not None and operand.dtype.is_integer()
 

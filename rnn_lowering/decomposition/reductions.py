@@ -17,6 +17,7 @@ from rnn_lowering.decomposition.operands import (
     Operand,
     Operands,
     function_of,
+    holding,
     integers,
     of_onnx,
 )
@@ -119,10 +120,7 @@ def _of_powers(body: str, opset: int, power: int, dtype: ir.DataType, **others: 
     """Return a function of x with constants for a power and its root, and others."""
     proto = parser.parse_function(f'<domain: "", opset_import: ["" : {opset}]> f (x) => (y) {{ {body} }}')
     numbers = {"p": np.array(power, dtype.numpy()), "root": np.array(1 / power, dtype.numpy()), **others}
-    for name, number in numbers.items():
-        value = onnx.numpy_helper.from_array(number)
-        proto.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=value))
-    return proto
+    return holding(proto, numbers)
 
 
 def _mean_variance(node: ir.Node, opset: int, operands: Operands) -> onnx.FunctionProto | None:
@@ -135,10 +133,7 @@ def _mean_variance(node: ir.Node, opset: int, operands: Operands) -> onnx.Functi
     mean, variance = (f"ReduceMean {given.format(name)}" for name in "xq")
     body = f"m = {mean} c = Sub (x, m) q = Mul (c, c) v = {variance} r = Sqrt (v) d = Add (r, small) y = Div (c, d)"
     proto = parser.parse_function(f'<domain: "", opset_import: ["" : {opset}]> f (x) => (y) {{ {body} }}')
-    for name, number in (("axes", integers(axes)), ("small", np.array(1e-9, dtype.numpy()))):
-        value = onnx.numpy_helper.from_array(number)
-        proto.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=value))
-    return proto
+    return holding(proto, {"axes": integers(axes), "small": np.array(1e-9, dtype.numpy())})
 
 
 REDUCTIONS: Mapping[str, Formula] = {

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from rnn_lowering.argument_checks import listed
 from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.facts.operators import default_opset
+from rnn_lowering.flags import set_input
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.model_sizes import (
@@ -195,7 +196,7 @@ def _check_default(value: ir.Value, shape: list[int]) -> None:
     if default is not None and list(default.shape.numpy()) != shape:
         raise OptionError(
             f"the default value of input '{value.name}' has the shape {list(default.shape.numpy())}, not {shape}",
-            hint=f"give that shape, or set the input (--set-input {quote(f'{value.name}=')}FILE.npy)",
+            hint=f"give that shape, or set the input ({set_input(value.name or '', 'FILE.npy')})",
         )
 
 
@@ -301,7 +302,7 @@ def _shaped(value: ir.Value, array: Array) -> Array:
         declared = ", ".join(str(size) if isinstance(size, int) else size.value or "?" for size in shape)
         raise OptionError(
             f"input '{value.name}' has the shape [{declared}], the given value {list(array.shape)}",
-            hint=f"give an array of that shape (--set-input {quote(f'{value.name}=')}FILE.npy)",
+            hint=f"give an array of that shape ({set_input(value.name or '', 'FILE.npy')})",
         )
     return array
 

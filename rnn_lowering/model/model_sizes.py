@@ -155,23 +155,8 @@ def _infer(model: ir.Model, assumed: _AssumedShapes) -> None:
     for c, shape in assumed.items():
         c.body_input.shape = c.result.shape = shape
     infer_shapes(model)
-    for _ in range(_MOST_ROUNDS):
-        if not _give_ranks(model):
-            break
-        infer_shapes(model)
     for c, shape in assumed.items():
         c.body_input.shape = c.result.shape = shape
-
-
-def _give_ranks(model: ir.Model) -> bool:
-    """Give results of Reshapes to computed sizes as many axes as there are sizes, in place, which ONNX does not
-    infer; return whether there are such."""
-    found = False
-    for node in (node for graph in graphs_within(model.graph) for node in graph if node.op_type == "Reshape"):
-        sizes = node.inputs[1].shape if len(node.inputs) > 1 and node.inputs[1] is not None else None
-        if node.outputs[0].shape is None and sizes is not None and len(sizes) == 1 and isinstance(sizes[0], int):
-            node.outputs[0].shape, found = ir.Shape([None] * sizes[0]), True
-    return found
 
 
 def _common(first: ir.Shape | None, second: ir.Shape | None) -> ir.Shape | None:

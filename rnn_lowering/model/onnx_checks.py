@@ -12,6 +12,7 @@ becomes a call of a function of a later opset.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,10 +26,11 @@ from onnx import shape_inference, version_converter
 from rnn_lowering.child import Child, ChildError, ChildOwner, Message, serve
 from rnn_lowering.facts.contrib_schemas import DOMAIN as MICROSOFT
 from rnn_lowering.facts.contrib_schemas import INFERENCE_DOMAIN, INFERENCE_SCHEMAS
+from rnn_lowering.facts.node_outputs import MOST_AXES
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
 from rnn_lowering.model.growth import MOST_CALLED, called_nodes, grows, hide_growth
-from rnn_lowering.model.protobuf import graphs_in, message_for_inference, nodes_in, pairs_in
+from rnn_lowering.model.protobuf import bodies_in, graphs_in, message_for_inference, nodes_in, pairs_in
 
 CHECK_SECONDS, INFERENCE_SECONDS = 30, 10
 """Time limits of a conversion, and of the inference of an invalid model: each needs about a second if large."""
@@ -157,24 +159,30 @@ _MOST_ROUNDS = 8
 
 def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
     inferred = shape_inference.infer_shapes(proto, data_prop=True)
-    for _ in range(_MOST_ROUNDS):
-        if not _add_ranks(inferred.graph):
-            break
-        inferred = shape_inference.infer_shapes(inferred, data_prop=True)
+    if any(node.op_type == "Reshape" for node in nodes_in(inferred.graph)):
+        for _ in range(_MOST_ROUNDS):
+            if not _add_ranks(inferred.graph, ChainMap()):
+                break
+            inferred = shape_inference.infer_shapes(inferred, data_prop=True)
     return inferred
 
 
-def _add_ranks(graph: onnx.GraphProto) -> bool:
-    """Give the results of Reshapes to some number of unknown sizes as many axes; return whether there are any."""
-    infos = {info.name: info.type for info in (*graph.input, *graph.value_info, *graph.output)}
+def _add_ranks(graph: onnx.GraphProto, outer: ChainMap[str, onnx.TypeProto]) -> bool:
+    """Give the results of Reshapes to some number of unknown sizes as many axes, in bodies too; return whether any
+    got some."""
+    known = outer.new_child({info.name: info.type for info in (*graph.input, *graph.value_info, *graph.output)})
     added = False
     for node in graph.node:
-        made = infos.get(node.output[0]) if node.op_type == "Reshape" and not node.domain else None
-        counts = infos.get(node.input[1]) if made is not None else None
+        for body in bodies_in(node):
+            added |= _add_ranks(body, known)
+        is_reshape = node.op_type == "Reshape" and not node.domain and len(node.input) > 1
+        made = known.get(node.output[0]) if is_reshape else None
+        counts = known.get(node.input[1]) if made is not None else None
         if counts is None or made is None or made.tensor_type.HasField("shape"):
             continue
         dims = counts.tensor_type.shape.dim
-        if len(dims) == 1 and dims[0].dim_value > 0:
+        if len(dims) == 1 and dims[0].HasField("dim_value") and 0 <= dims[0].dim_value <= MOST_AXES:
+            made.tensor_type.shape.SetInParent()
             made.tensor_type.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in range(dims[0].dim_value))
             added = True
     return added

@@ -72,9 +72,10 @@ def _follow(known: KnownValues, node: ir.Node, inferred: Mapping[ir.Value, ir.Va
         for value in node.outputs:
             known.declare(value, Known.at(value.dtype, inferred[value].shape if value in inferred else None))
     else:
-        follow(known, node, lambda node: all(_is_small(known, value) for value in node.outputs))
+        follow(known, node, lambda node: all(is_small(known, value) for value in node.outputs))
 
 
-def _is_small(known: KnownValues, value: ir.Value) -> bool:
+def is_small(known: KnownValues, value: ir.Value) -> bool:
+    """Whether a value has so few elements that its numbers are followed, as far as is known."""
     shape = known.static_shape(value)
     return shape is None or math.prod(shape) <= _LARGEST

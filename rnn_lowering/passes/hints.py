@@ -15,7 +15,7 @@ from rnn_lowering.errors import (
 )
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.operators import bodies_of, default_opset, keeps_numbers, nodes_within, operator_of, reached
-from rnn_lowering.flags import set_dim, set_dims
+from rnn_lowering.flags import set_dim, set_dims, set_input
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import fix_dimensions, input_arrays
 from rnn_lowering.model.folding import folded
@@ -153,7 +153,7 @@ def _input_shape(value: ir.Value) -> str:
 def _set_input(value: ir.Value) -> str:
     """Return --set-input NAME=? for an input of one number, NAME=FILE.npy for another."""
     single = value.shape is not None and all(dim == 1 for dim in value.shape)
-    return f"--set-input {quote(f'{value.name}=')}{'?' if single else 'FILE.npy'}"
+    return set_input(value.name or "", "?" if single else "FILE.npy")
 
 
 def open_trips(
@@ -314,7 +314,7 @@ def deciding_input(model: ir.Model, is_valid: Callable[[ir.Model], bool]) -> str
             continue
         trial = folded(trial, decide=True) or trial
         if is_valid(trial):
-            return f"if its branch is never run, set the input that decides (--set-input {quote(name)}={value})"
+            return f"if its branch is never run, set the input that decides ({set_input(name, str(value))})"
     return ""
 
 

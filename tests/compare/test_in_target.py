@@ -89,6 +89,19 @@ def test_fixed_sizes_run_once(small: Path, here: Path) -> None:
     assert found.in_target.runs == 1
 
 
+def test_names_with_braces_stand_in_the_error(
+    here: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["{T}"]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Tanh", ["x"], ["y"])], "g", [x], [y])
+    opset = onnx.helper.make_opsetid("", 17)
+    source = saved(tmp_path / "in.onnx", onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8))
+    monkeypatch.setenv("DEED", "rejects")
+    refused = rnn_lower(source, tmp_path / "out.onnx", *IN_TARGET)
+    assert refused.code == 3
+    assert "with a number for each ?: --set-dim '{T}='?" in refused.err
+
+
 def test_integers_that_differ_get_no_tolerance(
     here: Path, tmp_path: Path, rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

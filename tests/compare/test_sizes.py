@@ -282,6 +282,15 @@ def test_given_inputs_that_have_no_step_are_named() -> None:
     assert rl.verify(original, rl.lower(original, "loop"), shapes={"X": [1, 2, 2]})
 
 
+def test_a_given_shape_of_an_input_that_declares_none() -> None:
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Tanh", ["x"], ["y"])], "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = rl.verify(model, model, shapes={"x": [3, 2]}, runs=1)
+    assert found.whole, found
+    assert found.each_run[0].inputs[0].shape == (3, 2)
+
+
 FRAMES_AND_SAMPLES = {
     "repeated": 'up = Resize <mode = "nearest"> (mel, , four)  both = Concat <axis = 1> (up, wave)',
     "added": """up = Resize <mode = "nearest"> (mel, , four)  added = Add (up, wave)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise, zip_longest
@@ -16,10 +15,7 @@ from rnn_lowering.facts.known import KnownValues, add_initializers
 from rnn_lowering.facts.operators import bodies_of, operator_of
 from rnn_lowering.facts.size import ONE, Size, Symbol, size
 from rnn_lowering.model.from_message import from_proto
-
-_MOST_NUMBERS = 1 << 12
-"""Maximum elements of a value whose numbers are followed."""
-
+from rnn_lowering.model.trial_sizes import is_small
 
 MeetingSizes = Mapping[str, Size]
 """By the name of an open size of an input, what it must be in terms of others."""
@@ -45,7 +41,7 @@ def meeting_sizes(model: onnx.ModelProto) -> MeetingSizes:
         for one, other in _joined(known, node):
             found = {**dict(_solved(one - other)), **found}
         if not bodies_of(node):
-            follow(known, node, lambda node: all(_is_small(known, value) for value in node.outputs))
+            follow(known, node, lambda node: all(is_small(known, value) for value in node.outputs))
             _add_windows(known, node)
     return found
 
@@ -53,8 +49,8 @@ def meeting_sizes(model: onnx.ModelProto) -> MeetingSizes:
 def met(
     inputs: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]], meeting: MeetingSizes
 ) -> ShapesByName:
-    """Return the shapes of inputs, in which the sizes that follow from others do."""
-    dims = {value.name: [dim.dim_param for dim in dims_of(value)] for value in inputs}
+    """Return the shapes of inputs, in which the sizes that follow from others do, where ranks are declared."""
+    dims = {v.name: [dim.dim_param for dim in dims_of(v)] or [""] * len(shapes[v.name]) for v in inputs}
     named: dict[Symbol, int] = {
         n: size for name in dims for n, size in zip(dims[name], shapes[name], strict=True) if n
     }
@@ -109,8 +105,3 @@ def _add_windows(known: KnownValues, node: ir.Node) -> None:
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _WINDOWS = {"strides": 1, "dilations": 1, "output_padding": 0}
 """What describes the windows of an axis, where it is not written."""
-
-
-def _is_small(known: KnownValues, value: ir.Value) -> bool:
-    shape = known.static_shape(value)
-    return shape is None or math.prod(shape) <= _MOST_NUMBERS
