@@ -71,13 +71,23 @@ def load_late() -> None:
         sys.meta_path.insert(0, _LateFinder())
 
 
+_FROZEN_AT_START = 1000
+"""More objects than the interpreter itself freezes: Python 3.12 does a few hundred, others none."""
+
+
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Pause the garbage collector: nothing that we read or emit is garbage, and it takes a quarter of the time."""
+    """Pause the garbage collector: nothing that we read or emit is garbage, and it takes a quarter of the time.
+
+    Behind it all objects count as old, or the collector would look at each of the new ones at once.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
+            if gc.get_freeze_count() < _FROZEN_AT_START:  # what the caller has frozen stays so
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
