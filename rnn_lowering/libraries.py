@@ -74,6 +74,9 @@ def load_late() -> None:
 _FROZEN_AT_START = 1000
 """More objects than the interpreter itself freezes: Python 3.12 does a few hundred, others none."""
 
+_frozen = False
+"""Whether the caller was seen to have frozen objects: counting many takes long."""
+
 
 @contextmanager
 def without_collector() -> Iterator[None]:
@@ -81,13 +84,15 @@ def without_collector() -> Iterator[None]:
 
     Behind it all objects count as old, or the collector would look at each of the new ones at once.
     """
+    global _frozen
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
-            if gc.get_freeze_count() < _FROZEN_AT_START:  # what the caller has frozen stays so
+            _frozen = _frozen or gc.get_freeze_count() >= _FROZEN_AT_START
+            if not _frozen:  # what the caller has frozen stays so
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
