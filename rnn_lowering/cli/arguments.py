@@ -169,7 +169,7 @@ def _add_general(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--completion", action=_Complete, metavar="SHELL", help="print what completes options in bash, zsh or fish"
     )
-    group.add_argument("--version", action="version", version=f"rnn-lower {version()}")
+    group.add_argument("--version", action=_Show, show=_print_version, help="show the version and exit")
 
 
 def _add_options(groups: Mapping[str, argparse._ArgumentGroup]) -> None:
@@ -232,6 +232,10 @@ def _print_targets(p: argparse.ArgumentParser, names: Sequence[str]) -> None:
 
 _SHORT = {"--to": "FORM", "--report": "FILE.html", "--targets": ""}
 """What stands for a value there, if it is shorter."""
+
+
+def _print_version(parser: argparse.ArgumentParser, _: Any) -> None:
+    parser._print_message(f"rnn-lower {version()}\n", sys.stdout)
 
 
 class _Show(argparse.Action):

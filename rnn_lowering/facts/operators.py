@@ -18,9 +18,18 @@ from rnn_lowering.types import Array
 
 def bodies_of(node: ir.Node) -> list[ir.Graph]:
     """Return the graphs in the attributes of a node."""
-    if not node.attributes:
-        return []
-    return [graph for attribute in node.attributes.values() for graph in graphs_of(attribute)]
+    attributes = node.attributes.data  # the length of a UserDict takes longer
+    return [graph for attribute in attributes.values() for graph in graphs_of(attribute)] if attributes else []
+
+
+def with_attributes(graph: ir.Graph) -> list[ir.Node]:
+    """Return the nodes of a graph that have attributes: no others have bodies, and most have none."""
+    return [node for node in graph if node.attributes.data]
+
+
+def has_bodies(graph: ir.Graph) -> bool:
+    """Whether a node of a graph has bodies."""
+    return any(map(bodies_of, with_attributes(graph)))
 
 
 def graphs_of(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
@@ -42,16 +51,18 @@ def with_bodies(node: ir.Node) -> Iterator[ir.Node]:
 def nodes_within(graph: ir.Graph) -> Iterator[ir.Node]:
     """Yield the nodes of a graph, each followed by those in its bodies."""
     for node in graph:
-        yield from with_bodies(node)
+        if node.attributes.data:
+            yield from with_bodies(node)
+        else:
+            yield node
 
 
 def graphs_within(graph: ir.Graph) -> Iterator[ir.Graph]:
     """Yield a graph and the bodies in it. `ir.Graph.subgraphs` takes three times as long."""
     yield graph
-    for node in graph:
-        if node.attributes:
-            for body in bodies_of(node):
-                yield from graphs_within(body)
+    for node in with_attributes(graph):
+        for body in bodies_of(node):
+            yield from graphs_within(body)
 
 
 def detach(node: ir.Node) -> None:

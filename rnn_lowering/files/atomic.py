@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-import secrets
 import stat
 import time
 import unicodedata
@@ -58,14 +57,18 @@ class Place:
         """Return a name for a data file that no file has: this one, or one with a number in it."""
         plain = Path(_without_number(data))
         while os.path.lexists(self.path.with_name(data)):
-            data = f"{plain.stem}.{secrets.token_hex(4)}{plain.suffix}"
+            data = f"{plain.stem}.{os.urandom(4).hex()}{plain.suffix}"
         return data
+
+
+_LOCATION = b"location"
+"""Each tensor in a data file has this key."""
 
 
 def _data_names(path: Path) -> set[str]:
     """Return the names of a model file's data files in its folder; none if the file is not a model."""
     try:
-        if one_file.parse(path) is not None:
+        if one_file.parse(path) is not None or _LOCATION not in path.read_bytes():
             return set()
         model = onnx.load(path, load_external_data=False)
     except Exception:  # each parser has errors of its own

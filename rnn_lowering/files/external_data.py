@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import ModelFileError, UnsupportedError, deepest_cause
+from rnn_lowering.facts.operators import with_attributes
 from rnn_lowering.files import one_file
 from rnn_lowering.files.data_folders import SMALL, DataFolders, is_parameter
 from rnn_lowering.files.one_file import TensorInside, text_format
@@ -41,7 +42,7 @@ def locate(model: ir.Model, folders: DataFolders) -> None:
     for value in (value for graph in graphs for value in graph.initializers.values()):
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value = _located(value.const_value, folders)
-    for node in (node for graph in graphs for node in graph if node.attributes):
+    for node in (node for graph in graphs for node in with_attributes(graph)):
         for name, attribute in list(node.attributes.items()):
             if attribute.is_ref():
                 continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
-import secrets
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -146,7 +146,7 @@ def parse(path: Path) -> tuple[onnx.ModelProto, str] | None:
     size = path.stat().st_size
     if size < LARGE:
         return None
-    location = secrets.token_hex(16)
+    location = os.urandom(16).hex()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             pieces = _pieces(data, 0, size, onnx.ModelProto, _is_large, partial(_reference, data, location))
@@ -267,7 +267,7 @@ def write(
         onnx_ir.serde.SerdeError: The model cannot be serialized.
         OSError: The file cannot be written.
     """
-    location = secrets.token_hex(16)
+    location = os.urandom(16).hex()
     with _referring(initializers, location) as tensors:
         if sum(tensor.nbytes for tensor in tensors) < LARGE:
             return False

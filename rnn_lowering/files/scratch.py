@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 import signal
 import tempfile
@@ -38,7 +37,7 @@ def scratch_folder(output: Path | None = None) -> Iterator[Path]:
         ModelFileError: The folder or a file in it cannot be written.
     """
     parent, prefix = (output.parent, ".rnn-lower-") if output else (_temporary(), "rnn-lower-")
-    folder = parent / f"{prefix}{secrets.token_hex(8)}"
+    folder = parent / f"{prefix}{os.urandom(8).hex()}"
     _folders.add(folder)  # before it exists: an interrupt may come between any two steps
     try:
         with writing(output or folder):

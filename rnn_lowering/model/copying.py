@@ -14,9 +14,16 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.errors import NAME, InvalidNodeError, UnsupportedError, deepest_cause, printable
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, default_opset, graphs_within, is_used, nodes_within
+from rnn_lowering.facts.operators import (
+    DEFAULT_DOMAIN,
+    default_opset,
+    graphs_within,
+    is_used,
+    nodes_within,
+    with_attributes,
+)
 from rnn_lowering.model.growth import MOST_CALLED
-from rnn_lowering.model.scopes import RecurrentNode, all_graphs, names_in, nodes_in_scopes, recurrent_nodes
+from rnn_lowering.model.scopes import RecurrentNode, all_graphs, names_in, recurrent_nodes, scopes
 from rnn_lowering.nodes.spec import node_ref
 
 T = TypeVar("T")
@@ -114,12 +121,13 @@ def refuse_undefined_inputs(model: ir.Model) -> None:
     Raises:
         InvalidNodeError: The first such node.
     """
-    for scope, node in nodes_in_scopes(model):
-        for value in node.inputs:
-            if value is not None and value.producer() is None and value.graph is None:
-                reason = f"its input '{value.name}' is no output of a node, no input and no initializer"
-                hint = "was the model cut? Export it again, or make that an input"
-                raise InvalidNodeError(reason, hint=hint, node=node_ref(node, scope.text))
+    for scope in scopes(model):
+        for node in scope.graph:
+            for value in node.inputs:
+                if value is not None and value.producer() is None and value.graph is None:
+                    reason = f"its input '{value.name}' is no output of a node, no input and no initializer"
+                    hint = "was the model cut? Export it again, or make that an input"
+                    raise InvalidNodeError(reason, hint=hint, node=node_ref(node, scope.text))
 
 
 def own_tensors(graphs: Iterable[ir.Graph]) -> None:
@@ -130,7 +138,7 @@ def own_tensors(graphs: Iterable[ir.Graph]) -> None:
         for value in graph.initializers.values():
             if value.const_value is not None:
                 value.const_value = _own(value.const_value)
-        for node in graph:
+        for node in with_attributes(graph):
             attribute = node.attributes.get("value") if node.op_type == "Constant" else None
             if attribute is not None and not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR:
                 node.attributes["value"] = ir.AttrTensor("value", _own(attribute.as_tensor()), attribute.doc_string)

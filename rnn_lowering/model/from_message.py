@@ -142,7 +142,8 @@ def _is_text(graph: onnx.GraphProto, with_attributes: Iterable[onnx.NodeProto]) 
     names = [graph.name, *(v.name for v in values)]
     names += [attribute.name for node in with_attributes for attribute in node.attribute]
     for node in graph.node:
-        names += (node.name, node.op_type, node.domain, *node.input, *node.output)
+        if not node.SerializeToString().isascii():  # most nodes have no other text
+            names += (node.name, node.op_type, node.domain, *node.input, *node.output)
     return {*map(type, names)} <= {str}
 
 

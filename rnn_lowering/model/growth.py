@@ -17,7 +17,7 @@ import onnx
 from onnx import numpy_helper
 
 from rnn_lowering.facts.node_outputs import MOST_AXES, SHAPES_OF
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, operator_named
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, Operator, operator_named
 from rnn_lowering.model.protobuf import GraphMessage, bodies_in, graphs_in, nodes_in
 from rnn_lowering.types import Array
 
@@ -166,25 +166,25 @@ class _Bounds:
 
     def _walk_nodes(self, nodes: Iterable[onnx.NodeProto], known: dict[str, _Bound]) -> None:
         for node in nodes:
-            outputs = self._outputs(node, [known.get(name, _UNKNOWN) for name in node.input if name], known)
-            for name, bound in zip(node.output, outputs, strict=False):
-                known[name] = bound
+            given = [known.get(name, _UNKNOWN) for name in node.input if name]
+            operator, attributes = (node.domain, node.op_type), node.attribute
+            if operator in self._functions:
+                known.update(zip(node.output, self._call(operator, given), strict=False))
+            elif attributes and (bodies := list(bodies_in(node))):
+                known.update(zip(node.output, self._of_bodies(node, bodies, given, known), strict=False))
+            else:
+                bound = _of_node(operator, attributes, given) if attributes else _of_operator(operator, 0, *given)
+                if bound is None:
+                    self.large[id(node)] = node
+                for name in node.output:
+                    known[name] = bound or _UNKNOWN
 
-    def _outputs(self, node: onnx.NodeProto, given: list[_Bound], known: _Scope) -> list[_Bound]:
-        key = node.domain, node.op_type
-        if key in self._functions:
-            return self._call(key, given)
-        bodies = list(bodies_in(node)) if node.attribute else []
-        if of_bodies := [self.walk(body, known, _entering(node, given)) for body in bodies]:
-            returned = [_largest(each) for each in zip(*of_bodies, strict=False)]
-            return [
-                _Bound(b.rank + 1, b.size if node.op_type == "If" else math.inf) for b in returned[_first(node) :]
-            ]
-        bound = _of_node(node, given) if node.domain in DEFAULT_DOMAIN else _UNKNOWN
-        if bound.rank > MOST_AXES or (node.op_type == "Concat" and bound.computed > _MOST_HELD):
-            self.large[id(node)] = node
-            bound = _UNKNOWN
-        return [bound] * len(node.output)
+    def _of_bodies(
+        self, node: onnx.NodeProto, bodies: Iterable[onnx.GraphProto], given: list[_Bound], known: _Scope
+    ) -> list[_Bound]:
+        of_bodies = [self.walk(body, known, _entering(node, given)) for body in bodies]
+        returned = [_largest(each) for each in zip(*of_bodies, strict=False)]
+        return [_Bound(b.rank + 1, b.size if node.op_type == "If" else math.inf) for b in returned[_first(node) :]]
 
     def _call(self, key: tuple[str, str], given: list[_Bound]) -> list[_Bound]:
         function = self._functions[key]
@@ -238,22 +238,32 @@ def _of_numbers(numbers: Array) -> _Bound:
 _READ = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.FLOAT)
 
 
-def _of_node(node: onnx.NodeProto, given: list[_Bound]) -> _Bound:
-    """Return a bound of the outputs of a node that is no call and has no bodies."""
-    if node.op_type == "Constant":
-        return next(map(_of_attribute, node.attribute), _UNKNOWN)
-    integers = sum(len(attribute.ints) for attribute in node.attribute) if node.attribute else 0
-    return _of_operator(node.domain, node.op_type, integers, *given)
+def _of_node(
+    operator: tuple[str, str], attributes: Sequence[onnx.AttributeProto], given: Sequence[_Bound]
+) -> _Bound | None:
+    """Return a bound of the outputs of a node with attributes that are no bodies; None if they may be too large."""
+    if operator[1] == "Constant" and operator[0] in DEFAULT_DOMAIN:
+        bound = _of_attribute(attributes[0])
+        return None if bound.rank > MOST_AXES else bound
+    return _of_operator(operator, sum(len(attribute.ints) for attribute in attributes), *given)
 
 
 @lru_cache(_DISTINCT)
-def _of_operator(domain: str, name: str, integers: int, *given: _Bound) -> _Bound:
-    """Return a bound of the outputs of an operator whose attributes have so many integers."""
+def _of_operator(operator: tuple[str, str], integers: int, *given: _Bound) -> _Bound | None:
+    """Return a bound of the outputs of an operator whose attributes have so many integers; None if they may be too
+    large."""
+    domain, name = operator
+    if domain not in DEFAULT_DOMAIN:
+        return _UNKNOWN
+    bound = _computed(operator_named(domain, name), name, integers, given)
+    return None if bound.rank > MOST_AXES or (name == "Concat" and bound.computed > _MOST_HELD) else bound
+
+
+def _computed(operator: Operator, name: str, integers: int, given: Sequence[_Bound]) -> _Bound:
     all_of = _largest(given)
     flat = all_of.rank <= 1
     size = all_of.size if flat else math.prod(bound.size for bound in given)
     rank = all_of.rank + (name in ("Unsqueeze", "OneHot"))
-    operator = operator_named(domain, name)
     if name in ("Shape", "Size"):
         return _Bound(1, all_of.rank, -1, all_of.size)
     if name in SHAPES_OF:

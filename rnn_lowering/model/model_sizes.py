@@ -20,8 +20,8 @@ import onnx_ir as ir
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.known import Known
-from rnn_lowering.facts.operators import bodies_of, default_opset, graphs_within, nodes_within
-from rnn_lowering.model.copying import clone, refuse_undefined_inputs
+from rnn_lowering.facts.operators import default_opset, graphs_within, has_bodies, nodes_within
+from rnn_lowering.model.copying import clone
 from rnn_lowering.model.onnx_checks import (
     ANONYMOUS,
     accepts,
@@ -62,7 +62,7 @@ def inferred_values(model: ir.Model, asked: Callable[[ir.Value], bool] = lambda 
     Raises:
         UnsupportedError: A node has an input that nothing defines.
     """
-    if not any(map(bodies_of, model.graph)):
+    if not has_bodies(model.graph):
         return _inferred_without_bodies(model, asked)
     twin = clone(model)
     pairs = dict(zip(computed_values(model), computed_values(twin), strict=True))
@@ -83,7 +83,6 @@ def inferred_values(model: ir.Model, asked: Callable[[ir.Value], bool] = lambda 
 
 def _inferred_without_bodies(model: ir.Model, asked: Callable[[ir.Value], bool]) -> Inferred:
     """Return the `inferred_values` of a model that has no bodies, without a copy of it."""
-    refuse_undefined_inputs(model)
     values = filter(asked, computed_values(model))
     pairs = {value: ir.Value(name=value.name, type=value.type) for value in values}
     for value, found, shape in inferred_types(model, pairs):

@@ -245,11 +245,15 @@ def _first_fault(text: str) -> str:
 def _is_moderate(proto: onnx.ModelProto) -> bool:
     """Return whether functions are called rarely enough, all sizes are at least 0 and all numbers fit 32 bits: onnx
     loops up to some of them."""
-    return called_nodes(proto) <= MOST_CALLED and all(
-        all(0 <= size <= _LARGEST for size in _sizes(graph))
-        and all(abs(attribute.i) <= _LARGEST for attribute in _attributes_of(graph.node))
-        for graph in graphs_in(proto.graph)
-    )
+    if called_nodes(proto) > MOST_CALLED:
+        return False
+    for graph in graphs_in(proto.graph):
+        attributes = _attributes_of(graph.node)
+        if not all(0 <= size <= _LARGEST for size in _sizes(graph, attributes)):
+            return False
+        if not all(abs(attribute.i) <= _LARGEST for attribute in attributes):
+            return False
+    return True
 
 
 def _has_long_range(main: onnx.GraphProto) -> bool:
@@ -264,7 +268,8 @@ def _has_long_range(main: onnx.GraphProto) -> bool:
         nodes = _behind(ranges, nodes)
     names = {name for node in nodes for name in _numbers_read(node)}
     held = (tensor for graph in graphs for tensor in graph.initializer if tensor.name in names)
-    numbers = (*(size for graph in graphs for size in _sizes(graph)), *_integers(nodes, held))
+    sizes = (size for graph in graphs for size in _sizes(graph, _attributes_of(graph.node)))
+    numbers = (*sizes, *_integers(_attributes_of(nodes), held))
     return any(number > _LONGEST_RANGE for number in numbers)
 
 
@@ -285,28 +290,25 @@ def _numbers_read(node: onnx.NodeProto) -> list[str]:
     return list(node.input[:1] if node.op_type == "Slice" else node.input)
 
 
-def _sizes(graph: onnx.GraphProto) -> list[int]:
+def _sizes(graph: onnx.GraphProto, attributes: Iterable[onnx.AttributeProto]) -> list[int]:
+    """Return the sizes that a graph declares, and those of its tensors; `attributes` are those of its nodes."""
     infos = (*graph.input, *graph.output, *graph.value_info)
     sizes = [dim.dim_value for info in infos for dim in info.type.tensor_type.shape.dim]
-    return sizes + [size for tensor in _tensors(graph) for size in tensor.dims]
+    return sizes + [size for tensor in (*graph.initializer, *_tensors_of(attributes)) for size in tensor.dims]
 
 
-def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
-    return [*graph.initializer, *_tensors_of(graph.node)]
-
-
-def _tensors_of(nodes: Iterable[onnx.NodeProto]) -> list[onnx.TensorProto]:
-    return [attribute.t for attribute in _attributes_of(nodes) if attribute.HasField("t")]
+def _tensors_of(attributes: Iterable[onnx.AttributeProto]) -> list[onnx.TensorProto]:
+    return [attribute.t for attribute in attributes if attribute.HasField("t")]
 
 
 def _attributes_of(nodes: Iterable[onnx.NodeProto]) -> list[onnx.AttributeProto]:
     return [attribute for node in nodes if node.attribute for attribute in node.attribute]
 
 
-def _integers(nodes: Sequence[onnx.NodeProto], held: Iterable[onnx.TensorProto]) -> Iterator[int]:
+def _integers(attributes: Sequence[onnx.AttributeProto], held: Iterable[onnx.TensorProto]) -> Iterator[int]:
     """Yield the absolute values of the integers that attributes of nodes and scalar constants hold."""
-    yield from (abs(attribute.i) for attribute in _attributes_of(nodes))
-    for tensor in (*held, *_tensors_of(nodes)):
+    yield from (abs(attribute.i) for attribute in attributes)
+    for tensor in (*held, *_tensors_of(attributes)):
         if tensor.data_type in _INTEGERS and not any(tensor.dims):
             stored = tensor.raw_data[:8]
             numbers = (*tensor.int64_data, *tensor.int32_data, int.from_bytes(stored, "little", signed=True))

@@ -25,7 +25,7 @@ from onnx.defs import OpSchema
 
 from rnn_lowering.errors import ModelFileError, RnnLoweringError, UnsupportedError
 from rnn_lowering.facts.constants import dims_of
-from rnn_lowering.facts.operators import DEFAULT_DOMAIN, bodies_of, default_opset, operator_of
+from rnn_lowering.facts.operators import DEFAULT_DOMAIN, bodies_of, default_opset, has_bodies, operator_of
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.protobuf import SMALL
 from rnn_lowering.model.scopes import all_graphs
@@ -86,7 +86,7 @@ def modernize(model: ir.Model, opset: int) -> None:
         UnsupportedError: The model cannot be converted.
     """
     hint = "convert the model to opset 7 or later first, or fix its input shapes"
-    if model.functions or any(map(bodies_of, model.graph)):
+    if model.functions or has_bodies(model.graph):
         raise UnsupportedError(
             f"opset {opset} with functions or subgraphs cannot be converted",
             hint=f"export the model at opset {OLDEST_LOWERED_OPSET} or later",

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import onnx_ir as ir
 
 from rnn_lowering.errors import OptionError, callers
-from rnn_lowering.facts.operators import bodies_of, default_opset
+from rnn_lowering.facts.operators import default_opset, has_bodies
 from rnn_lowering.model.copying import clone, clone_around, inline_functions
 from rnn_lowering.model.model_sizes import computed_values, known_inputs
 from rnn_lowering.model.opsets import NEW_OPSET, OLDEST_LOWERED_OPSET, modernize
@@ -53,7 +53,7 @@ class PreparedModel:
 
     def copied(self) -> PreparedModel:
         """Return it with a copy of what the wanted nodes are compared by, and without the nodes."""
-        if self.model.functions or any(map(bodies_of, self.model.graph)):
+        if self.model.functions or has_bodies(self.model.graph):
             copy = clone(self.model)
             twins = dict(zip(computed_values(self.model), computed_values(copy), strict=True))
         else:
@@ -160,7 +160,7 @@ def prepare(model: ir.Model, selected: NodeSelection, max_nodes: int, *, inferre
     notes += inline_functions(work, lambda entry: bool(selected([entry])), max_nodes)
     if opset < OLDEST_LOWERED_OPSET:
         read(work, selected(list(recurrent_nodes(work))))  # at its own version: the newer ones allow more
-        if any(map(bodies_of, work.graph)):
+        if has_bodies(work.graph):
             from rnn_lowering.model.folding import folded  # old models are few
 
             work = folded(work, decide=True) or work

@@ -124,9 +124,9 @@ def graphs_with_messages(model: ir.Model, proto: onnx.ModelProto) -> Iterator[tu
 def pairs_in(graph: ir.Graph, message: GraphMessage) -> Iterator[tuple[ir.Graph, GraphMessage]]:
     """Yield a graph and the bodies in it, each with its message."""
     yield graph, message
-    for node, described in zip(graph, message.node, strict=True):
-        if described.attribute:
-            for body, message_of_body in zip(bodies_of(node), bodies_in(described), strict=True):
+    for n, node in enumerate(graph):
+        if node.attributes.data and (bodies := bodies_of(node)):
+            for body, message_of_body in zip(bodies, bodies_in(message.node[n]), strict=True):
                 yield from pairs_in(body, message_of_body)
 
 

@@ -17,9 +17,10 @@ from rnn_lowering.facts.operators import (
     is_of_default_domain,
     nodes_within,
     reached,
+    with_attributes,
     with_bodies,
 )
-from rnn_lowering.nodes.kinds import calls_function, is_recurrent
+from rnn_lowering.nodes.kinds import calls_function, is_recurrent, recurrent_operators
 from rnn_lowering.nodes.spec import node_ref
 
 _RECURRENT = re.compile("lstm|gru|rnn|causalconvwithstate|linearattention|deltanet", re.IGNORECASE)
@@ -106,9 +107,8 @@ def scopes(model: ir.Model) -> Iterator[Scope]:
 
 
 def _scopes_in(scope: Scope) -> Iterator[Scope]:
-    for node in scope.graph:
-        if node.attributes:  # for most nodes that is all
-            yield from inner_scopes(node, scope)
+    for node in with_attributes(scope.graph):
+        yield from inner_scopes(node, scope)
 
 
 def nodes_in_scopes(model: ir.Model) -> Iterator[tuple[Scope, ir.Node]]:
@@ -118,7 +118,7 @@ def nodes_in_scopes(model: ir.Model) -> Iterator[tuple[Scope, ir.Node]]:
         scope, inner = pending.pop(), list[Scope]()
         for node in scope.graph:
             yield scope, node
-            if node.attributes:  # for most nodes that is all
+            if node.attributes.data:
                 inner += inner_scopes(node, scope)
         pending += inner
 
@@ -126,11 +126,12 @@ def nodes_in_scopes(model: ir.Model) -> Iterator[tuple[Scope, ir.Node]]:
 def foreign_nodes(model: ir.Model) -> Iterator[NodeRef]:
     """Yield recurrent nodes of other domains, which cannot be lowered: AttnLSTM of com.microsoft, ATen nodes of
     PyTorch's old exporter."""
-    for scope, node in nodes_in_scopes(model):
+    foreign = ((scope, node) for scope in scopes(model) for node in scope.graph if node.domain)
+    for scope, node in foreign:
         operator = node.attributes.get("operator") if node.op_type == "ATen" else None
         name = node.op_type if operator is None or operator.is_ref() else str(operator.value)
-        foreign = node.domain not in DEFAULT_DOMAIN and node.op_identifier() not in model.functions
-        if foreign and not is_recurrent(node) and _RECURRENT.search(name):
+        is_foreign = node.domain not in DEFAULT_DOMAIN and node.op_identifier() not in model.functions
+        if is_foreign and not is_recurrent(node) and _RECURRENT.search(name):
             yield node_ref(node, scope.text)
 
 
@@ -143,8 +144,8 @@ def standard_nodes(model: ir.Model, *operators: str) -> Iterator[tuple[Scope, ir
 
 def repeating_nodes(model: ir.Model, operators: Container[str] = REPEATING) -> Iterator[tuple[Scope, ir.Node]]:
     """Yield the Loops and Scans of all scopes, or those of one of these operators."""
-    for scope, node in nodes_in_scopes(model):
-        if node.domain in DEFAULT_DOMAIN and node.op_type in operators:
+    for scope in scopes(model):
+        for node in [each for each in scope.graph if each.op_type in operators and each.domain in DEFAULT_DOMAIN]:
             yield scope, node
 
 
@@ -175,11 +176,13 @@ def _roots(model: ir.Model) -> Iterator[Scope]:
 
 
 def _recurrent(scope: Scope, functions: Container[ir.OperatorIdentifier]) -> Iterator[RecurrentNode]:
+    operators = recurrent_operators()
     for node in scope.graph:
-        if is_recurrent(node) and not calls_function(node, functions):
+        if node.op_type in operators and is_recurrent(node) and not calls_function(node, functions):
             yield RecurrentNode(**vars(scope), node=node)
-        for inner in inner_scopes(node, scope) if node.attributes else ():
-            yield from _recurrent(inner, functions)
+        if node.attributes.data:
+            for inner in inner_scopes(node, scope):
+                yield from _recurrent(inner, functions)
 
 
 def inner_scopes(node: ir.Node, scope: Scope) -> Iterator[Scope]:
@@ -208,10 +211,8 @@ def names_in(graphs: Iterable[ir.Graph]) -> Iterator[str]:
     """Yield every name of a node or value in these graphs, without their bodies."""
     for graph in graphs:
         yield from (v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name)
-        for node in graph:
-            yield from (v.name for v in node.outputs if v.name)
-            if node.name:
-                yield node.name
+        yield from (node.name for node in graph if node.name)
+        yield from (v.name for node in graph for v in node.outputs if v.name)
 
 
 def add_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
@@ -266,7 +267,7 @@ def _is_sorted(graph: ir.Graph) -> bool:
     for node in nodes_within(graph):
         for value in node.inputs:
             producer = None if value is None else value.producer()
-            if producer is not None and producer.graph in homes and producer not in behind:
+            if producer is not None and producer not in behind and producer.graph in homes:
                 return False
         behind.add(node)
     return True

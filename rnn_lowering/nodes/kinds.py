@@ -161,6 +161,11 @@ def kind_of(node: ir.Node | onnx.NodeProto) -> Kind | None:
     return None
 
 
+def recurrent_operators() -> frozenset[str]:
+    """Return the names of recurrent operators, of all domains."""
+    return frozenset(name for kind in KINDS for _, name in kind.operators)
+
+
 def kind_of_spec(spec: NodeSpec) -> Kind:
     """Return the kind of a node that was read."""
     return next(kind for kind in KINDS if kind.spec.rpartition(".")[2] == type(spec).__name__)

@@ -19,7 +19,7 @@ from rnn_lowering.facts.infer import infer, slice_bounds
 from rnn_lowering.facts.known import Known, KnownValues, SizingError, add_initializers, axes_of
 from rnn_lowering.facts.node_outputs import numbers_in
 from rnn_lowering.facts.numbers import evaluate
-from rnn_lowering.facts.operators import TO_THE_END, bodies_of, operator_of
+from rnn_lowering.facts.operators import TO_THE_END, bodies_of, has_bodies, operator_of
 from rnn_lowering.facts.size import PartialShape, Shape, Size, size
 from rnn_lowering.model.model_sizes import Inferred, inferred_values
 from rnn_lowering.model.scopes import all_names, scopes
@@ -123,7 +123,7 @@ class ExportWalk:
         rows = list(self.alignment.rows(graphs, complete=True))
         for n, model in enumerate(self.models):
             sizes = {str(symbol): held[n] for symbol, held in self.evidence.values.items()}
-            inferred = inferred_values(model) if any(map(bodies_of, model.graph)) else {}
+            inferred = inferred_values(model) if has_bodies(model.graph) else {}
             with self._fitting():
                 self.known.append(known_at(model, sizes, inferred))
         return list(self._follow_graphs(graphs, rows))
