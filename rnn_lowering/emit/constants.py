@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -237,6 +237,32 @@ def one_hot(index: Constant, count: int, dtype: ir.DataType) -> Constant:
 
 def _chosen(index: Array, count: int) -> Array:
     return index.reshape(-1, 1) == np.arange(count)  # type: ignore[no-any-return]
+
+
+def gates_of_blocks(
+    blocks: Mapping[tuple[int, int], Constant], heights: Sequence[int], widths: Sequence[int], gates: int
+) -> Constant:
+    """Return the matrices of gates side by side, [sum of heights, gates * sum of widths], each made of blocks.
+
+    Args:
+        blocks: By row and column, those of every gate or of the first ones side by side; the others are zero.
+        heights, widths: The sizes of the rows and of the columns of blocks.
+        gates: The number of gates.
+    """
+    first, layout = next(iter(blocks.values())), (tuple(blocks), tuple(heights), tuple(widths), gates)
+    shape = sum(heights), gates * sum(widths)
+    return Derived(first.dtype, shape, first.name, _of_blocks, tuple(blocks.values()), (layout,))
+
+
+def _of_blocks(*given: Any) -> Array:
+    *arrays, (places, heights, widths, gates) = given
+    matrices = np.zeros((sum(heights), gates, sum(widths)), arrays[0].dtype)
+    tops, lefts = ([0, *accumulate(sizes)] for sizes in (heights, widths))
+    for (row, column), array in zip(places, arrays, strict=True):
+        height, width, count = heights[row], widths[column], array.shape[-1] // widths[column]
+        block = matrices[tops[row] : tops[row + 1], :count, lefts[column] : lefts[column + 1]]
+        block[...] = array.reshape(height, count, width)
+    return matrices.reshape(len(matrices), -1)
 
 
 def _contiguous(view: Array) -> Array:

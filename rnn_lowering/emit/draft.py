@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -46,10 +47,13 @@ class Draft:
         def is_kept(value: ir.Value) -> bool:
             return is_used(value) or value in wanted
 
+        kept = []
         for node in reversed(self.nodes):
-            if not any(map(is_kept, node.outputs)):
+            if any(map(is_kept, node.outputs)):
+                kept.append(node)
+            else:
                 detach(node)
-        self.nodes[:] = [node for node in self.nodes if any(map(is_kept, node.outputs))]
+        self.nodes[:] = reversed(kept)
         self.initializers[:] = filter(is_kept, self.initializers)
         for key in self.added:
             if not is_kept(self.cache[key]):
@@ -96,6 +100,9 @@ class Names:
 
     def unique(self, hint: str, first: int = 1) -> str:
         """Return `hint`, or `hint_1`, `hint_2`, ... where it is used already; the numbers begin with `first`."""
+        if hint not in self._used:
+            self._used.add(hint)
+            return hint
         name, count = hint, self._next.get(hint, first - 1)
         while name in self._used:
             count += 1
@@ -136,8 +143,11 @@ class Prefix:
 
     def name(self, hint: str) -> str:
         """Return a unique name for a node or a value."""
-        start = f"{self.short}/{self.step}/" if self.step else f"{self.node}/{self.part}"
-        return self.names.unique(f"{start}{hint}")
+        return self.names.unique(self._start + hint)
+
+    @cached_property
+    def _start(self) -> str:
+        return f"{self.short}/{self.step}/" if self.step else f"{self.node}/{self.part}"
 
     def rename(self, value: object, symbol: str) -> None:
         """Give a value the name of a symbol, where a node computes it that is in no graph yet."""

@@ -82,7 +82,7 @@ class Tensor:
 
 def broadcast_shape(*shapes: Dims) -> Dims:
     """Return the shape of an element-wise result, None for unknown dimensions."""
-    if all(shape == shapes[0] for shape in shapes):
+    if len({*shapes}) == 1:
         return shapes[0]
     rank = max(len(s) for s in shapes)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]

@@ -223,7 +223,9 @@ def inputs_and_attributes(
         parameters: Parameters by name: attributes, or inputs that follow the first ones.
         constant: Makes a parameter an input.
     """
-    slots = input_slots(op_type, opset) if parameters else {}
+    if not parameters:
+        return [*inputs], {}
+    slots = input_slots(op_type, opset)
     constants = {slots[name]: constant(value) for name, value in parameters.items() if name in slots}
     followed = [constants.get(slot) for slot in range(len(inputs), max(constants, default=-1) + 1)]
     return [*inputs, *followed], {name: value for name, value in parameters.items() if name not in slots}

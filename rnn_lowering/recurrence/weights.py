@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 
 import ml_dtypes
 import onnx_ir as ir
@@ -19,6 +20,7 @@ from rnn_lowering.emit.constants import (
     Constant,
     Dequantized,
     dequantized_constant,
+    gates_of_blocks,
     leaf,
     row_product,
 )
@@ -250,18 +252,25 @@ def side_by_side_operands(op: Ops, ks: Sequence[CellOperands]) -> CellOperands:
     Example: hidden sizes H0 and H1, gates a and b. The state is [h0, h1] of size H0 + H1, the gates are
     [a0, a1, b0, b1], and R of gate a is [[Ra0, 0], [0, Ra1]] of shape [H0 + H1, H0 + H1].
     """
-    first, sizes = ks[0], [k.hidden_size for k in ks]
-    alike = all(k.W.shape[0] == first.W.shape[0] for k in ks)
-    Ps = zip(*(k.P or [op.zero(b.shape) for b in k.Pb] for k in ks), strict=True)
-    P = tuple(op.concat(parts, 0) for parts in Ps) if any(k.P for k in ks) else None
+    sizes = [k.hidden_size for k in ks]
+    alike = all(k.W.shape[0] == ks[0].W.shape[0] for k in ks)
     return replace(
-        first,
-        W=interleaved_gates(op, [k.W for k in ks], sizes) if alike else first.W,
+        _beside(op, ks),
+        W=interleaved_gates(op, [k.W for k in ks], sizes) if alike else ks[0].W,
+        R=tuple(_blocks(op, _diagonal(Rs), sizes, sizes) for Rs in zip(*(k.R for k in ks), strict=True)),
+    )
+
+
+def _beside(op: Ops, ks: Sequence[CellOperands]) -> CellOperands:
+    """Return the operands of one recurrence that computes several side by side, but for W and R."""
+    sizes = [k.hidden_size for k in ks]
+    Ps = zip(*(k.P or [op.zero(b.shape) for b in k.Pb] for k in ks), strict=True)
+    return replace(
+        ks[0],
         bias=interleaved_gates(op, [k.bias for k in ks], sizes),
-        R=tuple(_block_diagonal(op, parts, sizes) for parts in zip(*(k.R for k in ks), strict=True)),
         Rbh=op.concat([k.Rbh for k in ks], 0),
         Rb=tuple(interleaved_gates(op, parts, sizes) for parts in zip(*(k.Rb for k in ks), strict=True)),
-        P=P,
+        P=tuple(op.concat(parts, 0) for parts in Ps) if any(k.P for k in ks) else None,
         hidden_size=sum(sizes),
     )
 
@@ -275,51 +284,44 @@ def layered_operands(
     h0 W1 + h1 R1. W is [W0, 0]. With `hidden_apart` (GRU), a second matrix holds W of the last gate, because the
     reset gate does not apply to X.
     """
-    sizes, k = [each.hidden_size for each in ks], side_by_side_operands(op, ks)
-    above = [op.zero((ks[0].W.shape[0] or 0, each.W.shape[1] or 0)) for each in ks[1:]]
-    W = interleaved_gates(op, [ks[0].W, *above], sizes)
-    Ws = [_gates(op, each.W, each.hidden_size) for each in ks]
-    Rs = [[gate for group in each.R for gate in _gates(op, group, each.hidden_size)] for each in ks]
-    gates = range(len(Rs[0]))
-
-    def matrix(gate: int, *, of_R: bool, of_W: bool) -> Tensor:
-        rows = [{n: R[gate]} if of_R else {} for n, R in enumerate(Rs)]
-        for n, W in enumerate(Ws[1:] if of_W else [], 1):
-            rows[n - 1][n] = W[gate]
-        return _block_matrix(op, rows, sizes)
-
-    apart = gates[-1] if hidden_apart else None
-    wide = [matrix(gate, of_R=True, of_W=gate != apart) for gate in gates]
-    counts = [(group.shape[1] or 0) // sizes[0] for group in ks[0].R]
-    left = iter(wide)
-    R = tuple(op.concat([next(left) for _ in range(count)], 1) for count in counts)
-    between = None if apart is None else matrix(apart, of_R=False, of_W=True)
-    return replace(k, W=W, R=R), between
+    sizes = [k.hidden_size for k in ks]
+    above = [op.zero((ks[0].W.shape[0] or 0, k.W.shape[1] or 0)) for k in ks[1:]]
+    Ws = [*zip(*(op.split(k.W, k.groups) for k in ks[1:]), strict=True)]
+    between = _blocks(op, _above(Ws.pop()), sizes, sizes) if hidden_apart else None
+    Rs = zip_longest(zip(*(k.R for k in ks), strict=True), Ws, fillvalue=())
+    R = tuple(_blocks(op, _diagonal(of_R) | _above(of_W), sizes, sizes) for of_R, of_W in Rs)
+    return replace(_beside(op, ks), W=interleaved_gates(op, [ks[0].W, *above], sizes), R=R), between
 
 
-def _gates(op: Ops, matrix: Tensor, H: int) -> list[Tensor]:
-    """Split a matrix [..., G*H] by gate."""
-    return op.split(matrix, [H] * ((matrix.shape[-1] or 0) // H))
+def _diagonal(parts: Sequence[Tensor]) -> dict[tuple[int, int], Tensor]:
+    """Return the blocks of a layer, or of one of several side by side, from and to its own state."""
+    return {(n, n): part for n, part in enumerate(parts)}
 
 
-def _block_diagonal(op: Ops, parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Return one block diagonal R for several R, each [H, G*H]."""
-    gates = zip(*(_gates(op, part, H) for part, H in zip(parts, sizes, strict=True)), strict=True)
-    return op.concat([_block_matrix(op, [{n: R} for n, R in enumerate(gate)], sizes) for gate in gates], 1)
+def _above(parts: Sequence[Tensor]) -> dict[tuple[int, int], Tensor]:
+    """Return the blocks from the state of each layer to the layer above it."""
+    return {(n, n + 1): part for n, part in enumerate(parts)}
 
 
-def _block_matrix(op: Ops, rows: Sequence[Mapping[int, Tensor]], sizes: Sequence[int]) -> Tensor:
-    """Return a matrix of blocks: each row has some by column, the others are zero."""
-    return op.concat(
-        [
-            op.concat([row[n] if n in row else op.zero((H, size)) for n, size in enumerate(sizes)], 1)
-            for row, H in zip(rows, sizes, strict=True)
-        ],
-        0,
-    )
+def _blocks(
+    op: Ops, blocks: Mapping[tuple[int, int], Tensor], heights: Sequence[int], widths: Sequence[int]
+) -> Tensor:
+    """Return `gates_of_blocks` of constants and symbolic zeros."""
+    (_, column), first = next(iter(blocks.items()))
+    gates = (first.shape[-1] or 0) // widths[column]
+    constants = {place: part.value for place, part in blocks.items() if isinstance(part.value, Constant)}
+    if not constants:
+        return op.zero((sum(heights), gates * sum(widths)))
+    return op.from_constant(gates_of_blocks(constants, heights, widths, gates))
 
 
 def interleaved_gates(op: Ops, parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """Return gate 0 of each part, gate 1 of each, ...: parts [..., G*H], with an H for each, -> [..., G*sum(H)]."""
-    gates = [_gates(op, x, H) for x, H in zip(parts, sizes, strict=True)]
-    return op.concat([gate for same in zip(*gates, strict=True) for gate in same], -1)
+    first = parts[0]
+    if any(isinstance(part.value, ir.Value) for part in parts):
+        gates = [op.split(x, [H] * ((x.shape[-1] or 0) // H)) for x, H in zip(parts, sizes, strict=True)]
+        return op.concat([gate for same in zip(*gates, strict=True) for gate in same], -1)
+    row = {(0, n): part for n, part in enumerate(parts)}
+    if first.rank == 1:
+        return op.squeeze(_blocks(op, row, [1], sizes), [0])
+    return _blocks(op, row, [first.shape[0] or 0], sizes)
