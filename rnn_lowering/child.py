@@ -54,11 +54,18 @@ class Child:
     def __init__(self, module: str) -> None:
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
         command = [sys.executable, "-m", __name__, module]
-        self.jobs = 0
+        self.jobs, self._is_ready = 0, False
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, env=_environment())
         self._messages: SimpleQueue[Message | None] = SimpleQueue()
         self._reader = threading.Thread(target=self._receive, daemon=True)
         self._reader.start()
+
+    def tell(self, job: Message) -> None:
+        """Send a job whose messages are not asked for."""
+        self.jobs += 1
+        assert self.process.stdin is not None
+        with suppress(OSError):  # it has died, and its messages end
+            _write(self.process.stdin, {**job, "job": self.jobs})
 
     def ask(self, job: Message, seconds: float | None) -> Iterator[Message]:
         """Send a job; yield the messages about it, without the last, which is "done".
@@ -70,13 +77,11 @@ class Child:
         Raises:
             ChildError: A message did not come in time, or never will.
         """
-        if not self.jobs:
+        if not self._is_ready:
             self._next(None if seconds is None else max(seconds, _START))
-        self.jobs += 1
+            self._is_ready = True
+        self.tell(job)
         number = self.jobs
-        assert self.process.stdin is not None
-        with suppress(OSError):  # it has died, and its messages end
-            _write(self.process.stdin, {**job, "job": number})
         while not (message := self._next(seconds)).get("done") or message["job"] < number:
             if message["job"] == number:  # an earlier one's messages need not have been read to the end
                 yield message

@@ -25,6 +25,7 @@ from rnn_lowering.compare.verify import (
     Runner,
     Verification,
     compare_stream,
+    load_early,
     open_comparison,
     runtime_of,
     with_target,
@@ -58,6 +59,7 @@ from rnn_lowering.streaming.options import parse_stream
 from rnn_lowering.types import LOWERING, READING, WRITING, Array, Progress, counter
 
 if TYPE_CHECKING:
+    from rnn_lowering.compare.runs.sessions import Session
     from rnn_lowering.targets.installed import Runtime
 
 _NOT_KEPT = "the model is not written; --keep-failed FILE keeps it"
@@ -155,6 +157,7 @@ class FileLowering:
             source = self._read(*last.enter_context(readable_again(self.source)))
             outputs = self._outputs_of(source.model, source.files)
             runner = last.enter_context(self._started_early())
+            early = self._loaded_early(source, runner)
             result = self._lowered(source)
             place, place_of_kept = outputs.placed(source.files)
             with replacing(place, overwrite=outputs.overwrite) as written, ExitStack() as until_reported:
@@ -162,7 +165,9 @@ class FileLowering:
                 sequences = self._sequences(written)
                 report = self._report(result, source.before, written)
                 comparison = cache(
-                    lambda: until_reported.enter_context(self._open(source.original, written, result, runner))
+                    lambda: until_reported.enter_context(
+                        self._open(source.original, written, result, runner=runner, early=early)
+                    )
                 )
                 node_runs = partial(_node_runs, comparison)
                 write_report = partial(
@@ -348,15 +353,24 @@ class FileLowering:
         return {"check": self.check, "trust_external_data": trust, "progress": self.progress}
 
     def _open(
-        self, original: ModelSource, written: Path, result: LoweringResult, runner: Runner | None
+        self, original: ModelSource, written: Path, result: LoweringResult, **started: Any
     ) -> AbstractContextManager[ModelComparison]:
-        return open_comparison(original, written, prepared=result.prepared, runner=runner, **self._comparing)
+        return open_comparison(original, written, prepared=result.prepared, **started, **self._comparing)
 
     def _started_early(self) -> AbstractContextManager[Runner | None]:
         """Return the process that runs the models: it imports onnxruntime while one is lowered. None if no models
         are compared."""
         needed = self.check.runs and not without_onnxruntime("it")
         return Runner(self.check.timeout) if needed else nullcontext()
+
+    def _loaded_early(self, source: _ReadSource, runner: Runner | None) -> Session | None:
+        """Return the session of a small original, which is loaded while it is lowered; None if none is."""
+        original = source.original
+        is_plain = source.is_small and not original.proto.functions and not text_format(original.path)
+        if runner is not None and self.lowering.stream is None and is_plain:
+            with suppress(Exception):  # a model that cannot be read is the lowering's to refuse
+                return load_early(original, runner)
+        return None
 
     def _unproven(self, check: Verification) -> str:
         """Return which node of a verified model should be proven and is not; "" if there is none."""

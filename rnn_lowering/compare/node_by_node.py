@@ -85,7 +85,8 @@ RunNodes = Callable[[Collection[NodePlace]], Mapping[NodePlace, NodeRun]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two models in files, what runs them, and how they are compared; `prepared` as in `open_comparison`."""
+    """Two models in files, what runs them, and how they are compared; `prepared` and `early` as in
+    `open_comparison`."""
 
     original: ModelSource
     lowered: ModelSource
@@ -93,6 +94,7 @@ class Comparison:
     check: Check
     progress: Progress | None
     prepared: PreparedModel | None = None
+    early: Session | None = None
 
 
 @dataclass(frozen=True)

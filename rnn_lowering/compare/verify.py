@@ -22,7 +22,8 @@ from rnn_lowering.compare.node_by_node import LOWERED_NODE, ORIGINAL_NODE, NodeR
 from rnn_lowering.compare.options import Check, CheckOptions, check_of
 from rnn_lowering.compare.result import ACCEPTED_ONLY, NOT_ASKED_FOR, NOTHING_LOWERED, UNCHANGED, Verification
 from rnn_lowering.compare.runs.runner import Runner
-from rnn_lowering.compare.whole import ModelComparison
+from rnn_lowering.compare.runs.sessions import Session
+from rnn_lowering.compare.whole import ModelComparison, observed_session
 from rnn_lowering.errors import OptionError, UnsupportedError, boundary
 from rnn_lowering.files.data_folders import check_locations
 from rnn_lowering.files.external_data import save
@@ -54,6 +55,7 @@ __all__ = [
     "Verification",
     "compare_stream",
     "distance",
+    "load_early",
     "open_comparison",
     "runtime_of",
     "verify",
@@ -176,12 +178,14 @@ def open_comparison(
     progress: Progress | None = None,
     prepared: PreparedModel | None = None,
     runner: Runner | None = None,
+    early: Session | None = None,
 ) -> Iterator[ModelComparison]:
     """Open a comparison: the models in files, and the process that runs them, until the block ends.
 
     Args:
         prepared: The original just before its nodes were replaced, if known.
         runner: A process that is started already; the caller ends it.
+        early: What `load_early` returned.
 
     Raises:
         ModelFileError: A file cannot be read, or its data is missing or outside its folder.
@@ -191,7 +195,14 @@ def open_comparison(
         _both_files(original, lowered, running, check, trust_external_data) as both,
     ):
         check = take_feeds(check, [source.proto.graph for source in both])
-        yield ModelComparison(*both, running, check, progress, prepared)
+        yield ModelComparison(*both, running, check, progress, prepared, early)
+
+
+def load_early(original: ModelSource, runner: Runner) -> Session:
+    """Have onnxruntime load the original of a comparison while the caller lowers it."""
+    session = observed_session(original, runner)
+    runner.load(session)
+    return session
 
 
 def compare_stream(

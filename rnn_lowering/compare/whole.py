@@ -46,7 +46,14 @@ from rnn_lowering.compare.rounding import UncertainIntegers
 from rnn_lowering.compare.runs.counted import NO_STEPS, lacks_steps, larger_feeds, only_sizes
 from rnn_lowering.compare.runs.meeting_sizes import MeetingSizes, meeting_sizes
 from rnn_lowering.compare.runs.refused import wrong_sizes
-from rnn_lowering.compare.runs.runner import Alternatives, NotAcceptedError, Outputs, SessionError, tensors_by_name
+from rnn_lowering.compare.runs.runner import (
+    Alternatives,
+    NotAcceptedError,
+    Outputs,
+    Runner,
+    SessionError,
+    tensors_by_name,
+)
 from rnn_lowering.compare.runs.sessions import (
     Session,
     misread_nodes,
@@ -250,18 +257,15 @@ class ModelComparison(Comparison):
 
     def _run_observed(self, groups: list[Alternatives]) -> _Ran:
         """Run the original, and look which branches it takes, if it runs so."""
-        observed = self._session_of_original(observed=True)
+        observed = self.early or observed_session(self.original, self.runner)
         try:
             return self._run_session(observed, groups)
         except SessionError as error:
             if error.over_limit or not observed.branches:
                 raise
-        plain = self._session_of_original(observed=False)  # it may run without more outputs
-        return self._run_session(replace(plain, branches=observed.branches), groups)
-
-    def _session_of_original(self, *, observed: bool) -> Session:
         path, inputs = self.runner.folder / "original.onnx", recurrent_inputs(self.original.proto)
-        return session_with(self.original, path, inputs, observed=observed)
+        plain = session_with(self.original, path, inputs)  # it may run without more outputs
+        return self._run_session(replace(plain, branches=observed.branches), groups)
 
     def _run_session(self, session: Session, groups: Sequence[Sequence[str]]) -> _Ran:
         ran, all_must_run = counter(self.progress, ORIGINAL, len(groups)), self.check.feeds is not None
@@ -479,6 +483,12 @@ class ModelComparison(Comparison):
         ]
         reason = next((text for _, text in parts if text), "")
         return OutputCheck.of(name, max((d for d, _ in parts), default=0.0), reason)
+
+
+def observed_session(original: ModelSource, runner: Runner) -> Session:
+    """Return the session of an original that also returns what its recurrent nodes get, and which branches ran."""
+    path, inputs = runner.folder / "observed.onnx", recurrent_inputs(original.proto)
+    return session_with(original, path, inputs, observed=True)
 
 
 def _in_a_thread(compute: Callable[[], object]) -> Future[object]:

@@ -3,7 +3,8 @@
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,20 @@ import numpy as np
 import onnx
 import pytest
 from chains import Link, chain
+from one_process import run_workers_here
 from texts import parse
 from thinning import thinned
 
 import rnn_lowering as rl
+from rnn_lowering import file_lowering
 from rnn_lowering.child import Child
 from rnn_lowering.compare.runs import runner as runner_module
+from rnn_lowering.compare.runs import worker
 from rnn_lowering.compare.runs.runner import Chunks, Runner, SessionError
 from rnn_lowering.compare.runs.sessions import Session
 from rnn_lowering.compare.runs.worker import StoredArrays, write_arrays
 from rnn_lowering.limits import limited
+from rnn_lowering.passes.lower import lower_model
 
 pytestmark = pytest.mark.usefixtures("own_processes")
 ONE = (Link("GRU", "first", hidden=4),)
@@ -103,6 +108,60 @@ def test_a_first_job_that_kills_its_process_is_not_repeated(
         assert raised.value.crashed
         assert len(started) == 1
         assert runner.run(saved(tmp_path), []).runs == ()
+
+
+def noted(call: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
+    """Return a function that adds its name to others when it is called."""
+
+    def note(*given: Any, **also: Any) -> Any:
+        names.append(call.__name__)
+        return call(*given, **also)
+
+    return note
+
+
+def test_a_model_that_is_loaded_ahead_is_not_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, other = saved(tmp_path), Session(tmp_path / "other.onnx")
+    onnx.save(chain(Link("LSTM", "second")), other.model)
+    loaded: list[str] = []
+    run_workers_here(monkeypatch)
+    monkeypatch.setattr(worker, "_load", noted(worker._load, loaded))
+    with Runner() as runner:
+        feed = runner.write_feed({"X": np.ones((5, 2, 3), np.float32)})
+        alone = [runner.run(each, [[feed]]).runs[0].outputs() for each in (session, other)]
+        for run, also_loads in ((session, 1), (other, 2), (replace(session), 2)):
+            loaded.clear()
+            runner.load(session)
+            for outputs in (runner.run(run, [[feed]]).runs[0].outputs() for _ in range(2)):
+                expected = alone[run is other]
+                assert outputs.keys() == expected.keys()
+                assert all((outputs[name] == expected[name]).all() for name in expected)
+            assert len(loaded) == 1 + also_loads
+
+
+def test_a_model_that_is_loaded_ahead_and_kills_its_process(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    session, missing = saved(tmp_path), Session(tmp_path / "missing.onnx")
+    with Runner() as runner:
+        feed = runner.write_feed({"X": np.zeros((5, 2, 3), np.float32)})
+        runner.load(missing)
+        with pytest.raises(SessionError, match="missing"):
+            runner.run(missing, [[feed]])
+        runner.load(session)
+        started[0].kill()
+        assert runner.run(session, [[feed]]).runs[0].feed == feed
+        assert len(started) == 2
+
+
+def test_an_original_is_loaded_while_it_is_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(Runner, "load", noted(Runner.load, order))
+    monkeypatch.setattr(file_lowering, "lower_model", noted(lower_model, order))
+    source = tmp_path / "model.onnx"
+    onnx.save(chain(*ONE, *ONE), source)
+    assert rl.lower_file(source, tmp_path / "lowered.onnx").verification
+    assert order == ["load", "lower_model"]
 
 
 def test_the_process_ends_with_its_caller() -> None:

@@ -27,11 +27,14 @@ class Kept:
         self._child = self._kept.pop() if self._kept else Child(module)
         self.jobs, self._works = 0, False
 
+    def tell(self, job: Message) -> None:
+        self.jobs += 1
+        self._child.tell(_absolute(job))
+
     def ask(self, job: Message, seconds: float | None) -> Iterator[Message]:
         self.jobs += 1
         self._works = True
-        here: Message = {name: str(Path(job[name]).absolute()) for name in ("model", "data") if name in job}
-        yield from self._child.ask({**job, **here}, seconds)
+        yield from self._child.ask(_absolute(job), seconds)
         self._works = False
 
     def end(self) -> None:
@@ -47,6 +50,11 @@ class Kept:
         cls.waiting.clear()
 
 
+def _absolute(job: Message) -> Message:
+    """Return a job that names files from the root on: the process may have started in another folder."""
+    return {**job, **{name: str(Path(job[name]).absolute()) for name in ("model", "data") if name in job}}
+
+
 def keep_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what the package does in child processes be done in those that earlier tests started."""
     monkeypatch.setattr(runner, "Child", Kept)
@@ -60,6 +68,9 @@ class Here:
 
     def __init__(self, module: str) -> None:
         """It is `worker`."""
+
+    def tell(self, job: Message) -> None:
+        list(worker.do(dict(job)))
 
     def ask(self, job: Message, seconds: float | None) -> Iterator[Message]:
         return worker.do(dict(job))

@@ -172,7 +172,8 @@ class Runner(ChildOwner):
 
     Promises:
         The process starts at once: it imports onnxruntime while the caller prepares.
-        At most one session exists at a time; it serves all groups of a call whose first feed is accepted.
+        At most one session exists at a time; it serves all groups of a call whose first feed is accepted. It may be
+        loaded before the call.
         If the process dies during a job, the job is tried once more in a new one: an earlier job may be the cause.
         No process outlives the block, nor the caller, however that is killed.
 
@@ -189,6 +190,7 @@ class Runner(ChildOwner):
         self.folder = self._scratch.__enter__()
         self.timeout = None if math.isinf(timeout) else timeout
         self._written = 0
+        self._loaded: Session | None = None
 
     def __enter__(self) -> Runner:
         self._child = Child(_WORKER)
@@ -215,6 +217,11 @@ class Runner(ChildOwner):
     def feed(self, name: str) -> Outputs:
         """Return the inputs that `write_feed` wrote, mapped and read-only."""
         return StoredArrays(Path(name))
+
+    def load(self, session: Session) -> None:
+        """Have a model loaded while the caller goes on, if the next `run` is of this session."""
+        self._child, self._loaded = self._child or Child(_WORKER), session
+        self._child.tell(_job(session, None, None, self.folder))
 
     def run(
         self,
@@ -314,7 +321,7 @@ class Runner(ChildOwner):
         return StoredArrays(out)
 
     def _ask(self, job: Message) -> Iterator[Message]:
-        self._child = self._child or Child(_WORKER)
+        self._child, self._loaded = self._child or Child(_WORKER), None
         try:
             yield from self._child.ask(job, self.timeout)
         except ChildError as error:
@@ -329,7 +336,8 @@ class Runner(ChildOwner):
         runs: list[Run] = []
         seconds = 0.0
         try:
-            for message in self._ask(_job(session, groups, chunks, out)):
+            job = {**_job(session, groups, chunks, out), "loaded": session is self._loaded}
+            for message in self._ask(job):
                 if message.get("too_large"):
                     raise SessionError(_TOO_LARGE.format(RUN_FACTOR * most_bytes() / 1e9), over_limit=True)
                 if names is not None:
@@ -351,7 +359,7 @@ class Runner(ChildOwner):
         return self.folder / f"{kind}{self._written}"
 
 
-def _job(session: Session, groups: Sequence[Sequence[str]], chunks: Chunks | None, out: Path) -> Message:
+def _job(session: Session, groups: Sequence[Sequence[str]] | None, chunks: Chunks | None, out: Path) -> Message:
     return {
         "model": str(session.model),
         "data": str(session.data or session.model.parent),

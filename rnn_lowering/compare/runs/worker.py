@@ -7,7 +7,8 @@ A job loads one model and runs it:
     threads: The number of its threads; 0: onnxruntime chooses.
     packs: Whether onnxruntime packs weights for its kernels.
     groups: Lists of feeds, each a file of arrays. The first feed of a group with finite outputs counts, else the
-        first that the model accepts.
+        first that the model accepts. Null to load the model for the next job, without a message.
+    loaded: Whether the job before loaded the model; it is not loaded again then, and within the memory of that job.
     chunks: The fields of `runner.Chunks`, or null. If given, the first feed of each group is cut into chunks,
         which run one after another; `read_steps` reads their outputs. Two groups run side by side.
     out: Folder for files of outputs, named "number of the output:number of its part".
@@ -142,22 +143,38 @@ _SEQUENCES_AT_ONCE = min(2, os.cpu_count() or 1)
 """Sequences of chunks that run side by side, each on a thread of its own."""
 
 
+_Loaded = tuple[Any, Message]
+"""The session of a model, None if it does not load, and the message about it."""
+
+_for_the_next: list[_Loaded] = []
+"""What the last job has loaded for the next one, if it has."""
+
+
 def do(job: Message) -> Iterator[Message]:
     """Do a job; yield its messages."""
-    limit_memory(job["memory"])
+    if not job.get("loaded"):
+        _for_the_next.clear()
+        limit_memory(job["memory"])
     if "float64" in job:
         yield _float64(job)
         return
-    try:
-        session = _load(job)
-        yield {"names": [output.name for output in session.get_outputs()]}
-    except Exception as error:  # whatever onnxruntime raises
-        yield {"error": _one_line(error), "too_large": _is_of_memory(error)}
+    session, message = _for_the_next.pop() if job.get("loaded") else _loaded(job)
+    if job["groups"] is None:
+        _for_the_next.append((session, message))
         return
+    yield message
     try:
-        yield from _runs(session, job)
+        yield from _runs(session, job) if session else ()
     except MemoryError:
         yield {"too_large": True}
+
+
+def _loaded(job: Message) -> _Loaded:
+    try:
+        session = _load(job)
+        return session, {"names": [output.name for output in session.get_outputs()]}
+    except Exception as error:  # whatever onnxruntime raises
+        return None, {"error": _one_line(error), "too_large": _is_of_memory(error)}
 
 
 def _runs(session: Any, job: Message) -> Iterator[Message]:
