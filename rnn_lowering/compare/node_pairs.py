@@ -6,7 +6,7 @@ share a loop, that model has the inputs of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -52,7 +52,7 @@ class NodePair:
         beside: The nodes that share a loop with this node. Their inputs are also inputs of `cut`.
         below: The layer whose Y is X of this node, if both share a loop. X is then no input of `cut`.
         between: The nodes from Y of the layer `below` to X of this node, in order.
-        moves: Returns X of this node for Y of the layer `below`.
+        moves: What makes X of this node of Y of the layer `below`; None if nothing does.
         lost: Its outputs that something reads in the original, and that the lowered model does not compute.
     """
 
@@ -63,7 +63,7 @@ class NodePair:
     beside: Sequence[NodePair] = ()
     below: NodePair | None = None
     between: Sequence[ir.Node] = ()
-    moves: Callable[[Array], Array] = lambda Y: Y
+    moves: _Moves | None = None
     lost: Sequence[ir.Value] = ()
 
     @property
@@ -135,9 +135,9 @@ class NodePair:
     def _above(self, below: NodePair, values: Values) -> Values:
         """Return the inputs of this layer and of the layers below, for those of the layer below."""
         truth, allowed = below.expected(below.inputs(values), below.rounding_of_X(values))
-        name, X = self.feeds[self.spec.data], self.moves(truth["Y"])
+        name, X = self.feeds[self.spec.data], truth["Y"] if self.moves is None else self.moves(truth["Y"])
         T, N = (X.shape[self.spec.axes(self.spec.data).index(axis)] for axis in ("T", "N"))
-        own = {name: X.astype(self.spec.dtype.numpy()), _ROUNDING + name: self.moves(allowed["Y"])}
+        own = {name: X.astype(self.spec.dtype.numpy()), _ROUNDING + name: self._far(allowed)}
         is_fed = {*own, *values}.issuperset(self.feeds.values())
         return {**({} if is_fed else self.random_values(T, N)), **own, **values}
 
@@ -147,7 +147,11 @@ class NodePair:
             return None
         if (stored := values.get(_ROUNDING + self.feeds[self.spec.data])) is not None:
             return stored
-        return self.moves(self.below.expected(self.below.inputs(values), self.below.rounding_of_X(values))[1]["Y"])
+        return self._far(self.below.expected(self.below.inputs(values), self.below.rounding_of_X(values))[1])
+
+    def _far(self, allowed: Symbols) -> Array:
+        """Return how far X may be off, for the outputs of the layer below."""
+        return allowed["Y"] if self.moves is None else self.moves(allowed["Y"], adds=False)
 
     def expected(self, inputs: Symbols, rounding: Array | None) -> tuple[Symbols, Symbols]:
         """Return the outputs in float64, and their allowed difference if X may differ by `rounding`."""
@@ -281,7 +285,7 @@ def _on_its_layers(node: NodePair, others: Sequence[NodePair], inputs: Collectio
     below, between = _layer_below(node, others)
     if below is None:
         return node
-    moves = _Moves(between, node.entry.opset) if between else node.moves
+    moves = _Moves(between, node.entry.opset) if between else None
     return replace(node, below=_on_its_layers(below, others, inputs), between=between, moves=moves)
 
 
@@ -315,7 +319,8 @@ class _Moves:
         self._constants = _constants(path, opset)
         self._chain = Evaluation(path, opset)
 
-    def __call__(self, Y: Array) -> Array:
+    def __call__(self, Y: Array, *, adds: bool = True) -> Array:
+        """Return X; without `adds` zeros are added in place of constants."""
         if self._first is None:
             return Y
         leaves: dict[ir.Value, ir.TensorProtocol] = {self._first: ir.Tensor(Y)}
@@ -323,7 +328,7 @@ class _Moves:
             if value is None or constant is None:
                 raise SessionError(f"'{'' if value is None else value.name}' is not a constant")
             floats = constant.dtype.is_floating_point()
-            leaves[value] = ir.Tensor(array_of(constant).astype(Y.dtype)) if floats else constant
+            leaves[value] = ir.Tensor(adds * array_of(constant).astype(Y.dtype)) if floats else constant
         try:
             return array_of(self._chain.computed(self._last, leaves))
         except Exception:  # the evaluator has no common error

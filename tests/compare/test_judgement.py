@@ -379,6 +379,21 @@ def test_a_wrong_layer_in_a_shared_loop_whose_input_is_computed_fails() -> None:
     assert rl.verify(original, lowered).status == "failed"
 
 
+def test_a_wrong_layer_above_an_added_constant_fails() -> None:
+    """The constant is not how far X of the layer may be off. The rest of the model damps the fault."""
+    original = parse(
+        """main (float[T,N,3] X) => (float[T,1,N,4] Z)
+            <float[1,12,3] W = {}, float[1,12,4] V = {}, float[1,12,4] R = {}, float[1,12,4] S = {},
+             int64[1] one = {1}, float[4] added = {0.5, 0.5, 0.5, 0.5}, float small = {1e-6}, float large = {1}> {
+            y = GRU <hidden_size = 4> (X, W, R)  s = Squeeze (y, one)  x = Add (s, added)
+            z = GRU <hidden_size = 4> (x, V, S)  damped = Mul (z, small)  Z = Add (damped, large) }"""
+    )
+    assert rl.verify(original, rl.lower(original), runs=1)
+    check = rl.verify(original, rl.lower(scaled(original, "S", 1.02)), runs=1)
+    assert check.status == "failed"
+    assert "Y of GRU node '-> z'" in check.reason
+
+
 @pytest.mark.filterwarnings("ignore:GRU node")
 def test_growth_amplifies_the_rounding_of_float64_but_hides_no_fault() -> None:
     """The gates have no bound: states grow to 1e16 in 33 steps, and the last bit of X is amplified with them."""
