@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 import onnx
@@ -144,8 +145,7 @@ class RecurrentSpec(NodeSpec):
         return ", ".join(str(a) for per_direction in self.activations for a in per_direction)
 
     def axes(self, symbol: str) -> tuple[AxisName, ...]:
-        shapes = _specified_shapes(self.cell, len(self.directions), self.hidden_size, self.layout)
-        return tuple(_AXES.get(size) for size in shapes.get(symbol, ()))
+        return _axes_of(self.cell, self.layout).get(symbol, ())
 
     def dtype_of(self, symbol: str) -> ir.DataType:
         return ir.DataType.INT32 if symbol == "sequence_lens" else self.dtype
@@ -194,6 +194,13 @@ class RecurrentSpec(NodeSpec):
 
 
 _AXES: dict[str | int, AxisName] = {"seq_length": "T", "batch_size": "N"}
+
+
+@cache
+def _axes_of(cell: Cell, layout: int) -> Mapping[str, tuple[AxisName, ...]]:
+    """Return what runs along each axis of inputs and outputs, by symbol: it is asked often."""
+    shapes = _specified_shapes(cell, 1, 1, layout)
+    return {symbol: tuple(_AXES.get(size) for size in shape) for symbol, shape in shapes.items()}
 
 
 class _RnnConnections(Connections):
