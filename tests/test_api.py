@@ -443,6 +443,14 @@ def test_a_host_of_streams_needs_neither_onnx_nor_onnx_ir() -> None:
     assert in_child(code).strip() == "set()"
 
 
+def test_comparing_a_small_model_imports_nothing_that_takes_long(tmp_path: Path) -> None:
+    """Its logarithm refuses the first numbers, but not the sizes: none are looked for that it takes together."""
+    command = ["rnn-lower", str(SRC / "examples" / "denoiser.onnx"), str(tmp_path / "lowered.onnx"), "--quiet"]
+    code = f"import sys; sys.argv = {command}; from rnn_lowering.__main__ import main; print(main())"
+    assert in_child(f"{code}; print({{'numpy.ma', 'onnx.reference'}} & set(sys.modules))").split() == ["0", "set()"]
+    assert (tmp_path / "lowered.onnx").exists()
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "first", thinned(["lower", "verify", "LowerRecurrentPass", "VerificationError", "Tolerance"], 3)

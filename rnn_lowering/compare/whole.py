@@ -240,8 +240,12 @@ class ModelComparison(Comparison):
             if together := self._run_together():
                 return together
             raise
-        as_preferred = any(group[0] in ran[1] for group in groups)
+        taken = [self._shapes(feed) for feed in ran[1]]
+        as_preferred = any(self._shapes(group[0]) in taken for group in groups)  # perhaps with other numbers
         return ran if as_preferred else self._run_together() or ran
+
+    def _shapes(self, feed: str) -> dict[str, tuple[int, ...]]:
+        return {name: array.shape for name, array in self.runner.feed(feed).items()}
 
     def _run_together(self) -> _Ran | None:
         """Run the original at sizes that follow from each other; None if it has none, or takes none."""

@@ -131,8 +131,9 @@ class _InputMaker:
         fed = {s: rng.uniform(-1, 1, (dirs, *shapes[s])) * H**-0.5 for s in shapes if s in names}
         self.weights: Symbols = {symbol: array.astype(self.dtype) for symbol, array in fed.items()}
         W = {**self.constants, **self.weights}["W"]
-        norms = [float(np.linalg.norm(row.astype(np.float32))) for rows in W for row in rows]
-        norm = float(np.median(norms)) if W.size else 0.0
+        norms = sorted(float(np.linalg.norm(row.astype(np.float32))) for rows in W for row in rows)
+        middle = norms[(len(norms) - 1) // 2 : len(norms) // 2 + 1]  # np.median imports numpy.ma
+        norm = sum(middle) / max(len(middle), 1)
         self.x_unit = 1 / norm if norm > 0 else 1.0
 
     def usual_rows(self) -> list[_Magnitudes]:
