@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 from rnn_lowering.facts.node_outputs import MOST_AXES, SHAPES_OF
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN, Operator, operator_named
-from rnn_lowering.model.protobuf import GraphMessage, bodies_in, graphs_in, nodes_in
+from rnn_lowering.model.protobuf import GraphMessage, bodies_in, graphs_in, mentions, nodes_in
 from rnn_lowering.types import Array
 
 MOST_CALLED = 1 << 18
@@ -70,6 +70,8 @@ def hide_growth(model: onnx.ModelProto) -> bool:
     A node that gets a long shape gets one of unknown length. Other nodes, and those of functions, move to another
     domain.
     """
+    if not mentions(model, *_MATTER - {"Constant"}):
+        return False
     bounds = _Bounds(model)
     if _may_grow(model):
         bounds.walk(model.graph, {})

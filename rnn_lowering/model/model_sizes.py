@@ -92,6 +92,11 @@ def _inferred_without_bodies(model: ir.Model, asked: Callable[[ir.Value], bool])
     return pairs
 
 
+def _is_computed(value: ir.Value, model: ir.Model) -> bool:
+    """Whether a value of the main graph or a body is neither an input of the model nor a constant."""
+    return value.producer() is not None or (value.is_graph_input() and value.graph is not model.graph)
+
+
 def computed_values(model: ir.Model) -> Iterator[ir.Value]:
     """Yield the values of a model and its subgraphs that are neither its inputs nor constants."""
     for graph in graphs_within(model.graph):
@@ -245,8 +250,8 @@ def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: b
     Raises:
         UnsupportedError: A node has an input that nothing defines.
     """
-    read = {value for entry in found for value in entry.node.inputs}
-    wanted = dict.fromkeys(value for value in computed_values(model) if value in read)
+    read = (value for entry in found if entry.function is None for value in entry.node.inputs)
+    wanted = dict.fromkeys(value for value in read if value is not None and _is_computed(value, model))
     if not wanted:
         return {}
     if inferred:

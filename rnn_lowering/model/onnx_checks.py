@@ -30,7 +30,7 @@ from rnn_lowering.facts.node_outputs import MOST_AXES
 from rnn_lowering.facts.operators import DEFAULT_DOMAIN
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
 from rnn_lowering.model.growth import MOST_CALLED, called_nodes, grows, hide_growth
-from rnn_lowering.model.protobuf import bodies_in, graphs_in, message_for_inference, nodes_in, pairs_in
+from rnn_lowering.model.protobuf import bodies_in, graphs_in, mentions, message_for_inference, nodes_in, pairs_in
 
 CHECK_SECONDS, INFERENCE_SECONDS = 30, 10
 """Time limits of a conversion, and of the inference of an invalid model: each needs about a second if large."""
@@ -159,7 +159,7 @@ _MOST_ROUNDS = 8
 
 def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
     inferred = shape_inference.infer_shapes(proto, data_prop=True)
-    if any(node.op_type == "Reshape" for node in nodes_in(inferred.graph)):
+    if mentions(proto, "Reshape"):
         for _ in range(_MOST_ROUNDS):
             if not _add_ranks(inferred.graph, ChainMap()):
                 break
@@ -190,7 +190,7 @@ def _add_ranks(graph: onnx.GraphProto, outer: ChainMap[str, onnx.TypeProto]) -> 
 
 def _is_sound(proto: onnx.ModelProto) -> bool:
     """Return whether inference of shapes and numbers can neither crash nor hang on a model, nor fill the memory."""
-    return _is_moderate(proto) and not _has_long_range(proto.graph) and not _checked(proto)
+    return _is_moderate(proto) and not _has_long_range(proto) and not _checked(proto)
 
 
 def _problem(proto: onnx.ModelProto, *, infer: bool = True) -> str:
@@ -256,10 +256,12 @@ def _is_moderate(proto: onnx.ModelProto) -> bool:
     return True
 
 
-def _has_long_range(main: onnx.GraphProto) -> bool:
+def _has_long_range(proto: onnx.ModelProto) -> bool:
     """Return whether a Range may have more than `_LONGEST_RANGE` numbers, by all sizes of a model and the integers
     that it may be computed from: with bodies all, else those behind it."""
-    graphs = list(graphs_in(main))
+    if not mentions(proto, "Range"):
+        return False
+    graphs = list(graphs_in(proto.graph))
     nodes = [node for graph in graphs for node in graph.node]
     ranges = [node for node in nodes if node.op_type == "Range"]
     if not ranges:
@@ -328,6 +330,9 @@ _LATER = onnx.helper.make_opsetid("", 13)
 def _rename(proto: onnx.ModelProto) -> None:
     """Make nodes of a message, in place, those that ONNX infers: of com.microsoft by another domain, unless the
     model has functions of their names, and Slice of opset 10 by a function."""
+    proto.opset_import.append(onnx.helper.make_opsetid(INFERENCE_DOMAIN, 1))
+    if not mentions(proto, "Slice", MICROSOFT):
+        return
     own = {function.name for function in proto.functions if function.domain == MICROSOFT}
     functions: dict[str, onnx.FunctionProto] = {}
     opset = next((entry.version for entry in proto.opset_import if entry.domain == ""), 1)
@@ -342,7 +347,6 @@ def _rename(proto: onnx.ModelProto) -> None:
             del node.attribute[:]
             node.attribute.extend(known)
     proto.functions.extend(functions.values())
-    proto.opset_import.append(onnx.helper.make_opsetid(INFERENCE_DOMAIN, 1))
 
 
 def is_misread(node: onnx.NodeProto | ir.Node, opset: int) -> bool:

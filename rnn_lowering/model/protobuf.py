@@ -41,6 +41,13 @@ def nodes_in(graph: GraphMessage) -> Iterator[onnx.NodeProto]:
                 yield from nodes_in(body)
 
 
+def mentions(message: onnx.ModelProto, *words: str) -> bool:
+    """Return whether a message without large tensors has one of these words: if not, no node has such an operator,
+    and none need be looked at."""
+    stored = message.SerializeToString()
+    return any(word.encode() in stored for word in words)
+
+
 def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield a graph and the bodies in it."""
     yield graph

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
 
 import onnx_ir as ir
 
@@ -210,9 +212,9 @@ def all_names(model: ir.Model) -> Iterator[str]:
 def names_in(graphs: Iterable[ir.Graph]) -> Iterator[str]:
     """Yield every name of a node or value in these graphs, without their bodies."""
     for graph in graphs:
-        yield from (v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name)
-        yield from (node.name for node in graph if node.name)
-        yield from (v.name for node in graph for v in node.outputs if v.name)
+        outputs = chain.from_iterable(map(attrgetter("outputs"), graph))
+        named = chain(graph.inputs, graph.initializers.values(), graph, outputs)
+        yield from filter(None, map(attrgetter("name"), named))
 
 
 def add_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:

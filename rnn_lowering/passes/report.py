@@ -7,7 +7,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -269,5 +270,5 @@ def _finite(data: Any) -> Any:
 
 def count_operators(model: ir.Model) -> dict[str, int]:
     """Count the operators of every graph, subgraph and function of a model."""
-    counts = Counter((node.domain, node.op_type) for graph in all_graphs(model) for node in graph)
+    counts = Counter(map(attrgetter("domain", "op_type"), chain.from_iterable(all_graphs(model))))
     return dict(sorted((f"{domain}::{name}" if domain else name, n) for (domain, name), n in counts.items()))
