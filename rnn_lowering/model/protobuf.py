@@ -194,15 +194,16 @@ class _Description:
 
     def _write_node(self, node: ir.Node, proto: onnx.NodeProto) -> None:
         """Write what inference and the checker read of a node: onnx_ir takes twice as long for all of it."""
-        proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
-        if node.name:
-            proto.name = node.name
-        proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
+        proto.op_type = node.op_type
+        for field in ("name", "domain", "overload"):
+            if text := getattr(node, field):
+                setattr(proto, field, text)
+        proto.input.extend(["" if value is None else value.name or "" for value in node.inputs])
         outputs = [value.name or "" for value in node.outputs]
         while outputs and not outputs[-1]:
             outputs.pop()
         proto.output.extend(outputs)
-        for name, attribute in node.attributes.items() if node.attributes else ():
+        for name, attribute in node.attributes.data.items():
             if bodies := graphs_of(attribute):
                 message = proto.attribute.add(name=name, type=int(attribute.type))
                 is_one = attribute.type == ir.AttributeType.GRAPH
