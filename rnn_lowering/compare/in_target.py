@@ -93,7 +93,7 @@ class ModelInTarget(ModelComparison):
                 raise
         else:
             return session, expected, ""
-        session, outcome, _ = self.runner.run_optimized_or_not(self._lowered_session(), groups, all_must_run=False)
+        session, outcome, _ = self.runner.run_optimized_or_not(self._sessions[True], groups, all_must_run=False)
         runs = outcome.accepted(all_must_run=False)
         return session, {run.feed: run.outputs() for run in runs}, _INSTEAD
 

@@ -66,6 +66,7 @@ from rnn_lowering.compare.runs.sessions import (
 )
 from rnn_lowering.compare.sizes import Uses, fed_inputs, given_in_runs, length_inputs, uses_of
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
+from rnn_lowering.files.one_file import LARGE
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
@@ -152,6 +153,7 @@ class ModelComparison(Comparison):
             return Verification("failed", reason=f"the models have different inputs or outputs: {other}")
         if odd := self._odd_inputs():
             return self._nodes_only(f"cannot generate test data for non-numeric inputs: {odd}")
+        self._load_early(self._sessions[True])
         try:
             groups = self._write_feeds()
         except UnsupportedError as error:  # the inputs would be too large
@@ -197,6 +199,8 @@ class ModelComparison(Comparison):
             return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
         if wrong := self._misses(names, computed.values()):
             return Verification("failed", reason=wrong)
+        if session.optimize:
+            self._load_early(self._sessions[False])
         pairs: Pairs = {feed: (expected[feed], computed[feed]) for feed in expected}
         result = self._compare(pairs)
         if not result and self.uncertain.look_for(self.original, session, pairs, result.each_run):
@@ -301,16 +305,22 @@ class ModelComparison(Comparison):
     def _run_lowered(self, feeds: list[str], optimize: bool) -> tuple[list[str], dict[str, Outputs], str]:
         """Run the lowered model on all feeds; return the names of its outputs, the outputs by feed, and why the
         optimizer was off, if it was."""
-        session = self._lowered_session(optimize)
         ran = counter(self.progress, LOWERED, len(feeds))
         groups = [[feed] for feed in feeds]
-        _, outcome, why = self.runner.run_optimized_or_not(session, groups, ran, may_crash=False)
+        _, outcome, why = self.runner.run_optimized_or_not(self._sessions[optimize], groups, ran, may_crash=False)
         outputs = {run.feed: run.outputs() for run in outcome.runs}
         return list(outcome.names), outputs, why and f"the lowered model runs {why}"
 
-    def _lowered_session(self, optimize: bool = True) -> Session:
+    @cached_property
+    def _sessions(self) -> Mapping[bool, Session]:
+        """The sessions of the lowered model, by whether onnxruntime optimizes it."""
         session = session_of(self.lowered, self.runner.folder, self.misread)
-        return replace(session, optimize=optimize)
+        return {optimize: replace(session, optimize=optimize) for optimize in (True, False)}
+
+    def _load_early(self, session: Session) -> None:
+        """Have a small lowered model loaded before it is to run, if the original was."""
+        if self.early is not None and not session.is_external and session.model.stat().st_size < LARGE:
+            self.runner.load(session)
 
     def _run_all(self, session: Session, feeds: Iterable[str]) -> dict[str, Outputs]:
         """Return the outputs by feed; all must be accepted."""
@@ -360,7 +370,7 @@ class ModelComparison(Comparison):
                 return None
             outputs: Pairs = {feed: (before[feed], ours) for feed, (_, ours) in pairs.items()}
             if not self._compare(outputs):
-                after = self._run_all(self._lowered_session(optimize=False), pairs)
+                after = self._run_all(self._sessions[False], pairs)
                 both_plain: Pairs = {feed: (before[feed], after[feed]) for feed in pairs}
                 outputs = both_plain if self._compare(both_plain) else outputs
             return plain, outputs
@@ -374,7 +384,7 @@ class ModelComparison(Comparison):
         if not result or not session.optimize:
             return result
         try:
-            outputs = self._run_all(self._lowered_session(optimize=False), pairs)
+            outputs = self._run_all(self._sessions[False], pairs)
         except SessionError as error:
             if error.over_limit or not self._runs_plain(session, pairs):
                 return result
@@ -422,7 +432,7 @@ class ModelComparison(Comparison):
     def _lowered_runs(self, groups: list[Alternatives]) -> bool:
         """Whether onnxruntime runs the lowered model on some of the inputs."""
         with suppress(SessionError):
-            outcome = self.runner.run(self._lowered_session(), groups)
+            outcome = self.runner.run(self._sessions[True], groups)
             return not outcome.runs or bool(outcome.accepted(all_must_run=False))
         return False
 

@@ -18,7 +18,7 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering import file_lowering
-from rnn_lowering.child import Child
+from rnn_lowering.child import Child, ChildError, Message
 from rnn_lowering.compare.runs import runner as runner_module
 from rnn_lowering.compare.runs import worker
 from rnn_lowering.compare.runs.runner import Chunks, Runner, SessionError
@@ -129,7 +129,7 @@ def test_a_model_that_is_loaded_ahead_is_not_loaded_again(tmp_path: Path, monkey
     with Runner() as runner:
         feed = runner.write_feed({"X": np.ones((5, 2, 3), np.float32)})
         alone = [runner.run(each, [[feed]]).runs[0].outputs() for each in (session, other)]
-        for run, also_loads in ((session, 1), (other, 2), (replace(session), 2)):
+        for run, also_loads in ((session, 0), (other, 2), (replace(session), 2)):
             loaded.clear()
             runner.load(session)
             for outputs in (runner.run(run, [[feed]]).runs[0].outputs() for _ in range(2)):
@@ -137,6 +137,11 @@ def test_a_model_that_is_loaded_ahead_is_not_loaded_again(tmp_path: Path, monkey
                 assert outputs.keys() == expected.keys()
                 assert all((outputs[name] == expected[name]).all() for name in expected)
             assert len(loaded) == 1 + also_loads
+        loaded.clear()
+        for each in (session, other):
+            runner.load(each)
+        assert all(runner.run(each, [[feed]]).runs[0].feed == feed for each in (session, other))
+        assert len(loaded) == 2
 
 
 def test_a_model_that_is_loaded_ahead_and_kills_its_process(
@@ -154,14 +159,38 @@ def test_a_model_that_is_loaded_ahead_and_kills_its_process(
         assert len(started) == 2
 
 
+def test_a_model_that_others_loaded_ahead_keep_waiting_runs_alone(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the time that another model takes to load would be that of the one that runs."""
+    session, other, limits = saved(tmp_path), Session(tmp_path / "other.onnx"), iter((True, True, False))
+
+    def late(self: Child, job: Message, seconds: float | None, ask: Any = Child.ask) -> Iterator[Message]:
+        if next(limits):
+            raise ChildError
+        yield from ask(self, job, seconds)
+
+    monkeypatch.setattr(Child, "ask", late)
+    with Runner() as runner:
+        feed = runner.write_feed({"X": np.zeros((5, 2, 3), np.float32)})
+        runner.load(session)
+        with pytest.raises(SessionError, match="timed out") as raised:
+            runner.run(session, [[feed]])
+        assert raised.value.over_limit
+        runner.load(session)
+        runner.load(other)
+        assert runner.run(session, [[feed]]).runs[0].feed == feed
+        assert len(started) == 3
+
+
 def test_an_original_is_loaded_while_it_is_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     monkeypatch.setattr(Runner, "load", noted(Runner.load, order))
     monkeypatch.setattr(file_lowering, "lower_model", noted(lower_model, order))
     source = tmp_path / "model.onnx"
-    onnx.save(chain(*ONE, *ONE), source)
+    onnx.save(chain(*ONE), source)
     assert rl.lower_file(source, tmp_path / "lowered.onnx").verification
-    assert order == ["load", "lower_model"]
+    assert order == ["load", "lower_model", "load", "load"]  # of the result too, then without optimizations
 
 
 def test_the_process_ends_with_its_caller() -> None:

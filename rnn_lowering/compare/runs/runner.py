@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from types import TracebackType
 from typing import overload
@@ -172,8 +172,8 @@ class Runner(ChildOwner):
 
     Promises:
         The process starts at once: it imports onnxruntime while the caller prepares.
-        At most one session exists at a time; it serves all groups of a call whose first feed is accepted. It may be
-        loaded before the call.
+        At most one session exists at a time, and those that are loaded ahead; it serves all groups of a call whose
+        first feed is accepted.
         If the process dies during a job, the job is tried once more in a new one: an earlier job may be the cause.
         No process outlives the block, nor the caller, however that is killed.
 
@@ -190,7 +190,8 @@ class Runner(ChildOwner):
         self.folder = self._scratch.__enter__()
         self.timeout = None if math.isinf(timeout) else timeout
         self._written = 0
-        self._loaded: Session | None = None
+        self._ahead: dict[int, Session] = {}
+        self._numbers = count()
 
     def __enter__(self) -> Runner:
         self._child = Child(_WORKER)
@@ -219,9 +220,12 @@ class Runner(ChildOwner):
         return StoredArrays(Path(name))
 
     def load(self, session: Session) -> None:
-        """Have a model loaded while the caller goes on, if the next `run` is of this session."""
-        self._child, self._loaded = self._child or Child(_WORKER), session
-        self._child.tell(_job(session, None, None, self.folder))
+        """Have a small model loaded while the caller goes on, for each `run` of this session until one of another
+        that is not loaded, or was loaded later."""
+        self._child = self._child or Child(_WORKER)
+        number = next(self._numbers)
+        self._ahead[number] = session
+        self._child.tell({**_job(session, [], None, self.folder), "load": number})
 
     def run(
         self,
@@ -293,12 +297,14 @@ class Runner(ChildOwner):
     def _run_or_retry(
         self, session: Session, groups: Sequence[Sequence[str]], ran: _Ran, chunks: Chunks | None
     ) -> Outcome:
-        """Run groups; do it again in a new process if the process dies and has done other jobs."""
+        """Run groups; do it again in a new process if the process dies and has done other jobs, or exceeds a limit
+        and has loaded other models ahead."""
         used = self._child is not None and self._child.jobs > 0
+        others = any(held is not session for held in self._ahead.values())
         try:
             return self._run(session, groups, ran, chunks)
         except SessionError as error:
-            if not (error.crashed and used):
+            if not (error.crashed and used) and not (error.over_limit and others):
                 raise
         return self._run(session, groups, lambda: None, chunks)
 
@@ -321,7 +327,9 @@ class Runner(ChildOwner):
         return StoredArrays(out)
 
     def _ask(self, job: Message) -> Iterator[Message]:
-        self._child, self._loaded = self._child or Child(_WORKER), None
+        number = job.get("loaded")
+        self._ahead = {} if number is None else {n: held for n, held in self._ahead.items() if n >= number}
+        self._child = self._child or Child(_WORKER)
         try:
             yield from self._child.ask(job, self.timeout)
         except ChildError as error:
@@ -336,8 +344,8 @@ class Runner(ChildOwner):
         runs: list[Run] = []
         seconds = 0.0
         try:
-            job = {**_job(session, groups, chunks, out), "loaded": session is self._loaded}
-            for message in self._ask(job):
+            number = next((n for n, held in self._ahead.items() if held is session), None)
+            for message in self._ask({**_job(session, groups, chunks, out), "loaded": number}):
                 if message.get("too_large"):
                     raise SessionError(_TOO_LARGE.format(RUN_FACTOR * most_bytes() / 1e9), over_limit=True)
                 if names is not None:
@@ -351,6 +359,7 @@ class Runner(ChildOwner):
         except SessionError as error:
             if error.crashed or error.over_limit:
                 self.end_child()
+                self._ahead.clear()
             raise
         return Outcome(names or (), tuple(runs), seconds)
 

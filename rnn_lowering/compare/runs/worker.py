@@ -7,8 +7,9 @@ A job loads one model and runs it:
     threads: The number of its threads; 0: onnxruntime chooses.
     packs: Whether onnxruntime packs weights for its kernels.
     groups: Lists of feeds, each a file of arrays. The first feed of a group with finite outputs counts, else the
-        first that the model accepts. Null to load the model for the next job, without a message.
-    loaded: Whether the job before loaded the model; it is not loaded again then, and within the memory of that job.
+        first that the model accepts.
+    loaded: The number of the model, if a job has loaded it; those of lower numbers are not needed any more. Null to
+        load it: then no others are.
     chunks: The fields of `runner.Chunks`, or null. If given, the first feed of each group is cut into chunks,
         which run one after another; `read_steps` reads their outputs. Two groups run side by side.
     out: Folder for files of outputs, named "number of the output:number of its part".
@@ -21,6 +22,7 @@ Its messages, in this order:
     {"error": text}: Instead of all these, if the model does not load.
     {"too_large": true}: The last message, if the memory is not enough.
 
+A job with "load" only loads the model, for jobs that name this number as "loaded"; it has no message.
 A job with "float64" evaluates the model on that feed in float64; its message is {} or {"error": text}.
 
 Arrays pass between the processes in mapped files, without copies.
@@ -146,22 +148,25 @@ _SEQUENCES_AT_ONCE = min(2, os.cpu_count() or 1)
 _Loaded = tuple[Any, Message]
 """The session of a model, None if it does not load, and the message about it."""
 
-_for_the_next: list[_Loaded] = []
-"""What the last job has loaded for the next one, if it has."""
+_ahead: dict[int, _Loaded] = {}
+"""What is loaded for later jobs, by number."""
 
 
 def do(job: Message) -> Iterator[Message]:
     """Do a job; yield its messages."""
-    if not job.get("loaded"):
-        _for_the_next.clear()
+    if "load" in job:
+        limit_memory(job["memory"])
+        _ahead[job["load"]] = _loaded(job)
+        return
+    number = job.get("loaded")
+    for held in [held for held in _ahead if number is None or held < number]:
+        del _ahead[held]
+    if number is None:
         limit_memory(job["memory"])
     if "float64" in job:
         yield _float64(job)
         return
-    session, message = _for_the_next.pop() if job.get("loaded") else _loaded(job)
-    if job["groups"] is None:
-        _for_the_next.append((session, message))
-        return
+    session, message = _loaded(job) if number is None else _ahead[number]
     yield message
     try:
         yield from _runs(session, job) if session else ()
