@@ -213,7 +213,7 @@ class OpenScopes(ABC):
             return made[key]
         converted = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
         node = self.node(op_type, values, converted, len(shapes))
-        if node.metadata_props:
+        if self._origin:
             constants = (t.value for t in given if t is not None)
             add_weights(node, (c.symbol for c in constants if isinstance(c, Constant)))
         results = [self.given(v, d, s) for v, d, s in zip(node.outputs, dtypes, shapes, strict=True)]
@@ -230,11 +230,9 @@ class OpenScopes(ABC):
         domain: str = "",
     ) -> ir.Node:
         """Append a node to the open scope as it is given, with names for it and its outputs."""
-        name = self._prefix.name(op_type)
-        node = ir.Node(
-            domain, op_type, inputs, attributes, num_outputs=outputs, name=name, metadata_props=dict(self._origin)
-        )
-        self.name_outputs(node)
+        name, metadata = self._prefix.name(op_type), dict(self._origin) or None
+        values = [ir.Value(name=each) for each in self._names_of_outputs(name, outputs)]
+        node = ir.Node(domain, op_type, inputs, attributes, outputs=values, name=name, metadata_props=metadata)
         self.nodes.append(node)
         return node
 
@@ -257,9 +255,14 @@ class OpenScopes(ABC):
             change(self, outputs)
 
     def name_outputs(self, node: ir.Node) -> None:
-        """Name the outputs of a node after it: one has its name, several have a number each."""
-        for n, value in enumerate(node.outputs):
-            value.name = self._prefix.names.unique(f"{node.name}.{n}") if len(node.outputs) > 1 else node.name
+        """Name the outputs of a node after it."""
+        names = self._names_of_outputs(node.name or "", len(node.outputs))
+        for value, name in zip(node.outputs, names, strict=True):
+            value.name = name
+
+    def _names_of_outputs(self, name: str, count: int) -> list[str]:
+        """Return names for the outputs of a node: one has its name, several have a number each."""
+        return [name] if count == 1 else [self._prefix.names.unique(f"{name}.{n}") for n in range(count)]
 
     def unique_name(self, hint: str) -> str:
         """Return a name for a node of the open scope."""

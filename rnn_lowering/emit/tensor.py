@@ -19,9 +19,11 @@ from rnn_lowering.emit.constants import Constant
 from rnn_lowering.types import Dims
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Tensor:
     """A value with its type and its dimensions as far as they are known.
+
+    Nobody changes one; it is not frozen because that takes four times as long to make.
 
     Attributes:
         value: A value of the graph or a constant; None for a symbolic zero.
@@ -82,7 +84,7 @@ class Tensor:
 
 def broadcast_shape(*shapes: Dims) -> Dims:
     """Return the shape of an element-wise result, None for unknown dimensions."""
-    if len({*shapes}) == 1:
+    if shapes.count(shapes[0]) == len(shapes):
         return shapes[0]
     rank = max(len(s) for s in shapes)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
