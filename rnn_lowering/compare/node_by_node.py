@@ -99,8 +99,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class NodeComparison(Comparison):
-    """The comparison of lowered nodes, each on its own; `given_up` ends proofs that are being made."""
+    """The comparison of lowered nodes, each on its own.
 
+    Attributes:
+        as_written: How onnxruntime runs the lowered model without optimizations; None if it need not.
+        given_up: Ends proofs that are being made.
+    """
+
+    as_written: Session | None = None
     given_up: Event = field(default_factory=Event)
 
     @cached_property
@@ -185,9 +191,22 @@ class NodeComparison(Comparison):
         if rows:
             yield from self._until_alike(node, rows)
             return
-        results = _run_node(node, runs, self.runner)
+        results = self._whole(node, runs) or _run_node(node, runs, self.runner)
         for values, got in zip(runs, results, strict=True):
             yield RunCheck(_inputs(node, node.fed(values)), self._check_node(node, values, got))
+
+    def _whole(self, node: NodePair, runs: Sequence[Values]) -> list[Symbols]:
+        """Return what a long node computes in the whole model, which is loaded, if it is that; else nothing."""
+        model, session = node.cut, self.as_written
+        if session is None or model is None or len(model.graph.node) <= _LONG:
+            return []
+        if not _is_all_of(session.parsed, model):
+            return []
+        groups = [[self.runner.write_feed(_named(node, model, values))] for values in runs]
+        with suppress(SessionError):  # alone it may run
+            found = [run.tensors() for run in self.runner.run(session, groups).accepted(all_must_run=True)]
+            return [{s: each[value.name or ""] for s, value in node.spec.outputs.items()} for each in found]
+        return []
 
     def _until_alike(self, node: NodePair, rows: list[Symbols]) -> Iterator[RunCheck]:
         """Compare a node that rounds to 8 bits with onnxruntime's kernel, fed one row of the batch at a time.
@@ -383,6 +402,15 @@ def _run_node(
             raise SessionError(f"{node.spec.node}: {error}", over_limit=error.over_limit) from None
         raise error.about(node.spec.node) from None
     return ({s: outputs[f"{k}:0"] for k, s in enumerate(node.spec.outputs)} for outputs in returned)
+
+
+def _is_all_of(whole: onnx.ModelProto, part: onnx.ModelProto) -> bool:
+    """Return whether a part of a model has all its nodes, inputs and outputs."""
+    one, other = (
+        ({v.name: v.type.tensor_type.elem_type for v in graph.input}, {value.name for value in graph.output})
+        for graph in (whole.graph, part.graph)
+    )
+    return one == other and [n.output for n in whole.graph.node] == [n.output for n in part.graph.node]
 
 
 def _named(node: NodePair, model: onnx.ModelProto, values: Values) -> Symbols:

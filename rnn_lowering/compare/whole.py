@@ -103,7 +103,8 @@ class ModelComparison(Comparison):
 
     @cached_property
     def _nodes(self) -> NodeComparison:
-        return NodeComparison(self.original, self.lowered, self.runner, self.check, self.progress, self.prepared)
+        given = self.original, self.lowered, self.runner, self.check, self.progress, self.prepared
+        return NodeComparison(*given, as_written=self._sessions[False])
 
     @cached_property
     def names(self) -> list[str]:

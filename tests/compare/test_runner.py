@@ -19,6 +19,7 @@ from thinning import thinned
 import rnn_lowering as rl
 from rnn_lowering import file_lowering
 from rnn_lowering.child import Child, ChildError, Message
+from rnn_lowering.compare import node_by_node
 from rnn_lowering.compare.runs import runner as runner_module
 from rnn_lowering.compare.runs import worker
 from rnn_lowering.compare.runs.runner import Chunks, Runner, SessionError
@@ -191,6 +192,29 @@ def test_an_original_is_loaded_while_it_is_lowered(tmp_path: Path, monkeypatch: 
     onnx.save(chain(*ONE), source)
     assert rl.lower_file(source, tmp_path / "lowered.onnx").verification
     assert order == ["load", "lower_model", "load", "load"]  # of the result too, then without optimizations
+
+
+def test_a_long_node_that_is_the_whole_result_is_loaded_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    run_workers_here(monkeypatch)
+    monkeypatch.setattr(worker, "_load", noted(worker._load, loaded))
+    source, checks = tmp_path / "model.onnx", []
+    text = """g (float[T,N,3] X) => (float[T,1,N,4] Y) <float[1,12,3] W = {}, float[1,12,4] R = {}>
+        { Y = GRU <hidden_size = 4> (X, W, R) }"""
+    onnx.save(parse(text), source)
+    for one_by_one in (False, True):
+        if one_by_one:
+            monkeypatch.setattr(node_by_node, "_is_all_of", lambda *_: False)
+        loaded.clear()
+        file = tmp_path / "lowered.onnx"
+        report = rl.lower_file(source, file, to="unroll", input_shapes={"X": (60, 3, 3)}, overwrite=True)
+        assert report.verification
+        checks.append(report.verification.nodes)
+        assert len(loaded) == 3 + one_by_one  # the original, and the result with and without optimizations
+    assert [check.name for check in checks[0]] == ["Y of GRU node '-> Y' in main graph"]
+    assert checks[0] == checks[1]
 
 
 def test_the_process_ends_with_its_caller() -> None:
