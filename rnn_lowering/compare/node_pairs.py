@@ -18,7 +18,8 @@ from rnn_lowering.compare.float64.node_reference import NodeReference, Symbols, 
 from rnn_lowering.compare.node_models import LoweredFile, inputs_of, message_of, original_model
 from rnn_lowering.compare.runs.runner import SessionError
 from rnn_lowering.compare.runs.sessions import quantizes_inputs
-from rnn_lowering.facts.constants import Evaluation, constant_of
+from rnn_lowering.facts.constants import constant_of
+from rnn_lowering.facts.node_outputs import NodeModel
 from rnn_lowering.facts.operators import is_used, nodes_within
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.copying import clone, inline_functions
@@ -315,24 +316,24 @@ class _Moves:
     """Makes X of a layer of Y of the layer below, by the nodes between them in onnx's reference evaluator."""
 
     def __init__(self, path: Sequence[ir.Node], opset: int) -> None:
-        self._first, self._last = _moved_input(path[0], opset), path[-1].outputs[0]
+        self._first = _moved_input(path[0], opset)
+        self._steps = [(NodeModel.of(node, opset), node.inputs, node.outputs[0]) for node in path]
         self._constants = _constants(path, opset)
-        self._chain = Evaluation(path, opset)
 
     def __call__(self, Y: Array, *, adds: bool = True) -> Array:
         """Return X; without `adds` zeros are added in place of constants."""
-        if self._first is None:
-            return Y
-        leaves: dict[ir.Value, ir.TensorProtocol] = {self._first: ir.Tensor(Y)}
+        X, arrays = Y, dict[ir.Value | None, Array]({self._first: Y})
         for value, constant in self._constants.items():
             if value is None or constant is None:
                 raise SessionError(f"'{'' if value is None else value.name}' is not a constant")
             floats = constant.dtype.is_floating_point()
-            leaves[value] = ir.Tensor(adds * array_of(constant).astype(Y.dtype)) if floats else constant
-        try:
-            return array_of(self._chain.computed(self._last, leaves))
-        except Exception:  # the evaluator has no common error
-            raise SessionError(f"onnx cannot compute '{self._last.name}'") from None
+            arrays[value] = adds * array_of(constant).astype(Y.dtype) if floats else array_of(constant)
+        for alone, inputs, output in self._steps:
+            results = alone.compute([arrays[value] for value in inputs])
+            if results is None:
+                raise SessionError(f"onnx cannot compute '{output.name}'")
+            X = arrays[output] = results[0]
+        return X
 
 
 def _function_of(entry: RecurrentNode) -> ir.OperatorIdentifier | None:
