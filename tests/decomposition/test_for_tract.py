@@ -9,6 +9,7 @@ from running import assert_close, nodes, operators, run
 from texts import parse, random_feed
 
 import rnn_lowering as rl
+from rnn_lowering.decomposition.rewrites import rows
 
 REPEATS = {
     "Tile by a computed number": "r = Concat <axis = 0> (one, t, one) y = Tile (x1, r)",
@@ -182,6 +183,25 @@ def test_rows_of_a_scan_that_are_broadcast_against_another(name: str) -> None:
     for T in (1, 4):
         feed = random_feed(net, T=T, N=2)
         assert_close(run(lowered, feed), run(net, feed))
+
+
+def test_nodes_behind_two_scans_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, read = [], rows._read
+
+    def counted(node: Any) -> Any:
+        looked.append(node)
+        return read(node)
+
+    monkeypatch.setattr(rows, "_read", counted)
+    chain = " ".join(f"s{n + 1} = Tanh (s{n})" for n in range(200))
+    net = parse(
+        f"""g (float[T, 1, 3] x) => (float[T, 1, 2] y) <float[1, 6, 3] W = {{}}, float[1, 6, 2] R = {{}},
+        int64[1] one = {{1}}> {{ a4 = GRU <hidden_size = 2> (x, W, R) a = Squeeze (a4, one)
+        b4 = GRU <hidden_size = 2, linear_before_reset = 1> (x, W, R) b = Squeeze (b4, one)
+        s0 = Add (a, b) {chain} y = Identity (s200) }}"""
+    )
+    rl.lower(net, target="tract", to="scan")
+    assert 200 < len(looked) < 400
 
 
 def test_bodies_of_scans_name_no_sizes_and_hold_rows_that_are_repeated() -> None:

@@ -16,7 +16,7 @@ Few runtimes have sequences. PyTorch's newer exporter takes the layers of a stat
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -224,13 +224,14 @@ def hold_rows(model: AdaptedModel) -> int:
         count += sum(_hold_row(node, {*body.inputs[len(body.inputs) - rows :]}, model) for node in list(body))
     if len(scans) < len("ab"):
         return count
-    return count + sum(_hold(node, model) for node in list(model.graph) if operator_of(node).elementwise)
+    scans_of = _scans_by_value(model.graph)
+    return count + sum(_hold(node, scans_of, model) for node in list(model.graph) if operator_of(node).elementwise)
 
 
-def _hold(node: ir.Node, model: AdaptedModel) -> bool:
+def _hold(node: ir.Node, scans_of: Mapping[ir.Value | None, frozenset[ir.Node]], model: AdaptedModel) -> bool:
     """Hold an operand of floats in its place where another one has one row, or may; return False if none is."""
-    scans, shapes = [frozenset(_scans_of(v)) for v in node.inputs], [model.shape_of(v) for v in node.inputs]
-    if len({*scans} - {frozenset()}) < len("ab"):
+    scans, shapes = [scans_of.get(v) for v in node.inputs], [model.shape_of(v) for v in node.inputs]
+    if len({*scans} - {None}) < len("ab"):
         return False
     slots = [slot for slot in range(len(scans)) if scans[slot] and _meets_one_row(shapes, slot)]
     return any(_hold_operand(node, slot, model) for slot in slots)
@@ -278,10 +279,26 @@ def _scans_of(value: ir.Value | None) -> set[ir.Node]:
     return {node for node in producers if node is not None and node.op_type == "Scan"}
 
 
+def _scans_by_value(graph: ir.Graph) -> dict[ir.Value | None, frozenset[ir.Node]]:
+    """Return `_scans_of` each value of a sorted graph that has rows of one, in a single walk."""
+    found: dict[ir.Value | None, frozenset[ir.Node]] = {}
+    for node in graph:
+        given = {frozenset([node])} if node.op_type == "Scan" else {found[v] for v in _read(node) if v in found}
+        if given:
+            one = given.pop()
+            found |= dict.fromkeys(node.outputs, one.union(*given) if given else one)  # values share their sets
+    return found
+
+
 def _moved_inputs(value: ir.Value) -> Sequence[ir.Value | None]:
-    """Return of what a value has rows, moved, reduced or computed one by one; a Gather stays where it is."""
+    """Return of what a value has rows."""
     node = value.producer()
-    if node is None or node.op_type == "Gather":
+    return () if node is None else _read(node)
+
+
+def _read(node: ir.Node) -> Sequence[ir.Value | None]:
+    """Return of what a node gives rows, moved, reduced or computed one by one; a Gather stays where it is."""
+    if node.op_type == "Gather":
         return ()
     row = operator_of(node)
     return node.inputs if row.elementwise or row.moves or node.op_type.startswith("Reduce") else ()
