@@ -75,28 +75,28 @@ class Specification(Machine):
         return OPERATORS["Sub"](self, *(numbers_of_integers(self, x) for x in (integers, zero_point))), scale
 
 
-class _GateProducts:
-    """Products with W or R of a direction, gate by gate.
+class _Weights:
+    """W or R of a direction, of which each gate has rows of its own.
 
     Args:
-        matrix: W or R; integers without their zero point, if there are factors.
+        matrix: Its numbers; integers without their zero point, if there are factors.
         factors: The scale of each row.
     """
 
     def __init__(self, m: Machine, matrix: Array, factors: Array | None, H: int) -> None:
-        self.m, self.matrices = m, np.split(matrix, len(matrix) // H)
-        self.factors = None if factors is None else np.split(factors, len(matrix) // H)
+        self.m, self.matrix, self.factors, self.H = m, matrix, factors, H
 
-    def of(self, gate: int, x: Array, scale: Array | None) -> Array:
-        """Return x times the matrix of a gate, transposed."""
-        product = self.m.product(x, self.matrices[gate].T)
+    def product(self, x: Array, scale: Array | None, first: int, end: int | None) -> Array:
+        """Return x times the transposed matrix of some gates."""
+        rows = slice(first * self.H, None if end is None else end * self.H)
+        product = self.m.product(x, self.matrix[rows].T, self.H)
         if self.factors is None or scale is None:
             return product
-        return self.m.times(product, self.m.times(scale, self.factors[gate]))
+        return self.m.times(product, self.m.times(scale, self.factors[rows]))
 
 
 class SymbolicDirection:
-    """One direction of a node: its weights by gate, its functions, and the number of the step that it takes."""
+    """One direction of a node: its weights, its functions, and the number of the step that it takes."""
 
     def __init__(
         self,
@@ -110,29 +110,30 @@ class SymbolicDirection:
         self.m, self.name, self.attributes, self.functions = m, name, attributes, functions
         self.step, self.scale_of_x = 0, weights.get("X_scale")
         self.H = H = weights["R"].shape[-1]
-        self.W, self.R = (_GateProducts(m, weights[name], weights.get(f"{name}_scale"), H) for name in "WR")
-        gates = len(self.R.matrices)
-        Wb, Rb = np.split(weights["B"], 2) if "B" in weights else np.zeros((2, gates * H))
-        self.Wb, self.Rb = self._rows(Wb, N), self._rows(Rb, N)
-        self.b = [m.sum(*pair) for pair in zip(self.Wb, self.Rb, strict=True)]
-        self.P = self._rows(weights["P"], N) if "P" in weights else []
+        self.W, self.R = (_Weights(m, weights[name], weights.get(f"{name}_scale"), H) for name in "WR")
+        self.Wb, self.Rb = map(m.lifted, np.split(weights.get("B", np.zeros(2 * len(self.R.matrix))), 2))
+        rows = np.split(weights["P"], len(weights["P"]) // H) if "P" in weights else []
+        self.P = [m.lifted(np.broadcast_to(row, (N, H))) for row in rows]
 
-    def _rows(self, vector: Array, N: int) -> list[Array]:
-        """Return the part of each gate, the same for each sequence."""
-        parts = np.split(vector, len(vector) // self.H)
-        return [self.m.lifted(np.broadcast_to(part, (N, self.H))) for part in parts]
+    def of_x(self, X: Array) -> Array:
+        """Return Xt*(W^T) + Wb of all gates, and Rb of those that add it outside of what a reset changes."""
+        late = self.H if self.resets_late else 0
+        outside = len(self.Rb) - late
+        bias = self.m.sum(self.Wb, np.concatenate([self.Rb[:outside], self.m.rows.zeros((late,))]))
+        return self.m.sum(self.W.product(X, self.scale_of_x, 0, None), bias)
 
-    def linear(self, gate: int, x: Array, h: Array) -> Array:
-        """Return Xt*(W^T) + Ht-1*(R^T) + Wb + Rb of a gate."""
-        return self.m.sum(self.of_x(gate, x), self.of_h(gate, h), self.b[gate])
+    @property
+    def resets_late(self) -> bool:
+        """Whether a GRU resets Ht-1*(R^T) + Rb, not Ht-1."""
+        return bool(self.attributes.get("linear_before_reset", 0))
 
-    def of_x(self, gate: int, x: Array) -> Array:
-        """Return Xt*(W^T) of a gate."""
-        return self.W.of(gate, x, self.scale_of_x)
+    def of_h(self, h: Array, first: int = 0, end: int | None = None) -> Array:
+        """Return Ht-1*(R^T) of some gates."""
+        values, scale = (h, None) if self.R.factors is None else self.m.rounded(h)
+        return self.R.product(values, scale, first, end)
 
-    def of_h(self, gate: int, h: Array) -> Array:
-        """Return Ht-1*(R^T) of a gate."""
-        return self.R.of(gate, *((h, None) if self.R.factors is None else self.m.rounded(h)))
+    def by_gate(self, x: Array) -> list[Array]:
+        return self.m.rows.split(x, [self.H] * (x.shape[-1] // self.H))
 
     def with_peephole(self, n: int, x: Array, c: Array) -> Array:
         """Return x + P (.) c of a gate."""
@@ -154,20 +155,22 @@ class SymbolicDirection:
 
 
 def _rnn(k: SymbolicDirection, x: Array, h: Array) -> list[Array]:
-    return [k.named(0, k.activated(0, k.linear(0, x, h)))]
+    return [k.named(0, k.activated(0, k.m.sum(x, k.of_h(h))))]
 
 
 def _gru(k: SymbolicDirection, x: Array, h: Array) -> list[Array]:
-    z, r = (k.activated(0, k.linear(gate, x, h)) for gate in (0, 1))
-    if k.attributes.get("linear_before_reset", 0):
-        new = k.m.sum(k.of_x(2, x), k.m.times(r, k.m.sum(k.of_h(2, h), k.Rb[2])), k.Wb[2])
+    of_x, of_h = k.by_gate(x), k.by_gate(k.of_h(h, 0, 3 if k.resets_late else 2))
+    z, r = (k.activated(0, k.m.sum(*pair)) for pair in zip(of_x[:2], of_h[:2], strict=True))
+    if k.resets_late:
+        new = k.m.times(r, k.m.sum(of_h[2], np.broadcast_to(k.Rb[-k.H :], h.shape)))
     else:
-        new = k.linear(2, x, k.m.times(r, h))
-    return [k.named(0, k.m.sum(k.m.times(k.one_minus(z), k.activated(1, new)), k.m.times(z, h)))]
+        new = k.of_h(k.m.times(r, h), 2)
+    new = k.activated(1, k.m.sum(of_x[2], new))
+    return [k.named(0, k.m.sum(k.m.times(k.one_minus(z), new), k.m.times(z, h)))]
 
 
 def _lstm(k: SymbolicDirection, x: Array, h: Array, c: Array) -> list[Array]:
-    i, o, f, g = (k.linear(gate, x, h) for gate in range(4))
+    i, o, f, g = k.by_gate(k.m.sum(x, k.of_h(h)))
     i = k.activated(0, k.with_peephole(0, i, c))
     f = k.one_minus(i) if k.attributes.get("input_forget", 0) else k.activated(0, k.with_peephole(2, f, c))
     new = k.named(1, k.m.sum(k.m.times(f, c), k.m.times(i, k.activated(1, g))))
@@ -182,7 +185,8 @@ EQUATIONS: dict[str, tuple[Equation, list[str], list[str]]] = {
     "GRU": (_gru, ["Sigmoid", "Tanh"], ["initial_h"]),
     "LSTM": (_lstm, ["Sigmoid", "Tanh", "Tanh"], ["initial_h", "initial_c"]),
 }
-"""By operator: the step, from Xt and the states to the next states; the default functions; the first states."""
+"""By operator: the step, from what Xt adds to its gates and the states to the next states; the default functions;
+the first states."""
 
 
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
@@ -229,8 +233,9 @@ def recurrent(op: str, m: Specification, _: Values, *inputs: Array | None, **att
         weights |= {"X_scale": scale} if rounds else {}
         k = SymbolicDirection(m, m.rows.fresh(), attributes, weights, [next(functions) for _ in default], N)
         states = [[_first(m, page, name, d, (N, k.H), batch_first) for name in initial]]
+        of_x = k.of_x(X)
         for t in range(T):
-            x = X[[n - 1 - t if back and t < n else t for n in lengths], np.arange(N)]
+            x = of_x[[n - 1 - t if back and t < n else t for n in lengths], np.arange(N)]
             k.step = t + 1
             if rounds:
                 states.append(_rounded_step(k, equation, x, states[-1], lengths, zeros=has_y))

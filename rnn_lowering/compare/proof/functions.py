@@ -33,7 +33,7 @@ def sigmoid(k: Algebra, x: BoundedPolynomial) -> BoundedPolynomial:
 
 def relu(k: Algebra, x: BoundedPolynomial) -> BoundedPolynomial:
     if _is_negative(x):
-        return x + relu(k, -x)
+        return k.positive(x + relu(k, -x))
     return x if k.is_positive(x) else k.positive(k.applied("Relu", lambda v: np.maximum(v, 0.0), x))
 
 

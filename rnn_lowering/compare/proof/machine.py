@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper
 
 from rnn_lowering.compare.proof.axes import CHOSEN, Moves, RunSizes
 from rnn_lowering.compare.proof.polynomials import ZERO, BoundedPolynomial, Numbers, UnprovenError, number
 from rnn_lowering.compare.proof.symbolic_rows import (
+    Call,
     Part,
     SymbolicRows,
     columns_at_once,
@@ -38,9 +38,14 @@ HALF_ROUNDINGS = {
 """Half a rounding of 1, by type."""
 
 
+_NOWHERE = Moves()
+
+
 def _array(value: Any) -> Array:
     """Return an array: NumPy makes an element of an array that has no axis."""
-    return np.asarray(value) if isinstance(value, np.ndarray | np.generic) else np.array(value, object)
+    if isinstance(value, np.ndarray):
+        return value
+    return np.asarray(value) if isinstance(value, np.generic) else np.array(value, object)
 
 
 def _listed(outputs: Any) -> list[Any]:
@@ -82,7 +87,8 @@ class Machine:
 
     def moves(self, *arrays: Array | None) -> Moves:
         """Return how far rows of these arrays were moved."""
-        return reduce(Moves.__or__, (self._moves[id(x)][1] for x in arrays if id(x) in self._moves), Moves())
+        found = [self._moves[id(x)][1] for x in arrays if id(x) in self._moves]
+        return reduce(Moves.__or__, found) if found else _NOWHERE
 
     def moved(self, array: Array, moves: Moves) -> Array:
         """Return an array, of which is noted how far its rows were moved."""
@@ -138,34 +144,32 @@ class Machine:
             if tensor.name not in given:
                 values[tensor.name] = self.rows.constant(tensor)
                 self.axes.closed(*values[tensor.name].shape)
-        for node in graph.node:
-            results = self.node(node, values)
+        for call in self.rows.calls(graph):
+            results = self.call(call, values)
             for array in results:
                 self.axes.check_known(array)
-            values.update((name, array) for name, array in zip(node.output, results, strict=False) if name)
+            values.update(zip(call.outputs, results, strict=False))
         return [values[value.name] for value in graph.output]
 
-    def node(self, node: onnx.NodeProto, values: Values) -> Sequence[Array]:
+    def call(self, call: Call, values: Values) -> Sequence[Array]:
         """Return the outputs of a node."""
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        inputs = [values[name] if name else None for name in node.input]
-        self.asked = list(map(bool, node.output))
+        name, inputs = call.operator, [values[name] if name else None for name in call.inputs]
+        self.asked = list(map(bool, call.outputs))
         if name in self.control:
-            return list(self.control[name](self, values, *inputs, **attributes))
+            return list(self.control[name](self, values, *inputs, **call.attributes))
         if name not in self.operators:
-            raise UnprovenError(f"{node.op_type} has no equation")
-        shapes = (array.shape[::-1] for array in inputs if array is not None)
-        refuse_large(*map(max, zip_longest(*shapes, fillvalue=1)))
-        outputs = list(map(_array, _listed(self.operators[name](self, *inputs, **attributes))))
-        if node.op_type == "Shape":
+            raise UnprovenError(f"{name.rpartition('.')[2]} has no equation")
+        shapes = {array.shape[::-1] for array in inputs if array is not None}
+        refuse_large(*map(max, zip_longest(*shapes, fillvalue=1)) if len(shapes) != 1 else shapes.pop())
+        outputs = list(map(_array, _listed(self.operators[name](self, *inputs, **call.attributes))))
+        if name == "Shape":
             return outputs
         marks = list(map(self.marks, inputs))
         if any(of is not None for of in marks):
-            found = self.marks_of(self, node.op_type, attributes, inputs, marks, outputs)
+            found = self.marks_of(self, name, call.attributes, inputs, marks, outputs)
             outputs = list(map(self.marked, outputs, found))
         moves = self.moves(*inputs)
-        return [self.moved(x, moves | self.moves(x)) for x in outputs]
+        return [self.moved(x, moves | self.moves(x)) for x in outputs] if moves else outputs
 
     def lifted(self, array: Array) -> Array:
         """Return numbers as elements."""
@@ -200,8 +204,9 @@ class Machine:
 
     def elementwise(self, function: Callable[..., BoundedPolynomial], *arrays: Array) -> Array:
         """Return a function of polynomials, element by element; an element that is a state becomes its atom."""
-        given = list(map(self.lifted, arrays))
-        return self.rows.kept(lambda: self._elementwise(function, given), function, *map(contents, given))
+        given = [array if is_symbolic(array) else self.lifted(array) for array in arrays]
+        compute = partial(self._elementwise, function, given)
+        return self.rows.kept(compute, function, *map(self.rows.parts_of, given))
 
     def _elementwise(self, function: Callable[..., BoundedPolynomial], broad: list[Array]) -> Array:
         if any(array.shape != broad[0].shape for array in broad):
@@ -233,8 +238,8 @@ class Machine:
 
     # Products
 
-    def product(self, a: Array, b: Array) -> Array:
-        """Return the product of matrices, [..., M, K] and [..., K, J]."""
+    def product(self, a: Array, b: Array, width: int = 0) -> Array:
+        """Return the product of matrices, [..., M, K] and [..., K, J]; each so many new columns by themselves."""
         if self.axes.is_open(a.shape[-1]):
             raise UnprovenError("a sum over an open axis")
         if not (is_symbolic(a) or is_symbolic(b)):
@@ -246,7 +251,7 @@ class Machine:
             return np.swapaxes(self.product(np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2)), -1, -2)
         if a.shape[-1] != b.shape[-2]:
             raise UnprovenError("matrices do not fit")
-        of_each = self._symbolic_product if is_symbolic(b) else self._product
+        of_each = partial(self._symbolic_product if is_symbolic(b) else self._product, width or max(1, b.shape[-1]))
         if a.ndim == b.ndim == 2:
             return of_each(a, b)
         if b.ndim == 2:
@@ -257,11 +262,11 @@ class Machine:
         parts = [of_each(a[index], b[index]) for index in np.ndindex(batch)]
         return np.stack(parts).reshape(shape) if parts else self.rows.zeros(shape)
 
-    def _symbolic_product(self, a: Array, b: Array) -> Array:
+    def _symbolic_product(self, width: int, a: Array, b: Array) -> Array:
         depth = len(b)
         parts = {(first % depth, end - first) for first, end, _ in self.rows.runs(a)} if depth > 1 else ()
         if parts and all(self.rows.are_whole(b[k : k + size].T) for k, size in parts):
-            return self._product(a, b)
+            return self._product(width, a, b)
         rows = [part for _, _, (part,) in self.rows.runs(b)]
         if len(b) > 1 and len(rows) == len(b) and all(self.algebra.lanes(row) > 1 for row in rows):
             return self._contraction(a, rows, b.shape[1])
@@ -284,27 +289,28 @@ class Machine:
                 sums[row] += of_all * self.algebra.atom(width, *key)
         return self.rows.of(*((self.algebra.settled(x * factor), width) for x in sums), shape=(len(a), width))
 
-    def _product(self, a: Array, matrix: Array) -> Array:
+    def _product(self, width: int, a: Array, matrix: Array) -> Array:
         """Return the product of rows with each column of a matrix, each of numbers or a polynomial."""
-        key = type(self).halves, self.rounding, contents(a), self.rows.place_of(matrix)
-        return self.rows.kept(lambda: self._new_product(a, matrix), *key)
+        key = type(self).halves, self.rounding, self.rows.parts_of(a), self.rows.place_of(matrix)
+        return self.rows.kept(lambda: self._new_product(width, a, matrix), *key)
 
-    def _new_product(self, a: Array, matrix: Array) -> Array:
+    def _new_product(self, width: int, a: Array, matrix: Array) -> Array:
         """Return a product that was not computed yet.
 
         The product of a part of a row that has atoms is an atom of that part and a block of columns.
         """
-        (height, depth), width = a.shape, matrix.shape[1]
+        (height, depth), zeros = a.shape, [(ZERO, matrix.shape[1])]
         terms: list[list[list[Part]]] = [[] for _ in range(height)]
         for first, end, (part,) in self.rows.runs(a) if depth else ():
             row, rows = first // depth, slice(first % depth, first % depth + end - first)
             if part.number is None or (part.terms and is_symbolic(matrix)):
-                terms[row].append(self._of_atoms(part, matrix[rows]))
+                terms[row].append(self._of_atoms(width, part, matrix[rows]))
             elif part.terms:
                 terms[row].append(self._of_numbers(*part.number, matrix[rows]))
-        sums = zip_longest(*(of_row or [[(ZERO, width)]] for of_row in terms), fillvalue=[(ZERO, width)])
-        arrays = [self.rows.of(*chain.from_iterable(rows), shape=(height, width)) for rows in sums]
-        return self.sum(*arrays) if arrays else self.rows.zeros((height, width))
+        sums = zip_longest(*(of_row or [zeros] for of_row in terms), fillvalue=zeros)
+        shape = height, matrix.shape[1]
+        arrays = [self.rows.of(*chain.from_iterable(rows), shape=shape) for rows in sums]
+        return self.sum(*arrays) if arrays else self.rows.zeros(shape)
 
     def _of_numbers(self, value: Numbers, bound: Numbers, matrix: Array) -> list[Part]:
         """Return the product of a row of numbers with each column."""
@@ -317,12 +323,14 @@ class Machine:
             far.append((halves + 2.0**-48 * sizes) @ np.abs(values) + (sizes + halves) @ bounds)
         return [(number(np.concatenate(products), np.concatenate(far)), matrix.shape[1])]
 
-    def _of_atoms(self, row: BoundedPolynomial, matrix: Array) -> list[Part]:
+    def _of_atoms(self, width: int, row: BoundedPolynomial, matrix: Array) -> list[Part]:
         """Return the product of a row with each column of a matrix: atoms of the row and of blocks of columns."""
         n, of_row, values = 0, self.algebra.identity(row), list[Part]()
-        for first, end, block, start, lanes in self.rows.columns_of(matrix):
+        for first, end, block, start, lanes in self.rows.columns_of(matrix, width):
             self.algebra.count(1)
-            value = self.algebra.cut(self.algebra.atom(lanes, "dot", of_row, block), start, start + end - first)
+            value = self.algebra.atom(lanes, "dot", of_row, block)
+            if end - first < lanes:
+                value = self.algebra.cut(value, start, start + end - first)
             values += [(ZERO, first - n), (self.algebra.settled(value), end - first)]
             n = end
         return [*values, (ZERO, matrix.shape[1] - n)]

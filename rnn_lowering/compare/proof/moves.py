@@ -94,6 +94,8 @@ def _split(
     if sum(sizes) != x.shape[axis]:
         raise UnprovenError("Split has other sizes")
     m.axes.closed(*sizes)
+    if is_symbolic(x) and axis in (-1, x.ndim - 1):
+        return m.rows.split(x, sizes)
     return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 

@@ -117,6 +117,14 @@ def prove(claim: Claim, effort: Effort | None = None) -> int | None:
         UnprovenError: It is not proven, with the reason.
     """
     rows = SymbolicRows(effort or Effort(), min(claim.rounding * _ROUNDINGS, _MOST_SLACK))
+    try:
+        return _proved(claim, rows)
+    finally:
+        rows.algebra.end()
+
+
+def _proved(claim: Claim, rows: SymbolicRows) -> int | None:
+    """Check a claim; return how many steps the claimed node takes, None if that is open."""
     known = {name: size for name, size in claim.sizes.items() if size is not None}
     names = [name for name, size in claim.sizes.items() if size is None]
     taken, moves = _large_sizes(claim, rows, known, names)

@@ -64,7 +64,7 @@ class Effort:
             UnprovenError: They are too many.
         """
         self.left -= functions
-        if self.is_spent:
+        if self.left < 0 or self._given_up.is_set():
             raise UnprovenError("too large")
 
 
@@ -211,6 +211,11 @@ class _Alike:
             raise UnprovenError("rounding makes numbers equal that are not")
 
 
+def _are_same(a: BoundedPolynomial, b: BoundedPolynomial) -> bool:
+    """Whether all coefficients are the same numbers, of polynomials that have the same terms."""
+    return all(np.array_equal(v, b.terms[monomial][0]) for monomial, (v, _) in a.terms.items())
+
+
 class Algebra:
     """The atoms of one proof.
 
@@ -234,12 +239,17 @@ class Algebra:
         self._named: set[int] = set()
         self._functions: dict[Hashable, Function] = {}
         self._positive: set[int] = set()
+        self._positive_sums: dict[frozenset[Monomial], list[BoundedPolynomial]] = {}
         self._count = 0
 
     def begin_run(self) -> None:
         """Forget what is an input and which state is which: the next run has other states."""
         self._labels.clear()
         self.is_specified = True
+
+    def end(self) -> None:
+        """Drop what refers to the algebra itself, so all of it goes with the last who uses it."""
+        self._functions.clear()
 
     @property
     def named(self) -> int:
@@ -418,14 +428,16 @@ class Algebra:
         return number(result, _EXACT * abs(result))
 
     def is_positive(self, x: BoundedPolynomial) -> bool:
-        """Return whether it is one term of atoms that are positive, and so is its number."""
+        """Return whether it is one term of atoms that are positive, and so is its number; or a noted sum."""
         if len(x.terms) != 1:
-            return False
+            return any(_are_same(x, noted) for noted in self._positive_sums.get(frozenset(x.terms), ()))
         ((monomial, (v, _)),) = x.terms.items()
         return bool(monomial) and self._positive.issuperset(monomial) and not any_of(v < 0)
 
     def positive(self, x: BoundedPolynomial) -> BoundedPolynomial:
-        """Note that an atom is; return it."""
+        """Note that it is; return it."""
         if x.atom is not None:
             self._positive.add(x.atom)
+        elif len(x.terms) > 1:
+            self._positive_sums.setdefault(frozenset(x.terms), []).append(x)
         return x

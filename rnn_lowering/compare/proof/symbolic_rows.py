@@ -7,14 +7,16 @@ it is, so NumPy does. What it computes it computes for all lanes of a row at onc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import groupby
-from typing import NamedTuple
+from itertools import accumulate, groupby, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx import helper
 
 from rnn_lowering.compare.proof.polynomials import (
     ZERO,
@@ -26,8 +28,9 @@ from rnn_lowering.compare.proof.polynomials import (
 )
 from rnn_lowering.types import Array, array_of
 
-_ELEMENT = np.dtype([("lane", "<i4"), ("row", "<i4")])
-"""An element of a symbolic array. Rows of one element for all lanes are below 0."""
+_ELEMENT = np.dtype("V8")
+"""An element of a symbolic array: an integer, of which the lower half is the lane and the upper half the row; rows
+of one element for all lanes are below 0. NumPy moves such elements, and computes nothing with them."""
 
 _MOST_AT_ONCE = 1 << 24
 
@@ -52,6 +55,21 @@ def is_symbolic(array: Array) -> bool:
 def numbers_of(tensor: onnx.TensorProto) -> Array:
     """Return the numbers of a tensor; large ones stay in their file until they are computed with."""
     return of_known_type(array_of(ir.serde.deserialize_tensor(tensor, "/")))
+
+
+class Call(NamedTuple):
+    """A node of a graph: its operator, the names of its inputs and outputs, and its attributes."""
+
+    operator: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    attributes: Mapping[str, Any]
+
+
+def _call(node: onnx.NodeProto) -> Call:
+    name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    return Call(name, list(node.input), list(node.output), attributes)
 
 
 def of_known_type(array: Array) -> Array:
@@ -85,8 +103,44 @@ def _lanes(array: Array) -> int:
     return array.shape[-1] or 1 if array.ndim else 1
 
 
+def _codes(array: Array) -> Array:
+    """Return elements as integers, row by row: the next lane is one more, the same in all lanes is below 0."""
+    return np.ascontiguousarray(array).view(np.int64).reshape(-1, _lanes(array))
+
+
+def _from(first: int, lanes: int) -> Array:
+    """Return elements as integers."""
+    return np.arange(first, first + lanes) if first >= 0 else np.full(lanes, first)
+
+
+def _ends(codes: Array) -> list[int]:
+    """Return where lanes stop to follow each other."""
+    are_ends = np.empty(codes.shape, np.bool_)
+    are_ends[:, -1] = True
+    nexts = codes[:, 1:]
+    np.not_equal(nexts - codes[:, :-1], nexts >= 0, out=are_ends[:, :-1])
+    return (are_ends.ravel().nonzero()[0] + 1).tolist()
+
+
 Part = tuple[BoundedPolynomial, int]
 """A polynomial, and how many lanes it has."""
+
+
+class Parts:
+    """What a symbolic array is made of. Arrays of the same shape and elements share one, in all runs of a proof.
+
+    Attributes:
+        ends: Where each part ends in the flattened array.
+        values: The polynomial of each part.
+    """
+
+    __slots__ = ("ends", "values")
+
+    def __init__(self, ends: Sequence[int], values: Sequence[BoundedPolynomial]) -> None:
+        self.ends, self.values = ends, values
+
+
+_NONE, _NO_CODES = (-1, np.empty(0), Parts((), ())), np.empty(0, np.int64)
 
 
 class Columns(NamedTuple):
@@ -113,18 +167,20 @@ class SymbolicRows:
         self._firsts: dict[BoundedPolynomial, int] = {}
         self._parts: dict[tuple[int, int], BoundedPolynomial] = {}
         self._results: dict[Hashable, BoundedPolynomial] = {}
-        self._arrays: dict[Hashable, tuple[int, Array, list[BoundedPolynomial]]] = {}
+        self._arrays: dict[Hashable, tuple[int, Array, Parts]] = {}
         self._columns: dict[Hashable, tuple[int, int]] = {}
         self._sizes: list[int] = []
         self._of_matrices: dict[Hashable, list[Columns]] = {}
         self._places: dict[Hashable, Array] = {}
         self._constants: dict[int, tuple[onnx.TensorProto, Array]] = {}
-        self._rows_of: dict[int, tuple[Array, list[BoundedPolynomial]]] = {}
+        self._calls: dict[int, tuple[onnx.GraphProto, list[Call]]] = {}
+        self._parts_of: dict[int, tuple[Array, Parts]] = {}
+        self._known_parts: dict[Hashable, Parts] = {}
         self._repetitions = 0
 
     def begin_run(self) -> None:
         """Forget which arrays and states there are. Equal polynomials keep their atoms."""
-        self._rows_of = {}
+        self._parts_of = {}
         self.algebra.begin_run()
 
     def fresh(self) -> int:
@@ -138,29 +194,53 @@ class SymbolicRows:
             self._constants[id(tensor)] = tensor, numbers_of(tensor)
         return self._constants[id(tensor)][1]
 
+    def calls(self, graph: onnx.GraphProto) -> list[Call]:
+        """Return the nodes of a graph."""
+        if id(graph) not in self._calls:
+            self._calls[id(graph)] = graph, list(map(_call, graph.node))
+        return self._calls[id(graph)][1]
+
     def of(self, *parts: Part, shape: Sequence[int]) -> Array:
-        """Return the elements that polynomials stand for as an array."""
-        parts = tuple(part for part in parts if part[1])
-        width = shape[-1] if shape else 1
-        firsts = np.array([self._first(value) for value, _ in parts], np.int64)
-        if all(lanes == width for _, lanes in parts):
-            codes = firsts[:, None] + (firsts >= 0)[:, None] * np.arange(width)
-            values = [self._rows[abs(code >> 32)] for code in firsts.tolist()]
-            return self._with_rows(codes.view(_ELEMENT).reshape(shape), values)
-        lanes = np.array([lanes for _, lanes in parts], np.int64)
-        codes = np.repeat(firsts, lanes)
-        codes += (np.arange(len(codes)) - np.repeat(lanes.cumsum() - lanes, lanes)) * (codes >= 0)
-        return codes.view(_ELEMENT).reshape(shape)
+        """Return the elements that polynomials stand for as an array; none of them is in two rows."""
+        firsts = [self._first(value) for value, lanes in parts if lanes]
+        lanes = [lanes for _, lanes in parts if lanes]
+        are_rows = len(lanes) == math.prod(shape[:-1])
+        if are_rows and len(lanes) > 1:
+            column = np.array(firsts, np.int64)[:, None]
+            codes = column + (column >= 0) * np.arange(lanes[0])
+        else:
+            ranges = list(map(_from, firsts, lanes))
+            codes = ranges[0] if len(ranges) == 1 else np.concatenate([_NO_CODES, *ranges])
+        array = codes.view(_ELEMENT).reshape(shape)
+        if are_rows or not any(code == last < 0 for last, code in pairwise(firsts)):  # one number is one part
+            self._note(array, [*accumulate(lanes)], [self._rows[abs(code >> 32)] for code in firsts])
+        return array
+
+    def _note(self, array: Array, ends: Sequence[int], values: Sequence[BoundedPolynomial]) -> None:
+        """Note the parts of an array."""
+        self._parts_of[id(array)] = array, self._known_parts.setdefault(contents(array), Parts(ends, values))
+
+    def split(self, array: Array, sizes: Sequence[int]) -> list[Array]:
+        """Return pieces of the rows along the last axis of an array, of which the parts are known too."""
+        starts, width = [0, *accumulate(sizes)], array.shape[-1]
+        pieces = [array[..., start : start + size] for start, size in zip(starts, sizes, strict=False)]
+        of_pieces: list[list[Part]] = [[] for _ in sizes]
+        for first, end, (value,) in self.runs(array):
+            n = bisect_right(starts, first % width) - 1
+            if end - first > starts[n + 1] - first % width:
+                return pieces
+            of_pieces[n].append((value, end - first))
+        for piece, parts in zip(pieces, of_pieces, strict=True):
+            self._note(piece, [*accumulate(lanes for _, lanes in parts)], [value for value, _ in parts])
+        return pieces
 
     def _first(self, value: BoundedPolynomial) -> int:
         """Return the first element of a polynomial as an integer."""
         code = self._firsts.get(value)
         if code is None:
-            key = value.number if value.atom is None else value.atom
-            is_one = self.algebra.lanes(value) == 1
-            row = self._row(value, value if key is None or not (is_one or value.atom) else key)
-            code = (-row if is_one else row) << 32
-            self._firsts[value] = code
+            is_one, atom = self.algebra.lanes(value) == 1, value.atom
+            row = self._row(value, atom or (value.number if is_one else None) or value)
+            code = self._firsts[value] = (-row if is_one else row) << 32
         return code
 
     def _row(self, value: BoundedPolynomial, key: Hashable) -> int:
@@ -181,14 +261,15 @@ class SymbolicRows:
 
     def kept(self, compute: Callable[[], Array], *key: Hashable) -> Array:
         """Return an array that the runs of a proof compute again and again, until a state in it gets a name."""
-        named, array, values = self._arrays.get(key, (-1, None, []))
-        is_old = named != self.algebra.named and any(self.algebra.settled(value) is not value for value in values)
-        if array is None or is_old:
-            array = compute()
-            values = [value for _, _, (value,) in self.runs(array)]
-        self._arrays[key] = self.algebra.named, array, values
+        named, array, parts = self._arrays.get(key, _NONE)
+        if named != self.algebra.named:
+            if named < 0 or any(self.algebra.settled(value) is not value for value in parts.values):
+                array = compute()
+                parts = self.parts_of(array)
+            self._arrays[key] = self.algebra.named, array, parts
         view = array.view()  # of which moves and marks are known for itself
-        return self._with_rows(view, values) if len(values) * _lanes(array) == array.size else view
+        self._parts_of[id(view)] = view, parts
+        return view
 
     def symbols(self, shape: Sequence[int], *name: Hashable) -> Array:
         """Return an array of new symbols; what is along the last axis is a row."""
@@ -206,40 +287,34 @@ class SymbolicRows:
         rows = zip(values.reshape(-1, lanes), bounds.reshape(-1, lanes), strict=True)
         return self.of(*((number(*row), lanes) for row in rows), shape=values.shape)
 
-    def runs(self, *arrays: Array) -> Iterator[tuple[int, int, list[BoundedPolynomial]]]:
-        """Yield where lanes follow each other in all of these flattened arrays, and their polynomials."""
-        if not arrays[0].size:
-            return
-        lanes = _lanes(arrays[0])
-        whole = [self._rows_of.get(id(array), (None, None))[1] for array in arrays]
-        if None not in whole:
-            parts = zip(*whole, strict=True)
-            yield from ((n * lanes, (n + 1) * lanes, list(of_row)) for n, of_row in enumerate(parts))
-            return
-        codes = [np.ascontiguousarray(x).view(np.int64).reshape(-1, lanes) for x in arrays]
-        starts = np.ones(codes[0].shape, np.bool_)
-        if lanes > 1:
-            nexts = starts[:, 1:]
-            nexts[...] = False
-            for of_array in codes:
-                nexts |= of_array[:, 1:] - of_array[:, :-1] != (of_array[:, 1:] >= 0)
-        firsts = starts.ravel().nonzero()[0]
-        ends = [*firsts[1:].tolist(), starts.size]
-        counts = [end - first for first, end in zip(firsts.tolist(), ends, strict=True)]
-        of_arrays = [
-            [self._part(code, count) for code, count in zip(of_array.ravel()[firsts].tolist(), counts, strict=True)]
-            for of_array in codes
-        ]
-        if len(counts) * lanes == arrays[0].size:
-            for array, values in zip(arrays, of_arrays, strict=True):
-                self._with_rows(array, values)
-        for first, end, *of_run in zip(firsts.tolist(), ends, *of_arrays, strict=True):
-            yield first, end, of_run
+    def runs(self, *arrays: Array) -> Iterator[tuple[int, int, tuple[BoundedPolynomial, ...]]]:
+        """Return where lanes follow each other in all of these flattened arrays, and their polynomials."""
+        found = [self.parts_of(array) for array in arrays]
+        ends, values = found[0].ends, [parts.values for parts in found]
+        if any(parts.ends != ends for parts in found[1:]):
+            ends = sorted(set(ends).union(*(parts.ends for parts in found[1:])))
+            values = [self._values(_codes(array), ends) for array in arrays]
+        return zip((0, *ends), ends, zip(*values, strict=True), strict=False)
 
-    def _with_rows(self, array: Array, values: list[BoundedPolynomial]) -> Array:
-        """Keep what each row along the last axis of an array is, until the next run; return the array."""
-        self._rows_of[id(array)] = array, values
-        return array
+    def parts_of(self, array: Array) -> Parts:
+        """Return the parts of an array."""
+        known = self._parts_of.get(id(array))
+        if known is None:
+            key = contents(array)
+            if key not in self._known_parts:
+                codes = _codes(array)
+                ends = _ends(codes)
+                self._known_parts[key] = Parts(ends, self._values(codes, ends))
+            known = self._parts_of[id(array)] = array, self._known_parts[key]
+        return known[1]
+
+    def _values(self, codes: Array, ends: Sequence[int]) -> list[BoundedPolynomial]:
+        """Return the polynomials of parts, which end in the rows of an array at these places."""
+        firsts = [0, *ends][:-1]
+        return [
+            self._part(code, end - first)
+            for code, first, end in zip(codes.ravel()[firsts].tolist(), firsts, ends, strict=True)
+        ]
 
     def _part(self, code: int, lanes: int) -> BoundedPolynomial:
         """Return the polynomial of an element and those after it in its row."""
@@ -262,13 +337,14 @@ class SymbolicRows:
         self._places.setdefault(place, matrix)
         return place
 
-    def columns_of(self, matrix: Array) -> list[Columns]:
-        """Return the columns of a matrix that are not 0, as parts of blocks of columns that were seen before."""
+    def columns_of(self, matrix: Array, width: int) -> list[Columns]:
+        """Return the columns of a matrix that are not 0, as parts of blocks of columns that were seen before, or of
+        new ones, which begin at multiples of a width."""
         place = self.place_of(matrix)
         if place not in self._of_matrices:
             self.algebra.count(matrix.size // 1000)
             names = self._names_of_symbols(matrix) if is_symbolic(matrix) else self._names(matrix)
-            self._of_matrices[place] = list(self._parts_of_blocks(names))
+            self._of_matrices[place] = list(self._parts_of_blocks(names, width))
         return self._of_matrices[place]
 
     def _names(self, matrix: Array) -> list[Hashable]:
@@ -281,10 +357,11 @@ class SymbolicRows:
         columns = (part for _, _, (part,) in self.runs(matrix.T))
         return [(len(matrix), self.algebra.identity(part)) if part.terms else None for part in columns]
 
-    def _parts_of_blocks(self, names: Sequence[Hashable]) -> Iterator[Columns]:
-        for is_new, group in groupby(names, lambda name: name is not None and name not in self._columns):
+    def _parts_of_blocks(self, names: Sequence[Hashable], width: int) -> Iterator[Columns]:
+        new = [name is not None and name not in self._columns for name in names]
+        for (is_new, _), group in groupby(range(len(names)), lambda n: (new[n], n // width)):
             if is_new:
-                block = list(group)
+                block = [names[n] for n in group]
                 for lane, name in enumerate(block):
                     self._columns.setdefault(name, (len(self._sizes), lane))
                 self._sizes.append(len(block))
