@@ -99,6 +99,11 @@ class Claim:
     rounds: bool = False
     ahead: LayersAhead | None = None
 
+    @property
+    def more_steps(self) -> int:
+        """How many steps more than the others the lowest of the layers takes that share a loop."""
+        return 0 if self.ahead is None else len(self.ahead.layers) - 1
+
     def kinds_of_size(self, name: str, far: int) -> tuple[int, ...]:
         """Return a size of an axis of each kind, if rows are moved so far; the last stands for all larger ones.
 
@@ -142,7 +147,7 @@ def _large_sizes(
     if not names:
         return _check_at(claim, rows, known, RunSizes({}, None)), Moves()
     fixed = frozenset({0, 1, *_constant_sizes(claim)})
-    moves = Moves(T=0 if claim.ahead is None else len(claim.ahead.layers) - 1)  # a first guess
+    moves = Moves(T=claim.more_steps)  # a first guess
     met, reason = frozenset[tuple[str, int]](), "sizes meet"
     while len(met) <= _MOST_TRIED:
         sizes = _clear_sizes(claim, names, fixed, moves, met)
@@ -168,7 +173,15 @@ def _clear_sizes(
         raise UnprovenError("too many sizes are open")
     most = 64 if len(names) < _MOST_SIZES else 20
     least = ((name, claim.kinds_of_size(name, moves[name])[-1]) for name in names)
-    kinds = ([n for n in range(size, most) if n not in fixed and (name, n) not in met] for name, size in least)
+    longer = {"T": claim.more_steps}
+    kinds = (
+        [
+            n
+            for n in range(size, most)
+            if fixed.isdisjoint(range(n, n + 1 + longer.get(name, 0))) and (name, n) not in met
+        ]
+        for name, size in least
+    )
     for numbers in sorted(product(*kinds), key=math.prod):
         axes = RunSizes(sizes := dict(zip(names, numbers, strict=True)), fixed)
         if axes.are_clear and axes.is_apart(moves):
