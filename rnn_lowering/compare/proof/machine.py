@@ -40,6 +40,9 @@ HALF_ROUNDINGS = {
 
 _NOWHERE = Moves()
 
+_PRODUCTS = ("MatMul", "MatMulInteger")
+"""Operators whose outputs are not as large as their inputs together."""
+
 
 def _array(value: Any) -> Array:
     """Return an array: NumPy makes an element of an array that has no axis."""
@@ -159,8 +162,9 @@ class Machine:
             return list(self.control[name](self, values, *inputs, **call.attributes))
         if name not in self.operators:
             raise UnprovenError(f"{name.rpartition('.')[2]} has no equation")
-        shapes = {array.shape[::-1] for array in inputs if array is not None}
-        refuse_large(*map(max, zip_longest(*shapes, fillvalue=1)) if len(shapes) != 1 else shapes.pop())
+        if name not in _PRODUCTS:
+            shapes = {array.shape[::-1] for array in inputs if array is not None}
+            refuse_large(*map(max, zip_longest(*shapes, fillvalue=1)) if len(shapes) != 1 else shapes.pop())
         outputs = list(map(_array, _listed(self.operators[name](self, *inputs, **call.attributes))))
         if name == "Shape":
             return outputs
@@ -242,8 +246,9 @@ class Machine:
         """Return the product of matrices, [..., M, K] and [..., K, J]; each so many new columns by themselves."""
         if self.axes.is_open(a.shape[-1]):
             raise UnprovenError("a sum over an open axis")
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        refuse_large(*batch, a.shape[-2], b.shape[-1])
         if not (is_symbolic(a) or is_symbolic(b)):
-            refuse_large(*a.shape[:-1], *b.shape[:-2], b.shape[-1])
             if not (a.any() and b.any()):
                 return np.asarray(np.matmul(a, b))
             a = self.lifted(a)
@@ -256,7 +261,6 @@ class Machine:
             return of_each(a, b)
         if b.ndim == 2:
             return of_each(a.reshape(math.prod(a.shape[:-1]), len(b)), b).reshape(*a.shape[:-1], b.shape[1])
-        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         a, b = (np.broadcast_to(m, (*batch, *m.shape[-2:])) for m in (a, b))
         shape = (*batch, a.shape[-2], b.shape[-1])
         parts = [of_each(a[index], b[index]) for index in np.ndindex(batch)]

@@ -316,6 +316,8 @@ class Algebra:
             if coefficient is None:
                 return False
             w, of_w = coefficient
+            if isinstance(v, float) and isinstance(w, float) and v == w:
+                continue
             if v is not w and self._is_far(v, w, of_v + of_w + _EXACT * abs(v)):
                 return False
         return True
