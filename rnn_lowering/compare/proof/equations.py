@@ -233,9 +233,7 @@ def recurrent(op: str, m: Specification, _: Values, *inputs: Array | None, **att
         weights |= {"X_scale": scale} if rounds else {}
         k = SymbolicDirection(m, m.rows.fresh(), attributes, weights, [next(functions) for _ in default], N)
         states = [[_first(m, page, name, d, (N, k.H), batch_first) for name in initial]]
-        of_x = k.of_x(X)
-        for t in range(T):
-            x = of_x[[n - 1 - t if back and t < n else t for n in lengths], np.arange(N)]
+        for t, x in enumerate(_in_steps(m, k.of_x(X), lengths, back)):
             k.step = t + 1
             if rounds:
                 states.append(_rounded_step(k, equation, x, states[-1], lengths, zeros=has_y))
@@ -248,6 +246,15 @@ def recurrent(op: str, m: Specification, _: Values, *inputs: Array | None, **att
     if "sequence_lens" in page:
         found = [m.marked(x, np.arange(1, N + 1)[:, None]) for x in found]
     return [m.arranged(x, lambda of: np.moveaxis(of, -2, 0)) for x in found] if batch_first else found
+
+
+def _in_steps(m: Machine, rows: Array, lengths: Array, back: bool) -> Iterator[Array]:
+    """Yield the rows that the sequences read in each step."""
+    of_steps = list(rows)
+    m.rows.note_pieces(rows, of_steps)
+    for t in range(len(rows)):
+        read = [n - 1 - t if back and t < n else t for n in lengths]
+        yield of_steps[read[0]] if len(set(read)) == 1 else rows[read, np.arange(len(read))]
 
 
 _WEIGHTS = ("W", "R", "B", "P", "W_scale", "R_scale")

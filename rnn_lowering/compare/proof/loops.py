@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ def scan(
     if len({len(x) for x in rows}) != 1:
         raise UnprovenError("rows of a Scan do not fit")
     is_open = m.axes.is_open(len(rows[0]))
-    steps = [[m.moved(m.arranged(x, itemgetter((t, ...))), m.moves(x)) for x in rows] for t in range(len(rows[0]))]
+    steps = map(list, zip(*(_entries(m, x) for x in rows), strict=True))
     finals, stacked = _repeat(m, body, outer, given[:first], steps, is_open)
     for value, rows_of_y in zip(body.output[first:], stacked, strict=True):
         _check_declared(value, rows_of_y.shape[1:])
@@ -62,6 +61,15 @@ def _rows(m: Machine, x: Array, axis: int, to: int, backwards: int) -> Array:
         m.check_stays(x, x.shape[axis])
     rows = m.arranged(x, lambda of: np.moveaxis(np.flip(of, axis) if backwards else of, axis, to))
     return m.moved(rows, m.axes.from_the_end(m.moves(x)) if backwards else m.moves(x))
+
+
+def _entries(m: Machine, x: Array) -> Iterator[Array]:
+    """Yield the entries along the first axis of an array."""
+    moves, marks, entries = m.moves(x), m.marks(x), [x[t, ...] for t in range(len(x))]
+    if is_symbolic(x) and x.ndim > 1:
+        m.rows.note_pieces(x, entries)
+    for t, entry in enumerate(entries):
+        yield m.moved(entry if marks is None else m.marked(entry, marks[t]), moves)
 
 
 def loop(

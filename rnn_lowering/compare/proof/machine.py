@@ -15,7 +15,7 @@ import onnx_ir as ir
 from rnn_lowering.compare.proof.axes import CHOSEN, Moves, RunSizes
 from rnn_lowering.compare.proof.polynomials import ZERO, BoundedPolynomial, Numbers, UnprovenError, number
 from rnn_lowering.compare.proof.symbolic_rows import (
-    Call,
+    NodeCall,
     Part,
     SymbolicRows,
     columns_at_once,
@@ -154,7 +154,7 @@ class Machine:
             values.update(zip(call.outputs, results, strict=False))
         return [values[value.name] for value in graph.output]
 
-    def call(self, call: Call, values: Values) -> Sequence[Array]:
+    def call(self, call: NodeCall, values: Values) -> Sequence[Array]:
         """Return the outputs of a node."""
         name, inputs = call.operator, [values[name] if name else None for name in call.inputs]
         self.asked = list(map(bool, call.outputs))
@@ -260,11 +260,17 @@ class Machine:
         if a.ndim == b.ndim == 2:
             return of_each(a, b)
         if b.ndim == 2:
-            return of_each(a.reshape(math.prod(a.shape[:-1]), len(b)), b).reshape(*a.shape[:-1], b.shape[1])
+            rows = self._in_shape(a, math.prod(a.shape[:-1]), len(b))
+            return self._in_shape(of_each(rows, b), *a.shape[:-1], b.shape[1])
         a, b = (np.broadcast_to(m, (*batch, *m.shape[-2:])) for m in (a, b))
         shape = (*batch, a.shape[-2], b.shape[-1])
         parts = [of_each(a[index], b[index]) for index in np.ndindex(batch)]
         return np.stack(parts).reshape(shape) if parts else self.rows.zeros(shape)
+
+    def _in_shape(self, rows: Array, *shape: int) -> Array:
+        """Return rows along other axes."""
+        self.rows.note_pieces(rows, [result := rows.reshape(shape)])
+        return result
 
     def _symbolic_product(self, width: int, a: Array, b: Array) -> Array:
         depth = len(b)

@@ -96,7 +96,10 @@ def _split(
     m.axes.closed(*sizes)
     if is_symbolic(x) and axis in (-1, x.ndim - 1):
         return m.rows.split(x, sizes)
-    return np.split(x, np.cumsum(sizes)[:-1], axis)
+    pieces = np.split(x, np.cumsum(sizes)[:-1], axis)
+    if is_symbolic(x) and axis == 0:
+        m.rows.note_pieces(x, pieces)
+    return pieces
 
 
 def _slice(m: Machine, x: Array, *given: Array | None, **of_attributes: Sequence[int]) -> Array:

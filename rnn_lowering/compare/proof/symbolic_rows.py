@@ -57,7 +57,7 @@ def numbers_of(tensor: onnx.TensorProto) -> Array:
     return of_known_type(array_of(ir.serde.deserialize_tensor(tensor, "/")))
 
 
-class Call(NamedTuple):
+class NodeCall(NamedTuple):
     """A node of a graph: its operator, the names of its inputs and outputs, and its attributes."""
 
     operator: str
@@ -66,10 +66,10 @@ class Call(NamedTuple):
     attributes: Mapping[str, Any]
 
 
-def _call(node: onnx.NodeProto) -> Call:
+def _call(node: onnx.NodeProto) -> NodeCall:
     name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    return Call(name, list(node.input), list(node.output), attributes)
+    return NodeCall(name, list(node.input), list(node.output), attributes)
 
 
 def of_known_type(array: Array) -> Array:
@@ -173,7 +173,7 @@ class SymbolicRows:
         self._of_matrices: dict[Hashable, list[Columns]] = {}
         self._places: dict[Hashable, Array] = {}
         self._constants: dict[int, tuple[onnx.TensorProto, Array]] = {}
-        self._calls: dict[int, tuple[onnx.GraphProto, list[Call]]] = {}
+        self._calls: dict[int, tuple[onnx.GraphProto, list[NodeCall]]] = {}
         self._parts_of: dict[int, tuple[Array, Parts]] = {}
         self._known_parts: dict[Hashable, Parts] = {}
         self._repetitions = 0
@@ -194,7 +194,7 @@ class SymbolicRows:
             self._constants[id(tensor)] = tensor, numbers_of(tensor)
         return self._constants[id(tensor)][1]
 
-    def calls(self, graph: onnx.GraphProto) -> list[Call]:
+    def calls(self, graph: onnx.GraphProto) -> list[NodeCall]:
         """Return the nodes of a graph."""
         if id(graph) not in self._calls:
             self._calls[id(graph)] = graph, list(map(_call, graph.node))
@@ -276,6 +276,14 @@ class SymbolicRows:
         *rows, lanes = shape or (1,)
         symbols = [self.algebra.symbol(lanes, (*name, *index)) for index in np.ndindex(*rows)]
         return self.of(*((symbol, lanes) for symbol in symbols), shape=shape)
+
+    def note_pieces(self, array: Array, pieces: Sequence[Array]) -> None:
+        """Note the parts of pieces of an array, which have its rows in the same order."""
+        parts, first, before = self.parts_of(array), 0, 0
+        for piece in pieces:
+            end = bisect_right(parts.ends, before + piece.size)
+            self._note(piece, [n - before for n in parts.ends[first:end]], parts.values[first:end])
+            first, before = end, before + piece.size
 
     def zeros(self, shape: Sequence[int]) -> Array:
         """Return an array of zeros."""
