@@ -1,12 +1,16 @@
 """What pnnx cannot convert is written in another way, with the same numbers, or refused at once."""
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from nets_for_ncnn import NET, X, nets_for_ncnn
 from running import assert_close, nodes, operators, run
 from texts import parse, random_feed
 
 import rnn_lowering as rl
+from rnn_lowering.decomposition.adapted_model import AdaptedModel
+from rnn_lowering.decomposition.rewrites.apart import set_batches_apart
+from rnn_lowering.facts.constants import constant_of
 
 MADE = nets_for_ncnn()
 
@@ -146,3 +150,18 @@ def test_a_batch_of_a_value_of_several_open_sizes_is_refused() -> None:
     with pytest.raises(rl.UnsupportedError, match=r"ncnn takes the batch out .* sizes are not known; fix"):
         rl.lower(parse(text.format("N, T"), 13), target="ncnn")
     assert "Slice" in operators(rl.lower(parse(text.format("N, 4"), 13), target="ncnn"))
+
+
+def test_each_value_is_asked_for_its_constant_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To find that a value is none may be a walk to the begin of the model."""
+    asked: list[ir.Value | None] = []
+
+    def counted(_: AdaptedModel, value: ir.Value | None) -> ir.TensorProtocol | None:
+        asked.append(value)
+        return constant_of(value, 17)
+
+    monkeypatch.setattr(AdaptedModel, "constant_of", counted)
+    text = """g (float[5, 2, 6] x) => (float[5, 2, 6] y) <float[1, 2, 1] w = {2, 3}, int64[6] i = {0,1,2,3,4,5}>
+        { a = Mul (x, w) b = Gather <axis = 2> (a, i) c = Transpose <perm = [0, 1, 2]> (b) y = Add (c, w) }"""
+    set_batches_apart(AdaptedModel(ir.from_proto(parse(text, 17))))
+    assert len(asked) == len({*asked}) > 4

@@ -23,7 +23,7 @@ meets all rows of a constant. Where rows of one batch meet, a tensor of one axis
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -316,10 +316,10 @@ def _set_apart(
 
 
 class _Batches:
-    """The axes of a model's values, those together that are one batch if one of them is."""
+    """The axes of the values of a model that stays as it is, those together that are one batch if one is."""
 
     def __init__(self, model: AdaptedModel) -> None:
-        self._model, self._graph, self._tensor = model, model.graph, model.constant_of
+        self._model, self._graph, self._tensor = model, model.graph, cache(model.constant_of)
         self._next: dict[_BatchAxis, _BatchAxis] = {}
         self._starting = {node for node in self._graph if self._starts(node)}
         acted = list[_BatchAxis]()
