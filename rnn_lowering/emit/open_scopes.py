@@ -86,8 +86,11 @@ class OpenScopes(ABC):
         self._drafts = [Draft(cache=constants, made=None if dialect.equal_apart else {})]
 
     def exists(self, op_type: str) -> bool:
-        """Return whether the default domain has an operator at this opset."""
-        return bool(onnx.defs.has(op_type, self.opset, ""))
+        """Return whether the default domain has an operator at this opset, for the type that is computed in."""
+        if not onnx.defs.has(op_type, self.opset, ""):
+            return False
+        taken = onnx.defs.get_schema(op_type, self.opset, "").type_constraints[0].allowed_type_strs
+        return f"tensor({self.dtype.name.lower()})" in taken
 
     @abstractmethod
     def binary(self, op_type: str, a: Tensor, b: Tensor) -> Tensor:

@@ -18,10 +18,13 @@ from cases import expected as expected_of
 from cases import feed as feed_of
 from cases import model as model_of
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from oracle import ACTIVATIONS, GATES, evaluate
 from running import NEWEST_OPSET, assert_close, nodes, run
 from texts import FORMS, graphs, lowered, parse, random_feed
 from thinning import thinned
+
+import rnn_lowering as rl
 
 HALVES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 COMPUTE = ("native", "float32")
@@ -118,6 +121,19 @@ def test_float16_and_float32_nodes_in_one_model() -> None:
 
 
 # bfloat16, which onnxruntime runs in float32 between Casts
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_of_bfloat16_at_an_opset_whose_operators_do_not_take_it(activation: str) -> None:
+    """onnx2torch reads opsets up to 17; Softsign and others take bfloat16 from opset 22 on."""
+    parameters = zip(("activation_alpha", "activation_beta"), ACTIVATIONS[activation][1:], strict=True)
+    given = {name: [0.5] for name, default in parameters if default is not None}
+    case = Case(activation, "RNN", {"activations": [activation], **given}, dtype="bfloat16")
+    result = rl.lower(model_of(case, 22), target="onnx2torch")
+    assert result.opset_import[0].version <= 17
+    onnx.checker.check_model(result, full_check=True)
+    results = dict(zip(case.results, ReferenceEvaluator(result).run(None, feed_of(case)), strict=True))
+    assert_close(results, expected_of(case), case.dtype)
 
 
 WEIGHTS: tuple[Literal["initializer", "input", "node"], ...] = ("initializer", "input", "node")
