@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,6 +97,15 @@ def columns_at_once(matrix: Array) -> Iterator[Array]:
     width = max(1, _COLUMNS_AT_ONCE // max(1, len(matrix)))
     for first in range(0, matrix.shape[1], width):
         yield np.ascontiguousarray(floats(matrix[:, first : first + width]).T)
+
+
+def _names(columns: Array) -> Iterator[Hashable]:
+    """Yield what equal columns of numbers share, whatever their type; None for zeros."""
+    singles = columns.astype(np.float32)
+    as_singles, are_given = (singles == columns).all(1).tolist(), (columns != 0).any(1).tolist()
+    for n, (as_single, is_given) in enumerate(zip(as_singles, are_given, strict=True)):
+        numbers = singles[n] if as_single else columns[n]
+        yield (as_single, blake2b(numbers, digest_size=16).digest()) if is_given else None
 
 
 def _lanes(array: Array) -> int:
@@ -351,14 +360,12 @@ class SymbolicRows:
         place = self.place_of(matrix)
         if place not in self._of_matrices:
             self.algebra.count(matrix.size // 1000)
-            names = self._names_of_symbols(matrix) if is_symbolic(matrix) else self._names(matrix)
+            if is_symbolic(matrix):
+                names = self._names_of_symbols(matrix)
+            else:
+                names = [*chain.from_iterable(map(_names, columns_at_once(matrix)))]
             self._of_matrices[place] = list(self._parts_of_blocks(names, width))
         return self._of_matrices[place]
-
-    def _names(self, matrix: Array) -> list[Hashable]:
-        """Return what equal columns of numbers share; None for zeros."""
-        columns = (column for block in columns_at_once(matrix) for column in block)
-        return [blake2b(column, digest_size=16).digest() if column.any() else None for column in columns]
 
     def _names_of_symbols(self, matrix: Array) -> list[Hashable]:
         """Return what equal columns that are whole polynomials share; None for zeros."""
