@@ -80,8 +80,8 @@ _OPSETS = {"w8a16": 21}
 _MANY_NODES = 10_000
 """Of a result with more nodes, the command says how long the comparison takes."""
 
-_TIMES = 4
-"""About how many times as long as making such a result its comparison takes, by few readings, of 2 to 6."""
+_TIMES = 3
+"""About how many times as long as making such a result its comparison takes, by few readings, of 1.5 to 4."""
 
 _WriteReport = Callable[[], AbstractContextManager[None]]
 """Writes the report to a temporary name; it gets its own when the context is left."""

@@ -160,6 +160,10 @@ ASKING: dict[str, Callable[[], onnx.ModelProto]] = {
         doubling("{new} = Concat <axis = 0> ({old}, {old})", "data", 20), ", float[16] data = {}"
     ),
     "Concat of sizes": lambda: asking("s = Shape (X) " + doubling("{new} = Concat <axis = 0> ({old}, {old})", "s")),
+    "Mul of matrices": lambda: asking(
+        "s = Shape (X)  e = Expand (one, s) " + doubling("{new} = Mul ({old}, {old})", "data", 26),
+        ", float[2, 2] data = {}",
+    ),
     "Gather": lambda: asking(doubling("{new} = Gather ({old}, {old})", "zeros"), ", int64[1] zeros = {0}"),
     "a rank by Range": lambda: asking("s = Range (zero, giga, one)  m = ConstantOfShape (s)"),
     "a rank by Expand": lambda: asking("s = Expand (one, many)  m = ConstantOfShape (s)"),

@@ -30,6 +30,9 @@ HIDDEN = "rnn_lowering.hidden"
 _MOST_HELD = 1 << 20
 """Maximum elements of a value with one axis that a Concat makes: inference takes 100 bytes for each."""
 
+_MOST_COUNTED = 1 << 62
+"""What counts for a larger size: products of sizes would get a digit more with each node."""
+
 _USUAL = 1 << 10
 """The number of elements that counts for a value of unknown length."""
 
@@ -258,6 +261,8 @@ def _of_operator(operator: tuple[str, str], integers: int, *given: _Bound) -> _B
     if domain not in DEFAULT_DOMAIN:
         return _UNKNOWN
     bound = _computed(operator_named(domain, name), name, integers, given)
+    if _MOST_COUNTED < bound.size < math.inf:
+        bound = bound._replace(size=_MOST_COUNTED)
     return None if bound.rank > MOST_AXES or (name == "Concat" and bound.computed > _MOST_HELD) else bound
 
 

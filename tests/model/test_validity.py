@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -127,3 +128,17 @@ def test_a_result_is_serialized_and_checked_once(monkeypatch: pytest.MonkeyPatch
     lowered = rl.lower(model, "unroll")
     assert {serialized[node.name] for node in lowered.graph.node if node.op_type != "Neg"} == {1}
     assert checked.count(len(lowered.graph.node)) == 1
+
+
+def test_many_operators_on_fixed_sizes_beside_open_ones() -> None:
+    """Bounds of sizes are multiplied from node to node: they stay numbers that fit a float."""
+    count = 120
+    sums = " ".join(f"x{n} = Add (x{n - 1}, x0)" for n in range(1, count + 1))
+    original = parse(
+        f"""main (float[4,2,300] x0, float[N,M,300] u, int64[rank] shape) => (float[4,1,2,4] Y, Z)
+            <float[1,12,300] W = {{}}, float[1,12,4] R = {{}}> {{
+            {sums}  Y = GRU <hidden_size = 4> (x{count}, W, R)
+            y = Mul (x{count}, u)  Z = Expand (y, shape) }}"""
+    )
+    feed = {**random_feed(original, N=1, M=1), "shape": np.array([4, 2, 300])}
+    assert_close(run(rl.lower(original), feed), run(original, feed))
