@@ -134,6 +134,26 @@ def test_the_collector_takes_what_was_made_as_old_and_leaves_what_is_frozen(befo
     assert child(code=COLLECTED.format(before=before)).stdout == found
 
 
+MANY_MODELS = """
+from weakref import ref
+from rnn_lowering.libraries import without_collector
+class Model: pass
+with without_collector():
+    model = Model()
+    model.itself = model
+    kept, gone = [], ref(model)
+    del model
+for _ in range(12):
+    with without_collector():
+        kept.append([[] for _ in range(100_000)])
+print(gone() is None)
+"""
+
+
+def test_what_many_lowerings_leave_is_collected() -> None:
+    assert child(code=MANY_MODELS).stdout == "True\n"
+
+
 def test_help_names_the_exit_codes(rnn_lower: Command) -> None:
     assert re.search(r"0 written.*\n4 --list", rnn_lower("--help").out)
     outcome = rnn_lower("--help-all")
