@@ -287,8 +287,8 @@ def _feeds(
     frozen = frozen_lengths(model.graph)
     sizes_of_run = alternative_sizes(inputs, uses, column(run, len(switches)), fixed, frozen)
     constants = switches[run % len(switches)]
-    together = ((met(inputs, sizes, meeting), seq) for sizes, seq in sizes_of_run)
-    for sizes, seq in _within_limit(made, list(together if meeting else sizes_of_run)):
+    together = [(met(inputs, sizes, meeting), seq) for sizes, seq in sizes_of_run]
+    for sizes, seq in _within_limit(made, together):
         longest = next((_length(sizes[v.name], uses[v.name]) for v in inputs if "T" in uses[v.name].axes), seq)
         lengths = (longest, 1) if any(use.lengths for use in uses.values()) else (longest,)
         scale = _SCALES[run % len(_SCALES)]

@@ -22,8 +22,8 @@ from rnn_lowering.compare.node_by_node import LOWERED_NODE, ORIGINAL_NODE, NodeR
 from rnn_lowering.compare.options import Check, CheckOptions, check_of
 from rnn_lowering.compare.result import ACCEPTED_ONLY, NOT_ASKED_FOR, NOTHING_LOWERED, UNCHANGED, Verification
 from rnn_lowering.compare.runs.runner import Runner
-from rnn_lowering.compare.runs.sessions import Session
-from rnn_lowering.compare.whole import ModelComparison, observed_session
+from rnn_lowering.compare.runs.sessions import Session, session_of_original
+from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import OptionError, UnsupportedError, boundary
 from rnn_lowering.files.data_folders import check_locations
 from rnn_lowering.files.external_data import save
@@ -200,7 +200,7 @@ def open_comparison(
 
 def load_early(original: ModelSource, runner: Runner) -> Session:
     """Have onnxruntime load the original of a comparison while the caller lowers it."""
-    session = observed_session(original, runner)
+    session = session_of_original(original, runner.folder, observed=True)
     runner.load(session)
     return session
 

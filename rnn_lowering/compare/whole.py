@@ -12,24 +12,16 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from threading import Thread
-from types import MappingProxyType
 
 import onnx
 
 from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, untaken_branches, zero_weights
-from rnn_lowering.compare.feeds import (
-    candidate_feeds,
-    declared_as,
-    has_integers,
-    lost_defaults,
-    other_names,
-    recorded_inputs,
-)
+from rnn_lowering.compare.feeds import has_integers, lost_defaults, other_names
 from rnn_lowering.compare.float64.as_floats import as_floats
 from rnn_lowering.compare.judgement import DeclaredShapes, are_no_rows, compare, least_precise
-from rnn_lowering.compare.node_by_node import Comparison, NodeComparison
+from rnn_lowering.compare.node_by_node import NodeComparison
 from rnn_lowering.compare.options import Tolerance
 from rnn_lowering.compare.result import (
     COMPARE_ELSEWHERE,
@@ -43,42 +35,31 @@ from rnn_lowering.compare.result import (
     over_all,
 )
 from rnn_lowering.compare.rounding import UncertainIntegers
-from rnn_lowering.compare.runs.counted import NO_STEPS, lacks_steps, larger_feeds, only_sizes
-from rnn_lowering.compare.runs.meeting_sizes import MeetingSizes, meeting_sizes
+from rnn_lowering.compare.runs.counted import NO_STEPS, only_sizes
+from rnn_lowering.compare.runs.of_original import RunsOfOriginal
 from rnn_lowering.compare.runs.refused import wrong_sizes
-from rnn_lowering.compare.runs.runner import (
-    Alternatives,
-    NotAcceptedError,
-    Outputs,
-    Runner,
-    SessionError,
-    tensors_by_name,
-)
+from rnn_lowering.compare.runs.runner import Alternatives, NotAcceptedError, Outputs, SessionError, tensors_by_name
 from rnn_lowering.compare.runs.sessions import (
     Session,
     misread_nodes,
     operator_counts,
     outputs_of_rows,
-    recurrent_inputs,
     repairs_note,
     session_of,
     session_with,
 )
-from rnn_lowering.compare.sizes import Uses, fed_inputs, given_in_runs, length_inputs, uses_of
+from rnn_lowering.compare.sizes import fed_inputs, length_inputs
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.one_file import LARGE
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.nodes.kinds import DYNAMIC_QUANTIZE_LSTM
-from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
-
-_Ran = tuple[Session, dict[str, Outputs], str]
-"""A session, its outputs by accepted feed, and why onnxruntime's optimizer was off, if it was."""
+from rnn_lowering.types import LOWERED, Array, counter
 
 Pairs = Mapping[str, tuple[Outputs, Outputs]]
 """The outputs of the original and of the lowered model, by the feed that gave them."""
 
 
-class ModelComparison(Comparison):
+class ModelComparison(RunsOfOriginal):
     """A comparison of whole models.
 
     Attributes:
@@ -110,11 +91,6 @@ class ModelComparison(Comparison):
     def names(self) -> list[str]:
         """The names of the original's outputs."""
         return [value.name for value in self.original.proto.graph.output]
-
-    @cached_property
-    def uses(self) -> Uses:
-        """What the original does with its inputs."""
-        return uses_of(self.original.proto.graph)
 
     @cached_property
     def lengths(self) -> set[str]:
@@ -171,18 +147,6 @@ class ModelComparison(Comparison):
         odd, inputs = (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED), fed_inputs(self.original.proto.graph)
         return [value.name for value in inputs if value.type.tensor_type.elem_type in odd]
 
-    def _write_feeds(self, meeting: MeetingSizes = MappingProxyType({})) -> list[Alternatives]:
-        """Write the inputs of all runs; return alternatives for each run: the first that the model accepts
-        counts. `meeting` are sizes that follow from others."""
-        original, lowered, check = self.original.proto, self.lowered.proto, self.check
-        recorded = recorded_inputs(original, lowered)
-        declared = declared_as(original, lowered)
-        runs = given_in_runs(check, original.graph, self.uses, lowered.graph)
-        candidates = partial(candidate_feeds, original, self.uses, check=check, declared=declared, meeting=meeting)
-        return [
-            self.runner.write_feeds(candidates(run, given={**given, **recorded})) for run, given in enumerate(runs)
-        ]
-
     def _compare_whole(self, groups: list[Alternatives]) -> Verification:
         """Compare the outputs of the two models, then their nodes, which are proven while the models run."""
         self._proving = _in_a_thread(lambda: self._nodes.proofs)
@@ -236,72 +200,6 @@ class ModelComparison(Comparison):
                 for node in self.nodes_one_by_one.pairs
                 for symbol in "WR"
             )
-
-    def _run_original(self, groups: list[Alternatives]) -> _Ran:
-        """Run the original, at sizes that it takes together if it takes none of the preferred ones."""
-        try:
-            ran = self._run_observed(groups)
-        except NotAcceptedError:
-            if together := self._run_together():
-                return together
-            raise
-        taken = [self._shapes(feed) for feed in ran[1]]
-        as_preferred = any(self._shapes(group[0]) in taken for group in groups)  # perhaps with other numbers
-        return ran if as_preferred else self._run_together() or ran
-
-    def _shapes(self, feed: str) -> dict[str, tuple[int, ...]]:
-        return {name: array.shape for name, array in self.runner.feed(feed).items()}
-
-    def _run_together(self) -> _Ran | None:
-        """Run the original at sizes that follow from each other; None if it has none, or takes none."""
-        if self.check.feeds is not None or self.check.shapes:
-            return None
-        meeting: MeetingSizes = {}
-        with suppress(Exception):  # a model that cannot be followed says nothing
-            meeting = meeting_sizes(self.original.proto)
-        if meeting:
-            with suppress(NotAcceptedError):
-                return self._run_observed(self._write_feeds(meeting))
-        return None
-
-    def _run_observed(self, groups: list[Alternatives]) -> _Ran:
-        """Run the original, and look which branches it takes, if it runs so."""
-        observed = self.early or observed_session(self.original, self.runner)
-        try:
-            return self._run_session(observed, groups)
-        except SessionError as error:
-            if error.over_limit or not observed.branches:
-                raise
-        path, inputs = self.runner.folder / "original.onnx", recurrent_inputs(self.original.proto)
-        plain = session_with(self.original, path, inputs)  # it may run without more outputs
-        return self._run_session(replace(plain, branches=observed.branches), groups)
-
-    def _run_session(self, session: Session, groups: Sequence[Sequence[str]]) -> _Ran:
-        ran, all_must_run = counter(self.progress, ORIGINAL, len(groups)), self.check.feeds is not None
-        session, outcome, why = self.runner.run_optimized_or_not(session, groups, ran, all_must_run=all_must_run)
-        outputs = {run.feed: run.outputs() for run in outcome.accepted(all_must_run=all_must_run)}
-        larger, left_out = larger_feeds(self.runner, groups, self._lack_steps(session, outputs))
-        if left_out:
-            with suppress(NotAcceptedError):
-                session, outputs, note = self._run_session(session, larger)
-                return session, outputs, note or f"{self._why_no_steps} without a step, as {left_out}"
-        return session, outputs, why and f"the original runs {why}"
-
-    @property
-    def _why_no_steps(self) -> str:
-        return "the result takes no inputs" if "Scan" in self.lowered.operators else "onnxruntime sets no states"
-
-    def _lack_steps(self, session: Session, found: Mapping[str, Outputs]) -> dict[str, bool]:
-        """Return by feed whether a recurrent node of the original gets no step, which a Scan does not take; without
-        a Scan only those whose states are read. The Scan of a Loop that may have none is in a branch."""
-        only_states = "Scan" not in self.lowered.operators
-        of_loops = any(node.op_type == "Scan" for node in self.lowered.proto.graph.node)
-        names, graph = [value.name for value in session.parsed.graph.output], self.original.proto.graph
-        arrays = {feed: {**self.runner.feed(feed), **tensors_by_name(names, each)} for feed, each in found.items()}
-        return {
-            feed: lacks_steps(graph, each, only_states=only_states, of_loops=of_loops)
-            for feed, each in arrays.items()
-        }
 
     def _run_lowered(self, feeds: list[str], optimize: bool) -> tuple[list[str], dict[str, Outputs], str]:
         """Run the lowered model on all feeds; return the names of its outputs, the outputs by feed, and why the
@@ -498,12 +396,6 @@ class ModelComparison(Comparison):
         ]
         reason = next((text for _, text in parts if text), "")
         return OutputCheck.of(name, max((d for d, _ in parts), default=0.0), reason)
-
-
-def observed_session(original: ModelSource, runner: Runner) -> Session:
-    """Return the session of an original that also returns what its recurrent nodes get, and which branches ran."""
-    path, inputs = runner.folder / "observed.onnx", recurrent_inputs(original.proto)
-    return session_with(original, path, inputs, observed=True)
 
 
 def _in_a_thread(compute: Callable[[], object]) -> Future[object]:

@@ -23,7 +23,7 @@ from rnn_lowering.facts.operators import (
     with_attributes,
 )
 from rnn_lowering.model.growth import MOST_CALLED
-from rnn_lowering.model.scopes import RecurrentNode, all_graphs, names_in, recurrent_nodes, scopes
+from rnn_lowering.model.scopes import RecurrentNode, all_graphs, names_in, nodes_in_scopes, recurrent_nodes
 from rnn_lowering.nodes.spec import node_ref
 
 T = TypeVar("T")
@@ -121,13 +121,12 @@ def refuse_undefined_inputs(model: ir.Model) -> None:
     Raises:
         InvalidNodeError: The first such node.
     """
-    for scope in scopes(model):
-        for node in scope.graph:
-            for value in node.inputs:
-                if value is not None and value.producer() is None and value.graph is None:
-                    reason = f"its input '{value.name}' is no output of a node, no input and no initializer"
-                    hint = "was the model cut? Export it again, or make that an input"
-                    raise InvalidNodeError(reason, hint=hint, node=node_ref(node, scope.text))
+    for scope, node in nodes_in_scopes(model):
+        for value in node.inputs:
+            if value is not None and value.producer() is None and value.graph is None:
+                reason = f"its input '{value.name}' is no output of a node, no input and no initializer"
+                hint = "was the model cut? Export it again, or make that an input"
+                raise InvalidNodeError(reason, hint=hint, node=node_ref(node, scope.text))
 
 
 def own_tensors(graphs: Iterable[ir.Graph]) -> None:

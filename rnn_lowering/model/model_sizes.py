@@ -21,7 +21,7 @@ from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.facts.constants import constant_of
 from rnn_lowering.facts.known import Known
 from rnn_lowering.facts.operators import default_opset, graphs_within, has_bodies, nodes_within
-from rnn_lowering.model.copying import clone
+from rnn_lowering.model.copying import clone, refuse_undefined_inputs
 from rnn_lowering.model.onnx_checks import (
     ANONYMOUS,
     accepts,
@@ -83,6 +83,7 @@ def inferred_values(model: ir.Model, asked: Callable[[ir.Value], bool] = lambda 
 
 def _inferred_without_bodies(model: ir.Model, asked: Callable[[ir.Value], bool]) -> Inferred:
     """Return the `inferred_values` of a model that has no bodies, without a copy of it."""
+    refuse_undefined_inputs(model)
     values = filter(asked, computed_values(model))
     pairs = {value: ir.Value(name=value.name, type=value.type) for value in values}
     for value, found, shape in inferred_types(model, pairs):

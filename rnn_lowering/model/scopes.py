@@ -22,7 +22,7 @@ from rnn_lowering.facts.operators import (
     with_attributes,
     with_bodies,
 )
-from rnn_lowering.nodes.kinds import calls_function, is_recurrent, recurrent_operators
+from rnn_lowering.nodes.kinds import calls_function, is_recurrent
 from rnn_lowering.nodes.spec import node_ref
 
 _RECURRENT = re.compile("lstm|gru|rnn|causalconvwithstate|linearattention|deltanet", re.IGNORECASE)
@@ -178,9 +178,8 @@ def _roots(model: ir.Model) -> Iterator[Scope]:
 
 
 def _recurrent(scope: Scope, functions: Container[ir.OperatorIdentifier]) -> Iterator[RecurrentNode]:
-    operators = recurrent_operators()
     for node in scope.graph:
-        if node.op_type in operators and is_recurrent(node) and not calls_function(node, functions):
+        if is_recurrent(node) and not calls_function(node, functions):
             yield RecurrentNode(**vars(scope), node=node)
         if node.attributes.data:
             for inner in inner_scopes(node, scope):

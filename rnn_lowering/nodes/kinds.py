@@ -152,18 +152,14 @@ KINDS = (
 )
 
 
+_OTHERS = {operator: kind for kind in KINDS[1:] for operator in kind.operators}
+"""Those without a cell, by domain and operator."""
+
+
 def kind_of(node: ir.Node | onnx.NodeProto) -> Kind | None:
     """Return the kind of a recurrent node; None for other nodes."""
     operator = "" if node.domain in DEFAULT_DOMAIN else node.domain, node.op_type
-    for kind in KINDS:
-        if operator in kind.operators:
-            return kind
-    return None
-
-
-def recurrent_operators() -> frozenset[str]:
-    """Return the names of recurrent operators, of all domains."""
-    return frozenset(name for kind in KINDS for _, name in kind.operators)
+    return KINDS[0] if operator in CELLS else _OTHERS.get(operator)
 
 
 def kind_of_spec(spec: NodeSpec) -> Kind:

@@ -14,8 +14,8 @@ from texts import parse
 import rnn_lowering as rl
 from rnn_lowering.child import Child
 from rnn_lowering.cli import command  # noqa: F401  # every module is to be counted
-from rnn_lowering.compare import sizes, whole
-from rnn_lowering.compare.runs import runner
+from rnn_lowering.compare import sizes
+from rnn_lowering.compare.runs import of_original, runner
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model import scopes
 from rnn_lowering.report import page  # noqa: F401
@@ -107,7 +107,7 @@ def test_a_comparison_asks_once_what_a_model_does_with_its_inputs(
         asked.append(graph)
         return uses_of(graph)
 
-    monkeypatch.setattr(whole, "uses_of", counting)
+    monkeypatch.setattr(of_original, "uses_of", counting)
     onnx.save(MODEL, tmp_path / "in.onnx")
     rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
     assert len(asked) == 1

@@ -485,3 +485,16 @@ def test_weights_that_nothing_gives_are_named() -> None:
         rl.InvalidNodeError, match=r"^LSTM node '.*' in main graph: its input 'nothing' is no output"
     ):
         rl.lower(original)
+
+
+@pytest.mark.parametrize("call", [rl.inspect, rl.preview, rl.lower], ids=lambda call: call.__name__)
+def test_an_ir_model_whose_node_reads_what_nothing_defines_is_refused(call: Callable[[ir.Model], object]) -> None:
+    model = ir.from_proto(
+        parse(
+            "m (float[T,N,3] X) => (Y) <float[1,12,3] W = {}, float[1,12,4] R = {}> {\n"
+            "x = Neg (X)  Y = GRU <hidden_size = 4> (x, W, R) }"
+        )
+    )
+    model.graph[0].replace_input_with(0, ir.Value(name="stray"))
+    with pytest.raises(rl.InvalidNodeError, match="its input 'stray' is no output of a node"):
+        call(model)

@@ -250,8 +250,7 @@ def recurrent(op: str, m: Specification, _: Values, *inputs: Array | None, **att
 
 def _in_steps(m: Machine, rows: Array, lengths: Array, back: bool) -> Iterator[Array]:
     """Yield the rows that the sequences read in each step."""
-    of_steps = list(rows)
-    m.rows.note_pieces(rows, of_steps)
+    of_steps = m.rows.entries(rows)
     for t in range(len(rows)):
         read = [n - 1 - t if back and t < n else t for n in lengths]
         yield of_steps[read[0]] if len(set(read)) == 1 else rows[read, np.arange(len(read))]

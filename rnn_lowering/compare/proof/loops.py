@@ -65,10 +65,8 @@ def _rows(m: Machine, x: Array, axis: int, to: int, backwards: int) -> Array:
 
 def _entries(m: Machine, x: Array) -> Iterator[Array]:
     """Yield the entries along the first axis of an array."""
-    moves, marks, entries = m.moves(x), m.marks(x), [x[t, ...] for t in range(len(x))]
-    if is_symbolic(x) and x.ndim > 1:
-        m.rows.note_pieces(x, entries)
-    for t, entry in enumerate(entries):
+    moves, marks = m.moves(x), m.marks(x)
+    for t, entry in enumerate(m.rows.entries(x)):
         yield m.moved(entry if marks is None else m.marked(entry, marks[t]), moves)
 
 

@@ -164,7 +164,7 @@ class Machine:
             raise UnprovenError(f"{name.rpartition('.')[2]} has no equation")
         if name not in _PRODUCTS:
             shapes = {array.shape[::-1] for array in inputs if array is not None}
-            refuse_large(*map(max, zip_longest(*shapes, fillvalue=1)) if len(shapes) != 1 else shapes.pop())
+            refuse_large(*map(max, zip_longest(*shapes, fillvalue=1)))
         outputs = list(map(_array, _listed(self.operators[name](self, *inputs, **call.attributes))))
         if name == "Shape":
             return outputs
@@ -208,7 +208,7 @@ class Machine:
 
     def elementwise(self, function: Callable[..., BoundedPolynomial], *arrays: Array) -> Array:
         """Return a function of polynomials, element by element; an element that is a state becomes its atom."""
-        given = [array if is_symbolic(array) else self.lifted(array) for array in arrays]
+        given = list(map(self.lifted, arrays))
         compute = partial(self._elementwise, function, given)
         return self.rows.kept(compute, function, *map(self.rows.parts_of, given))
 
@@ -243,7 +243,8 @@ class Machine:
     # Products
 
     def product(self, a: Array, b: Array, width: int = 0) -> Array:
-        """Return the product of matrices, [..., M, K] and [..., K, J]; each so many new columns by themselves."""
+        """Return the product of matrices, [..., M, K] and [..., K, J]; new columns become blocks of `width`, or one
+        block."""
         if self.axes.is_open(a.shape[-1]):
             raise UnprovenError("a sum over an open axis")
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -338,9 +339,7 @@ class Machine:
         n, of_row, values = 0, self.algebra.identity(row), list[Part]()
         for first, end, block, start, lanes in self.rows.columns_of(matrix, width):
             self.algebra.count(1)
-            value = self.algebra.atom(lanes, "dot", of_row, block)
-            if end - first < lanes:
-                value = self.algebra.cut(value, start, start + end - first)
+            value = self.algebra.cut(self.algebra.atom(lanes, "dot", of_row, block), start, start + end - first)
             values += [(ZERO, first - n), (self.algebra.settled(value), end - first)]
             n = end
         return [*values, (ZERO, matrix.shape[1] - n)]

@@ -77,7 +77,7 @@ def _elementwise(name: str, of_numbers: Operator | None = None, **defaults: floa
         found = of_numbers(m, *arrays) if of_numbers is not None and are_numbers else None
         if found is not None:
             return found
-        parameters = [number(value, m.half(value)) for value in (defaults | given).values()] if defaults else []
+        parameters = [number(value, m.half(value)) for value in (defaults | given).values()]
         return m.elementwise(m.algebra.function(FUNCTIONS[name], *parameters), *arrays)
 
     return operator

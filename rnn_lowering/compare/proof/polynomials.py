@@ -64,7 +64,7 @@ class Effort:
             UnprovenError: They are too many.
         """
         self.left -= functions
-        if self.left < 0 or self._given_up.is_set():
+        if self.is_spent:
             raise UnprovenError("too large")
 
 

@@ -286,6 +286,13 @@ class SymbolicRows:
         symbols = [self.algebra.symbol(lanes, (*name, *index)) for index in np.ndindex(*rows)]
         return self.of(*((symbol, lanes) for symbol in symbols), shape=shape)
 
+    def entries(self, array: Array) -> list[Array]:
+        """Return the entries along the first axis of an array; the parts of symbolic ones are known too."""
+        entries = [array[n, ...] for n in range(len(array))]
+        if is_symbolic(array) and array.ndim > 1:
+            self.note_pieces(array, entries)
+        return entries
+
     def note_pieces(self, array: Array, pieces: Sequence[Array]) -> None:
         """Note the parts of pieces of an array, which have its rows in the same order."""
         parts, first, before = self.parts_of(array), 0, 0

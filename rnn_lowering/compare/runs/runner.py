@@ -220,8 +220,8 @@ class Runner(ChildOwner):
         return StoredArrays(Path(name))
 
     def load(self, session: Session) -> None:
-        """Have a small model loaded while the caller goes on, for each `run` of this session until one of another
-        that is not loaded, or was loaded later."""
+        """Have a small model loaded while the caller goes on. It is kept until one runs that is not loaded, or was
+        loaded after it."""
         self._child = self._child or Child(_WORKER)
         number = next(self._numbers)
         self._ahead[number] = session
@@ -368,7 +368,7 @@ class Runner(ChildOwner):
         return self.folder / f"{kind}{self._written}"
 
 
-def _job(session: Session, groups: Sequence[Sequence[str]] | None, chunks: Chunks | None, out: Path) -> Message:
+def _job(session: Session, groups: Sequence[Sequence[str]], chunks: Chunks | None, out: Path) -> Message:
     return {
         "model": str(session.model),
         "data": str(session.data or session.model.parent),

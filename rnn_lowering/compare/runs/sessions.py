@@ -101,6 +101,13 @@ def session_with(
     return replace(_saved(proto, original, path), branches=branches)
 
 
+def session_of_original(original: ModelSource, folder: Path, *, observed: bool) -> Session:
+    """Return the session of an original that returns what its recurrent nodes get, and if it is `observed` which
+    branches it takes."""
+    path = folder / ("observed.onnx" if observed else "original.onnx")
+    return session_with(original, path, recurrent_inputs(original.proto), observed=observed)
+
+
 def nodes_by_output(proto: onnx.ModelProto) -> dict[str, str]:
     """Return what to call the node of each computed value of the main graph, in order."""
     return {
